@@ -24,6 +24,7 @@
 //! | a check of a history of jobs | [`history::Checker`] |
 //! | all faults at once | [`chaos::run`] |
 //! | a process engine: Flowable, Camunda, Activiti | [`EngineServer::start`] |
+//! | the bridge beside the engines' own executors | [`engine_bench::run`] |
 //! | the sample for Spring | [`SpringSample::compile`] |
 //! | waiting for a condition | [`eventually`], the only place where a test may pause |
 //!
@@ -43,6 +44,7 @@
 mod amqp_handshake;
 pub mod cargo;
 pub mod chaos;
+pub mod engine_bench;
 pub mod engines;
 pub mod http;
 mod jdbc;

@@ -6,6 +6,7 @@
 //! `scripts/test --long engines::`.
 
 mod activiti;
+mod bench;
 mod bridge;
 mod camunda;
 mod endpoint;

@@ -8,9 +8,6 @@ use serde::Deserialize;
 use crate::engines::{EngineProgram, EngineServer};
 use crate::http::{Request, Response};
 
-/// The user `rest` with the password `secret`.
-const AUTHORIZATION: &str = "Basic cmVzdDpzZWNyZXQ=";
-
 /// A held job runs until the test releases it.
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -30,6 +27,9 @@ pub struct HintCounts {
 impl EngineServer {
     /// The user of its REST and the password.
     pub const USER: (&'static str, &'static str) = ("rest", "secret");
+
+    /// The header of this user.
+    pub(crate) const AUTHORIZATION: &'static str = "Basic cmVzdDpzZWNyZXQ=";
 
     /// Starts instances of a process, each in a transaction of its own, and returns their ids.
     ///
@@ -147,6 +147,6 @@ impl EngineServer {
 }
 
 fn authorized(request: Request) -> Request {
-    let request = request.header("Authorization", AUTHORIZATION);
+    let request = request.header("Authorization", EngineServer::AUTHORIZATION);
     request.deadline(DEADLINE)
 }

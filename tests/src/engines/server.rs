@@ -111,6 +111,13 @@ impl EngineServer {
         rest.unwrap_or_else(|| panic!("{} has no REST", program.name()))
     }
 
+    /// Sends a signal to its process: `SIGSTOP` to freeze, `SIGCONT` to thaw.
+    pub fn signal(&self, signal: Signal) {
+        if let Some(node) = &self.node {
+            node.signal(signal);
+        }
+    }
+
     /// Stops it in an orderly way.
     pub async fn stop(&mut self) {
         if let Some(mut node) = self.node.take() {

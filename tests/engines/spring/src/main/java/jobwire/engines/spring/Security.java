@@ -9,7 +9,7 @@ import org.springframework.security.config.annotation.web.builders.HttpSecurity;
 import org.springframework.security.config.http.SessionCreationPolicy;
 import org.springframework.security.core.userdetails.User;
 import org.springframework.security.core.userdetails.UserDetailsService;
-import org.springframework.security.provisioning.InMemoryUserDetailsManager;
+import org.springframework.security.core.userdetails.UsernameNotFoundException;
 import org.springframework.security.web.SecurityFilterChain;
 import org.springframework.security.web.servlet.util.matcher.PathPatternRequestMatcher;
 
@@ -19,12 +19,21 @@ class Security {
     private static final PathPatternRequestMatcher OF_TESTS =
             PathPatternRequestMatcher.withDefaults().matcher("/test/**");
 
+    /**
+     * Not Spring's manager of users in memory: that one replaces the plain password by its bcrypt
+     * hash at the first login, and each request would then compute such a hash.
+     */
     @Bean
     UserDetailsService users(Settings settings) {
-        return new InMemoryUserDetailsManager(User.withUsername(settings.user())
-                .password("{noop}" + settings.password())
-                .roles("USER")
-                .build());
+        return name -> {
+            if (!settings.user().equals(name)) {
+                throw new UsernameNotFoundException("there is no user " + name);
+            }
+            return User.withUsername(name)
+                    .password("{noop}" + settings.password())
+                    .roles("USER")
+                    .build();
+        };
     }
 
     @Bean
