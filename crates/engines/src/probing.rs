@@ -32,7 +32,10 @@ pub(crate) async fn missing(
             missing.push((*table).to_owned());
             continue;
         }
-        let lacks = columns.as_ref().iter().filter(|c| !has.iter().any(|h| h == *c));
+        let lacks = columns
+            .as_ref()
+            .iter()
+            .filter(|c| !has.iter().any(|h| h == *c));
         missing.extend(lacks.map(|column| format!("{table}.{column}")));
     }
     Ok(missing)

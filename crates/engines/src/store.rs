@@ -31,9 +31,9 @@ use metrics::counter;
 use sqlx::PgPool;
 use tokio::time::Instant;
 
-use crate::breaker::Breaker;
 use crate::act::{self, Act};
 use crate::activiti;
+use crate::breaker::Breaker;
 use crate::calls::Calls;
 use crate::camunda::Camunda;
 use crate::connection::Lines;

@@ -1,9 +1,12 @@
 //! The bridge, on real engines with their executors off.
 
+mod activiti;
 mod camunda;
 mod conformance;
+mod endpoint;
 mod faults;
 mod flowable;
+mod flowable8;
 mod processes;
 mod program;
 mod rescue;

@@ -94,13 +94,19 @@ impl Family {
     /// Returns the columns of a job that this engine has, as a list.
     pub(super) fn columns(&self, write: impl Fn(&str) -> String) -> String {
         let has = COLUMNS.iter().filter(|column| self.lacks(column).is_none());
-        has.map(|column| write(column)).collect::<Vec<_>>().join(", ")
+        has.map(|column| write(column))
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 
     /// Returns the columns that the statements use, by table.
     pub(super) fn needed(&self) -> Vec<(&'static str, Vec<&'static str>)> {
         let has = |table: &str, column: &&&str| {
-            let alias = if table == "act_ru_execution" { "e." } else { "" };
+            let alias = if table == "act_ru_execution" {
+                "e."
+            } else {
+                ""
+            };
             self.lacks(&format!("{alias}{column}")).is_none()
         };
         let tables = NEEDED.iter().map(|(table, columns)| {

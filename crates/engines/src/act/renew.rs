@@ -44,8 +44,7 @@ FROM held h LEFT JOIN act_ru_job j ON j.id_ = h.id LEFT JOIN jobs ON jobs.id_ = 
 );
 
 /// The engine has locked the instance for the execution, and would let another node into it soon.
-pub(super) const ENDING_INSTANCE_LOCK: &str =
-    concat!("e.lock_time_ < ", local_now!(), " + $5");
+pub(super) const ENDING_INSTANCE_LOCK: &str = concat!("e.lock_time_ < ", local_now!(), " + $5");
 
 /// `$2`: the owner without its fence, `$3`: owners that the node knows, `$4`: the lease. Reads every
 /// job, since no index names a lock.

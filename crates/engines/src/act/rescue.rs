@@ -60,8 +60,11 @@ SELECT * FROM freed ORDER BY id_"
 );
 
 /// The lock of the instance is that of the job, or has expired.
-pub(super) const OUR_INSTANCE: &str =
-    concat!("(e.lock_owner_ = late.lock_owner_ OR e.lock_time_ < ", local_now!(), ")");
+pub(super) const OUR_INSTANCE: &str = concat!(
+    "(e.lock_owner_ = late.lock_owner_ OR e.lock_time_ < ",
+    local_now!(),
+    ")"
+);
 
 /// The lock of the instance was left behind by the engine that executed the job: no other job of it
 /// is locked, and nobody has locked the instance since the snapshot.

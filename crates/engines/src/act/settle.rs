@@ -176,7 +176,9 @@ impl Act {
         connection: &mut PgConnection,
         instances: Vec<String>,
     ) -> Result<Vec<Ready>, StoreError> {
-        let rows = sqlx::query(self.sql.next).bind(instances).fetch_all(connection);
+        let rows = sqlx::query(self.sql.next)
+            .bind(instances)
+            .fetch_all(connection);
         let mut ready = Vec::new();
         for row in &rows.await? {
             let instance: String = row.try_get("inst")?;

@@ -103,7 +103,10 @@ const ENDPOINT: &Parts = &[
     ("extended instance", renew::ENDING_INSTANCE_LOCK),
     ("settled instance", settle::LEFT_INSTANCE),
     ("is left", settle::IS_LEFT),
-    ("is free again", "(j.lock_owner_ IS NULL AND j.lock_exp_time_ IS NULL)"),
+    (
+        "is free again",
+        "(j.lock_owner_ IS NULL AND j.lock_exp_time_ IS NULL)",
+    ),
     ("expired instance", rescue::LEFT_INSTANCE),
     ("no job runs", timers::NO_JOB_RUNS),
 ];

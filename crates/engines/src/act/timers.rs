@@ -105,7 +105,9 @@ impl Act {
         at_most: i64,
     ) -> Result<MovedTimers, StoreError> {
         let mut tx = pool.begin().await?;
-        let mut moving = sqlx::query(self.sql.move_due).bind(&self.zone).bind(at_most);
+        let mut moving = sqlx::query(self.sql.move_due)
+            .bind(&self.zone)
+            .bind(at_most);
         if self.execution == Execution::Endpoint {
             let held: Vec<String> = sqlx::query_scalar(HOLD)
                 .bind(&self.zone)
