@@ -37,15 +37,16 @@ SELECT e.id_ FROM act_ru_execution e WHERE e.id_ IN (
     SELECT t.process_instance_id_ FROM act_ru_timer_job t
     WHERE t.duedate_ <= statement_timestamp() AT TIME ZONE $1 AND ",
     unlocked!("t"),
-    "
+    " AND NOT EXISTS (
+        SELECT FROM act_ru_job s WHERE s.process_instance_id_ = t.process_instance_id_ AND s.lock_exp_time_ IS NOT NULL)
     ORDER BY t.duedate_, t.id_ LIMIT $2)
 ORDER BY e.id_ FOR NO KEY UPDATE SKIP LOCKED"
 );
 
-/// The instance is idle. With the endpoint, `$3`: the instances whose rows the transaction has
+/// No job of the timer's instance is locked. With the endpoint, `$3`: the instances whose rows the transaction has
 /// locked.
-pub(super) const NO_JOB_RUNS: &str = "(process_instance_id_ IS NULL OR (process_instance_id_ = ANY($3::text[])
-    AND NOT EXISTS (SELECT FROM act_ru_job s WHERE s.process_instance_id_ = due.process_instance_id_ AND s.lock_exp_time_ IS NOT NULL)))";
+pub(super) const NO_JOB_RUNS: &str = "(t.process_instance_id_ IS NULL OR (t.process_instance_id_ = ANY($3::text[])
+        AND NOT EXISTS (SELECT FROM act_ru_job s WHERE s.process_instance_id_ = t.process_instance_id_ AND s.lock_exp_time_ IS NOT NULL)))";
 
 /// `$1`: the zone, `$2`: maximum number.
 pub(super) const MOVE: &str = concat!(
@@ -58,6 +59,7 @@ WITH due AS MATERIALIZED (
     of_processes!("t"),
     ") AND NOT EXISTS (
         SELECT FROM act_ru_execution e WHERE e.id_ = t.process_instance_id_ AND (e.lock_time_ IS NOT NULL OR {e.lock_owner_} IS NOT NULL))
+      AND {no job runs}
     ORDER BY t.duedate_, t.id_ LIMIT $2 FOR UPDATE SKIP LOCKED
 ), rows AS MATERIALIZED (
     SELECT e.id_, e.lock_time_ FROM act_ru_execution e
@@ -67,7 +69,6 @@ WITH due AS MATERIALIZED (
     SELECT due.* FROM due
     WHERE (execution_id_ IS NULL OR EXISTS (SELECT FROM rows WHERE rows.id_ = due.execution_id_))
       AND (process_instance_id_ IS NULL OR EXISTS (SELECT FROM rows WHERE rows.id_ = due.process_instance_id_ AND rows.lock_time_ IS NULL))
-      AND {no job runs}
 ), gone AS (
     DELETE FROM act_ru_timer_job t USING movable m WHERE t.id_ = m.id_
 ), moved AS (
