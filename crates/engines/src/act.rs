@@ -104,12 +104,17 @@ impl Act {
 }
 
 /// Returns how the jobs of a Flowable engine are executed if the options do not say: version 8 has
-/// no REST interface for jobs. Tables that can't be read are reported by the probe.
-pub(crate) async fn execution_by_version(pool: &PgPool) -> Execution {
-    match probe::version(pool).await {
-        Ok(Some(version)) if version.starts_with("8.") => Execution::Endpoint,
-        _ => Execution::Rest,
-    }
+/// no REST interface for jobs. Tables that are missing are reported by the probe.
+///
+/// # Errors
+/// As the database reports.
+pub(crate) async fn execution_by_version(pool: &PgPool) -> Result<Execution, StoreError> {
+    let version = probe::version(pool).await?.unwrap_or_default();
+    Ok(if version.starts_with("8.") {
+        Execution::Endpoint
+    } else {
+        Execution::Rest
+    })
 }
 
 /// The rights that a node needs.

@@ -99,7 +99,7 @@ impl EngineStore {
     pub async fn flowable(database: &str, mut options: EngineOptions) -> Result<Self> {
         let lines = Lines::connect(database, &options).await?;
         if options.execution == Execution::Auto {
-            options.execution = act::execution_by_version(&lines.rest.pool).await;
+            options.execution = act::execution_by_version(&lines.rest.pool).await?;
         }
         let dialect = Box::new(Act::new(&flowable::FAMILY, &options));
         Self::on(lines, options, dialect)

@@ -213,8 +213,12 @@ impl Act {
     }
 }
 
-/// Returns the schema version that the engine wrote.
+/// Returns the schema version that the engine wrote; `None` if its table is missing.
 pub(super) async fn version(pool: &PgPool) -> Result<Option<String>, StoreError> {
+    let missing = probing::missing(pool, &[("act_ge_property", ["name_", "value_"])]);
+    if !missing.await?.is_empty() {
+        return Ok(None);
+    }
     Ok(sqlx::query_scalar(VERSION).fetch_optional(pool).await?)
 }
 
