@@ -30,7 +30,7 @@ pub use allow_list::{AllowList, BadHost};
 pub(crate) use mistake::closest;
 pub use mistake::{Mistake, Mistakes, Origin};
 pub use secret_url::SecretUrl;
-pub use value::{EngineType, HttpAddress, Interval, LogFormat, QueueType, Value};
+pub use value::{EngineExecute, EngineType, HttpAddress, Interval, LogFormat, QueueType, Value};
 
 /// One line of the table.
 #[derive(Clone, Copy, Debug)]
@@ -209,11 +209,13 @@ settings! {
     kafka_oauth_token_file: Option<PathBuf> = "", "kafka-oauth-token-file" "FILE",
         "File with the token for OAUTHBEARER (a JWT, which another program keeps fresh). Topics must exist already.";
     engine_type: EngineType = "flowable", "engine-type" "TYPE",
-        "The process engine: `flowable`, or `camunda` for Camunda 7, Operaton and CIB seven.";
+        "The process engine: `flowable`, `activiti`, or `camunda` for Camunda 7, Operaton and CIB seven.";
     engine_database_url: SecretUrl = "", "engine-database" "URL",
-        "The database of a process engine whose jobs `jobwire engine run` runs: `postgres://user:password@host/database`. See docs/engines/flowable.md and docs/engines/camunda.md.";
+        "The database of a process engine whose jobs `jobwire engine run` runs: `postgres://user:password@host/database`. See docs/engines/flowable.md, docs/engines/activiti.md and docs/engines/camunda.md.";
     engine_url: SecretUrl = "", "engine" "URL",
-        "Where the engine's REST interface for processes begins, with its user: `https://user:password@host/process-api` with Spring Boot, `https://user:password@host/flowable-rest/service` for flowable-rest, `https://user:password@host/engine-rest` for Camunda.";
+        "Where the engine's REST interface for processes begins, with its user: `https://user:password@host/process-api` with Spring Boot, `https://user:password@host/flowable-rest/service` for flowable-rest, `https://user:password@host/engine-rest` for Camunda. With the execution endpoint, where it stands: `https://user:password@host/jobwire`.";
+    engine_execute: EngineExecute = "auto", "engine-execute" "HOW",
+        "How the engine executes a job: over its REST interface (`rest`) or over the execution endpoint (`endpoint`). `auto` is the endpoint for Activiti and Flowable 8, otherwise REST.";
     engine_token_file: Option<PathBuf> = "", "engine-token-file" "FILE",
         "File with a bearer token for the engine's REST interface, instead of a user in `engine_url`.";
     engine_plaintext: Plaintext = "loopback", "engine-plaintext" "WHERE",
@@ -231,7 +233,7 @@ settings! {
     engine_answer_within: Duration = "60s", "engine-answer-within" "DURATION",
         "How long an execution may take to answer. After that the job stays locked until its row moves.";
     engine_lock_for: Duration = "5m", "engine-lock-for" "DURATION",
-        "How long a job of Camunda is locked for its execution. The lock can't be extended, so the jobs of a dead node wait that long. Flowable's locks last as long as `lease` and are renewed.";
+        "How long a job of Camunda is locked for its execution. The lock can't be extended, so the jobs of a dead node wait that long. The locks of other engines last as long as `lease` and are renewed.";
     engine_takeover_patience: Duration = "10m", "engine-takeover-patience" "DURATION",
         "How long the jobs of a dead node wait at most for transactions of the engine that may still execute them.";
     engine_watchdog: bool = "false", "engine-watchdog" "BOOL",

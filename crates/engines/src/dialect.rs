@@ -158,6 +158,11 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
     /// Returns the body of the request that executes a job.
     fn execution(&self) -> &'static str;
 
+    /// Returns whether jobs have a time of creation.
+    fn tells_age(&self) -> bool {
+        true
+    }
+
     /// Returns whether the text of an answer 404 is the engine's word about an execution. Otherwise
     /// it means that there is no such job, or no such path.
     fn is_refusal(&self, _said: &str) -> bool {

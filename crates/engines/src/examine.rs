@@ -11,6 +11,7 @@ use sqlx::{PgPool, Row};
 use crate::EngineStore;
 use crate::coordination::schema;
 use crate::http::Answer;
+use crate::options::Execution;
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +89,9 @@ pub async fn examine(store: &EngineStore) -> Result<Vec<Finding>, StoreError> {
     findings.extend(publications(pool).await?);
     findings.extend(tap(store).await?);
     findings.push(rest(store).await);
-    findings.extend(waiting(pool, &store.options().zone).await?);
+    if store.dialect().tells_age() {
+        findings.extend(waiting(pool, &store.options().zone).await?);
+    }
     Ok(findings)
 }
 
@@ -241,11 +244,19 @@ async fn tap(store: &EngineStore) -> Result<Vec<Finding>, StoreError> {
 
 async fn rest(store: &EngineStore) -> Finding {
     let url = &store.options().url;
+    let is_endpoint = store.options().execution == Execution::Endpoint;
+    let about = if is_endpoint { "endpoint" } else { "rest" };
     match store.ask_engine().await {
-        Answer::Executed => Finding::fine("rest", format!("{url} answers")),
+        Answer::Executed => Finding::fine(about, format!("{url} answers")),
+        Answer::Missing(_) if is_endpoint => Finding::bad(
+            Level::Wrong,
+            about,
+            format!("{url} answers, and has no execution endpoint below it"),
+            "add the endpoint to the engine's application, and give the URL where it stands, such as …/jobwire",
+        ),
         Answer::Missing(_) => Finding::bad(
             Level::Wrong,
-            "rest",
+            about,
             format!(
                 "{url} answers, and has no path `{}` below it",
                 store.dialect().about()
@@ -256,11 +267,17 @@ async fn rest(store: &EngineStore) -> Finding {
         | Answer::Unusable(said)
         | Answer::Unsent(said)
         | Answer::Unanswered(said) => Finding {
-            about: "rest",
+            about,
             level: Level::Wrong,
             found: format!("{url}: {said}"),
             remedy: None,
         },
+        Answer::GivenBack | Answer::OtherMethod => Finding::bad(
+            Level::Wrong,
+            about,
+            format!("{url} answers, and is not the REST interface of the engine"),
+            "give the URL below which the REST interface for processes stands, such as …/process-api or …/engine-rest",
+        ),
     }
 }
 

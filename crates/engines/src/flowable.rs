@@ -1,63 +1,13 @@
-//! Flowable 6.8 to 8.0 on PostgreSQL: the rules of its job tables, each in one file.
+//! Flowable 6.8 to 8.0 on PostgreSQL: what it has, as data for the shared rules.
 //!
-//! | table | content |
-//! | --- | --- |
-//! | `ACT_RU_JOB` | executable jobs, locked or not |
-//! | `ACT_RU_TIMER_JOB` | timers, and failed jobs that wait for their next attempt |
-//! | `ACT_RU_SUSPENDED_JOB` | jobs of suspended instances |
-//! | `ACT_RU_DEADLETTER_JOB` | jobs without attempts left |
-//! | `ACT_RU_EXECUTION` | instances; the row of an instance also carries its lock |
-//!
-//! Rules that all statements keep:
-//!
-//! * **`REV_` of a job changes with its lock, and never while the lock is held.** The engine deletes a
-//!   job `WHERE REV_ =` the value that it has read, so a change during an execution would make the
-//!   execution fail after its effects.
-//! * **One job of an instance at a time**, exclusive or not. The REST interface does not keep that.
-//!   Two executions that meet at a join can block each other without an end, because the engine
-//!   records the failure over a second connection.
-//! * **Only unlocked rows are locked.** The leader clears expired locks (`rescue.rs`).
-//! * **Both lock columns are written together.** The engine reads `LOCK_EXP_TIME_` of a job and
-//!   `LOCK_OWNER_` of a timer.
-//! * **Times are local times of the engine's JVM**, in the zone of the options.
-//! * **No statement waits for a row that the engine has locked.** Rows of instances are locked
-//!   before rows of jobs, each sorted by key.
+//! Version 8 has no REST interface for jobs, so its jobs are executed over the endpoint. The jobs of
+//! the others are executed over REST or the endpoint.
 
-mod lock;
-mod look;
-mod operate;
-pub mod probe;
-mod release;
-mod renew;
-mod rescue;
-mod settle;
-mod sql;
-mod sweep;
-mod tap;
-mod timers;
+use std::sync::LazyLock;
 
-use async_trait::async_trait;
-use std::collections::HashSet;
-use std::time::Duration;
-
-use jobwire_core::hint::Ready;
-use jobwire_core::job::{LockToken, LockedJob};
-use jobwire_core::store::{
-    ClaimPage, Claimable, Committed, LockTerms, Marked, MovedTimers, Renewed,
-};
-use jobwire_core::{Fence, JobId, JobState, NodeId, StoreError};
-use jobwire_tap::{PgPublication, Rows};
-use sqlx::PgPool;
-use sqlx::postgres::PgRow;
-
-use crate::decode::Decoder;
+use crate::act::{Family, Statements};
 pub use crate::decode::OTHER;
-use crate::dialect::{Call, Change, Dialect, Freed, Method, Settled};
-use crate::examine::Finding;
-use crate::locking::{Columns, Wanted};
-use crate::options::EngineOptions;
-use crate::queries::Queries;
-use crate::sweep::Sweep;
+use crate::options::Execution;
 
 /// The types of Flowable's job handlers. Jobs of other handlers have the type [`OTHER`].
 pub const HANDLER_TYPES: [&str; 18] = [
@@ -81,202 +31,22 @@ pub const HANDLER_TYPES: [&str; 18] = [
     OTHER,
 ];
 
-/// The body of an execution over REST.
-const EXECUTE: &str = "{\"action\":\"execute\"}";
+static REST: LazyLock<Statements> = LazyLock::new(|| Statements::of(&FAMILY, Execution::Rest));
+static ENDPOINT: LazyLock<Statements> =
+    LazyLock::new(|| Statements::of(&FAMILY, Execution::Endpoint));
 
-/// The rules of Flowable's tables.
-#[derive(Debug)]
-pub(crate) struct Flowable {
-    zone: String,
-    decoder: Decoder,
-    patience: Duration,
-    path: String,
-}
-
-impl Flowable {
-    pub(crate) fn new(options: &EngineOptions) -> Self {
-        Self {
-            zone: options.zone.clone(),
-            decoder: Decoder {
-                engine: "flowable",
-                types: &HANDLER_TYPES,
-                lane: options.lane.clone(),
-            },
-            patience: options.takeover_patience,
-            path: options.path.clone(),
-        }
-    }
-}
-
-impl Flowable {
-    /// Returns the path up to the jobs, under which the engine's other tables of jobs are siblings.
-    fn management(&self) -> &str {
-        self.path.split("/jobs/").next().unwrap_or_default()
-    }
-}
-
-/// The rights that a node needs.
-const RIGHTS: [(&str, &str); 12] = [
-    ("act_ru_job", "SELECT"),
-    ("act_ru_job", "INSERT"),
-    ("act_ru_job", "UPDATE"),
-    ("act_ru_timer_job", "SELECT"),
-    ("act_ru_timer_job", "UPDATE"),
-    ("act_ru_timer_job", "DELETE"),
-    ("act_ru_suspended_job", "SELECT"),
-    ("act_ru_deadletter_job", "SELECT"),
-    ("act_ru_execution", "SELECT"),
-    ("act_ru_execution", "UPDATE"),
-    ("act_ge_property", "SELECT"),
-    ("act_ge_bytearray", "SELECT"),
-];
-
-#[async_trait]
-impl Dialect for Flowable {
-    fn decoder(&self) -> &Decoder {
-        &self.decoder
-    }
-
-    fn zone(&self) -> &str {
-        &self.zone
-    }
-
-    fn queries(&self) -> &'static Queries {
-        &operate::QUERIES
-    }
-
-    fn sweep(&self) -> &'static Sweep {
-        &sweep::SWEEP
-    }
-
-    fn execution(&self) -> &'static str {
-        EXECUTE
-    }
-
-    fn change(&self, change: Change, state: JobState, id: &str, _: i32) -> Option<Call> {
-        let table = match state {
-            JobState::Timer => "timer-jobs",
-            JobState::Suspended => "suspended-jobs",
-            JobState::DeadLetter => "deadletter-jobs",
-            _ => "jobs",
-        };
-        let path = format!("{}/{table}/{id}", self.management());
-        match (change, state) {
-            (Change::Delete, _) => Some(Call {
-                method: Method::Delete,
-                path,
-                body: String::new(),
-            }),
-            (Change::Retry, JobState::Timer | JobState::DeadLetter) => Some(Call {
-                method: Method::Post,
-                path,
-                body: "{\"action\":\"move\"}".to_owned(),
-            }),
-            (Change::Retry, _) => None,
-        }
-    }
-
-    fn about(&self) -> String {
-        format!("{}/engine", self.management())
-    }
-
-    fn rights(&self) -> &'static [(&'static str, &'static str)] {
-        &RIGHTS
-    }
-
-    async fn examine(&self, pool: &PgPool) -> Result<(Vec<Finding>, bool), StoreError> {
-        let probed = probe::probe(pool, &self.zone).await?;
-        Ok((probed.findings(), probed.missing.is_empty()))
-    }
-
-    fn publication(&self, name: String, schema: &str, selects: bool) -> PgPublication {
-        tap::publication(name, schema, selects)
-    }
-
-    fn committed(&self, rows: &Rows, ahead: chrono::Duration, into: &mut Committed) -> bool {
-        tap::committed(rows, ahead, into)
-    }
-
-    async fn probe(&self, pool: &PgPool) -> Result<(), StoreError> {
-        probe::probe(pool, &self.zone).await?.refuse()
-    }
-
-    async fn send_lock(
-        &self,
-        pool: &PgPool,
-        terms: &LockTerms,
-        wanted: &Wanted,
-    ) -> Result<Vec<PgRow>, StoreError> {
-        self.lock_wanted(pool, terms, wanted).await
-    }
-
-    async fn claimable(&self, pool: &PgPool, page: &ClaimPage) -> Result<Claimable, StoreError> {
-        self.claimable_page(pool, page).await
-    }
-
-    async fn renew(
-        &self,
-        pool: &PgPool,
-        owner: NodeId,
-        lease: Duration,
-        held: &[LockToken],
-    ) -> Result<Renewed, StoreError> {
-        self.renew_held(pool, owner, lease, held).await
-    }
-
-    async fn held_by(
-        &self,
-        pool: &PgPool,
-        owner: NodeId,
-        lease: Duration,
-        known: &[Fence],
-    ) -> Result<Vec<LockedJob>, StoreError> {
-        self.held_by_node(pool, owner, lease, known).await
-    }
-
-    async fn settle_once(
-        &self,
-        pool: &PgPool,
-        held: &Columns,
-        unanswered: &[String],
-        take: Option<&LockTerms>,
-        settled: &mut Settled,
-    ) -> Result<HashSet<String>, StoreError> {
-        self.settle_rows(pool, held, unanswered, take, settled)
-            .await
-    }
-
-    async fn move_due(&self, pool: &PgPool, at_most: i64) -> Result<MovedTimers, StoreError> {
-        self.move_due_timers(pool, at_most).await
-    }
-
-    async fn new_jobs(
-        &self,
-        pool: &PgPool,
-        engine: &str,
-        node: NodeId,
-        report: bool,
-    ) -> Result<Vec<Ready>, StoreError> {
-        self.look_for_new(pool, engine, node, report).await
-    }
-
-    async fn hints_of(&self, pool: &PgPool, jobs: &[JobId]) -> Result<Marked, StoreError> {
-        self.hints_of_jobs(pool, jobs).await
-    }
-
-    async fn free_expired(&self, pool: &PgPool, at_most: i64) -> Result<Vec<Freed>, StoreError> {
-        self.free_expired_locks(pool, at_most).await
-    }
-
-    async fn free_instances(&self, pool: &PgPool) -> Result<Vec<Ready>, StoreError> {
-        self.free_left_instances(pool).await
-    }
-
-    async fn release_all(&self, pool: &PgPool) -> Result<u64, StoreError> {
-        release::release_all(pool).await
-    }
-
-    async fn cancel_hung(&self, pool: &PgPool) -> Result<u64, StoreError> {
-        rescue::cancel_hung(pool).await
-    }
-}
+/// What Flowable has.
+pub(crate) static FAMILY: Family = Family {
+    engine: "flowable",
+    title: "Flowable",
+    types: &HANDLER_TYPES,
+    lacking: &[],
+    foreign: None,
+    versions: &["6.8.", "7.", "8.0."],
+    known: "Flowable 6.8, 7 and 8.0",
+    hand_over: "flowable.async-executor-activate=false",
+    statements: |execution| match execution {
+        Execution::Endpoint => &ENDPOINT,
+        _ => &REST,
+    },
+};

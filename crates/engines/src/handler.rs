@@ -1,10 +1,12 @@
-//! The handler of every job of an engine: lets the engine execute the job, over REST.
+//! The handler of every job of an engine: lets the engine execute the job, over REST or the
+//! execution endpoint.
 //!
 //! | answer | what happens |
 //! | --- | --- |
 //! | executed | the rows are read again, and the lock is released |
 //! | an error, and the row has moved | the engine has counted a failure, by its own rules |
 //! | an error, and the row is as it was | a conflict: after a short pause the job is ready again |
+//! | the job was given back | another job of its instance runs; it is ready again after a short pause |
 //! | none | the lock stays until the row moves, or the execution has ended without a trace |
 //! | the engine can't be reached | the job waits for it under its lock, then for another node; no attempt is spent |
 //!
@@ -110,6 +112,13 @@ impl Handler for Execute {
                     breaker.answered();
                     return self.refused(&job, &owner, said).await;
                 }
+                Answer::GivenBack => {
+                    breaker.answered();
+                    tokio::time::sleep(CONFLICT_PAUSE).await;
+                    return Err(HandlerError::conflict(
+                        "the engine gave the job back: another job of its instance runs",
+                    ));
+                }
                 Answer::Missing(said) if self.store.dialect().is_refusal(&said) => {
                     breaker.answered();
                     return self.refused(&job, &owner, said).await;
@@ -122,6 +131,9 @@ impl Handler for Execute {
                     breaker.failed(&format!(
                         "the engine answers 404 for jobs that exist; check `engine_url` and `engine_path` ({said})"
                     ));
+                }
+                Answer::OtherMethod => {
+                    breaker.failed("the path of the engine takes no POST; check `engine_url`");
                 }
                 Answer::Unusable(reason) | Answer::Unsent(reason) => breaker.failed(&reason),
                 Answer::Unanswered(reason) => {

@@ -1,7 +1,7 @@
 //! The client of the engine's REST interface.
 //!
 //! Connections are kept and reused. No redirect is followed and no proxy of the environment is
-//! used. At most 8 KiB of an answer are read.
+//! used. At most 8 KiB of an answer are read, and 64 KiB of an answer of the endpoint.
 
 use std::error::Error;
 use std::time::Duration;
@@ -14,12 +14,15 @@ use reqwest::{Body, Client, Response, StatusCode, redirect};
 use url::Url;
 
 use crate::dialect::{Call, Method};
-use crate::options::{Credentials, EngineOptions};
+use crate::options::{Credentials, EngineOptions, Execution};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const IDLE: Duration = Duration::from_secs(10);
 /// Maximum number of bytes of an answer that are read, and of characters that are kept.
 const ANSWER_BYTES: usize = 8 * 1024;
+/// Maximum number of bytes of an answer of the endpoint: an engine keeps messages of 4,000
+/// characters.
+const TOLD_BYTES: usize = 64 * 1024;
 const ANSWER_SHOWN: usize = 1_000;
 
 /// What the engine said to an execution. It is only a hint: the rows decide.
@@ -29,6 +32,10 @@ pub(crate) enum Answer {
     Executed,
     /// The execution has ended with an error.
     Refused(String),
+    /// The engine gave the job back without an execution: another job of its instance runs.
+    GivenBack,
+    /// The path is there, and takes other requests.
+    OtherMethod,
     /// The engine has no such job to execute, or the path is wrong.
     Missing(String),
     /// The engine can't execute anything: credentials, path, a gateway's answer.
@@ -45,6 +52,7 @@ pub(crate) struct Rest {
     client: Client,
     base: Url,
     path: String,
+    execution: Execution,
     credentials: Credentials,
 }
 
@@ -74,10 +82,11 @@ impl Rest {
                     .to_owned(),
             ));
         }
-        if !options.path.starts_with('/') || !options.path.contains("{id}") {
+        let path = options.execution_path();
+        if !path.starts_with('/') || !path.contains("{id}") {
             return Err(StoreError::Config(format!(
                 "the engine's path `{}` must begin with `/` and contain `{{id}}`, the place of the job's id",
-                options.path.escape_debug()
+                path.escape_debug()
             )));
         }
         // Fails if a provider is installed already, which serves as well.
@@ -100,7 +109,8 @@ impl Rest {
         Ok(Self {
             client,
             base,
-            path: options.path.clone(),
+            path: path.to_owned(),
+            execution: options.execution,
             credentials: options.credentials.clone(),
         })
     }
@@ -108,7 +118,17 @@ impl Rest {
     /// Executes a job by the engine's id, with this JSON body.
     pub(crate) async fn execute(&self, id: &str, body: &'static str) -> Answer {
         let path = self.path.replace("{id}", id);
-        self.send(Method::Post, &path, body).await
+        match self.exchange(Method::Post, &path, body).await {
+            Ok(response) if self.execution == Execution::Endpoint => told(response).await,
+            Ok(response) => judge(response).await,
+            Err(failed) => failed,
+        }
+    }
+
+    /// Asks whether the execution endpoint is there, without an execution: it takes no GET.
+    pub(crate) async fn ask_endpoint(&self) -> Answer {
+        let path = self.path.replace("{id}", "0");
+        self.get(&path).await
     }
 
     /// Sends a call.
@@ -122,10 +142,19 @@ impl Rest {
     }
 
     async fn send(&self, method: Method, path: &str, body: impl Into<Body>) -> Answer {
-        let url = match self.url(path) {
-            Ok(url) => url,
-            Err(problem) => return Answer::Unusable(problem),
-        };
+        match self.exchange(method, path, body).await {
+            Ok(response) => judge(response).await,
+            Err(failed) => failed,
+        }
+    }
+
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        body: impl Into<Body>,
+    ) -> Result<Response, Answer> {
+        let url = self.url(path).map_err(Answer::Unusable)?;
         let call = match method {
             Method::Delete => self.client.delete(url),
             Method::Get => self.client.get(url),
@@ -134,9 +163,9 @@ impl Rest {
         };
         let call = self.authorized(call);
         match call.header(CONTENT_TYPE, "application/json").send().await {
-            Ok(response) => judge(response).await,
-            Err(error) if error.is_connect() => Answer::Unsent(causes(&error)),
-            Err(error) => Answer::Unanswered(causes(&error)),
+            Ok(response) => Ok(response),
+            Err(error) if error.is_connect() => Err(Answer::Unsent(causes(&error))),
+            Err(error) => Err(Answer::Unanswered(causes(&error))),
         }
     }
 
@@ -163,6 +192,7 @@ async fn judge(response: Response) -> Answer {
     match status {
         StatusCode::INTERNAL_SERVER_ERROR | StatusCode::CONFLICT => Answer::Refused(text),
         StatusCode::NOT_FOUND => Answer::Missing(text),
+        StatusCode::METHOD_NOT_ALLOWED => Answer::OtherMethod,
         StatusCode::GATEWAY_TIMEOUT => {
             Answer::Unanswered(format!("the engine's gateway answered {status}"))
         }
@@ -173,17 +203,52 @@ async fn judge(response: Response) -> Answer {
     }
 }
 
-async fn excerpt(mut response: Response) -> String {
+/// Returns what the endpoint says about a job. It says it in an answer of success.
+async fn told(response: Response) -> Answer {
+    if !response.status().is_success() {
+        return judge(response).await;
+    }
+    match beginning(response, TOLD_BYTES).await {
+        (said, None) => state(&said),
+        (_, Some(error)) => Answer::Unanswered(error),
+    }
+}
+
+/// Reads what became of a job: `{"state": "timer", "message": "…"}`.
+fn state(said: &[u8]) -> Answer {
+    let said: serde_json::Value = serde_json::from_slice(said).unwrap_or_default();
+    match said["state"].as_str() {
+        Some("gone") => Answer::Executed,
+        Some("job") => Answer::GivenBack,
+        Some(state) => {
+            let message = said["message"].as_str().unwrap_or(state);
+            Answer::Refused(plain::one_line(message, ANSWER_SHOWN))
+        }
+        None => Answer::Unusable(
+            "the answer does not tell the state of a job; check whether the execution endpoint stands at `engine_url`"
+                .to_owned(),
+        ),
+    }
+}
+
+/// Reads the beginning of an answer. A broken connection is told beside what was read.
+async fn beginning(mut response: Response, most: usize) -> (Vec<u8>, Option<String>) {
     let mut read = Vec::new();
-    while read.len() < ANSWER_BYTES {
+    while read.len() < most {
         match response.chunk().await {
             Ok(Some(chunk)) => {
-                let room = ANSWER_BYTES - read.len();
+                let room = most - read.len();
                 read.extend_from_slice(chunk.get(..room).unwrap_or(&chunk));
             }
-            Ok(None) | Err(_) => break,
+            Ok(None) => break,
+            Err(error) => return (read, Some(causes(&error))),
         }
     }
+    (read, None)
+}
+
+async fn excerpt(response: Response) -> String {
+    let (read, _) = beginning(response, ANSWER_BYTES).await;
     plain::one_line(String::from_utf8_lossy(&read).trim(), ANSWER_SHOWN)
 }
 
@@ -229,6 +294,20 @@ mod tests {
         assert!(with("http://127.0.0.1:8080").is_ok() && with("https://engine").is_ok());
         let said = with("http://engine:8080").expect_err("refused");
         assert!(said.contains("engine_plaintext") && !said.contains("secret"));
+    }
+
+    #[test]
+    fn the_endpoint_tells_the_state_and_anything_else_is_no_endpoint() {
+        let said = |text: &str| state(text.as_bytes());
+        assert_eq!(said(r#"{"state":"gone"}"#), Answer::Executed);
+        assert_eq!(said(r#"{"state":"job","id":"7"}"#), Answer::GivenBack);
+        let failed = said(r#"{"state":"timer","retries":2,"message":"no\nroute"}"#);
+        assert_eq!(failed, Answer::Refused("no route".to_owned()));
+        let dead = said(r#"{"state":"dead letter","message":null}"#);
+        assert_eq!(dead, Answer::Refused("dead letter".to_owned()));
+        for strange in ["", "<html>", "[]", r#"{"state":1}"#, r#"{"status":"ok"}"#] {
+            assert!(matches!(said(strange), Answer::Unusable(_)), "{strange}");
+        }
     }
 
     #[test]

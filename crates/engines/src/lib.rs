@@ -2,8 +2,8 @@
 //!
 //! An engine keeps its jobs in its database and polls for them. This crate gives it a
 //! message-queue mode from outside: Jobwire finds the jobs, hints them over a broker, locks them by
-//! the engine's own rules, and lets the engine execute them over REST. The engine stays unchanged;
-//! one property hands its jobs over.
+//! the engine's own rules, and lets the engine execute them over REST, or over a small endpoint in
+//! the engine's application. One property hands its jobs over.
 //!
 //! **An engine is a store.** [`EngineStore`] implements [`Store`](jobwire_core::Store) over the
 //! engine's tables, so a [`Node`](jobwire_core::Node) runs the engine's jobs like its own. A process
@@ -31,11 +31,14 @@
 //! | [`store`] | the store of every engine |
 //! | [`handler`] | the handler that lets the engine execute a job |
 //! | [`examine`] | the examination of an engine, for `jobwire doctor` |
-//! | [`flowable`] | the rules of Flowable's tables |
+//! | [`flowable`] | Flowable, over REST or the endpoint |
+//! | [`activiti`] | Activiti, over the endpoint |
 //! | [`camunda`] | the rules of Camunda's table |
 //! | [`coordination`] | the leader and the nodes, in the schema `jobwire_engine` |
 //! | [`id`] | the engine's ids as UUIDs |
 
+mod act;
+pub mod activiti;
 mod activity;
 mod breaker;
 mod calls;
@@ -60,5 +63,5 @@ mod sweep;
 mod tap;
 
 pub use handler::handlers;
-pub use options::{Credentials, EngineOptions};
+pub use options::{Credentials, EngineOptions, Execution};
 pub use store::EngineStore;

@@ -43,6 +43,21 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
+/// How the engine executes a job for us.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Execution {
+    /// By the engine: the endpoint for Activiti and Flowable 8, otherwise REST.
+    #[default]
+    Auto,
+    /// Over the REST interface of the engine.
+    Rest,
+    /// Over the execution endpoint, a small addition to the engine's application. It locks the
+    /// instance of an exclusive job by the engine's own rules, and always says what became of the
+    /// job.
+    Endpoint,
+}
+
 /// Options of a bridge.
 ///
 /// ```
@@ -59,15 +74,20 @@ pub struct EngineOptions {
     /// Where the engine's REST interface for processes begins: `http://host:port/process-api` for
     /// Flowable with Spring Boot, `http://host:port/flowable-rest/service` for the application
     /// flowable-rest, `http://host:port/engine-rest` for Camunda. Behind the latter stands
-    /// `/engine/NAME` if the engine is not the default one.
+    /// `/engine/NAME` if the engine is not the default one. With the execution endpoint, where it
+    /// stands: `http://host:port/jobwire`.
     pub url: String,
-    /// The path of an execution below the URL, in which `{id}` stands for the job's id. Default:
-    /// `/management/jobs/{id}`, which is Flowable's own; for Camunda `/job/{id}/execute`.
+    /// How the engine executes a job. Default: [`Execution::Auto`].
+    pub execution: Execution,
+    /// The path of an execution over REST below the URL, in which `{id}` stands for the job's id.
+    /// Default: `/management/jobs/{id}`, which is Flowable's own; for Camunda `/job/{id}/execute`.
     pub path: String,
+    /// The path of an execution over the endpoint below the URL. Default: `/jobs/{id}/execute`.
+    pub endpoint_path: String,
     /// The credentials for REST. Default: none.
     pub credentials: Credentials,
     /// The name of the engine, which tells several engines in one database apart. Default:
-    /// `flowable`; for Camunda `camunda`.
+    /// `flowable`; for the other engines `camunda` and `activiti`.
     pub name: String,
     /// The schema of the engine's tables. Default: the first one of the role's search path that has
     /// them.
@@ -75,7 +95,7 @@ pub struct EngineOptions {
     /// The time zone of the engine's JVM, as PostgreSQL names it. The engine writes due dates and
     /// lock times in this zone, without naming it. Default: `UTC`.
     pub zone: String,
-    /// The lane of the hints. Default: `flowable`; for Camunda `camunda`.
+    /// The lane of the hints. Default: `flowable`; for the other engines `camunda` and `activiti`.
     pub lane: Lane,
     /// Maximum number of executions at once from this process. Each takes a thread and a connection
     /// of the engine, and a failing one takes a second connection, so it must be smaller than the
@@ -90,7 +110,7 @@ pub struct EngineOptions {
     /// How long a job of Camunda is locked for its execution. The lock can't be renewed, so the jobs
     /// of a dead node wait that long, and a job that runs longer may be run again by an engine node
     /// that polls. A node's lease must not be longer; if it is, the lock is as long as the lease.
-    /// Flowable has no use for it. Default 5 min, as long as Camunda's own lock.
+    /// The other engines have no use for it. Default 5 min, as long as Camunda's own lock.
     pub lock_for: Duration,
     /// How long the jobs of a dead node wait at most for transactions that began while the node
     /// held them: the engine may still execute such a job. Default 10 min.
@@ -109,7 +129,9 @@ pub struct EngineOptions {
 
 jobwire_core::setters! {
     EngineOptions {
+        execution: Execution,
         path: String,
+        endpoint_path: String,
         credentials: Credentials,
         name: String,
         schema: Option<String>,
@@ -128,11 +150,14 @@ jobwire_core::setters! {
 }
 
 impl EngineOptions {
-    /// Returns the defaults for a Flowable engine whose REST interface is at this URL.
+    /// Returns the defaults for a Flowable engine whose REST interface, or whose execution endpoint,
+    /// is at this URL.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
+            execution: Execution::Auto,
             path: "/management/jobs/{id}".to_owned(),
+            endpoint_path: "/jobs/{id}/execute".to_owned(),
             credentials: Credentials::None,
             name: "flowable".to_owned(),
             schema: None,
@@ -149,6 +174,32 @@ impl EngineOptions {
             plaintext: Plaintext::Loopback,
         }
     }
+
+    /// Returns the defaults for an Activiti engine whose execution endpoint is at this URL.
+    ///
+    /// ```
+    /// use jobwire_engines::EngineOptions;
+    ///
+    /// let options = EngineOptions::activiti("http://127.0.0.1:8080/jobwire");
+    /// assert_eq!(options.endpoint_path, "/jobs/{id}/execute");
+    /// assert_eq!(options.lane.as_str(), "activiti");
+    /// ```
+    pub fn activiti(url: impl Into<String>) -> Self {
+        Self {
+            name: "activiti".to_owned(),
+            lane: Lane::unchecked("activiti"),
+            ..Self::new(url)
+        }
+    }
+
+    /// Returns the path of an execution.
+    pub(crate) fn execution_path(&self) -> &str {
+        match self.execution {
+            Execution::Endpoint => &self.endpoint_path,
+            Execution::Auto | Execution::Rest => &self.path,
+        }
+    }
+
     /// Returns the defaults for a Camunda 7 engine whose REST interface is at this URL.
     ///
     /// ```

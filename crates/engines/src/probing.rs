@@ -16,7 +16,7 @@ SELECT t.name, a.attname::text FROM unnest($1::text[]) AS t(name)
 /// Returns what is missing of these tables and columns, as `table` or `table.column`.
 pub(crate) async fn missing(
     pool: &PgPool,
-    needed: &[(&str, &[&str])],
+    needed: &[(&str, impl AsRef<[&'static str]>)],
 ) -> Result<Vec<String>, StoreError> {
     let tables: Vec<&str> = needed.iter().map(|(table, _)| *table).collect();
     let rows = sqlx::query(COLUMNS).bind(tables).fetch_all(pool).await?;
@@ -32,7 +32,10 @@ pub(crate) async fn missing(
             missing.push((*table).to_owned());
             continue;
         }
-        let lacks = columns.iter().filter(|c| !has.iter().any(|h| h == *c));
+        let lacks = columns
+            .as_ref()
+            .iter()
+            .filter(|c| !has.iter().any(|h| h == *c));
         missing.extend(lacks.map(|column| format!("{table}.{column}")));
     }
     Ok(missing)
@@ -48,7 +51,7 @@ pub(crate) async fn knows_zone(pool: &PgPool, zone: &str) -> Result<bool, StoreE
 pub(crate) fn without_tables(engine: &str, missing: &[String]) -> String {
     format!(
         "the database has no tables of {engine} that Jobwire knows: {} is missing; check the database's \
-         URL and `engine_schema`; table prefixes are not supported",
+         URL, `engine_type` and `engine_schema`; table prefixes are not supported",
         missing.join(", ")
     )
 }

@@ -31,6 +31,8 @@ use metrics::counter;
 use sqlx::PgPool;
 use tokio::time::Instant;
 
+use crate::act::{self, Act};
+use crate::activiti;
 use crate::breaker::Breaker;
 use crate::calls::Calls;
 use crate::camunda::Camunda;
@@ -38,10 +40,10 @@ use crate::connection::Lines;
 use crate::coordination::leader::{self, Lead};
 use crate::coordination::{nodes, schema};
 use crate::dialect::{Change, Dialect, Ended, Fate, Settled, Settling};
-use crate::flowable::Flowable;
+use crate::flowable;
 use crate::http::{Answer, Rest};
 use crate::id::engine_id;
-use crate::options::EngineOptions;
+use crate::options::{EngineOptions, Execution};
 use crate::{activity, tap};
 use crate::{locking, queries, settling, sweep};
 
@@ -94,28 +96,55 @@ impl EngineStore {
     ///
     /// # Errors
     /// If the URL or an option can't be used, or the server refuses the connection.
-    pub async fn flowable(database: &str, options: EngineOptions) -> Result<Self> {
-        let dialect = Box::new(Flowable::new(&options));
-        Self::connect(database, options, dialect).await
+    pub async fn flowable(database: &str, mut options: EngineOptions) -> Result<Self> {
+        let lines = Lines::connect(database, &options).await?;
+        if options.execution == Execution::Auto {
+            options.execution = act::execution_by_version(&lines.rest.pool).await?;
+        }
+        let dialect = Box::new(Act::new(&flowable::FAMILY, &options));
+        Self::on(lines, options, dialect)
+    }
+
+    /// Connects to the database of an Activiti engine. Changes nothing. The options begin with
+    /// [`EngineOptions::activiti`].
+    ///
+    /// # Errors
+    /// As [`flowable`](Self::flowable), and if the options ask for execution over REST, which
+    /// Activiti does not have.
+    pub async fn activiti(database: &str, mut options: EngineOptions) -> Result<Self> {
+        if options.execution == Execution::Rest {
+            return Err(StoreError::Config(
+                "Activiti has no REST interface for jobs; set `engine_execute` to `endpoint`"
+                    .to_owned(),
+            ));
+        }
+        options.execution = Execution::Endpoint;
+        let lines = Lines::connect(database, &options).await?;
+        let dialect = Box::new(Act::new(&activiti::FAMILY, &options));
+        Self::on(lines, options, dialect)
     }
 
     /// Connects to the database of a Camunda 7 engine, or of one that shares its schema. Changes
     /// nothing. The options begin with [`EngineOptions::camunda`].
     ///
     /// # Errors
-    /// As [`flowable`](Self::flowable).
-    pub async fn camunda(database: &str, options: EngineOptions) -> Result<Self> {
+    /// As [`flowable`](Self::flowable), and if the options ask for execution over the endpoint,
+    /// which does not exist for Camunda.
+    pub async fn camunda(database: &str, mut options: EngineOptions) -> Result<Self> {
+        if options.execution == Execution::Endpoint {
+            return Err(StoreError::Config(
+                "the jobs of Camunda are executed over REST; set `engine_execute` to `rest`"
+                    .to_owned(),
+            ));
+        }
+        options.execution = Execution::Rest;
+        let lines = Lines::connect(database, &options).await?;
         let dialect = Box::new(Camunda::new(&options));
-        Self::connect(database, options, dialect).await
+        Self::on(lines, options, dialect)
     }
 
-    async fn connect(
-        database: &str,
-        options: EngineOptions,
-        dialect: Box<dyn Dialect>,
-    ) -> Result<Self> {
+    fn on(lines: Lines, options: EngineOptions, dialect: Box<dyn Dialect>) -> Result<Self> {
         let rest = Rest::new(&options)?;
-        let lines = Lines::connect(database, &options).await?;
         Ok(Self(Arc::new(Inner {
             dialect,
             lines,
@@ -186,9 +215,17 @@ impl EngineStore {
         Ok(released)
     }
 
-    /// Asks the engine over REST for its version.
+    /// Asks the engine whether it answers: over REST for its version, and at the endpoint whether it
+    /// is there.
     pub(crate) async fn ask_engine(&self) -> Answer {
-        self.0.rest.get(&self.0.dialect.about()).await
+        match self.0.options.execution {
+            Execution::Endpoint => match self.0.rest.ask_endpoint().await {
+                Answer::OtherMethod => Answer::Executed,
+                Answer::Executed => Answer::Missing(String::new()),
+                other => other,
+            },
+            _ => self.0.rest.get(&self.0.dialect.about()).await,
+        }
     }
 
     /// Records whether a tap stands.
@@ -409,6 +446,9 @@ impl EngineStore {
         if matches!((change, view.state), (Change::Retry, JobState::Suspended)) {
             return self.refuse("activating a job", "the activation of its process instance");
         }
+        if self.0.options.execution == Execution::Endpoint {
+            return self.refuse("changing a job", "its management service");
+        }
         let Some(call) = self.0.dialect.change(change, view.state, &text, retries) else {
             // It is ready already.
             return Ok(Operated::Done);
@@ -421,6 +461,9 @@ impl EngineStore {
             | Answer::Unsent(said)
             | Answer::Unanswered(said) => Err(StoreError::Config(format!(
                 "the engine did not change job {text}: {said}"
+            ))),
+            Answer::GivenBack | Answer::OtherMethod => Err(StoreError::Config(format!(
+                "the engine did not change job {text}: its REST interface is another one; check `engine_url`"
             ))),
         }
     }
@@ -793,7 +836,7 @@ impl Store for EngineStore {
         self.operate_many(ids, Change::Delete, 0).await
     }
 
-    /// Flowable decides the number of attempts itself. The leader finds the changed row and hints
+    /// Flowable decides the number of attempts itself; over the endpoint only executions go. The leader finds the changed row and hints
     /// it.
     async fn retry(&self, id: JobId, retries: i32) -> Result<(Operated, Vec<Ready>)> {
         Ok((self.operate(id, Change::Retry, retries).await?, Vec::new()))

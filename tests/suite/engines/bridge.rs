@@ -1,10 +1,13 @@
 //! The bridge, on real engines with their executors off.
 
+mod activiti;
 mod camunda;
 mod conformance;
+mod endpoint;
 mod faults;
 mod flowable;
 mod hooks;
+mod flowable8;
 mod processes;
 mod program;
 mod rescue;

@@ -74,6 +74,7 @@ pub(crate) async fn connect(settings: &Settings) -> Result<EngineStore, Error> {
     let connected = match settings.engine_type {
         EngineType::Flowable => EngineStore::flowable(url.expose(), options).await,
         EngineType::Camunda => EngineStore::camunda(url.expose(), options).await,
+        EngineType::Activiti => EngineStore::activiti(url.expose(), options).await,
     };
     connected.map_err(|source| Error::Database {
         url: url.to_string(),

@@ -1,10 +1,10 @@
 //! The settings of a process engine.
 
 use jobwire_core::{Lane, TapMode};
-use jobwire_engines::{Credentials, EngineOptions};
+use jobwire_engines::{Credentials, EngineOptions, Execution};
 use url::Url;
 
-use super::{EngineType, Settings};
+use super::{EngineExecute, EngineType, Settings};
 
 impl Settings {
     /// Returns whether an engine is named.
@@ -48,8 +48,14 @@ impl Settings {
         let options = match self.engine_type {
             EngineType::Flowable => EngineOptions::new(url),
             EngineType::Camunda => EngineOptions::camunda(url),
+            EngineType::Activiti => EngineOptions::activiti(url),
         };
         Ok(options
+            .execution(match self.engine_execute {
+                EngineExecute::Auto => Execution::Auto,
+                EngineExecute::Rest => Execution::Rest,
+                EngineExecute::Endpoint => Execution::Endpoint,
+            })
             .credentials(credentials)
             .name(or_type(&self.engine_name))
             .schema(schema)
@@ -108,6 +114,16 @@ pub(super) fn check(settings: &Settings) -> Vec<(&'static str, String)> {
         ));
     }
     wrong.extend(settings.engine_options().err());
+    let wrong_execution = match (settings.engine_type, settings.engine_execute) {
+        (EngineType::Activiti, EngineExecute::Rest) => {
+            Some("must be `endpoint` for Activiti, which has no REST interface for jobs")
+        }
+        (EngineType::Camunda, EngineExecute::Endpoint) => {
+            Some("must be `rest` for Camunda, which has no execution endpoint")
+        }
+        _ => None,
+    };
+    wrong.extend(wrong_execution.map(|problem| ("engine_execute", problem.to_owned())));
     if settings.engine_lock_for < settings.lease {
         wrong.push((
             "engine_lock_for",

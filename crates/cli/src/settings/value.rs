@@ -299,6 +299,20 @@ words_enum! {
         /// Flowable.
         Flowable = "flowable",
         /// Camunda 7, or an engine with its schema.
-        Camunda = "camunda"
+        Camunda = "camunda",
+        /// Activiti.
+        Activiti = "activiti"
+    }
+}
+
+words_enum! {
+    /// How the engine executes a job.
+    EngineExecute {
+        /// By the engine and its version.
+        Auto = "auto",
+        /// Over its REST interface.
+        Rest = "rest",
+        /// Over the execution endpoint.
+        Endpoint = "endpoint"
     }
 }

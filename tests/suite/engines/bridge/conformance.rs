@@ -1,6 +1,7 @@
 //! What holds for the bridge to every engine.
 
 use jobwire_core::{JobFilter, JobState, Store};
+use jobwire_engines::EngineOptions;
 use jobwire_tests::eventually;
 
 use super::flowable::{
@@ -11,11 +12,17 @@ use crate::engines::rows::{Rows, World};
 /// Every instance of every process ends, each activity runs once, and the attempts are the engine's:
 /// `size` is the number of instances of a process with parallel branches.
 pub(super) async fn every_process_ends(world: World, size: usize) {
+    let options = options(&world.engine);
+    every_process_ends_with(world, options, size).await;
+}
+
+/// The same with options of the test's own.
+pub(super) async fn every_process_ends_with(world: World, options: EngineOptions, size: usize) {
     let rows = world.connect().await;
     let engine = &world.engine;
     // Some instances wait since before Jobwire came.
     let mut instances = engine.start_instances("one", size / 5, &[]).await;
-    let bridge = Bridge::start(&world, options(engine), quick()).await;
+    let bridge = Bridge::start(&world, options.clone(), quick()).await;
     for (process, count, variables) in [
         ("chain", size / 10, vec![]),
         ("one", size / 2, vec![]),
@@ -47,7 +54,7 @@ pub(super) async fn every_process_ends(world: World, size: usize) {
     // The retries are the engine's: two attempts, and three until the dead letter.
     until_ended(&rows, &failing).await;
     let dead_letters = JobFilter::default().states([JobState::DeadLetter]);
-    let counted = store(&world, options(engine)).await;
+    let counted = store(&world, options).await;
     eventually("the dead letters", DONE, || async {
         (counted.count(&dead_letters).await.unwrap() == 2).then_some(())
     })

@@ -7,11 +7,27 @@ use jobwire_tests::{EngineServer, EngineSettings, JobExecutor, eventually};
 use super::flowable::{
     Bridge, DONE, options, quick, repeated, until_ended, until_no_lock_is_left, world,
 };
+use crate::engines::rows::World;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "long: scripts/test --long engines::"]
 async fn an_engine_that_is_killed_and_comes_back_loses_no_job_and_no_attempt() {
-    let mut world = world().await;
+    killed_and_comes_back(world().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: scripts/test --long engines::"]
+async fn an_activiti_that_is_killed_and_comes_back_loses_no_job_and_no_attempt() {
+    killed_and_comes_back(World::start(EngineSettings::activiti7).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: scripts/test --long engines::"]
+async fn a_flowable8_that_is_killed_and_comes_back_loses_no_job_and_no_attempt() {
+    killed_and_comes_back(World::start(EngineSettings::flowable8).await).await;
+}
+
+async fn killed_and_comes_back(mut world: World) {
     let rows = world.connect().await;
     let options = options(&world.engine);
     let bridge = Bridge::start(&world, options, quick()).await;
@@ -44,14 +60,24 @@ async fn an_engine_that_is_killed_and_comes_back_loses_no_job_and_no_attempt() {
 #[ignore = "long: scripts/test --long engines::"]
 async fn beside_an_engine_node_that_polls_no_activity_runs_twice() {
     let world = world().await;
+    let polls = EngineSettings::flowable7(&world.database).property(
+        "flowable.process.async.executor.default-async-job-acquire-wait-time",
+        "100ms",
+    );
+    beside_a_polling_node(world, polls).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: scripts/test --long engines::"]
+async fn beside_an_activiti_node_that_polls_no_activity_runs_twice() {
+    let world = World::start(EngineSettings::activiti7).await;
+    let polls = EngineSettings::activiti7(&world.database);
+    beside_a_polling_node(world, polls).await;
+}
+
+async fn beside_a_polling_node(world: World, polls: EngineSettings) {
     let rows = world.connect().await;
-    let polls = EngineSettings::flowable7(&world.database)
-        .executor(JobExecutor::On)
-        .property(
-            "flowable.process.async.executor.default-async-job-acquire-wait-time",
-            "100ms",
-        );
-    let polling = EngineServer::start(polls).await;
+    let polling = EngineServer::start(polls.executor(JobExecutor::On)).await;
     let bridge = Bridge::start(&world, options(&world.engine), quick()).await;
     let mut instances = world.engine.start_instances("one", 200, &[]).await;
     instances.extend(world.engine.start_instances("chain", 20, &[]).await);
@@ -81,7 +107,7 @@ async fn no_execution_hangs_at_a_join_and_no_connection_stays_idle_in_a_transact
         .await;
     // Without a lock timeout a hang would have no end.
     let settings = EngineSettings::flowable7(&database).lock_timeout(None);
-    let world = crate::engines::rows::World {
+    let world = World {
         engine: EngineServer::start(settings).await,
         database,
     };

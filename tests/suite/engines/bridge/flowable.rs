@@ -6,7 +6,7 @@ use std::time::Duration;
 use jobwire_core::job::scope::Scope;
 use jobwire_core::store::{LockTerms, RowTerms, TapMode};
 use jobwire_core::{Hint, InProcessTransport, JobId, Node, NodeId, NodeOptions, Transport};
-use jobwire_engines::{Credentials, EngineOptions, EngineStore, handlers};
+use jobwire_engines::{Credentials, EngineOptions, EngineStore, Execution, handlers};
 use jobwire_tests::{EngineProgram, EngineServer, EngineSettings, eventually};
 
 use crate::engines::rows::{Rows, World};
@@ -16,11 +16,23 @@ pub(super) const DONE: Duration = Duration::from_secs(60);
 
 /// Returns the options of a bridge to this engine.
 pub(super) fn options(engine: &EngineServer) -> EngineOptions {
-    let (user, password) = EngineServer::USER;
     let options = match engine.program() {
         EngineProgram::Camunda7 => EngineOptions::camunda(engine.url()),
-        _ => EngineOptions::new(engine.url()),
+        EngineProgram::Activiti7 => EngineOptions::activiti(engine.endpoint()),
+        // By its version.
+        EngineProgram::Flowable8 => EngineOptions::new(engine.endpoint()),
+        EngineProgram::Flowable7 => EngineOptions::new(engine.url()),
     };
+    with_user(options)
+}
+
+/// Returns the options of a bridge to this Flowable over the execution endpoint.
+pub(super) fn over_endpoint(engine: &EngineServer) -> EngineOptions {
+    with_user(EngineOptions::new(engine.endpoint()).execution(Execution::Endpoint))
+}
+
+fn with_user(options: EngineOptions) -> EngineOptions {
+    let (user, password) = EngineServer::USER;
     options.credentials(Credentials::basic(user, password))
 }
 
@@ -28,6 +40,7 @@ pub(super) fn options(engine: &EngineServer) -> EngineOptions {
 pub(super) async fn store(world: &World, options: EngineOptions) -> EngineStore {
     let store = match world.engine.program() {
         EngineProgram::Camunda7 => EngineStore::camunda(&world.database, options).await,
+        EngineProgram::Activiti7 => EngineStore::activiti(&world.database, options).await,
         _ => EngineStore::flowable(&world.database, options).await,
     };
     let store = store.unwrap();

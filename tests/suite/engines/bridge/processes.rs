@@ -5,9 +5,10 @@ use std::sync::Arc;
 use jobwire_amqp::{AmqpOptions, AmqpTransport};
 use jobwire_tests::{EngineSettings, shared};
 
-use super::conformance::every_process_ends;
+use super::conformance::{every_process_ends, every_process_ends_with};
 use super::flowable::{
-    Bridge, options, quick, repeated, store, until_ended, until_no_lock_is_left, world,
+    Bridge, options, over_endpoint, quick, repeated, store, until_ended, until_no_lock_is_left,
+    world,
 };
 use crate::engines::rows::World;
 
@@ -19,6 +20,30 @@ async fn every_process_of_flowable_ends_and_each_activity_runs_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_process_of_camunda_ends_and_each_activity_runs_once() {
     every_process_ends(World::start(EngineSettings::camunda7).await, 10).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_process_of_activiti_ends_and_each_activity_runs_once() {
+    every_process_ends(World::start(EngineSettings::activiti7).await, 10).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_process_of_flowable8_ends_and_each_activity_runs_once() {
+    every_process_ends(World::start(EngineSettings::flowable8).await, 10).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: scripts/test --long engines::"]
+async fn every_process_of_flowable_ends_over_the_endpoint() {
+    let world = world().await;
+    let options = over_endpoint(&world.engine);
+    every_process_ends_with(world, options, 50).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: scripts/test --long engines::"]
+async fn every_process_of_activiti_ends_with_many_instances() {
+    every_process_ends(World::start(EngineSettings::activiti7).await, 100).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

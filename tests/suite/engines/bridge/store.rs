@@ -173,7 +173,7 @@ async fn a_lock_is_renewed_without_a_new_revision_and_a_lost_one_is_told() {
     assert_eq!(after.revision, before.revision);
     assert!(after.expiry > before.expiry, "{before:?} {after:?}");
     let strange = LockToken {
-        fence: jobwire_core::Fence::new(1),
+        fence: jobwire_core::Fence::new(i64::MAX),
         ..locked.held()
     };
     let lost = store.renew(owner, lease, &[strange]).await.unwrap();

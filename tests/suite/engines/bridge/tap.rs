@@ -4,20 +4,27 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use jobwire_core::NodeOptions;
-use jobwire_engines::EngineStore;
-use jobwire_tests::eventually;
+use jobwire_tests::{EngineSettings, eventually};
 use sqlx::Row;
 
-use super::flowable::{Bridge, DONE, options, repeated, until_ended, world};
+use super::flowable::{Bridge, DONE, options, repeated, store, until_ended, world};
+use crate::engines::rows::World;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_tap_hints_jobs_and_timers_of_the_engine_without_a_look() {
-    let world = world().await;
+    the_tap_hints(world().await, "flowable").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: scripts/test --long engines::"]
+async fn the_tap_hints_jobs_and_timers_of_activiti_without_a_look() {
+    let world = World::start(EngineSettings::activiti7).await;
+    the_tap_hints(world, "activiti").await;
+}
+
+async fn the_tap_hints(world: World, engine: &str) {
     let rows = world.connect().await;
-    let store = EngineStore::flowable(&world.database, options(&world.engine))
-        .await
-        .unwrap();
-    store.init().await.unwrap();
+    let store = store(&world, options(&world.engine)).await;
     store.create_tap().await.unwrap();
     // No leader cycle comes to help within the test.
     let slow = NodeOptions::default()
@@ -35,7 +42,7 @@ async fn the_tap_hints_jobs_and_timers_of_the_engine_without_a_look() {
     let look = || async {
         let row = rows.all(
             "SELECT xmin::text FROM jobwire_engine.leader WHERE engine = $1",
-            "flowable",
+            engine,
         );
         row.await[0].get::<String, _>(0)
     };

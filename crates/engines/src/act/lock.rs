@@ -10,25 +10,40 @@
 //!
 //! A statement that finds an instance held has locked its row for a moment. The end of the holder
 //! locks that row, too, and looks for the next job afterwards, so one of both sees a new job.
+//!
+//! Where the endpoint executes, the lock changes nothing on the row of the instance. So a statement
+//! before it locks these rows: the lock statement then sees every lock that was committed under
+//! them.
 
 use jobwire_core::StoreError;
 use jobwire_core::job::LockedJob;
 use jobwire_core::store::{ClaimOf, ClaimPage, Claimable, LockTerms};
 use sqlx::postgres::PgRow;
-use sqlx::{Executor, PgPool, Postgres, Row};
+use sqlx::{PgConnection, PgPool, Row};
 
-use super::Flowable;
+use super::Act;
 use super::sql::{in_scope, job_columns, local_now, of_processes, unlocked};
 use crate::id::engine_id;
 use crate::locking::{self, Wanted, names};
+use crate::options::Execution;
+
+/// Locks the rows of the instances that no other transaction has locked. `$1`: ids, `$2`: the
+/// instance that each hint names.
+const HOLD: &str = "
+SELECT e.id_ FROM act_ru_execution e
+WHERE e.id_ IN (
+    SELECT coalesce(j.process_instance_id_, CASE WHEN j.id_ IS NULL THEN h.inst END)
+    FROM unnest($1::text[], $2::text[]) AS h(id, inst) LEFT JOIN act_ru_job j ON j.id_ = h.id)
+ORDER BY e.id_ FOR NO KEY UPDATE SKIP LOCKED";
 
 /// `$2`: ids, `$3`: the instance that each hint names, `$4`: the owner without its fence, `$5`: the
-/// lease, `$6` and `$7`: tenants and categories.
+/// lease, `$6` and `$7`: tenants and categories. With the endpoint, `$8`: the instances whose rows
+/// the transaction has locked.
 ///
 /// * `free` are the rows of instances that no other transaction has locked.
 /// * `firsts` are the jobs to lock: no other job of their instance is locked, also not by an engine
 ///   node that polls.
-const LOCK: &str = concat!(
+pub(super) const LOCK: &str = concat!(
     "
 WITH hinted AS MATERIALIZED (
     SELECT * FROM unnest($2::text[], $3::text[]) AS h(id, inst)
@@ -40,11 +55,11 @@ WITH hinted AS MATERIALIZED (
     of_processes!("j"),
     " AND ",
     in_scope!("j", "$6", "$7"),
-    " AS is_served, j.handler_type_, j.tenant_id_, j.category_
+    " AS is_served, j.handler_type_, j.tenant_id_, {j.category_} AS category_
     FROM hinted h LEFT JOIN act_ru_job j ON j.id_ = h.id
 ), free AS MATERIALIZED (
-    SELECT e.id_, e.lock_time_ IS NOT NULL OR e.lock_owner_ IS NOT NULL AS is_held, e.suspension_state_ = 2 AS is_suspended
-    FROM act_ru_execution e WHERE e.id_ IN (SELECT inst FROM named) ORDER BY e.id_ FOR NO KEY UPDATE SKIP LOCKED
+    SELECT e.id_, e.lock_time_ IS NOT NULL OR {e.lock_owner_} IS NOT NULL AS is_held, e.suspension_state_ = 2 AS is_suspended
+    FROM act_ru_execution e WHERE e.id_ IN (SELECT inst FROM named) {rows held} ORDER BY e.id_ FOR NO KEY UPDATE SKIP LOCKED
 ), firsts AS MATERIALIZED (
     SELECT f.id_ AS inst, c.id_ FROM free f CROSS JOIN LATERAL (
         SELECT j.id_ FROM act_ru_job j
@@ -55,7 +70,7 @@ WITH hinted AS MATERIALIZED (
     ") AND ",
     in_scope!("j", "$6", "$7"),
     "
-        ORDER BY j.create_time_, j.id_ LIMIT 1
+        ORDER BY {by_age j} LIMIT 1
     ) c
     WHERE NOT f.is_held AND f.is_suspended IS NOT TRUE
       AND NOT EXISTS (SELECT FROM act_ru_job s WHERE s.process_instance_id_ = f.id_ AND s.lock_exp_time_ IS NOT NULL)
@@ -75,12 +90,7 @@ WITH hinted AS MATERIALIZED (
     RETURNING ",
     job_columns!("j"),
     ", f.fence
-), held AS (
-    UPDATE act_ru_execution e SET lock_owner_ = $4 || f.fence, lock_time_ = ",
-    local_now!(),
-    " + $5
-    FROM fenced f JOIN firsts ON firsts.id_ = f.id_ WHERE e.id_ = firsts.inst
-)
+){write instance lock}
 SELECT n.id AS hinted, n.inst AS hinted_instance, n.handler_type_ AS needs_type, n.tenant_id_ AS needs_tenant, n.category_ AS needs_category,
     NULL::text AS needs_deployment,
     CASE WHEN l.id_ IS NOT NULL THEN 'locked-now'
@@ -97,7 +107,17 @@ FROM named n LEFT JOIN free f ON f.id_ = n.inst LEFT JOIN firsts ON firsts.inst 
 FULL JOIN locked l ON l.id_ = n.id"
 );
 
-impl Flowable {
+/// Locks the instance with its job.
+pub(super) const WRITE_INSTANCE_LOCK: &str = concat!(
+    ", held AS (
+    UPDATE act_ru_execution e SET lock_owner_ = $4 || f.fence, lock_time_ = ",
+    local_now!(),
+    " + $5
+    FROM fenced f JOIN firsts ON firsts.id_ = f.id_ WHERE e.id_ = firsts.inst
+)"
+);
+
+impl Act {
     /// Sends the statement for these jobs and instances.
     pub(super) async fn lock_wanted(
         &self,
@@ -105,19 +125,31 @@ impl Flowable {
         terms: &LockTerms,
         wanted: &Wanted,
     ) -> Result<Vec<PgRow>, StoreError> {
-        let mut connection = pool.acquire().await?;
-        self.send(&mut *connection, terms, wanted).await
+        if self.execution == Execution::Rest {
+            let mut connection = pool.acquire().await?;
+            return self.send(&mut connection, terms, wanted, &[]).await;
+        }
+        let mut tx = pool.begin().await?;
+        let held: Vec<String> = sqlx::query_scalar(HOLD)
+            .bind(&wanted.ids)
+            .bind(&wanted.instances)
+            .fetch_all(&mut *tx)
+            .await?;
+        let rows = self.send(&mut tx, terms, wanted, &held).await?;
+        tx.commit().await?;
+        Ok(rows)
     }
 
-    /// Locks the first unlocked job of each of these instances.
+    /// Locks the first unlocked job of each of these instances, whose rows the transaction has
+    /// locked.
     pub(super) async fn lock_next(
         &self,
-        connection: impl Executor<'_, Database = Postgres>,
+        connection: &mut PgConnection,
         terms: &LockTerms,
         instances: Vec<String>,
     ) -> Result<Vec<LockedJob>, StoreError> {
-        let wanted = Wanted::of_instances(instances);
-        let rows = self.send(connection, terms, &wanted).await?;
+        let wanted = Wanted::of_instances(instances.clone());
+        let rows = self.send(connection, terms, &wanted, &instances).await?;
         let mut locked = Vec::new();
         for row in &rows {
             locked.extend(self.locked_job(row)?);
@@ -134,12 +166,13 @@ impl Flowable {
 
     async fn send(
         &self,
-        connection: impl Executor<'_, Database = Postgres>,
+        connection: &mut PgConnection,
         terms: &LockTerms,
         wanted: &Wanted,
+        held: &[String],
     ) -> Result<Vec<PgRow>, StoreError> {
         let owner = format!("{}{}:", crate::owner::PREFIX, terms.owner);
-        let rows = sqlx::query(LOCK)
+        let mut lock = sqlx::query(self.sql.lock)
             .bind(&self.zone)
             .bind(&wanted.ids)
             .bind(&wanted.instances)
@@ -147,7 +180,10 @@ impl Flowable {
             .bind(terms.lease)
             .bind(names(&terms.scope.tenants))
             .bind(names(&terms.scope.categories));
-        Ok(rows.fetch_all(connection).await?)
+        if self.execution == Execution::Endpoint {
+            lock = lock.bind(held);
+        }
+        Ok(lock.fetch_all(connection).await?)
     }
 
     /// Returns the jobs of a page of a claim, in the order of their ids.
@@ -163,7 +199,7 @@ impl Flowable {
         if page.lane != self.decoder.lane {
             return Ok(Claimable::default());
         }
-        let rows = sqlx::query(CLAIMABLE)
+        let rows = sqlx::query(self.sql.claimable)
             .bind(after.and_then(engine_id))
             .bind(look_at)
             .fetch_all(pool)
@@ -173,7 +209,7 @@ impl Flowable {
 }
 
 /// Selects a slice of the jobs, in the order of their ids, and which of them could be locked.
-const CLAIMABLE: &str = concat!(
+pub(super) const CLAIMABLE: &str = concat!(
     "
 SELECT j.id_, j.process_instance_id_, ",
     unlocked!("j"),

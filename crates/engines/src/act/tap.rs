@@ -1,4 +1,4 @@
-//! What a tap streams of Flowable.
+//! What a tap streams of Flowable and Activiti.
 //!
 //! The publication has inserts only, so it has no effect on the engine's updates and deletions. Of a
 //! job it streams the id, of a timer the due date. Rows that an engine node inserts for itself, with

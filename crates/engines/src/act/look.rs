@@ -12,7 +12,7 @@ use jobwire_core::store::Marked;
 use jobwire_core::{JobId, NodeId, StoreError};
 use sqlx::{PgPool, Row};
 
-use super::Flowable;
+use super::Act;
 use super::sql::{of_processes, unlocked};
 use crate::locking::texts;
 
@@ -22,7 +22,7 @@ const MOST: i64 = 50_000;
 /// `$1`: the engine, `$2`: the leader, `$3`: whether to report, `$4`: maximum number. Before the
 /// first look all jobs are new. Rows of transactions before the oldest one of the last snapshot are
 /// excluded by arithmetic, since nearly all rows are.
-const LOOK: &str = concat!(
+pub(super) const LOOK: &str = concat!(
     "
 WITH last AS MATERIALIZED (
     SELECT engine, seen, pg_snapshot_xmin(seen::pg_snapshot)::text::bigint AS oldest,
@@ -33,7 +33,7 @@ WITH last AS MATERIALIZED (
 )
 SELECT j.id_, j.process_instance_id_, j.handler_type_
 FROM last CROSS JOIN LATERAL (
-    SELECT j.id_, j.process_instance_id_, j.handler_type_, j.create_time_,
+    SELECT j.id_, j.process_instance_id_, j.handler_type_, {j.create_time_} AS create_time_,
         last.newest - ((last.newest - j.xmin::text::bigint) & 4294967295) AS written_by
     FROM act_ru_job j WHERE $3 AND ",
     unlocked!("j"),
@@ -46,24 +46,24 @@ ORDER BY j.create_time_, j.id_ LIMIT $4"
 );
 
 /// Selects these jobs, as far as they are visible.
-const HINTS_OF: &str = concat!(
+pub(super) const HINTS_OF: &str = concat!(
     "
 SELECT j.id_, j.process_instance_id_, j.handler_type_, ",
     unlocked!("j"),
     " AS is_free FROM act_ru_job j
 WHERE j.id_ = ANY($1) AND (",
     of_processes!("j"),
-    ") ORDER BY j.create_time_, j.id_"
+    ") ORDER BY {by_age j}"
 );
 
-impl Flowable {
+impl Act {
     /// Returns the hints of these jobs, and which of them are locked.
     pub(super) async fn hints_of_jobs(
         &self,
         pool: &PgPool,
         jobs: &[JobId],
     ) -> Result<Marked, StoreError> {
-        let rows = sqlx::query(HINTS_OF)
+        let rows = sqlx::query(self.sql.hints_of)
             .bind(texts(jobs.iter().copied()))
             .fetch_all(pool)
             .await?;
@@ -87,7 +87,7 @@ impl Flowable {
         node: NodeId,
         report: bool,
     ) -> Result<Vec<Ready>, StoreError> {
-        let rows = sqlx::query(LOOK)
+        let rows = sqlx::query(self.sql.look)
             .bind(engine)
             .bind(node.uuid())
             .bind(report)

@@ -1,14 +1,13 @@
 //! Operators' queries over all tables of jobs.
 
 use super::sql::job_columns;
-use crate::queries::Queries;
 
 macro_rules! table {
     ($state:literal, $table:literal, $retries:literal, $owner:literal, $until:literal) => {
         concat!(
-            "SELECT '", $state, "' AS state, id_, rev_, type_, handler_type_, process_instance_id_, execution_id_, proc_def_id_, element_id_, tenant_id_,
-        category_, ", $retries, " AS retries_, exception_msg_, exception_stack_id_, create_time_, duedate_, ",
-            $owner, " AS lock_owner_, ", $until, " AS lock_exp_time_, scope_type_ FROM ", $table
+            "SELECT '", $state, "' AS state, id_, rev_, type_, handler_type_, process_instance_id_, execution_id_, proc_def_id_, {element_id_}, tenant_id_,
+        {category_}, ", $retries, " AS retries_, exception_msg_, exception_stack_id_, {create_time_}, duedate_, ",
+            $owner, " AS lock_owner_, ", $until, " AS lock_exp_time_, {scope_type_} FROM ", $table
         )
     };
 }
@@ -40,23 +39,16 @@ WHERE (j.scope_type_ IS NULL OR j.scope_type_ = 'bpmn')
     };
 }
 
-/// The statements.
-pub(super) const QUERIES: Queries = Queries {
-    find: FIND,
-    count: COUNT,
-    stack: STACK,
-};
-
-const FIND: &str = concat!(
+pub(super) const FIND: &str = concat!(
     "SELECT j.state, j.lock_owner_, j.lock_exp_time_ AT TIME ZONE $1 AS locked_until, ",
     job_columns!("j"),
     matching!(),
     " ORDER BY j.create_time_, j.id_ OFFSET $16 LIMIT $17"
 );
-const COUNT: &str = concat!("SELECT count(*)", matching!());
+pub(super) const COUNT: &str = concat!("SELECT count(*)", matching!());
 
 /// Selects the stack of a job's last failure.
-const STACK: &str = "
+pub(super) const STACK: &str = "
 SELECT convert_from(b.bytes_, 'UTF8') FROM act_ge_bytearray b WHERE b.id_ IN (
     SELECT exception_stack_id_ FROM act_ru_job WHERE id_ = $1 UNION ALL SELECT exception_stack_id_ FROM act_ru_timer_job WHERE id_ = $1
     UNION ALL SELECT exception_stack_id_ FROM act_ru_suspended_job WHERE id_ = $1

@@ -16,7 +16,7 @@ use jobwire_core::StoreError;
 use jobwire_core::hint::Ready;
 use sqlx::{PgPool, Row};
 
-use super::Flowable;
+use super::Act;
 use super::sql::{local_now, unlocked};
 use crate::activity::other_transactions;
 use crate::dialect::Freed;
@@ -24,10 +24,12 @@ use crate::owner;
 
 /// `$1`: the zone, `$2`: maximum number, `$3`: patience. Skips locked rows: a transaction of the
 /// engine works on them.
-const FREE_EXPIRED: &str = concat!(
+pub(super) const FREE_EXPIRED: &str = concat!(
     "
 WITH late AS MATERIALIZED (
-    SELECT j.id_, j.process_instance_id_, j.lock_owner_ FROM act_ru_job j
+    SELECT j.id_, j.process_instance_id_, j.lock_owner_,
+        (SELECT e.lock_time_ FROM act_ru_execution e WHERE e.id_ = j.process_instance_id_) AS instance_lock
+    FROM act_ru_job j
     WHERE j.lock_exp_time_ < ",
     local_now!(),
     " - CASE WHEN starts_with(j.lock_owner_, 'jobwire:') THEN interval '0' ELSE interval '1 minute' END
@@ -47,11 +49,9 @@ WITH late AS MATERIALIZED (
     "
     ORDER BY j.id_ FOR NO KEY UPDATE OF j SKIP LOCKED
 ), freed_instance AS (
-    UPDATE act_ru_execution e SET lock_owner_ = NULL, lock_time_ = NULL
+    UPDATE act_ru_execution e SET {no instance lock}
     FROM late JOIN jobs ON jobs.id_ = late.id_
-    WHERE e.id_ = late.process_instance_id_ AND (e.lock_owner_ = late.lock_owner_ OR e.lock_time_ < ",
-    local_now!(),
-    ")
+    WHERE e.id_ = late.process_instance_id_ AND {expired instance}
 ), freed AS (
     UPDATE act_ru_job j SET lock_owner_ = NULL, lock_exp_time_ = NULL FROM jobs WHERE j.id_ = jobs.id_
     RETURNING j.id_, j.process_instance_id_, j.handler_type_, jobs.lock_owner_
@@ -59,9 +59,21 @@ WITH late AS MATERIALIZED (
 SELECT * FROM freed ORDER BY id_"
 );
 
+/// The lock of the instance is that of the job, or has expired.
+pub(super) const OUR_INSTANCE: &str = concat!(
+    "(e.lock_owner_ = late.lock_owner_ OR e.lock_time_ < ",
+    local_now!(),
+    ")"
+);
+
+/// The lock of the instance was left behind by the engine that executed the job: no other job of it
+/// is locked, and nobody has locked the instance since the snapshot.
+pub(super) const LEFT_INSTANCE: &str = "e.lock_time_ = late.instance_lock AND NOT EXISTS (
+        SELECT FROM act_ru_job s WHERE s.process_instance_id_ = e.id_ AND s.id_ <> late.id_ AND s.lock_exp_time_ IS NOT NULL)";
+
 /// Instances with an unlocked job and an expired lock: their holder died after the engine had
 /// executed its job. `$1`: the zone, `$2`: patience.
-const FREE_WAITED_FOR: &str = concat!(
+pub(super) const FREE_WAITED_FOR: &str = concat!(
     "
 WITH held AS MATERIALIZED (
     SELECT e.id_, e.lock_time_ FROM act_ru_execution e
@@ -69,7 +81,7 @@ WITH held AS MATERIALIZED (
     unlocked!("j"),
     ") AND (e.lock_time_ < ",
     local_now!(),
-    " OR (e.lock_time_ IS NULL AND e.lock_owner_ IS NOT NULL))
+    " OR (e.lock_time_ IS NULL AND {e.lock_owner_} IS NOT NULL))
       AND NOT EXISTS (SELECT FROM act_ru_job s WHERE s.process_instance_id_ = e.id_ AND s.lock_exp_time_ >= ",
     local_now!(),
     ")
@@ -80,7 +92,7 @@ WITH held AS MATERIALIZED (
     " AND a.xact_start < e.lock_time_ AT TIME ZONE $1))
     ORDER BY e.id_ LIMIT 1000 FOR NO KEY UPDATE OF e SKIP LOCKED
 )
-UPDATE act_ru_execution e SET lock_owner_ = NULL, lock_time_ = NULL FROM held WHERE e.id_ = held.id_ RETURNING e.id_"
+UPDATE act_ru_execution e SET {no instance lock} FROM held WHERE e.id_ = held.id_ RETURNING e.id_"
 );
 
 /// Locks of engine nodes on timers. `$1`: the zone.
@@ -111,14 +123,14 @@ pub(super) async fn cancel_hung(pool: &PgPool) -> Result<u64, StoreError> {
     Ok(u64::try_from(cancelled).unwrap_or_default())
 }
 
-impl Flowable {
+impl Act {
     /// Clears expired locks of jobs, and those of timers.
     pub(super) async fn free_expired_locks(
         &self,
         pool: &PgPool,
         at_most: i64,
     ) -> Result<Vec<Freed>, StoreError> {
-        let rows = sqlx::query(FREE_EXPIRED)
+        let rows = sqlx::query(self.sql.free_expired)
             .bind(&self.zone)
             .bind(at_most)
             .bind(self.patience)
@@ -152,7 +164,7 @@ impl Flowable {
         pool: &PgPool,
     ) -> Result<Vec<Ready>, StoreError> {
         let mut tx = pool.begin().await?;
-        let freed: Vec<String> = sqlx::query_scalar(FREE_WAITED_FOR)
+        let freed: Vec<String> = sqlx::query_scalar(self.sql.free_waited_for)
             .bind(&self.zone)
             .bind(self.patience)
             .fetch_all(&mut *tx)

@@ -11,6 +11,10 @@
 //! wait; their job would have to wait for the instance anyway. The row of the instance is locked
 //! during the move, so no job of it is locked meanwhile.
 //!
+//! Where the endpoint executes, a locked job is all that shows that an instance is busy. So a
+//! statement before the move locks the rows of the instances, and the move sees every job that was
+//! locked before.
+//!
 //! No timer moves before it is due by the database's clock in the engine's zone.
 
 use chrono::{DateTime, Utc};
@@ -18,14 +22,34 @@ use jobwire_core::StoreError;
 use jobwire_core::store::MovedTimers;
 use sqlx::{PgPool, Row};
 
-use super::Flowable;
-use super::sql::{local_now, of_processes, unlocked};
+use super::Act;
+use super::sql::{of_processes, unlocked};
+use crate::options::Execution;
 
 /// How soon timers are tried again that are due and could not be moved: their instance is locked.
 const HELD: chrono::Duration = chrono::Duration::milliseconds(500);
 
+/// Locks the rows of the instances that have due timers. `$1`: the zone, `$2`: maximum number of
+/// timers.
+const HOLD: &str = concat!(
+    "
+SELECT e.id_ FROM act_ru_execution e WHERE e.id_ IN (
+    SELECT t.process_instance_id_ FROM act_ru_timer_job t
+    WHERE t.duedate_ <= statement_timestamp() AT TIME ZONE $1 AND ",
+    unlocked!("t"),
+    " AND NOT EXISTS (
+        SELECT FROM act_ru_job s WHERE s.process_instance_id_ = t.process_instance_id_ AND s.lock_exp_time_ IS NOT NULL)
+    ORDER BY t.duedate_, t.id_ LIMIT $2)
+ORDER BY e.id_ FOR NO KEY UPDATE SKIP LOCKED"
+);
+
+/// No job of the timer's instance is locked. With the endpoint, `$3`: the instances whose rows the transaction has
+/// locked.
+pub(super) const NO_JOB_RUNS: &str = "(t.process_instance_id_ IS NULL OR (t.process_instance_id_ = ANY($3::text[])
+        AND NOT EXISTS (SELECT FROM act_ru_job s WHERE s.process_instance_id_ = t.process_instance_id_ AND s.lock_exp_time_ IS NOT NULL)))";
+
 /// `$1`: the zone, `$2`: maximum number.
-const MOVE: &str = concat!(
+pub(super) const MOVE: &str = concat!(
     "
 WITH due AS MATERIALIZED (
     SELECT t.* FROM act_ru_timer_job t
@@ -34,7 +58,8 @@ WITH due AS MATERIALIZED (
     " AND (",
     of_processes!("t"),
     ") AND NOT EXISTS (
-        SELECT FROM act_ru_execution e WHERE e.id_ = t.process_instance_id_ AND (e.lock_time_ IS NOT NULL OR e.lock_owner_ IS NOT NULL))
+        SELECT FROM act_ru_execution e WHERE e.id_ = t.process_instance_id_ AND (e.lock_time_ IS NOT NULL OR {e.lock_owner_} IS NOT NULL))
+      AND {no job runs}
     ORDER BY t.duedate_, t.id_ LIMIT $2 FOR UPDATE SKIP LOCKED
 ), rows AS MATERIALIZED (
     SELECT e.id_, e.lock_time_ FROM act_ru_execution e
@@ -47,16 +72,7 @@ WITH due AS MATERIALIZED (
 ), gone AS (
     DELETE FROM act_ru_timer_job t USING movable m WHERE t.id_ = m.id_
 ), moved AS (
-    INSERT INTO act_ru_job (id_, rev_, category_, type_, lock_exp_time_, lock_owner_, exclusive_, execution_id_, process_instance_id_,
-        proc_def_id_, element_id_, element_name_, scope_id_, sub_scope_id_, scope_type_, scope_definition_id_, correlation_id_, retries_,
-        exception_stack_id_, exception_msg_, duedate_, repeat_, handler_type_, handler_cfg_, custom_values_id_, create_time_, tenant_id_)
-    SELECT id_, rev_, category_, type_, NULL, NULL, exclusive_, execution_id_, process_instance_id_,
-        proc_def_id_, element_id_, element_name_, scope_id_, sub_scope_id_, scope_type_, scope_definition_id_,
-        coalesce(correlation_id_, gen_random_uuid()::text), retries_,
-        exception_stack_id_, exception_msg_, duedate_, repeat_, handler_type_, handler_cfg_, custom_values_id_,
-        date_trunc('milliseconds', ",
-    local_now!(),
-    "), tenant_id_
+    INSERT INTO act_ru_job ({columns}) SELECT {values}
     FROM movable
     RETURNING id_, process_instance_id_, handler_type_
 ), counted AS (
@@ -69,7 +85,7 @@ SELECT id_, process_instance_id_, handler_type_ FROM moved"
 );
 
 /// `$1`: the zone. The next due date behind now, and whether a due timer is left.
-const NEXT_DUE: &str = concat!(
+pub(super) const NEXT_DUE: &str = concat!(
     "
 SELECT statement_timestamp(),
     (SELECT min(duedate_) AT TIME ZONE $1 FROM act_ru_timer_job t WHERE t.duedate_ > statement_timestamp() AT TIME ZONE $1 AND ",
@@ -82,26 +98,34 @@ SELECT statement_timestamp(),
     "))"
 );
 
-impl Flowable {
+impl Act {
     /// Moves due timers, at most `at_most`.
     pub(super) async fn move_due_timers(
         &self,
         pool: &PgPool,
         at_most: i64,
     ) -> Result<MovedTimers, StoreError> {
-        let mut connection = pool.acquire().await?;
-        let rows = sqlx::query(MOVE)
+        let mut tx = pool.begin().await?;
+        let mut moving = sqlx::query(self.sql.move_due)
             .bind(&self.zone)
-            .bind(at_most)
-            .fetch_all(&mut *connection)
-            .await?;
+            .bind(at_most);
+        if self.execution == Execution::Endpoint {
+            let held: Vec<String> = sqlx::query_scalar(HOLD)
+                .bind(&self.zone)
+                .bind(at_most)
+                .fetch_all(&mut *tx)
+                .await?;
+            moving = moving.bind(held);
+        }
+        let rows = moving.fetch_all(&mut *tx).await?;
+        tx.commit().await?;
         let mut moved = MovedTimers::default();
         for row in &rows {
             moved.ready.extend(self.decoder.ready_row(row)?);
         }
-        let row = sqlx::query(NEXT_DUE)
+        let row = sqlx::query(self.sql.next_due)
             .bind(&self.zone)
-            .fetch_one(&mut *connection)
+            .fetch_one(pool)
             .await?;
         moved.now = row.try_get(0)?;
         let next: Option<DateTime<Utc>> = row.try_get(1)?;

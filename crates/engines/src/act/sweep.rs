@@ -1,18 +1,11 @@
 //! What the leader reads: jobs whose hint was lost, and the numbers of jobs.
 
 use super::sql::{local_now, of_processes, unlocked};
-use crate::sweep::Sweep;
-
-/// The statements.
-pub(super) const SWEEP: Sweep = Sweep {
-    orphans: ORPHANS,
-    backlog: BACKLOG,
-};
 
 /// A row does not show since when it is ready, but its xmin does: the transaction that inserted or
 /// released it must have ended before the horizon. A mark is a new version of the row without a
 /// change, so that the row is not suspected again before the next horizon.
-const ORPHANS: &str = concat!(
+pub(super) const ORPHANS: &str = concat!(
     "
 WITH lost AS MATERIALIZED (
     SELECT j.id_, j.process_instance_id_, j.handler_type_ FROM act_ru_job j
@@ -22,11 +15,11 @@ WITH lost AS MATERIALIZED (
     of_processes!("j"),
     ")
       AND ($3::bigint IS NULL OR ($3 - j.xmin::text::bigint) & 4294967295 BETWEEN 1 AND 2147483648
-          OR j.create_time_ AT TIME ZONE $1 <= $4 - interval '10 minutes')
+          OR {j.create_time_} AT TIME ZONE $1 <= $4 - interval '10 minutes')
       AND j.id_ <> ALL($5)
       AND NOT EXISTS (SELECT FROM act_ru_execution e WHERE e.id_ = j.process_instance_id_ AND e.lock_time_ IS NOT NULL)
       AND NOT EXISTS (SELECT FROM act_ru_job s WHERE s.process_instance_id_ = j.process_instance_id_
-          AND (s.lock_exp_time_ IS NOT NULL OR (s.create_time_, s.id_) < (j.create_time_, j.id_)))
+          AND (s.lock_exp_time_ IS NOT NULL OR ({by_age s}) < ({by_age j})))
     ORDER BY j.id_ LIMIT $6
 ), free AS MATERIALIZED (
     SELECT j.id_ FROM act_ru_job j WHERE $7 AND j.id_ IN (SELECT id_ FROM lost) AND ",
@@ -39,7 +32,7 @@ WITH lost AS MATERIALIZED (
 SELECT lost.*, NOT $7 OR EXISTS (SELECT FROM free WHERE free.id_ = lost.id_) AS is_free FROM lost ORDER BY id_"
 );
 
-const BACKLOG: &str = concat!(
+pub(super) const BACKLOG: &str = concat!(
     "
 SELECT (SELECT count(*) FROM act_ru_job j WHERE j.lock_exp_time_ >= ",
     local_now!(),
@@ -49,7 +42,7 @@ SELECT (SELECT count(*) FROM act_ru_job j WHERE j.lock_exp_time_ >= ",
     " LIMIT $2) c),
     (SELECT count(*) FROM (SELECT FROM act_ru_timer_job LIMIT $2) c),
     (SELECT count(*) FROM (SELECT FROM act_ru_deadletter_job LIMIT $2) c),
-    (SELECT min(create_time_) AT TIME ZONE $1 FROM (SELECT create_time_ FROM act_ru_job LIMIT $2) c),
+    (SELECT min(create_time_) AT TIME ZONE $1 FROM (SELECT {create_time_} FROM act_ru_job LIMIT $2) c),
     (SELECT min(duedate_) AT TIME ZONE $1 FROM act_ru_timer_job t WHERE ",
     unlocked!("t"),
     " AND (",

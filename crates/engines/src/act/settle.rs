@@ -10,7 +10,11 @@
 //! | in `ACT_RU_DEADLETTER_JOB` | failed for the last time |
 //! | in `ACT_RU_SUSPENDED_JOB` | its instance was suspended meanwhile |
 //! | in `ACT_RU_JOB`, locked by us | the engine rolled back without a trace, as after a conflict |
+//! | in `ACT_RU_JOB`, unlocked, after the endpoint | the engine gave it back: its instance is locked |
 //! | in `ACT_RU_JOB`, otherwise | the lock was lost |
+//!
+//! Activiti gives a job back under a new id, with the same execution. The next job of the instance
+//! is looked for, so it is found again.
 //!
 //! In the second statement the next job of each instance that was left is locked or found. Its
 //! snapshot is younger than the locks of the rows of the instances ([`lock`](super::lock)).
@@ -24,7 +28,7 @@ use jobwire_core::hint::Ready;
 use jobwire_core::store::LockTerms;
 use sqlx::{PgConnection, PgPool, Row};
 
-use super::Flowable;
+use super::Act;
 use super::sql::{of_processes, unlocked};
 use crate::dialect::{Fate, Settled};
 use crate::id::job_id;
@@ -32,7 +36,7 @@ use crate::locking::Columns;
 
 /// `$1`: the zone, `$2`: ids, `$3`: owners, `$4`: instances, `$5`: ids whose locks stay, `$6`: how
 /// long these stay.
-const SETTLE: &str = "
+pub(super) const SETTLE: &str = "
 WITH held AS MATERIALIZED (
     SELECT h.id, h.owner, h.inst, h.id = ANY($5::text[]) AS stays FROM unnest($2::text[], $3::text[], $4::text[]) AS h(id, owner, inst)
 ), insts AS MATERIALIZED (
@@ -41,6 +45,7 @@ WITH held AS MATERIALIZED (
     SELECT j.id_ FROM act_ru_job j WHERE j.id_ IN (SELECT id FROM held) ORDER BY j.id_ FOR NO KEY UPDATE SKIP LOCKED
 ), seen AS MATERIALIZED (
     SELECT h.*, j.id_ IS NOT NULL AS is_here, j.lock_owner_ IS NOT DISTINCT FROM h.owner AS is_ours,
+        j.id_ IS NOT NULL AND {is free again} AS is_free, insts.id_ IS NOT NULL AS has_instance, e.lock_time_,
         j.process_instance_id_, j.handler_type_,
         (j.id_ IS NOT NULL AND jobs.id_ IS NULL) OR (e.id_ IS NOT NULL AND insts.id_ IS NULL) AS is_busy
     FROM held h LEFT JOIN act_ru_job j ON j.id_ = h.id LEFT JOIN jobs ON jobs.id_ = h.id
@@ -52,19 +57,31 @@ WITH held AS MATERIALIZED (
     FROM seen s WHERE j.id_ = s.id AND j.lock_owner_ = s.owner AND NOT s.is_busy
 ), kept AS (
     UPDATE act_ru_execution e SET lock_time_ = (clock_timestamp() AT TIME ZONE $1) + $6
-    FROM seen s WHERE e.id_ = s.inst AND e.lock_owner_ = s.owner AND NOT s.is_busy AND s.stays AND s.is_here AND s.is_ours
+    FROM seen s WHERE e.id_ = s.inst AND {e.lock_owner_} = s.owner AND NOT s.is_busy AND s.stays AND s.is_here AND s.is_ours
 ), freed_instance AS (
-    UPDATE act_ru_execution e SET lock_owner_ = NULL, lock_time_ = NULL
-    FROM seen s WHERE e.id_ = s.inst AND e.lock_owner_ = s.owner AND NOT s.is_busy AND NOT (s.stays AND s.is_here AND s.is_ours)
+    UPDATE act_ru_execution e SET {no instance lock}
+    FROM seen s WHERE e.id_ = s.inst AND {settled instance} AND NOT s.is_busy AND NOT (s.stays AND s.is_here AND s.is_ours)
     RETURNING e.id_
 )
-SELECT s.id, s.inst, s.stays, s.is_here, s.is_ours, s.is_busy, s.process_instance_id_, s.handler_type_, f.id_ IS NOT NULL AS is_left,
+SELECT s.id, s.inst, s.stays, s.is_here, s.is_ours, s.is_free, s.is_busy, s.process_instance_id_, s.handler_type_, {is left} AS is_left,
     t.id_ IS NOT NULL AS waits, t.duedate_ AT TIME ZONE $1 AS due_at, d.id_ IS NOT NULL AS is_dead, d.exception_msg_, u.id_ IS NOT NULL AS is_suspended
 FROM seen s LEFT JOIN freed_instance f ON f.id_ = s.inst LEFT JOIN act_ru_timer_job t ON t.id_ = s.id
     LEFT JOIN act_ru_deadletter_job d ON d.id_ = s.id LEFT JOIN act_ru_suspended_job u ON u.id_ = s.id";
 
+/// The lock of the instance is ours.
+pub(super) const OUR_INSTANCE: &str = "e.lock_owner_ = s.owner";
+
+/// The lock of the instance was left behind: the engine locks an instance for a locked job only,
+/// and none is locked but ours, whose execution has ended. Nobody has locked it since the snapshot.
+pub(super) const LEFT_INSTANCE: &str = "e.lock_time_ = s.lock_time_ AND NOT EXISTS (
+        SELECT FROM act_ru_job o WHERE o.process_instance_id_ = s.inst AND o.lock_exp_time_ IS NOT NULL
+            AND (o.id_ <> s.id OR o.lock_owner_ IS DISTINCT FROM s.owner))";
+
+/// The instance may run its next job.
+pub(super) const IS_LEFT: &str = "s.has_instance AND NOT (s.stays AND s.is_here AND s.is_ours)";
+
 /// Selects the first unlocked job of each instance.
-const NEXT: &str = concat!(
+pub(super) const NEXT: &str = concat!(
     "
 SELECT i.inst, c.id_, c.handler_type_ FROM unnest($1::text[]) AS i(inst) CROSS JOIN LATERAL (
     SELECT j.id_, j.handler_type_ FROM act_ru_job j
@@ -73,7 +90,7 @@ SELECT i.inst, c.id_, c.handler_type_ FROM unnest($1::text[]) AS i(inst) CROSS J
     " AND (",
     of_processes!("j"),
     ")
-    ORDER BY j.create_time_, j.id_ LIMIT 1
+    ORDER BY {by_age j} LIMIT 1
 ) c"
 );
 
@@ -81,7 +98,7 @@ SELECT i.inst, c.id_, c.handler_type_ FROM unnest($1::text[]) AS i(inst) CROSS J
 /// not while a transaction is open that may be the execution.
 const STAYS: Duration = Duration::from_secs(30);
 
-impl Flowable {
+impl Act {
     /// Settles the jobs whose rows are free. Returns the ids of the others.
     pub(super) async fn settle_rows(
         &self,
@@ -92,7 +109,7 @@ impl Flowable {
         settled: &mut Settled,
     ) -> Result<HashSet<String>, StoreError> {
         let mut tx = pool.begin().await?;
-        let rows = sqlx::query(SETTLE)
+        let rows = sqlx::query(self.sql.settle)
             .bind(&self.zone)
             .bind(ids)
             .bind(owners)
@@ -142,7 +159,7 @@ impl Flowable {
         let mut next = Vec::new();
         if !left.is_empty() {
             match take {
-                Some(terms) => next = self.lock_next(&mut *tx, terms, left).await?,
+                Some(terms) => next = self.lock_next(&mut tx, terms, left).await?,
                 None => ready.extend(self.next_of(&mut tx, left).await?),
             }
         }
@@ -160,7 +177,9 @@ impl Flowable {
         connection: &mut PgConnection,
         instances: Vec<String>,
     ) -> Result<Vec<Ready>, StoreError> {
-        let rows = sqlx::query(NEXT).bind(instances).fetch_all(connection);
+        let rows = sqlx::query(self.sql.next)
+            .bind(instances)
+            .fetch_all(connection);
         let mut ready = Vec::new();
         for row in &rows.await? {
             let instance: String = row.try_get("inst")?;
@@ -178,6 +197,7 @@ fn fate(row: &sqlx::postgres::PgRow) -> Result<Fate, StoreError> {
         match (is("is_ours")?, is("stays")?) {
             (true, true) => Fate::Unknown,
             (true, false) => Fate::Released,
+            (false, _) if is("is_free")? => Fate::Released,
             (false, _) => Fate::Lost,
         }
     } else if is("waits")? {

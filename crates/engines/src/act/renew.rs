@@ -7,7 +7,7 @@ use jobwire_core::store::Renewed;
 use jobwire_core::{Fence, NodeId, StoreError};
 use sqlx::{PgPool, Row};
 
-use super::Flowable;
+use super::Act;
 use super::sql::{job_columns, local_now};
 use crate::id::job_id;
 use crate::locking::columns;
@@ -16,14 +16,16 @@ use crate::owner::{PREFIX, owner};
 /// `$2`: ids, `$3`: owners, `$4`: instances, `$5`: the lease. Waits for no row: the engine deletes
 /// the row of a job at the end of its execution, and updates that of the instance.
 ///
+/// The lock of the instance is ours over REST, and the engine's over the endpoint.
+///
 /// A row that is gone counts as renewed: the engine has ended the job, and its outcome is on the
 /// way to the node.
-const RENEW: &str = concat!(
+pub(super) const RENEW: &str = concat!(
     "
 WITH held AS MATERIALIZED (
     SELECT * FROM unnest($2::text[], $3::text[], $4::text[]) AS h(id, owner, inst)
 ), insts AS MATERIALIZED (
-    SELECT e.id_ FROM act_ru_execution e JOIN held h ON e.id_ = h.inst AND e.lock_owner_ = h.owner
+    SELECT e.id_ FROM act_ru_execution e JOIN held h ON e.id_ = h.inst AND {extended instance}
     ORDER BY e.id_ FOR NO KEY UPDATE OF e SKIP LOCKED
 ), jobs AS MATERIALIZED (
     SELECT j.id_ FROM act_ru_job j JOIN held h ON j.id_ = h.id AND j.lock_owner_ = h.owner
@@ -41,9 +43,12 @@ SELECT h.id, j.id_ IS NULL OR jobs.id_ IS NOT NULL AS is_renewed, j.lock_owner_ 
 FROM held h LEFT JOIN act_ru_job j ON j.id_ = h.id LEFT JOIN jobs ON jobs.id_ = h.id"
 );
 
+/// The engine has locked the instance for the execution, and would let another node into it soon.
+pub(super) const ENDING_INSTANCE_LOCK: &str = concat!("e.lock_time_ < ", local_now!(), " + $5");
+
 /// `$2`: the owner without its fence, `$3`: owners that the node knows, `$4`: the lease. Reads every
 /// job, since no index names a lock.
-const HELD_BY: &str = concat!(
+pub(super) const HELD_BY: &str = concat!(
     "
 WITH found AS MATERIALIZED (
     SELECT j.id_ FROM act_ru_job j
@@ -60,7 +65,7 @@ WITH found AS MATERIALIZED (
 SELECT * FROM extended"
 );
 
-impl Flowable {
+impl Act {
     /// Extends these locks, and those of their instances.
     pub(super) async fn renew_held(
         &self,
@@ -70,7 +75,7 @@ impl Flowable {
         held: &[LockToken],
     ) -> Result<Renewed, StoreError> {
         let (ids, owners, instances) = columns(node, held.iter());
-        let rows = sqlx::query(RENEW)
+        let rows = sqlx::query(self.sql.renew)
             .bind(&self.zone)
             .bind(ids)
             .bind(owners)
@@ -100,7 +105,7 @@ impl Flowable {
         known: &[Fence],
     ) -> Result<Vec<LockedJob>, StoreError> {
         let known: Vec<String> = known.iter().map(|fence| owner(node, *fence)).collect();
-        let rows = sqlx::query(HELD_BY)
+        let rows = sqlx::query(self.sql.held_by)
             .bind(&self.zone)
             .bind(format!("{PREFIX}{node}:"))
             .bind(known)

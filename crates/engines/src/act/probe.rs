@@ -1,0 +1,302 @@
+//! The probe: which engine wrote these tables, and whether Jobwire can run its jobs.
+//!
+//! It changes nothing. What it does not know it refuses, with a sentence that names the remedy.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+use jobwire_core::StoreError;
+use sqlx::{PgPool, Row};
+
+use super::Act;
+use super::family::Family;
+use crate::examine::Finding;
+use crate::id::job_id;
+use crate::options::Execution;
+use crate::probing;
+
+/// What the probe found.
+#[derive(Clone, Debug)]
+pub(super) struct Probed {
+    family: &'static Family,
+    execution: Execution,
+    /// The schema version that the engine wrote.
+    version: Option<String>,
+    /// The tables are those of this other engine of the family.
+    other_engine: Option<&'static str>,
+    /// Tables and columns that are missing, as `table` or `table.column`.
+    missing: Vec<String>,
+    /// Whether the engine keeps numbers of jobs on executions; `None` while there is no execution.
+    counts: Option<bool>,
+    /// A job id that Jobwire can't name.
+    unknown_id: Option<String>,
+    /// The number of jobs of other scopes, by scope: CMMN, and others.
+    other_scopes: BTreeMap<String, i64>,
+    /// Handler types that are not the engine's own.
+    own_handlers: Vec<String>,
+    /// The newest creation of a job or an instance, by the engine's clock in the configured zone.
+    newest: Option<DateTime<Utc>>,
+    /// The database's clock.
+    now: DateTime<Utc>,
+    /// The zone is unknown to the database.
+    unknown_zone: bool,
+    /// The zone that was assumed.
+    zone: String,
+    /// An engine node executes jobs by itself: some jobs are locked by an owner of the engine.
+    polls: bool,
+}
+
+impl Probed {
+    /// Returns what stands in the way, each with the remedy.
+    fn problems(&self) -> Vec<String> {
+        let (family, mut problems) = (self.family, Vec::new());
+        if let Some(other) = &self.other_engine {
+            problems.push(format!(
+                "the tables are those of {other}, not of {}; set `engine_type` to the engine that wrote them",
+                family.title
+            ));
+            return problems;
+        }
+        if !self.missing.is_empty() {
+            problems.push(probing::without_tables(family.title, &self.missing));
+            return problems;
+        }
+        let version = self.version.as_deref();
+        let is_known = |version: &str| family.versions.iter().any(|v| version.starts_with(v));
+        if !version.is_some_and(is_known) {
+            problems.push(format!(
+                "the schema version of the engine is {}; Jobwire knows {}",
+                version.unwrap_or("not recorded"),
+                family.known
+            ));
+        }
+        if self.execution == Execution::Rest && version.is_some_and(|v| v.starts_with("8.")) {
+            problems.push(
+                "Flowable 8 has no REST interface for jobs; add the execution endpoint to the engine, set \
+                 `engine_execute` to `endpoint`, and `engine_url` to where it stands, such as https://host/jobwire"
+                    .to_owned(),
+            );
+        }
+        if let Some(id) = &self.unknown_id {
+            problems.extend(job_id(id).err().map(|error| error.to_string()));
+        }
+        for (scope, jobs) in &self.other_scopes {
+            problems.push(format!(
+                "{jobs} jobs have the scope `{scope}`; Jobwire runs the jobs of processes only. Let an engine node \
+                 with its own executor run the others (`flowable.cmmn.async-executor-activate=true` for CMMN)"
+            ));
+        }
+        let zone = probing::zone_problems(&self.zone, self.unknown_zone, self.newest, self.now);
+        problems.extend(zone);
+        problems
+    }
+
+    /// Returns whether the tables can be read.
+    pub(super) fn is_readable(&self) -> bool {
+        self.missing.is_empty() && self.other_engine.is_none()
+    }
+
+    /// Returns what an operator should know.
+    pub(super) fn findings(&self) -> Vec<Finding> {
+        let fine = || {
+            format!(
+                "{}, schema version {}, counts {}, zone {}",
+                self.family.title,
+                self.version.as_deref().unwrap_or("unknown"),
+                match self.counts {
+                    Some(true) => "enabled",
+                    Some(false) => "off",
+                    None => "unknown yet",
+                },
+                self.zone
+            )
+        };
+        let mut findings = probing::found(self.problems(), fine);
+        if self.polls {
+            findings.push(probing::polls(self.family.hand_over));
+        }
+        findings.extend(probing::own_handlers(&self.own_handlers));
+        findings
+    }
+
+    /// Fails if something stands in the way.
+    ///
+    /// # Errors
+    /// [`StoreError::Config`] with all problems.
+    pub(super) fn refuse(&self) -> Result<(), StoreError> {
+        probing::refuse(&self.problems())
+    }
+}
+
+/// The table of executable jobs.
+const JOBS: &str = "act_ru_job";
+
+/// `common.schema.version` is written by 7 and later; before, `schema.version`.
+pub(super) const VERSION: &str = "
+SELECT value_ FROM act_ge_property WHERE name_ IN ('schema.version', 'common.schema.version') AND value_ IS NOT NULL
+ORDER BY name_ LIMIT 1";
+
+/// `$1`: the zone. Looks at a bounded number of rows.
+pub(super) const FACTS: &str = "
+SELECT clock_timestamp(),
+    (SELECT bool_or(is_count_enabled_) FROM (SELECT is_count_enabled_ FROM act_ru_execution LIMIT 1000) e),
+    (SELECT max(at) FROM (
+        (SELECT max(create_time_) AS at FROM (SELECT {create_time_} FROM act_ru_job LIMIT 1000) j)
+        UNION ALL (SELECT max(create_time_) FROM (SELECT {create_time_} FROM act_ru_timer_job LIMIT 1000) t)
+        UNION ALL (SELECT max(start_time_) FROM (SELECT start_time_ FROM act_ru_execution LIMIT 1000) e)) n) AT TIME ZONE $1,
+    EXISTS (SELECT FROM (SELECT lock_owner_ FROM act_ru_job LIMIT 100000) j
+        WHERE lock_owner_ IS NOT NULL AND NOT starts_with(lock_owner_, 'jobwire:'))";
+
+const IDS: &str = "
+(SELECT id_ FROM act_ru_job LIMIT 1000) UNION ALL (SELECT id_ FROM act_ru_timer_job LIMIT 1000)
+UNION ALL (SELECT id_ FROM act_ru_deadletter_job LIMIT 1000) UNION ALL (SELECT id_ FROM act_ru_suspended_job LIMIT 1000)";
+
+pub(super) const SCOPES: &str = "
+SELECT scope_type_, count(*) FROM (
+    SELECT {scope_type_} FROM act_ru_job UNION ALL SELECT {scope_type_} FROM act_ru_timer_job) j
+WHERE scope_type_ IS NOT NULL AND scope_type_ <> 'bpmn' GROUP BY 1 ORDER BY 1 LIMIT 20";
+
+const HANDLERS: &str = "
+SELECT DISTINCT handler_type_ FROM (
+    (SELECT handler_type_ FROM act_ru_job LIMIT 100000) UNION ALL (SELECT handler_type_ FROM act_ru_timer_job LIMIT 100000)) j
+WHERE handler_type_ <> ALL($1) AND handler_type_ NOT LIKE 'cmmn%' ORDER BY 1 LIMIT 20";
+
+impl Act {
+    /// Probes the tables.
+    ///
+    /// # Errors
+    /// As the database reports. What was found is no error: see [`Probed::refuse`].
+    pub(super) async fn probed(&self, pool: &PgPool) -> Result<Probed, StoreError> {
+        let mut probed = Probed {
+            family: self.family,
+            execution: self.execution,
+            version: None,
+            other_engine: None,
+            missing: probing::missing(pool, &self.family.needed()).await?,
+            counts: None,
+            unknown_id: None,
+            other_scopes: BTreeMap::new(),
+            own_handlers: Vec::new(),
+            newest: None,
+            now: DateTime::default(),
+            unknown_zone: false,
+            zone: self.zone.clone(),
+            polls: false,
+        };
+        if let Some((column, other)) = self.family.foreign {
+            let foreign = probing::missing(pool, &[(JOBS, vec![column])]).await?;
+            probed.other_engine = foreign.is_empty().then_some(other);
+        }
+        if !probed.missing.is_empty() || probed.other_engine.is_some() {
+            return Ok(probed);
+        }
+        probed.version = version(pool).await?;
+        let known = probing::knows_zone(pool, &self.zone).await?;
+        probed.unknown_zone = !known;
+        let assumed = if known { &*self.zone } else { "UTC" };
+        let facts = sqlx::query(self.sql.facts).bind(assumed);
+        let row = facts.fetch_one(pool).await?;
+        probed.now = row.try_get(0)?;
+        probed.counts = row.try_get(1)?;
+        probed.newest = row.try_get(2)?;
+        probed.polls = row.try_get(3)?;
+        let ids: Vec<String> = sqlx::query_scalar(IDS).fetch_all(pool).await?;
+        probed.unknown_id = ids.into_iter().find(|id| job_id(id).is_err());
+        for row in &sqlx::query(self.sql.scopes).fetch_all(pool).await? {
+            probed.other_scopes.insert(row.try_get(0)?, row.try_get(1)?);
+        }
+        probed.own_handlers = sqlx::query_scalar(HANDLERS)
+            .bind(self.family.types)
+            .fetch_all(pool)
+            .await?;
+        Ok(probed)
+    }
+}
+
+/// Returns the schema version that the engine wrote; `None` if its table is missing.
+pub(super) async fn version(pool: &PgPool) -> Result<Option<String>, StoreError> {
+    let missing = probing::missing(pool, &[("act_ge_property", ["name_", "value_"])]);
+    if !missing.await?.is_empty() {
+        return Ok(None);
+    }
+    Ok(sqlx::query_scalar(VERSION).fetch_optional(pool).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{activiti, flowable};
+
+    fn good() -> Probed {
+        Probed {
+            family: &flowable::FAMILY,
+            execution: Execution::Rest,
+            version: Some("7.2.0.2".to_owned()),
+            other_engine: None,
+            missing: Vec::new(),
+            counts: None,
+            unknown_id: None,
+            other_scopes: BTreeMap::new(),
+            own_handlers: Vec::new(),
+            newest: None,
+            now: Utc::now(),
+            unknown_zone: false,
+            zone: "UTC".to_owned(),
+            polls: false,
+        }
+    }
+
+    #[test]
+    fn a_known_engine_is_accepted_and_each_problem_names_its_remedy() {
+        assert!(good().refuse().is_ok());
+        type Spoil = fn(&mut Probed);
+        let cases: [(Spoil, &str); 9] = [
+            (
+                |p| p.missing = vec!["act_ru_job".to_owned()],
+                "engine_schema",
+            ),
+            (|p| p.other_engine = Some("Activiti"), "engine_type"),
+            (|p| p.version = Some("6.4.1.3".to_owned()), "6.8, 7 and 8.0"),
+            (
+                |p| p.version = Some("8.0.0.0".to_owned()),
+                "`engine_execute` to `endpoint`",
+            ),
+            (
+                |p| p.family = &activiti::FAMILY,
+                "knows Activiti 6.0 and 7.1",
+            ),
+            (
+                |p| p.unknown_id = Some("order-1".to_owned()),
+                "StrongUuidGenerator",
+            ),
+            (
+                |p| p.other_scopes = [("cmmn".to_owned(), 3)].into(),
+                "3 jobs",
+            ),
+            (|p| p.unknown_zone = true, "engine_zone"),
+            (
+                |p| p.newest = Some(p.now + chrono::Duration::hours(5)),
+                "300 minutes",
+            ),
+        ];
+        for (spoil, said) in cases {
+            let mut probed = good();
+            spoil(&mut probed);
+            let error = probed.refuse().expect_err(said).to_string();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_endpoint_opens_the_versions_without_rest() {
+        let mut probed = good();
+        probed.execution = Execution::Endpoint;
+        probed.version = Some("8.0.0.0".to_owned());
+        assert!(probed.refuse().is_ok());
+        probed.family = &activiti::FAMILY;
+        for version in ["6.0.0.4", "7.1.0-M6"] {
+            probed.version = Some(version.to_owned());
+            assert!(probed.refuse().is_ok(), "{version}");
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! The statements of an engine: the shared texts, with the differences filled in.
+//!
+//! The ways of execution differ in who holds the lock of an instance:
+//!
+//! * **REST** locks no instance, so a node of ours writes the lock of the instance with that of the
+//!   job, and the rules about instances are rules about that lock.
+//! * **The endpoint** locks the instance of an exclusive job itself, and refuses an instance that
+//!   is locked. So a node of ours writes nothing on the instance. It locks the row of the instance
+//!   first, and a second statement, whose snapshot is younger than that row lock, looks for locked
+//!   jobs of the instance.
+
+use super::family::Family;
+use super::sql::{Parts, filled};
+use super::{lock, look, operate, probe, release, renew, rescue, settle, sweep, timers};
+use crate::options::Execution;
+use crate::queries::Queries;
+use crate::sweep::Sweep;
+
+/// The statements of one engine for one way of execution.
+#[derive(Debug)]
+pub(crate) struct Statements {
+    pub(super) lock: &'static str,
+    pub(super) claimable: &'static str,
+    pub(super) renew: &'static str,
+    pub(super) held_by: &'static str,
+    pub(super) settle: &'static str,
+    pub(super) next: &'static str,
+    pub(super) free_expired: &'static str,
+    pub(super) free_waited_for: &'static str,
+    pub(super) release_instances: &'static str,
+    pub(super) move_due: &'static str,
+    pub(super) next_due: &'static str,
+    pub(super) look: &'static str,
+    pub(super) hints_of: &'static str,
+    pub(super) facts: &'static str,
+    pub(super) scopes: &'static str,
+    pub(super) queries: Queries,
+    pub(super) sweep: Sweep,
+}
+
+impl Statements {
+    /// Returns the statements of an engine.
+    pub(crate) fn of(family: &Family, execution: Execution) -> Self {
+        let mut parts: Vec<(&str, &str)> = match execution {
+            Execution::Endpoint => ENDPOINT.to_vec(),
+            _ => REST.to_vec(),
+        };
+        parts.push(match family.lacks("e.lock_owner_") {
+            None => ("no instance lock", "lock_owner_ = NULL, lock_time_ = NULL"),
+            Some(_) => ("no instance lock", "lock_time_ = NULL"),
+        });
+        parts.push(match family.lacks("e.lock_owner_") {
+            None => ("our instance lock", "starts_with(lock_owner_, 'jobwire:')"),
+            Some(_) => ("our instance lock", "false"),
+        });
+        let fill = |statement: &str| filled(statement, family, &parts);
+        Self {
+            lock: fill(lock::LOCK),
+            claimable: fill(lock::CLAIMABLE),
+            renew: fill(renew::RENEW),
+            held_by: fill(renew::HELD_BY),
+            settle: fill(settle::SETTLE),
+            next: fill(settle::NEXT),
+            free_expired: fill(rescue::FREE_EXPIRED),
+            free_waited_for: fill(rescue::FREE_WAITED_FOR),
+            release_instances: fill(release::INSTANCES),
+            move_due: fill(timers::MOVE),
+            next_due: fill(timers::NEXT_DUE),
+            look: fill(look::LOOK),
+            hints_of: fill(look::HINTS_OF),
+            facts: fill(probe::FACTS),
+            scopes: fill(probe::SCOPES),
+            queries: Queries {
+                find: fill(operate::FIND),
+                count: fill(operate::COUNT),
+                stack: operate::STACK,
+            },
+            sweep: Sweep {
+                orphans: fill(sweep::ORPHANS),
+                backlog: fill(sweep::BACKLOG),
+            },
+        }
+    }
+}
+
+/// The parts for execution over REST.
+const REST: &Parts = &[
+    ("rows held", ""),
+    ("write instance lock", lock::WRITE_INSTANCE_LOCK),
+    ("extended instance", "e.lock_owner_ = h.owner"),
+    ("settled instance", settle::OUR_INSTANCE),
+    ("is left", "f.id_ IS NOT NULL"),
+    ("is free again", "false"),
+    ("expired instance", rescue::OUR_INSTANCE),
+    ("no job runs", "true"),
+];
+
+/// The parts for execution over the endpoint.
+const ENDPOINT: &Parts = &[
+    ("rows held", "AND e.id_ = ANY($8::text[])"),
+    ("write instance lock", ""),
+    // The lock that the engine wrote for the execution, when it is about to end.
+    ("extended instance", renew::ENDING_INSTANCE_LOCK),
+    ("settled instance", settle::LEFT_INSTANCE),
+    ("is left", settle::IS_LEFT),
+    (
+        "is free again",
+        "(j.lock_owner_ IS NULL AND j.lock_exp_time_ IS NULL)",
+    ),
+    ("expired instance", rescue::LEFT_INSTANCE),
+    ("no job runs", timers::NO_JOB_RUNS),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{activiti, flowable};
+
+    fn all(sql: &Statements) -> [&'static str; 20] {
+        [
+            sql.lock,
+            sql.claimable,
+            sql.renew,
+            sql.held_by,
+            sql.settle,
+            sql.next,
+            sql.free_expired,
+            sql.free_waited_for,
+            sql.release_instances,
+            sql.move_due,
+            sql.next_due,
+            sql.look,
+            sql.hints_of,
+            sql.facts,
+            sql.scopes,
+            sql.queries.find,
+            sql.queries.count,
+            sql.queries.stack,
+            sql.sweep.orphans,
+            sql.sweep.backlog,
+        ]
+    }
+
+    #[test]
+    fn every_part_of_a_statement_is_filled_in() {
+        for (family, execution) in [
+            (&flowable::FAMILY, Execution::Rest),
+            (&flowable::FAMILY, Execution::Endpoint),
+            (&activiti::FAMILY, Execution::Endpoint),
+        ] {
+            for statement in all(&Statements::of(family, execution)) {
+                assert!(!statement.contains(['{', '}']), "{statement}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_over_rest_the_lock_of_the_instance_is_written() {
+        let writes = "UPDATE act_ru_execution";
+        let rest = Statements::of(&flowable::FAMILY, Execution::Rest);
+        let endpoint = Statements::of(&flowable::FAMILY, Execution::Endpoint);
+        assert!(rest.lock.contains(writes) && !endpoint.lock.contains(writes));
+    }
+}
