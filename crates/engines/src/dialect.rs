@@ -270,6 +270,11 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
     /// Clears expired locks of jobs and returns the jobs.
     async fn free_expired(&self, pool: &PgPool, at_most: i64) -> Result<Vec<Freed>, StoreError>;
 
+    /// Clears expired locks of engine nodes on timers. Returns their number.
+    async fn free_timers(&self, _: &PgPool) -> Result<u64, StoreError> {
+        Ok(0)
+    }
+
     /// Clears expired locks of instances and returns the first ready job of each.
     async fn free_instances(&self, pool: &PgPool) -> Result<Vec<Ready>, StoreError>;
 

@@ -268,6 +268,10 @@ impl Dialect for Flowable {
         self.free_expired_locks(pool, at_most).await
     }
 
+    async fn free_timers(&self, pool: &PgPool) -> Result<u64, StoreError> {
+        self.free_expired_timers(pool).await
+    }
+
     async fn free_instances(&self, pool: &PgPool) -> Result<Vec<Ready>, StoreError> {
         self.free_left_instances(pool).await
     }

@@ -50,6 +50,7 @@ pub mod handler;
 mod http;
 pub mod id;
 mod locking;
+mod meter;
 mod options;
 mod owner;
 mod probing;

@@ -26,6 +26,7 @@ use crate::connection::Lines;
 use crate::dialect::Dialect;
 use crate::flowable::Flowable;
 use crate::http::Rest;
+use crate::meter::Meter;
 use crate::options::EngineOptions;
 
 type Result<T, E = StoreError> = std::result::Result<T, E>;
@@ -41,6 +42,7 @@ struct Inner {
     rest: Rest,
     calls: Calls,
     breaker: Breaker,
+    meter: Meter,
     /// An answer that may contain locks was lost since the last search for lost leases.
     in_doubt: AtomicBool,
     /// Since when a tap reports new jobs. Leader cycles then only remember what they saw.
@@ -84,13 +86,15 @@ impl EngineStore {
     ) -> Result<Self> {
         let rest = Rest::new(&options)?;
         let lines = Lines::connect(database, &options).await?;
+        let meter = Meter::new(&options.name);
         Ok(Self(Arc::new(Inner {
             dialect,
             lines,
             options,
             rest,
             calls: Calls::default(),
-            breaker: Breaker::default(),
+            breaker: Breaker::new(meter.clone()),
+            meter,
             in_doubt: AtomicBool::new(false),
             tapped: Mutex::new(None),
             leads: Mutex::new(None),

@@ -112,7 +112,7 @@ pub(super) async fn cancel_hung(pool: &PgPool) -> Result<u64, StoreError> {
 }
 
 impl Flowable {
-    /// Clears expired locks of jobs, and those of timers.
+    /// Clears expired locks of jobs.
     pub(super) async fn free_expired_locks(
         &self,
         pool: &PgPool,
@@ -139,11 +139,13 @@ impl Flowable {
                 owner: holder.as_deref().and_then(owner::parse).map(|of| of.0),
             });
         }
-        sqlx::query(FREE_TIMERS)
-            .bind(&self.zone)
-            .execute(pool)
-            .await?;
         Ok(freed)
+    }
+
+    /// Clears expired locks of engine nodes on timers.
+    pub(super) async fn free_expired_timers(&self, pool: &PgPool) -> Result<u64, StoreError> {
+        let freed = sqlx::query(FREE_TIMERS).bind(&self.zone).execute(pool);
+        Ok(freed.await?.rows_affected())
     }
 
     /// Clears expired locks of instances for which jobs wait. Returns the first job of each.

@@ -8,11 +8,16 @@ use super::{EngineStore, Result};
 use crate::breaker::Breaker;
 use crate::calls::Calls;
 use crate::dialect::Ended;
+use crate::meter::Meter;
 use crate::{activity, locking};
 
 impl EngineStore {
     pub(crate) fn calls(&self) -> &Calls {
         &self.0.calls
+    }
+
+    pub(crate) fn meter(&self) -> &Meter {
+        &self.0.meter
     }
 
     pub(crate) fn breaker(&self) -> &Breaker {

@@ -3,7 +3,6 @@
 use jobwire_core::NodeId;
 use jobwire_core::job::LockToken;
 use jobwire_core::store::{BatchOutcome, Handoff};
-use metrics::counter;
 
 use super::{EngineStore, Result};
 use crate::dialect::{Fate, Settled, Settling};
@@ -45,11 +44,7 @@ impl EngineStore {
             ..BatchOutcome::default()
         };
         for (id, fate) in settled.fates {
-            counter!(
-                "jobwire_engine_outcomes_total",
-                "engine" => self.0.options.name.clone(), "outcome" => fate.as_str()
-            )
-            .increment(1);
+            self.0.meter.outcome(fate);
             match fate {
                 Fate::Lost => {}
                 Fate::Busy => outcome.left.push(id),

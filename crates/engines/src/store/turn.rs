@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::{EngineStore, Inner, Result};
 use crate::coordination::leader::{self, Lead};
+use crate::meter::Rescue;
 use crate::sweep;
 
 /// How long after a tap stands the looks go on reporting: what committed before may become visible
@@ -62,11 +63,14 @@ impl EngineStore {
         }
         match self.0.dialect.cancel_hung(self.pool()).await {
             Ok(0) => {}
-            Ok(statements) => tracing::warn!(
-                statements,
-                "cancelled statements of the engine that waited for its own idle transactions; set `lock_timeout` for \
-                 the engine's connections"
-            ),
+            Ok(statements) => {
+                self.0.meter.cancelled(statements);
+                tracing::warn!(
+                    statements,
+                    "cancelled statements of the engine that waited for its own idle transactions; set `lock_timeout` \
+                     for the engine's connections"
+                );
+            }
             Err(error) => {
                 tracing::debug!(%error, "could not look for hung statements of the engine");
             }
@@ -79,6 +83,7 @@ impl EngineStore {
             dialect,
             lines,
             options,
+            meter,
             ..
         } = &*self.0;
         let (line, pool) = (&lines.rest, &lines.rest.pool);
@@ -123,6 +128,10 @@ impl EngineStore {
                 dialect.free_expired(pool, turn.reset_at_most)
             });
             let freed = freed.await?;
+            let (ours, engines): (Vec<_>, Vec<_>) =
+                freed.iter().partition(|freed| freed.owner.is_some());
+            meter.rescued(Rescue::JobOfJobwire, ours.len() as u64);
+            meter.rescued(Rescue::JobOfEngine, engines.len() as u64);
             report.has_more = i64::try_from(freed.len()).is_ok_and(|n| n >= turn.reset_at_most);
             report
                 .rescued
@@ -132,8 +141,12 @@ impl EngineStore {
                     strikes: 0,
                     owner: freed.owner,
                 }));
+            let timers = self.run("free_timers", line, || dialect.free_timers(pool));
+            meter.rescued(Rescue::TimerOfEngine, timers.await?);
             let left = self.run("free_instances", line, || dialect.free_instances(pool));
-            report.unhinted.extend(left.await?);
+            let left = left.await?;
+            meter.rescued(Rescue::Instance, left.len() as u64);
+            report.unhinted.extend(left);
         }
         if turn.hint_at_most > 0 {
             let new = self.look(turn.node, !self.is_tapped()).await?;

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use jobwire_tests::{EngineServer, Program, Running, Scratch, Signal, eventually, shared};
+use jobwire_tests::{EngineServer, Program, Running, Scratch, Signal, eventually, http, shared};
 use sqlx::Row;
 
 use super::flowable::{DONE, repeated, until_ended, until_no_lock_is_left, world};
 use crate::engines::rows::World;
+use crate::grafana::exposition;
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -66,10 +67,11 @@ async fn the_program_takes_over_an_engines_jobs_survives_a_kill_and_gives_them_b
     succeeds(program(&["engine", "init"])).await;
     let start = || async {
         let node: Running = program(&["engine", "run"]).start();
-        node.wait_for_line("is ready", SOON).await;
-        node
+        let line = node.wait_for_line("is ready", SOON).await;
+        let (_, address) = line.rsplit_once("http://").expect("the address");
+        (node, address.trim().to_owned())
     };
-    let first = start().await;
+    let (first, _) = start().await;
     let slow = world
         .engine
         .start_instance("slow", &[("millis", "8000")])
@@ -77,13 +79,32 @@ async fn the_program_takes_over_an_engines_jobs_survives_a_kill_and_gives_them_b
     rows.until_started(&slow, 1).await;
     let mut instances = world.engine.start_instances("chain", 20, &[]).await;
     first.signal(Signal::SIGKILL);
-    let second = start().await;
+    // Another dead node held this one.
+    let left = world.engine.start_instance("one", &[]).await;
+    let lock = "UPDATE act_ru_job SET lock_owner_ = 'jobwire:00000000-0000-4000-8000-000000000000:1',
+        lock_exp_time_ = (clock_timestamp() AT TIME ZONE 'UTC') - interval '1 second' WHERE process_instance_id_ = $1";
+    assert_eq!(rows.change(lock, &left).await, 1);
+    instances.push(left);
+    let (second, address) = start().await;
     instances.extend(world.engine.start_instances("one", 20, &[]).await);
     instances.push(slow);
     until_ended(&rows, &instances).await;
     // The engine went on with the executions of the dead node, and no other node repeated one.
     assert_eq!(repeated(&rows).await, []);
     until_no_lock_is_left(&rows).await;
+    let metrics = http::get(&address, "/metrics").await.unwrap().body;
+    exposition::check(&metrics);
+    let engine = "engine=\"flowable\"";
+    for series in [
+        format!("jobwire_engine_outcomes_total{{{engine},outcome=\"done\"}}"),
+        format!("jobwire_engine_execution_seconds_count{{{engine},answer=\"executed\"}}"),
+        format!("jobwire_engine_rescued_total{{{engine},class=\"job-of-jobwire\"}}"),
+        format!("jobwire_engine_executions{{{engine}}} 0"),
+        format!("jobwire_engine_breaker_open{{{engine}}} 0"),
+        format!("jobwire_engine_unanswered_executions{{{engine}}} 0"),
+    ] {
+        assert!(metrics.contains(&series), "{series} in {metrics}");
+    }
     // Back to the engine.
     let (status, lines) = program(&["engine", "release", "--yes"]).run(SOON).await;
     assert!(
