@@ -38,6 +38,7 @@ mod rescue;
 mod settle;
 mod sql;
 mod sweep;
+mod sweepable;
 mod tap;
 mod timers;
 
@@ -63,6 +64,7 @@ use crate::locking::{Columns, Wanted};
 use crate::options::EngineOptions;
 use crate::queries::Queries;
 use crate::sweep::Sweep;
+use crate::sweepable::Statement;
 
 /// The types of Camunda's job handlers. Jobs of other handlers have the type [`OTHER`].
 pub const HANDLER_TYPES: [&str; 29] = [
@@ -149,6 +151,13 @@ impl Dialect for Camunda {
 
     fn sweep(&self) -> &'static Sweep {
         &sweep::SWEEP
+    }
+
+    fn sweepable(&self) -> Option<Statement> {
+        Some(Statement {
+            sql: sweepable::SWEEPABLE,
+            patience: self.patience,
+        })
     }
 
     fn execution(&self) -> &'static str {

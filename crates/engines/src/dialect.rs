@@ -23,6 +23,7 @@ use crate::examine::Finding;
 use crate::locking::{Columns, Wanted, still_ours};
 use crate::queries::Queries;
 use crate::sweep::Sweep;
+use crate::sweepable::Statement;
 
 /// A lock whose job has ended its run.
 #[derive(Clone, Debug)]
@@ -154,6 +155,11 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
 
     /// Returns the statements with which the leader reads.
     fn sweep(&self) -> &'static Sweep;
+
+    /// Returns the statement of a dry run; `None` if the dialect has none.
+    fn sweepable(&self) -> Option<Statement> {
+        None
+    }
 
     /// Returns the body of the request that executes a job.
     fn execution(&self) -> &'static str;

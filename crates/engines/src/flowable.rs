@@ -33,6 +33,7 @@ mod rescue;
 mod settle;
 mod sql;
 mod sweep;
+mod sweepable;
 mod tap;
 mod timers;
 
@@ -58,6 +59,7 @@ use crate::locking::{Columns, Wanted};
 use crate::options::EngineOptions;
 use crate::queries::Queries;
 use crate::sweep::Sweep;
+use crate::sweepable::Statement;
 
 /// The types of Flowable's job handlers. Jobs of other handlers have the type [`OTHER`].
 pub const HANDLER_TYPES: [&str; 18] = [
@@ -147,6 +149,13 @@ impl Dialect for Flowable {
 
     fn sweep(&self) -> &'static Sweep {
         &sweep::SWEEP
+    }
+
+    fn sweepable(&self) -> Option<Statement> {
+        Some(Statement {
+            sql: sweepable::SWEEPABLE,
+            patience: self.patience,
+        })
     }
 
     fn execution(&self) -> &'static str {

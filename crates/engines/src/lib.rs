@@ -58,6 +58,7 @@ mod queries;
 mod settling;
 pub mod store;
 mod sweep;
+mod sweepable;
 mod tap;
 
 pub use handler::handlers;

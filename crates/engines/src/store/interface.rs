@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jobwire_core::hint::Ready;
-use jobwire_core::job::query::{JobFilter, JobView, LaneBacklog, LaneView};
+use jobwire_core::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
+use jobwire_core::job::scope::Services;
 use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::answer::measured;
 use jobwire_core::store::transaction::AfterCommit;
@@ -22,7 +23,7 @@ use super::statement::Asked;
 use super::{EngineStore, Result};
 use crate::coordination::{leader, nodes, schema};
 use crate::dialect::Change;
-use crate::{locking, queries, sweep, tap};
+use crate::{locking, queries, sweep, sweepable, tap};
 
 #[async_trait]
 impl Store for EngineStore {
@@ -260,6 +261,14 @@ impl Store for EngineStore {
         .await
     }
 
+    async fn sweepable(&self, _: &Services) -> Result<Sweepable> {
+        let (dialect, line) = (self.dialect(), &self.0.lines.rest);
+        self.run("sweepable", line, || {
+            sweepable::count(dialect, &line.pool, &self.0.options.name)
+        })
+        .await
+    }
+
     async fn free_instances(&self) -> Result<Vec<Ready>> {
         let (dialect, line) = (self.dialect(), &self.0.lines.rest);
         self.run("free_instances", line, || {
@@ -327,7 +336,7 @@ impl Store for EngineStore {
     }
 
     async fn lanes(&self) -> Result<Vec<LaneView>> {
-        let backlog = sweep::backlog(self.dialect(), self.pool()).await?;
+        let backlog = self.backlog().await?;
         Ok(vec![LaneView {
             lane: self.0.options.lane.clone(),
             ready: (backlog.executable - backlog.leased).max(0),
@@ -344,7 +353,7 @@ impl Store for EngineStore {
         if lanes.contains(&self.0.options.lane) {
             return Ok(Vec::new());
         }
-        let backlog = sweep::backlog(self.dialect(), self.pool()).await?;
+        let backlog = self.backlog().await?;
         Ok(vec![LaneBacklog {
             lane: self.0.options.lane.clone(),
             jobs: backlog.executable,

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::{EngineStore, Inner, Result};
 use crate::coordination::leader::{self, Lead};
+use crate::dialect::Backlog;
 use crate::meter::Rescue;
 use crate::sweep;
 
@@ -75,6 +76,15 @@ impl EngineStore {
                 tracing::debug!(%error, "could not look for hung statements of the engine");
             }
         }
+    }
+
+    /// Returns the numbers of jobs.
+    pub(super) async fn backlog(&self) -> Result<Backlog> {
+        let line = &self.0.lines.rest;
+        self.run("backlog", line, || {
+            sweep::backlog(self.dialect(), &line.pool)
+        })
+        .await
     }
 
     /// Takes the turn, if this node leads.
@@ -153,9 +163,7 @@ impl EngineStore {
             report.unhinted.extend(new);
             self.cancel_hung().await;
         }
-        let backlog = self
-            .run("backlog", line, || sweep::backlog(self.dialect(), pool))
-            .await?;
+        let backlog = self.backlog().await?;
         report.next_due = backlog.next_due;
         report.leased = backlog.leased;
         report.executable = backlog.executable;
