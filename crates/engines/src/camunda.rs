@@ -65,6 +65,7 @@ use crate::options::EngineOptions;
 use crate::queries::Queries;
 use crate::sweep::Sweep;
 use crate::sweepable::Statement;
+use crate::walk::Walk;
 
 /// The types of Camunda's job handlers. Jobs of other handlers have the type [`OTHER`].
 pub const HANDLER_TYPES: [&str; 29] = [
@@ -107,6 +108,8 @@ pub(crate) struct Camunda {
     lock_for: Duration,
     patience: Duration,
     timers: timers::Reached,
+    looks: Walk,
+    rescues: Walk,
 }
 
 impl Camunda {
@@ -121,6 +124,8 @@ impl Camunda {
             lock_for: options.lock_for,
             patience: options.takeover_patience,
             timers: timers::Reached::default(),
+            looks: Walk::default(),
+            rescues: Walk::default(),
         }
     }
 }

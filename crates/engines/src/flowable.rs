@@ -60,6 +60,7 @@ use crate::options::EngineOptions;
 use crate::queries::Queries;
 use crate::sweep::Sweep;
 use crate::sweepable::Statement;
+use crate::walk::Walk;
 
 /// The types of Flowable's job handlers. Jobs of other handlers have the type [`OTHER`].
 pub const HANDLER_TYPES: [&str; 18] = [
@@ -93,6 +94,9 @@ pub(crate) struct Flowable {
     decoder: Decoder,
     patience: Duration,
     path: String,
+    looks: Walk,
+    rescues: Walk,
+    instances: Walk,
 }
 
 impl Flowable {
@@ -106,6 +110,9 @@ impl Flowable {
             },
             patience: options.takeover_patience,
             path: options.path.clone(),
+            looks: Walk::default(),
+            rescues: Walk::default(),
+            instances: Walk::default(),
         }
     }
 }

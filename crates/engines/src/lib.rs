@@ -60,6 +60,7 @@ pub mod store;
 mod sweep;
 mod sweepable;
 mod tap;
+mod walk;
 
 pub use handler::handlers;
 pub use options::{Credentials, EngineOptions};

@@ -22,14 +22,17 @@ use super::sql::{due, local_now, runnable};
 use crate::activity::other_transactions;
 use crate::dialect::Freed;
 use crate::owner;
+use crate::walk::{self, in_page};
 
-/// `$1`: the zone, `$2`: maximum number, `$3`: patience. Skips locked rows: a transaction of the
+/// `$1`: the zone, `$2`: maximum number, `$3`: patience, `$4` and `$5`: the page of the table. Skips locked rows: a transaction of the
 /// engine works on them.
 const FREE_EXPIRED: &str = concat!(
     "
 WITH late AS MATERIALIZED (
     SELECT j.id_, j.lock_owner_ FROM act_ru_job j
-    WHERE j.lock_exp_time_ < ",
+    WHERE ",
+    in_page!("j", "$4", "$5"),
+    " AND j.lock_exp_time_ < ",
     local_now!(),
     " - CASE WHEN starts_with(j.lock_owner_, 'jobwire:') THEN interval '0' ELSE interval '1 minute' END
       AND (j.lock_exp_time_ < ",
@@ -73,12 +76,19 @@ impl Camunda {
         pool: &PgPool,
         at_most: i64,
     ) -> Result<Vec<Freed>, StoreError> {
+        let page = self.rescues.page();
         let rows = sqlx::query(FREE_EXPIRED)
             .bind(&self.zone)
             .bind(at_most)
             .bind(self.patience)
+            .bind(&page.from)
+            .bind(&page.to)
             .fetch_all(pool)
             .await?;
+        let is_full = i64::try_from(rows.len()).is_ok_and(|rows| rows >= at_most);
+        if !is_full {
+            self.rescues.read(&page, walk::blocks(pool).await?, None);
+        }
         let mut freed = Vec::new();
         for row in &rows {
             let Some(ready) = self.decoder.ready_row(row)? else {

@@ -21,14 +21,17 @@ use super::sql::{local_now, unlocked};
 use crate::activity::other_transactions;
 use crate::dialect::Freed;
 use crate::owner;
+use crate::walk::{self, in_page};
 
-/// `$1`: the zone, `$2`: maximum number, `$3`: patience. Skips locked rows: a transaction of the
+/// `$1`: the zone, `$2`: maximum number, `$3`: patience, `$4` and `$5`: the page of the table. Skips locked rows: a transaction of the
 /// engine works on them.
 const FREE_EXPIRED: &str = concat!(
     "
 WITH late AS MATERIALIZED (
     SELECT j.id_, j.process_instance_id_, j.lock_owner_ FROM act_ru_job j
-    WHERE j.lock_exp_time_ < ",
+    WHERE ",
+    in_page!("j", "$4", "$5"),
+    " AND j.lock_exp_time_ < ",
     local_now!(),
     " - CASE WHEN starts_with(j.lock_owner_, 'jobwire:') THEN interval '0' ELSE interval '1 minute' END
       AND (j.lock_exp_time_ < ",
@@ -60,12 +63,14 @@ SELECT * FROM freed ORDER BY id_"
 );
 
 /// Instances with an unlocked job and an expired lock: their holder died after the engine had
-/// executed its job. `$1`: the zone, `$2`: patience.
+/// executed its job. `$1`: the zone, `$2`: patience, `$3` and `$4`: the page of the table.
 const FREE_WAITED_FOR: &str = concat!(
     "
 WITH held AS MATERIALIZED (
     SELECT e.id_, e.lock_time_ FROM act_ru_execution e
     WHERE e.id_ IN (SELECT j.process_instance_id_ FROM act_ru_job j WHERE ",
+    in_page!("j", "$3", "$4"),
+    " AND ",
     unlocked!("j"),
     ") AND (e.lock_time_ < ",
     local_now!(),
@@ -82,6 +87,9 @@ WITH held AS MATERIALIZED (
 )
 UPDATE act_ru_execution e SET lock_owner_ = NULL, lock_time_ = NULL FROM held WHERE e.id_ = held.id_ RETURNING e.id_"
 );
+
+/// Maximum number of instances that [`FREE_WAITED_FOR`] frees.
+const MOST: usize = 1_000;
 
 /// Locks of engine nodes on timers. `$1`: the zone.
 const FREE_TIMERS: &str = concat!(
@@ -118,12 +126,19 @@ impl Flowable {
         pool: &PgPool,
         at_most: i64,
     ) -> Result<Vec<Freed>, StoreError> {
+        let page = self.rescues.page();
         let rows = sqlx::query(FREE_EXPIRED)
             .bind(&self.zone)
             .bind(at_most)
             .bind(self.patience)
+            .bind(&page.from)
+            .bind(&page.to)
             .fetch_all(pool)
             .await?;
+        let is_full = i64::try_from(rows.len()).is_ok_and(|rows| rows >= at_most);
+        if !is_full {
+            self.rescues.read(&page, walk::blocks(pool).await?, None);
+        }
         let mut freed = Vec::new();
         for row in &rows {
             let id: String = row.try_get("id_")?;
@@ -153,18 +168,25 @@ impl Flowable {
         &self,
         pool: &PgPool,
     ) -> Result<Vec<Ready>, StoreError> {
+        let page = self.instances.page();
         let mut tx = pool.begin().await?;
         let freed: Vec<String> = sqlx::query_scalar(FREE_WAITED_FOR)
             .bind(&self.zone)
             .bind(self.patience)
+            .bind(&page.from)
+            .bind(&page.to)
             .fetch_all(&mut *tx)
             .await?;
+        let is_whole = freed.len() < MOST;
         let ready = if freed.is_empty() {
             Vec::new()
         } else {
             self.next_of(&mut tx, freed).await?
         };
         tx.commit().await?;
+        if is_whole {
+            self.instances.read(&page, walk::blocks(pool).await?, None);
+        }
         Ok(ready)
     }
 }
