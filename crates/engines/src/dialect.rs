@@ -78,7 +78,7 @@ pub(crate) struct Settled {
     pub(crate) next: Vec<LockedJob>,
     /// Jobs that are ready and were not locked.
     pub(crate) ready: Vec<Ready>,
-    /// The earliest due date that the engine wrote for a failed job.
+    /// The earliest due date that the engine wrote for a failed job, or for a timer of its instance.
     pub(crate) timer: Option<DateTime<Utc>>,
 }
 
