@@ -80,6 +80,11 @@ const NEEDED: [(&str, &[&str]); 7] = [
 /// The schema versions that are supported, as beginnings.
 const VERSIONS: [&str; 3] = ["6.8.", "7.", "8.0."];
 
+/// What to do with the jobs of cases. One property of Spring turns both executors off.
+const KEEP_CMMN: &str = "keep an engine node whose CMMN engine has its executor on, although \
+     `flowable.async-executor-activate=false` turns it off, too: an `EngineConfigurationConfigurer` for \
+     `SpringCmmnEngineConfiguration` sets `asyncExecutorActivate` to true; then try again when they have run";
+
 /// What the probe found.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
@@ -88,6 +93,8 @@ pub struct Probed {
     pub version: Option<String>,
     /// Tables and columns that are missing, as `table` or `table.column`.
     pub missing: Vec<String>,
+    /// Where tables of jobs are instead, each with the remedy.
+    pub elsewhere: Vec<String>,
     /// Whether the engine keeps numbers of jobs on executions; `None` while there is no execution.
     pub counts: Option<bool>,
     /// A job id that Jobwire can't name.
@@ -115,6 +122,7 @@ impl Probed {
         let mut problems = Vec::new();
         if !self.missing.is_empty() {
             problems.push(probing::without_tables("Flowable", &self.missing));
+            problems.extend(self.elsewhere.iter().cloned());
             return problems;
         }
         let is_known = |version: &String| VERSIONS.iter().any(|known| version.starts_with(known));
@@ -128,9 +136,12 @@ impl Probed {
             problems.extend(job_id(id).err().map(|error| error.to_string()));
         }
         for (scope, jobs) in &self.other_scopes {
+            let remedy = match &**scope {
+                "cmmn" => KEEP_CMMN,
+                _ => "let an engine node with its own executor run the others",
+            };
             problems.push(format!(
-                "{jobs} jobs have the scope `{scope}`; Jobwire runs the jobs of processes only. Let an engine node \
-                 with its own executor run the others (`flowable.cmmn.async-executor-activate=true` for CMMN)"
+                "{jobs} jobs have the scope `{scope}`; Jobwire runs the jobs of processes only: {remedy}"
             ));
         }
         let zone = probing::zone_problems(&self.zone, self.unknown_zone, self.newest, self.now);
@@ -210,6 +221,7 @@ pub async fn probe(pool: &PgPool, zone: &str) -> Result<Probed, StoreError> {
     };
     probed.missing = probing::missing(pool, &NEEDED).await?;
     if !probed.missing.is_empty() {
+        probed.elsewhere = probing::elsewhere(pool).await?;
         return Ok(probed);
     }
     probed.version = sqlx::query_scalar(VERSION).fetch_optional(pool).await?;
@@ -262,7 +274,7 @@ mod tests {
             ),
             (
                 |p| p.other_scopes = [("cmmn".to_owned(), 3)].into(),
-                "3 jobs",
+                "SpringCmmnEngineConfiguration",
             ),
             (|p| p.unknown_zone = true, "engine_zone"),
             (
