@@ -12,7 +12,7 @@ use crate::grafana::exposition;
 const SOON: Duration = Duration::from_secs(30);
 
 /// Returns the program with the settings of this engine.
-fn jobwire(home: &Scratch, world: &World, arguments: &[&str]) -> Program {
+pub(super) fn jobwire(home: &Scratch, world: &World, arguments: &[&str]) -> Program {
     let (user, password) = EngineServer::USER;
     let url = world
         .engine
@@ -28,7 +28,7 @@ fn jobwire(home: &Scratch, world: &World, arguments: &[&str]) -> Program {
         .args(arguments)
 }
 
-async fn succeeds(program: Program) -> String {
+pub(super) async fn succeeds(program: Program) -> String {
     let (status, lines) = program.run(SOON).await;
     let said = lines.join("\n");
     assert!(status.success(), "{said}");
@@ -64,6 +64,18 @@ async fn the_program_takes_over_an_engines_jobs_survives_a_kill_and_gives_them_b
         lines.join("\n").contains("jobwire engine init"),
         "{lines:?}"
     );
+    // A job of a case is no job of a process, and Jobwire leaves none alone silently.
+    let case = "INSERT INTO act_ru_job (id_, rev_, type_, retries_, scope_type_) VALUES ($1, 1, 'message', 3, 'cmmn')";
+    let job = "0198c0de-7777-7000-8000-000000000001";
+    rows.change(case, job).await;
+    let (status, lines) = program(&["engine", "init"]).run(SOON).await;
+    let said = lines.join("\n");
+    assert!(
+        !status.success() && said.contains("1 jobs have the scope `cmmn`"),
+        "{said}"
+    );
+    rows.change("DELETE FROM act_ru_job WHERE id_ = $1", job)
+        .await;
     succeeds(program(&["engine", "init"])).await;
     let start = || async {
         let node: Running = program(&["engine", "run"]).start();

@@ -59,7 +59,7 @@ fn report(place: Place, id: JobId, executed: Executed, json: bool) -> Result<(),
     let name = written(id);
     let (outcome, explanation) = match &executed {
         Executed::Done => ("done", format!("job {name} is done")),
-        Executed::Left(view) => left(id, view),
+        Executed::Left(view) => left(place, id, view),
         Executed::SiblingFirst(sibling) => (
             "sibling-first",
             format!(
@@ -94,7 +94,7 @@ fn report(place: Place, id: JobId, executed: Executed, json: bool) -> Result<(),
     }
 }
 
-fn left(id: JobId, view: &JobView) -> (&'static str, String) {
+fn left(place: Place, id: JobId, view: &JobView) -> (&'static str, String) {
     let message = view.exception_message.as_deref().unwrap_or("no failure");
     let id = written(id);
     match view.state {
@@ -109,6 +109,14 @@ fn left(id: JobId, view: &JobView) -> (&'static str, String) {
         JobState::DeadLetter => (
             "dead-letter",
             format!("job {id} failed for good: {message}"),
+        ),
+        // Camunda keeps a failed job where it is.
+        JobState::Executable if place == Place::Engine => (
+            "waits",
+            format!(
+                "job {id} is not done ({message}) and is ready again, with {} attempts left",
+                view.retries
+            ),
         ),
         JobState::Executable => (
             "given-back",
