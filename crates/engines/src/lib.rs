@@ -65,3 +65,8 @@ mod walk;
 pub use handler::handlers;
 pub use options::{Credentials, EngineOptions};
 pub use store::EngineStore;
+
+/// Checks that the Rust snippet of this page compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/engines/operating.md")]
+mod page {}
