@@ -107,10 +107,14 @@ impl Walk {
     }
 }
 
-/// Returns the number of blocks of the table of executable jobs.
-pub(crate) async fn blocks(pool: &PgPool) -> Result<i64, StoreError> {
-    let blocks = "SELECT pg_relation_size('act_ru_job') / current_setting('block_size')::bigint";
-    Ok(sqlx::query_scalar(blocks).fetch_one(pool).await?)
+/// Returns the number of blocks of a table of the engine.
+pub(crate) async fn blocks(pool: &PgPool, table: &str) -> Result<i64, StoreError> {
+    let blocks =
+        "SELECT pg_relation_size($1::text::regclass) / current_setting('block_size')::bigint";
+    Ok(sqlx::query_scalar(blocks)
+        .bind(table)
+        .fetch_one(pool)
+        .await?)
 }
 
 /// Returns the new jobs that a look has found, and records how far it came. Its rows have the columns

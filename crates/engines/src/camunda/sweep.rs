@@ -15,13 +15,13 @@ pub(super) const SWEEP: Sweep = Sweep {
 /// of the row without a change, so that the row is not suspected again before the next horizon.
 const ORPHANS: &str = concat!(
     "
-WITH page AS MATERIALIZED (
-    SELECT j.id_, j.process_instance_id_, j.handler_type_, j.retries_, j.suspension_state_, j.lock_exp_time_, j.duedate_,
-        j.create_time_, j.sequence_counter_, j.xmin::text::bigint AS written_by
-    FROM act_ru_job j
-    WHERE j.id_ > coalesce($2, '') ORDER BY j.id_ LIMIT 20000
-), lost AS MATERIALIZED (
-    SELECT j.id_, j.process_instance_id_, j.handler_type_ FROM page j
+WITH lost AS MATERIALIZED (
+    SELECT j.id_, j.process_instance_id_, j.handler_type_ FROM (
+        SELECT j.id_, j.process_instance_id_, j.handler_type_, j.retries_, j.suspension_state_, j.lock_exp_time_, j.duedate_,
+            j.create_time_, j.sequence_counter_, j.xmin::text::bigint AS written_by
+        FROM act_ru_job j
+        WHERE j.id_ > coalesce($2, '') ORDER BY j.id_ LIMIT 20000
+    ) j
     WHERE ",
     unlocked!("j"),
     " AND ",
@@ -51,7 +51,9 @@ WITH page AS MATERIALIZED (
     UPDATE act_ru_job j SET lock_owner_ = NULL FROM free WHERE j.id_ = free.id_
 )
 SELECT p.read_to, lost.*, NOT $7 OR EXISTS (SELECT FROM free WHERE free.id_ = lost.id_) AS is_free
-FROM (SELECT CASE WHEN count(*) = 20000 THEN max(id_) END AS read_to FROM page) p LEFT JOIN lost ON true ORDER BY lost.id_"
+FROM (SELECT (SELECT id_ FROM act_ru_job WHERE id_ > coalesce($2, '') ORDER BY id_ OFFSET 19999 LIMIT 1) AS read_to) p
+    LEFT JOIN lost ON true
+ORDER BY lost.id_"
 );
 
 const BACKLOG: &str = concat!(

@@ -28,10 +28,14 @@ use crate::walk::{self, in_page};
 const FREE_EXPIRED: &str = concat!(
     "
 WITH late AS MATERIALIZED (
-    SELECT j.id_, j.process_instance_id_, j.lock_owner_ FROM act_ru_job j
-    WHERE ",
+    SELECT j.id_, j.process_instance_id_, j.lock_owner_ FROM (
+        SELECT j.id_, j.process_instance_id_, j.lock_owner_, j.lock_exp_time_ FROM act_ru_job j WHERE ",
     in_page!("j", "$4", "$5"),
     " AND j.lock_exp_time_ < ",
+    local_now!(),
+    " OFFSET 0
+    ) j
+    WHERE j.lock_exp_time_ < ",
     local_now!(),
     " - CASE WHEN starts_with(j.lock_owner_, 'jobwire:') THEN interval '0' ELSE interval '1 minute' END
       AND (j.lock_exp_time_ < ",
@@ -44,8 +48,10 @@ WITH late AS MATERIALIZED (
     SELECT e.id_ FROM act_ru_execution e WHERE e.id_ IN (SELECT process_instance_id_ FROM late)
     ORDER BY e.id_ FOR NO KEY UPDATE SKIP LOCKED
 ), jobs AS MATERIALIZED (
-    SELECT j.id_, j.lock_owner_ FROM act_ru_job j JOIN late ON late.id_ = j.id_ AND late.lock_owner_ IS NOT DISTINCT FROM j.lock_owner_
-    WHERE (j.process_instance_id_ IS NULL OR j.process_instance_id_ IN (SELECT id_ FROM insts)) AND j.lock_exp_time_ < ",
+    SELECT j.id_, j.lock_owner_ FROM act_ru_job j
+    WHERE j.id_ = ANY (ARRAY(SELECT id_ FROM late))
+      AND EXISTS (SELECT FROM late WHERE late.id_ = j.id_ AND late.lock_owner_ IS NOT DISTINCT FROM j.lock_owner_)
+      AND (j.process_instance_id_ IS NULL OR j.process_instance_id_ IN (SELECT id_ FROM insts)) AND j.lock_exp_time_ < ",
     local_now!(),
     "
     ORDER BY j.id_ FOR NO KEY UPDATE OF j SKIP LOCKED
@@ -63,27 +69,37 @@ SELECT * FROM freed ORDER BY id_"
 );
 
 /// Instances with an unlocked job and an expired lock: their holder died after the engine had
-/// executed its job. `$1`: the zone, `$2`: patience, `$3` and `$4`: the page of the table.
+/// executed its job. `$1`: the zone, `$2`: patience, `$3` and `$4`: the page of the table of executions.
+///
+/// The fence (`OFFSET 0`) keeps the server from reading the table by its key, and the selects of one
+/// value keep it from joining whole tables: few instances have an expired lock.
 const FREE_WAITED_FOR: &str = concat!(
     "
-WITH held AS MATERIALIZED (
-    SELECT e.id_, e.lock_time_ FROM act_ru_execution e
-    WHERE e.id_ IN (SELECT j.process_instance_id_ FROM act_ru_job j WHERE ",
-    in_page!("j", "$3", "$4"),
-    " AND ",
+WITH left_over AS MATERIALIZED (
+    SELECT e.id_ FROM (
+        SELECT e.id_, e.lock_time_ FROM act_ru_execution e WHERE ",
+    in_page!("e", "$3", "$4"),
+    " AND (e.lock_time_ < ",
+    local_now!(),
+    " OR (e.lock_time_ IS NULL AND e.lock_owner_ IS NOT NULL)) OFFSET 0
+    ) e
+    WHERE (SELECT true FROM act_ru_job j WHERE j.process_instance_id_ = e.id_ AND ",
     unlocked!("j"),
-    ") AND (e.lock_time_ < ",
+    " LIMIT 1)
+      AND (SELECT true FROM act_ru_job s WHERE s.process_instance_id_ = e.id_ AND s.lock_exp_time_ >= ",
     local_now!(),
-    " OR (e.lock_time_ IS NULL AND e.lock_owner_ IS NOT NULL))
-      AND NOT EXISTS (SELECT FROM act_ru_job s WHERE s.process_instance_id_ = e.id_ AND s.lock_exp_time_ >= ",
-    local_now!(),
-    ")
+    " LIMIT 1) IS NULL
       AND (e.lock_time_ < ",
     local_now!(),
     " - $2 OR NOT EXISTS (SELECT FROM ",
     other_transactions!(),
     " AND a.xact_start < e.lock_time_ AT TIME ZONE $1))
-    ORDER BY e.id_ LIMIT 1000 FOR NO KEY UPDATE OF e SKIP LOCKED
+    LIMIT 1000
+), held AS MATERIALIZED (
+    SELECT e.id_ FROM act_ru_execution e WHERE e.id_ = ANY (ARRAY(SELECT id_ FROM left_over)) AND (e.lock_time_ < ",
+    local_now!(),
+    " OR (e.lock_time_ IS NULL AND e.lock_owner_ IS NOT NULL))
+    ORDER BY e.id_ FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE act_ru_execution e SET lock_owner_ = NULL, lock_time_ = NULL FROM held WHERE e.id_ = held.id_ RETURNING e.id_"
 );
@@ -137,7 +153,8 @@ impl Flowable {
             .await?;
         let is_full = i64::try_from(rows.len()).is_ok_and(|rows| rows >= at_most);
         if !is_full {
-            self.rescues.read(&page, walk::blocks(pool).await?, None);
+            let blocks = walk::blocks(pool, "act_ru_job").await?;
+            self.rescues.read(&page, blocks, None);
         }
         let mut freed = Vec::new();
         for row in &rows {
@@ -185,7 +202,8 @@ impl Flowable {
         };
         tx.commit().await?;
         if is_whole {
-            self.instances.read(&page, walk::blocks(pool).await?, None);
+            let blocks = walk::blocks(pool, "act_ru_execution").await?;
+            self.instances.read(&page, blocks, None);
         }
         Ok(ready)
     }
