@@ -5,7 +5,7 @@
 
 mod alerts;
 mod dashboard;
-mod exposition;
+pub(crate) mod exposition;
 mod load;
 mod metrics_page;
 mod promql;

@@ -284,13 +284,19 @@ impl Outlet {
     /// As [`transport`].
     pub async fn open(settings: &Settings) -> Result<Self, Error> {
         if !has_broker(settings) {
-            return Ok(Self { open: None });
+            return Ok(Self::none());
         }
         let transport = transport(settings).await?;
         let hook = CommitHook::start(transport.publisher(), settings.hook_options());
         Ok(Self {
             open: Some((transport, hook)),
         })
+    }
+
+    /// Returns an outlet that publishes nothing.
+    #[must_use]
+    pub fn none() -> Self {
+        Self { open: None }
     }
 
     /// Returns the hook, if there is a broker.

@@ -37,6 +37,7 @@ mod settle;
 mod sql;
 mod statements;
 mod sweep;
+mod sweepable;
 mod tap;
 mod timers;
 
@@ -63,6 +64,8 @@ use crate::locking::{Columns, Wanted};
 use crate::options::{EngineOptions, Execution};
 use crate::queries::Queries;
 use crate::sweep::Sweep;
+use crate::sweepable::Statement;
+use crate::walk::Walk;
 
 /// The body of an execution over REST.
 const EXECUTE: &str = "{\"action\":\"execute\"}";
@@ -77,6 +80,9 @@ pub(crate) struct Act {
     decoder: Decoder,
     patience: Duration,
     path: String,
+    looks: Walk,
+    rescues: Walk,
+    instances: Walk,
 }
 
 impl Act {
@@ -94,6 +100,9 @@ impl Act {
             },
             patience: options.takeover_patience,
             path: options.path.clone(),
+            looks: Walk::default(),
+            rescues: Walk::default(),
+            instances: Walk::default(),
         }
     }
 
@@ -149,6 +158,13 @@ impl Dialect for Act {
 
     fn sweep(&self) -> &'static Sweep {
         &self.sql.sweep
+    }
+
+    fn sweepable(&self) -> Option<Statement> {
+        Some(Statement {
+            sql: self.sql.sweepable,
+            patience: self.patience,
+        })
     }
 
     fn execution(&self) -> &'static str {
@@ -275,6 +291,10 @@ impl Dialect for Act {
 
     async fn free_expired(&self, pool: &PgPool, at_most: i64) -> Result<Vec<Freed>, StoreError> {
         self.free_expired_locks(pool, at_most).await
+    }
+
+    async fn free_timers(&self, pool: &PgPool) -> Result<u64, StoreError> {
+        self.free_expired_timers(pool).await
     }
 
     async fn free_instances(&self, pool: &PgPool) -> Result<Vec<Ready>, StoreError> {

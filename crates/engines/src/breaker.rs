@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::meter::Meter;
+
 /// The number of failures in a row that open the breaker.
 const FAILURES: u32 = 3;
 /// The bounds of the pause before a trial.
@@ -20,8 +22,11 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Whether the engine can be reached. Shared by all executions of a process.
-#[derive(Debug, Default)]
-pub(crate) struct Breaker(Mutex<State>);
+#[derive(Debug)]
+pub(crate) struct Breaker {
+    state: Mutex<State>,
+    meter: Meter,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -38,10 +43,18 @@ struct Open {
 }
 
 impl Breaker {
+    /// Returns a closed breaker.
+    pub(crate) fn new(meter: Meter) -> Self {
+        Self {
+            state: Mutex::default(),
+            meter,
+        }
+    }
+
     /// A poisoned lock means that a thread panicked between whole operations; the state is still
     /// right.
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns when the next trial may be made; `None` if a call may be made now.
@@ -63,6 +76,7 @@ impl Breaker {
         state.failures = 0;
         if let Some(open) = state.open.take() {
             let seconds = open.since.elapsed().as_millis() as f64 / 1e3;
+            self.meter.breaker(false);
             tracing::info!(seconds, "the engine answers again");
         }
     }
@@ -81,6 +95,7 @@ impl Breaker {
         if state.failures < FAILURES {
             return;
         }
+        self.meter.breaker(true);
         tracing::warn!(
             reason,
             "the engine can't execute jobs; they wait, and no attempt is spent"
@@ -110,9 +125,13 @@ impl Breaker {
 mod tests {
     use super::*;
 
+    fn closed() -> Breaker {
+        Breaker::new(Meter::new("test"))
+    }
+
     #[tokio::test(start_paused = true)]
     async fn failures_in_a_row_open_it_and_one_trial_at_a_time_is_made() {
-        let breaker = Breaker::default();
+        let breaker = closed();
         for _ in 1..FAILURES {
             breaker.failed("refused");
             assert!(breaker.wait().is_none());
@@ -136,7 +155,7 @@ mod tests {
 
     #[test]
     fn an_answer_between_failures_keeps_it_closed() {
-        let breaker = Breaker::default();
+        let breaker = closed();
         for _ in 0..10 {
             breaker.failed("reset");
             breaker.answered();

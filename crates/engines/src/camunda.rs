@@ -38,6 +38,7 @@ mod rescue;
 mod settle;
 mod sql;
 mod sweep;
+mod sweepable;
 mod tap;
 mod timers;
 
@@ -63,6 +64,8 @@ use crate::locking::{Columns, Wanted};
 use crate::options::EngineOptions;
 use crate::queries::Queries;
 use crate::sweep::Sweep;
+use crate::sweepable::Statement;
+use crate::walk::Walk;
 
 /// The types of Camunda's job handlers. Jobs of other handlers have the type [`OTHER`].
 pub const HANDLER_TYPES: [&str; 29] = [
@@ -105,6 +108,8 @@ pub(crate) struct Camunda {
     lock_for: Duration,
     patience: Duration,
     timers: timers::Reached,
+    looks: Walk,
+    rescues: Walk,
 }
 
 impl Camunda {
@@ -119,6 +124,8 @@ impl Camunda {
             lock_for: options.lock_for,
             patience: options.takeover_patience,
             timers: timers::Reached::default(),
+            looks: Walk::default(),
+            rescues: Walk::default(),
         }
     }
 }
@@ -149,6 +156,13 @@ impl Dialect for Camunda {
 
     fn sweep(&self) -> &'static Sweep {
         &sweep::SWEEP
+    }
+
+    fn sweepable(&self) -> Option<Statement> {
+        Some(Statement {
+            sql: sweepable::SWEEPABLE,
+            patience: self.patience,
+        })
     }
 
     fn execution(&self) -> &'static str {

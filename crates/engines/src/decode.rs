@@ -14,6 +14,7 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 
 use crate::id;
+use crate::meter;
 use crate::owner;
 
 /// The type of jobs whose handler is not one of the engine's own.
@@ -24,7 +25,7 @@ static UNKNOWN_IDS: Mutex<Option<LogThrottle>> = Mutex::new(None);
 /// Reads the rows of an engine's jobs.
 #[derive(Debug)]
 pub(crate) struct Decoder {
-    /// The engine's name, for metrics.
+    /// The kind of engine.
     pub(crate) engine: &'static str,
     /// The types of its jobs, with [`OTHER`].
     pub(crate) types: &'static [&'static str],
@@ -39,8 +40,7 @@ impl Decoder {
         match id::job_id(text) {
             Ok(id) => Some(id),
             Err(error) => {
-                metrics::counter!("jobwire_engine_unknown_ids_total", "engine" => self.engine)
-                    .increment(1);
+                meter::unknown_id(self.engine);
                 let mut throttle = UNKNOWN_IDS
                     .lock()
                     .unwrap_or_else(std::sync::PoisonError::into_inner);

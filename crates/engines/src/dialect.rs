@@ -23,6 +23,7 @@ use crate::examine::Finding;
 use crate::locking::{Columns, Wanted, still_ours};
 use crate::queries::Queries;
 use crate::sweep::Sweep;
+use crate::sweepable::Statement;
 
 /// A lock whose job has ended its run.
 #[derive(Clone, Debug)]
@@ -77,7 +78,7 @@ pub(crate) struct Settled {
     pub(crate) next: Vec<LockedJob>,
     /// Jobs that are ready and were not locked.
     pub(crate) ready: Vec<Ready>,
-    /// The earliest due date that the engine wrote for a failed job.
+    /// The earliest due date that the engine wrote for a failed job, or for a timer of its instance.
     pub(crate) timer: Option<DateTime<Utc>>,
 }
 
@@ -154,6 +155,11 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
 
     /// Returns the statements with which the leader reads.
     fn sweep(&self) -> &'static Sweep;
+
+    /// Returns the statement of a dry run; `None` if the dialect has none.
+    fn sweepable(&self) -> Option<Statement> {
+        None
+    }
 
     /// Returns the body of the request that executes a job.
     fn execution(&self) -> &'static str;
@@ -274,6 +280,11 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
 
     /// Clears expired locks of jobs and returns the jobs.
     async fn free_expired(&self, pool: &PgPool, at_most: i64) -> Result<Vec<Freed>, StoreError>;
+
+    /// Clears expired locks of engine nodes on timers. Returns their number.
+    async fn free_timers(&self, _: &PgPool) -> Result<u64, StoreError> {
+        Ok(0)
+    }
 
     /// Clears expired locks of instances and returns the first ready job of each.
     async fn free_instances(&self, pool: &PgPool) -> Result<Vec<Ready>, StoreError>;

@@ -94,10 +94,12 @@ impl Handler for Execute {
             let calls = self.store.calls();
             let sent = Instant::now();
             calls.sent(job.fence);
+            let execution = self.store.meter().execution();
             let answer = self
                 .rest
                 .execute(&id, self.store.dialect().execution())
                 .await;
+            execution.answered(&answer);
             drop(slot);
             if !matches!(answer, Answer::Unanswered(_)) {
                 calls.answered(job.fence);
@@ -171,6 +173,7 @@ impl Execute {
     /// Returns the result of an execution that the engine ended with an error.
     async fn refused(&self, job: &Running, owner: &str, said: String) -> HandlerResult<Outcome> {
         let ended = self.store.ended(&job.job, owner).await;
+        self.store.meter().failed(ended.as_ref().ok().copied());
         match ended {
             Ok(Ended::Conflict) => {
                 // Rolled back without a trace. The pause passes under the lock, so no sibling meets
@@ -211,6 +214,7 @@ impl Execute {
         reason: String,
     ) -> HandlerResult<Outcome> {
         let id = job.job.id;
+        let _shown = self.store.meter().unanswered();
         tracing::warn!(
             job = %id, reason,
             "the engine gave no answer; the job stays locked until its row moves or its transaction has ended"

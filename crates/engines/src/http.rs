@@ -46,6 +46,22 @@ pub(crate) enum Answer {
     Unanswered(String),
 }
 
+impl Answer {
+    /// Returns its name, for metrics.
+    pub(crate) const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Executed => "executed",
+            Self::Refused(_) => "refused",
+            Self::GivenBack => "given-back",
+            Self::OtherMethod => "other-method",
+            Self::Missing(_) => "missing",
+            Self::Unusable(_) => "unusable",
+            Self::Unsent(_) => "unsent",
+            Self::Unanswered(_) => "unanswered",
+        }
+    }
+}
+
 /// The REST interface of an engine.
 #[derive(Debug)]
 pub(crate) struct Rest {

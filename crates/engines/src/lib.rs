@@ -53,6 +53,7 @@ pub mod handler;
 mod http;
 pub mod id;
 mod locking;
+mod meter;
 mod options;
 mod owner;
 mod probing;
@@ -60,8 +61,15 @@ mod queries;
 mod settling;
 pub mod store;
 mod sweep;
+mod sweepable;
 mod tap;
+mod walk;
 
 pub use handler::handlers;
 pub use options::{Credentials, EngineOptions, Execution};
 pub use store::EngineStore;
+
+/// Checks that the Rust snippet of this page compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/engines/operating.md")]
+mod page {}

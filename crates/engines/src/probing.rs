@@ -50,10 +50,32 @@ pub(crate) async fn knows_zone(pool: &PgPool, zone: &str) -> Result<bool, StoreE
 /// Returns the problem of an engine without its tables.
 pub(crate) fn without_tables(engine: &str, missing: &[String]) -> String {
     format!(
-        "the database has no tables of {engine} that Jobwire knows: {} is missing; check the database's \
-         URL, `engine_type` and `engine_schema`; table prefixes are not supported",
+        "the database has no tables of {engine} that Jobwire knows: {} is missing; check the database's URL, the \
+         rights of the role, `engine_type` and `engine_schema`",
         missing.join(", ")
     )
+}
+
+/// The table that every engine has, where a probe did not find it. Sees at most 20 places.
+const ELSEWHERE: &str = "
+SELECT n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND lower(c.relname) LIKE '%act\\_ru\\_job' AND c.oid IS DISTINCT FROM to_regclass('act_ru_job')
+ORDER BY 1, 2 LIMIT 20";
+
+/// Returns where tables of jobs are that a probe did not find, each with the remedy: in another
+/// schema, or behind a prefix.
+pub(crate) async fn elsewhere(pool: &PgPool) -> Result<Vec<String>, StoreError> {
+    let found: Vec<(String, String)> = sqlx::query_as(ELSEWHERE).fetch_all(pool).await?;
+    let told = found.iter().map(|(schema, table)| match &**table {
+        "act_ru_job" => format!(
+            "the schema `{schema}` has a table `act_ru_job`; set `engine_schema` to it"
+        ),
+        prefixed => format!(
+            "the table `{schema}.{prefixed}` has a table prefix in its name (`databaseTablePrefix`), which Jobwire does not \
+             support; a prefix that is a schema, such as `acme.`, is the setting `engine_schema`"
+        ),
+    });
+    Ok(told.collect())
 }
 
 /// Returns the problems of the zone. `newest` is the newest time that the engine wrote, read in this

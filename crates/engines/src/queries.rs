@@ -29,9 +29,18 @@ fn bound<'q>(
     filter: &'q JobFilter,
 ) -> Query<'q, Postgres, PgArguments> {
     let decoder = dialect.decoder();
+    // The correlation id of a job is its id.
+    let ids = filter.id.into_iter();
+    let ids: Vec<JobId> = ids
+        .chain(filter.correlation_id.map(JobId::from_uuid))
+        .collect();
+    let id = ids.first().map(|first| {
+        let is_one = ids.iter().all(|id| id == first);
+        engine_id(*first).filter(|_| is_one).unwrap_or_default()
+    });
     sqlx::query(sql)
         .bind(dialect.zone())
-        .bind(filter.id.map(|id| engine_id(id).unwrap_or_default()))
+        .bind(id)
         .bind(states(filter))
         .bind(&filter.job_type)
         .bind(&filter.process_instance)

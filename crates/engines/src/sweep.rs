@@ -14,11 +14,13 @@ use crate::locking::texts;
 pub(crate) struct Sweep {
     /// Selects the orphans in the order of their ids: `id_`, `process_instance_id_`,
     /// `handler_type_`, and `is_free`, which is false for a row that another transaction has locked.
+    /// If it reads a part of the table only, it has a column `read_to`: the id behind which to go on,
+    /// or NULL at the end. Then a row without an id is no orphan.
     ///
     /// `$1`: the zone, `$2`: after this id, `$3`: the horizon, `$4`: a moment, `$5`: ids whose hints
     /// are known, `$6`: maximum number, `$7`: whether to mark.
     pub(crate) orphans: &'static str,
-    /// Counts the jobs: locked, executable, timers, dead letters; the oldest ready job; the next due
+    /// Counts the jobs: locked (among 100,000 rows), executable, timers, dead letters; the oldest ready job; the next due
     /// date; and an estimate of the executable jobs, or NULL. `$1`: the zone, `$2`: the limit of
     /// counting.
     pub(crate) backlog: &'static str,
@@ -46,15 +48,21 @@ pub(crate) async fn orphans(
         .await?;
     let mut page = OrphanPage::default();
     let mut last = None;
+    let mut read_to = None;
     for row in &rows {
-        let id: String = row.try_get("id_")?;
+        if let Ok(Some(to)) = row.try_get::<Option<String>, _>("read_to") {
+            read_to = decoder.job_id(&to);
+        }
+        let Some(id) = row.try_get::<Option<String>, _>("id_")? else {
+            continue;
+        };
         last = decoder.job_id(&id).or(last);
         if row.try_get("is_free")? {
             page.ready.extend(decoder.ready_row(row)?);
         }
     }
     let is_full = i64::try_from(rows.len()).is_ok_and(|found| found >= query.limit);
-    page.next = last.filter(|_| is_full);
+    page.next = if is_full { last } else { read_to };
     Ok(page)
 }
 

@@ -6,7 +6,7 @@ use jobwire_core::telemetry::metrics::{ALL, Kind, Metric};
 
 /// Asserts that every `jobwire_` metric has its help and type, that histograms have buckets, that
 /// the labels are those of the table, and that no metric is missing from the table.
-pub(super) fn check(exposition: &str) {
+pub(crate) fn check(exposition: &str) {
     let mut helps = BTreeMap::new();
     let mut types = BTreeMap::new();
     for line in exposition.lines().filter(|line| line.starts_with("# ")) {

@@ -56,7 +56,7 @@ fn unit(name: &str, kind: Kind) -> &'static str {
     match kind {
         Kind::Seconds => "seconds",
         _ if name.ends_with("_seconds") => "seconds",
-        _ if ["_up", "_blocked", "_leader", "_info"]
+        _ if ["_up", "_blocked", "_leader", "_info", "_open"]
             .iter()
             .any(|end| name.ends_with(end)) =>
         {
@@ -66,6 +66,7 @@ fn unit(name: &str, kind: Kind) -> &'static str {
         _ if name.contains("hints") => "hints",
         _ if name.ends_with("_messages") => "messages",
         _ if name.ends_with("_consumers") => "consumers",
+        _ if name.contains("executions") => "executions",
         _ if name.contains("lease") => "leases",
         _ => "",
     }

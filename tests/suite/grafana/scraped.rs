@@ -12,8 +12,9 @@ use super::load::{self, Load, Recorder};
 use super::promql::{Names, metric};
 use super::{alerts, exposition, grafana};
 
-/// Counters that a healthy fleet never increments: a query on one of them may return nothing.
-const QUIET: [&str; 15] = [
+/// Metrics that a healthy fleet without an engine does not touch: a query on one of them may return
+/// nothing.
+const QUIET: [&str; 24] = [
     m::NEGATIVE_LATENCY,
     m::HINTS_DROPPED,
     m::HINTS_UNREADABLE,
@@ -29,6 +30,16 @@ const QUIET: [&str; 15] = [
     m::TAP_EARLY,
     m::TAP_GAPS,
     m::TAP_COMMIT_TO_HINT,
+    // There is no process engine.
+    m::ENGINE_OUTCOMES,
+    m::ENGINE_EXECUTION,
+    m::ENGINE_EXECUTIONS,
+    m::ENGINE_UNANSWERED,
+    m::ENGINE_FAILURES,
+    m::ENGINE_BREAKER,
+    m::ENGINE_RESCUED,
+    m::ENGINE_CANCELLED,
+    m::ENGINE_UNKNOWN_IDS,
 ];
 
 const SOON: Duration = Duration::from_secs(60);

@@ -4,6 +4,8 @@
 //! jobwire doctor --engine-database URL --engine URL     changes nothing
 //! jobwire engine init                                   creates the schema jobwire_engine
 //! jobwire engine run                                    a node; start as many as you like
+//! jobwire engine jobs list | show | retry | delete | execute
+//! jobwire engine sweep                                  what rescue would do; changes nothing
 //! jobwire engine release --yes                          hands everything back to the engine
 //! ```
 
@@ -12,9 +14,10 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use jobwire_core::store::TapMode;
-use jobwire_core::{Node, Store, Transport};
+use jobwire_core::{Node, NodeOptions, Store, Transport};
 use jobwire_engines::{EngineStore, handlers};
 
+use super::{jobs, sweep};
 use crate::connect;
 use crate::error::Error;
 use crate::settings::{EngineType, Settings};
@@ -36,6 +39,10 @@ pub enum Action {
     Init,
     /// Start a node that runs the engine's jobs
     Run,
+    /// List, show, retry, delete and execute the engine's jobs
+    Jobs(jobs::JobsArgs),
+    /// Show which of the engine's jobs would be rescued or hinted again now, by class; changes nothing
+    Sweep(sweep::LookArgs),
     /// Clear all locks of Jobwire and remove the schema `jobwire_engine`
     Release {
         /// Confirm; stop every node before
@@ -54,6 +61,8 @@ pub(crate) async fn run(settings: Settings, args: EngineArgs) -> Result<(), Erro
     match args.action {
         Action::Init => init(&settings).await,
         Action::Run => serve(settings).await,
+        Action::Jobs(args) => operate(&settings, args).await,
+        Action::Sweep(args) => dry_run(&settings, args).await,
         Action::Release { yes } => release(&settings, yes).await,
     }
 }
@@ -103,6 +112,44 @@ async fn init(settings: &Settings) -> Result<(), Error> {
     ))
 }
 
+async fn operate(settings: &Settings, args: jobs::JobsArgs) -> Result<(), Error> {
+    jobs::check_for_engine(&args)?;
+    let store = connect(settings).await?;
+    store.probe().await?;
+    let jobs = jobs::Jobs {
+        settings,
+        place: jobs::Place::Engine,
+        handlers: handlers(&store)?,
+        options: options(settings, &store),
+        store: Arc::new(store.clone()),
+    };
+    let result = jobs.act(args.action).await;
+    store.close().await;
+    result
+}
+
+async fn dry_run(settings: &Settings, args: sweep::LookArgs) -> Result<(), Error> {
+    let store = connect(settings).await?;
+    store.check().await?.ready()?;
+    let types: Arc<[String]> = store
+        .types()
+        .iter()
+        .map(|name| (*name).to_owned())
+        .collect();
+    let result = sweep::look(settings, &store, types, &args).await;
+    store.close().await;
+    result
+}
+
+/// Returns the options of a node for this engine.
+fn options(settings: &Settings, store: &EngineStore) -> NodeOptions {
+    settings
+        .node_options()
+        .lanes(vec![store.options().lane.clone().into()])
+        .tap(settings.engine_tap())
+        .concurrency(settings.engine_concurrency.min(settings.concurrency))
+}
+
 async fn release(settings: &Settings, yes: bool) -> Result<(), Error> {
     if !yes {
         return Err(Error::Usage(
@@ -147,15 +194,9 @@ async fn start(settings: &Settings) -> Result<Started, Error> {
     let metrics = http::metrics::install()?;
     let store = connect(settings).await?;
     let transport = connect::transport(settings).await?;
-    let lane = store.options().lane.clone();
-    let options = settings
-        .node_options()
-        .lanes(vec![lane.into()])
-        .tap(settings.engine_tap())
-        .concurrency(settings.engine_concurrency.min(settings.concurrency));
     let node = Node::builder(store.clone(), transport.clone())
         .handlers(handlers(&store)?)
-        .options(options)
+        .options(options(settings, &store))
         .start()
         .await?;
     let address = listener.as_ref().and_then(|l| l.local_addr().ok());

@@ -1,20 +1,26 @@
-//! `jobwire jobs`: lists, shows and changes jobs.
+//! `jobwire jobs`: lists, shows and changes jobs. `jobwire engine jobs` does the same with the jobs
+//! of a process engine.
 
 mod execute;
 mod filter;
 mod list;
 mod operate;
+mod place;
 mod show;
 
+use std::sync::Arc;
+
 use clap::{Args, Subcommand};
-use jobwire_core::JobId;
+use jobwire_core::{Handlers, JobId, NodeOptions, Store};
 
 use crate::connect::Database;
 use crate::error::Error;
+use crate::handlers::configured;
 use crate::output;
 use crate::settings::Settings;
 use filter::FilterArgs;
 use operate::Selection;
+pub(crate) use place::{Place, written};
 
 /// Arguments.
 #[derive(Debug, Args)]
@@ -45,6 +51,7 @@ pub enum Action {
     /// Show all fields of one job
     Show {
         /// The job
+        #[arg(value_parser = place::parse)]
         id: JobId,
         /// Print a JSON object
         #[arg(long)]
@@ -80,15 +87,16 @@ pub enum Action {
     /// Delete jobs; ask the nodes of running ones to stop them, which needs a broker
     Cancel {
         /// The jobs
-        #[arg(value_name = "ID", required = true)]
+        #[arg(value_name = "ID", required = true, value_parser = place::parse)]
         ids: Vec<JobId>,
         /// Print the result as JSON
         #[arg(long)]
         json: bool,
     },
-    /// Run one job now, in this process, with the built-in handlers
+    /// Run one job now, in this process, with the built-in handlers; a job of an engine runs there
     Execute {
         /// The job
+        #[arg(value_parser = place::parse)]
         id: JobId,
         /// Print the result as JSON
         #[arg(long)]
@@ -96,63 +104,119 @@ pub enum Action {
     },
 }
 
-pub(crate) async fn run(settings: Settings, args: JobsArgs) -> Result<(), Error> {
-    if let Action::Retry { selection, .. } | Action::Delete { selection, .. } = &args.action {
-        selection.check()?;
+impl Action {
+    /// Returns the ids that were given.
+    fn ids(&self) -> &[JobId] {
+        match self {
+            Self::List { filter, .. } => filter.id.as_slice(),
+            Self::Show { id, .. } | Self::Execute { id, .. } => std::slice::from_ref(id),
+            Self::Cancel { ids, .. } => ids,
+            Self::Retry { selection, .. } | Self::Delete { selection, .. } => &selection.ids,
+        }
     }
+
+    /// Checks what needs no database.
+    fn check(&self, place: Place) -> Result<(), Error> {
+        place.check(self.ids())?;
+        match self {
+            Self::Retry { selection, .. } | Self::Delete { selection, .. } => selection.check(),
+            Self::Cancel { .. } if place == Place::Engine => Err(Error::Usage(
+                "an execution of an engine can't be stopped from outside; `jobwire engine jobs delete` deletes jobs \
+                 that do not run"
+                    .to_owned(),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The jobs that a command works on.
+pub(crate) struct Jobs<'a> {
+    pub(crate) settings: &'a Settings,
+    pub(crate) place: Place,
+    pub(crate) store: Arc<dyn Store>,
+    /// What runs a job in this process.
+    pub(crate) handlers: Handlers,
+    /// The options of the node that does.
+    pub(crate) options: NodeOptions,
+}
+
+pub(crate) async fn run(settings: Settings, args: JobsArgs) -> Result<(), Error> {
+    args.action.check(Place::Own)?;
+    let handlers = match args.action {
+        Action::Execute { .. } => configured(&settings)?,
+        _ => Handlers::default(),
+    };
     let database = Database::open_existing(&settings).await?;
-    let result = act(&settings, &database, args.action).await;
+    let jobs = Jobs {
+        settings: &settings,
+        place: Place::Own,
+        store: database.store(),
+        handlers,
+        options: settings.node_options(),
+    };
+    let result = jobs.act(args.action).await;
     database.store().close().await;
     result
 }
 
-async fn act(settings: &Settings, database: &Database, action: Action) -> Result<(), Error> {
-    let store = database.store();
-    match action {
-        Action::List {
-            filter,
-            limit,
-            offset,
-            json,
-        } => list::list(&*store, filter.filter(offset, limit), json).await,
-        Action::Show { id, json } => show::show(&*store, id, json).await,
-        Action::Retry {
-            mut selection,
-            yes,
-            retries,
-            json,
-        } => {
-            let by_state = operate::Matching::of(&mut selection, &*store).await?;
-            if by_state.more_than_dead_letters() && !yes {
-                return Err(Error::Usage(format!(
-                    "{by_state} match and would all run now; check with `jobwire jobs list` first, then pass --yes, or leave --state \
-                     out for dead letters only"
-                )));
+/// Checks the arguments of `jobwire engine jobs`.
+pub(crate) fn check_for_engine(args: &JobsArgs) -> Result<(), Error> {
+    args.action.check(Place::Engine)
+}
+
+impl Jobs<'_> {
+    pub(crate) async fn act(&self, action: Action) -> Result<(), Error> {
+        let (settings, place) = (self.settings, self.place);
+        let store = &*self.store;
+        match action {
+            Action::List {
+                filter,
+                limit,
+                offset,
+                json,
+            } => list::list(store, place, filter.filter(offset, limit), json).await,
+            Action::Show { id, json } => show::show(store, id, json).await,
+            Action::Retry {
+                mut selection,
+                yes,
+                retries,
+                json,
+            } => {
+                let by_state = operate::Matching::of(&mut selection, store).await?;
+                if by_state.more_than_dead_letters() && !yes {
+                    return Err(Error::Usage(format!(
+                        "{by_state} match and would all run now; check with `{} list` first, then pass --yes, or \
+                         leave --state out for dead letters only",
+                        place.command()
+                    )));
+                }
+                let ids = selection.ids(store).await?;
+                operate::retry(self, &ids, retries, json).await
             }
-            let ids = selection.ids(&*store).await?;
-            operate::retry(settings, &*store, &ids, retries, json).await
-        }
-        Action::Delete {
-            selection,
-            yes,
-            json,
-        } => {
-            if selection.all && !yes {
-                let count = store.count(&selection.filter.clone().filter(0, 1)).await?;
-                let jobs = output::count(count.unsigned_abs(), "job");
-                let states = if selection.filter.states.is_empty() {
-                    ", of every state,"
-                } else {
-                    ""
-                };
-                return Err(Error::Usage(format!(
-                    "{jobs} match{states} and would all be deleted; check with `jobwire jobs list` first, then pass --yes"
-                )));
+            Action::Delete {
+                selection,
+                yes,
+                json,
+            } => {
+                if selection.all && !yes {
+                    let count = store.count(&selection.filter.clone().filter(0, 1)).await?;
+                    let jobs = output::count(count.unsigned_abs(), "job");
+                    let states = if selection.filter.states.is_empty() {
+                        ", of every state,"
+                    } else {
+                        ""
+                    };
+                    return Err(Error::Usage(format!(
+                        "{jobs} match{states} and would all be deleted; check with `{} list` first, then pass --yes",
+                        place.command()
+                    )));
+                }
+                let ids = selection.ids(store).await?;
+                operate::delete(self, &ids, json).await
             }
-            let ids = selection.ids(&*store).await?;
-            operate::delete(settings, &*store, &ids, json).await
+            Action::Cancel { ids, json } => operate::cancel(settings, store, &ids, json).await,
+            Action::Execute { id, json } => execute::execute(self, id, json).await,
         }
-        Action::Cancel { ids, json } => operate::cancel(settings, &*store, &ids, json).await,
-        Action::Execute { id, json } => execute::execute(settings, database, id, json).await,
     }
 }

@@ -1,4 +1,5 @@
 //! `jobwire sweep --dry-run`: shows what the sweeper would do now, by class, and changes nothing.
+//! `jobwire engine sweep` looks at the jobs of a process engine.
 //!
 //! It uses the queries of the sweeper. The classes that the leader cycle repairs are counted in the
 //! database. Whether a ready job has lost its hint is decided by order: a marker is sent down each
@@ -24,6 +25,7 @@ use serde::Serialize;
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
+use super::jobs::written;
 use crate::connect::{self, Database};
 use crate::error::Error;
 use crate::output;
@@ -40,6 +42,14 @@ pub struct SweepArgs {
     /// Only show what the sweeper would do; the leader sweeps by itself
     #[arg(long, required = true)]
     pub dry_run: bool,
+    /// How it looks and what it prints.
+    #[command(flatten)]
+    pub look: LookArgs,
+}
+
+/// Arguments of a look.
+#[derive(Debug, Args)]
+pub struct LookArgs {
     /// How long to wait for the return of the markers
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = jobwire_core::job::duration::parse)]
     pub wait: Duration,
@@ -86,13 +96,27 @@ async fn listen(
 }
 
 pub(crate) async fn run(settings: Settings, args: SweepArgs) -> Result<(), Error> {
+    let served: Arc<[String]> = crate::handlers::configured(&settings)?.types().into();
     let database = Database::open_existing(&settings).await?;
     let store = database.store();
-    let report = if connect::has_broker(&settings) {
-        let transport = connect::transport(&settings).await?;
-        let report = ask(&settings, &*store, &transport, args.wait).await;
+    let result = look(&settings, &*store, served, &args.look).await;
+    store.close().await;
+    result
+}
+
+/// Looks at a store, and prints what its sweeper would do. `served` are the types of a node without a
+/// broker, which may not run now.
+pub(crate) async fn look(
+    settings: &Settings,
+    store: &dyn Store,
+    served: Arc<[String]>,
+    args: &LookArgs,
+) -> Result<(), Error> {
+    let report = if connect::has_broker(settings) {
+        let transport = connect::transport(settings).await?;
+        let report = ask(settings, store, &transport, args.wait).await;
         transport.close(Duration::from_secs(5)).await;
-        report
+        report?
     } else {
         // The node with the in-process transport may not be running now.
         let nodes = store
@@ -101,19 +125,16 @@ pub(crate) async fn run(settings: Settings, args: SweepArgs) -> Result<(), Error
             .iter()
             .filter(|node| node.lives())
             .count();
-        let served: Arc<[String]> = crate::handlers::configured(&settings)?.types().into();
-        store.sweepable(&served.into()).await.map(|counted| Report {
-            counted,
+        Report {
+            counted: store.sweepable(&served.into()).await?,
             nodes,
             lanes: BTreeMap::new(),
-        })
+        }
     };
-    store.close().await;
-    let report = report?;
     if args.json {
         output::json(&report)
     } else {
-        print(&report, connect::has_broker(&settings), args.wait)
+        print(&report, connect::has_broker(settings), args.wait)
     }
 }
 
@@ -219,7 +240,7 @@ fn print(report: &Report, has_broker: bool, wait: Duration) -> Result<(), Error>
             ),
             (true, []) => "nothing would be done".to_owned(),
             (true, ids) => {
-                let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
+                let ids: Vec<String> = ids.iter().copied().map(written).collect();
                 format!(
                     "would be hinted again when the leader's marker is back: {}",
                     ids.join(", ")

@@ -180,6 +180,33 @@ metrics! {
     TAP_COMMIT_TO_HINT = "jobwire_tap_commit_to_hint_seconds" Seconds []
         "From the commit of a job of plain SQL, by the database's clock, to its hint being given to \
          the broker's client.";
+    ENGINE_OUTCOMES = "jobwire_engine_outcomes_total" Counter ["engine", "outcome"]
+        "Executed jobs of a process engine by what its rows say: done, retry, dead-letter, suspended, \
+         released (rolled back without a trace), unknown (the lock is left to expire), lost-lock, busy \
+         (tried again).";
+    ENGINE_EXECUTION = "jobwire_engine_execution_seconds" Seconds ["engine", "answer"]
+        "How long the process engine took to answer a request to execute a job, by answer: executed, \
+         refused, missing, unusable, unsent, unanswered.";
+    ENGINE_EXECUTIONS = "jobwire_engine_executions" Gauge ["engine"]
+        "Executions under way: sent to the process engine by this node, and not answered yet.";
+    ENGINE_UNANSWERED = "jobwire_engine_unanswered_executions" Gauge ["engine"]
+        "Executions that gave no answer and may still run. Their jobs stay locked meanwhile.";
+    ENGINE_FAILURES = "jobwire_engine_failed_executions_total" Counter ["engine", "class"]
+        "Executions that the process engine ended with an error, by what its rows show: counted (an \
+         attempt), conflict (rolled back, no attempt), suspended, gone, unseen (the rows could not be \
+         read).";
+    ENGINE_BREAKER = "jobwire_engine_breaker_open" Gauge ["engine"]
+        "1 while this node sends the process engine nothing but trials, because it can't be reached \
+         or can't execute anything.";
+    ENGINE_RESCUED = "jobwire_engine_rescued_total" Counter ["engine", "class"]
+        "Expired locks in a process engine's tables that the leader cleared, by class: job-of-jobwire, \
+         job-of-engine, timer-of-engine, instance.";
+    ENGINE_CANCELLED = "jobwire_engine_cancelled_statements_total" Counter ["engine"]
+        "Statements of the process engine that the watchdog cancelled, because they waited for the \
+         engine's own idle transactions.";
+    ENGINE_UNKNOWN_IDS = "jobwire_engine_unknown_ids_total" Counter ["kind"]
+        "Rows of process engines that were left alone, because the id of the job has an unknown form, \
+         by kind of engine.";
     MARKER_ROUND_TRIP = "jobwire_marker_round_trip_seconds" Seconds ["lane"]
         "From sending a marker down a lane to its return.";
     BROKER_UP = "jobwire_broker_up" Gauge ["direction"]

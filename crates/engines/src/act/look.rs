@@ -1,8 +1,10 @@
 //! The look for new jobs: those that became visible since the leader's last look.
 //!
-//! The leader's row keeps the snapshot of the last look, so a new leader continues it. The look
-//! reads every executable job, since no index names a transaction. While a tap reports new jobs,
-//! the look only remembers its snapshot.
+//! The leader's row keeps the snapshot of the last look, so a new leader continues it. No index
+//! names a transaction, so the look walks through the table ([`walk`](crate::walk)): one page each
+//! time. The snapshot advances when the walk ends, to that with which it began. So no job is missed,
+//! and in a table of several pages some jobs are reported twice. While a tap reports new jobs, the
+//! look only remembers its snapshot.
 //!
 //! A snapshot does not know the transactions of savepoints, so a job that was inserted behind one
 //! may be missed. The sweeper finds it.
@@ -15,34 +17,45 @@ use sqlx::{PgPool, Row};
 use super::Act;
 use super::sql::{of_processes, unlocked};
 use crate::locking::texts;
+use crate::walk::{self, in_page};
 
 /// Maximum number of jobs of one look. The sweeper finds the others.
 const MOST: i64 = 50_000;
 
-/// `$1`: the engine, `$2`: the leader, `$3`: whether to report, `$4`: maximum number. Before the
-/// first look all jobs are new. Rows of transactions before the oldest one of the last snapshot are
-/// excluded by arithmetic, since nearly all rows are.
+/// `$1`: the engine, `$2`: the leader, `$3`: whether to report, `$4`: maximum number, `$5` and `$6`: the
+/// page of the table, `$7`: the block behind it, `$8`: the snapshot of the first page.
+///
+/// Before the first look all jobs are new. Rows of transactions before the oldest one of the last
+/// snapshot are excluded by arithmetic, since nearly all rows are.
 pub(super) const LOOK: &str = concat!(
     "
 WITH last AS MATERIALIZED (
     SELECT engine, seen, pg_snapshot_xmin(seen::pg_snapshot)::text::bigint AS oldest,
         pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS newest
     FROM jobwire_engine.leader WHERE engine = $1 AND node = $2 FOR UPDATE
+), walk AS MATERIALIZED (
+    SELECT pg_relation_size('act_ru_job') / current_setting('block_size')::bigint AS blocks, pg_current_snapshot()::text AS snapshot
 ), remembered AS (
-    UPDATE jobwire_engine.leader l SET seen = pg_current_snapshot()::text FROM last WHERE l.engine = last.engine
+    UPDATE jobwire_engine.leader l SET seen = CASE
+        WHEN NOT $3 THEN walk.snapshot WHEN $7 >= walk.blocks THEN coalesce($8, walk.snapshot) ELSE l.seen END
+    FROM last, walk WHERE l.engine = last.engine
 )
+SELECT walk.blocks, walk.snapshot, EXISTS (SELECT FROM last) AS leads, n.* FROM walk LEFT JOIN (
 SELECT j.id_, j.process_instance_id_, j.handler_type_
 FROM last CROSS JOIN LATERAL (
     SELECT j.id_, j.process_instance_id_, j.handler_type_, {j.create_time_} AS create_time_,
         last.newest - ((last.newest - j.xmin::text::bigint) & 4294967295) AS written_by
     FROM act_ru_job j WHERE $3 AND ",
+    in_page!("j", "$5", "$6"),
+    " AND ",
     unlocked!("j"),
     " AND (",
     of_processes!("j"),
     ") OFFSET 0
 ) j
 WHERE last.seen IS NULL OR (j.written_by >= last.oldest AND NOT pg_visible_in_snapshot(j.written_by::text::xid8, last.seen::pg_snapshot))
-ORDER BY j.create_time_, j.id_ LIMIT $4"
+ORDER BY j.create_time_, j.id_ LIMIT $4
+) n ON true"
 );
 
 /// Selects these jobs, as far as they are visible.
@@ -87,17 +100,19 @@ impl Act {
         node: NodeId,
         report: bool,
     ) -> Result<Vec<Ready>, StoreError> {
+        let page = self.looks.page();
         let rows = sqlx::query(self.sql.look)
             .bind(engine)
             .bind(node.uuid())
             .bind(report)
             .bind(MOST)
+            .bind(&page.from)
+            .bind(&page.to)
+            .bind(page.end())
+            .bind(&page.began)
             .fetch_all(pool)
             .await?;
-        let mut ready = Vec::with_capacity(rows.len());
-        for row in &rows {
-            ready.extend(self.decoder.ready_row(row)?);
-        }
+        let ready = walk::looked(&self.decoder, &self.looks, &page, report, &rows)?;
         if rows.len() as i64 >= MOST {
             tracing::info!(
                 jobs = MOST,

@@ -15,6 +15,11 @@ use crate::id::job_id;
 use crate::options::Execution;
 use crate::probing;
 
+/// What to do with the jobs of cases. One property of Spring turns both executors off.
+const KEEP_CMMN: &str = "keep an engine node whose CMMN engine has its executor on, although \
+     `flowable.async-executor-activate=false` turns it off, too: an `EngineConfigurationConfigurer` for \
+     `SpringCmmnEngineConfiguration` sets `asyncExecutorActivate` to true; then try again when they have run";
+
 /// What the probe found.
 #[derive(Clone, Debug)]
 pub(super) struct Probed {
@@ -26,6 +31,8 @@ pub(super) struct Probed {
     other_engine: Option<&'static str>,
     /// Tables and columns that are missing, as `table` or `table.column`.
     missing: Vec<String>,
+    /// Where tables of jobs are instead, each with the remedy.
+    elsewhere: Vec<String>,
     /// Whether the engine keeps numbers of jobs on executions; `None` while there is no execution.
     counts: Option<bool>,
     /// A job id that Jobwire can't name.
@@ -59,6 +66,7 @@ impl Probed {
         }
         if !self.missing.is_empty() {
             problems.push(probing::without_tables(family.title, &self.missing));
+            problems.extend(self.elsewhere.iter().cloned());
             return problems;
         }
         let version = self.version.as_deref();
@@ -81,9 +89,12 @@ impl Probed {
             problems.extend(job_id(id).err().map(|error| error.to_string()));
         }
         for (scope, jobs) in &self.other_scopes {
+            let remedy = match &**scope {
+                "cmmn" => KEEP_CMMN,
+                _ => "let an engine node with its own executor run the others",
+            };
             problems.push(format!(
-                "{jobs} jobs have the scope `{scope}`; Jobwire runs the jobs of processes only. Let an engine node \
-                 with its own executor run the others (`flowable.cmmn.async-executor-activate=true` for CMMN)"
+                "{jobs} jobs have the scope `{scope}`; Jobwire runs the jobs of processes only: {remedy}"
             ));
         }
         let zone = probing::zone_problems(&self.zone, self.unknown_zone, self.newest, self.now);
@@ -173,6 +184,7 @@ impl Act {
             version: None,
             other_engine: None,
             missing: probing::missing(pool, &self.family.needed()).await?,
+            elsewhere: Vec::new(),
             counts: None,
             unknown_id: None,
             other_scopes: BTreeMap::new(),
@@ -188,6 +200,7 @@ impl Act {
             probed.other_engine = foreign.is_empty().then_some(other);
         }
         if !probed.missing.is_empty() || probed.other_engine.is_some() {
+            probed.elsewhere = probing::elsewhere(pool).await?;
             return Ok(probed);
         }
         probed.version = version(pool).await?;
@@ -234,6 +247,7 @@ mod tests {
             version: Some("7.2.0.2".to_owned()),
             other_engine: None,
             missing: Vec::new(),
+            elsewhere: Vec::new(),
             counts: None,
             unknown_id: None,
             other_scopes: BTreeMap::new(),
@@ -271,7 +285,7 @@ mod tests {
             ),
             (
                 |p| p.other_scopes = [("cmmn".to_owned(), 3)].into(),
-                "3 jobs",
+                "SpringCmmnEngineConfiguration",
             ),
             (|p| p.unknown_zone = true, "engine_zone"),
             (

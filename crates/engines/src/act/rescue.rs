@@ -21,15 +21,22 @@ use super::sql::{local_now, unlocked};
 use crate::activity::other_transactions;
 use crate::dialect::Freed;
 use crate::owner;
+use crate::walk::{self, in_page};
 
-/// `$1`: the zone, `$2`: maximum number, `$3`: patience. Skips locked rows: a transaction of the
-/// engine works on them.
+/// `$1`: the zone, `$2`: maximum number, `$3`: patience, `$4` and `$5`: the page of the table. Skips
+/// locked rows: a transaction of the engine works on them.
 pub(super) const FREE_EXPIRED: &str = concat!(
     "
 WITH late AS MATERIALIZED (
     SELECT j.id_, j.process_instance_id_, j.lock_owner_,
         (SELECT e.lock_time_ FROM act_ru_execution e WHERE e.id_ = j.process_instance_id_) AS instance_lock
-    FROM act_ru_job j
+    FROM (
+        SELECT j.id_, j.process_instance_id_, j.lock_owner_, j.lock_exp_time_ FROM act_ru_job j WHERE ",
+    in_page!("j", "$4", "$5"),
+    " AND j.lock_exp_time_ < ",
+    local_now!(),
+    " OFFSET 0
+    ) j
     WHERE j.lock_exp_time_ < ",
     local_now!(),
     " - CASE WHEN starts_with(j.lock_owner_, 'jobwire:') THEN interval '0' ELSE interval '1 minute' END
@@ -43,8 +50,10 @@ WITH late AS MATERIALIZED (
     SELECT e.id_ FROM act_ru_execution e WHERE e.id_ IN (SELECT process_instance_id_ FROM late)
     ORDER BY e.id_ FOR NO KEY UPDATE SKIP LOCKED
 ), jobs AS MATERIALIZED (
-    SELECT j.id_, j.lock_owner_ FROM act_ru_job j JOIN late ON late.id_ = j.id_ AND late.lock_owner_ IS NOT DISTINCT FROM j.lock_owner_
-    WHERE (j.process_instance_id_ IS NULL OR j.process_instance_id_ IN (SELECT id_ FROM insts)) AND j.lock_exp_time_ < ",
+    SELECT j.id_, j.lock_owner_ FROM act_ru_job j
+    WHERE j.id_ = ANY (ARRAY(SELECT id_ FROM late))
+      AND EXISTS (SELECT FROM late WHERE late.id_ = j.id_ AND late.lock_owner_ IS NOT DISTINCT FROM j.lock_owner_)
+      AND (j.process_instance_id_ IS NULL OR j.process_instance_id_ IN (SELECT id_ FROM insts)) AND j.lock_exp_time_ < ",
     local_now!(),
     "
     ORDER BY j.id_ FOR NO KEY UPDATE OF j SKIP LOCKED
@@ -72,28 +81,43 @@ pub(super) const LEFT_INSTANCE: &str = "e.lock_time_ = late.instance_lock AND NO
         SELECT FROM act_ru_job s WHERE s.process_instance_id_ = e.id_ AND s.id_ <> late.id_ AND s.lock_exp_time_ IS NOT NULL)";
 
 /// Instances with an unlocked job and an expired lock: their holder died after the engine had
-/// executed its job. `$1`: the zone, `$2`: patience.
+/// executed its job. `$1`: the zone, `$2`: patience, `$3` and `$4`: the page of the table of executions.
+///
+/// The fence (`OFFSET 0`) keeps the server from reading the table by its key, and the selects of one
+/// value keep it from joining whole tables: few instances have an expired lock.
 pub(super) const FREE_WAITED_FOR: &str = concat!(
     "
-WITH held AS MATERIALIZED (
-    SELECT e.id_, e.lock_time_ FROM act_ru_execution e
-    WHERE e.id_ IN (SELECT j.process_instance_id_ FROM act_ru_job j WHERE ",
+WITH left_over AS MATERIALIZED (
+    SELECT e.id_ FROM (
+        SELECT e.id_, e.lock_time_ FROM act_ru_execution e WHERE ",
+    in_page!("e", "$3", "$4"),
+    " AND (e.lock_time_ < ",
+    local_now!(),
+    " OR (e.lock_time_ IS NULL AND {e.lock_owner_} IS NOT NULL)) OFFSET 0
+    ) e
+    WHERE (SELECT true FROM act_ru_job j WHERE j.process_instance_id_ = e.id_ AND ",
     unlocked!("j"),
-    ") AND (e.lock_time_ < ",
+    " LIMIT 1)
+      AND (SELECT true FROM act_ru_job s WHERE s.process_instance_id_ = e.id_ AND s.lock_exp_time_ >= ",
     local_now!(),
-    " OR (e.lock_time_ IS NULL AND {e.lock_owner_} IS NOT NULL))
-      AND NOT EXISTS (SELECT FROM act_ru_job s WHERE s.process_instance_id_ = e.id_ AND s.lock_exp_time_ >= ",
-    local_now!(),
-    ")
+    " LIMIT 1) IS NULL
       AND (e.lock_time_ < ",
     local_now!(),
     " - $2 OR NOT EXISTS (SELECT FROM ",
     other_transactions!(),
     " AND a.xact_start < e.lock_time_ AT TIME ZONE $1))
-    ORDER BY e.id_ LIMIT 1000 FOR NO KEY UPDATE OF e SKIP LOCKED
+    LIMIT 1000
+), held AS MATERIALIZED (
+    SELECT e.id_ FROM act_ru_execution e WHERE e.id_ = ANY (ARRAY(SELECT id_ FROM left_over)) AND (e.lock_time_ < ",
+    local_now!(),
+    " OR (e.lock_time_ IS NULL AND {e.lock_owner_} IS NOT NULL))
+    ORDER BY e.id_ FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE act_ru_execution e SET {no instance lock} FROM held WHERE e.id_ = held.id_ RETURNING e.id_"
 );
+
+/// Maximum number of instances that [`FREE_WAITED_FOR`] frees.
+const MOST: usize = 1_000;
 
 /// Locks of engine nodes on timers. `$1`: the zone.
 const FREE_TIMERS: &str = concat!(
@@ -124,18 +148,26 @@ pub(super) async fn cancel_hung(pool: &PgPool) -> Result<u64, StoreError> {
 }
 
 impl Act {
-    /// Clears expired locks of jobs, and those of timers.
+    /// Clears expired locks of jobs.
     pub(super) async fn free_expired_locks(
         &self,
         pool: &PgPool,
         at_most: i64,
     ) -> Result<Vec<Freed>, StoreError> {
+        let page = self.rescues.page();
         let rows = sqlx::query(self.sql.free_expired)
             .bind(&self.zone)
             .bind(at_most)
             .bind(self.patience)
+            .bind(&page.from)
+            .bind(&page.to)
             .fetch_all(pool)
             .await?;
+        let is_full = i64::try_from(rows.len()).is_ok_and(|rows| rows >= at_most);
+        if !is_full {
+            let blocks = walk::blocks(pool, "act_ru_job").await?;
+            self.rescues.read(&page, blocks, None);
+        }
         let mut freed = Vec::new();
         for row in &rows {
             let id: String = row.try_get("id_")?;
@@ -151,11 +183,13 @@ impl Act {
                 owner: holder.as_deref().and_then(owner::parse).map(|of| of.0),
             });
         }
-        sqlx::query(FREE_TIMERS)
-            .bind(&self.zone)
-            .execute(pool)
-            .await?;
         Ok(freed)
+    }
+
+    /// Clears expired locks of engine nodes on timers.
+    pub(super) async fn free_expired_timers(&self, pool: &PgPool) -> Result<u64, StoreError> {
+        let freed = sqlx::query(FREE_TIMERS).bind(&self.zone).execute(pool);
+        Ok(freed.await?.rows_affected())
     }
 
     /// Clears expired locks of instances for which jobs wait. Returns the first job of each.
@@ -163,18 +197,26 @@ impl Act {
         &self,
         pool: &PgPool,
     ) -> Result<Vec<Ready>, StoreError> {
+        let page = self.instances.page();
         let mut tx = pool.begin().await?;
         let freed: Vec<String> = sqlx::query_scalar(self.sql.free_waited_for)
             .bind(&self.zone)
             .bind(self.patience)
+            .bind(&page.from)
+            .bind(&page.to)
             .fetch_all(&mut *tx)
             .await?;
+        let is_whole = freed.len() < MOST;
         let ready = if freed.is_empty() {
             Vec::new()
         } else {
             self.next_of(&mut tx, freed).await?
         };
         tx.commit().await?;
+        if is_whole {
+            let blocks = walk::blocks(pool, "act_ru_execution").await?;
+            self.instances.read(&page, blocks, None);
+        }
         Ok(ready)
     }
 }

@@ -11,7 +11,7 @@
 
 use super::family::Family;
 use super::sql::{Parts, filled};
-use super::{lock, look, operate, probe, release, renew, rescue, settle, sweep, timers};
+use super::{lock, look, operate, probe, release, renew, rescue, settle, sweep, sweepable, timers};
 use crate::options::Execution;
 use crate::queries::Queries;
 use crate::sweep::Sweep;
@@ -34,6 +34,7 @@ pub(crate) struct Statements {
     pub(super) hints_of: &'static str,
     pub(super) facts: &'static str,
     pub(super) scopes: &'static str,
+    pub(super) sweepable: &'static str,
     pub(super) queries: Queries,
     pub(super) sweep: Sweep,
 }
@@ -70,6 +71,7 @@ impl Statements {
             hints_of: fill(look::HINTS_OF),
             facts: fill(probe::FACTS),
             scopes: fill(probe::SCOPES),
+            sweepable: fill(sweepable::SWEEPABLE),
             queries: Queries {
                 find: fill(operate::FIND),
                 count: fill(operate::COUNT),
@@ -116,7 +118,7 @@ mod tests {
     use super::*;
     use crate::{activiti, flowable};
 
-    fn all(sql: &Statements) -> [&'static str; 20] {
+    fn all(sql: &Statements) -> [&'static str; 21] {
         [
             sql.lock,
             sql.claimable,
@@ -133,6 +135,7 @@ mod tests {
             sql.hints_of,
             sql.facts,
             sql.scopes,
+            sql.sweepable,
             sql.queries.find,
             sql.queries.count,
             sql.queries.stack,

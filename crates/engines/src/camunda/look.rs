@@ -1,8 +1,10 @@
 //! The look for new jobs: those that became visible since the leader's last look.
 //!
-//! The leader's row keeps the snapshot of the last look, so a new leader continues it. The look
-//! reads every job, since no index names a transaction. While a tap reports new jobs, the look only
-//! remembers its snapshot.
+//! The leader's row keeps the snapshot of the last look, so a new leader continues it. No index
+//! names a transaction, so the look walks through the table ([`walk`](crate::walk)): one page each
+//! time. The snapshot advances when the walk ends, to that with which it began. So no job is missed,
+//! and in a table of several pages some jobs are reported twice. While a tap reports new jobs, the
+//! look only remembers its snapshot.
 //!
 //! The engine updates rows in place. So the look also finds jobs that were activated, retried or
 //! given another due date. It also reports the timers that came due since
@@ -19,13 +21,16 @@ use sqlx::{PgPool, Row};
 use super::Camunda;
 use super::sql::{by_age, due, runnable, unlocked};
 use crate::locking::texts;
+use crate::walk::{self, in_page};
 
 /// Maximum number of jobs of one look. The sweeper finds the others.
 const MOST: i64 = 50_000;
 /// Maximum number of timers of one look. The timer task hints the others.
 const TIMERS: i64 = 1_000;
 
-/// `$1`: the zone, `$2`: the engine, `$3`: the leader, `$4`: whether to report, `$5`: maximum number.
+/// `$1`: the zone, `$2`: the engine, `$3`: the leader, `$4`: whether to report, `$5`: maximum number,
+/// `$6` and `$7`: the page of the table, `$8`: the block behind it, `$9`: the snapshot of the first page.
+///
 /// Before the first look all jobs are new. Rows of transactions before the oldest one of the last
 /// snapshot are excluded by arithmetic, since nearly all rows are.
 const LOOK: &str = concat!(
@@ -34,13 +39,20 @@ WITH last AS MATERIALIZED (
     SELECT engine, seen, pg_snapshot_xmin(seen::pg_snapshot)::text::bigint AS oldest,
         pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS newest
     FROM jobwire_engine.leader WHERE engine = $2 AND node = $3 FOR UPDATE
+), walk AS MATERIALIZED (
+    SELECT pg_relation_size('act_ru_job') / current_setting('block_size')::bigint AS blocks, pg_current_snapshot()::text AS snapshot
 ), remembered AS (
-    UPDATE jobwire_engine.leader l SET seen = pg_current_snapshot()::text FROM last WHERE l.engine = last.engine
+    UPDATE jobwire_engine.leader l SET seen = CASE
+        WHEN NOT $4 THEN walk.snapshot WHEN $8 >= walk.blocks THEN coalesce($9, walk.snapshot) ELSE l.seen END
+    FROM last, walk WHERE l.engine = last.engine
 )
+SELECT walk.blocks, walk.snapshot, EXISTS (SELECT FROM last) AS leads, n.* FROM walk LEFT JOIN (
 SELECT j.id_, j.process_instance_id_, j.handler_type_ FROM last CROSS JOIN LATERAL (
     SELECT j.id_, j.process_instance_id_, j.handler_type_, j.create_time_, j.sequence_counter_, j.duedate_,
         last.newest - ((last.newest - j.xmin::text::bigint) & 4294967295) AS written_by
     FROM act_ru_job j WHERE $4 AND ",
+    in_page!("j", "$6", "$7"),
+    " AND ",
     unlocked!("j"),
     " AND ",
     runnable!("j"),
@@ -51,7 +63,8 @@ SELECT j.id_, j.process_instance_id_, j.handler_type_ FROM last CROSS JOIN LATER
 WHERE last.seen IS NULL OR (j.written_by >= last.oldest AND NOT pg_visible_in_snapshot(j.written_by::text::xid8, last.seen::pg_snapshot))
 ORDER BY ",
     by_age!("j"),
-    " LIMIT $5"
+    " LIMIT $5
+) n ON true"
 );
 
 /// Selects these jobs, as far as they are visible. `$1`: the zone.
@@ -76,18 +89,20 @@ impl Camunda {
         node: NodeId,
         report: bool,
     ) -> Result<Vec<Ready>, StoreError> {
+        let page = self.looks.page();
         let rows = sqlx::query(LOOK)
             .bind(&self.zone)
             .bind(engine)
             .bind(node.uuid())
             .bind(report)
             .bind(MOST)
+            .bind(&page.from)
+            .bind(&page.to)
+            .bind(page.end())
+            .bind(&page.began)
             .fetch_all(pool)
             .await?;
-        let mut ready = Vec::with_capacity(rows.len());
-        for row in &rows {
-            ready.extend(self.decoder.ready_row(row)?);
-        }
+        let mut ready = walk::looked(&self.decoder, &self.looks, &page, report, &rows)?;
         if rows.len() as i64 >= MOST {
             tracing::info!(
                 jobs = MOST,

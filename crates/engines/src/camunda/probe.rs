@@ -50,6 +50,8 @@ pub struct Probed {
     pub version: Option<String>,
     /// Tables and columns that are missing, as `table` or `table.column`.
     pub missing: Vec<String>,
+    /// Where tables of jobs are instead, each with the remedy.
+    pub elsewhere: Vec<String>,
     /// A job id that Jobwire can't name.
     pub unknown_id: Option<String>,
     /// Handler types that are not Camunda's own. Their jobs run with the type `other`.
@@ -73,6 +75,7 @@ impl Probed {
         let mut problems = Vec::new();
         if !self.missing.is_empty() {
             problems.push(probing::without_tables("Camunda 7", &self.missing));
+            problems.extend(self.elsewhere.iter().cloned());
             return problems;
         }
         if !self.version.as_deref().is_some_and(is_known) {
@@ -152,6 +155,7 @@ pub async fn probe(pool: &PgPool, zone: &str) -> Result<Probed, StoreError> {
     };
     probed.missing = probing::missing(pool, &NEEDED).await?;
     if !probed.missing.is_empty() {
+        probed.elsewhere = probing::elsewhere(pool).await?;
         return Ok(probed);
     }
     probed.version = sqlx::query_scalar(VERSION).fetch_optional(pool).await?;

@@ -22,13 +22,20 @@ use super::sql::{due, local_now, runnable};
 use crate::activity::other_transactions;
 use crate::dialect::Freed;
 use crate::owner;
+use crate::walk::{self, in_page};
 
-/// `$1`: the zone, `$2`: maximum number, `$3`: patience. Skips locked rows: a transaction of the
+/// `$1`: the zone, `$2`: maximum number, `$3`: patience, `$4` and `$5`: the page of the table. Skips locked rows: a transaction of the
 /// engine works on them.
 const FREE_EXPIRED: &str = concat!(
     "
 WITH late AS MATERIALIZED (
-    SELECT j.id_, j.lock_owner_ FROM act_ru_job j
+    SELECT j.id_, j.lock_owner_ FROM (
+        SELECT j.id_, j.lock_owner_, j.lock_exp_time_ FROM act_ru_job j WHERE ",
+    in_page!("j", "$4", "$5"),
+    " AND j.lock_exp_time_ < ",
+    local_now!(),
+    " OFFSET 0
+    ) j
     WHERE j.lock_exp_time_ < ",
     local_now!(),
     " - CASE WHEN starts_with(j.lock_owner_, 'jobwire:') THEN interval '0' ELSE interval '1 minute' END
@@ -41,8 +48,10 @@ WITH late AS MATERIALIZED (
             WHERE n.id::text = split_part(j.lock_owner_, ':', 2) AND n.seen_at > clock_timestamp() - interval '90 seconds'))
     ORDER BY j.id_ LIMIT $2
 ), jobs AS MATERIALIZED (
-    SELECT j.id_, j.lock_owner_ FROM act_ru_job j JOIN late ON late.id_ = j.id_ AND late.lock_owner_ IS NOT DISTINCT FROM j.lock_owner_
-    WHERE j.lock_exp_time_ < ",
+    SELECT j.id_, j.lock_owner_ FROM act_ru_job j
+    WHERE j.id_ = ANY (ARRAY(SELECT id_ FROM late))
+      AND EXISTS (SELECT FROM late WHERE late.id_ = j.id_ AND late.lock_owner_ IS NOT DISTINCT FROM j.lock_owner_)
+      AND j.lock_exp_time_ < ",
     local_now!(),
     "
     ORDER BY j.id_ FOR NO KEY UPDATE OF j SKIP LOCKED
@@ -73,12 +82,20 @@ impl Camunda {
         pool: &PgPool,
         at_most: i64,
     ) -> Result<Vec<Freed>, StoreError> {
+        let page = self.rescues.page();
         let rows = sqlx::query(FREE_EXPIRED)
             .bind(&self.zone)
             .bind(at_most)
             .bind(self.patience)
+            .bind(&page.from)
+            .bind(&page.to)
             .fetch_all(pool)
             .await?;
+        let is_full = i64::try_from(rows.len()).is_ok_and(|rows| rows >= at_most);
+        if !is_full {
+            let blocks = walk::blocks(pool, "act_ru_job").await?;
+            self.rescues.read(&page, blocks, None);
+        }
         let mut freed = Vec::new();
         for row in &rows {
             let Some(ready) = self.decoder.ready_row(row)? else {

@@ -9,19 +9,25 @@ pub(super) const SWEEP: Sweep = Sweep {
     backlog: BACKLOG,
 };
 
+/// Reads at most 20,000 rows, in the order of the key: `read_to` is the last one, if there may be more.
 /// A job is ready since it was written or since it is due, whichever is later. Its xmin shows the
 /// former: the transaction that wrote it must have ended before the horizon. A mark is a new version
 /// of the row without a change, so that the row is not suspected again before the next horizon.
 const ORPHANS: &str = concat!(
     "
 WITH lost AS MATERIALIZED (
-    SELECT j.id_, j.process_instance_id_, j.handler_type_ FROM act_ru_job j
-    WHERE ($2::text IS NULL OR j.id_ > $2) AND ",
+    SELECT j.id_, j.process_instance_id_, j.handler_type_ FROM (
+        SELECT j.id_, j.process_instance_id_, j.handler_type_, j.retries_, j.suspension_state_, j.lock_exp_time_, j.duedate_,
+            j.create_time_, j.sequence_counter_, j.xmin::text::bigint AS written_by
+        FROM act_ru_job j
+        WHERE j.id_ > coalesce($2, '') ORDER BY j.id_ LIMIT 20000
+    ) j
+    WHERE ",
     unlocked!("j"),
     " AND ",
     runnable!("j"),
     " AND (j.duedate_ IS NULL OR j.duedate_ AT TIME ZONE $1 <= $4)
-      AND ($3::bigint IS NULL OR ($3 - j.xmin::text::bigint) & 4294967295 BETWEEN 1 AND 2147483648
+      AND ($3::bigint IS NULL OR ($3 - j.written_by) & 4294967295 BETWEEN 1 AND 2147483648
           OR j.create_time_ AT TIME ZONE $1 <= $4 - interval '10 minutes')
       AND j.id_ <> ALL($5)
       AND NOT EXISTS (SELECT FROM act_ru_execution e WHERE e.id_ = j.process_instance_id_ AND e.suspension_state_ = 2)
@@ -44,12 +50,15 @@ WITH lost AS MATERIALIZED (
 ), marked AS (
     UPDATE act_ru_job j SET lock_owner_ = NULL FROM free WHERE j.id_ = free.id_
 )
-SELECT lost.*, NOT $7 OR EXISTS (SELECT FROM free WHERE free.id_ = lost.id_) AS is_free FROM lost ORDER BY id_"
+SELECT p.read_to, lost.*, NOT $7 OR EXISTS (SELECT FROM free WHERE free.id_ = lost.id_) AS is_free
+FROM (SELECT (SELECT id_ FROM act_ru_job WHERE id_ > coalesce($2, '') ORDER BY id_ OFFSET 19999 LIMIT 1) AS read_to) p
+    LEFT JOIN lost ON true
+ORDER BY lost.id_"
 );
 
 const BACKLOG: &str = concat!(
     "
-SELECT (SELECT count(*) FROM act_ru_job j WHERE j.lock_exp_time_ >= ",
+SELECT (SELECT count(*) FROM (SELECT lock_exp_time_ FROM act_ru_job LIMIT 100000) j WHERE j.lock_exp_time_ >= ",
     local_now!(),
     "),
     (SELECT count(*) FROM (SELECT FROM act_ru_job j WHERE ",

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use jobwire_tests::{
     EngineProgram, EngineServer, EngineSettings, Program, Running, Scratch, Signal, eventually,
-    shared,
+    http, shared,
 };
 use sqlx::Row;
 
 use super::flowable::{DONE, repeated, until_ended, until_no_lock_is_left, world};
 use crate::engines::rows::World;
+use crate::grafana::exposition;
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -22,7 +23,7 @@ fn kind(world: &World) -> &'static str {
 }
 
 /// Returns the program with the settings of this engine.
-fn jobwire(home: &Scratch, world: &World, arguments: &[&str]) -> Program {
+pub(super) fn jobwire(home: &Scratch, world: &World, arguments: &[&str]) -> Program {
     let (user, password) = EngineServer::USER;
     let url = match world.engine.program() {
         EngineProgram::Activiti7 => world.engine.endpoint(),
@@ -40,7 +41,7 @@ fn jobwire(home: &Scratch, world: &World, arguments: &[&str]) -> Program {
         .args(arguments)
 }
 
-async fn succeeds(program: Program) -> String {
+pub(super) async fn succeeds(program: Program) -> String {
     let (status, lines) = program.run(SOON).await;
     let said = lines.join("\n");
     assert!(status.success(), "{said}");
@@ -81,13 +82,26 @@ async fn takes_over_and_gives_back(world: World, version: &str) {
         lines.join("\n").contains("jobwire engine init"),
         "{lines:?}"
     );
+    // A job of a case is no job of a process, and Jobwire leaves none alone silently.
+    let case = "INSERT INTO act_ru_job (id_, rev_, type_, retries_, scope_type_) VALUES ($1, 1, 'message', 3, 'cmmn')";
+    let job = "0198c0de-7777-7000-8000-000000000001";
+    rows.change(case, job).await;
+    let (status, lines) = program(&["engine", "init"]).run(SOON).await;
+    let said = lines.join("\n");
+    assert!(
+        !status.success() && said.contains("1 jobs have the scope `cmmn`"),
+        "{said}"
+    );
+    rows.change("DELETE FROM act_ru_job WHERE id_ = $1", job)
+        .await;
     succeeds(program(&["engine", "init"])).await;
     let start = || async {
         let node: Running = program(&["engine", "run"]).start();
-        node.wait_for_line("is ready", SOON).await;
-        node
+        let line = node.wait_for_line("is ready", SOON).await;
+        let (_, address) = line.rsplit_once("http://").expect("the address");
+        (node, address.trim().to_owned())
     };
-    let first = start().await;
+    let (first, _) = start().await;
     let slow = world
         .engine
         .start_instance("slow", &[("millis", "8000")])
@@ -95,13 +109,32 @@ async fn takes_over_and_gives_back(world: World, version: &str) {
     rows.until_started(&slow, 1).await;
     let mut instances = world.engine.start_instances("chain", 20, &[]).await;
     first.signal(Signal::SIGKILL);
-    let second = start().await;
+    // Another dead node held this one.
+    let left = world.engine.start_instance("one", &[]).await;
+    let lock = "UPDATE act_ru_job SET lock_owner_ = 'jobwire:00000000-0000-4000-8000-000000000000:1',
+        lock_exp_time_ = (clock_timestamp() AT TIME ZONE 'UTC') - interval '1 second' WHERE process_instance_id_ = $1";
+    assert_eq!(rows.change(lock, &left).await, 1);
+    instances.push(left);
+    let (second, address) = start().await;
     instances.extend(world.engine.start_instances("one", 20, &[]).await);
     instances.push(slow);
     until_ended(&rows, &instances).await;
     // The engine went on with the executions of the dead node, and no other node repeated one.
     assert_eq!(repeated(&rows).await, []);
     until_no_lock_is_left(&rows).await;
+    let metrics = http::get(&address, "/metrics").await.unwrap().body;
+    exposition::check(&metrics);
+    let engine = "engine=\"flowable\"";
+    for series in [
+        format!("jobwire_engine_outcomes_total{{{engine},outcome=\"done\"}}"),
+        format!("jobwire_engine_execution_seconds_count{{{engine},answer=\"executed\"}}"),
+        format!("jobwire_engine_rescued_total{{{engine},class=\"job-of-jobwire\"}}"),
+        format!("jobwire_engine_executions{{{engine}}} 0"),
+        format!("jobwire_engine_breaker_open{{{engine}}} 0"),
+        format!("jobwire_engine_unanswered_executions{{{engine}}} 0"),
+    ] {
+        assert!(metrics.contains(&series), "{series} in {metrics}");
+    }
     // Back to the engine.
     let (status, lines) = program(&["engine", "release", "--yes"]).run(SOON).await;
     assert!(

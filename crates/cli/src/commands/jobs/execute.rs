@@ -8,26 +8,19 @@ use jobwire_core::{CommitHook, InProcessTransport, JobId, JobState, JobView, Nod
 use serde_json::json;
 use std::sync::Arc;
 
-use super::operate::no_such_job;
-use crate::connect::{Database, Outlet};
+use super::Jobs;
+use super::operate::{no_such_job, outlet};
+use super::place::{Place, written};
 use crate::error::Error;
-use crate::handlers::configured;
 use crate::output;
-use crate::settings::Settings;
 use crate::signals::Signals;
 
-pub(super) async fn execute(
-    settings: &Settings,
-    database: &Database,
-    id: JobId,
-    json: bool,
-) -> Result<(), Error> {
+pub(super) async fn execute(jobs: &Jobs<'_>, id: JobId, json: bool) -> Result<(), Error> {
     let mut signals = Signals::listen()?;
-    let store = database.store();
+    let (store, handlers) = (jobs.store.clone(), jobs.handlers.clone());
     let Some((view, ..)) = store.get(id).await? else {
         return Err(no_such_job(id));
     };
-    let handlers = configured(settings)?;
     if handlers.get(&view.job_type).is_none() {
         return Err(Error::Failed(format!(
             "this program has no handler for the type `{}`, only for {}; execute the job in the program that has one",
@@ -35,6 +28,7 @@ pub(super) async fn execute(
             handlers.types().join(", ")
         )));
     }
+    let name = written(id);
     match view.state {
         JobState::Executable => {}
         // The operator asked to run it before its due date.
@@ -43,37 +37,43 @@ pub(super) async fn execute(
         }
         state => {
             return Err(Error::Failed(format!(
-                "job {id} is in the state {state}; make it executable first: jobwire jobs retry {id}"
+                "job {name} is in the state {state}; make it executable first: {} retry {name}",
+                jobs.place.command()
             )));
         }
     }
-    let outlet = Outlet::open(settings).await?;
+    let outlet = outlet(jobs).await?;
     let hook = outlet.hook().unwrap_or_else(CommitHook::disconnected);
     // The node receives nothing; with a broker, the hook publishes.
     let executed = Node::on(store, Arc::new(InProcessTransport::new()))
         .handlers(handlers)
-        .options(settings.node_options())
+        .options(jobs.options.clone())
         .hook(hook)
         .execute(id, signals.next())
         .await;
     outlet.close(Duration::from_secs(5)).await;
-    report(id, executed?, json)
+    report(jobs.place, id, executed?, json)
 }
 
-fn report(id: JobId, executed: Executed, json: bool) -> Result<(), Error> {
+fn report(place: Place, id: JobId, executed: Executed, json: bool) -> Result<(), Error> {
+    let name = written(id);
     let (outcome, explanation) = match &executed {
-        Executed::Done => ("done", format!("job {id} is done")),
-        Executed::Left(view) => left(id, view),
+        Executed::Done => ("done", format!("job {name} is done")),
+        Executed::Left(view) => left(place, id, view),
         Executed::SiblingFirst(sibling) => (
             "sibling-first",
             format!(
-                "job {id} did not run: {sibling} of the same process instance comes first; execute that one"
+                "job {name} did not run: {} of the same process instance comes first; execute that one",
+                written(*sibling)
             ),
         ),
         Executed::Refused(why) => refused(id, *why),
         _ => (
             "unknown",
-            format!("the outcome of job {id} is unknown; check with `jobwire jobs show {id}`"),
+            format!(
+                "the outcome of job {name} is unknown; check with `{} show {name}`",
+                place.command()
+            ),
         ),
     };
     if json {
@@ -94,8 +94,9 @@ fn report(id: JobId, executed: Executed, json: bool) -> Result<(), Error> {
     }
 }
 
-fn left(id: JobId, view: &JobView) -> (&'static str, String) {
+fn left(place: Place, id: JobId, view: &JobView) -> (&'static str, String) {
     let message = view.exception_message.as_deref().unwrap_or("no failure");
+    let id = written(id);
     match view.state {
         JobState::Timer => (
             "waits",
@@ -108,6 +109,14 @@ fn left(id: JobId, view: &JobView) -> (&'static str, String) {
         JobState::DeadLetter => (
             "dead-letter",
             format!("job {id} failed for good: {message}"),
+        ),
+        // Camunda keeps a failed job where it is.
+        JobState::Executable if place == Place::Engine => (
+            "waits",
+            format!(
+                "job {id} is not done ({message}) and is ready again, with {} attempts left",
+                view.retries
+            ),
         ),
         JobState::Executable => (
             "given-back",
@@ -131,5 +140,6 @@ fn refused(id: JobId, why: Refusal) -> (&'static str, String) {
         Refusal::Unserved => "this program has no handler for its type",
         _ => "it was busy for an instant; try again",
     };
+    let id = written(id);
     (why.as_str(), format!("job {id} did not run: {explanation}"))
 }

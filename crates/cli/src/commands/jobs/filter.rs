@@ -9,7 +9,7 @@ use uuid::Uuid;
 #[derive(Clone, Debug, Default, PartialEq, Args)]
 pub struct FilterArgs {
     /// Only this job
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = super::place::parse)]
     pub id: Option<JobId>,
     /// Only of these states: executable, timer, suspended, dead-letter
     #[arg(long = "state", value_name = "STATE", value_delimiter = ',', value_parser = state)]

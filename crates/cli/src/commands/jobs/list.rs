@@ -2,19 +2,44 @@
 
 use chrono::{DateTime, SubsecRound, Utc};
 use jobwire_core::{JobFilter, JobView, Store, telemetry::plain};
+use serde::Serialize;
 
+use super::place::{Place, written};
 use crate::error::Error;
 use crate::output;
 
 /// Maximum number of characters of a cell; `--json` shows all.
 const SHOWN: usize = 80;
 
-pub(super) async fn list(store: &dyn Store, filter: JobFilter, json: bool) -> Result<(), Error> {
+/// A job as JSON.
+#[derive(Serialize)]
+pub(super) struct Listed {
+    #[serde(flatten)]
+    view: JobView,
+    /// The engine's id, where it is another text than `id`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    engine_id: Option<String>,
+}
+
+impl Listed {
+    pub(super) fn new(view: JobView) -> Self {
+        let engine_id = Some(written(view.id)).filter(|text| *text != view.id.to_string());
+        Self { view, engine_id }
+    }
+}
+
+pub(super) async fn list(
+    store: &dyn Store,
+    place: Place,
+    filter: JobFilter,
+    json: bool,
+) -> Result<(), Error> {
     let jobs = store.find(&filter).await?;
     if json {
+        let jobs: Vec<Listed> = jobs.into_iter().map(Listed::new).collect();
         return output::json(&jobs);
     }
-    let rows: Vec<[String; 8]> = jobs.iter().map(row).collect();
+    let rows: Vec<[String; 8]> = jobs.iter().map(|job| row(job, place)).collect();
     let head = [
         "id",
         "state",
@@ -36,19 +61,27 @@ pub(super) async fn list(store: &dyn Store, filter: JobFilter, json: bool) -> Re
     ))
 }
 
-fn row(job: &JobView) -> [String; 8] {
+fn row(job: &JobView, place: Place) -> [String; 8] {
     let text = |value: &Option<String>| plain::one_line(value.as_deref().unwrap_or("-"), SHOWN);
     [
-        job.id.to_string(),
+        written(job.id),
         job.state.to_string(),
         plain::one_line(&job.job_type, SHOWN),
         text(&job.process_instance),
         job.retries.to_string(),
         job.due_at.map_or("-".to_owned(), date),
-        job.lock_owner
-            .map_or("-".to_owned(), |owner| owner.to_string()),
+        holder(job, place),
         first_line(job.exception_message.as_deref()),
     ]
+}
+
+/// Returns the node that holds the job. A node of an engine has no id of Jobwire.
+fn holder(job: &JobView, place: Place) -> String {
+    match (job.lock_owner, job.lock_expires_at, place) {
+        (Some(owner), ..) => owner.to_string(),
+        (None, Some(_), Place::Engine) => "an engine node".to_owned(),
+        _ => "-".to_owned(),
+    }
 }
 
 pub(super) fn date(moment: DateTime<Utc>) -> String {

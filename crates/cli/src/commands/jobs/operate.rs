@@ -10,7 +10,9 @@ use jobwire_core::telemetry::plain;
 use jobwire_core::{JobId, JobState, Store, StoreError};
 use serde::Serialize;
 
+use super::Jobs;
 use super::filter::FilterArgs;
+use super::place::{self, Place, written};
 use crate::connect::{self, Outlet};
 use crate::error::Error;
 use crate::output;
@@ -20,7 +22,7 @@ use crate::settings::Settings;
 #[derive(Clone, Debug, Args)]
 pub struct Selection {
     /// The jobs
-    #[arg(value_name = "ID", conflicts_with = "all")]
+    #[arg(value_name = "ID", conflicts_with = "all", value_parser = place::parse)]
     pub ids: Vec<JobId>,
     /// All that match the filters
     #[arg(long)]
@@ -118,7 +120,8 @@ impl Selection {
 
 pub(super) fn no_such_job(id: JobId) -> Error {
     Error::Failed(format!(
-        "there is no job {id}: it is done, was deleted, or was never in this database"
+        "there is no job {}: it is done, was deleted, or was never in this database",
+        written(id)
     ))
 }
 
@@ -155,7 +158,8 @@ impl Report {
             }
             for id in &self.running {
                 output::line(format_args!(
-                    "job {id} is running; wait until it ends or its lease expires"
+                    "job {} is running; wait until it ends or its lease expires",
+                    written(*id)
                 ))?;
             }
             for id in &self.asked {
@@ -165,7 +169,7 @@ impl Report {
             }
             for (id, why) in &self.failed {
                 let why = plain::one_line(why, 500);
-                output::line(format_args!("job {id} was not changed: {why}"))?;
+                output::line(format_args!("job {} was not changed: {why}", written(*id)))?;
             }
         }
         if self.not_found.is_empty() && self.running.is_empty() && self.failed.is_empty() {
@@ -177,27 +181,19 @@ impl Report {
 }
 
 pub(super) async fn retry(
-    settings: &Settings,
-    store: &dyn Store,
+    jobs: &Jobs<'_>,
     ids: &[JobId],
     retries: i32,
     json: bool,
 ) -> Result<(), Error> {
-    let batch = async |ids: &[JobId]| store.retry_many(ids, retries).await;
-    let report = each(settings, ids, batch).await?;
-    report.print("made executable", json)
+    let batch = async |ids: &[JobId]| jobs.store.retry_many(ids, retries).await;
+    let report = each(jobs, ids, batch).await?;
+    report.print(jobs.place.retried(), json)
 }
 
-pub(super) async fn delete(
-    settings: &Settings,
-    store: &dyn Store,
-    ids: &[JobId],
-    json: bool,
-) -> Result<(), Error> {
-    let report = each(settings, ids, async |ids: &[JobId]| {
-        store.delete_many(ids).await
-    })
-    .await?;
+pub(super) async fn delete(jobs: &Jobs<'_>, ids: &[JobId], json: bool) -> Result<(), Error> {
+    let batch = async |ids: &[JobId]| jobs.store.delete_many(ids).await;
+    let report = each(jobs, ids, batch).await?;
     report.print("deleted", json)
 }
 
@@ -251,13 +247,22 @@ async fn ask_to_stop(
     Ok(())
 }
 
+/// Returns the outlet of hints. The leader finds a job that its engine has changed, so such a command
+/// needs no broker.
+pub(super) async fn outlet(jobs: &Jobs<'_>) -> Result<Outlet, Error> {
+    match jobs.place {
+        Place::Own => Outlet::open(jobs.settings).await,
+        Place::Engine => Ok(Outlet::none()),
+    }
+}
+
 /// Applies `operate` to all jobs, and publishes the hints of jobs that became ready.
 async fn each(
-    settings: &Settings,
+    jobs: &Jobs<'_>,
     ids: &[JobId],
     operate: impl AsyncFn(&[JobId]) -> Result<OperatedJobs, StoreError>,
 ) -> Result<Report, Error> {
-    let outlet = Outlet::open(settings).await?;
+    let outlet = outlet(jobs).await?;
     let mut report = Report::default();
     let result = batches(&outlet, ids, operate, &mut report).await;
     close(outlet).await;

@@ -1,10 +1,11 @@
 //! `jobs show`.
 
-use jobwire_core::{JobId, JobView, Store, telemetry::plain};
+use jobwire_core::{JobId, Store, telemetry::plain};
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::list::Listed;
 use super::operate::no_such_job;
 use crate::error::Error;
 use crate::output;
@@ -15,7 +16,7 @@ const ALL: usize = usize::MAX;
 #[derive(Serialize)]
 struct Shown {
     #[serde(flatten)]
-    view: JobView,
+    view: Listed,
     revision: i32,
     execution: Option<String>,
     category: Option<String>,
@@ -34,7 +35,7 @@ pub(super) async fn show(store: &dyn Store, id: JobId, json: bool) -> Result<(),
         return Err(no_such_job(id));
     };
     let shown = Shown {
-        view,
+        view: Listed::new(view),
         revision: job.revision,
         execution: job.execution,
         category: job.category,

@@ -1,0 +1,154 @@
+//! What the bridge counts: one handle of the metrics of an engine.
+//!
+//! The table `telemetry::metrics` of the core has the names and their meanings. The label `engine` is
+//! [`EngineOptions::name`](crate::EngineOptions::name).
+
+use std::time::Instant;
+
+use jobwire_core::telemetry::metrics as m;
+use metrics::{SharedString, counter, gauge, histogram};
+
+use crate::dialect::{Ended, Fate};
+use crate::http::Answer;
+
+/// Counts for one engine. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Meter {
+    engine: SharedString,
+}
+
+/// The class of a lock that the leader has cleared.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Rescue {
+    /// Of a job that a node of Jobwire held.
+    JobOfJobwire,
+    /// Of a job that a node of the engine held.
+    JobOfEngine,
+    /// Of a timer that a node of the engine held.
+    TimerOfEngine,
+    /// Of an instance, without a locked job.
+    Instance,
+}
+
+impl Rescue {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::JobOfJobwire => "job-of-jobwire",
+            Self::JobOfEngine => "job-of-engine",
+            Self::TimerOfEngine => "timer-of-engine",
+            Self::Instance => "instance",
+        }
+    }
+}
+
+impl Meter {
+    /// Returns the meter of the engine with this name. Its gauges are zero from now on.
+    pub(crate) fn new(engine: &str) -> Self {
+        let meter = Self {
+            engine: engine.to_owned().into(),
+        };
+        meter.breaker(false);
+        for name in [m::ENGINE_EXECUTIONS, m::ENGINE_UNANSWERED] {
+            gauge!(name, "engine" => meter.engine.clone()).increment(0.0);
+        }
+        meter
+    }
+
+    /// Counts what became of an executed job.
+    pub(crate) fn outcome(&self, fate: Fate) {
+        let engine = self.engine.clone();
+        counter!(m::ENGINE_OUTCOMES, "engine" => engine, "outcome" => fate.as_str()).increment(1);
+    }
+
+    /// Begins an execution, which is under way until [`Execution::answered`] or a drop.
+    pub(crate) fn execution(&self) -> Execution {
+        Execution {
+            sent: Instant::now(),
+            _shown: Shown::new(m::ENGINE_EXECUTIONS, &self.engine),
+            engine: self.engine.clone(),
+        }
+    }
+
+    /// Shows an execution without an answer until the result is dropped.
+    pub(crate) fn unanswered(&self) -> Shown {
+        Shown::new(m::ENGINE_UNANSWERED, &self.engine)
+    }
+
+    /// Counts an execution that the engine ended with an error. `None`: the rows could not be read.
+    pub(crate) fn failed(&self, ended: Option<Ended>) {
+        let class = match ended {
+            Some(Ended::Counted) => "counted",
+            Some(Ended::Conflict) => "conflict",
+            Some(Ended::Suspended) => "suspended",
+            Some(Ended::Gone) => "gone",
+            None => "unseen",
+        };
+        let engine = self.engine.clone();
+        counter!(m::ENGINE_FAILURES, "engine" => engine, "class" => class).increment(1);
+    }
+
+    /// Shows whether the breaker is open.
+    pub(crate) fn breaker(&self, is_open: bool) {
+        let open = gauge!(m::ENGINE_BREAKER, "engine" => self.engine.clone());
+        open.set(if is_open { 1.0 } else { 0.0 });
+    }
+
+    /// Counts locks that the leader has cleared.
+    pub(crate) fn rescued(&self, class: Rescue, locks: u64) {
+        if locks == 0 {
+            return;
+        }
+        let engine = self.engine.clone();
+        counter!(m::ENGINE_RESCUED, "engine" => engine, "class" => class.as_str()).increment(locks);
+    }
+
+    /// Counts statements that the watchdog has cancelled.
+    pub(crate) fn cancelled(&self, statements: u64) {
+        counter!(m::ENGINE_CANCELLED, "engine" => self.engine.clone()).increment(statements);
+    }
+}
+
+/// Counts a row whose id can't be read. `kind` is the kind of engine.
+pub(crate) fn unknown_id(kind: &'static str) {
+    counter!(m::ENGINE_UNKNOWN_IDS, "kind" => kind).increment(1);
+}
+
+/// An execution under way.
+#[derive(Debug)]
+pub(crate) struct Execution {
+    sent: Instant,
+    engine: SharedString,
+    _shown: Shown,
+}
+
+impl Execution {
+    /// Records its answer.
+    pub(crate) fn answered(self, answer: &Answer) {
+        let engine = self.engine.clone();
+        histogram!(m::ENGINE_EXECUTION, "engine" => engine, "answer" => answer.as_str())
+            .record(self.sent.elapsed().as_secs_f64());
+    }
+}
+
+/// One more in a gauge, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    name: &'static str,
+    engine: SharedString,
+}
+
+impl Shown {
+    fn new(name: &'static str, engine: &SharedString) -> Self {
+        gauge!(name, "engine" => engine.clone()).increment(1.0);
+        Self {
+            name,
+            engine: engine.clone(),
+        }
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        gauge!(self.name, "engine" => self.engine.clone()).decrement(1.0);
+    }
+}

@@ -1,0 +1,116 @@
+//! An operator's changes of jobs, which the engine makes over REST.
+
+use chrono::Utc;
+use jobwire_core::store::{Operated, OperatedJobs, Store};
+use jobwire_core::{JobId, JobState, StoreError};
+
+use super::{EngineStore, Result};
+use crate::dialect::Change;
+use crate::http::Answer;
+use crate::id::engine_id;
+use crate::options::Execution;
+
+/// The number of requests in a row that do not reach the engine, after which the rest is not sent:
+/// each would cost a timeout.
+const UNSENT: usize = 3;
+
+/// What the engine made of one change.
+enum Changed {
+    Operated(Operated),
+    Refused(String),
+    /// The request did not reach the engine.
+    Unsent(String),
+}
+
+impl EngineStore {
+    /// Returns the error of a method that stays the engine's affair.
+    pub(super) fn refuse<T>(&self, what: &str, instead: &str) -> Result<T> {
+        Err(StoreError::Config(format!(
+            "{what} of the engine `{}` is the engine's own affair; use {instead}",
+            self.0.options.name
+        )))
+    }
+
+    /// Asks the engine to change a job over REST, by its state.
+    pub(super) async fn operate(
+        &self,
+        id: JobId,
+        change: Change,
+        retries: i32,
+    ) -> Result<Operated> {
+        match self.change(id, change, retries).await? {
+            Changed::Operated(operated) => Ok(operated),
+            Changed::Refused(said) | Changed::Unsent(said) => Err(StoreError::Config(said)),
+        }
+    }
+
+    async fn change(&self, id: JobId, change: Change, retries: i32) -> Result<Changed> {
+        let Some((view, _, _)) = self.get(id).await? else {
+            return Ok(Changed::Operated(Operated::NotFound));
+        };
+        // A node of the engine holds a lock without an owner of ours.
+        let is_locked = view.lock_expires_at.is_some_and(|until| until > Utc::now());
+        if view.lock_owner.is_some() || is_locked {
+            return Ok(Changed::Operated(Operated::Running));
+        }
+        let Some(text) = engine_id(id) else {
+            return Ok(Changed::Operated(Operated::NotFound));
+        };
+        if matches!((change, view.state), (Change::Retry, JobState::Suspended)) {
+            return self.refuse("activating a job", "the activation of its process instance");
+        }
+        if self.0.options.execution == Execution::Endpoint {
+            return self.refuse("changing a job", "its management service");
+        }
+        let Some(call) = self.0.dialect.change(change, view.state, &text, retries) else {
+            // It is ready already.
+            return Ok(Changed::Operated(Operated::Done));
+        };
+        let failed = |said: &str| format!("the engine did not change job {text}: {said}");
+        Ok(match self.0.rest.call(call).await {
+            Answer::Executed => Changed::Operated(Operated::Done),
+            Answer::Missing(_) => Changed::Operated(Operated::NotFound),
+            Answer::Unsent(said) => Changed::Unsent(failed(&said)),
+            Answer::GivenBack | Answer::OtherMethod => Changed::Refused(failed(
+                "its REST interface is another one; check `engine_url`",
+            )),
+            Answer::Refused(said) | Answer::Unusable(said) | Answer::Unanswered(said) => {
+                Changed::Refused(failed(&said))
+            }
+        })
+    }
+
+    pub(super) async fn operate_many(
+        &self,
+        ids: &[JobId],
+        change: Change,
+        retries: i32,
+    ) -> Result<OperatedJobs> {
+        let mut done = OperatedJobs::default();
+        let mut unsent = 0;
+        for (at, id) in ids.iter().enumerate() {
+            let said = match self.change(*id, change, retries).await {
+                Ok(Changed::Operated(operated)) => {
+                    unsent = 0;
+                    done.operated.push((*id, operated));
+                    continue;
+                }
+                Ok(Changed::Unsent(said)) => {
+                    unsent += 1;
+                    said
+                }
+                Ok(Changed::Refused(said)) => said,
+                Err(error) if error.is_transient() => return Err(error),
+                Err(error) => error.to_string(),
+            };
+            done.refused.push((*id, said));
+            if unsent >= UNSENT {
+                let rest = ids.iter().skip(at + 1);
+                let away = "not sent: the engine can't be reached";
+                done.refused.extend(rest.map(|id| (*id, away.to_owned())));
+                break;
+            }
+        }
+        Ok(done)
+    }
+}

@@ -1,0 +1,92 @@
+//! Setting an engine up and giving it back: the probe, the schema `jobwire_engine` and the publication
+//! of the commit tap.
+
+use jobwire_core::StoreError;
+
+use super::{EngineStore, Result};
+use crate::coordination::{nodes, schema};
+use crate::http::Answer;
+use crate::options::Execution;
+use crate::tap;
+
+impl EngineStore {
+    /// Checks that the tables are those of a supported engine. Changes nothing.
+    ///
+    /// # Errors
+    /// [`StoreError::Config`] with what stands in the way, and as the database reports.
+    pub async fn probe(&self) -> Result<()> {
+        self.0.dialect.probe(self.pool()).await
+    }
+
+    /// Creates the schema `jobwire_engine`, in which nodes and the leader stand.
+    ///
+    /// # Errors
+    /// As the database reports.
+    pub async fn init(&self) -> Result<()> {
+        schema::migrate(self.pool()).await
+    }
+
+    /// Hands everything back to the engine: clears all locks of Jobwire and removes its schema.
+    /// Returns the number of jobs that were locked. No node may run meanwhile.
+    ///
+    /// # Errors
+    /// [`StoreError::Config`] if a node lives, and as the database reports.
+    pub async fn release_engine(&self) -> Result<u64> {
+        if schema::exists(self.pool()).await? {
+            let nodes = nodes::read(self.pool(), &self.0.options.name).await?;
+            if let Some(node) = nodes.iter().find(|node| node.lives()) {
+                return Err(StoreError::Config(format!(
+                    "node {} on {} serves the engine; stop it first",
+                    node.membership.id, node.membership.host
+                )));
+            }
+        }
+        let publication = tap::publication(self).await?;
+        let dropped = publication.drop(self.address()).await;
+        dropped.map_err(|error| StoreError::Config(error.to_string()))?;
+        let released = self.0.dialect.release_all(self.pool()).await?;
+        schema::remove(self.pool()).await?;
+        Ok(released)
+    }
+
+    /// Asks the engine whether it answers: over REST for its version, and at the endpoint whether it
+    /// is there.
+    pub(crate) async fn ask_engine(&self) -> Answer {
+        match self.0.options.execution {
+            Execution::Endpoint => match self.0.rest.ask_endpoint().await {
+                Answer::OtherMethod => Answer::Executed,
+                Answer::Executed => Answer::Missing(String::new()),
+                other => other,
+            },
+            _ => self.0.rest.get(&self.0.dialect.about()).await,
+        }
+    }
+
+    /// Returns the address of the database, for the tap.
+    pub(crate) fn address(&self) -> &jobwire_tap::Address {
+        &self.0.lines.address
+    }
+
+    /// Creates the publication of the commit tap, with which new jobs are hinted within
+    /// milliseconds. Needs the right CREATE on the database; the tables must belong to the role.
+    ///
+    /// # Errors
+    /// [`StoreError::Config`] with the statement that a user with the rights can run.
+    pub async fn create_tap(&self) -> Result<()> {
+        let publication = tap::publication(self).await?;
+        publication.create(self.address()).await.map_err(|error| {
+            StoreError::Config(format!(
+                "the publication of the commit tap cannot be created: {error}; let the owner of the tables run: {}",
+                publication.create_statement()
+            ))
+        })
+    }
+
+    /// Returns what a commit tap lacks: what was found, the remedy, and whether it prevents the
+    /// tap.
+    pub(crate) async fn examine_tap(&self) -> Result<Vec<jobwire_tap::Finding>> {
+        let publication = tap::publication(self).await?;
+        let found = jobwire_tap::preflight(self.address(), &publication).await;
+        found.map_err(|error| StoreError::Config(error.to_string()))
+    }
+}

@@ -1,0 +1,62 @@
+//! How a transition of the store is sent: with a deadline, measured, and with the doubt about lost
+//! locks.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use jobwire_core::store::answer::measured;
+use jobwire_core::store::postgres::line::Line;
+
+use super::{EngineStore, Result};
+
+/// Notes a doubt unless the answer came.
+pub(super) struct Asked<'a>(pub(super) &'a AtomicBool, pub(super) bool);
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if self.1 {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
+impl EngineStore {
+    /// Runs one transition with a deadline, measures it, and retries it after a conflict between
+    /// transactions.
+    pub(super) async fn run<T, F, Fut>(
+        &self,
+        statement: &'static str,
+        line: &Line,
+        transition: F,
+    ) -> Result<T>
+    where
+        F: Fn() -> Fut + Send,
+        Fut: Future<Output = Result<T>> + Send,
+    {
+        let deadline = line.within + Duration::from_secs(1);
+        let answer = measured(statement, deadline, move || {
+            line.answer(transition().boxed())
+        })
+        .await;
+        self.0.lines.presence.note(&answer);
+        answer
+    }
+
+    /// Runs a transition whose answer may contain locks.
+    pub(super) async fn run_locking<T, F, Fut>(
+        &self,
+        statement: &'static str,
+        transition: F,
+    ) -> Result<T>
+    where
+        F: Fn() -> Fut + Send,
+        Fut: Future<Output = Result<T>> + Send,
+    {
+        let mut asked = Asked(&self.0.in_doubt, true);
+        let answer = self.run(statement, &self.0.lines.hot, transition).await;
+        asked.1 = answer.as_ref().is_err_and(|error| !error.changed_nothing());
+        answer
+    }
+}

@@ -1,0 +1,175 @@
+//! The turn of the leader: rescue, new jobs, the watchdog and the numbers of jobs.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use jobwire_core::NodeId;
+use jobwire_core::hint::Ready;
+use jobwire_core::job::scope::Needs;
+use jobwire_core::store::{CycleOutcome, CycleReport, LeaderCycle, Rescued};
+use tokio::time::Instant;
+
+use super::{EngineStore, Inner, Result};
+use crate::coordination::leader::{self, Lead};
+use crate::dialect::Backlog;
+use crate::meter::Rescue;
+use crate::sweep;
+
+/// How long after a tap stands the looks go on reporting: what committed before may become visible
+/// a moment later.
+const TAP_SETTLES: Duration = Duration::from_secs(5);
+
+impl EngineStore {
+    /// Records whether a tap stands.
+    pub(crate) fn tap_stands(&self, stands: bool) {
+        let mut tapped = self.0.tapped.lock().unwrap_or_else(PoisonError::into_inner);
+        *tapped = stands.then(Instant::now);
+    }
+
+    /// Returns whether a tap has reported all that became visible lately.
+    fn is_tapped(&self) -> bool {
+        let tapped = self.0.tapped.lock().unwrap_or_else(PoisonError::into_inner);
+        tapped.is_some_and(|since| since.elapsed() > TAP_SETTLES)
+    }
+
+    /// Returns the node of this process that leads now.
+    pub(crate) fn leading(&self) -> Option<NodeId> {
+        let leads = self.0.leads.lock();
+        let leads = *leads.unwrap_or_else(PoisonError::into_inner);
+        leads
+            .filter(|(_, until)| Instant::now() < *until)
+            .map(|(node, _)| node)
+    }
+
+    pub(super) fn set_leading(&self, leads: Option<(NodeId, Instant)>) {
+        let mut known = self.0.leads.lock().unwrap_or_else(PoisonError::into_inner);
+        *known = leads;
+    }
+
+    /// Returns the jobs that became visible since the last look of this process's leader.
+    pub(super) async fn look(&self, node: NodeId, report: bool) -> Result<Vec<Ready>> {
+        let Inner {
+            dialect, options, ..
+        } = &*self.0;
+        self.run("unhinted", &self.0.lines.rest, || {
+            dialect.new_jobs(self.pool(), &options.name, node, report)
+        })
+        .await
+    }
+
+    /// Runs the watchdog, if it is allowed.
+    async fn cancel_hung(&self) {
+        if !self.0.options.watchdog {
+            return;
+        }
+        match self.0.dialect.cancel_hung(self.pool()).await {
+            Ok(0) => {}
+            Ok(statements) => {
+                self.0.meter.cancelled(statements);
+                tracing::warn!(
+                    statements,
+                    "cancelled statements of the engine that waited for its own idle transactions; set `lock_timeout` \
+                     for the engine's connections"
+                );
+            }
+            Err(error) => {
+                tracing::debug!(%error, "could not look for hung statements of the engine");
+            }
+        }
+    }
+
+    /// Returns the numbers of jobs.
+    pub(super) async fn backlog(&self) -> Result<Backlog> {
+        let line = &self.0.lines.rest;
+        self.run("backlog", line, || {
+            sweep::backlog(self.dialect(), &line.pool)
+        })
+        .await
+    }
+
+    /// Takes the turn, if this node leads.
+    pub(super) async fn take_turn(&self, turn: &LeaderCycle) -> Result<CycleOutcome> {
+        let Inner {
+            dialect,
+            lines,
+            options,
+            meter,
+            ..
+        } = &*self.0;
+        let (line, pool) = (&lines.rest, &lines.rest.pool);
+        let sent = Instant::now();
+        let lead = self
+            .run("take_turn", line, || {
+                leader::take(pool, &options.name, turn)
+            })
+            .await?;
+        let (term, now, horizon, may_rescue) = match lead {
+            Lead::Ours {
+                term,
+                now,
+                horizon,
+                may_rescue,
+            } => (term, now, horizon, may_rescue),
+            Lead::Theirs {
+                leader,
+                transport,
+                remaining,
+            } => {
+                // The row names this node while one of its own statements has locked it.
+                if leader != turn.node {
+                    self.set_leading(None);
+                }
+                return Ok(CycleOutcome::Follows {
+                    leader,
+                    transport,
+                    remaining,
+                });
+            }
+        };
+        self.set_leading(Some((turn.node, sent + turn.lease)));
+        let mut report = CycleReport {
+            term,
+            now,
+            horizon,
+            ..CycleReport::default()
+        };
+        if may_rescue && turn.reset_at_most > 0 {
+            let freed = self.run("rescue", line, || {
+                dialect.free_expired(pool, turn.reset_at_most)
+            });
+            let freed = freed.await?;
+            let (ours, engines): (Vec<_>, Vec<_>) =
+                freed.iter().partition(|freed| freed.owner.is_some());
+            meter.rescued(Rescue::JobOfJobwire, ours.len() as u64);
+            meter.rescued(Rescue::JobOfEngine, engines.len() as u64);
+            report.has_more = i64::try_from(freed.len()).is_ok_and(|n| n >= turn.reset_at_most);
+            report
+                .rescued
+                .extend(freed.into_iter().map(|freed| Rescued {
+                    needs: Needs::of(freed.job_type),
+                    ready: freed.ready,
+                    strikes: 0,
+                    owner: freed.owner,
+                }));
+            let timers = self.run("free_timers", line, || dialect.free_timers(pool));
+            meter.rescued(Rescue::TimerOfEngine, timers.await?);
+            let left = self.run("free_instances", line, || dialect.free_instances(pool));
+            let left = left.await?;
+            meter.rescued(Rescue::Instance, left.len() as u64);
+            report.unhinted.extend(left);
+        }
+        if turn.hint_at_most > 0 {
+            let new = self.look(turn.node, !self.is_tapped()).await?;
+            report.unhinted.extend(new);
+            self.cancel_hung().await;
+        }
+        let backlog = self.backlog().await?;
+        report.next_due = backlog.next_due;
+        report.leased = backlog.leased;
+        report.executable = backlog.executable;
+        report.timers = backlog.timers;
+        report.dead_letters = backlog.dead_letters;
+        report.oldest_ready_at = backlog.oldest;
+        Ok(CycleOutcome::Leads(Box::new(report)))
+    }
+}

@@ -1,0 +1,58 @@
+//! The dry run of a sweep: how many jobs the leader would rescue or hint, by class.
+
+use std::time::Duration;
+
+use jobwire_core::StoreError;
+use jobwire_core::job::query::Sweepable;
+use sqlx::{PgPool, Row};
+
+use crate::dialect::Dialect;
+
+/// Whether a tap reports new jobs of this database. Then the leader's looks report none.
+macro_rules! is_tapped {
+    () => {
+        "EXISTS (SELECT FROM pg_replication_slots r
+            WHERE r.active AND r.database = current_database() AND starts_with(r.slot_name, 'jobwire_engine'))"
+    };
+}
+pub(crate) use is_tapped;
+
+/// The statement of a dialect.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Statement {
+    /// Counts the jobs, in the order of the fields of [`Sweepable`]. `$1`: the zone, `$2`: the
+    /// patience, `$3`: the engine.
+    pub(crate) sql: &'static str,
+    /// How long an expired lock stays at most while a transaction may be its execution.
+    pub(crate) patience: Duration,
+}
+
+/// Counts the jobs with the statement of a dialect. Reads every executable job.
+pub(crate) async fn count(
+    dialect: &dyn Dialect,
+    pool: &PgPool,
+    engine: &str,
+) -> Result<Sweepable, StoreError> {
+    let Some(statement) = dialect.sweepable() else {
+        return Err(StoreError::Config(format!(
+            "the bridge to `{engine}` does not support a dry run of the sweeper"
+        )));
+    };
+    let row = sqlx::query(statement.sql)
+        .bind(dialect.zone())
+        .bind(statement.patience)
+        .bind(engine)
+        .fetch_one(pool)
+        .await?;
+    Ok(Sweepable {
+        now: row.try_get(0)?,
+        expired: row.try_get(1)?,
+        unhinted: row.try_get(2)?,
+        left_over_instances: row.try_get(3)?,
+        ready: row.try_get(4)?,
+        instance_held: row.try_get(5)?,
+        suspended: row.try_get(6)?,
+        unserved: row.try_get(7)?,
+        running: row.try_get(8)?,
+    })
+}

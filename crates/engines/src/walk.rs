@@ -1,0 +1,187 @@
+//! Reading a large table in pages.
+//!
+//! No index of an engine names a lock or a transaction, and Jobwire creates none on an engine's
+//! tables. So rescue and looks read rows in the order of the table's blocks, one page in each leader
+//! cycle, and begin again behind the last one. A table of at most one page is read as a whole each
+//! time. On servers before PostgreSQL 14 the server reads the whole table for each page.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use jobwire_core::StoreError;
+use jobwire_core::hint::Ready;
+use sqlx::postgres::PgRow;
+use sqlx::{PgPool, Row};
+
+use crate::decode::Decoder;
+
+/// The number of blocks of 8 KiB in one page: 64 MiB, some 200,000 jobs.
+const PAGE: i64 = 8_192;
+
+/// The condition of a page. `$from` and `$to` are parameters with [`Page::from`] and [`Page::to`].
+macro_rules! in_page {
+    ($j:literal, $from:literal, $to:literal) => {
+        concat!(
+            $j,
+            ".ctid >= ",
+            $from,
+            "::text::tid AND ",
+            $j,
+            ".ctid < ",
+            $to,
+            "::text::tid"
+        )
+    };
+}
+pub(crate) use in_page;
+
+/// How far a walk through a table has come.
+#[derive(Debug, Default)]
+pub(crate) struct Walk(Mutex<Position>);
+
+#[derive(Clone, Debug, Default)]
+struct Position {
+    block: i64,
+    /// The snapshot with which the walk began.
+    began: Option<String>,
+}
+
+/// A page of a walk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Page {
+    block: i64,
+    /// The first row's place.
+    pub(crate) from: String,
+    /// The place behind the last row.
+    pub(crate) to: String,
+    /// The snapshot with which the walk began; `None` for the first page.
+    pub(crate) began: Option<String>,
+}
+
+impl Page {
+    fn at(position: &Position) -> Self {
+        Self {
+            block: position.block,
+            from: format!("({},0)", position.block),
+            to: format!("({},0)", position.block + PAGE),
+            began: position.began.clone(),
+        }
+    }
+
+    /// Returns the block behind the last one.
+    pub(crate) fn end(&self) -> i64 {
+        self.block + PAGE
+    }
+}
+
+impl Walk {
+    /// A poisoned lock means that a thread panicked between whole operations; the position is still
+    /// right.
+    fn position(&self) -> MutexGuard<'_, Position> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the page to read.
+    pub(crate) fn page(&self) -> Page {
+        Page::at(&self.position())
+    }
+
+    /// Records that a page was read, of a table with so many blocks. `snapshot` is that of the
+    /// reading statement.
+    pub(crate) fn read(&self, page: &Page, blocks: i64, snapshot: Option<String>) {
+        let mut position = self.position();
+        if position.block != page.block {
+            // Another reader was quicker.
+            return;
+        }
+        if page.end() >= blocks {
+            *position = Position::default();
+            return;
+        }
+        position.block = page.end();
+        position.began = page.began.clone().or(snapshot);
+    }
+
+    /// Begins anew.
+    pub(crate) fn restart(&self) {
+        *self.position() = Position::default();
+    }
+}
+
+/// Returns the number of blocks of a table of the engine.
+pub(crate) async fn blocks(pool: &PgPool, table: &str) -> Result<i64, StoreError> {
+    let blocks =
+        "SELECT pg_relation_size($1::text::regclass) / current_setting('block_size')::bigint";
+    Ok(sqlx::query_scalar(blocks)
+        .bind(table)
+        .fetch_one(pool)
+        .await?)
+}
+
+/// Returns the new jobs that a look has found, and records how far it came. Its rows have the columns
+/// of the walk: `blocks`, `snapshot` and `leads`, which is false if this node does not lead. A row
+/// without an id is no job.
+pub(crate) fn looked(
+    decoder: &Decoder,
+    walk: &Walk,
+    page: &Page,
+    report: bool,
+    rows: &[PgRow],
+) -> Result<Vec<Ready>, StoreError> {
+    let Some(first) = rows.first() else {
+        return Ok(Vec::new());
+    };
+    if report && first.try_get::<bool, _>("leads")? {
+        walk.read(page, first.try_get("blocks")?, first.try_get("snapshot")?);
+    } else {
+        walk.restart();
+    }
+    let mut ready = Vec::with_capacity(rows.len());
+    for row in rows {
+        if row.try_get::<Option<String>, _>("id_")?.is_some() {
+            ready.extend(decoder.ready_row(row)?);
+        }
+    }
+    Ok(ready)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_reads_every_block_once_and_begins_anew_with_its_first_snapshot_forgotten() {
+        let walk = Walk::default();
+        let blocks = 2 * PAGE + 1;
+        let mut seen = Vec::new();
+        for snapshot in ["1:1:", "2:2:", "3:3:"] {
+            let page = walk.page();
+            seen.push((page.from.clone(), page.began.clone()));
+            walk.read(&page, blocks, Some(snapshot.to_owned()));
+        }
+        let first = Some("1:1:".to_owned());
+        assert_eq!(
+            seen,
+            [
+                ("(0,0)".to_owned(), None),
+                (format!("({PAGE},0)"), first.clone()),
+                (format!("({},0)", 2 * PAGE), first),
+            ]
+        );
+        assert_eq!(walk.page(), Page::at(&Position::default()));
+    }
+
+    #[test]
+    fn a_small_table_is_one_page_and_a_late_reader_moves_nothing() {
+        let walk = Walk::default();
+        let page = walk.page();
+        walk.read(&page, PAGE, None);
+        assert_eq!(walk.page(), page);
+        walk.read(&page, PAGE + 1, None);
+        let second = walk.page();
+        assert_ne!(second, page);
+        walk.read(&page, PAGE + 1, None);
+        assert_eq!(walk.page(), second);
+        walk.restart();
+        assert_eq!(walk.page(), page);
+    }
+}
