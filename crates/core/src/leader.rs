@@ -64,7 +64,7 @@ const BETWEEN_BEATS: Duration = Duration::from_millis(100);
 struct Leader {
     node: Arc<NodeContext>,
     sweeper: Sweeper,
-    unreceived: UnservedLanes,
+    unserved_lanes: UnservedLanes,
     unserved: UnservedTypes,
     term: Option<i64>,
     /// The latest end of the leader's lease.
@@ -94,7 +94,7 @@ pub(crate) async fn lead(node: Arc<NodeContext>) {
     let mut leader = Leader {
         node,
         sweeper: Sweeper::default(),
-        unreceived: UnservedLanes::default(),
+        unserved_lanes: UnservedLanes::default(),
         unserved: UnservedTypes::default(),
         term: None,
         leads_until: Instant::now(),
@@ -199,7 +199,7 @@ impl Leader {
             tracing::info!(node = %self.node.id, "this node no longer leads");
             self.node.gauges.of_node(m::LEADER).set(0.0);
             self.node.leadership.leads.send_replace(false);
-            self.unreceived.end(&self.node);
+            self.unserved_lanes.end(&self.node);
             self.unserved.end(&self.node);
             self.sweeper.forget();
         }

@@ -480,13 +480,13 @@ impl Node {
 /// until the end.
 fn keep(context: &Arc<NodeContext>, queue: mpsc::Receiver<Finished>) -> Supervisor {
     let mut keepers = Supervisor::default();
-    let gathering = Arc::new(tokio::sync::Mutex::new(Batcher::new(
+    let batcher = Arc::new(tokio::sync::Mutex::new(Batcher::new(
         queue,
         context.options.concurrency,
     )));
     let node = context.clone();
     keepers.spawn("completion", context.signals.ended.clone(), move || {
-        completer::commit_all(node.clone(), gathering.clone())
+        completer::commit_all(node.clone(), batcher.clone())
     });
     let node = context.clone();
     keepers.spawn("renewal", context.signals.ended.clone(), move || {

@@ -133,6 +133,7 @@
 //! | `postgres` | `PgStore` |
 //! | `sqlite` | `SqliteStore` |
 //! | `amqp` | `amqp`: hints over RabbitMQ |
+//! | `engines` | `engines`: the jobs of a Flowable, Activiti or Camunda 7 that already runs, and `postgres` |
 //! | `kafka` | `kafka`: hints over Kafka. Compiles librdkafka from its C sources |
 //! | `testing` | `testing`, and `sqlite` |
 //!
@@ -169,6 +170,9 @@ pub use jobwire_core::sqlx;
 /// Hints over RabbitMQ.
 #[cfg(feature = "amqp")]
 pub use jobwire_amqp as amqp;
+/// The jobs of process engines that already run.
+#[cfg(feature = "engines")]
+pub use jobwire_engines as engines;
 /// Hints over Kafka.
 #[cfg(feature = "kafka")]
 pub use jobwire_kafka as kafka;

@@ -130,7 +130,7 @@ impl Leader {
             node.gauges.of_node(m::LEADER).set(1.0);
             node.leadership.leads.send_replace(true);
             self.announce();
-            self.unreceived.begin(&node);
+            self.unserved_lanes.begin(&node);
             self.unserved.begin(&node);
             self.free_instances().await;
         }
@@ -180,10 +180,10 @@ impl Leader {
                 .await;
         }
         if waits {
-            self.unreceived.look(&node).await;
+            self.unserved_lanes.look(&node).await;
             self.unserved.look(&node).await;
         } else {
-            self.unreceived.end(&node);
+            self.unserved_lanes.end(&node);
             self.unserved.end(&node);
         }
     }

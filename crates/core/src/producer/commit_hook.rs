@@ -155,7 +155,7 @@ impl CommitHook {
     #[must_use]
     pub fn start(publisher: Arc<dyn Publisher>, options: HookOptions) -> Self {
         let (entries, waiting) = mpsc::channel(8_192);
-        let (publications, departed) = mpsc::channel(1_024);
+        let (publications, begun) = mpsc::channel(1_024);
         let inner = Arc::new(Inner {
             entries,
             publications,
@@ -173,11 +173,7 @@ impl CommitHook {
             given_up: Mutex::default(),
             offered: watch::Sender::new(0),
         });
-        tokio::spawn(publishing::keep_publishing(
-            inner.clone(),
-            waiting,
-            departed,
-        ));
+        tokio::spawn(publishing::keep_publishing(inner.clone(), waiting, begun));
         Self(Some(inner))
     }
 

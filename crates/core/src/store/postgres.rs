@@ -20,6 +20,9 @@ mod begin;
 mod claim;
 mod complete;
 mod connect;
+mod connection_cache;
+#[doc(hidden)]
+pub mod connection_pool;
 mod database;
 mod decode;
 pub mod examine;
@@ -27,13 +30,10 @@ mod exclusive;
 mod fail;
 mod fences;
 mod find;
-mod hot;
 mod insert;
 mod lanes;
 mod lately;
 mod leader_cycle;
-#[doc(hidden)]
-pub mod line;
 mod lock;
 mod membership;
 mod migrations;
@@ -55,10 +55,10 @@ use std::time::Duration;
 use sqlx::postgres::PgPool;
 use tokio::sync::Semaphore;
 
+use self::connection_cache::ConnectionCache;
+use self::connection_pool::ConnectionPool;
 use self::fences::Fences;
-use self::hot::HotLine;
 use self::lately::Lately;
-use self::line::Line;
 pub use self::migrations::migrator;
 pub use self::options::PgOptions;
 use self::session::Isolation;
@@ -74,22 +74,22 @@ pub use tap::publication as tap_publication;
 #[derive(Clone)]
 pub struct PgStore {
     /// For renewals, which never queue behind jobs.
-    renewals: Line,
+    renewals: ConnectionPool,
     /// For locks and plain completions: few statements, whose plans are kept.
-    hot: HotLine,
+    cache: ConnectionCache,
     /// For all other statements.
-    line: Line,
+    pool: ConnectionPool,
     /// When a free job was last seen while any suspension existed.
     suspended: Lately,
     /// When a lock statement last timed out on the row of an instance.
     rows_stay_locked: Lately,
-    /// Permits to hold rows on a connection of `hot`. One connection has none: it stays free for
+    /// Permits to hold rows on a connection of `cache`. One connection has none: it stays free for
     /// locks and completions.
     row_turns: Option<Arc<Semaphore>>,
-    /// Permits for transactions of applications and handlers on `line`. One connection has none: it
+    /// Permits for transactions of applications and handlers on `pool`. One connection has none: it
     /// stays free for the node.
     turns: Arc<Semaphore>,
-    /// The maximum idle time of a transaction on `hot`.
+    /// The maximum idle time of a transaction on a connection of `cache`.
     silence: Duration,
     fences: Arc<Fences>,
     /// The default isolation of creators' transactions, as the newest connection reported it.
@@ -113,15 +113,15 @@ impl PgStore {
     /// such limit and has the default isolation of the database.
     #[must_use]
     pub fn pool(&self) -> &PgPool {
-        &self.line.pool
+        &self.pool.inner
     }
 
     /// Returns the number of open connections, and how many of them are idle.
     #[must_use]
     pub fn connections(&self) -> (u32, usize) {
-        let lines = [&self.renewals, self.hot.line(), &self.line];
-        let open = lines.iter().map(|line| line.pool.size()).sum();
-        let idle = [&self.renewals, &self.line].map(|line| line.pool.num_idle());
-        (open, idle.iter().sum::<usize>() + self.hot.idle())
+        let lines = [&self.renewals, self.cache.pool(), &self.pool];
+        let open = lines.iter().map(|pool| pool.inner.size()).sum();
+        let idle = [&self.renewals, &self.pool].map(|pool| pool.inner.num_idle());
+        (open, idle.iter().sum::<usize>() + self.cache.idle())
     }
 }

@@ -102,25 +102,25 @@ impl Batcher {
 }
 
 /// Commits outcomes until the node has ended.
-pub(crate) async fn commit_all(node: Arc<NodeContext>, gathering: Arc<Mutex<Batcher>>) {
-    let mut gathering = gathering.lock().await;
-    let gathering = &mut *gathering;
+pub(crate) async fn commit_all(node: Arc<NodeContext>, batcher: Arc<Mutex<Batcher>>) {
+    let mut batcher = batcher.lock().await;
+    let batcher = &mut *batcher;
     // Further outcomes may be refused until this function returns.
     let _refuses = node.refused.tasks.token();
     let mut ending = false;
     loop {
-        gathering.commit_some(&node, ending);
-        let (idle, not_before) = (gathering.commits.is_empty(), gathering.not_before);
-        if ending && idle && gathering.gathered.is_empty() && gathering.queue.is_empty() {
+        batcher.commit_some(&node, ending);
+        let (idle, not_before) = (batcher.commits.is_empty(), batcher.not_before);
+        if ending && idle && batcher.gathered.is_empty() && batcher.queue.is_empty() {
             return;
         }
-        let room = gathering.batch.saturating_sub(gathering.gathered.len());
-        let waits = idle && !gathering.gathered.is_empty();
+        let room = batcher.batch.saturating_sub(batcher.gathered.len());
+        let waits = idle && !batcher.gathered.is_empty();
         tokio::select! {
             // Outcomes that have arrived are committed even if the node ends at the same moment.
             biased;
-            count = gathering.queue.recv_many(&mut gathering.gathered, room), if room > 0 => if count == 0 { return },
-            Some(()) = gathering.commits.next(), if !idle => {}
+            count = batcher.queue.recv_many(&mut batcher.gathered, room), if room > 0 => if count == 0 { return },
+            Some(()) = batcher.commits.next(), if !idle => {}
             () = tokio::time::sleep_until(not_before), if waits => {}
             () = node.signals.ended.cancelled(), if !ending => ending = true,
         }
@@ -135,7 +135,7 @@ async fn commit_or_leave(node: Arc<NodeContext>, finished: Vec<Finished>) {
         // Siblings that the batch locked may run already.
         node.leases.lose(held.iter());
         for held in &held {
-            node.let_go(held, End::Unsure);
+            node.ended(held, End::Unsure);
             node.is_in_doubt(held);
         }
     }
@@ -167,14 +167,14 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
             Ending::Release => batch.released.push(job.held),
             Ending::Committed(outcome) => {
                 attempt.count(&node.cached_metrics, AttemptFate::Committed);
-                node.let_go(&job.held, end_of(&job.held, &next_instances(&outcome)));
+                node.ended(&job.held, end_of(&job.held, &next_instances(&outcome)));
                 let slots = job.slot.into_iter().collect();
                 executor::follow_up(node, *outcome, Instant::now(), slots).await;
                 continue;
             }
             Ending::Left => {
                 attempt.count(&node.cached_metrics, AttemptFate::Unknown);
-                node.let_go(&job.held, End::Unsure);
+                node.ended(&job.held, End::Unsure);
                 node.is_in_doubt(&job.held);
                 continue;
             }
@@ -182,7 +182,7 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
                 tracing::warn!(job = %job.held.id, fence = %job.held.fence, "the lock was lost while the job ran; its outcome was discarded");
                 counter!(m::FENCED, "operation" => "run").increment(1);
                 attempt.count(&node.cached_metrics, AttemptFate::Lost);
-                node.let_go(&job.held, End::Unsure);
+                node.ended(&job.held, End::Unsure);
                 node.may_have_lost(job.held);
                 continue;
             }
@@ -305,7 +305,7 @@ where
                 tracing::warn!(operation, jobs = held.len(), %error, alive, "could not commit outcomes; retrying");
                 if node.signals.ended.is_cancelled() && !alive {
                     for held in held {
-                        node.let_go(held, End::Unsure);
+                        node.ended(held, End::Unsure);
                     }
                     return Committed::default();
                 }

@@ -10,11 +10,11 @@
 //! * **Lanes**: Received hints wait in [`pending`], in one queue for each lane. [`schedule`] picks
 //!   the lane that gets the next free slot. Receiving continues while hints wait for a slot or for
 //!   the database, so a later hint in a preferred lane can overtake.
-//! * **Saturation**: When no slot was free for [`LET_GO`], the consumer requeues its undecided
+//! * **Saturation**: When no slot was free for [`RETURN_AFTER`], the consumer requeues its undecided
 //!   hints and receives nothing until a slot is free. So no hint waits unsettled behind a long job
 //!   (protocol rule 18). A lane that got no slot for this time while other lanes did requeues its
 //!   own hints; an idle node may get them.
-//! * **Failed renewals**: A node that cannot renew its leases locks nothing. After [`LET_GO`] it
+//! * **Failed renewals**: A node that cannot renew its leases locks nothing. After [`RETURN_AFTER`] it
 //!   requeues its hints.
 //! * **Inline start**: A job that was locked alone starts at once
 //!   ([`inline_start`](crate::worker::inline_start)).
@@ -66,7 +66,7 @@ use receiving::Unsettled;
 use schedule::Schedule;
 
 /// The time without a free slot after which hints are requeued.
-const LET_GO: Duration = Duration::from_secs(3);
+const RETURN_AFTER: Duration = Duration::from_secs(3);
 /// The number of pending hints at which receiving stops. The prefetch bounds messages, but not the
 /// number of hints that foreign publishers pack into one.
 const MOST_PENDING: usize = 65_536;
@@ -153,7 +153,7 @@ pub(crate) async fn consume(node: Arc<NodeContext>, own_hints: OwnHints) {
     };
     consumer.run(&mut own_hints).await;
     let node = consumer.node.clone();
-    consumer.let_go().await;
+    consumer.return_hints().await;
     consumer.leave_addressed();
     pass_on(&node, &mut own_hints).await;
 }
@@ -252,7 +252,7 @@ impl Consumer {
         self.pending.len() + self.pending.rescued().min(self.rescue_room())
     }
 
-    /// Waits until a slot is free and returns true. After [`LET_GO`] requeues the hints, waits on
+    /// Waits until a slot is free and returns true. After [`RETURN_AFTER`] requeues the hints, waits on
     /// without them and returns false.
     async fn wait_for_slot(&mut self, own_hints: &mut mpsc::Receiver<OwnHint>) -> bool {
         let node = self.node.clone();
@@ -261,7 +261,7 @@ impl Consumer {
             return true;
         }
         let draining = node.signals.draining.clone();
-        let patience = tokio::time::sleep(LET_GO);
+        let patience = tokio::time::sleep(RETURN_AFTER);
         let slot = slots.take();
         tokio::pin!(patience, slot);
         loop {
@@ -279,7 +279,7 @@ impl Consumer {
         }
         tracing::info!(
             undecided = self.pending.len(),
-            "no slot was free for {LET_GO:?}; requeued undecided hints, receiving resumes when a slot is free"
+            "no slot was free for {RETURN_AFTER:?}; requeued undecided hints, receiving resumes when a slot is free"
         );
         let until = async {
             tokio::select! {
@@ -292,18 +292,18 @@ impl Consumer {
         false
     }
 
-    /// Waits until leases can be renewed again. After [`LET_GO`] requeues the hints, so that other
+    /// Waits until leases can be renewed again. After [`RETURN_AFTER`] requeues the hints, so that other
     /// nodes get them.
     async fn wait_for_renewals(&mut self, own_hints: &mut mpsc::Receiver<OwnHint>) {
         let node = self.node.clone();
         let renewals =
             || async { while !node.leases.healthy() && !idle(&node, FIRST_PAUSE).await {} };
-        if tokio::time::timeout(LET_GO, renewals()).await.is_ok() {
+        if tokio::time::timeout(RETURN_AFTER, renewals()).await.is_ok() {
             return;
         }
         tracing::info!(
             undecided = self.pending.len(),
-            "leases could not be renewed for {LET_GO:?}; requeued undecided hints, receiving resumes when renewals succeed"
+            "leases could not be renewed for {RETURN_AFTER:?}; requeued undecided hints, receiving resumes when renewals succeed"
         );
         self.step_aside(renewals(), own_hints).await;
     }
@@ -319,7 +319,7 @@ impl Consumer {
         // for them.
         self.receive_at_once();
         self.receiver.pause().await;
-        self.let_go().await;
+        self.return_hints().await;
         tokio::pin!(until);
         let questions = self.node.inbox.questions.clone();
         loop {

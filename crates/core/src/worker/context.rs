@@ -109,7 +109,7 @@ impl NodeContext {
 
     /// Records that a job is held no more. Hints of its instance that were refused meanwhile are
     /// tried again: on this node, if there is room and the node takes work.
-    pub(crate) fn let_go(&self, held: &LockToken, end: End) {
+    pub(crate) fn ended(&self, held: &LockToken, end: End) {
         self.leases.forget(held);
         for owed in self.instances.end(held, end) {
             self.look_again(held, owed);

@@ -211,7 +211,7 @@ impl LeaseBook {
     }
 
     /// Removes the first `count` lost locks, whose strikes have been taken back.
-    pub(crate) fn absolved(&self, count: usize) {
+    pub(crate) fn strikes_cleared(&self, count: usize) {
         let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         let count = count.min(lost.len());
         lost.drain(..count);

@@ -103,7 +103,7 @@ async fn reconcile(node: Arc<NodeContext>, look: bool) {
     let lost = book.lost();
     if !lost.is_empty() {
         match node.store.clear_strike(&lost).await {
-            Ok(true) => book.absolved(lost.len()),
+            Ok(true) => book.strikes_cleared(lost.len()),
             Ok(false) => {}
             Err(error) => {
                 tracing::debug!(jobs = lost.len(), %error, "could not take strikes back yet");

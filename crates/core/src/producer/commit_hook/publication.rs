@@ -52,19 +52,19 @@ pub(super) fn start_publication(inner: &Arc<Inner>, entry: Entry) -> Publication
 /// the message. The task does the rest. The waker of this poll does nothing, so the task polls
 /// again as soon as it has the publication.
 pub(super) fn begin(inner: &Arc<Inner>, entry: Entry, place: Permit<'_, Publication>) {
-    let mut departure = start_publication(inner, entry);
+    let mut publication = start_publication(inner, entry);
     let _runtime = inner.runtime.enter();
-    let turn = departure
+    let turn = publication
         .as_mut()
         .poll(&mut Context::from_waker(Waker::noop()));
     match turn {
-        Poll::Pending => place.send(departure),
+        Poll::Pending => place.send(publication),
         // The task pauses before it retries.
         Poll::Ready((entry, Err(error))) if may_go_again(inner, &error) => {
             place.send(Box::pin(ready((entry, Err(error)))));
         }
-        Poll::Ready(departed) => {
-            account(inner, departed);
+        Poll::Ready(ended) => {
+            account(inner, ended);
             inner.show_buffered();
         }
     }

@@ -21,7 +21,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// The state of the task. It outlives a panic, so a panic loses no hints.
 struct Work {
     queue: mpsc::Receiver<Entry>,
-    departed: mpsc::Receiver<Publication>,
+    begun: mpsc::Receiver<Publication>,
     waiting: Vec<Entry>,
     under_way: FuturesUnordered<Publication>,
 }
@@ -30,11 +30,11 @@ struct Work {
 pub(super) async fn keep_publishing(
     inner: Arc<Inner>,
     queue: mpsc::Receiver<Entry>,
-    departed: mpsc::Receiver<Publication>,
+    begun: mpsc::Receiver<Publication>,
 ) {
     let mut work = Work {
         queue,
-        departed,
+        begun,
         waiting: Vec::new(),
         under_way: FuturesUnordered::new(),
     };
@@ -56,7 +56,7 @@ impl Work {
         self.under_way.is_empty()
             && self.waiting.is_empty()
             && self.queue.is_empty()
-            && self.departed.is_empty()
+            && self.begun.is_empty()
     }
 
     async fn publish_all(&mut self, inner: &Arc<Inner>) {
@@ -68,7 +68,7 @@ impl Work {
             let paused = not_before.is_some();
             let room = in_flight.saturating_sub(self.under_way.len());
             if room > 0 && !paused {
-                self.depart_some(inner, room);
+                self.publish_some(inner, room);
             }
             if self.is_empty() && inner.stop.is_cancelled() {
                 self.close().await;
@@ -78,13 +78,13 @@ impl Work {
             }
             tokio::select! {
                 biased;
-                Some(departed) = self.under_way.next(), if !self.under_way.is_empty() => {
-                    if let Some(entry) = account(inner, departed) {
+                Some(ended) = self.under_way.next(), if !self.under_way.is_empty() => {
+                    if let Some(entry) = account(inner, ended) {
                         self.waiting.push(entry);
                         not_before = Some(Instant::now() + PAUSE);
                     }
                 }
-                Some(departure) = self.departed.recv() => self.under_way.push(departure),
+                Some(publication) = self.begun.recv() => self.under_way.push(publication),
                 () = async { tokio::time::sleep_until(not_before.unwrap_or_else(Instant::now)).await }, if paused => {
                     not_before = None;
                 }
@@ -99,17 +99,17 @@ impl Work {
     /// Closes the channels and takes the remaining entries.
     async fn close(&mut self) {
         self.queue.close();
-        self.departed.close();
+        self.begun.close();
         while let Some(entry) = self.queue.recv().await {
             self.waiting.push(entry);
         }
-        while let Some(departure) = self.departed.recv().await {
-            self.under_way.push(departure);
+        while let Some(publication) = self.begun.recv().await {
+            self.under_way.push(publication);
         }
     }
 
     /// Publishes all waiting hints in as few publications as possible, at most `room`.
-    fn depart_some(&mut self, inner: &Arc<Inner>, room: usize) {
+    fn publish_some(&mut self, inner: &Arc<Inner>, room: usize) {
         while let Ok(entry) = self.queue.try_recv() {
             self.waiting.push(entry);
         }

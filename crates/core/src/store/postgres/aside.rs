@@ -96,7 +96,7 @@ impl PgStore {
         reason: &str,
     ) -> Result<Option<Aside>, StoreError> {
         let names: Vec<String> = held.instance.iter().cloned().collect();
-        let mut tx = begin(&self.line).await?;
+        let mut tx = begin(&self.pool).await?;
         complete::enter_held(&mut tx, &names).await?;
         let is_held = sqlx::query(IS_HELD)
             .bind(held.id.0)
@@ -121,7 +121,7 @@ impl PgStore {
         id: JobId,
         reason: &str,
     ) -> Result<Option<Aside>, StoreError> {
-        let mut tx = begin(&self.line).await?;
+        let mut tx = begin(&self.pool).await?;
         let mut names = Vec::new();
         if state == JobState::Executable {
             let instance: Option<Option<String>> = sqlx::query_scalar(INSTANCE)
@@ -158,7 +158,7 @@ impl SetsAside for PgStore {
         let ids: Vec<Uuid> = jobs.iter().map(|id| id.0).collect();
         let locked: Vec<Uuid> = sqlx::query_scalar(LOCKED_ROWS)
             .bind(ids)
-            .fetch_all(&self.line.pool)
+            .fetch_all(&self.pool.inner)
             .await?;
         Ok(locked.into_iter().map(JobId).collect())
     }

@@ -16,7 +16,7 @@
 
 use sqlx::{Executor, PgConnection, Postgres, Transaction};
 
-use super::line::Line;
+use super::connection_pool::ConnectionPool;
 use super::session::{Isolation, lock_timeout};
 use crate::store::error::StoreError;
 
@@ -59,24 +59,26 @@ const fn creators(isolation: Isolation) -> &'static str {
 }
 
 /// Begins a transaction of a node.
-pub(super) async fn begin(line: &Line) -> Result<Transaction<'static, Postgres>, StoreError> {
-    begin_with(line, NODES).await
+pub(super) async fn begin(
+    pool: &ConnectionPool,
+) -> Result<Transaction<'static, Postgres>, StoreError> {
+    begin_with(pool, NODES).await
 }
 
 /// Begins a transaction of a node whose commit waits for the disk even where the connection's
 /// statements do not.
 pub(super) async fn begin_durably(
-    line: &Line,
+    pool: &ConnectionPool,
 ) -> Result<Transaction<'static, Postgres>, StoreError> {
-    begin_with(line, DURABLY).await
+    begin_with(pool, DURABLY).await
 }
 
 /// Begins a transaction of a node that waits for a row at most a quarter of a second, since many
 /// unrelated jobs wait for this transaction.
 pub(super) async fn begin_impatiently(
-    line: &Line,
+    pool: &ConnectionPool,
 ) -> Result<Transaction<'static, Postgres>, StoreError> {
-    begin_with(line, IMPATIENTLY).await
+    begin_with(pool, IMPATIENTLY).await
 }
 
 /// Begins a transaction of a node that reads many jobs, each by its key. Its statements may take
@@ -84,35 +86,35 @@ pub(super) async fn begin_impatiently(
 /// those tables for every job took ten seconds for a page of ten thousand; one that reads by key
 /// takes a tenth of a second.
 pub(super) async fn begin_by_key(
-    line: &Line,
+    pool: &ConnectionPool,
 ) -> Result<Transaction<'static, Postgres>, StoreError> {
-    begin_with(line, BY_KEY).await
+    begin_with(pool, BY_KEY).await
 }
 
 /// Like [`begin_by_key`], but waits for a row at most a quarter of a second.
 pub(super) async fn begin_to_claim(
-    line: &Line,
+    pool: &ConnectionPool,
 ) -> Result<Transaction<'static, Postgres>, StoreError> {
-    begin_with(line, TO_CLAIM).await
+    begin_with(pool, TO_CLAIM).await
 }
 
 /// Begins a transaction of a node that tries these rows of a refused page. A row whose trigger or
 /// foreign key waits delays the others of its page by a second, instead of by the statement
 /// timeout. Without rows, the statement timeout applies.
 pub(super) async fn begin_part<R>(
-    line: &Line,
+    pool: &ConnectionPool,
     rows: &[R],
 ) -> Result<Transaction<'static, Postgres>, StoreError> {
-    begin_with(line, if rows.is_empty() { BY_KEY } else { PART }).await
+    begin_with(pool, if rows.is_empty() { BY_KEY } else { PART }).await
 }
 
 /// Begins a transaction of an application, with no idle limit and with the given isolation, the
 /// database's default.
 pub(super) async fn begin_creating(
-    line: &Line,
+    pool: &ConnectionPool,
     isolation: Isolation,
 ) -> Result<Transaction<'static, Postgres>, StoreError> {
-    begin_with(line, creators(isolation)).await
+    begin_with(pool, creators(isolation)).await
 }
 
 /// COMMIT of a failed transaction rolls back, and sqlx reports success, since it does not read
@@ -142,14 +144,14 @@ pub(super) async fn ensure_intact(connection: &mut PgConnection) -> Result<(), S
 }
 
 async fn begin_with(
-    line: &Line,
+    pool: &ConnectionPool,
     statement: &'static str,
 ) -> Result<Transaction<'static, Postgres>, StoreError> {
-    let line = line.clone();
+    let pool = pool.clone();
     // Without an answer in time, the connection is suspected, and closed instead of returned.
     let begins = async move {
-        let begins = line.pool.begin_with(statement);
-        line.answer(async { Ok(begins.await?) }).await
+        let begins = pool.inner.begin_with(statement);
+        pool.answer(async { Ok(begins.await?) }).await
     };
     match tokio::spawn(begins).await {
         Ok(begun) => begun,

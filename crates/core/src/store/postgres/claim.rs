@@ -120,8 +120,8 @@ fn read(rows: &[PgRow], page: &ClaimPage) -> Result<Claimable, StoreError> {
 
 impl Claiming for PgStore {
     async fn claim_page(&self, terms: &LockTerms, page: &ClaimPage) -> Result<Claimed, StoreError> {
-        self.fences.begin(&self.line).await?;
-        let mut tx = begin_to_claim(&self.line).await?;
+        self.fences.begin(&self.pool).await?;
+        let mut tx = begin_to_claim(&self.pool).await?;
         let rows = ask([FIND, FIND_STRUCK], terms, page)
             .fetch_all(&mut *tx)
             .await?;
@@ -165,7 +165,7 @@ impl Claiming for PgStore {
         terms: &LockTerms,
         page: &ClaimPage,
     ) -> Result<Claimable, StoreError> {
-        let mut tx = begin_by_key(&self.line).await?;
+        let mut tx = begin_by_key(&self.pool).await?;
         let rows = ask([LOOK, LOOK_FOR_STRUCK], terms, page)
             .fetch_all(&mut *tx)
             .await?;

@@ -238,8 +238,8 @@ impl Completing for PgStore {
     ) -> Result<BatchOutcome, StoreError> {
         let ends = done.iter().all(|d| d.next.is_none());
         if ends && done.iter().all(|d| d.held.instance.is_none()) {
-            let mut connection = self.hot.lend().await?;
-            let complete = if self.hot.commits_soon() {
+            let mut connection = self.cache.acquire().await?;
+            let complete = if self.cache.commits_soon() {
                 COMPLETE_DURABLY
             } else {
                 COMPLETE
@@ -251,11 +251,11 @@ impl Completing for PgStore {
                 ..BatchOutcome::default()
             });
         }
-        // Without a next occurrence, all rows are found by key, as the kept plans of `hot` require.
+        // Without a next occurrence, all rows are found by key, as the kept plans of the cache require.
         let mut tx = if ends {
-            self.hot.begin().await?
+            self.cache.begin().await?
         } else {
-            begin_impatiently(&self.line).await?
+            begin_impatiently(&self.pool).await?
         };
         let settled = complete_in(&mut tx, owner, done, then).await?;
         tx.commit().await?;
@@ -268,7 +268,7 @@ impl Completing for PgStore {
         held: &[LockToken],
     ) -> Result<BatchOutcome, StoreError> {
         let names = instances(held.iter());
-        let mut tx = begin_impatiently(&self.line).await?;
+        let mut tx = begin_impatiently(&self.pool).await?;
         let holders = enter_held(&mut tx, &names).await?;
         let (ids, fences) = guards(held.iter());
         let rows = sqlx::query(RELEASE)

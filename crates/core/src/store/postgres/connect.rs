@@ -7,10 +7,10 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{Connection, PgConnection};
 use tokio::sync::Semaphore;
 
+use super::connection_cache::ConnectionCache;
+use super::connection_pool::{ConnectionPool, Suspicion};
 use super::fences::Fences;
-use super::hot::HotLine;
 use super::lately::Lately;
-use super::line::{Line, Suspicion};
 use super::session::{Commits, Isolation, Plans};
 use super::{PgOptions, PgStore, address, row_locks, session, tap};
 use crate::store::Result;
@@ -81,7 +81,7 @@ impl PgStore {
             limit => limit.min(row_locks::SILENCE),
         };
         let (fences, isolation) = (Arc::<Fences>::default(), Arc::<Mutex<Isolation>>::default());
-        let line = |size, plans, commits, silence| {
+        let pool = |size, plans, commits, silence| {
             let session: Arc<str> =
                 session::settings(options.statement_timeout, silence, plans, commits).into();
             let (fences, told) = (fences.clone(), isolation.clone());
@@ -101,17 +101,17 @@ impl PgStore {
                 .test_before_acquire(false)
                 .max_lifetime(None)
                 .idle_timeout(None);
-            Line {
-                pool: suspicion.watch(pool).connect_lazy_with(connect.clone()),
+            ConnectionPool {
+                inner: suspicion.watch(pool).connect_lazy_with(connect.clone()),
                 suspicion: suspicion.clone(),
                 within,
             }
         };
         // Two connections lock and two complete. All but one may hold rows, each time for a tenth
         // of a second: with one fewer, a drain with row locks was a tenth slower.
-        let hot = (options.max_connections / 2).clamp(1, 4);
-        let rest = options.max_connections.max(hot + 2) - hot;
-        let hot_commits = if options.durable_locks {
+        let cached = (options.max_connections / 2).clamp(1, 4);
+        let rest = options.max_connections.max(cached + 2) - cached;
+        let cache_commits = if options.durable_locks {
             Commits::AsConfigured
         } else {
             Commits::Soon
@@ -119,14 +119,17 @@ impl PgStore {
         let store = Self {
             // One connection is enough and stays open. The second one is for when the first gets no
             // answer.
-            renewals: line(
+            renewals: pool(
                 2,
                 Plans::Fresh,
                 Commits::AsConfigured,
                 options.idle_in_transaction_timeout,
             ),
-            hot: HotLine::new(line(hot, Plans::Kept, hot_commits, silence), hot_commits),
-            line: line(
+            cache: ConnectionCache::new(
+                pool(cached, Plans::Kept, cache_commits, silence),
+                cache_commits,
+            ),
+            pool: pool(
                 rest,
                 Plans::Fresh,
                 Commits::AsConfigured,
@@ -135,7 +138,7 @@ impl PgStore {
             suspended: Lately::default(),
             rows_stay_locked: Lately::default(),
             turns: Arc::new(Semaphore::new(rest as usize - 1)),
-            row_turns: (hot > 1).then(|| Arc::new(Semaphore::new(hot as usize - 1))),
+            row_turns: (cached > 1).then(|| Arc::new(Semaphore::new(cached as usize - 1))),
             silence,
             fences,
             isolation,
@@ -171,9 +174,9 @@ impl PgStore {
     /// Opens the connections for locks and completions. They stay open, even if the server runs out
     /// of connections later.
     pub(super) async fn open_hot(&self) -> Result<()> {
-        let locks = self.hot.lend().await?;
-        if self.hot.line().pool.options().get_max_connections() > 1 {
-            self.hot.lend().await?.keep();
+        let locks = self.cache.acquire().await?;
+        if self.cache.pool().inner.options().get_max_connections() > 1 {
+            self.cache.acquire().await?.keep();
         }
         locks.keep();
         Ok(())

@@ -26,13 +26,13 @@ impl Database for PgStore {
         F: Fn() -> Fut + Send,
         Fut: Future<Output = Result<T>> + Send,
     {
-        // The line's own deadline comes first: it suspects the connection before the connection is
+        // The pool's own deadline comes first: it suspects the connection before the connection is
         // dropped.
-        let deadline = self.line.within + Duration::from_secs(1);
-        let line = &self.line;
+        let deadline = self.pool.within + Duration::from_secs(1);
+        let pool = &self.pool;
         // Boxed: the future is moved several times and takes many kilobytes.
         let answer = measured(statement, deadline, move || {
-            line.answer(transition().boxed())
+            pool.answer(transition().boxed())
         })
         .await;
         self.presence.note(&answer);
@@ -40,22 +40,22 @@ impl Database for PgStore {
     }
 
     fn within(&self) -> Duration {
-        self.line.within
+        self.pool.within
     }
 
     async fn read_schema(&self) -> Result<SchemaStatus> {
-        session::ensure_fit(&self.line, &self.renewals).await?;
+        session::ensure_fit(&self.pool, &self.renewals).await?;
         self.open_hot().await?;
         let (server, exists): (String, bool) = sqlx::query_as(
             "SELECT current_setting('server_version'), to_regclass('jobwire.schema_version') IS NOT NULL",
         )
-        .fetch_one(&self.line.pool)
+        .fetch_one(&self.pool.inner)
         .await?;
         let newest: Option<(i32, i32)> = if exists {
             sqlx::query_as(
                 "SELECT version, readable_by FROM jobwire.schema_version ORDER BY version DESC LIMIT 1",
             )
-            .fetch_optional(&self.line.pool)
+            .fetch_optional(&self.pool.inner)
             .await?
         } else {
             None
@@ -65,7 +65,7 @@ impl Database for PgStore {
 
     async fn is_there(&self) -> Result<()> {
         self.run("answers", || async {
-            sqlx::query("SELECT").execute(&self.line.pool).await?;
+            sqlx::query("SELECT").execute(&self.pool.inner).await?;
             Ok(())
         })
         .await
@@ -73,14 +73,14 @@ impl Database for PgStore {
 
     async fn why_absent(&self) -> Option<String> {
         let ask = async {
-            sqlx::query("SELECT").execute(&self.renewals.pool).await?;
+            sqlx::query("SELECT").execute(&self.renewals.inner).await?;
             Ok(())
         };
         self.presence.absence(ask).await
     }
 
     async fn leap(&self) -> Result<()> {
-        self.run("begin_locking", || self.fences.begin(&self.line))
+        self.run("begin_locking", || self.fences.begin(&self.pool))
             .await
     }
 
@@ -89,7 +89,7 @@ impl Database for PgStore {
         after: Arc<dyn AfterCommit>,
     ) -> Result<Box<dyn CompletingTransaction>> {
         let turn = self.hold_permit().await?;
-        let begun = begin::begin(&self.line).await?;
+        let begun = begin::begin(&self.pool).await?;
         let store = self.clone();
         Ok(Box::new(JobTransaction::over(
             store,
@@ -105,7 +105,7 @@ impl Database for PgStore {
             let status: Option<String> =
                 sqlx::query_scalar("SELECT pg_xact_status($1::text::xid8)")
                     .bind(&transaction.0)
-                    .fetch_one(&self.line.pool)
+                    .fetch_one(&self.pool.inner)
                     .await?;
             Ok(match status.as_deref() {
                 Some("committed") => Fate::Committed,
@@ -121,14 +121,15 @@ impl Database for PgStore {
     }
 
     async fn mark_tapped(&self, jobs: &[JobId]) -> Result<Marked> {
-        self.run("mark_hinted", || tap::mark(&self.hot, jobs)).await
+        self.run("mark_hinted", || tap::mark(&self.cache, jobs))
+            .await
     }
 
     async fn disconnect(&self) {
-        // Each line waits for its busy connections no longer than one statement may take.
-        self.hot.clear();
-        for line in [&self.renewals, self.hot.line(), &self.line] {
-            let _ = tokio::time::timeout(line.within, line.pool.close()).await;
+        // Each pool waits for its busy connections no longer than one statement may take.
+        self.cache.clear();
+        for pool in [&self.renewals, self.cache.pool(), &self.pool] {
+            let _ = tokio::time::timeout(pool.within, pool.inner.close()).await;
         }
     }
 }

@@ -92,8 +92,8 @@ impl PgStore {
     /// Fails if the database returns an error.
     pub async fn examine(&self) -> Result<Examination, StoreError> {
         self.run("examine", || async {
-            session::ensure_whole(&self.line, &self.renewals).await?;
-            let mut connection = self.line.pool.acquire().await?;
+            session::ensure_whole(&self.pool, &self.renewals).await?;
+            let mut connection = self.pool.inner.acquire().await?;
             // The first execution prepares the statement; the second one measures the round trip.
             sqlx::query(SERVER).fetch_one(&mut *connection).await?;
             let (sent, started) = (Utc::now(), Instant::now());

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use sqlx::{PgConnection, Row};
 
+use super::connection_pool::ConnectionPool;
 use super::decode;
-use super::line::Line;
 use super::sql::{
     in_strict_order, job_columns, not_suspended, or_take_ownerless, ready_columns, served,
     unleased, unlocked,
@@ -333,12 +333,12 @@ pub(super) async fn next(
 /// Like [`next`], after the commit of the transaction that freed the instances. A query before that
 /// commit would miss a job that commits in between and is refused. If the query fails, the sweeper
 /// finds the jobs.
-pub(super) async fn next_since(line: &Line, instances: &[String]) -> Vec<Ready> {
+pub(super) async fn next_since(pool: &ConnectionPool, instances: &[String]) -> Vec<Ready> {
     if instances.is_empty() {
         return Vec::new();
     }
     let asked = async {
-        let mut connection = line.pool.acquire().await?;
+        let mut connection = pool.inner.acquire().await?;
         next(&mut connection, instances).await
     };
     asked.await.unwrap_or_else(|error| {

@@ -125,7 +125,7 @@ impl Failing for PgStore {
         let stacks: Vec<Option<&str>> = failed.iter().map(|f| f.stack.as_deref()).collect();
 
         crash_point!("failure-unwritten");
-        let mut tx = begin_impatiently(&self.line).await?;
+        let mut tx = begin_impatiently(&self.pool).await?;
         let holders = complete::enter_held(&mut tx, &names).await?;
         let rows = sqlx::query(FAIL)
             .bind(ids)

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use sqlx::{Executor, PgConnection, Row};
 use tokio::sync::{Mutex, OnceCell};
 
-use super::line::Line;
+use super::connection_pool::ConnectionPool;
 use super::session::{self, Server};
 use crate::store::error::StoreError;
 
@@ -42,9 +42,9 @@ pub(super) struct Fences {
 impl Fences {
     /// Makes the leap before the first lock. It is called before each lock; later calls cost
     /// nothing.
-    pub(super) async fn begin(&self, line: &Line) -> Result<(), StoreError> {
+    pub(super) async fn begin(&self, pool: &ConnectionPool) -> Result<(), StoreError> {
         let begin = || async {
-            let mut connection = line.pool.acquire().await?;
+            let mut connection = pool.inner.acquire().await?;
             // From now on each new connection leaps by itself.
             self.locks.store(true, Ordering::SeqCst);
             let leapt = self.first_leap(&mut connection).await;

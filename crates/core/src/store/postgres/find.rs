@@ -104,14 +104,14 @@ async fn get(pool: &PgPool, id: JobId) -> Result<Option<(Job, Option<String>)>, 
 
 impl Finding for PgStore {
     async fn find_jobs(&self, filter: &JobFilter) -> Result<Vec<JobView>, StoreError> {
-        find(&self.line.pool, filter).await
+        find(&self.pool.inner, filter).await
     }
 
     async fn count_jobs(&self, filter: &JobFilter) -> Result<i64, StoreError> {
-        count(&self.line.pool, filter).await
+        count(&self.pool.inner, filter).await
     }
 
     async fn get_job(&self, id: JobId) -> Result<Option<(Job, Option<String>)>, StoreError> {
-        get(&self.line.pool, id).await
+        get(&self.pool.inner, id).await
     }
 }

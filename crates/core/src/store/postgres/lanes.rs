@@ -4,7 +4,7 @@ use sqlx::{PgConnection, PgPool, Row};
 use uuid::Uuid;
 
 use super::begin::begin;
-use super::line::Line;
+use super::connection_pool::ConnectionPool;
 use super::sql::{not_suspended, ready_columns, rule_columns, unlocked};
 use super::{PgStore, aside, decode};
 use crate::hint::Ready;
@@ -42,8 +42,8 @@ INSERT INTO jobwire.lane_rule (position, ",
 SELECT * FROM unnest($1::integer[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[])"
 );
 
-async fn set_rules(line: &Line, rules: &[LaneRule]) -> Result<(), StoreError> {
-    let mut tx = begin(line).await?;
+async fn set_rules(pool: &ConnectionPool, rules: &[LaneRule]) -> Result<(), StoreError> {
+    let mut tx = begin(pool).await?;
     for statement in [ALONE, FORGET] {
         sqlx::query(statement).execute(&mut *tx).await?;
     }
@@ -221,19 +221,19 @@ async fn look(
 }
 
 /// Returns the ids of a page.
-async fn page_ids(line: &Line, page: &LanePage) -> Result<Vec<JobId>, StoreError> {
-    let (found, _) = look(&mut *line.pool.acquire().await?, page).await?;
+async fn page_ids(pool: &ConnectionPool, page: &LanePage) -> Result<Vec<JobId>, StoreError> {
+    let (found, _) = look(&mut *pool.inner.acquire().await?, page).await?;
     Ok(found.into_iter().map(JobId).collect())
 }
 
 /// Moves a page, or only `these` of its jobs.
 async fn move_page(
-    line: &Line,
+    pool: &ConnectionPool,
     page: &LanePage,
     these: Option<&[JobId]>,
 ) -> Result<MovedPage, StoreError> {
     let statements = statements(page.state);
-    let mut tx = begin(line).await?;
+    let mut tx = begin(pool).await?;
     let (mut found, after) = look(&mut tx, page).await?;
     if let Some(these) = these {
         found = these.iter().map(|id| id.0).collect();
@@ -272,15 +272,15 @@ async fn move_page(
 
 impl Lanes for PgStore {
     async fn read_rules(&self) -> Result<Vec<LaneRule>, StoreError> {
-        rules(&self.line.pool).await
+        rules(&self.pool.inner).await
     }
 
     async fn write_rules(&self, rules: &[LaneRule]) -> Result<(), StoreError> {
-        set_rules(&self.line, rules).await
+        set_rules(&self.pool, rules).await
     }
 
     async fn read_lanes(&self) -> Result<Vec<LaneView>, StoreError> {
-        lanes(&self.line.pool).await
+        lanes(&self.pool.inner).await
     }
 
     async fn read_lanes_outside(
@@ -288,11 +288,11 @@ impl Lanes for PgStore {
         lanes: &[Lane],
         at_most: i64,
     ) -> Result<Vec<LaneBacklog>, StoreError> {
-        outside(&self.line.pool, lanes, at_most).await
+        outside(&self.pool.inner, lanes, at_most).await
     }
 
     async fn page_ids(&self, page: &LanePage) -> Result<Vec<JobId>, StoreError> {
-        page_ids(&self.line, page).await
+        page_ids(&self.pool, page).await
     }
 
     async fn move_page(
@@ -300,6 +300,6 @@ impl Lanes for PgStore {
         page: &LanePage,
         these: Option<&[JobId]>,
     ) -> Result<MovedPage, StoreError> {
-        move_page(&self.line, page, these).await
+        move_page(&self.pool, page, these).await
     }
 }

@@ -6,7 +6,7 @@ use sqlx::{PgPool, Row};
 use uuid::Uuid;
 
 use super::begin::begin_part;
-use super::line::Line;
+use super::connection_pool::ConnectionPool;
 use super::sql::{
     in_turn, not_suspended, ready_columns, served_by_fleet, strikes_count, unexpired,
 };
@@ -169,7 +169,7 @@ async fn marked(pool: &PgPool, at_most: i64) -> Result<Vec<JobId>, StoreError> {
 
 /// Runs a leader cycle, for all jobs or only for `these`.
 async fn take(
-    line: &Line,
+    pool: &ConnectionPool,
     turn: &LeaderCycle,
     these: Option<&[JobId]>,
 ) -> Result<CycleOutcome, StoreError> {
@@ -188,12 +188,12 @@ async fn take(
         .bind(turn.services.bound());
     let rows = if let Some(these) = these {
         query = query.bind(these.iter().map(|id| id.0).collect::<Vec<Uuid>>());
-        let mut tx = begin_part(line, these).await?;
+        let mut tx = begin_part(pool, these).await?;
         let rows = aside::rows(&mut tx, query).await?;
         tx.commit().await?;
         rows
     } else {
-        aside::rows(&mut *line.pool.acquire().await?, query).await?
+        aside::rows(&mut *pool.inner.acquire().await?, query).await?
     };
     let mut report = CycleReport::default();
     let mut leads = false;
@@ -300,11 +300,11 @@ async fn unhinted(pool: &PgPool, at_most: i64) -> Result<Vec<Ready>, StoreError>
 }
 
 /// Marks these jobs, if they were never hinted.
-async fn hint_these(line: &Line, these: &[JobId]) -> Result<Vec<Ready>, StoreError> {
+async fn hint_these(pool: &ConnectionPool, these: &[JobId]) -> Result<Vec<Ready>, StoreError> {
     let ids: Vec<Uuid> = these.iter().map(|id| id.0).collect();
     let at_most = i64::try_from(ids.len()).unwrap_or(i64::MAX);
     let query = sqlx::query(UNHINTED_THESE).bind(at_most).bind(ids);
-    let mut tx = begin_part(line, these).await?;
+    let mut tx = begin_part(pool, these).await?;
     let rows = aside::rows(&mut tx, query).await?;
     tx.commit().await?;
     decode::all_ready(&rows)
@@ -316,11 +316,11 @@ impl Leading for PgStore {
         cycle: &LeaderCycle,
         these: Option<&[JobId]>,
     ) -> Result<CycleOutcome, StoreError> {
-        take(&self.line, cycle, these).await
+        take(&self.pool, cycle, these).await
     }
 
     async fn marked(&self, at_most: i64) -> Result<Vec<JobId>, StoreError> {
-        marked(&self.line.pool, at_most).await
+        marked(&self.pool.inner, at_most).await
     }
 
     async fn hint_unhinted(
@@ -329,16 +329,16 @@ impl Leading for PgStore {
         these: Option<&[JobId]>,
     ) -> Result<Vec<Ready>, StoreError> {
         match these {
-            Some(these) => hint_these(&self.line, these).await,
-            None => unhinted(&self.line.pool, at_most).await,
+            Some(these) => hint_these(&self.pool, these).await,
+            None => unhinted(&self.pool.inner, at_most).await,
         }
     }
 
     async fn find_unhinted(&self, at_most: i64) -> Result<Vec<JobId>, StoreError> {
-        find_unhinted(&self.line.pool, at_most).await
+        find_unhinted(&self.pool.inner, at_most).await
     }
 
     async fn resign_leading(&self, node: NodeId) -> Result<(), StoreError> {
-        resign(&self.line.pool, node).await
+        resign(&self.pool.inner, node).await
     }
 }

@@ -195,7 +195,7 @@ impl PgStore {
         terms: &LockTerms,
         ids: &[Uuid],
     ) -> Result<Vec<LockedJob>, StoreError> {
-        let mut connection = self.hot.lend().await?;
+        let mut connection = self.cache.acquire().await?;
         match lock_by(
             lock_new_statement(&self.suspended),
             &mut *connection,
@@ -285,7 +285,7 @@ impl PgStore {
         names: &[String],
         how: Enter,
     ) -> Result<Vec<Tried>, StoreError> {
-        let mut tx = begin_impatiently(&self.line).await?;
+        let mut tx = begin_impatiently(&self.pool).await?;
         let entered = exclusive::enter(&mut tx, names, how).await?;
         let tried = exclusive::take_first(&mut tx, terms, &entered).await?;
         tx.commit().await?;
@@ -301,7 +301,7 @@ impl PgStore {
         locked: &mut Locked,
         instances: &mut HashMap<String, Vec<JobId>>,
     ) -> Result<(), StoreError> {
-        let mut connection = self.hot.lend().await?;
+        let mut connection = self.cache.acquire().await?;
         let rows = sqlx::query(CLASSIFY)
             .bind(ids)
             .bind(&terms.types[..])
@@ -362,7 +362,7 @@ impl PgStore {
 
 impl Locking for PgStore {
     async fn lock_batch(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked, StoreError> {
-        self.fences.begin(&self.line).await?;
+        self.fences.begin(&self.pool).await?;
         let mut locked = Locked::default();
         let mut instances: HashMap<String, Vec<JobId>> = HashMap::new();
         let mut plain: Vec<Uuid> = Vec::with_capacity(hints.len());

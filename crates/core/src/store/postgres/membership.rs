@@ -104,11 +104,11 @@ async fn forget(pool: &PgPool, silent_for: Duration, heard: &[NodeId]) -> Result
 
 impl Members for PgStore {
     async fn write_membership(&self, node: &Membership) -> Result<(), StoreError> {
-        write(&self.line.pool, node).await
+        write(&self.pool.inner, node).await
     }
 
     async fn delete_node(&self, node: NodeId) -> Result<(), StoreError> {
-        leave(&self.line.pool, node).await
+        leave(&self.pool.inner, node).await
     }
 
     async fn delete_silent_nodes(
@@ -116,10 +116,10 @@ impl Members for PgStore {
         silent_for: Duration,
         heard: &[NodeId],
     ) -> Result<u64, StoreError> {
-        forget(&self.line.pool, silent_for, heard).await
+        forget(&self.pool.inner, silent_for, heard).await
     }
 
     async fn read_nodes(&self) -> Result<Vec<NodeView>, StoreError> {
-        read(&self.line.pool).await
+        read(&self.pool.inner).await
     }
 }

@@ -29,7 +29,7 @@ impl PgStore {
     /// Fails if the database refuses a migration. Each migration is one transaction.
     pub async fn migrate(&self) -> Result<()> {
         migrator()
-            .run(&self.line.pool)
+            .run(&self.pool.inner)
             .await
             .map_err(|e| StoreError::Migration(Box::new(e)))
     }
@@ -40,7 +40,7 @@ impl PgStore {
     /// Fails if the database refuses a migration.
     pub async fn migrate_down(&self, version: i64) -> Result<()> {
         migrator()
-            .undo(&self.line.pool, version)
+            .undo(&self.pool.inner, version)
             .await
             .map_err(|e| StoreError::Migration(Box::new(e)))
     }

@@ -6,7 +6,7 @@ use sqlx::PgPool;
 use uuid::Uuid;
 
 use super::begin::begin;
-use super::line::Line;
+use super::connection_pool::ConnectionPool;
 use super::sql::{moved_columns, ready_columns, unlocked};
 use super::{PgStore, decode, exclusive};
 use crate::hint::Ready;
@@ -35,8 +35,8 @@ SELECT count(*), max(process_instance) FILTER (WHERE exclusive) FROM (SELECT * F
 /// Deletes a job that no node runs. Locks the row first and checks the lease in a later statement,
 /// so that it sees a lock that was being taken. Returns the younger sibling that the job kept
 /// waiting, to be hinted.
-async fn delete(line: &Line, id: JobId) -> Result<(Operated, Vec<Ready>), StoreError> {
-    let mut tx = begin(line).await?;
+async fn delete(pool: &ConnectionPool, id: JobId) -> Result<(Operated, Vec<Ready>), StoreError> {
+    let mut tx = begin(pool).await?;
     sqlx::query(ROW_LOCK).bind(id.0).execute(&mut *tx).await?;
     let unlocked: bool = sqlx::query_scalar(IS_UNLOCKED)
         .bind(id.0)
@@ -51,7 +51,7 @@ async fn delete(line: &Line, id: JobId) -> Result<(Operated, Vec<Ready>), StoreE
         .await?;
     tx.commit().await?;
     let left: Vec<String> = instance.into_iter().collect();
-    let ready = exclusive::next_since(line, &left).await;
+    let ready = exclusive::next_since(pool, &left).await;
     let done = if gone == 0 {
         Operated::NotFound
     } else {
@@ -80,11 +80,14 @@ SELECT id, CASE WHEN exclusive THEN process_instance END FROM gone"
 );
 
 /// Deletes those jobs that no node runs. The second list has the jobs whose rows were locked.
-async fn delete_many(line: &Line, ids: &[JobId]) -> Result<(OperatedJobs, Vec<JobId>), StoreError> {
+async fn delete_many(
+    pool: &ConnectionPool,
+    ids: &[JobId],
+) -> Result<(OperatedJobs, Vec<JobId>), StoreError> {
     let mut asked: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
     asked.sort_unstable();
     asked.dedup();
-    let mut tx = begin(line).await?;
+    let mut tx = begin(pool).await?;
     let entered: Vec<Uuid> = sqlx::query_scalar(ROW_LOCKS)
         .bind(&asked)
         .fetch_all(&mut *tx)
@@ -122,7 +125,7 @@ async fn delete_many(line: &Line, ids: &[JobId]) -> Result<(OperatedJobs, Vec<Jo
     }
     left.sort_unstable();
     left.dedup();
-    deleted.ready = exclusive::next_since(line, &left).await;
+    deleted.ready = exclusive::next_since(pool, &left).await;
     Ok((deleted, busy))
 }
 
@@ -222,26 +225,26 @@ async fn retry(pool: &PgPool, ids: &[JobId], retries: i32) -> Result<OperatedJob
 
 impl Operating for PgStore {
     async fn delete_job(&self, id: JobId) -> Result<(Operated, Vec<Ready>), StoreError> {
-        delete(&self.line, id).await
+        delete(&self.pool, id).await
     }
 
     async fn delete_jobs(&self, ids: &[JobId]) -> Result<(OperatedJobs, Vec<JobId>), StoreError> {
-        delete_many(&self.line, ids).await
+        delete_many(&self.pool, ids).await
     }
 
     async fn retry_jobs(&self, ids: &[JobId], retries: i32) -> Result<OperatedJobs, StoreError> {
-        retry(&self.line.pool, ids, retries).await
+        retry(&self.pool.inner, ids, retries).await
     }
 
     async fn is_strict(&self) -> Result<bool, StoreError> {
         Ok(sqlx::query_scalar(IS_STRICT)
-            .fetch_one(&self.line.pool)
+            .fetch_one(&self.pool.inner)
             .await?)
     }
 
     async fn write_strict_order(&self, strict: bool) -> Result<(), StoreError> {
         let statement = if strict { MAKE_STRICT } else { RELAX };
-        sqlx::query(statement).execute(&self.line.pool).await?;
+        sqlx::query(statement).execute(&self.pool.inner).await?;
         Ok(())
     }
 }

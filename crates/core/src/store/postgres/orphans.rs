@@ -4,7 +4,7 @@ use sqlx::{PgPool, Row};
 use uuid::Uuid;
 
 use super::begin::{begin, begin_by_key, begin_part};
-use super::line::Line;
+use super::connection_pool::ConnectionPool;
 use super::sql::{in_turn, not_suspended, ready_columns, served_by_fleet, unexpired, unlocked};
 use super::{PgStore, aside, decode, exclusive};
 use crate::hint::Ready;
@@ -70,13 +70,13 @@ const FIND_THESE: &str = find!(" AND j.id = ANY($12)");
 
 /// Finds orphans, in all jobs or only in `these`.
 async fn find(
-    line: &Line,
+    pool: &ConnectionPool,
     query: &OrphanQuery,
     these: Option<&[JobId]>,
 ) -> Result<OrphanPage, StoreError> {
     let mut tx = match these {
-        Some(these) => begin_part(line, these).await?,
-        None => begin_by_key(line).await?,
+        Some(these) => begin_part(pool, these).await?,
+        None => begin_by_key(pool).await?,
     };
     let mut find = sqlx::query(if these.is_some() { FIND_THESE } else { FIND })
         .bind(query.after.map(|id| id.0))
@@ -192,8 +192,8 @@ WHERE NOT EXISTS (SELECT FROM jobwire.job_lease l WHERE l.job_id = i.job_id AND 
 ORDER BY i.process_instance LIMIT 1000
 FOR UPDATE OF i SKIP LOCKED";
 
-async fn free_instances(line: &Line) -> Result<Vec<Ready>, StoreError> {
-    let mut tx = begin(line).await?;
+async fn free_instances(pool: &ConnectionPool) -> Result<Vec<Ready>, StoreError> {
+    let mut tx = begin(pool).await?;
     let names: Vec<String> = sqlx::query(LEFT_OVER)
         .fetch_all(&mut *tx)
         .await?
@@ -211,11 +211,11 @@ impl Orphans for PgStore {
         query: &OrphanQuery,
         these: Option<&[JobId]>,
     ) -> Result<OrphanPage, StoreError> {
-        find(&self.line, query, these).await
+        find(&self.pool, query, these).await
     }
 
     async fn count_sweepable(&self, services: &Services) -> Result<Sweepable, StoreError> {
-        sweepable(&self.line.pool, services).await
+        sweepable(&self.pool.inner, services).await
     }
 
     async fn count_unserved(
@@ -223,10 +223,10 @@ impl Orphans for PgStore {
         services: &Services,
         limit: i64,
     ) -> Result<Vec<UnservedType>, StoreError> {
-        unserved_types(&self.line.pool, services, limit).await
+        unserved_types(&self.pool.inner, services, limit).await
     }
 
     async fn free_left_over(&self) -> Result<Vec<Ready>, StoreError> {
-        free_instances(&self.line).await
+        free_instances(&self.pool).await
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use sqlx::{PgPool, Row};
 
-use super::line::Line;
+use super::connection_pool::ConnectionPool;
 use super::sql::job_columns;
 use super::{PgStore, complete, decode};
 use crate::job::{Fence, JobId, LockToken, LockedJob, NodeId};
@@ -65,7 +65,7 @@ UPDATE jobwire.job_lease SET alone_since = clock_timestamp()
 WHERE job_id = $1 AND fence = $2 AND owner = $3";
 
 async fn renew(
-    line: &Line,
+    pool: &ConnectionPool,
     owner: NodeId,
     lease: Duration,
     held: &[LockToken],
@@ -76,7 +76,7 @@ async fn renew(
         .bind(fences)
         .bind(owner.0)
         .bind(lease)
-        .fetch_all(&line.pool)
+        .fetch_all(&pool.inner)
         .await?;
     let mut answer = Renewed::default();
     for row in &rows {
@@ -94,19 +94,19 @@ async fn renew(
 /// firewall may have dropped it. So after a third of the lease without an answer, another one is
 /// tried while there is time. The first answer counts.
 async fn on_a_living_line(
-    line: &Line,
+    pool: &ConnectionPool,
     owner: NodeId,
     lease: Duration,
     held: &[LockToken],
 ) -> Result<Renewed, StoreError> {
-    let first = renew(line, owner, lease, held);
+    let first = renew(pool, owner, lease, held);
     tokio::pin!(first);
     if let Ok(renewed) = tokio::time::timeout(lease / 3, &mut first).await {
         return renewed;
     }
-    line.suspect();
+    pool.suspect();
     tracing::debug!("a renewal has no answer yet; trying another connection");
-    let second = renew(line, owner, lease, held);
+    let second = renew(pool, owner, lease, held);
     tokio::pin!(second);
     tokio::select! {
         first = &mut first => match first {
@@ -193,14 +193,14 @@ impl Leases for PgStore {
         lease: Duration,
         known: &[Fence],
     ) -> Result<Vec<LockedJob>, StoreError> {
-        unknown(&self.renewals.pool, owner, lease, known).await
+        unknown(&self.renewals.inner, owner, lease, known).await
     }
 
     async fn note_alone(&self, owner: NodeId, held: &LockToken) -> Result<bool, StoreError> {
-        run_alone(&self.line.pool, owner, held).await
+        run_alone(&self.pool.inner, owner, held).await
     }
 
     async fn take_strikes_back(&self, lost: &[LockToken]) -> Result<bool, StoreError> {
-        clear_strike(&self.renewals.pool, lost).await
+        clear_strike(&self.renewals.inner, lost).await
     }
 }

@@ -9,7 +9,7 @@ use sqlx::{Postgres, Row, Transaction};
 use tokio::sync::OwnedSemaphorePermit;
 use uuid::Uuid;
 
-use super::line::Line;
+use super::connection_pool::ConnectionPool;
 use super::sql::{job_columns, not_suspended, served, unleased};
 use super::{PgStore, complete, decode, lock};
 use crate::job::{Fence, JobId, LockToken, LockedJob};
@@ -56,10 +56,10 @@ INSERT INTO jobwire.job_lease (job_id, owner, fence, locked_at, expires_at)
 SELECT id, $3, fence, clock_timestamp(), clock_timestamp() + $4 FROM unnest($1::uuid[], $2::bigint[]) AS held(id, fence)";
 
 struct PgRowHold {
-    line: Line,
+    pool: ConnectionPool,
     transaction: Transaction<'static, Postgres>,
     terms: LockTerms,
-    /// The permit. Not every connection of the line may be held.
+    /// The permit. Not every connection of the pool may be held.
     _turn: OwnedSemaphorePermit,
 }
 
@@ -86,7 +86,7 @@ impl PgStore {
         let Ok(Ok(turn)) = turn.await else {
             return Ok(None);
         };
-        let mut transaction = self.hot.begin().await?;
+        let mut transaction = self.cache.begin().await?;
         let rows = sqlx::query(HOLD)
             .bind(ids)
             .bind(&terms.rows.types[..])
@@ -115,7 +115,7 @@ impl PgStore {
             jobs,
             at_most: self.silence,
             hold: Box::new(PgRowHold {
-                line: self.hot.line().clone(),
+                pool: self.cache.pool().clone(),
                 transaction,
                 terms: terms.clone(),
                 _turn: turn,
@@ -132,7 +132,7 @@ impl RowHold for PgRowHold {
         leased: &[LockToken],
     ) -> Result<(), StoreError> {
         let Self {
-            line,
+            pool,
             mut transaction,
             terms,
             _turn,
@@ -140,7 +140,7 @@ impl RowHold for PgRowHold {
         let ids: Vec<Uuid> = done.iter().map(|id| id.0).collect();
         let (leased, fences) = complete::guards(leased.iter());
         let started = Instant::now();
-        let answer = line.answer(async {
+        let answer = pool.answer(async {
             if !ids.is_empty() {
                 sqlx::query(DELETE)
                     .bind(ids)

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use sqlx::{Executor, PgConnection, Row};
 
-use super::line::Line;
+use super::connection_pool::ConnectionPool;
 use crate::store::error::StoreError;
 
 /// How long a plan is kept.
@@ -184,10 +184,10 @@ async fn ask(connection: &mut PgConnection) -> Result<Session, StoreError> {
 
 /// Fails unless each of two connections keeps a session of its own. Opens the connection for
 /// renewals, which stays open even if the server runs out of connections later.
-async fn whole(jobs: &Line, renewals: &Line) -> Result<Session, StoreError> {
-    let mut one = renewals.pool.acquire().await?;
+async fn whole(jobs: &ConnectionPool, renewals: &ConnectionPool) -> Result<Session, StoreError> {
+    let mut one = renewals.inner.acquire().await?;
     let alone = ask(&mut one).await?;
-    let mut other = jobs.pool.begin().await?;
+    let mut other = jobs.inner.begin().await?;
     let beside = ask(&mut other).await?;
     let again = ask(&mut one).await?;
     other.rollback().await?;
@@ -203,12 +203,18 @@ async fn whole(jobs: &Line, renewals: &Line) -> Result<Session, StoreError> {
 }
 
 /// Fails if a pooler shares sessions among clients.
-pub(super) async fn ensure_whole(jobs: &Line, renewals: &Line) -> Result<(), StoreError> {
+pub(super) async fn ensure_whole(
+    jobs: &ConnectionPool,
+    renewals: &ConnectionPool,
+) -> Result<(), StoreError> {
     whole(jobs, renewals).await.map(drop)
 }
 
 /// Fails if a pooler shares sessions among clients, or if the server accepts no writes.
-pub(super) async fn ensure_fit(jobs: &Line, renewals: &Line) -> Result<(), StoreError> {
+pub(super) async fn ensure_fit(
+    jobs: &ConnectionPool,
+    renewals: &ConnectionPool,
+) -> Result<(), StoreError> {
     let session = whole(jobs, renewals).await?;
     if session.standby {
         return Err(StoreError::Config(

@@ -4,7 +4,7 @@ use sqlx::PgPool;
 use uuid::Uuid;
 
 use super::begin::begin;
-use super::line::Line;
+use super::connection_pool::ConnectionPool;
 use super::sql::{covers, moved_columns, ready_columns, unlocked};
 use super::{PgStore, aside, decode, exclusive};
 use crate::hint::Ready;
@@ -96,13 +96,13 @@ async fn suspendable(pool: &PgPool, scope: &SuspensionScope) -> Result<Vec<JobId
 
 /// Moves the jobs of the scope to the suspended table, or only `these` of them.
 async fn suspend(
-    line: &Line,
+    pool: &ConnectionPool,
     scope: &SuspensionScope,
     these: Option<&[JobId]>,
 ) -> Result<Suspended, StoreError> {
     let (kind, value) = scope.parts();
     let these: Option<Vec<Uuid>> = these.map(|these| these.iter().map(|id| id.0).collect());
-    let mut tx = begin(line).await?;
+    let mut tx = begin(pool).await?;
     sqlx::query(NOTE)
         .bind(kind)
         .bind(value)
@@ -124,7 +124,7 @@ async fn suspend(
     tx.commit().await?;
     Ok(Suspended {
         moved: u64::try_from(moved).unwrap_or(0),
-        ready: exclusive::next_since(line, &left.unwrap_or_default()).await,
+        ready: exclusive::next_since(pool, &left.unwrap_or_default()).await,
         refused: Vec::new(),
     })
 }
@@ -211,9 +211,12 @@ RETURNING ",
 
 /// Ends the suspension and returns the jobs that come back. Returns `None` if there was no
 /// suspension.
-async fn activate(line: &Line, scope: &SuspensionScope) -> Result<Option<Vec<Ready>>, StoreError> {
+async fn activate(
+    pool: &ConnectionPool,
+    scope: &SuspensionScope,
+) -> Result<Option<Vec<Ready>>, StoreError> {
     let (kind, value) = scope.parts();
-    let mut tx = begin(line).await?;
+    let mut tx = begin(pool).await?;
     sqlx::query(ONE_BY_ONE).execute(&mut *tx).await?;
     let gone = sqlx::query(FORGET)
         .bind(kind)
@@ -279,22 +282,22 @@ impl Suspending for PgStore {
         scope: &SuspensionScope,
         these: Option<&[JobId]>,
     ) -> Result<Suspended, StoreError> {
-        suspend(&self.line, scope, these).await
+        suspend(&self.pool, scope, these).await
     }
 
     async fn suspendable(&self, scope: &SuspensionScope) -> Result<Vec<JobId>, StoreError> {
-        suspendable(&self.line.pool, scope).await
+        suspendable(&self.pool.inner, scope).await
     }
 
     async fn end_suspension(
         &self,
         scope: &SuspensionScope,
     ) -> Result<Option<Vec<Ready>>, StoreError> {
-        activate(&self.line, scope).await
+        activate(&self.pool, scope).await
     }
 
     async fn put_aside(&self, scope: &SuspensionScope) -> Result<Vec<JobId>, StoreError> {
-        put_aside(&self.line.pool, scope).await
+        put_aside(&self.pool.inner, scope).await
     }
 
     async fn bring_back(
@@ -302,7 +305,7 @@ impl Suspending for PgStore {
         scope: &SuspensionScope,
         these: &[JobId],
     ) -> Result<Vec<Ready>, StoreError> {
-        bring_back(&self.line.pool, scope, these).await
+        bring_back(&self.pool.inner, scope, these).await
     }
 
     async fn waited(
@@ -310,7 +313,7 @@ impl Suspending for PgStore {
         scope: &SuspensionScope,
         back: &[Ready],
     ) -> Result<Vec<Ready>, StoreError> {
-        let waited = waited(&self.line.pool, scope, back).await?;
+        let waited = waited(&self.pool.inner, scope, back).await?;
         Ok(back.iter().cloned().chain(waited).collect())
     }
 }

@@ -15,7 +15,7 @@ use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use sqlx::{ConnectOptions, Row};
 use uuid::Uuid;
 
-use super::hot::HotLine;
+use super::connection_cache::ConnectionCache;
 use super::sql::ready_columns;
 use super::{PgStore, aside, decode};
 use crate::job::JobId;
@@ -145,7 +145,7 @@ impl PgStore {
             let exists = sqlx::query_scalar(
                 "SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = 'jobwire_tap')",
             );
-            Ok(exists.fetch_one(&self.line.pool).await?)
+            Ok(exists.fetch_one(&self.pool.inner).await?)
         })
         .await
     }
@@ -261,10 +261,10 @@ ORDER BY marked.seq"
 
 /// Marks these jobs, if they are visible and were never hinted. Waits for no row. The statement finds
 /// each row by its key, so its plan is kept: planning takes longer than the statement for one job.
-pub(super) async fn mark(hot: &HotLine, jobs: &[JobId]) -> Result<Marked, StoreError> {
+pub(super) async fn mark(cache: &ConnectionCache, jobs: &[JobId]) -> Result<Marked, StoreError> {
     let ids: Vec<Uuid> = jobs.iter().map(|id| id.0).collect();
     let query = sqlx::query(MARK).bind(ids);
-    let mut connection = hot.lend().await?;
+    let mut connection = cache.acquire().await?;
     let rows = aside::rows(&mut connection, query).await?;
     connection.keep();
     let mut marked = Marked::default();

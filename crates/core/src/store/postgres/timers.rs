@@ -7,9 +7,9 @@ use uuid::Uuid;
 use super::PgStore;
 use super::aside;
 use super::begin::begin_part;
+use super::connection_cache::ConnectionCache;
+use super::connection_pool::ConnectionPool;
 use super::decode;
-use super::hot::HotLine;
-use super::line::Line;
 use super::session::wait_for_disk;
 use super::sql::{job_columns, moved_columns, nothing_suspended, ready_columns, served, unleased};
 use crate::job::{Fence, JobId, Lane, LockedJob};
@@ -137,9 +137,9 @@ async fn due(pool: &PgPool, at_most: i64) -> Result<Vec<JobId>, StoreError> {
     Ok(ids.into_iter().map(JobId).collect())
 }
 
-async fn move_these(line: &Line, ids: &[JobId]) -> Result<MovedTimers, StoreError> {
+async fn move_these(pool: &ConnectionPool, ids: &[JobId]) -> Result<MovedTimers, StoreError> {
     let at_most = i64::try_from(ids.len()).unwrap_or(i64::MAX);
-    let mut tx = begin_part(line, ids).await?;
+    let mut tx = begin_part(pool, ids).await?;
     let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
     let query = sqlx::query(MOVE_THESE).bind(at_most).bind(ids);
     let rows = aside::rows(&mut tx, query).await?;
@@ -148,14 +148,14 @@ async fn move_these(line: &Line, ids: &[JobId]) -> Result<MovedTimers, StoreErro
 }
 
 async fn take_due(
-    hot: &HotLine,
+    cache: &ConnectionCache,
     terms: &LockTerms,
     lanes: &[Lane],
     at_most: i64,
 ) -> Result<MovedTimers, StoreError> {
     let lanes: Vec<&str> = lanes.iter().map(|lane| &*lane.0).collect();
-    let mut connection = hot.lend().await?;
-    let take = if hot.commits_soon() {
+    let mut connection = cache.acquire().await?;
+    let take = if cache.commits_soon() {
         TAKE_DUE_DURABLY
     } else {
         TAKE_DUE
@@ -206,7 +206,7 @@ fn moved(
 
 impl Timers for PgStore {
     async fn due(&self, at_most: i64) -> Result<Vec<JobId>, StoreError> {
-        due(&self.line.pool, at_most).await
+        due(&self.pool.inner, at_most).await
     }
 
     async fn move_due(
@@ -216,12 +216,12 @@ impl Timers for PgStore {
         these: Option<&[JobId]>,
     ) -> Result<MovedTimers, StoreError> {
         match (these, take) {
-            (Some(these), _) => move_these(&self.line, these).await,
+            (Some(these), _) => move_these(&self.pool, these).await,
             (None, Some((terms, lanes))) => {
-                self.fences.begin(&self.line).await?;
-                take_due(&self.hot, terms, lanes, at_most).await
+                self.fences.begin(&self.pool).await?;
+                take_due(&self.cache, terms, lanes, at_most).await
             }
-            (None, None) => move_due(&self.line.pool, at_most).await,
+            (None, None) => move_due(&self.pool.inner, at_most).await,
         }
     }
 }

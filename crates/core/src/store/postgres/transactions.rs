@@ -20,20 +20,20 @@ impl SqlStore for PgStore {
     type Db = Postgres;
 
     fn deadline(&self) -> Duration {
-        self.line.within
+        self.pool.within
     }
 
     fn suspect_connections(&self) {
-        self.line.suspect();
+        self.pool.suspect();
     }
 
     fn line_ends(&self) -> BoxFuture<'static, ()> {
-        Box::pin(self.line.ends())
+        Box::pin(self.pool.ends())
     }
 
     async fn hold_permit(&self) -> Result<Option<OwnedSemaphorePermit>> {
         let turn = self.turns.clone().acquire_owned();
-        match tokio::time::timeout(self.line.pool.options().get_acquire_timeout(), turn).await {
+        match tokio::time::timeout(self.pool.inner.options().get_acquire_timeout(), turn).await {
             // The semaphore is never closed.
             Ok(turn) => Ok(turn.ok()),
             Err(_) => Err(sqlx::Error::PoolTimedOut.into()),
@@ -42,7 +42,7 @@ impl SqlStore for PgStore {
 
     async fn begin(&self) -> Result<sqlx::Transaction<'static, Postgres>> {
         let isolation = *self.told_isolation();
-        begin::begin_creating(&self.line, isolation).await
+        begin::begin_creating(&self.pool, isolation).await
     }
 
     async fn ensure_intact(&self, connection: &mut PgConnection) -> Result<()> {
@@ -68,7 +68,7 @@ impl SqlStore for PgStore {
 
     async fn next_of(&self, instances: &[String]) -> Result<Vec<Ready>> {
         self.run("next_of", || async {
-            let mut connection = self.line.pool.acquire().await?;
+            let mut connection = self.pool.inner.acquire().await?;
             exclusive::next(&mut connection, instances).await
         })
         .await

@@ -50,10 +50,10 @@ pub(super) fn batch_outcome(
             continue;
         }
         if applied.contains(&held.id) {
-            node.let_go(held, end_of(held, &next));
+            node.ended(held, end_of(held, &next));
             continue;
         }
-        node.let_go(held, End::Unsure);
+        node.ended(held, End::Unsure);
         if in_doubt {
             tracing::info!(
                 job = %held.id, fence = %held.fence, operation,

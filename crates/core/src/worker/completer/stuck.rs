@@ -88,7 +88,7 @@ pub(super) async fn keep_trying(
         {
             // The outcome is unknown.
             node.leases.lose(std::iter::once(&held));
-            node.let_go(&held, End::Unsure);
+            node.ended(&held, End::Unsure);
             node.is_in_doubt(&held);
         }
     });
@@ -145,7 +145,7 @@ async fn try_until_taken(
         let turn = tokio::select! {
             biased;
             () = node.signals.ended.cancelled() => {
-                node.let_go(held, End::Unsure);
+                node.ended(held, End::Unsure);
                 // The node's last search for lost leases releases it. Otherwise its lease would end
                 // like that of a dead node.
                 node.is_in_doubt(held);

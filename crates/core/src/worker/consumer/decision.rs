@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::locking::Batch;
 use super::pending::Arrival;
-use super::{Consumer, LET_GO, idle};
+use super::{Consumer, RETURN_AFTER, idle};
 use crate::hint::Ready;
 use crate::job::{JobId, LockedJob};
 use crate::producer::commit_hook::Cause;
@@ -21,7 +21,7 @@ use crate::worker::row_batch;
 use crate::worker::stages::Stages;
 
 /// The time after which the hint of a busy row goes to the end of its lane.
-const BUSY_FOR: Duration = LET_GO;
+const BUSY_FOR: Duration = RETURN_AFTER;
 const BUSY_PAUSE: Duration = Duration::from_millis(15);
 
 /// The maximum number of jobs that start at once on this thread. More jobs start faster as tasks on
@@ -108,10 +108,10 @@ impl Consumer {
         if !unserved.is_empty() {
             unserved = self.pass_on_unserved(&batch, &by_id, unserved, &locked.unserved);
         }
-        let let_go = self.passed_over(&batch.of);
+        let passed_over = self.passed_over(&batch.of);
         let all_busy = batch.hints.iter().all(|hint| busy.contains(&hint.id));
         self.settle(batch, &busy, &unserved).await;
-        if let Some(place) = let_go {
+        if let Some(place) = passed_over {
             self.requeue(place).await;
         }
         if all_busy {
@@ -130,13 +130,13 @@ impl Consumer {
         self.settle(held, &[], &[]).await;
     }
 
-    /// Returns a lane whose hints have waited for [`LET_GO`] while the slots went to other lanes.
+    /// Returns a lane whose hints have waited for [`RETURN_AFTER`] while the slots went to other lanes.
     fn passed_over(&mut self, served: &[Arrival]) -> Option<usize> {
         if self.node.options.lanes.len() == 1 {
             return None;
         }
         let now = Instant::now();
-        let before = now.checked_sub(LET_GO)?;
+        let before = now.checked_sub(RETURN_AFTER)?;
         self.pending
             .passed_over(now, before, |lane| served.iter().any(|of| of.lane == lane))
     }

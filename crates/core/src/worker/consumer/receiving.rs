@@ -165,7 +165,7 @@ impl Consumer {
         }
     }
 
-    pub(super) async fn let_go(&mut self) {
+    pub(super) async fn return_hints(&mut self) {
         for place in 0..self.node.options.lanes.len() {
             self.requeue(place).await;
         }

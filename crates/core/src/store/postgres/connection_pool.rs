@@ -1,4 +1,4 @@
-//! The connections to the server, and which of them are still trusted.
+//! A pool of connections to the server, and which of them are still trusted.
 //!
 //! A connection whose other end is gone silently (a pulled cable, a firewall that dropped it, a
 //! frozen machine) returns neither an answer nor an error for a quarter of an hour. So every
@@ -57,7 +57,7 @@ impl Moment {
 
 impl Suspicion {
     /// Returns whether a connection of this age and idle time may be used without a ping.
-    pub fn believes_in(&self, age: Duration, idle: Duration) -> bool {
+    pub fn trusts(&self, age: Duration, idle: Duration) -> bool {
         !self.raised.has_met(age) && !self.doubted.has_met(idle)
     }
 
@@ -76,15 +76,15 @@ impl Suspicion {
     }
 }
 
-/// Connections for one purpose, and the deadline of their statements. Cheap to clone.
+/// A pool of connections for one purpose, and the deadline of their statements. Cheap to clone.
 #[derive(Clone)]
-pub struct Line {
-    pub pool: PgPool,
+pub struct ConnectionPool {
+    pub inner: PgPool,
     pub suspicion: Suspicion,
     pub within: Duration,
 }
 
-impl Line {
+impl ConnectionPool {
     /// Suspects all connections that are open now.
     pub fn suspect(&self) {
         self.suspicion.raised.is_now();
@@ -132,14 +132,14 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3600);
 
-    fn believed(line: &Line, age: Duration) -> bool {
-        line.suspicion.believes_in(age, Duration::ZERO)
+    fn trusted(pool: &ConnectionPool, age: Duration) -> bool {
+        pool.suspicion.trusts(age, Duration::ZERO)
     }
 
-    fn line(within: Duration) -> Line {
+    fn pool(within: Duration) -> ConnectionPool {
         let nowhere = sqlx::postgres::PgConnectOptions::new_without_pgpass();
-        Line {
-            pool: PgPool::connect_lazy_with(nowhere),
+        ConnectionPool {
+            inner: PgPool::connect_lazy_with(nowhere),
             suspicion: Suspicion::default(),
             within,
         }
@@ -147,38 +147,38 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_open_when_a_deadline_passed_is_suspected_and_what_came_later_is_not() {
-        let line = line(Duration::from_millis(10));
-        assert!(believed(&line, HOUR));
-        let silence = line.answer(std::future::pending::<Result<(), _>>()).await;
+        let pool = pool(Duration::from_millis(10));
+        assert!(trusted(&pool, HOUR));
+        let silence = pool.answer(std::future::pending::<Result<(), _>>()).await;
         assert!(matches!(silence, Err(StoreError::Timeout(_))));
-        assert!(!believed(&line, HOUR));
-        assert!(believed(&line, Duration::ZERO));
+        assert!(!trusted(&pool, HOUR));
+        assert!(trusted(&pool, Duration::ZERO));
     }
 
     #[tokio::test]
     async fn what_was_idle_at_a_doubt_is_asked_and_what_answered_later_is_not() {
-        let line = line(HOUR);
-        line.doubt();
-        assert!(!line.suspicion.believes_in(HOUR, HOUR));
-        assert!(line.suspicion.believes_in(HOUR, Duration::ZERO));
+        let pool = pool(HOUR);
+        pool.doubt();
+        assert!(!pool.suspicion.trusts(HOUR, HOUR));
+        assert!(pool.suspicion.trusts(HOUR, Duration::ZERO));
     }
 
     #[tokio::test]
     async fn a_lost_connection_is_a_doubt_and_no_suspicion() {
-        let line = line(HOUR);
+        let pool = pool(HOUR);
         let lost = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
         let lost = StoreError::from(sqlx::Error::Io(lost));
-        let answer = line.answer(std::future::ready(Err::<(), _>(lost))).await;
+        let answer = pool.answer(std::future::ready(Err::<(), _>(lost))).await;
         assert!(answer.is_err());
-        assert!(believed(&line, HOUR));
-        assert!(!line.suspicion.believes_in(HOUR, HOUR));
+        assert!(trusted(&pool, HOUR));
+        assert!(!pool.suspicion.trusts(HOUR, HOUR));
     }
 
     #[tokio::test]
     async fn an_answer_in_time_raises_no_suspicion() {
-        let line = line(Duration::from_secs(60));
-        let answer = line.answer(std::future::ready(Ok(7))).await;
+        let pool = pool(Duration::from_secs(60));
+        let answer = pool.answer(std::future::ready(Ok(7))).await;
         assert_eq!(answer.ok(), Some(7));
-        assert!(believed(&line, HOUR));
+        assert!(trusted(&pool, HOUR));
     }
 }
