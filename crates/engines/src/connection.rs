@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::StoreError;
-use jobwire_core::store::postgres::line::{Line, Suspicion};
+use jobwire_core::store::postgres::connection_pool::{ConnectionPool, Suspicion};
 use jobwire_core::store::postgres::{address, tap_address};
 use jobwire_core::store::presence::{Address, Presence};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
@@ -26,25 +26,25 @@ const SILENCE: Duration = Duration::from_secs(30);
 
 /// The connections, by purpose. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Lines {
+pub(crate) struct Connections {
     /// For locks and outcomes, which find every row by a key: their plans are kept.
-    pub(crate) hot: Line,
+    pub(crate) keyed: ConnectionPool,
     /// For renewals, which never queue behind jobs.
-    pub(crate) renewals: Line,
+    pub(crate) renewals: ConnectionPool,
     /// For all other statements.
-    pub(crate) rest: Line,
+    pub(crate) rest: ConnectionPool,
     pub(crate) presence: Presence,
     /// For the connection of the tap, which is none of the pools'.
     pub(crate) address: TapAddress,
 }
 
-impl std::fmt::Debug for Lines {
+impl std::fmt::Debug for Connections {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lines").finish_non_exhaustive()
+        f.debug_struct("Connections").finish_non_exhaustive()
     }
 }
 
-impl Lines {
+impl Connections {
     /// Connects once, to report a wrong address at once. The pools open further connections.
     pub(crate) async fn connect(url: &str, options: &EngineOptions) -> Result<Self, StoreError> {
         let connect = address::connect_options(url, options.plaintext)?;
@@ -68,13 +68,13 @@ impl Lines {
             .await
             .map_err(|_| StoreError::Timeout(ACQUIRE_TIMEOUT))??;
         let suspicion = Suspicion::default();
-        let line = |size, plans| line(&connect, options, &suspicion, size, plans);
-        let hot = (options.max_connections / 2).clamp(2, 4);
+        let pool = |size, plans| pool(&connect, options, &suspicion, size, plans);
+        let keyed = (options.max_connections / 2).clamp(2, 4);
         Ok(Self {
-            hot: line(hot, Plans::Kept)?,
-            renewals: line(2, Plans::Fresh)?,
-            rest: line(
-                options.max_connections.saturating_sub(hot).max(2),
+            keyed: pool(keyed, Plans::Kept)?,
+            renewals: pool(2, Plans::Fresh)?,
+            rest: pool(
+                options.max_connections.saturating_sub(keyed).max(2),
                 Plans::Fresh,
             )?,
             presence,
@@ -84,19 +84,19 @@ impl Lines {
 
     /// Closes every connection.
     pub(crate) async fn close(&self) {
-        for line in [&self.renewals, &self.hot, &self.rest] {
-            let _ = tokio::time::timeout(line.within, line.pool.close()).await;
+        for pool in [&self.renewals, &self.keyed, &self.rest] {
+            let _ = tokio::time::timeout(pool.within, pool.inner.close()).await;
         }
     }
 }
 
-fn line(
+fn pool(
     connect: &PgConnectOptions,
     options: &EngineOptions,
     suspicion: &Suspicion,
     size: u32,
     plans: Plans,
-) -> Result<Line, StoreError> {
+) -> Result<ConnectionPool, StoreError> {
     let session: Arc<str> = session(options, plans)?.into();
     let pool = PgPoolOptions::new()
         .after_connect(move |connection, _| {
@@ -113,8 +113,8 @@ fn line(
         .test_before_acquire(false)
         .max_lifetime(None)
         .idle_timeout(None);
-    Ok(Line {
-        pool: suspicion.watch(pool).connect_lazy_with(connect.clone()),
+    Ok(ConnectionPool {
+        inner: suspicion.watch(pool).connect_lazy_with(connect.clone()),
         suspicion: suspicion.clone(),
         within: options.statement_timeout + Duration::from_secs(2),
     })

@@ -24,7 +24,7 @@ use crate::activiti;
 use crate::breaker::Breaker;
 use crate::calls::Calls;
 use crate::camunda::Camunda;
-use crate::connection::Lines;
+use crate::connection::Connections;
 use crate::dialect::Dialect;
 use crate::flowable;
 use crate::http::Rest;
@@ -39,7 +39,7 @@ pub struct EngineStore(Arc<Inner>);
 
 struct Inner {
     dialect: Box<dyn Dialect>,
-    lines: Lines,
+    connections: Connections,
     options: EngineOptions,
     rest: Rest,
     calls: Calls,
@@ -67,12 +67,12 @@ impl EngineStore {
     /// # Errors
     /// If the URL or an option can't be used, or the server refuses the connection.
     pub async fn flowable(database: &str, mut options: EngineOptions) -> Result<Self> {
-        let lines = Lines::connect(database, &options).await?;
+        let connections = Connections::connect(database, &options).await?;
         if options.execution == Execution::Auto {
-            options.execution = act::execution_by_version(&lines.rest.pool).await?;
+            options.execution = act::execution_by_version(&connections.rest.inner).await?;
         }
         let dialect = Box::new(Act::new(&flowable::FAMILY, &options));
-        Self::on(lines, options, dialect)
+        Self::on(connections, options, dialect)
     }
 
     /// Connects to the database of an Activiti engine. Changes nothing. The options begin with
@@ -89,9 +89,9 @@ impl EngineStore {
             ));
         }
         options.execution = Execution::Endpoint;
-        let lines = Lines::connect(database, &options).await?;
+        let connections = Connections::connect(database, &options).await?;
         let dialect = Box::new(Act::new(&activiti::FAMILY, &options));
-        Self::on(lines, options, dialect)
+        Self::on(connections, options, dialect)
     }
 
     /// Connects to the database of a Camunda 7 engine, or of one that shares its schema. Changes
@@ -108,17 +108,21 @@ impl EngineStore {
             ));
         }
         options.execution = Execution::Rest;
-        let lines = Lines::connect(database, &options).await?;
+        let connections = Connections::connect(database, &options).await?;
         let dialect = Box::new(Camunda::new(&options));
-        Self::on(lines, options, dialect)
+        Self::on(connections, options, dialect)
     }
 
-    fn on(lines: Lines, options: EngineOptions, dialect: Box<dyn Dialect>) -> Result<Self> {
+    fn on(
+        connections: Connections,
+        options: EngineOptions,
+        dialect: Box<dyn Dialect>,
+    ) -> Result<Self> {
         let rest = Rest::new(&options)?;
         let meter = Meter::new(&options.name);
         Ok(Self(Arc::new(Inner {
             dialect,
-            lines,
+            connections,
             options,
             rest,
             calls: Calls::default(),
@@ -142,10 +146,10 @@ impl EngineStore {
         self.0.dialect.decoder().types
     }
 
-    /// Returns a pool of connections to the engine's database, for statements that are not hot.
+    /// Returns a pool of connections to the engine's database, for statements that are not on the hot path.
     #[must_use]
     pub fn pool(&self) -> &PgPool {
-        &self.0.lines.rest.pool
+        &self.0.connections.rest.inner
     }
 
     pub(crate) fn dialect(&self) -> &dyn Dialect {

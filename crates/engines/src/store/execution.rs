@@ -25,18 +25,18 @@ impl EngineStore {
     }
 
     pub(crate) async fn still_ours(&self, id: JobId, owner: &str) -> Result<bool> {
-        let line = &self.0.lines.rest;
-        self.run("look_at_job", line, || {
-            locking::still_ours(&line.pool, id, owner)
+        let pool = &self.0.connections.rest;
+        self.run("look_at_job", pool, || {
+            locking::still_ours(&pool.inner, id, owner)
         })
         .await
     }
 
     /// Returns how an execution ended that the engine did not answer with success.
     pub(crate) async fn ended(&self, job: &Job, owner: &str) -> Result<Ended> {
-        let (dialect, line) = (self.dialect(), &self.0.lines.rest);
-        self.run("look_at_job", line, || {
-            dialect.ended(&line.pool, job.id, owner, job.retries)
+        let (dialect, pool) = (self.dialect(), &self.0.connections.rest);
+        self.run("look_at_job", pool, || {
+            dialect.ended(&pool.inner, job.id, owner, job.retries)
         })
         .await
     }

@@ -32,45 +32,47 @@ impl Store for EngineStore {
     }
 
     async fn check(&self) -> Result<SchemaStatus> {
-        let (dialect, line) = (self.dialect(), &self.0.lines.rest);
-        self.run("check", line, || async {
-            dialect.probe(&line.pool).await?;
-            schema::status(&line.pool).await
+        let (dialect, pool) = (self.dialect(), &self.0.connections.rest);
+        self.run("check", pool, || async {
+            dialect.probe(&pool.inner).await?;
+            schema::status(&pool.inner).await
         })
         .await
     }
 
     async fn answers(&self) -> Result<()> {
-        let line = &self.0.lines.rest;
-        self.run("answers", line, || async {
-            sqlx::query("SELECT").execute(&line.pool).await?;
+        let pool = &self.0.connections.rest;
+        self.run("answers", pool, || async {
+            sqlx::query("SELECT").execute(&pool.inner).await?;
             Ok(())
         })
         .await
     }
 
     async fn absence(&self) -> Option<String> {
-        let lines = &self.0.lines;
+        let connections = &self.0.connections;
         let ask = async {
-            sqlx::query("SELECT").execute(&lines.renewals.pool).await?;
+            sqlx::query("SELECT")
+                .execute(&connections.renewals.inner)
+                .await?;
             Ok(())
         };
-        match lines.presence.absence(ask).await {
+        match connections.presence.absence(ask).await {
             Some(absence) => Some(absence),
             None => self.0.breaker.problem(),
         }
     }
 
     async fn lock(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked> {
-        let (dialect, lines) = (self.dialect(), &self.0.lines);
+        let (dialect, connections) = (self.dialect(), &self.0.connections);
         self.run_locking("lock", || {
-            locking::lock_hinted(dialect, &lines.hot.pool, terms, hints)
+            locking::lock_hinted(dialect, &connections.keyed.inner, terms, hints)
         })
         .await
     }
 
     async fn claim(&self, terms: &LockTerms, page: &ClaimPage) -> Result<Claimed> {
-        let (dialect, lines) = (self.dialect(), &self.0.lines);
+        let (dialect, connections) = (self.dialect(), &self.0.connections);
         let Claimable { hints, after } = self.claimable(terms, page).await?;
         if hints.is_empty() {
             return Ok(Claimed {
@@ -80,7 +82,7 @@ impl Store for EngineStore {
         }
         let locked = self
             .run_locking("claim", || {
-                locking::lock_hinted(dialect, &lines.hot.pool, terms, &hints)
+                locking::lock_hinted(dialect, &connections.keyed.inner, terms, &hints)
             })
             .await?;
         Ok(Claimed {
@@ -91,20 +93,20 @@ impl Store for EngineStore {
     }
 
     async fn claimable(&self, _: &LockTerms, page: &ClaimPage) -> Result<Claimable> {
-        let (dialect, line) = (self.dialect(), &self.0.lines.rest);
-        self.run("claim", line, || dialect.claimable(&line.pool, page))
+        let (dialect, pool) = (self.dialect(), &self.0.connections.rest);
+        self.run("claim", pool, || dialect.claimable(&pool.inner, page))
             .await
     }
 
     async fn renew(&self, owner: NodeId, lease: Duration, held: &[LockToken]) -> Result<Renewed> {
-        let (dialect, line) = (&self.0.dialect, &self.0.lines.renewals);
+        let (dialect, pool) = (&self.0.dialect, &self.0.connections.renewals);
         // A late renewal is useless, so it must not wait as long as other statements.
-        let deadline = line.within.min(lease);
+        let deadline = pool.within.min(lease);
         let answer = measured("renew", deadline, || {
-            line.answer(dialect.renew(&line.pool, owner, lease, held))
+            pool.answer(dialect.renew(&pool.inner, owner, lease, held))
         })
         .await;
-        self.0.lines.presence.note(&answer);
+        self.0.connections.presence.note(&answer);
         answer
     }
 
@@ -120,10 +122,10 @@ impl Store for EngineStore {
             return Ok(Vec::new());
         }
         let mut asked = Asked(&self.0.in_doubt, true);
-        let (dialect, line) = (self.dialect(), &self.0.lines.rest);
+        let (dialect, pool) = (self.dialect(), &self.0.connections.rest);
         let found = self
-            .run("unknown", line, || {
-                dialect.held_by(&line.pool, owner, lease, known)
+            .run("unknown", pool, || {
+                dialect.held_by(&pool.inner, owner, lease, known)
             })
             .await;
         asked.1 = found.is_err();
@@ -131,7 +133,7 @@ impl Store for EngineStore {
     }
 
     fn outcome_within(&self) -> Duration {
-        self.0.lines.hot.within
+        self.0.connections.keyed.within
     }
 
     async fn run_alone(&self, _: NodeId, _: &LockToken) -> Result<bool> {
@@ -176,9 +178,9 @@ impl Store for EngineStore {
     }
 
     async fn move_due_timers(&self, at_most: i64) -> Result<MovedTimers> {
-        let (dialect, line) = (self.dialect(), &self.0.lines.rest);
-        self.run("move_due_timers", line, || {
-            dialect.move_due(&line.pool, at_most)
+        let (dialect, pool) = (self.dialect(), &self.0.connections.rest);
+        self.run("move_due_timers", pool, || {
+            dialect.move_due(&pool.inner, at_most)
         })
         .await
     }
@@ -201,8 +203,8 @@ impl Store for EngineStore {
     }
 
     async fn mark_hinted(&self, jobs: &[JobId]) -> Result<Marked> {
-        let (dialect, line) = (self.dialect(), &self.0.lines.rest);
-        self.run("mark_hinted", line, || dialect.hints_of(&line.pool, jobs))
+        let (dialect, pool) = (self.dialect(), &self.0.connections.rest);
+        self.run("mark_hinted", pool, || dialect.hints_of(&pool.inner, jobs))
             .await
     }
 
@@ -215,64 +217,64 @@ impl Store for EngineStore {
 
     async fn write_node(&self, node: &Membership) -> Result<()> {
         node.check()?;
-        let line = &self.0.lines.rest;
-        self.run("write_node", line, || {
-            nodes::write(&line.pool, &self.0.options.name, node)
+        let pool = &self.0.connections.rest;
+        self.run("write_node", pool, || {
+            nodes::write(&pool.inner, &self.0.options.name, node)
         })
         .await
     }
 
     async fn remove_node(&self, node: NodeId) -> Result<()> {
-        let line = &self.0.lines.rest;
-        self.run("remove_node", line, || nodes::leave(&line.pool, node))
+        let pool = &self.0.connections.rest;
+        self.run("remove_node", pool, || nodes::leave(&pool.inner, node))
             .await
     }
 
     async fn remove_silent_nodes(&self, silent_for: Duration, heard: &[NodeId]) -> Result<u64> {
-        let line = &self.0.lines.rest;
-        self.run("remove_silent_nodes", line, || {
-            nodes::forget(&line.pool, &self.0.options.name, silent_for, heard)
+        let pool = &self.0.connections.rest;
+        self.run("remove_silent_nodes", pool, || {
+            nodes::forget(&pool.inner, &self.0.options.name, silent_for, heard)
         })
         .await
     }
 
     async fn nodes(&self) -> Result<Vec<NodeView>> {
-        let line = &self.0.lines.rest;
-        self.run("nodes", line, || {
-            nodes::read(&line.pool, &self.0.options.name)
+        let pool = &self.0.connections.rest;
+        self.run("nodes", pool, || {
+            nodes::read(&pool.inner, &self.0.options.name)
         })
         .await
     }
 
     async fn resign(&self, node: NodeId) -> Result<()> {
         self.set_leading(None);
-        let line = &self.0.lines.rest;
-        self.run("resign", line, || {
-            leader::resign(&line.pool, &self.0.options.name, node)
+        let pool = &self.0.connections.rest;
+        self.run("resign", pool, || {
+            leader::resign(&pool.inner, &self.0.options.name, node)
         })
         .await
     }
 
     async fn orphans(&self, query: &OrphanQuery) -> Result<OrphanPage> {
-        let (dialect, line) = (self.dialect(), &self.0.lines.rest);
-        self.run("orphans", line, || {
-            sweep::orphans(dialect, &line.pool, query)
+        let (dialect, pool) = (self.dialect(), &self.0.connections.rest);
+        self.run("orphans", pool, || {
+            sweep::orphans(dialect, &pool.inner, query)
         })
         .await
     }
 
     async fn sweepable(&self, _: &Services) -> Result<Sweepable> {
-        let (dialect, line) = (self.dialect(), &self.0.lines.rest);
-        self.run("sweepable", line, || {
-            sweepable::count(dialect, &line.pool, &self.0.options.name)
+        let (dialect, pool) = (self.dialect(), &self.0.connections.rest);
+        self.run("sweepable", pool, || {
+            sweepable::count(dialect, &pool.inner, &self.0.options.name)
         })
         .await
     }
 
     async fn free_instances(&self) -> Result<Vec<Ready>> {
-        let (dialect, line) = (self.dialect(), &self.0.lines.rest);
-        self.run("free_instances", line, || {
-            dialect.free_instances(&line.pool)
+        let (dialect, pool) = (self.dialect(), &self.0.connections.rest);
+        self.run("free_instances", pool, || {
+            dialect.free_instances(&pool.inner)
         })
         .await
     }
@@ -282,22 +284,22 @@ impl Store for EngineStore {
     }
 
     async fn find(&self, filter: &JobFilter) -> Result<Vec<JobView>> {
-        let (dialect, line) = (self.dialect(), &self.0.lines.rest);
-        self.run("find", line, || queries::find(dialect, &line.pool, filter))
+        let (dialect, pool) = (self.dialect(), &self.0.connections.rest);
+        self.run("find", pool, || queries::find(dialect, &pool.inner, filter))
             .await
     }
 
     async fn count(&self, filter: &JobFilter) -> Result<i64> {
-        let (dialect, line) = (self.dialect(), &self.0.lines.rest);
-        self.run("count", line, || {
-            queries::count(dialect, &line.pool, filter)
+        let (dialect, pool) = (self.dialect(), &self.0.connections.rest);
+        self.run("count", pool, || {
+            queries::count(dialect, &pool.inner, filter)
         })
         .await
     }
 
     async fn get(&self, id: JobId) -> Result<Option<(JobView, Job, Option<String>)>> {
-        let (dialect, line) = (self.dialect(), &self.0.lines.rest);
-        self.run("get", line, || queries::get(dialect, &line.pool, id))
+        let (dialect, pool) = (self.dialect(), &self.0.connections.rest);
+        self.run("get", pool, || queries::get(dialect, &pool.inner, id))
             .await
     }
 
@@ -365,6 +367,6 @@ impl Store for EngineStore {
     }
 
     async fn close(&self) {
-        self.0.lines.close().await;
+        self.0.connections.close().await;
     }
 }

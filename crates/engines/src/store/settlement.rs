@@ -16,7 +16,7 @@ impl EngineStore {
         held: Vec<LockToken>,
         then: &Handoff,
     ) -> Result<BatchOutcome> {
-        let (dialect, lines) = (self.dialect(), &self.0.lines);
+        let (dialect, connections) = (self.dialect(), &self.0.connections);
         let jobs: Vec<Settling> = held
             .into_iter()
             .map(|held| Settling {
@@ -30,7 +30,7 @@ impl EngineStore {
         };
         let settled = self
             .run_locking(statement, || {
-                settling::settle(dialect, &lines.hot.pool, owner, &jobs, take)
+                settling::settle(dialect, &connections.keyed.inner, owner, &jobs, take)
             })
             .await?;
         Ok(self.outcome(settled))

@@ -64,7 +64,7 @@ impl EngineStore {
 
     /// Returns the address of the database, for the tap.
     pub(crate) fn address(&self) -> &jobwire_tap::Address {
-        &self.0.lines.address
+        &self.0.connections.address
     }
 
     /// Creates the publication of the commit tap, with which new jobs are hinted within

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use jobwire_core::store::answer::measured;
-use jobwire_core::store::postgres::line::Line;
+use jobwire_core::store::postgres::connection_pool::ConnectionPool;
 
 use super::{EngineStore, Result};
 
@@ -28,19 +28,19 @@ impl EngineStore {
     pub(super) async fn run<T, F, Fut>(
         &self,
         statement: &'static str,
-        line: &Line,
+        pool: &ConnectionPool,
         transition: F,
     ) -> Result<T>
     where
         F: Fn() -> Fut + Send,
         Fut: Future<Output = Result<T>> + Send,
     {
-        let deadline = line.within + Duration::from_secs(1);
+        let deadline = pool.within + Duration::from_secs(1);
         let answer = measured(statement, deadline, move || {
-            line.answer(transition().boxed())
+            pool.answer(transition().boxed())
         })
         .await;
-        self.0.lines.presence.note(&answer);
+        self.0.connections.presence.note(&answer);
         answer
     }
 
@@ -55,7 +55,9 @@ impl EngineStore {
         Fut: Future<Output = Result<T>> + Send,
     {
         let mut asked = Asked(&self.0.in_doubt, true);
-        let answer = self.run(statement, &self.0.lines.hot, transition).await;
+        let answer = self
+            .run(statement, &self.0.connections.keyed, transition)
+            .await;
         asked.1 = answer.as_ref().is_err_and(|error| !error.changed_nothing());
         answer
     }

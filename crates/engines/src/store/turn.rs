@@ -51,7 +51,7 @@ impl EngineStore {
         let Inner {
             dialect, options, ..
         } = &*self.0;
-        self.run("unhinted", &self.0.lines.rest, || {
+        self.run("unhinted", &self.0.connections.rest, || {
             dialect.new_jobs(self.pool(), &options.name, node, report)
         })
         .await
@@ -80,9 +80,9 @@ impl EngineStore {
 
     /// Returns the numbers of jobs.
     pub(super) async fn backlog(&self) -> Result<Backlog> {
-        let line = &self.0.lines.rest;
-        self.run("backlog", line, || {
-            sweep::backlog(self.dialect(), &line.pool)
+        let pool = &self.0.connections.rest;
+        self.run("backlog", pool, || {
+            sweep::backlog(self.dialect(), &pool.inner)
         })
         .await
     }
@@ -91,15 +91,15 @@ impl EngineStore {
     pub(super) async fn take_turn(&self, turn: &LeaderCycle) -> Result<CycleOutcome> {
         let Inner {
             dialect,
-            lines,
+            connections,
             options,
             meter,
             ..
         } = &*self.0;
-        let (line, pool) = (&lines.rest, &lines.rest.pool);
+        let (rest, pool) = (&connections.rest, &connections.rest.inner);
         let sent = Instant::now();
         let lead = self
-            .run("take_turn", line, || {
+            .run("take_turn", rest, || {
                 leader::take(pool, &options.name, turn)
             })
             .await?;
@@ -134,7 +134,7 @@ impl EngineStore {
             ..CycleReport::default()
         };
         if may_rescue && turn.reset_at_most > 0 {
-            let freed = self.run("rescue", line, || {
+            let freed = self.run("rescue", rest, || {
                 dialect.free_expired(pool, turn.reset_at_most)
             });
             let freed = freed.await?;
@@ -151,9 +151,9 @@ impl EngineStore {
                     strikes: 0,
                     owner: freed.owner,
                 }));
-            let timers = self.run("free_timers", line, || dialect.free_timers(pool));
+            let timers = self.run("free_timers", rest, || dialect.free_timers(pool));
             meter.rescued(Rescue::TimerOfEngine, timers.await?);
-            let left = self.run("free_instances", line, || dialect.free_instances(pool));
+            let left = self.run("free_instances", rest, || dialect.free_instances(pool));
             let left = left.await?;
             meter.rescued(Rescue::Instance, left.len() as u64);
             report.unhinted.extend(left);
