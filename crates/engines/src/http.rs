@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(said(r#"{"state":"gone"}"#), Answer::Executed);
         assert_eq!(said(r#"{"state":"job","id":"7"}"#), Answer::GivenBack);
         let failed = said(r#"{"state":"timer","retries":2,"message":"no\nroute"}"#);
-        assert_eq!(failed, Answer::Refused("no route".to_owned()));
+        assert_eq!(failed, Answer::Refused("no\\nroute".to_owned()));
         let dead = said(r#"{"state":"dead letter","message":null}"#);
         assert_eq!(dead, Answer::Refused("dead letter".to_owned()));
         for strange in ["", "<html>", "[]", r#"{"state":1}"#, r#"{"status":"ok"}"#] {
