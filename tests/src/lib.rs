@@ -62,7 +62,7 @@ mod spring_sample;
 
 pub use engines::{EngineProgram, EngineServer, EngineSettings, HintCounts, JobExecutor};
 pub use jobwire_harness::{
-    Authority, Identity, PgBouncer, Pooling, Postgres, Scratch, Server, ServerClock, Signal,
+    Authority, Cases, Identity, PgBouncer, Pooling, Postgres, Scratch, Server, ServerClock, Signal,
     SmallDisk, Stop, certificates, database, eventually, lines, need, pgbouncer, port, postgres,
     reaper, scratch, server, server_clock, small_disk, wait,
 };

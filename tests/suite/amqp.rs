@@ -14,4 +14,4 @@ mod secured;
 mod statistics;
 mod tls;
 mod unavailable;
-mod world;
+mod vhost;

@@ -6,7 +6,7 @@
 
 mod backlog;
 mod commits;
+mod fleet;
 mod kafka;
 mod rabbitmq;
 mod two_brokers;
-mod world;

@@ -18,13 +18,13 @@ use crate::world::{connect, quick};
 const SOON: Duration = Duration::from_secs(90);
 
 /// One database, and a separate space on each of two brokers.
-struct World {
+struct TwoBrokers {
     store: PgStore,
     rabbitmq: Space,
     kafka: Space,
 }
 
-impl World {
+impl TwoBrokers {
     async fn new() -> Self {
         let url = shared::postgres().await.create_database().await;
         let store = PgStore::connect(&url).await.unwrap();
@@ -94,17 +94,17 @@ impl World {
 
 #[tokio::test]
 async fn lanes_go_over_two_brokers_and_each_node_serves_its_own() {
-    let world = World::new().await;
+    let brokers = TwoBrokers::new().await;
     let routed = async || {
         let bulk = Lane::unchecked("bulk");
-        let kafka = world.kafka().await;
-        let routed = RoutedTransport::builder(world.rabbitmq().await).lanes([bulk], kafka);
+        let kafka = brokers.kafka().await;
+        let routed = RoutedTransport::builder(brokers.rabbitmq().await).lanes([bulk], kafka);
         Arc::new(routed.build()) as Arc<dyn Transport>
     };
     let producing = routed().await;
-    let jobs = world.producer(&producing);
-    let one = world.node("default", routed().await, "default").await;
-    let two = world.node("bulk", routed().await, "bulk").await;
+    let jobs = brokers.producer(&producing);
+    let one = brokers.node("default", routed().await, "default").await;
+    let two = brokers.node("bulk", routed().await, "bulk").await;
     for n in 0..100_u32 {
         let lane = if n % 2 == 0 { "bulk" } else { "default" };
         jobs.create(NewJob::of("note", &n).lane(lane))
@@ -115,24 +115,24 @@ async fn lanes_go_over_two_brokers_and_each_node_serves_its_own() {
     for lane in ["default", "bulk"] {
         for n in 0..5_u32 {
             let job = NewJob::of("note", &n).lane(lane);
-            Client::without_hints(world.store.clone())
+            Client::without_hints(brokers.store.clone())
                 .create(job)
                 .await
                 .unwrap();
         }
     }
-    world.until_done().await;
-    assert_eq!(world.count("SELECT count(*) FROM done").await, 110);
+    brokers.until_done().await;
+    assert_eq!(brokers.count("SELECT count(*) FROM done").await, 110);
     assert_eq!(
-        world.count("SELECT count(DISTINCT job) FROM done").await,
+        brokers.count("SELECT count(DISTINCT job) FROM done").await,
         110
     );
-    let topics = KafkaAdmin::of(&world.kafka.url).topics().await;
+    let topics = KafkaAdmin::of(&brokers.kafka.url).topics().await;
     let lanes: Vec<&String> = topics
         .iter()
-        .filter(|t| t.starts_with(&format!("{}.lane.", world.kafka.prefix)))
+        .filter(|t| t.starts_with(&format!("{}.lane.", brokers.kafka.prefix)))
         .collect();
-    assert_eq!(lanes, [&format!("{}.lane.bulk", world.kafka.prefix)]);
+    assert_eq!(lanes, [&format!("{}.lane.bulk", brokers.kafka.prefix)]);
     one.stop().await;
     two.stop().await;
 }
@@ -141,9 +141,10 @@ async fn lanes_go_over_two_brokers_and_each_node_serves_its_own() {
 /// former broker.
 #[tokio::test]
 async fn a_live_fleet_moves_from_rabbitmq_to_kafka() {
-    let world = World::new().await;
+    let brokers = TwoBrokers::new().await;
     let moving = async || {
-        let routed = RoutedTransport::builder(world.kafka().await).former(world.rabbitmq().await);
+        let routed =
+            RoutedTransport::builder(brokers.kafka().await).former(brokers.rabbitmq().await);
         Arc::new(routed.build()) as Arc<dyn Transport>
     };
     let mut created = 0;
@@ -154,28 +155,36 @@ async fn a_live_fleet_moves_from_rabbitmq_to_kafka() {
             created += 1;
         }
     };
-    let old_producer = world.producer(&world.rabbitmq().await);
-    let first = world.node("old 1", world.rabbitmq().await, "default").await;
-    let second = world.node("old 2", world.rabbitmq().await, "default").await;
+    let old_producer = brokers.producer(&brokers.rabbitmq().await);
+    let first = brokers
+        .node("old 1", brokers.rabbitmq().await, "default")
+        .await;
+    let second = brokers
+        .node("old 2", brokers.rabbitmq().await, "default")
+        .await;
     create(&old_producer, 30).await;
     first.stop().await;
-    let third = world.node("moving 1", moving().await, "default").await;
+    let third = brokers.node("moving 1", moving().await, "default").await;
     create(&old_producer, 30).await;
     second.stop().await;
-    let fourth = world.node("moving 2", moving().await, "default").await;
+    let fourth = brokers.node("moving 2", moving().await, "default").await;
     create(&old_producer, 30).await;
-    let new_producer = world.producer(&world.kafka().await);
+    let new_producer = brokers.producer(&brokers.kafka().await);
     create(&new_producer, 30).await;
     third.stop().await;
-    let fifth = world.node("new 1", world.kafka().await, "default").await;
+    let fifth = brokers
+        .node("new 1", brokers.kafka().await, "default")
+        .await;
     create(&new_producer, 30).await;
     fourth.stop().await;
-    let sixth = world.node("new 2", world.kafka().await, "default").await;
+    let sixth = brokers
+        .node("new 2", brokers.kafka().await, "default")
+        .await;
     create(&new_producer, 30).await;
-    world.until_done().await;
-    assert_eq!(world.count("SELECT count(*) FROM done").await, created);
+    brokers.until_done().await;
+    assert_eq!(brokers.count("SELECT count(*) FROM done").await, created);
     assert_eq!(
-        world.count("SELECT count(DISTINCT job) FROM done").await,
+        brokers.count("SELECT count(DISTINCT job) FROM done").await,
         created
     );
     fifth.stop().await;

@@ -144,8 +144,8 @@ async fn producer(point: &'static str, created: i64) {
     fleet.jobs.create(last).await.unwrap();
     let _heir = fleet.node(&[("JOBWIRE_LEASE", LEASE)]).await;
     fleet.until_empty(SOON).await;
-    assert_eq!(fleet.events().await, created + 1, "{point}");
-    assert_eq!(fleet.doubled_events().await, 0, "{point}");
+    assert_eq!(fleet.cases().events().await, created + 1, "{point}");
+    assert_eq!(fleet.cases().doubled().await, 0, "{point}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -36,10 +36,14 @@ async fn create_events(fleet: &Fleet, cases: i64, each: i64) {
 }
 
 async fn assert_events(fleet: &Fleet, expected: i64) {
-    assert_eq!(fleet.events().await, expected, "each event exactly once");
-    assert_eq!(fleet.doubled_events().await, 0, "no event twice");
     assert_eq!(
-        fleet.disorder().await,
+        fleet.cases().events().await,
+        expected,
+        "each event exactly once"
+    );
+    assert_eq!(fleet.cases().doubled().await, 0, "no event twice");
+    assert_eq!(
+        fleet.cases().disorder().await,
         0,
         "every case one at a time and in order"
     );
@@ -184,8 +188,8 @@ async fn a_broker_restart_under_load_loses_nothing() {
     broker.start_again().await;
     create_events(&fleet, 50, 4).await;
     fleet.until_empty(Duration::from_secs(90)).await;
-    assert_eq!(fleet.events().await, 600);
-    assert_eq!(fleet.doubled_events().await, 0);
+    assert_eq!(fleet.cases().events().await, 600);
+    assert_eq!(fleet.cases().doubled().await, 0);
     drop(nodes);
 }
 
@@ -243,8 +247,8 @@ async fn a_database_restart_under_load_loses_nothing() {
     .await;
     create_events(&fleet, 40, 1).await;
     fleet.until_empty(Duration::from_secs(90)).await;
-    assert_eq!(fleet.events().await, 240);
-    assert_eq!(fleet.doubled_events().await, 0);
+    assert_eq!(fleet.cases().events().await, 240);
+    assert_eq!(fleet.cases().doubled().await, 0);
     drop(nodes);
 }
 
@@ -270,6 +274,6 @@ async fn terminated_backends_lose_nothing() {
         .await;
     }
     fleet.until_empty(Duration::from_secs(60)).await;
-    assert_eq!(fleet.doubled_events().await, 0);
-    assert_eq!(fleet.events().await, 400);
+    assert_eq!(fleet.cases().doubled().await, 0);
+    assert_eq!(fleet.cases().events().await, 400);
 }

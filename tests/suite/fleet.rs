@@ -6,7 +6,7 @@ use std::time::Duration;
 use jobwire_amqp::{AmqpOptions, AmqpTransport};
 use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::{Client, CommitHook, JobFilter, PgStore, Store, Transport};
-use jobwire_tests::{Program, Running, eventually, shared::Space};
+use jobwire_tests::{Cases, Program, Running, eventually, shared::Space};
 
 pub(crate) struct Fleet {
     pub(crate) database: String,
@@ -108,34 +108,8 @@ impl Fleet {
         .unwrap()
     }
 
-    /// Returns the number of jobs that wrote more than one row; must be zero.
-    pub(crate) async fn doubled_events(&self) -> i64 {
-        sqlx::query_scalar(
-            "SELECT count(*) FROM (SELECT job_id FROM jobwire.event_log GROUP BY job_id HAVING count(*) > 1) d",
-        )
-        .fetch_one(self.store.pool())
-        .await
-        .unwrap()
-    }
-
-    pub(crate) async fn events(&self) -> i64 {
-        sqlx::query_scalar("SELECT count(*) FROM jobwire.event_log")
-            .fetch_one(self.store.pool())
-            .await
-            .unwrap()
-    }
-
-    /// Returns the number of events that ran out of order in their instance, or at the same time as
-    /// another.
-    pub(crate) async fn disorder(&self) -> i64 {
-        sqlx::query_scalar(
-            "SELECT count(*) FROM (
-                 SELECT position, lag(position) OVER w AS before, started_at, lag(ended_at) OVER w AS ended_before
-                 FROM jobwire.event_log WINDOW w AS (PARTITION BY process_instance ORDER BY ended_at, position)) e
-             WHERE before > position OR ended_before > started_at",
-        )
-        .fetch_one(self.store.pool())
-        .await
-        .unwrap()
+    /// Returns what the events have written.
+    pub(crate) fn cases(&self) -> Cases {
+        Cases::of(&self.store)
     }
 }

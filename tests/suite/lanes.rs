@@ -5,37 +5,37 @@
 //! fails if a lane is treated as if the order did not exist.
 
 mod draining;
+mod fleet;
 mod sharing;
 mod subsets;
-mod world;
 
 /// Generates a test of each case on each broker.
 macro_rules! on_every_broker {
     ($($module:ident { $($case:ident),+ $(,)? })+) => {
         mod on_in_process {
             $(mod $module {
-                use crate::lanes::{$module as cases, world::World};
+                use crate::lanes::{$module as cases, fleet::Fleet};
                 $(#[tokio::test]
                 async fn $case() {
-                    cases::$case(&World::in_process().await).await;
+                    cases::$case(&Fleet::in_process().await).await;
                 })+
             })+
         }
         mod on_rabbitmq {
             $(mod $module {
-                use crate::lanes::{$module as cases, world::World};
+                use crate::lanes::{$module as cases, fleet::Fleet};
                 $(#[tokio::test]
                 async fn $case() {
-                    cases::$case(&World::rabbitmq().await).await;
+                    cases::$case(&Fleet::rabbitmq().await).await;
                 })+
             })+
         }
         mod on_kafka {
             $(mod $module {
-                use crate::lanes::{$module as cases, world::World};
+                use crate::lanes::{$module as cases, fleet::Fleet};
                 $(#[tokio::test]
                 async fn $case() {
-                    cases::$case(&World::kafka().await).await;
+                    cases::$case(&Fleet::kafka().await).await;
                 })+
             })+
         }
@@ -59,10 +59,10 @@ on_every_broker! {
 macro_rules! on_fleets {
     ($($broker:ident as $name:ident { $($case:ident),+ $(,)? })+) => {
         $(mod $name {
-            use crate::lanes::{subsets as cases, world::World};
+            use crate::lanes::{subsets as cases, fleet::Fleet};
             $(#[tokio::test]
             async fn $case() {
-                cases::$case(&World::$broker().await).await;
+                cases::$case(&Fleet::$broker().await).await;
             })+
         })+
     };

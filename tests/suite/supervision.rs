@@ -80,7 +80,7 @@ async fn dies_and_heals(task: &'static str, part: Option<&'static str>) {
     })
     .await;
     fleet.until_empty(SOON).await;
-    assert_eq!(fleet.events().await, 1, "{task}");
+    assert_eq!(fleet.cases().events().await, 1, "{task}");
     let metrics = eventually("the metrics", SOON, async || {
         http::get(&endpoint, "/metrics").await.ok()
     });
@@ -108,7 +108,7 @@ async fn a_commit_that_panics_costs_its_jobs_a_repetition() {
         fleet.jobs.create(job).await.unwrap();
     }
     fleet.until_empty(SOON).await;
-    assert_eq!(fleet.events().await, 3);
+    assert_eq!(fleet.cases().events().await, 3);
     eventually("no job in flight", SOON, async || {
         let metrics = http::get(&endpoint, "/metrics").await.ok()?.body;
         let is = |line: &str| metrics.lines().any(|l| l == line);

@@ -8,44 +8,44 @@ mod control;
 mod holding;
 mod publishing;
 mod receiving;
-pub(crate) mod world;
+pub(crate) mod subject;
 
 /// Generates a test of each case on each transport.
 macro_rules! conformance {
     ($($module:ident { $($case:ident),+ $(,)? })+) => {
         mod on_in_process {
             $(mod $module {
-                use crate::transport_conformance::{$module as cases, world::World};
+                use crate::transport_conformance::{$module as cases, subject::Subject};
                 $(#[tokio::test]
                 async fn $case() {
-                    cases::$case(&World::in_process().await).await;
+                    cases::$case(&Subject::in_process().await).await;
                 })+
             })+
         }
         mod on_rabbitmq {
             $(mod $module {
-                use crate::transport_conformance::{$module as cases, world::World};
+                use crate::transport_conformance::{$module as cases, subject::Subject};
                 $(#[tokio::test]
                 async fn $case() {
-                    cases::$case(&World::rabbitmq().await).await;
+                    cases::$case(&Subject::rabbitmq().await).await;
                 })+
             })+
         }
         mod on_kafka {
             $(mod $module {
-                use crate::transport_conformance::{$module as cases, world::World};
+                use crate::transport_conformance::{$module as cases, subject::Subject};
                 $(#[tokio::test]
                 async fn $case() {
-                    cases::$case(&World::kafka().await).await;
+                    cases::$case(&Subject::kafka().await).await;
                 })+
             })+
         }
         mod on_rabbitmq_quorum_queues {
             $(mod $module {
-                use crate::transport_conformance::{$module as cases, world::World};
+                use crate::transport_conformance::{$module as cases, subject::Subject};
                 $(#[tokio::test]
                 async fn $case() {
-                    cases::$case(&World::rabbitmq_quorum().await).await;
+                    cases::$case(&Subject::rabbitmq_quorum().await).await;
                 })+
             })+
         }

@@ -75,7 +75,6 @@ mod control;
 mod endpoint;
 mod error;
 mod lane;
-mod open_lanes;
 mod options;
 mod prefetch;
 mod publisher;

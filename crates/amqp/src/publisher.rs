@@ -27,7 +27,9 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use jobwire_core::job::Lane;
 use jobwire_core::telemetry::log_throttle::LogThrottle;
-use jobwire_core::transport::{Lifetime, OwnLanes, TransportError};
+use jobwire_core::transport::{
+    Lifetime, OpenLane, OpenLanes, OwnLanes, TransportError, is_remembered,
+};
 use lapin::options::BasicPublishOptions;
 use lapin::{BasicProperties, Channel, Confirmation};
 use tokio::runtime::Handle;
@@ -37,7 +39,6 @@ use tokio_util::task::TaskTracker;
 
 use crate::connection::Link;
 use crate::error::Operation;
-use crate::open_lanes::{OpenLane, OpenLanes, is_remembered};
 use crate::options::AmqpOptions;
 use crate::session::Session;
 use crate::topology::Topology;

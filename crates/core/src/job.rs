@@ -12,6 +12,7 @@ pub mod query;
 pub mod repeat;
 pub mod retry;
 pub mod scope;
+pub mod series;
 
 use std::fmt;
 

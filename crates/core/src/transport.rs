@@ -17,6 +17,7 @@ pub mod in_process;
 mod known_lanes;
 mod lifetime;
 mod listeners;
+mod open_lanes;
 mod own_lanes;
 mod portions;
 pub mod routed;
@@ -33,9 +34,9 @@ use crate::job::Lane;
 
 pub use control::{BadControl, Control, SPOKEN};
 pub use host_port::HostPort;
-pub use known_lanes::KnownLanes;
 pub use lifetime::Lifetime;
 pub use listeners::Listeners;
+pub use open_lanes::{OpenLane, OpenLanes, is_remembered};
 pub use own_lanes::OwnLanes;
 pub(crate) use portions::portions;
 pub use security::{BadSetting, BrokerSecurity, Plaintext, is_loopback};

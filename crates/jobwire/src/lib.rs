@@ -232,37 +232,3 @@ pub mod metrics {
         ALL, COUNT_BUCKETS, Kind, Metric, SECONDS_BUCKETS, describe,
     };
 }
-
-/// Checks that every Rust snippet of these pages compiles against this crate alone.
-#[cfg(all(
-    doctest,
-    feature = "postgres",
-    feature = "amqp",
-    feature = "kafka",
-    feature = "testing"
-))]
-mod pages {
-    macro_rules! pages {
-        ($($name:ident = $file:literal),+ $(,)?) => {
-            $(
-                #[doc = include_str!(concat!("../../../", $file))]
-                mod $name {}
-            )+
-        };
-    }
-
-    pages! {
-        readme = "README.md",
-        library = "docs/getting-started/library.md",
-        handlers = "docs/guides/handlers.md",
-        transactions = "docs/guides/transactions.md",
-        retries = "docs/guides/retries.md",
-        timers = "docs/guides/timers.md",
-        exclusive_jobs = "docs/guides/exclusive-jobs.md",
-        lanes = "docs/guides/lanes.md",
-        several_databases = "docs/guides/several-databases.md",
-        middleware = "docs/guides/middleware.md",
-        operating_jobs = "docs/guides/operating-jobs.md",
-        testing_handlers = "docs/guides/testing-handlers.md",
-    }
-}

@@ -9,18 +9,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use jobwire_core::transport::{Delivery, Ticket, TransportError};
-use rdkafka::consumer::Consumer as _;
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::{Offset, TopicPartitionList};
 
-use crate::lane::LaneClient;
 use crate::partition::{Arrival, Tracker};
+
+/// A client that commits offsets.
+pub(crate) trait Offsets: Send + Sync {
+    /// Stores offsets for the next commit.
+    fn store(&self, offsets: &TopicPartitionList) -> KafkaResult<()>;
+}
 
 /// See the [module](self).
 pub(crate) struct Assignment {
     pub(crate) topic: String,
     /// The current client, if any.
-    consumer: Option<LaneClient>,
+    consumer: Option<Arc<dyn Offsets>>,
     /// The number of the current client. Former clients may still run callbacks while they end.
     client: u64,
     /// Numbers all assignments of a transport.
@@ -79,7 +83,7 @@ impl Assignment {
         self.client == client
     }
 
-    pub(crate) fn begun(&mut self, consumer: LaneClient) {
+    pub(crate) fn begun(&mut self, consumer: Arc<dyn Offsets>) {
         self.consumer = Some(consumer);
         self.troubled = false;
     }
@@ -189,9 +193,7 @@ impl Assignment {
         };
         let moved: Vec<(i32, i64)> = moved.collect();
         let offsets = moved.iter().map(|(at, low)| (*at, Offset::Offset(*low)));
-        let stored = self
-            .list(offsets)
-            .and_then(|list| consumer.store_offsets(&list));
+        let stored = self.list(offsets).and_then(|list| consumer.store(&list));
         match stored {
             Ok(()) => self.stored.extend(moved),
             // The partition was just revoked: its next owner receives these messages again.

@@ -19,7 +19,6 @@ use std::time::Duration;
 
 use jobwire_core::telemetry::metrics::{BROKER_RECONNECTS, BROKER_UP};
 use jobwire_core::transport::TransportError;
-use rdkafka::ClientConfig;
 use rdkafka::client::{ClientContext, OAuthToken};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -27,11 +26,10 @@ use rdkafka::statistics::Statistics;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::blocking::blocking;
 use crate::endpoint::Endpoint;
 use crate::error::{explain, is_login, is_outage};
-use crate::options::KafkaOptions;
-use crate::producers::blocking;
-use crate::security::{self, TokenSource};
+use crate::security::TokenSource;
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
@@ -230,34 +228,6 @@ fn report(up: bool) {
     for direction in ["publish", "receive"] {
         metrics::gauge!(BROKER_UP, "direction" => direction).set(f64::from(u8::from(up)));
     }
-}
-
-/// Returns the configuration that all clients of a transport share.
-pub(crate) fn configuration(
-    endpoint: &Endpoint,
-    options: &KafkaOptions,
-) -> Result<ClientConfig, TransportError> {
-    let mut config = ClientConfig::new();
-    config
-        .set("bootstrap.servers", endpoint.bootstrap())
-        .set("client.id", &options.client_id)
-        .set("allow.auto.create.topics", "false")
-        // A client turns from a silent broker to another one earlier than by default (60 s).
-        .set("socket.timeout.ms", "10000")
-        .set("socket.connection.setup.timeout.ms", "5000")
-        .set("reconnect.backoff.ms", "50")
-        .set("reconnect.backoff.max.ms", "2000")
-        // The time within which a client notices that a topic was deleted and created again.
-        .set("topic.metadata.refresh.interval.ms", "10000")
-        .set("topic.metadata.propagation.max.ms", "2000")
-        .set_log_level(RDKafkaLogLevel::Warning);
-    security::apply(
-        &options.security,
-        options.tokens.as_ref(),
-        endpoint,
-        &mut config,
-    )?;
-    Ok(config)
 }
 
 /// The callbacks that all clients share: errors, log lines, statistics, tokens.

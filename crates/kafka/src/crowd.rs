@@ -19,7 +19,7 @@ use rdkafka::client::{Client, ClientContext};
 
 use crate::connection::ANSWER;
 use crate::error::explain_error;
-use crate::lane::LaneState;
+use crate::lane_client::LaneState;
 use crate::topology::Topology;
 
 /// The interval between two checks; never shorter than the session timeout.

@@ -12,7 +12,7 @@ use std::fmt;
 use jobwire_core::Lane;
 use jobwire_core::transport::{BadSetting, HostPort, TransportError};
 
-use crate::security::Mechanism;
+use crate::mechanism::Mechanism;
 
 /// The port of a broker without one in the URL.
 const DEFAULT_PORT: u16 = 9092;

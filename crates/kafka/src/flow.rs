@@ -26,7 +26,7 @@ use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::{Offset, TopicPartitionList};
 use tokio::time::Instant;
 
-use crate::lane::LaneState;
+use crate::lane_client::LaneState;
 
 /// How long the share is held before the partitions are paused.
 const HOLD_AFTER: Duration = Duration::from_millis(200);

@@ -4,8 +4,8 @@
 //! all times. It takes at most the lane's share of the prefetch: see [`crate::flow`].
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use chrono::Utc;
@@ -15,23 +15,21 @@ use jobwire_core::job::Lane;
 use jobwire_core::telemetry::log_throttle::LogThrottle;
 use jobwire_core::telemetry::metrics::HINTS_UNREADABLE;
 use jobwire_core::transport::{Delivery, TransportError};
-use rdkafka::client::{ClientContext, OAuthToken};
-use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
-use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext, Rebalance, StreamConsumer};
+use rdkafka::ClientConfig;
+use rdkafka::config::FromClientConfigAndContext;
+use rdkafka::consumer::Consumer as _;
 use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, Message as _};
-use rdkafka::statistics::Statistics;
-use rdkafka::{ClientConfig, TopicPartitionList};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::assignment::Assignment;
 use crate::connection::{Context, Link};
 use crate::crowd;
 use crate::ending::Elsewhere;
 use crate::error::{explain_error, is_missing_topic};
 use crate::flow::Flow;
+use crate::lane_client::{LaneClient, LaneConsumer, LaneContext, LaneState};
 use crate::memory;
 use crate::options::KafkaOptions;
 use crate::topology::{PROPAGATION, Topology};
@@ -44,132 +42,6 @@ const SHORT_PAUSE: Duration = Duration::from_millis(200);
 const SHORTEST_JOIN: Duration = Duration::from_secs(10);
 /// Maximum number of messages that are decoded before the task serves other events.
 const BURST: usize = 256;
-
-type LaneConsumer = StreamConsumer<LaneContext>;
-pub(crate) type LaneClient = Arc<Elsewhere<LaneConsumer>>;
-
-/// The state that a lane's receiver and its task share.
-pub(crate) struct LaneState {
-    pub(crate) lane: Lane,
-    pub(crate) share: usize,
-    assignment: Mutex<Assignment>,
-    /// Wakes the task.
-    pub(crate) wake: Notify,
-    /// Wakes the receiver. Shared by all lanes.
-    arrived: Arc<Notify>,
-}
-
-impl LaneState {
-    pub(crate) fn new(
-        lane: Lane,
-        share: usize,
-        topic: String,
-        epochs: Arc<AtomicU64>,
-        arrived: Arc<Notify>,
-    ) -> Self {
-        Self {
-            lane,
-            share: share.max(1),
-            assignment: Mutex::new(Assignment::new(topic, epochs)),
-            wake: Notify::new(),
-            arrived,
-        }
-    }
-
-    pub(crate) fn assignment(&self) -> MutexGuard<'_, Assignment> {
-        self.assignment
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The rebalance callbacks, which run while the task polls.
-pub(crate) struct LaneContext {
-    context: Context,
-    state: Weak<LaneState>,
-    /// The number of this client.
-    client: u64,
-}
-
-impl LaneContext {
-    /// Returns the assignment, or `None` if another client has replaced this one.
-    fn is_of<'a>(&self, state: &'a LaneState) -> Option<MutexGuard<'a, Assignment>> {
-        let assignment = state.assignment();
-        assignment.is_of(self.client).then_some(assignment)
-    }
-}
-
-impl ClientContext for LaneContext {
-    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
-
-    fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
-        self.context.log(level, facility, line);
-    }
-
-    fn stats(&self, statistics: Statistics) {
-        self.context.stats(statistics);
-    }
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        self.context.error(error, reason);
-    }
-
-    fn generate_oauth_token(
-        &self,
-        config: Option<&str>,
-    ) -> Result<OAuthToken, Box<dyn std::error::Error>> {
-        self.context.generate_oauth_token(config)
-    }
-}
-
-impl ConsumerContext for LaneContext {
-    fn pre_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
-        let Some(state) = self.state.upgrade() else {
-            return;
-        };
-        let Some(mut assignment) = self.is_of(&state) else {
-            return;
-        };
-        match rebalance {
-            Rebalance::Revoke(list) => {
-                tracing::debug!(lane = %state.lane, partitions = list.count(), "partitions were revoked from this node");
-                assignment.revoked(numbers(list).into_iter());
-            }
-            Rebalance::Error(error) => {
-                tracing::warn!(lane = %state.lane, %error, "a rebalance failed; this node has no partition of the lane until the next one");
-                assignment.revoke_all();
-            }
-            Rebalance::Assign(_) => {}
-        }
-    }
-
-    fn post_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
-        let (Some(state), Rebalance::Assign(list)) = (self.state.upgrade(), rebalance) else {
-            return;
-        };
-        let Some(mut assignment) = self.is_of(&state) else {
-            return;
-        };
-        tracing::debug!(lane = %state.lane, partitions = list.count(), "partitions were assigned to this node");
-        assignment.assigned(numbers(list).into_iter());
-        assignment.placed = true;
-        assignment.troubled = false;
-        assignment.problem = None;
-        // A client keeps a partition paused when it is assigned again.
-        let told = if assignment.holding {
-            consumer.pause(list)
-        } else {
-            consumer.resume(list)
-        };
-        if let Err(error) = told {
-            tracing::debug!(lane = %state.lane, %error, "partitions could not be paused or resumed");
-        }
-    }
-}
-
-fn numbers(list: &TopicPartitionList) -> Vec<i32> {
-    list.elements().iter().map(|e| e.partition()).collect()
-}
 
 /// The task that receives one lane until it is stopped.
 pub(crate) struct LaneTask {
@@ -271,11 +143,7 @@ impl LaneTask {
     }
 
     async fn open(&mut self) -> Result<LaneClient, TransportError> {
-        let context = LaneContext {
-            context: self.context.clone(),
-            state: Arc::downgrade(&self.state),
-            client: self.state.assignment().next_client(),
-        };
+        let context = LaneContext::new(self.context.clone(), &self.state);
         let what = format!("lane '{}'", self.state.lane);
         let consumer = LaneConsumer::from_config_and_context(&self.config, context)
             .map_err(|error| explain_error(&error, &what))?;

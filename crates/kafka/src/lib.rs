@@ -28,18 +28,18 @@
 //! # Parts
 //! | module | purpose |
 //! | --- | --- |
-//! | `connection` | the state of the brokers, the configuration that all clients share |
+//! | `connection`, `configuration` | the state of the brokers, the configuration that all clients share |
 //! | `endpoint` | the URL |
-//! | `security` | TLS and SASL |
+//! | `security`, `mechanism` | TLS and SASL |
 //! | `topology` | creates and checks topics; the rights that this needs |
-//! | `publisher`, `producers`, `keys`, `partitioner` | packing by partition, confirms; the producer and its replacement |
-//! | `receiver`, `lane`, `assignment`, `partition` | consuming, rebalances, settling by a low watermark |
+//! | `publisher`, `producers`, `delivery`, `keys`, `partitioner` | packing by partition, confirms; the producer and its replacement; delivery reports |
+//! | `receiver`, `lane`, `lane_client`, `assignment`, `partition` | consuming, rebalances, settling by a low watermark |
 //! | `settled` | answers markers by offsets |
 //! | `crowd` | warns when a lane has more nodes than partitions |
 //! | `control` | control messages between nodes |
 //! | `statistics` | librdkafka's statistics and the lanes' backlogs, as metrics |
 //! | `error` | errors of the brokers, with remedies |
-//! | `ending` | drops clients |
+//! | `blocking`, `ending` | calls that block; the drop of clients |
 //!
 //! # Differences to RabbitMQ
 //! * A partition has one receiver at a time, so at most as many nodes share a lane as its topic has
@@ -66,15 +66,20 @@
 //! `publish` and `receive`.
 
 mod assignment;
+mod blocking;
+mod configuration;
 mod connection;
 mod control;
 mod crowd;
+mod delivery;
 mod ending;
 mod endpoint;
 mod error;
 mod flow;
 mod keys;
 mod lane;
+mod lane_client;
+mod mechanism;
 mod memory;
 mod options;
 mod partition;
@@ -91,6 +96,7 @@ mod transport;
 #[cfg(doc)]
 use jobwire_core::transport::TransportError;
 
+pub use mechanism::Mechanism;
 pub use options::KafkaOptions;
-pub use security::{Mechanism, Token, TokenFile, TokenSource};
+pub use security::{Token, TokenFile, TokenSource};
 pub use transport::KafkaTransport;

@@ -15,10 +15,10 @@ use std::time::Duration;
 use rdkafka::consumer::Consumer as _;
 use rdkafka::{Offset, TopicPartitionList};
 
+use crate::blocking::blocking;
 use crate::connection::ANSWER;
 use crate::error::explain_error;
-use crate::lane::{LaneClient, LaneState};
-use crate::producers::blocking;
+use crate::lane_client::{LaneClient, LaneState};
 
 /// Minimum interval between two reads of the group's offsets.
 const LOOK: Duration = Duration::from_secs(5);

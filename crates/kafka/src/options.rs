@@ -6,10 +6,8 @@ use std::time::Duration;
 
 use jobwire_core::hint::MAX_HINTS_PER_MESSAGE;
 use jobwire_core::job::duration::write;
-use jobwire_core::transport::{BadSetting, BrokerSecurity, TransportError};
+use jobwire_core::transport::{BadSetting, BrokerSecurity};
 
-use crate::connection::configuration;
-use crate::endpoint::Endpoint;
 use crate::security::TokenSource;
 
 /// Settings of the Kafka transport.
@@ -201,27 +199,6 @@ impl KafkaOptions {
         }
         mistakes
     }
-
-    /// Returns every invalid setting, and the error of these settings in combination with a URL.
-    /// Reads the files that the settings name. Does not connect.
-    #[must_use]
-    pub fn mistakes_with(&self, url: &str) -> Vec<BadSetting> {
-        let mut mistakes = self.mistakes();
-        let configured = Endpoint::parse(url)
-            .map_err(TransportError::from)
-            .and_then(|endpoint| configuration(&endpoint, self).map(drop));
-        match configured {
-            Err(TransportError::Setting(bad)) => mistakes.push(bad),
-            Err(other) => mistakes.push(BadSetting {
-                setting: "broker_url",
-                problem: other.to_string(),
-                remedy: "write kafka://[user:password@]host[:port][,…][/prefix][?tls=true]"
-                    .to_owned(),
-            }),
-            Ok(()) => {}
-        }
-        mistakes
-    }
 }
 
 #[cfg(test)]
@@ -250,19 +227,5 @@ mod tests {
                 "kafka_rack"
             ]
         );
-    }
-
-    #[test]
-    fn a_url_that_does_not_go_with_the_settings_is_a_mistake() {
-        let options = KafkaOptions::default();
-        assert!(options.mistakes_with("kafka://localhost").is_empty());
-        for url in ["kafka://broker", "kafka://", "kafka://bob@localhost"] {
-            let settings: Vec<&str> = options
-                .mistakes_with(url)
-                .iter()
-                .map(|bad| bad.setting)
-                .collect();
-            assert_eq!(settings, ["broker_url"], "{url}");
-        }
     }
 }

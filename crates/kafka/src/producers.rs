@@ -10,10 +10,11 @@ use rdkafka::client::Client;
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::producer::{Producer as _, ThreadedProducer};
 
+use crate::blocking::blocking;
 use crate::connection::Context;
+use crate::delivery::PublishContext;
 use crate::ending::Elsewhere;
 use crate::error::explain_error;
-use crate::publisher::PublishContext;
 
 pub(crate) type Producer = Elsewhere<ThreadedProducer<PublishContext>>;
 
@@ -72,13 +73,4 @@ fn make(config: &ClientConfig, context: &Context) -> Result<Arc<Producer>, Trans
     ThreadedProducer::from_config_and_context(config, PublishContext(context.clone()))
         .map(|producer| Arc::new(Elsewhere::new(producer)))
         .map_err(|error| explain_error(&error, "producer"))
-}
-
-/// Runs blocking work on a thread where it may block.
-pub(crate) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, TransportError> + Send + 'static,
-) -> Result<T, TransportError> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .unwrap_or_else(|error| Err(TransportError::Unreachable(error.to_string())))
 }

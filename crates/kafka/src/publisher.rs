@@ -11,25 +11,21 @@
 //! A producer that can no longer be idempotent (its state on the broker is lost) is replaced.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::hint::Hint;
 use jobwire_core::hint::packing::pack;
 use jobwire_core::job::Lane;
-use jobwire_core::transport::{KnownLanes, Lifetime, TransportError};
+use jobwire_core::transport::{Lifetime, OpenLane, OpenLanes, TransportError, is_remembered};
 use rdkafka::ClientConfig;
-use rdkafka::client::{ClientContext, OAuthToken};
-use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
-use rdkafka::producer::{BaseRecord, DeliveryResult, Producer as _, ProducerContext};
-use rdkafka::statistics::Statistics;
-use tokio::sync::{Notify, RwLock};
+use rdkafka::error::RDKafkaErrorCode as Code;
+use rdkafka::producer::{BaseRecord, Producer as _};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::connection::{Context, Link};
+use crate::connection::Link;
+use crate::delivery::Batch;
 use crate::error::{explain, is_missing_topic, is_outage};
 use crate::keys::Keys;
 use crate::options::KafkaOptions;
@@ -39,77 +35,13 @@ use crate::topology::Topology;
 
 /// How long the number of partitions of a topic is cached.
 const COUNT_AGAIN: Duration = Duration::from_secs(60);
+/// The lanes belong to no session: librdkafka connects again by itself.
+const SESSION: u64 = 0;
 /// The time that a call waits beyond the confirm timeout for librdkafka's report of a failed
 /// message.
 const GRACE: Duration = Duration::from_secs(2);
 /// Maximum number of messages in librdkafka's queue, and their maximum size in kilobytes.
 const QUEUE: (&str, &str) = ("100000", "65536");
-
-/// The messages of one call: the number without a delivery report, and the first failure.
-#[derive(Default)]
-pub(crate) struct Batch {
-    left: AtomicUsize,
-    failure: Mutex<Option<Code>>,
-    done: Notify,
-}
-
-impl Batch {
-    fn report(&self, result: Result<(), Code>) {
-        if let Err(code) = result {
-            let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-            failure.get_or_insert(code);
-        }
-        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.done.notify_one();
-        }
-    }
-
-    async fn wait(&self) -> Result<(), Code> {
-        while self.left.load(Ordering::Acquire) > 0 {
-            self.done.notified().await;
-        }
-        let failure = *self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        failure.map_or(Ok(()), Err)
-    }
-}
-
-/// The shared callbacks, and the delivery reports.
-pub(crate) struct PublishContext(pub(crate) Context);
-
-impl ClientContext for PublishContext {
-    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
-
-    fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
-        self.0.log(level, facility, line);
-    }
-
-    fn stats(&self, statistics: Statistics) {
-        self.0.stats(statistics);
-    }
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        self.0.error(error, reason);
-    }
-
-    fn generate_oauth_token(
-        &self,
-        config: Option<&str>,
-    ) -> Result<OAuthToken, Box<dyn std::error::Error>> {
-        self.0.generate_oauth_token(config)
-    }
-}
-
-impl ProducerContext for PublishContext {
-    type DeliveryOpaque = Arc<Batch>;
-
-    fn delivery(&self, result: &DeliveryResult<'_>, batch: Arc<Batch>) {
-        let reported = match result {
-            Ok(_) => Ok(()),
-            Err((error, _)) => Err(error.rdkafka_error_code().unwrap_or(Code::Fail)),
-        };
-        batch.report(reported);
-    }
-}
 
 /// The number of partitions of a lane's topic.
 struct Counted {
@@ -117,8 +49,8 @@ struct Counted {
     at: Instant,
 }
 
-impl Counted {
-    fn is_recent(&self) -> bool {
+impl OpenLane for Counted {
+    fn is_usable(&self) -> bool {
         self.at.elapsed() < COUNT_AGAIN
     }
 }
@@ -150,7 +82,7 @@ pub(crate) struct LanePublishers {
     options: KafkaOptions,
     producers: Arc<Producers>,
     closing: CancellationToken,
-    lanes: RwLock<KnownLanes<Counted>>,
+    lanes: OpenLanes<Counted>,
     keys: Keys,
 }
 
@@ -169,7 +101,7 @@ impl LanePublishers {
             options,
             producers,
             closing: lifetime.closing(),
-            lanes: RwLock::default(),
+            lanes: OpenLanes::default(),
         }
     }
 
@@ -205,8 +137,7 @@ impl LanePublishers {
             .collect();
         let producer = self.producers.current();
         let topic = self.topology.endpoint.topic(lane);
-        let batch = Arc::new(Batch::default());
-        batch.left.store(messages.len(), Ordering::Release);
+        let batch = Batch::of(messages.len());
         let mut rest = messages.len();
         for (at, key, message) in &messages {
             let record = BaseRecord::with_opaque_to(&topic, batch.clone())
@@ -247,7 +178,7 @@ impl LanePublishers {
     ) -> TransportError {
         if is_missing_topic(code) {
             // The next publish creates the topic again, or counts its partitions again.
-            self.lanes.write().await.forget(lane);
+            self.lanes.forget(lane);
         }
         if producer.client().fatal_error().is_some() {
             self.producers.replace(producer);
@@ -266,15 +197,11 @@ impl LanePublishers {
 
     /// Returns the number of partitions of a lane; creates its topic if it is missing.
     pub(crate) async fn partitions(&self, lane: &Lane) -> Result<i32, TransportError> {
-        match self.lanes.read().await.get(lane, &self.topology.own) {
-            Some(Ok(counted)) if counted.is_recent() => return Ok(counted.partitions),
-            Some(Err(problem)) => return Err(problem),
-            _ => {}
-        }
+        let (own, patience) = (&self.topology.own, self.options.confirm_timeout);
+        let counting = self.lanes.get(SESSION, lane, own, |_| self.count(lane));
         // The timeout is the same as for a confirm.
-        let patience = self.options.confirm_timeout;
-        match timeout(patience, self.count(lane)).await {
-            Ok(counted) => counted,
+        match timeout(patience, counting).await {
+            Ok(counted) => Ok(counted?.partitions),
             Err(_) => {
                 let late = TransportError::Timeout(patience);
                 self.link.suspect(late.clone());
@@ -283,38 +210,26 @@ impl LanePublishers {
         }
     }
 
-    async fn count(&self, lane: &Lane) -> Result<i32, TransportError> {
-        let mut lanes = self.lanes.write().await;
-        // Another task may have counted meanwhile.
-        if let Some(Ok(counted)) = lanes.get(lane, &self.topology.own)
-            && counted.is_recent()
-        {
-            return Ok(counted.partitions);
-        }
+    async fn count(&self, lane: &Lane) -> Result<Arc<Counted>, TransportError> {
         if let Some(problem) = self.link.problem() {
             return Err(problem);
         }
         let at = Instant::now();
-        let ensured = self.topology.ensure_lane(lane).await;
-        match &ensured {
-            Ok(partitions) => {
-                let partitions = *partitions;
-                lanes.open(lane.clone(), Counted { partitions, at });
+        match self.topology.ensure_lane(lane).await {
+            Ok(partitions) => Ok(Arc::new(Counted { partitions, at })),
+            Err(problem) => {
+                // A refusal says nothing about the brokers.
+                if !is_remembered(&problem) {
+                    self.link.suspect(problem.clone());
+                }
+                Err(problem)
             }
-            // A lane without a topic says nothing about the brokers.
-            Err(problem) if problem.is_transient() && !is_without_topic(problem) => {
-                self.link.suspect(problem.clone());
-            }
-            Err(problem) => lanes.refuse(lane, problem),
         }
-        ensured
     }
 
     /// Sends a message without waiting for its report. Returns false if the producer refuses it.
     pub(crate) fn send_and_forget(&self, topic: &str, key: &str, message: &[u8]) -> bool {
-        let batch = Arc::new(Batch::default());
-        batch.left.store(1, Ordering::Release);
-        let record = BaseRecord::with_opaque_to(topic, batch)
+        let record = BaseRecord::with_opaque_to(topic, Batch::of(1))
             .partition(0)
             .key(key)
             .payload(message);
@@ -329,8 +244,4 @@ impl LanePublishers {
             tracing::debug!(%error, "hints were unconfirmed when the producer ended; the sweeper publishes lost hints again");
         }
     }
-}
-
-fn is_without_topic(problem: &TransportError) -> bool {
-    matches!(problem, TransportError::NoReceiver(_))
 }

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::connection::Link;
-use crate::lane::LaneState;
+use crate::lane_client::LaneState;
 
 /// See the [module](self).
 pub(crate) struct KafkaReceiver {

@@ -27,11 +27,11 @@ use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::blocking::blocking;
 use crate::connection::{ANSWER, Context};
 use crate::control::ControlLine;
 use crate::ending::Elsewhere;
 use crate::error::explain_error;
-use crate::producers::blocking;
 use crate::topology::Topology;
 
 /// The interval between two reads of the group's offsets while markers are open.

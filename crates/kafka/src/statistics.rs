@@ -18,7 +18,7 @@ use rdkafka::statistics::Statistics;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use crate::lane::LaneState;
+use crate::lane_client::LaneState;
 use crate::settled::Settled;
 
 /// Records the statistics of a client.

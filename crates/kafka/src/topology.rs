@@ -29,12 +29,13 @@ use rdkafka::error::RDKafkaErrorCode;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::blocking::blocking;
 use crate::connection::{ANSWER, Context};
 use crate::ending::Elsewhere;
 use crate::endpoint::Endpoint;
 use crate::error::{explain, explain_error, is_missing_topic};
 use crate::options::KafkaOptions;
-use crate::producers::{Producers, blocking};
+use crate::producers::Producers;
 
 /// Maximum number of copies if `kafka_replication` is `auto`.
 const WANTED_COPIES: usize = 3;

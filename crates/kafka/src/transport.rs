@@ -16,11 +16,13 @@ use jobwire_core::transport::{
 use rdkafka::producer::Producer as _;
 use tokio::sync::{Notify, broadcast};
 
-use crate::connection::{ANSWER, Context, Link, configuration, keep};
+use crate::configuration::configuration;
+use crate::connection::{ANSWER, Context, Link, keep};
 use crate::control::ControlLine;
 use crate::endpoint::Endpoint;
 use crate::error::explain_error;
-use crate::lane::{LaneState, LaneTask};
+use crate::lane::LaneTask;
+use crate::lane_client::LaneState;
 use crate::options::KafkaOptions;
 use crate::producers::Producers;
 use crate::publisher::{self, LanePublishers};

@@ -51,6 +51,7 @@ mod decode;
 mod error;
 mod event;
 mod login;
+mod messages;
 mod options;
 mod preflight;
 mod publication;

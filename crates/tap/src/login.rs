@@ -7,7 +7,7 @@ use pgwire_replication::protocol::messages::{auth, parse_auth_request};
 
 use crate::address::Address;
 use crate::error::TapError;
-use crate::session::Session;
+use crate::messages::Messages;
 
 const SCRAM: &str = "SCRAM-SHA-256";
 const SASL_CONTINUE: i32 = auth::SASL_CONTINUE;
@@ -16,13 +16,13 @@ const SASL_FINAL: i32 = auth::SASL_FINAL;
 const ROUNDS: u32 = 1_000_000;
 
 /// Answers the server's requests until it is ready for a statement.
-pub(crate) async fn log_in(session: &mut Session, address: &Address) -> Result<(), TapError> {
+pub(crate) async fn log_in(messages: &mut Messages, address: &Address) -> Result<(), TapError> {
     loop {
-        let message = session.message().await?;
+        let message = messages.next().await?;
         match message.tag {
             b'R' => {
                 let (code, data) = parse_auth_request(&message.payload)?;
-                answer(session, address, code, data).await?;
+                answer(messages, address, code, data).await?;
             }
             b'Z' => return Ok(()),
             // Parameters of the server, the key for cancels, notices.
@@ -32,7 +32,7 @@ pub(crate) async fn log_in(session: &mut Session, address: &Address) -> Result<(
 }
 
 async fn answer(
-    session: &mut Session,
+    messages: &mut Messages,
     address: &Address,
     code: i32,
     data: &[u8],
@@ -44,15 +44,15 @@ async fn answer(
     match code {
         auth::OK => Ok(()),
         auth::CLEARTEXT_PASSWORD => {
-            write_password_message(session.stream(), &terminated(password()?)).await?;
+            write_password_message(messages.stream(), &terminated(password()?)).await?;
             Ok(())
         }
         auth::MD5_PASSWORD => {
             let hash = md5_of(password()?, &address.user, data);
-            write_password_message(session.stream(), &terminated(&hash)).await?;
+            write_password_message(messages.stream(), &terminated(&hash)).await?;
             Ok(())
         }
-        auth::SASL => scram(session, &address.user, password()?, data).await,
+        auth::SASL => scram(messages, &address.user, password()?, data).await,
         other => Err(TapError::Login(format!(
             "it asks for method {other}, which is not supported; use scram-sha-256"
         ))),
@@ -80,7 +80,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 async fn scram(
-    session: &mut Session,
+    messages: &mut Messages,
     user: &str,
     password: &str,
     offered: &[u8],
@@ -98,9 +98,9 @@ async fn scram(
     let mut initial = terminated(SCRAM);
     initial.extend(length.to_be_bytes());
     initial.extend(first);
-    write_password_message(session.stream(), &initial).await?;
+    write_password_message(messages.stream(), &initial).await?;
 
-    let challenge = said(session, SASL_CONTINUE).await?;
+    let challenge = said(messages, SASL_CONTINUE).await?;
     let (_, _, rounds) = ScramClient::parse_server_first(&challenge)?;
     if rounds > ROUNDS {
         return Err(TapError::Login(format!(
@@ -108,19 +108,19 @@ async fn scram(
         )));
     }
     let (last, exchange, salted) = client.client_final(password, &challenge)?;
-    write_password_message(session.stream(), last.as_bytes()).await?;
+    write_password_message(messages.stream(), last.as_bytes()).await?;
 
     // It proves that the server knows the password, too.
-    let verdict = said(session, SASL_FINAL).await?;
+    let verdict = said(messages, SASL_FINAL).await?;
     Ok(ScramClient::verify_server_final(
         &verdict, &salted, &exchange,
     )?)
 }
 
 /// Returns the server's next text of the exchange.
-async fn said(session: &mut Session, expected: i32) -> Result<String, TapError> {
+async fn said(messages: &mut Messages, expected: i32) -> Result<String, TapError> {
     loop {
-        let message = session.message().await?;
+        let message = messages.next().await?;
         if message.tag != b'R' {
             continue;
         }

@@ -8,26 +8,21 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use pgwire_replication::Lsn;
-use pgwire_replication::protocol::framing::{
-    MessageReader, write_copy_data, write_query, write_startup_message,
-};
+use pgwire_replication::protocol::framing::{write_copy_data, write_query, write_startup_message};
 use pgwire_replication::protocol::{
-    BackendMessage, ErrorFields, ReplicationCopyData, encode_standby_status_update, parse_copy_data,
+    ReplicationCopyData, encode_standby_status_update, parse_copy_data,
 };
-use tokio::io::BufReader;
 
 use crate::address::Address;
 use crate::decode::now;
 use crate::error::TapError;
-use crate::login;
-use crate::wire;
+use crate::login::log_in;
+use crate::messages::{Messages, refusal};
 
 /// Version 3.0 of the protocol.
 const PROTOCOL: i32 = 196_608;
 /// Maximum number of rows that a statement may return.
 const ROWS: usize = 10_000;
-/// What is read ahead of the server's messages, in bytes.
-const AHEAD: usize = 64 * 1024;
 
 /// A row of a statement: the values as text.
 pub(crate) type Row = Vec<Option<String>>;
@@ -51,8 +46,7 @@ pub(crate) enum Streamed {
 
 /// See the [module](self).
 pub(crate) struct Session {
-    stream: BufReader<Box<dyn wire::Bytes>>,
-    reader: MessageReader,
+    messages: Messages,
     /// The maximum time for an answer to a statement.
     within: Duration,
 }
@@ -67,11 +61,7 @@ impl Session {
         within: Duration,
     ) -> Result<Self, TapError> {
         let opening = async {
-            let mut session = Self {
-                stream: BufReader::with_capacity(AHEAD, wire::open(address).await?),
-                reader: MessageReader::new().with_max_message_size(max_message),
-                within,
-            };
+            let mut messages = Messages::open(address, max_message).await?;
             let mut parameters = vec![
                 ("user", address.user.as_str()),
                 ("database", address.database.as_str()),
@@ -81,9 +71,9 @@ impl Session {
             if purpose == Purpose::Replication {
                 parameters.push(("replication", "database"));
             }
-            write_startup_message(&mut session.stream, PROTOCOL, &parameters).await?;
-            login::log_in(&mut session, address).await?;
-            Ok(session)
+            write_startup_message(messages.stream(), PROTOCOL, &parameters).await?;
+            log_in(&mut messages, address).await?;
+            Ok(Self { messages, within })
         };
         in_time(within, opening).await
     }
@@ -100,11 +90,11 @@ impl Session {
         within: Duration,
     ) -> Result<Vec<Row>, TapError> {
         let answering = async {
-            write_query(&mut self.stream, sql).await?;
+            write_query(self.messages.stream(), sql).await?;
             let mut rows = Vec::new();
             let mut refused = None;
             loop {
-                let message = self.reader.read(&mut self.stream).await?;
+                let message = self.messages.any().await?;
                 match message.tag {
                     b'D' if rows.len() >= ROWS => {
                         return Err(TapError::Protocol(format!("more than {ROWS} rows")));
@@ -130,9 +120,9 @@ impl Session {
         );
         let within = self.within;
         let starting = async {
-            write_query(&mut self.stream, &command).await?;
+            write_query(self.messages.stream(), &command).await?;
             loop {
-                if self.message().await?.is_copy_both_response() {
+                if self.messages.next().await?.is_copy_both_response() {
                     return Ok(());
                 }
             }
@@ -143,7 +133,7 @@ impl Session {
     /// Returns the next message of the stream. Nothing is lost if the future is dropped.
     pub(crate) async fn streamed(&mut self) -> Result<Streamed, TapError> {
         loop {
-            let message = self.message().await?;
+            let message = self.messages.next().await?;
             match message.tag {
                 b'd' => {}
                 b'c' => return Err(TapError::Protocol("the server ended the stream".to_owned())),
@@ -172,22 +162,8 @@ impl Session {
     pub(crate) async fn confirm(&mut self, position: u64) -> Result<(), TapError> {
         let status = encode_standby_status_update(Lsn::from_u64(position), now(), false);
         let within = self.within;
-        let writing = async { Ok(write_copy_data(&mut self.stream, &status).await?) };
+        let writing = async { Ok(write_copy_data(self.messages.stream(), &status).await?) };
         in_time(within, writing).await
-    }
-
-    /// Returns the next message, or the error that the server sent. Nothing is lost if the future
-    /// is dropped.
-    pub(crate) async fn message(&mut self) -> Result<BackendMessage, TapError> {
-        let message = self.reader.read(&mut self.stream).await?;
-        if message.is_error() {
-            return Err(refusal(&message));
-        }
-        Ok(message)
-    }
-
-    pub(crate) fn stream(&mut self) -> &mut (impl tokio::io::AsyncWrite + Unpin + use<>) {
-        &mut self.stream
     }
 }
 
@@ -197,16 +173,6 @@ async fn in_time<T>(
 ) -> Result<T, TapError> {
     let answered = tokio::time::timeout(within, answer).await;
     answered.unwrap_or(Err(TapError::Silent(within)))
-}
-
-fn refusal(message: &BackendMessage) -> TapError {
-    let fields = ErrorFields::parse(&message.payload);
-    let code = fields.code.unwrap_or_default();
-    let message = fields.message.unwrap_or_else(|| "no reason".to_owned());
-    if code.starts_with("28") {
-        return TapError::Login(format!("{message} (SQLSTATE {code})"));
-    }
-    TapError::Server { code, message }
 }
 
 /// Reads a row of a statement.

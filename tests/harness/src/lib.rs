@@ -12,6 +12,7 @@
 //! | certificates for TLS, trusted or not | [`Authority::new`] |
 //! | a disk to fill | [`SmallDisk::mount`] |
 //! | a database, a transport in the process and a client, for tests of nodes | [`world::World::new`] |
+//! | ordered events of cases, created and then checked | [`Cases`] |
 //! | waiting for a condition | [`eventually`], the only place where a test may pause |
 //!
 //! `JOBWIRE_TEST_POSTGRES_URL` (a superuser's URL) points [`shared`] at a server that already runs.
@@ -26,6 +27,7 @@
     reason = "a panic is how a test reports its failure"
 )]
 
+pub mod cases;
 pub mod certificates;
 pub mod database;
 pub mod lines;
@@ -43,6 +45,7 @@ pub mod small_disk;
 pub mod wait;
 pub mod world;
 
+pub use cases::Cases;
 pub use certificates::{Authority, Identity};
 pub use nix::sys::signal::Signal;
 pub use pgbouncer::{PgBouncer, Pooling};

@@ -34,11 +34,9 @@ impl World {
 
     /// Migrates an empty database.
     pub async fn on(url: String) -> Self {
-        let store = patient(&url).await;
-        store.migrate().await.unwrap();
+        let store = migrated(&url).await;
         let transport = InProcessTransport::new();
-        let hook = CommitHook::start(transport.publisher(), HookOptions::default());
-        let jobs = store.client(hook);
+        let jobs = store.client(hook(&transport, HookOptions::default().max_age));
         Self {
             url,
             store,
@@ -79,6 +77,25 @@ impl World {
             .await
             .unwrap()
     }
+}
+
+/// Creates a database, and returns a migrated store on it.
+pub async fn database() -> PgStore {
+    migrated(&shared::postgres().await.create_database().await).await
+}
+
+/// Returns a [`patient`] store on an empty database, and migrates it.
+pub async fn migrated(url: &str) -> PgStore {
+    let store = patient(url).await;
+    store.migrate().await.unwrap();
+    store
+}
+
+/// Starts the commit hook of a producer that keeps hints for at most `max_age`.
+pub fn hook(transport: &dyn Transport, max_age: Duration) -> CommitHook {
+    let mut options = HookOptions::default();
+    options.max_age = max_age;
+    CommitHook::start(transport.publisher(), options)
 }
 
 /// Returns a store for a database without faults, with timeouts for a slow machine.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use jobwire_core::job::repeat::next_occurrence;
+use jobwire_core::job::series::next_occurrence;
 use jobwire_core::store::{Completion, OrphanQuery, SuspensionScope};
 use jobwire_core::{Hint, JobId, JobState, Lane};
 

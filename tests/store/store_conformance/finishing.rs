@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use jobwire_core::job::repeat::next_occurrence;
+use jobwire_core::job::series::next_occurrence;
 use jobwire_core::store::{Completion, Destination, Failure, Handoff};
 use jobwire_core::{JobFilter, JobState};
 

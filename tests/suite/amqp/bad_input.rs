@@ -8,15 +8,15 @@ use jobwire_core::{Hint, JobId, Lane};
 use jobwire_tests::eventually;
 use metrics_exporter_prometheus::PrometheusBuilder;
 
-use super::world::*;
+use super::vhost::*;
 
 #[tokio::test]
 async fn unreadable_messages_are_dropped_and_counted_and_do_not_stop_the_stream() {
-    let world = World::new().await;
-    let transport = world.transport().await;
-    let first = publish_at_last(&transport, &world.lane).await;
-    let stranger = world.stranger().await;
-    let queue = world.queue();
+    let vhost = VirtualHost::new().await;
+    let transport = vhost.transport().await;
+    let first = publish_at_last(&transport, &vhost.lane).await;
+    let stranger = vhost.stranger().await;
+    let queue = vhost.queue();
     let id = JobId::generate();
     let large = vec![b' '; MAX_MESSAGE_BYTES + 1];
     let many = format!(
@@ -44,9 +44,9 @@ async fn unreadable_messages_are_dropped_and_counted_and_do_not_stop_the_stream(
     // The transport passes a forged hint on; the store refuses it.
     let forged = format!(r#"{{"v":1,"hints":[{{"id":"{id}"}}]}}"#);
     stranger.send(&queue, forged.as_bytes()).await;
-    let last = publish_at_last(&transport, &world.lane).await;
+    let last = publish_at_last(&transport, &vhost.lane).await;
 
-    let mut receiver = subscribe(&transport, &world.lane, 5).await.unwrap();
+    let mut receiver = subscribe(&transport, &vhost.lane, 5).await.unwrap();
     let recorder = PrometheusBuilder::new().build_recorder();
     let received = async {
         let mut received = Vec::new();
@@ -71,9 +71,9 @@ async fn unreadable_messages_are_dropped_and_counted_and_do_not_stop_the_stream(
 #[tokio::test]
 async fn hints_too_long_for_one_message_arrive_all_the_same() {
     use jobwire_core::transport::Transport;
-    let world = World::new().await;
-    let transport = world.transport().await;
-    let mut receiver = subscribe(&transport, &world.lane, 10).await.unwrap();
+    let vhost = VirtualHost::new().await;
+    let transport = vhost.transport().await;
+    let mut receiver = subscribe(&transport, &vhost.lane, 10).await.unwrap();
     let sizes = [10, 30_000, 60_000, MAX_MESSAGE_BYTES, 10];
     let hints: Vec<Hint> = sizes
         .iter()
@@ -84,7 +84,7 @@ async fn hints_too_long_for_one_message_arrive_all_the_same() {
         .collect();
     let sent: Vec<JobId> = hints.iter().map(|hint| hint.id).collect();
     let publisher = transport.publisher();
-    let published = publisher.publish(&world.lane, hints);
+    let published = publisher.publish(&vhost.lane, hints);
     soon("publishing", published).await.unwrap();
     let mut received = Vec::new();
     while received.len() < sent.len() {
@@ -98,8 +98,8 @@ async fn hints_too_long_for_one_message_arrive_all_the_same() {
 #[tokio::test]
 async fn control_messages_that_are_too_large_are_dropped_before_they_are_decoded() {
     use jobwire_core::transport::{Control, MAX_CONTROL_BYTES, Transport};
-    let world = World::new().await;
-    let (near, far) = (world.transport().await, world.transport().await);
+    let vhost = VirtualHost::new().await;
+    let (near, far) = (vhost.transport().await, vhost.transport().await);
     let mut heard = near.listen();
     eventually("a control message of the far transport", SOON, || {
         far.publisher().tell(Control::Look);
@@ -117,8 +117,8 @@ async fn control_messages_that_are_too_large_are_dropped_before_they_are_decoded
     };
     let (large, fits) = (alive(10_000), alive(100));
     assert!(large.len() > MAX_CONTROL_BYTES && fits.len() < MAX_CONTROL_BYTES);
-    let stranger = world.stranger().await;
-    let exchange = format!("{}.control", world.space.prefix);
+    let stranger = vhost.stranger().await;
+    let exchange = format!("{}.control", vhost.space.prefix);
     for _ in 0..50 {
         stranger.tell(&exchange, &large).await;
     }

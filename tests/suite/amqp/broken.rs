@@ -8,14 +8,14 @@ use jobwire_tests::{Flow, eventually};
 use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 
-use super::world::*;
+use super::vhost::*;
 
 #[tokio::test]
 async fn an_unsettled_message_comes_back_when_the_connection_dies() {
-    let world = World::new().await;
-    let (proxy, transport) = world.behind_a_proxy().await;
-    let mut receiver = subscribe(&transport, &world.lane, 10).await.unwrap();
-    let id = publish_at_last(&transport, &world.lane).await;
+    let vhost = VirtualHost::new().await;
+    let (proxy, transport) = vhost.behind_a_proxy().await;
+    let mut receiver = subscribe(&transport, &vhost.lane, 10).await.unwrap();
+    let id = publish_at_last(&transport, &vhost.lane).await;
     let held = take(&mut receiver, 1).await;
     proxy.cut();
     let broken = soon("the error", receiver.receive(10)).await.unwrap_err();
@@ -29,20 +29,20 @@ async fn an_unsettled_message_comes_back_when_the_connection_dies() {
     assert_ne!(again[0].ticket, held[0].ticket);
     receiver.settle(&tickets(&again)).await;
     drop(receiver);
-    let stranger = world.stranger().await;
+    let stranger = vhost.stranger().await;
     eventually("an empty queue", SOON, || async {
-        (stranger.waiting(&world.queue()).await == 0).then_some(())
+        (stranger.waiting(&vhost.queue()).await == 0).then_some(())
     })
     .await;
 }
 
 #[tokio::test]
 async fn both_directions_go_on_after_the_connections_break() {
-    let world = World::new().await;
-    let (proxy, transport) = world.behind_a_proxy().await;
-    let mut receiver = subscribe(&transport, &world.lane, 10).await.unwrap();
+    let vhost = VirtualHost::new().await;
+    let (proxy, transport) = vhost.behind_a_proxy().await;
+    let mut receiver = subscribe(&transport, &vhost.lane, 10).await.unwrap();
     for _ in 0..3 {
-        let id = publish_at_last(&transport, &world.lane).await;
+        let id = publish_at_last(&transport, &vhost.lane).await;
         arrives(&mut receiver, id).await;
         proxy.cut();
     }
@@ -51,9 +51,9 @@ async fn both_directions_go_on_after_the_connections_break() {
 
 #[tokio::test]
 async fn a_publish_fails_at_once_while_the_broker_is_away() {
-    let world = World::new().await;
-    let (proxy, transport) = world.behind_a_proxy().await;
-    let mut receiver = subscribe(&transport, &world.lane, 10).await.unwrap();
+    let vhost = VirtualHost::new().await;
+    let (proxy, transport) = vhost.behind_a_proxy().await;
+    let mut receiver = subscribe(&transport, &vhost.lane, 10).await.unwrap();
     proxy.refuse().await;
     proxy.cut();
     eventually("the loss to be noticed", SOON, || async {
@@ -64,7 +64,7 @@ async fn a_publish_fails_at_once_while_the_broker_is_away() {
     // Otherwise each call waits for its confirm or for the broker.
     soon("100 refusals", async {
         for _ in 0..100 {
-            let refused = publish(&transport, &world.lane).await.unwrap_err();
+            let refused = publish(&transport, &vhost.lane).await.unwrap_err();
             assert!(
                 matches!(refused, TransportError::Unreachable(_)),
                 "{refused}"
@@ -78,25 +78,25 @@ async fn a_publish_fails_at_once_while_the_broker_is_away() {
     assert!(soon("the next error", receiver.receive(1)).await.is_err());
     assert!(since.elapsed() > Duration::from_millis(500));
     proxy.accept().await;
-    let id = publish_at_last(&transport, &world.lane).await;
+    let id = publish_at_last(&transport, &vhost.lane).await;
     arrives(&mut receiver, id).await;
 }
 
 #[tokio::test]
 async fn a_broker_that_says_nothing_is_given_up_after_the_confirm_timeout() {
-    let world = World::new().await;
-    let impatient = world.options().confirm_timeout(Duration::from_millis(500));
-    let (proxy, transport) = world.behind_a_proxy_with(impatient).await;
+    let vhost = VirtualHost::new().await;
+    let impatient = vhost.options().confirm_timeout(Duration::from_millis(500));
+    let (proxy, transport) = vhost.behind_a_proxy_with(impatient).await;
     // A second transport, for the heartbeats: the connections of the first outlive the silence.
-    let watchful = world.options().heartbeat(Duration::from_secs(1));
-    let watchful = connect(&proxy.url(&world.space.url), watchful).await;
-    let mut receiver = subscribe(&watchful, &world.lane, 10).await.unwrap();
-    publish_at_last(&transport, &world.lane).await;
+    let watchful = vhost.options().heartbeat(Duration::from_secs(1));
+    let watchful = connect(&proxy.url(&vhost.space.url), watchful).await;
+    let mut receiver = subscribe(&watchful, &vhost.lane, 10).await.unwrap();
+    publish_at_last(&transport, &vhost.lane).await;
     proxy.set_both(Flow::Stall);
     // More than the window holds; none of them hangs.
     let mut many = JoinSet::new();
     for _ in 0..200 {
-        let (transport, lane) = (transport.clone(), world.lane.clone());
+        let (transport, lane) = (transport.clone(), vhost.lane.clone());
         many.spawn(async move { publish(&transport, &lane).await });
     }
     for failed in soon("200 failures", many.join_all()).await {
@@ -109,36 +109,36 @@ async fn a_broker_that_says_nothing_is_given_up_after_the_confirm_timeout() {
     })
     .await;
     proxy.set_both(Flow::Pass);
-    let id = publish_at_last(&watchful, &world.lane).await;
+    let id = publish_at_last(&watchful, &vhost.lane).await;
     arrives(&mut receiver, id).await;
 }
 
 #[tokio::test]
 async fn connecting_comes_back_soon_whatever_the_broker_does() {
-    let world = World::new().await;
-    let (proxy, first) = world.behind_a_proxy().await;
+    let vhost = VirtualHost::new().await;
+    let (proxy, first) = vhost.behind_a_proxy().await;
     drop(first);
     proxy.set_both(Flow::Stall);
-    let patient = world.options().connect_timeout(Duration::from_secs(600));
-    let transport = begin(&proxy.url(&world.space.url), patient).await;
+    let patient = vhost.options().connect_timeout(Duration::from_secs(600));
+    let transport = begin(&proxy.url(&vhost.space.url), patient).await;
     assert!(!health(&transport).publishing);
-    let mut receiver = subscribe(&transport, &world.lane, 10).await.unwrap();
+    let mut receiver = subscribe(&transport, &vhost.lane, 10).await.unwrap();
     proxy.set_both(Flow::Pass);
-    let id = publish_at_last(&transport, &world.lane).await;
+    let id = publish_at_last(&transport, &vhost.lane).await;
     arrives(&mut receiver, id).await;
 }
 
 #[tokio::test]
 async fn closing_keeps_its_time_limit_when_the_broker_says_nothing() {
-    let world = World::new().await;
+    let vhost = VirtualHost::new().await;
     // Only the time limit ends the waits for the broker.
-    let patient = world
+    let patient = vhost
         .options()
         .confirm_timeout(Duration::from_secs(600))
         .heartbeat(Duration::from_secs(600));
-    let (proxy, transport) = world.behind_a_proxy_with(patient).await;
-    let receiver = subscribe(&transport, &world.lane, 10).await.unwrap();
-    publish_at_last(&transport, &world.lane).await;
+    let (proxy, transport) = vhost.behind_a_proxy_with(patient).await;
+    let receiver = subscribe(&transport, &vhost.lane, 10).await.unwrap();
+    publish_at_last(&transport, &vhost.lane).await;
     proxy.set_both(Flow::Stall);
     soon("closing", transport.close(Duration::from_secs(1))).await;
     drop(receiver);
@@ -152,11 +152,11 @@ async fn closing_keeps_its_time_limit_when_the_broker_says_nothing() {
 
 #[tokio::test]
 async fn a_closed_transport_leaves_no_connection_behind() {
-    let world = World::new().await;
-    let (proxy, transport) = world.behind_a_proxy().await;
+    let vhost = VirtualHost::new().await;
+    let (proxy, transport) = vhost.behind_a_proxy().await;
     assert_eq!(proxy.connections(), 2);
-    let other = connect(&proxy.url(&world.space.url), world.options()).await;
-    let _receiver = subscribe(&transport, &world.lane, 10).await.unwrap();
+    let other = connect(&proxy.url(&vhost.space.url), vhost.options()).await;
+    let _receiver = subscribe(&transport, &vhost.lane, 10).await.unwrap();
     soon("closing", transport.close(SOON)).await;
     // A transport that is only dropped closes its connections, too.
     drop(other);
@@ -168,13 +168,13 @@ async fn a_closed_transport_leaves_no_connection_behind() {
 
 #[tokio::test]
 async fn receivers_come_and_go_on_one_connection() {
-    let world = World::new().await;
-    let (proxy, transport) = world.behind_a_proxy().await;
+    let vhost = VirtualHost::new().await;
+    let (proxy, transport) = vhost.behind_a_proxy().await;
     // From here on a connection that breaks stays away.
     proxy.refuse().await;
-    let mut receiver = subscribe(&transport, &world.lane, 4).await.unwrap();
+    let mut receiver = subscribe(&transport, &vhost.lane, 4).await.unwrap();
     for round in 0..50 {
-        let id = publish_at_last(&transport, &world.lane).await;
+        let id = publish_at_last(&transport, &vhost.lane).await;
         match round % 5 {
             0 => drop(take(&mut receiver, 1).await),
             1 => receiver.pause().await,
@@ -183,11 +183,11 @@ async fn receivers_come_and_go_on_one_connection() {
                 receiver.resume().await;
                 let _ = tokio::time::timeout(Duration::from_micros(500), receiver.receive(4)).await;
             }
-            3 => drop(subscribe(&transport, &world.lane, 1).await.unwrap()),
+            3 => drop(subscribe(&transport, &vhost.lane, 1).await.unwrap()),
             _ => {}
         }
         drop(receiver);
-        receiver = subscribe(&transport, &world.lane, 4).await.unwrap();
+        receiver = subscribe(&transport, &vhost.lane, 4).await.unwrap();
         arrives(&mut receiver, id).await;
     }
     let health = health(&transport);
@@ -196,9 +196,9 @@ async fn receivers_come_and_go_on_one_connection() {
 
 #[tokio::test]
 async fn control_messages_reach_every_process_also_after_a_break() {
-    let world = World::new().await;
-    let (proxy, one) = world.behind_a_proxy().await;
-    let two = world.transport().await;
+    let vhost = VirtualHost::new().await;
+    let (proxy, one) = vhost.behind_a_proxy().await;
+    let two = vhost.transport().await;
     let (mut at_one, mut at_two) = (one.listen(), two.listen());
     // A process listens a moment after it connected: repeat the message until it arrives.
     let heard = async |from: &AmqpTransport, at: &mut broadcast::Receiver<Control>| {

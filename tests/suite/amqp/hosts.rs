@@ -6,7 +6,7 @@ use jobwire_tests::rabbitmqctl::User;
 use jobwire_tests::{Proxy, RabbitMq, eventually, port};
 use url::Url;
 
-use super::world::*;
+use super::vhost::*;
 
 /// Returns the URL with these hosts in place of its own.
 fn at(url: &str, hosts: &[String]) -> String {
@@ -22,15 +22,15 @@ fn nobody() -> String {
 
 #[tokio::test]
 async fn hosts_that_are_away_are_passed_over() {
-    let world = World::new().await;
-    let broker = Url::parse(&world.space.url).unwrap();
+    let vhost = VirtualHost::new().await;
+    let broker = Url::parse(&vhost.space.url).unwrap();
     let living = format!("localhost:{}", broker.port().unwrap());
-    let url = at(&world.space.url, &[nobody(), nobody(), living]);
+    let url = at(&vhost.space.url, &[nobody(), nobody(), living]);
     // The order is random: the living host may come first.
     for _ in 0..5 {
-        let transport = connect(&url, world.options()).await;
-        let mut receiver = subscribe(&transport, &world.lane, 10).await.unwrap();
-        let id = publish_at_last(&transport, &world.lane).await;
+        let transport = connect(&url, vhost.options()).await;
+        let mut receiver = subscribe(&transport, &vhost.lane, 10).await.unwrap();
+        let id = publish_at_last(&transport, &vhost.lane).await;
         arrives(&mut receiver, id).await;
         soon("closing", jobwire_core::Transport::close(&transport, SOON)).await;
     }
@@ -56,16 +56,16 @@ async fn all_hosts_are_named_when_none_answers() {
 /// Two proxies lead to one broker. When one closes, the connections move to the other, and back.
 #[tokio::test]
 async fn the_next_host_is_taken_when_one_is_lost() {
-    let world = World::new().await;
-    let broker = Url::parse(&world.space.url).unwrap();
+    let vhost = VirtualHost::new().await;
+    let broker = Url::parse(&vhost.space.url).unwrap();
     let broker = format!("127.0.0.1:{}", broker.port().unwrap());
     let roads = [Proxy::start(&broker).await, Proxy::start(&broker).await];
     let hosts: Vec<String> = roads
         .iter()
         .map(|road| road.address().to_string())
         .collect();
-    let transport = connect(&at(&world.space.url, &hosts), world.options()).await;
-    let mut receiver = subscribe(&transport, &world.lane, 10).await.unwrap();
+    let transport = connect(&at(&vhost.space.url, &hosts), vhost.options()).await;
+    let mut receiver = subscribe(&transport, &vhost.lane, 10).await.unwrap();
     for closed in [0, 1, 0] {
         let (closed, open) = (&roads[closed], &roads[1 - closed]);
         open.accept().await;
@@ -75,7 +75,7 @@ async fn the_next_host_is_taken_when_one_is_lost() {
             (closed.connections() == 0 && open.connections() >= 2).then_some(())
         })
         .await;
-        let id = publish_at_last(&transport, &world.lane).await;
+        let id = publish_at_last(&transport, &vhost.lane).await;
         arrives(&mut receiver, id).await;
     }
 }

@@ -7,7 +7,7 @@ use jobwire_amqp::{AmqpOptions, QueueType};
 use jobwire_core::transport::{Delivery, Receiver, Transport};
 use jobwire_core::{Hint, JobId};
 
-use super::world::*;
+use super::vhost::*;
 use crate::world::pass;
 
 const SHARE: u16 = 16;
@@ -26,9 +26,9 @@ struct Worker {
 }
 
 impl Worker {
-    async fn new(transport: &dyn Transport, world: &World) -> Self {
+    async fn new(transport: &dyn Transport, vhost: &VirtualHost) -> Self {
         let subscription = jobwire_core::transport::Subscription {
-            lanes: vec![world.lane.clone()],
+            lanes: vec![vhost.lane.clone()],
             prefetch: SHARE,
         };
         let subscribing = transport.subscribe(subscription);
@@ -82,30 +82,34 @@ impl Worker {
     }
 }
 
-fn packed(world: &World, queue_type: QueueType) -> AmqpOptions {
-    world
+fn packed(vhost: &VirtualHost, queue_type: QueueType) -> AmqpOptions {
+    vhost
         .options()
         .hints_per_message(PACKED)
         .queue_type(queue_type)
 }
 
 /// Publishes this number of messages, each full of hints.
-async fn publish_packed(transport: &dyn Transport, world: &World, messages: usize) -> Vec<JobId> {
+async fn publish_packed(
+    transport: &dyn Transport,
+    vhost: &VirtualHost,
+    messages: usize,
+) -> Vec<JobId> {
     let ids: Vec<JobId> = (0..messages * PACKED).map(|_| JobId::generate()).collect();
     let hints = ids.iter().map(|id| Hint::new(*id)).collect();
     let publisher = transport.publisher();
-    publisher.publish(&world.lane, hints).await.unwrap();
+    publisher.publish(&vhost.lane, hints).await.unwrap();
     ids
 }
 
 async fn the_limit_follows_what_messages_hold(queue_type: QueueType) {
-    let world = World::new().await;
-    let transport = connect(&world.space.url, packed(&world, queue_type)).await;
-    let stranger = world.stranger().await;
-    let mut worker = Worker::new(&transport, &world).await;
-    let sent = publish_packed(&transport, &world, 60).await;
+    let vhost = VirtualHost::new().await;
+    let transport = connect(&vhost.space.url, packed(&vhost, queue_type)).await;
+    let stranger = vhost.stranger().await;
+    let mut worker = Worker::new(&transport, &vhost).await;
+    let sent = publish_packed(&transport, &vhost, 60).await;
     let ahead =
-        async |worker: &Worker| 60 - worker.decided - stranger.waiting(&world.queue()).await;
+        async |worker: &Worker| 60 - worker.decided - stranger.waiting(&vhost.queue()).await;
 
     worker.work(1).await;
     assert!(ahead(&worker).await >= 15, "the whole share at first");
@@ -128,7 +132,7 @@ async fn the_limit_follows_what_messages_hold(queue_type: QueueType) {
 
     // Messages of one hint each: the share applies again.
     for _ in 0..40 {
-        publish_at_last(&transport, &world.lane).await;
+        publish_at_last(&transport, &vhost.lane).await;
         worker.receive(Duration::from_millis(30)).await;
         worker.decide().await;
     }
@@ -140,7 +144,7 @@ async fn the_limit_follows_what_messages_hold(queue_type: QueueType) {
     })
     .await;
     for _ in 0..SHARE {
-        publish_at_last(&transport, &world.lane).await;
+        publish_at_last(&transport, &vhost.lane).await;
     }
     soon("as many messages as the share", async {
         while worker.waiting.len() < usize::from(SHARE) {
@@ -164,12 +168,12 @@ async fn of_packed_messages_in_a_quorum_queue_that_wait_fewer_are_on_their_way()
 /// The connection breaks repeatedly while the limit changes.
 #[tokio::test]
 async fn a_limit_that_changes_outlives_broken_connections() {
-    let world = World::new().await;
-    let options = packed(&world, QueueType::Classic);
-    let (proxy, transport) = world.behind_a_proxy_with(options).await;
-    let direct = connect(&world.space.url, packed(&world, QueueType::Classic)).await;
-    let mut worker = Worker::new(&transport, &world).await;
-    let sent = publish_packed(&direct, &world, 60).await;
+    let vhost = VirtualHost::new().await;
+    let options = packed(&vhost, QueueType::Classic);
+    let (proxy, transport) = vhost.behind_a_proxy_with(options).await;
+    let direct = connect(&vhost.space.url, packed(&vhost, QueueType::Classic)).await;
+    let mut worker = Worker::new(&transport, &vhost).await;
+    let sent = publish_packed(&direct, &vhost, 60).await;
     for _ in 0..4 {
         worker.work(8).await;
         proxy.cut();

@@ -6,7 +6,7 @@ use jobwire_core::{JobFilter, PgStore, Store};
 use jobwire_tests::{Authority, Identity, Program, Scratch, Signal, eventually, shared};
 
 use super::secured::Secured;
-use super::world::SOON;
+use super::vhost::SOON;
 
 /// A directory with the settings that the program finds.
 struct Home {
@@ -90,9 +90,9 @@ fn secret_of(identity: &Identity) -> String {
 
 #[tokio::test]
 async fn jobs_run_where_the_certificate_is_the_log_in() {
-    let world = Secured::shared().await;
-    let (client, url) = world.certified().await;
-    let home = Home::new(&url, &world.authority, Some(&client)).await;
+    let broker = Secured::shared().await;
+    let (client, url) = broker.certified().await;
+    let home = Home::new(&url, &broker.authority, Some(&client)).await;
     let mut logs = home.succeeds(&["migrate", "up"]).await;
     logs += &home.finds_nothing_wrong().await;
     let mut node = home.jobwire(&["run"]).start();
@@ -119,11 +119,11 @@ async fn jobs_run_where_the_certificate_is_the_log_in() {
 
 #[tokio::test]
 async fn jobs_run_with_a_password_over_tls_that_no_log_shows() {
-    let world = Secured::shared().await;
-    let url = world.url("localhost").await;
+    let broker = Secured::shared().await;
+    let url = broker.url("localhost").await;
     let parsed = url::Url::parse(&url).unwrap();
     let secret = parsed.password().unwrap();
-    let home = Home::new(&url, &world.authority, None).await;
+    let home = Home::new(&url, &broker.authority, None).await;
     let mut logs = home.succeeds(&["migrate", "up"]).await;
     logs += &home.succeeds(&["config"]).await;
     logs += &home.finds_nothing_wrong().await;
@@ -138,8 +138,8 @@ async fn jobs_run_with_a_password_over_tls_that_no_log_shows() {
 
 #[tokio::test]
 async fn a_broker_that_can_not_be_trusted_is_one_clear_line() {
-    let world = Secured::shared().await;
-    let url = world.url("localhost").await;
+    let broker = Secured::shared().await;
+    let url = broker.url("localhost").await;
     let parsed = url::Url::parse(&url).unwrap();
     let secret = parsed.password().unwrap();
     let home = Home::new(&url, &Authority::new(), None).await;

@@ -10,7 +10,7 @@ use jobwire_tests::rabbitmqctl::User;
 use jobwire_tests::{RabbitMq, RabbitMqCtl};
 use uuid::Uuid;
 
-use super::world::*;
+use super::vhost::*;
 
 /// Asserts that this is a refusal whose text contains all parts.
 #[track_caller]
@@ -53,68 +53,68 @@ async fn settings_that_make_no_sense() {
 
 #[tokio::test]
 async fn a_wrong_password_and_a_missing_virtual_host() {
-    let world = World::new().await;
-    let mut url = url::Url::parse(&world.space.url).unwrap();
+    let vhost = VirtualHost::new().await;
+    let mut url = url::Url::parse(&vhost.space.url).unwrap();
     url.set_password(Some("hunter2")).unwrap();
-    let refused = refused_to_connect(url.as_str(), &world.options()).await;
+    let refused = refused_to_connect(url.as_str(), &vhost.options()).await;
     says(&refused, &["password", "the broker's URL", url.username()]);
     assert!(!format!("{refused} {refused:?}").contains("hunter2"));
 
-    let mut url = url::Url::parse(&world.space.url).unwrap();
+    let mut url = url::Url::parse(&vhost.space.url).unwrap();
     url.set_path("/nowhere");
-    let refused = refused_to_connect(url.as_str(), &world.options()).await;
+    let refused = refused_to_connect(url.as_str(), &vhost.options()).await;
     says(&refused, &["nowhere", "virtual host"]);
     let secret = url.password().unwrap();
     assert!(!format!("{refused} {refused:?}").contains(secret));
-    let transport = world.transport().await;
+    let transport = vhost.transport().await;
     assert!(!format!("{transport:?}").contains(secret));
 }
 
 #[tokio::test]
 async fn a_queue_declared_otherwise() {
-    let world = World::new().await;
-    world
+    let vhost = VirtualHost::new().await;
+    vhost
         .stranger()
         .await
-        .declare(&world.queue(), &[kind("quorum")])
+        .declare(&vhost.queue(), &[kind("quorum")])
         .await;
-    let transport = world.transport().await;
+    let transport = vhost.transport().await;
     let remedy = [
         "x-queue-type",
         "set the queue type to quorum",
-        &world.queue(),
+        &vhost.queue(),
     ];
-    let refused = refused_to_subscribe(&transport, &world.lane).await;
+    let refused = refused_to_subscribe(&transport, &vhost.lane).await;
     says(&refused, &remedy);
-    says(&refused_to_publish(&transport, &world.lane).await, &remedy);
+    says(&refused_to_publish(&transport, &vhost.lane).await, &remedy);
     // The remedies work.
     for options in [
-        world.options().queue_type(QueueType::Quorum),
-        world.options().declare(false),
+        vhost.options().queue_type(QueueType::Quorum),
+        vhost.options().declare(false),
     ] {
-        let transport = connect(&world.space.url, options).await;
-        let mut receiver = subscribe(&transport, &world.lane, 10).await.unwrap();
-        let id = publish_at_last(&transport, &world.lane).await;
+        let transport = connect(&vhost.space.url, options).await;
+        let mut receiver = subscribe(&transport, &vhost.lane, 10).await.unwrap();
+        let id = publish_at_last(&transport, &vhost.lane).await;
         arrives(&mut receiver, id).await;
     }
 }
 
 #[tokio::test]
 async fn a_queue_that_is_missing_and_must_not_be_declared() {
-    let world = World::new().await;
-    let options = world.options().declare(false);
-    let transport = connect(&world.space.url, options).await;
-    let remedy = [world.queue(), "declare".into(), "classic".into()];
+    let vhost = VirtualHost::new().await;
+    let options = vhost.options().declare(false);
+    let transport = connect(&vhost.space.url, options).await;
+    let remedy = [vhost.queue(), "declare".into(), "classic".into()];
     let remedy: Vec<&str> = remedy.iter().map(String::as_str).collect();
-    let refused = refused_to_subscribe(&transport, &world.lane).await;
+    let refused = refused_to_subscribe(&transport, &vhost.lane).await;
     says(&refused, &remedy);
-    says(&refused_to_publish(&transport, &world.lane).await, &remedy);
+    says(&refused_to_publish(&transport, &vhost.lane).await, &remedy);
 }
 
 #[tokio::test]
 async fn a_lane_with_an_impossible_name() {
-    let world = World::new().await;
-    let transport = world.transport().await;
+    let vhost = VirtualHost::new().await;
+    let transport = vhost.transport().await;
     let lane = Lane::unchecked("no such/lane");
     says(&refused_to_publish(&transport, &lane).await, &["lane"]);
 }

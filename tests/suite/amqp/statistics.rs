@@ -12,7 +12,7 @@ use jobwire_tests::{Direction, Flow, Proxy, eventually};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use url::Url;
 
-use super::world::*;
+use super::vhost::*;
 
 /// The metrics that the tasks of this test record; the tasks stay on its thread.
 struct Recorded {
@@ -57,46 +57,46 @@ fn is(expected: f64) -> impl Fn(f64) -> bool {
     move |value| (value - expected).abs() < 0.5
 }
 
-fn measured(world: &World) -> AmqpOptions {
-    world
+fn measured(vhost: &VirtualHost) -> AmqpOptions {
+    vhost
         .options()
         .statistics_interval(Some(Duration::from_millis(100)))
         .hints_per_message(1)
 }
 
 /// A proxy to the broker that can be closed, and the URL through it.
-async fn behind_a_proxy(world: &World) -> (Proxy, String) {
-    let url = Url::parse(&world.space.url).unwrap();
+async fn behind_a_proxy(vhost: &VirtualHost) -> (Proxy, String) {
+    let url = Url::parse(&vhost.space.url).unwrap();
     let proxy = Proxy::start(&format!("127.0.0.1:{}", url.port().unwrap())).await;
-    let url = proxy.url(&world.space.url);
+    let url = proxy.url(&vhost.space.url);
     (proxy, url)
 }
 
 #[tokio::test]
 async fn a_lane_tells_what_waits_what_is_held_and_who_receives() {
     let recorded = Recorded::here();
-    let world = World::new().await;
-    let transport = connect(&world.space.url, measured(&world)).await;
+    let vhost = VirtualHost::new().await;
+    let transport = connect(&vhost.space.url, measured(&vhost)).await;
     for _ in 0..5 {
-        publish_at_last(&transport, &world.lane).await;
+        publish_at_last(&transport, &vhost.lane).await;
     }
-    recorded.until(LANE_WAITING, &world.lane, is(5.0)).await;
-    recorded.until(LANE_CONSUMERS, &world.lane, is(0.0)).await;
+    recorded.until(LANE_WAITING, &vhost.lane, is(5.0)).await;
+    recorded.until(LANE_CONSUMERS, &vhost.lane, is(0.0)).await;
 
-    let mut receiver = subscribe(&transport, &world.lane, 2).await.unwrap();
+    let mut receiver = subscribe(&transport, &vhost.lane, 2).await.unwrap();
     let held = take(&mut receiver, 2).await;
-    recorded.until(LANE_WAITING, &world.lane, is(3.0)).await;
-    recorded.until(LANE_CONSUMERS, &world.lane, is(1.0)).await;
-    recorded.until(LANE_UNSETTLED, &world.lane, is(2.0)).await;
+    recorded.until(LANE_WAITING, &vhost.lane, is(3.0)).await;
+    recorded.until(LANE_CONSUMERS, &vhost.lane, is(1.0)).await;
+    recorded.until(LANE_UNSETTLED, &vhost.lane, is(2.0)).await;
 
     receiver.settle(&tickets(&held)).await;
-    recorded.until(LANE_UNSETTLED, &world.lane, is(0.0)).await;
+    recorded.until(LANE_UNSETTLED, &vhost.lane, is(0.0)).await;
     let held = take(&mut receiver, 2).await;
-    recorded.until(LANE_UNSETTLED, &world.lane, is(2.0)).await;
+    recorded.until(LANE_UNSETTLED, &vhost.lane, is(2.0)).await;
     receiver.requeue(&tickets(&held)).await;
     drop(receiver);
-    recorded.until(LANE_UNSETTLED, &world.lane, is(0.0)).await;
-    recorded.until(LANE_WAITING, &world.lane, is(3.0)).await;
+    recorded.until(LANE_UNSETTLED, &vhost.lane, is(0.0)).await;
+    recorded.until(LANE_WAITING, &vhost.lane, is(3.0)).await;
     for direction in ["publish", "receive"] {
         let name = format!("{BROKER_ROUND_TRIP}_count");
         let label = format!("direction=\"{direction}\"");
@@ -108,41 +108,41 @@ async fn a_lane_tells_what_waits_what_is_held_and_who_receives() {
 #[tokio::test]
 async fn what_is_not_known_is_not_shown() {
     let recorded = Recorded::here();
-    let world = World::new().await;
-    let (proxy, url) = behind_a_proxy(&world).await;
-    let transport = connect(&url, measured(&world)).await;
-    let mut receiver = subscribe(&transport, &world.lane, 2).await.unwrap();
-    publish_at_last(&transport, &world.lane).await;
+    let vhost = VirtualHost::new().await;
+    let (proxy, url) = behind_a_proxy(&vhost).await;
+    let transport = connect(&url, measured(&vhost)).await;
+    let mut receiver = subscribe(&transport, &vhost.lane, 2).await.unwrap();
+    publish_at_last(&transport, &vhost.lane).await;
     take(&mut receiver, 1).await;
-    recorded.until(LANE_WAITING, &world.lane, is(0.0)).await;
-    recorded.until(LANE_UNSETTLED, &world.lane, is(1.0)).await;
+    recorded.until(LANE_WAITING, &vhost.lane, is(0.0)).await;
+    recorded.until(LANE_UNSETTLED, &vhost.lane, is(1.0)).await;
     proxy.refuse().await;
     proxy.cut();
-    recorded.until(LANE_WAITING, &world.lane, f64::is_nan).await;
+    recorded.until(LANE_WAITING, &vhost.lane, f64::is_nan).await;
     recorded
-        .until(LANE_CONSUMERS, &world.lane, f64::is_nan)
+        .until(LANE_CONSUMERS, &vhost.lane, f64::is_nan)
         .await;
     proxy.accept().await;
     until_healthy(&transport).await;
-    recorded.until(LANE_WAITING, &world.lane, is(1.0)).await;
+    recorded.until(LANE_WAITING, &vhost.lane, is(1.0)).await;
     // The transport no longer receives or publishes in this lane, so it shows no value.
     drop(receiver);
-    recorded.until(LANE_WAITING, &world.lane, f64::is_nan).await;
+    recorded.until(LANE_WAITING, &vhost.lane, f64::is_nan).await;
 }
 
 #[tokio::test]
 async fn messages_without_a_confirm_are_counted() {
     let recorded = Recorded::here();
-    let world = World::new().await;
-    let (proxy, url) = behind_a_proxy(&world).await;
-    let options = measured(&world)
+    let vhost = VirtualHost::new().await;
+    let (proxy, url) = behind_a_proxy(&vhost).await;
+    let options = measured(&vhost)
         .heartbeat(Duration::from_secs(600))
         .confirm_timeout(Duration::from_millis(500));
     let transport = connect(&url, options).await;
-    publish_at_last(&transport, &world.lane).await;
+    publish_at_last(&transport, &vhost.lane).await;
     proxy.set(Direction::ToClient, Flow::Stall);
     for _ in 0..3 {
-        publish(&transport, &world.lane).await.unwrap_err();
+        publish(&transport, &vhost.lane).await.unwrap_err();
     }
     eventually("three messages without a confirm", SOON, || async {
         is(3.0)(recorded.value(BROKER_UNCONFIRMED, "")?).then_some(())
@@ -159,34 +159,34 @@ async fn messages_without_a_confirm_are_counted() {
 #[tokio::test]
 async fn a_deleted_queue_upsets_nothing() {
     let recorded = Recorded::here();
-    let world = World::new().await;
-    let transport = connect(&world.space.url, measured(&world)).await;
-    publish_at_last(&transport, &world.lane).await;
-    recorded.until(LANE_WAITING, &world.lane, is(1.0)).await;
-    world.stranger().await.delete(&world.queue()).await;
-    recorded.until(LANE_WAITING, &world.lane, f64::is_nan).await;
+    let vhost = VirtualHost::new().await;
+    let transport = connect(&vhost.space.url, measured(&vhost)).await;
+    publish_at_last(&transport, &vhost.lane).await;
+    recorded.until(LANE_WAITING, &vhost.lane, is(1.0)).await;
+    vhost.stranger().await.delete(&vhost.queue()).await;
+    recorded.until(LANE_WAITING, &vhost.lane, f64::is_nan).await;
     assert!(health(&transport).publishing && health(&transport).receiving);
     // The first attempt declares the queue again if the loss was noticed before.
-    publish_at_last(&transport, &world.lane).await;
-    recorded.until(LANE_WAITING, &world.lane, is(1.0)).await;
+    publish_at_last(&transport, &vhost.lane).await;
+    recorded.until(LANE_WAITING, &vhost.lane, is(1.0)).await;
 }
 
 #[tokio::test]
 async fn statistics_can_be_left_out() {
     let recorded = Recorded::here();
-    let world = World::new().await;
-    let silent = world.options().statistics_interval(None);
-    let transport = connect(&world.space.url, silent).await;
-    let mut receiver = subscribe(&transport, &world.lane, 2).await.unwrap();
-    let id = publish_at_last(&transport, &world.lane).await;
+    let vhost = VirtualHost::new().await;
+    let silent = vhost.options().statistics_interval(None);
+    let transport = connect(&vhost.space.url, silent).await;
+    let mut receiver = subscribe(&transport, &vhost.lane, 2).await.unwrap();
+    let id = publish_at_last(&transport, &vhost.lane).await;
     arrives(&mut receiver, id).await;
     // A second transport measures, for long enough that the first would have measured, too.
-    let other = World::new().await;
+    let other = VirtualHost::new().await;
     let lane = Lane::unchecked("measured");
     let measuring = connect(&other.space.url, measured(&other)).await;
     let receiver = subscribe(&measuring, &lane, 1).await.unwrap();
     publish_at_last(&measuring, &lane).await;
     drop(receiver);
     recorded.until(LANE_WAITING, &lane, is(1.0)).await;
-    assert_eq!(recorded.of_lane(LANE_WAITING, &world.lane), None);
+    assert_eq!(recorded.of_lane(LANE_WAITING, &vhost.lane), None);
 }

@@ -10,7 +10,7 @@ use jobwire_tests::rabbitmq::tls::{ClientCertificates, Tls};
 use jobwire_tests::{Authority, Identity, RabbitMq, Scratch, eventually};
 
 use super::secured::{Secured, as_client, trusting};
-use super::world::*;
+use super::vhost::*;
 
 /// The long connect timeout is for slow machines: no test waits for it to pass.
 fn secured(security: BrokerSecurity) -> AmqpOptions {
@@ -56,11 +56,11 @@ async fn works(transport: &AmqpTransport) {
 
 #[tokio::test]
 async fn a_private_authority_is_trusted_where_it_is_named() {
-    let world = Secured::shared().await;
-    let url = world.url("localhost").await;
-    let transport = connect(&url, secured(trusting(world.authority.certificate()))).await;
+    let broker = Secured::shared().await;
+    let url = broker.url("localhost").await;
+    let transport = connect(&url, secured(trusting(broker.authority.certificate()))).await;
     works(&transport).await;
-    let plain = world
+    let plain = broker
         .broker
         .ctl()
         .run(&["list_connections", "ssl", "vhost"])
@@ -73,8 +73,8 @@ async fn a_private_authority_is_trusted_where_it_is_named() {
 
 #[tokio::test]
 async fn a_broker_of_another_authority_is_refused() {
-    let world = Secured::shared().await;
-    let url = world.url("localhost").await;
+    let broker = Secured::shared().await;
+    let url = broker.url("localhost").await;
     let remedy = ["broker_tls_ca", "localhost", "trust store", "authority"];
     // This machine does not trust the authority.
     says(&refused(&url, BrokerSecurity::default()).await, &remedy);
@@ -91,9 +91,9 @@ async fn a_broker_of_another_authority_is_refused() {
 
 #[tokio::test]
 async fn a_broker_that_goes_by_another_name_is_refused() {
-    let world = Secured::shared().await;
-    let url = world.url("127.0.0.1").await;
-    let said = refused(&url, trusting(world.authority.certificate())).await;
+    let broker = Secured::shared().await;
+    let url = broker.url("127.0.0.1").await;
+    let said = refused(&url, trusting(broker.authority.certificate())).await;
     says(
         &said,
         &["broker_url", "another host", "localhost", "127.0.0.1"],
@@ -102,18 +102,18 @@ async fn a_broker_that_goes_by_another_name_is_refused() {
 
 #[tokio::test]
 async fn a_port_without_tls_is_told_apart() {
-    let world = Secured::shared().await;
-    let plain = format!("amqps://{}/", world.broker.address());
+    let broker = Secured::shared().await;
+    let plain = format!("amqps://{}/", broker.broker.address());
     let plain = plain.replace("127.0.0.1", "localhost");
-    let said = refused(&plain, trusting(world.authority.certificate())).await;
+    let said = refused(&plain, trusting(broker.authority.certificate())).await;
     says(&said, &["broker_url", "does not speak TLS", "5671"]);
 }
 
 #[tokio::test]
 async fn a_certificate_is_the_log_in() {
-    let world = Secured::shared().await;
-    let (identity, url) = world.certified().await;
-    let security = as_client(world.authority.certificate(), &identity);
+    let broker = Secured::shared().await;
+    let (identity, url) = broker.certified().await;
+    let security = as_client(broker.authority.certificate(), &identity);
     let transport = connect(&url, secured(security.clone())).await;
     works(&transport).await;
     // A user in the URL takes precedence, unless the URL sets `auth_mechanism`.
@@ -127,20 +127,20 @@ async fn a_certificate_is_the_log_in() {
 
 #[tokio::test]
 async fn a_certificate_without_a_user_is_told_what_to_do() {
-    let world = Secured::shared().await;
-    let (_, url) = world.certified().await;
-    let unknown = world.authority.client("no-such-user");
-    let said = refused(&url, as_client(world.authority.certificate(), &unknown)).await;
+    let broker = Secured::shared().await;
+    let (_, url) = broker.certified().await;
+    let unknown = broker.authority.client("no-such-user");
+    let said = refused(&url, as_client(broker.authority.certificate(), &unknown)).await;
     says(&said, &["add a user", "rabbitmq_auth_mechanism_ssl"]);
 }
 
 #[tokio::test]
 async fn a_certificate_of_another_authority_is_told_what_to_do() {
-    let world = Secured::shared().await;
-    let (_, url) = world.certified().await;
+    let broker = Secured::shared().await;
+    let (_, url) = broker.certified().await;
     let strangers = Authority::new();
     let stranger = strangers.client("jobwire");
-    let said = refused(&url, as_client(world.authority.certificate(), &stranger)).await;
+    let said = refused(&url, as_client(broker.authority.certificate(), &stranger)).await;
     says(&said, &["broker_tls_certificate", "refused by the broker"]);
 }
 
@@ -233,18 +233,18 @@ async fn without_tls_only_this_machine_is_spoken_to() {
 /// Certificates are renewed while the program runs: the next connection uses the new one.
 #[tokio::test]
 async fn a_renewed_certificate_is_taken_up() {
-    let world = Secured::shared().await;
-    let ctl = world.broker.ctl();
-    let (first, url) = world.certified().await;
+    let broker = Secured::shared().await;
+    let ctl = broker.broker.ctl();
+    let (first, url) = broker.certified().await;
     let vhost = url.rsplit('/').next().unwrap().to_owned();
-    let second_name = world.user(&vhost).await;
-    let second = world.authority.client(&second_name);
+    let second_name = broker.user(&vhost).await;
+    let second = broker.authority.client(&second_name);
     let ours = Identity {
         certificate: first.certificate.with_extension("ours.pem"),
         key: first.certificate.with_extension("ours.key"),
     };
     ours.become_like(&first);
-    let security = as_client(world.authority.certificate(), &ours);
+    let security = as_client(broker.authority.certificate(), &ours);
     let transport = connect(&url, secured(security)).await;
     works(&transport).await;
 

@@ -6,7 +6,7 @@ use jobwire_core::Lane;
 use jobwire_core::transport::{Publisher, TransportError};
 use jobwire_tests::{RabbitMq, eventually};
 
-use super::world::*;
+use super::vhost::*;
 
 #[tokio::test]
 async fn a_broker_that_stops_or_dies_and_comes_back_needs_no_restart_of_ours() {

@@ -2,42 +2,42 @@
 
 use jobwire_tests::Kafka;
 
-use super::world::{CLAIMED, World, swept, total};
+use super::fleet::{CLAIMED, Fleet, swept, total};
 
 #[tokio::test]
 async fn a_kafka_that_stops_or_freezes_is_lived_without_and_comes_back_without_a_burst() {
     let mut broker = Kafka::start().await;
-    let world = World::new(&broker.url(), &broker.url()).await;
-    let (one, two) = (world.node(&[]).await, world.node(&[]).await);
+    let fleet = Fleet::new(&broker.url(), &broker.url()).await;
+    let (one, two) = (fleet.node(&[]).await, fleet.node(&[]).await);
     let both = [&one, &two];
-    world.create(10, 3).await;
-    world.all_have_run().await;
+    fleet.create(10, 3).await;
+    fleet.all_have_run().await;
 
-    world.create(40, 3).await;
+    fleet.create(40, 3).await;
     broker.stop().await;
-    world.create(40, 3).await;
+    fleet.create(40, 3).await;
     one.claims().await;
     two.claims().await;
-    world.create(20, 3).await;
-    world.all_have_run().await;
+    fleet.create(20, 3).await;
+    fleet.all_have_run().await;
     assert!(total(&both, CLAIMED).await > 0.0);
     let swept_before = swept(&both).await;
 
     broker.start_again().await;
     one.is_back().await;
     two.is_back().await;
-    world.all_have_run().await;
+    fleet.all_have_run().await;
     assert_eq!(swept(&both).await, swept_before, "nothing is hinted again");
-    world.hints_work(&both).await;
+    fleet.hints_work(&both).await;
 
     // Every connection stays open, and no broker answers.
     broker.freeze();
-    world.create(20, 3).await;
+    fleet.create(20, 3).await;
     one.claims().await;
     two.claims().await;
-    world.all_have_run().await;
+    fleet.all_have_run().await;
     broker.thaw();
     one.claims_of(&[]).await;
     two.claims_of(&[]).await;
-    world.hints_work(&both).await;
+    fleet.hints_work(&both).await;
 }

@@ -6,38 +6,38 @@ use std::time::Duration;
 use jobwire_core::{JobFilter, NewJob, Store};
 use jobwire_tests::{Flow, Proxy, RabbitMq, RabbitMqCtl, eventually};
 
-use super::world::{CLAIMED, Node, SOON, World, swept, total};
+use super::fleet::{CLAIMED, Fleet, Node, SOON, swept, total};
 
-async fn world(broker: &RabbitMq) -> World {
-    World::new(&broker.url(), &broker.url()).await
+async fn fleet(broker: &RabbitMq) -> Fleet {
+    Fleet::new(&broker.url(), &broker.url()).await
 }
 
 #[tokio::test]
 async fn a_broker_that_is_stopped_is_lived_without_and_comes_back_without_a_burst() {
     let mut broker = RabbitMq::start().await;
-    let world = world(&broker).await;
-    let (one, two) = (world.node(&[]).await, world.node(&[]).await);
+    let fleet = fleet(&broker).await;
+    let (one, two) = (fleet.node(&[]).await, fleet.node(&[]).await);
     let both = [&one, &two];
-    world.create(10, 3).await;
-    world.all_have_run().await;
+    fleet.create(10, 3).await;
+    fleet.all_have_run().await;
 
     // Under load: some hints are in the broker, some on their way, some not yet sent.
-    world.create(40, 3).await;
+    fleet.create(40, 3).await;
     broker.stop().await;
-    world.create(40, 3).await;
+    fleet.create(40, 3).await;
     one.claims().await;
     two.claims().await;
-    world.create(20, 3).await;
-    world.all_have_run().await;
+    fleet.create(20, 3).await;
+    fleet.all_have_run().await;
     assert!(total(&both, CLAIMED).await > 0.0);
     let swept_before = swept(&both).await;
 
     broker.start_again().await;
     one.is_back().await;
     two.is_back().await;
-    world.all_have_run().await;
+    fleet.all_have_run().await;
     assert_eq!(swept(&both).await, swept_before, "nothing is hinted again");
-    world.hints_work(&both).await;
+    fleet.hints_work(&both).await;
     one.is_ready().await;
     two.is_ready().await;
 }
@@ -45,11 +45,11 @@ async fn a_broker_that_is_stopped_is_lived_without_and_comes_back_without_a_burs
 /// Raises an alarm with the first command and ends it with the second.
 async fn an_alarm(set: &[&str], clear: &[&str]) {
     let broker = RabbitMq::start().await;
-    let world = world(&broker).await;
-    let (one, two) = (world.node(&[]).await, world.node(&[]).await);
+    let fleet = fleet(&broker).await;
+    let (one, two) = (fleet.node(&[]).await, fleet.node(&[]).await);
     let both = [&one, &two];
-    world.create(5, 2).await;
-    world.all_have_run().await;
+    fleet.create(5, 2).await;
+    fleet.all_have_run().await;
 
     broker.ctl().run(set).await;
     one.claims().await;
@@ -59,14 +59,14 @@ async fn an_alarm(set: &[&str], clear: &[&str]) {
     one.shows(r#"jobwire_broker_up{direction="receive"}"#, 1.0)
         .await;
     let claimed_before = total(&both, CLAIMED).await;
-    world.create(20, 3).await;
-    world.all_have_run().await;
+    fleet.create(20, 3).await;
+    fleet.all_have_run().await;
     assert!(total(&both, CLAIMED).await > claimed_before);
 
     broker.ctl().run(clear).await;
     one.is_back().await;
     two.is_back().await;
-    world.hints_work(&both).await;
+    fleet.hints_work(&both).await;
 }
 
 #[tokio::test]
@@ -93,22 +93,22 @@ async fn half_open_connections_are_noticed_and_jobs_are_claimed() {
     let broker = RabbitMq::start().await;
     let proxy = Proxy::start(&broker.address()).await;
     let by_proxy = format!("{}?heartbeat=2", proxy.url(&broker.url()));
-    let world = World::new(&broker.url(), &by_proxy).await;
-    let node = world.node(&[]).await;
-    world.create(5, 2).await;
-    world.all_have_run().await;
+    let fleet = Fleet::new(&broker.url(), &by_proxy).await;
+    let node = fleet.node(&[]).await;
+    fleet.create(5, 2).await;
+    fleet.all_have_run().await;
 
     proxy.set_both(Flow::Stall);
     // The producer still publishes: these hints wait in the broker or on the silent connection.
-    world.create(20, 3).await;
+    fleet.create(20, 3).await;
     node.claims().await;
-    world.all_have_run().await;
+    fleet.all_have_run().await;
     assert!(node.metric(CLAIMED).await > 0.0);
 
     proxy.set_both(Flow::Pass);
     node.is_back().await;
-    world.all_have_run().await;
-    world.hints_work(&[&node]).await;
+    fleet.all_have_run().await;
+    fleet.hints_work(&[&node]).await;
 }
 
 /// The database refuses the leases of some jobs, in one lane even that of the first job, and an
@@ -118,10 +118,10 @@ async fn a_job_that_can_not_be_locked_keeps_no_other_from_being_claimed() {
     let broker = RabbitMq::start().await;
     let proxy = Proxy::start(&broker.address()).await;
     let by_proxy = format!("{}?heartbeat=2", proxy.url(&broker.url()));
-    let world = World::new(&broker.url(), &by_proxy).await;
-    let node = world.node(&[("JOBWIRE_LANES", "default,later")]).await;
-    world.create(5, 2).await;
-    world.all_have_run().await;
+    let fleet = Fleet::new(&broker.url(), &by_proxy).await;
+    let node = fleet.node(&[("JOBWIRE_LANES", "default,later")]).await;
+    fleet.create(5, 2).await;
+    fleet.all_have_run().await;
     proxy.set_both(Flow::Stall);
     node.claims_of(&["default", "later"]).await;
 
@@ -133,7 +133,7 @@ async fn a_job_that_can_not_be_locked_keeps_no_other_from_being_claimed() {
          END $$;
          CREATE TRIGGER refuse_lease BEFORE INSERT ON jobwire.job_lease
              FOR EACH ROW EXECUTE FUNCTION refuse_lease()";
-    let pool = world.store.pool();
+    let pool = fleet.store.pool();
     sqlx::raw_sql(refuse).execute(pool).await.unwrap();
     let bad = |job: NewJob| job.element("bad");
     let noop = || NewJob::of("noop", &());
@@ -144,7 +144,7 @@ async fn a_job_that_can_not_be_locked_keeps_no_other_from_being_claimed() {
          INSERT INTO jobwire.job_lease (job_id, owner, fence, locked_at, expires_at, strikes)
          SELECT id, NULL, 1, now(), now(), 1 FROM jobwire.job WHERE element = 'bad';
          ALTER TABLE jobwire.job_lease ENABLE TRIGGER refuse_lease";
-    let mut tx = world.jobs.begin().await.unwrap();
+    let mut tx = fleet.jobs.begin().await.unwrap();
     tx.create_many(vec![rescued]).await.unwrap();
     tx.commit().await.unwrap();
     sqlx::raw_sql(lost).execute(pool).await.unwrap();
@@ -164,12 +164,12 @@ async fn a_job_that_can_not_be_locked_keeps_no_other_from_being_claimed() {
     });
     let mut jobs = vec![hanging, bad(noop()), bad(noop().instance("bad"))];
     jobs.extend(good);
-    let mut tx = world.jobs.begin().await.unwrap();
+    let mut tx = fleet.jobs.begin().await.unwrap();
     tx.create_many(jobs).await.unwrap();
     tx.commit().await.unwrap();
     let left = async |count: i64| {
         eventually("the other jobs to be done", SOON, async || {
-            let left = world.store.count(&JobFilter::default()).await.ok()?;
+            let left = fleet.store.count(&JobFilter::default()).await.ok()?;
             (left == count).then_some(())
         })
         .await;
@@ -186,26 +186,26 @@ async fn a_job_that_can_not_be_locked_keeps_no_other_from_being_claimed() {
 #[tokio::test]
 async fn lost_queues_channels_and_connections_need_no_restart() {
     let mut broker = RabbitMq::start().await;
-    let world = world(&broker).await;
-    let (one, two) = (world.node(&[]).await, world.node(&[]).await);
-    let queue = world.queue("default");
+    let fleet = fleet(&broker).await;
+    let (one, two) = (fleet.node(&[]).await, fleet.node(&[]).await);
+    let queue = fleet.queue("default");
     let deleted = ["delete_queue", queue.as_str()];
     let purged = ["purge_queue", queue.as_str()];
     let closed = ["close_all_connections", "for a test"];
     for fault in [&deleted, &closed, &purged, &deleted] {
-        world.create(20, 2).await;
+        fleet.create(20, 2).await;
         inflict(broker.ctl(), fault).await;
-        world.create(20, 2).await;
-        world.all_have_run().await;
+        fleet.create(20, 2).await;
+        fleet.all_have_run().await;
     }
     broker.kill();
     broker.start_again().await;
-    world.create(20, 2).await;
-    world.all_have_run().await;
+    fleet.create(20, 2).await;
+    fleet.all_have_run().await;
     for node in [&one, &two] {
         settled(node).await;
     }
-    world.hints_work(&[&one, &two]).await;
+    fleet.hints_work(&[&one, &two]).await;
 }
 
 /// A leader that is cut off from the broker would find orphans and could not publish them. Claiming
@@ -214,12 +214,12 @@ async fn lost_queues_channels_and_connections_need_no_restart() {
 async fn a_leader_that_can_not_publish_makes_room_for_one_that_can() {
     const OFF: (&str, &str) = ("JOBWIRE_CLAIM_AFTER", "off");
     let broker = RabbitMq::start().await;
-    let world = world(&broker).await;
+    let fleet = fleet(&broker).await;
     let proxy = Proxy::start(&broker.address()).await;
     let through = proxy.url(&broker.url());
-    let first = world.node(&[OFF, ("JOBWIRE_BROKER_URL", &through)]).await;
+    let first = fleet.node(&[OFF, ("JOBWIRE_BROKER_URL", &through)]).await;
     first.shows("jobwire_leader", 1.0).await;
-    let second = world.node(&[OFF]).await;
+    let second = fleet.node(&[OFF]).await;
     // The first node resigns only after it has received a beat of the other one, which sends two
     // a second.
     tokio::time::sleep(Duration::from_secs(3)).await;
@@ -227,8 +227,8 @@ async fn a_leader_that_can_not_publish_makes_room_for_one_that_can() {
     proxy.cut();
     second.shows("jobwire_leader", 1.0).await;
     first.shows("jobwire_leader", 0.0).await;
-    world.create_unhinted(5, 2).await;
-    world.all_have_run().await;
+    fleet.create_unhinted(5, 2).await;
+    fleet.all_have_run().await;
     proxy.accept().await;
     first.is_ready().await;
 }
@@ -254,17 +254,17 @@ async fn settled(node: &Node) {
 #[tokio::test]
 async fn a_node_that_may_not_claim_waits_for_the_broker() {
     let mut broker = RabbitMq::start().await;
-    let world = world(&broker).await;
-    let node = world.node(&[("JOBWIRE_CLAIM_AFTER", "off")]).await;
+    let fleet = fleet(&broker).await;
+    let node = fleet.node(&[("JOBWIRE_CLAIM_AFTER", "off")]).await;
     broker.stop().await;
     node.running
         .wait_for_line("no connection to the broker", SOON)
         .await;
-    world.create(5, 2).await;
+    fleet.create(5, 2).await;
     // Longer than other nodes take to begin claiming; there is no signal to wait for.
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(node.health().await["claiming"], serde_json::json!([]));
     broker.start_again().await;
-    world.all_have_run().await;
+    fleet.all_have_run().await;
     assert_eq!(node.metric(CLAIMED).await, 0.0);
 }

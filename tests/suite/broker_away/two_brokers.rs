@@ -2,7 +2,7 @@
 
 use jobwire_tests::{Proxy, shared};
 
-use super::world::{CLAIMED, World};
+use super::fleet::{CLAIMED, Fleet};
 
 #[tokio::test]
 async fn of_two_brokers_only_the_lanes_of_the_missing_one_are_claimed() {
@@ -15,8 +15,8 @@ async fn of_two_brokers_only_the_lanes_of_the_missing_one_are_claimed() {
         address.port().unwrap_or(5672)
     );
     let proxy = Proxy::start(&address).await;
-    let world = World::new(&first.url, &first.url).await;
-    let node = world
+    let fleet = Fleet::new(&first.url, &first.url).await;
+    let node = fleet
         .node(&[
             ("JOBWIRE_LANES", "default,bulk"),
             ("JOBWIRE_SECOND_BROKER_URL", &proxy.url(&second.url)),
@@ -30,11 +30,11 @@ async fn of_two_brokers_only_the_lanes_of_the_missing_one_are_claimed() {
     node.claims_of(&["bulk"]).await;
     // The producer does not use the second broker: its hints go to a broker that no node receives
     // from.
-    world.create_in("bulk", 10, 3).await;
-    world.create(10, 3).await;
-    world.all_have_run().await;
+    fleet.create_in("bulk", 10, 3).await;
+    fleet.create(10, 3).await;
+    fleet.all_have_run().await;
     assert!(node.metric(CLAIMED).await > 0.0);
-    world.hints_work(&[&node]).await;
+    fleet.hints_work(&[&node]).await;
 
     proxy.accept().await;
     node.claims_of(&[]).await;

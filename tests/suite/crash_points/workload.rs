@@ -150,12 +150,12 @@ impl Workload {
                 .await
                 .unwrap();
         assert_eq!(
-            fleet.events().await,
+            fleet.cases().events().await,
             self.events,
             "{point}: each event once; dead letters: {dead:?}"
         );
-        assert_eq!(fleet.doubled_events().await, 0, "{point}: no event twice");
-        assert_eq!(fleet.disorder().await, 0, "{point}: cases in order");
+        assert_eq!(fleet.cases().doubled().await, 0, "{point}: no event twice");
+        assert_eq!(fleet.cases().disorder().await, 0, "{point}: cases in order");
         let never: i64 = sqlx::query_scalar(
             "SELECT count(*) FROM jobwire.event_log WHERE process_instance = 'never'",
         )

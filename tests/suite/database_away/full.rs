@@ -64,8 +64,8 @@ async fn handlers_that_hold_the_whole_pool_keep_their_leases() {
     .await;
     gate.commit().await.unwrap();
     fleet.until_empty(SOON).await;
-    assert_eq!(fleet.events().await, 12);
-    assert_eq!(fleet.doubled_events().await, 0);
+    assert_eq!(fleet.cases().events().await, 12);
+    assert_eq!(fleet.cases().doubled().await, 0);
     drop(node);
 }
 
@@ -103,7 +103,7 @@ async fn a_server_without_a_free_connection_loses_nothing() {
     .await;
     drop(hoard);
     fleet.until_empty(SOON).await;
-    assert_eq!(fleet.events().await, 20);
-    assert_eq!(fleet.doubled_events().await, 0);
+    assert_eq!(fleet.cases().events().await, 20);
+    assert_eq!(fleet.cases().doubled().await, 0);
     drop(node);
 }

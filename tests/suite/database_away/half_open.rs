@@ -57,8 +57,8 @@ async fn a_node_on_a_silent_line_loses_its_jobs_and_heals_when_it_speaks_again()
     until_ready(&health).await;
     fleet.jobs.create(event("one", 11)).await.unwrap();
     fleet.until_empty(SOON).await;
-    assert_eq!(fleet.events().await, 11);
-    assert_eq!(fleet.doubled_events().await, 0);
+    assert_eq!(fleet.cases().events().await, 11);
+    assert_eq!(fleet.cases().doubled().await, 0);
 }
 
 /// A firewall drops every open connection silently; new ones get through. The node is never
@@ -87,9 +87,9 @@ async fn a_node_whose_connections_were_forgotten_opens_new_ones() {
         proxy.forget();
         gate.commit().await.unwrap();
         fleet.until_empty(SOON).await;
-        assert_eq!(fleet.events().await, round * 3);
+        assert_eq!(fleet.cases().events().await, round * 3);
     }
-    assert_eq!(fleet.doubled_events().await, 0);
+    assert_eq!(fleet.cases().doubled().await, 0);
     until_ready(&health).await;
 }
 

@@ -20,8 +20,8 @@ async fn a_pooler_of_sessions_is_as_good_as_the_server() {
         fleet.jobs.create(event("one", position)).await.unwrap();
     }
     fleet.until_empty(SOON).await;
-    assert_eq!(fleet.events().await, 20);
-    assert_eq!(fleet.disorder().await, 0);
+    assert_eq!(fleet.cases().events().await, 20);
+    assert_eq!(fleet.cases().disorder().await, 0);
     until_ready(&endpoint(&node).await).await;
     let limit: String = sqlx::query_scalar("SELECT current_setting('statement_timeout')")
         .fetch_one(fleet.store.pool())

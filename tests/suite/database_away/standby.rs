@@ -79,7 +79,7 @@ async fn a_standby_that_is_promoted_under_load_finishes_what_it_knows_of() {
     let known = Known::default();
     let creating = tokio::spawn(load(fleet.jobs.clone(), known.clone()));
     eventually("events to be done", SOON, async || {
-        (fleet.events().await >= 30).then_some(())
+        (fleet.cases().events().await >= 30).then_some(())
     })
     .await;
 
@@ -90,11 +90,11 @@ async fn a_standby_that_is_promoted_under_load_finishes_what_it_knows_of() {
         let job = event("forgotten", position).lane("later");
         forgotten.push(fleet.jobs.create(job).await.unwrap());
     }
-    let before = fleet.events().await;
+    let before = fleet.cases().events().await;
     eventually(
         "events to be done that the standby never receives",
         SOON,
-        async || (fleet.events().await >= before + 10).then_some(()),
+        async || (fleet.cases().events().await >= before + 10).then_some(()),
     )
     .await;
     primary.stop(Stop::Immediate).await;
@@ -118,7 +118,7 @@ async fn a_standby_that_is_promoted_under_load_finishes_what_it_knows_of() {
     .await;
     creating.abort();
     fleet.until_empty(SOON).await;
-    assert_eq!(fleet.doubled_events().await, 0, "no event twice");
+    assert_eq!(fleet.cases().doubled().await, 0, "no event twice");
     let done = "SELECT count(*) FROM jobwire.event_log WHERE job_id = $1";
     let done: i64 = sqlx::query_scalar(done)
         .bind(last.uuid())

@@ -11,11 +11,11 @@ use jobwire_tests::{eventually, http};
 use rdkafka::ClientConfig;
 use rdkafka::producer::{FutureProducer, FutureRecord};
 
-use super::world::*;
+use super::fleet::*;
 
 /// Returns another producer on the same brokers, which chooses partitions as a Java client does.
-fn stranger(world: &World) -> FutureProducer {
-    let servers = world.url.strip_prefix("kafka://").unwrap();
+fn stranger(fleet: &Fleet) -> FutureProducer {
+    let servers = fleet.url.strip_prefix("kafka://").unwrap();
     ClientConfig::new()
         .set("bootstrap.servers", servers.split('/').next().unwrap())
         .set("partitioner", "murmur2_random")
@@ -33,15 +33,15 @@ async fn send(stranger: &FutureProducer, topic: &str, key: Option<&str>, bytes: 
 
 #[tokio::test]
 async fn unreadable_messages_of_a_topic_are_settled_and_counted_and_do_not_stop_the_lane() {
-    let world = World::new().await;
-    let (lane, topic) = (Lane::default(), world.topic());
+    let fleet = Fleet::new().await;
+    let (lane, topic) = (Lane::default(), fleet.topic());
     let publish = async || {
         let id = JobId::generate();
-        super::world::publish(&world.transport, &lane, vec![Hint::new(id)]).await;
+        super::fleet::publish(&fleet.transport, &lane, vec![Hint::new(id)]).await;
         id
     };
     let first = publish().await;
-    let stranger = stranger(&world);
+    let stranger = stranger(&fleet);
     let large = vec![b' '; MAX_MESSAGE_BYTES + 1];
     let id = JobId::generate();
     let junk: [&[u8]; 6] = [
@@ -59,17 +59,17 @@ async fn unreadable_messages_of_a_topic_are_settled_and_counted_and_do_not_stop_
     send(&stranger, &topic, None, forged.as_bytes()).await;
     let last = publish().await;
 
-    let mut receiver = subscribe(&world.transport, 5).await;
+    let mut receiver = subscribe(&fleet.transport, 5).await;
     let mut received = BTreeSet::new();
     while received.len() < 3 {
-        let deliveries = crate::transport_conformance::world::receive(&mut receiver, 5).await;
+        let deliveries = crate::transport_conformance::subject::receive(&mut receiver, 5).await;
         receiver.settle(&tickets(&deliveries)).await;
         received.extend(ids(&deliveries));
     }
     assert_eq!(received, BTreeSet::from([first, id, last]));
     eventually("all messages to be settled", HEALED, || async {
-        let committed = world.admin().committed(&world.group(), &topic).await;
-        let ends = world.admin().end_offsets(&topic).await;
+        let committed = fleet.admin().committed(&fleet.group(), &topic).await;
+        let ends = fleet.admin().end_offsets(&topic).await;
         let all = committed
             .iter()
             .zip(ends)
@@ -82,14 +82,14 @@ async fn unreadable_messages_of_a_topic_are_settled_and_counted_and_do_not_stop_
 /// The node is a program, whose metrics page shows the count.
 #[tokio::test]
 async fn a_node_counts_what_it_can_not_read() {
-    let world = World::new().await;
-    let topic = world.topic();
-    world.admin().create_topic(&topic, 4).await;
-    let stranger = stranger(&world);
+    let fleet = Fleet::new().await;
+    let topic = fleet.topic();
+    fleet.admin().create_topic(&topic, 4).await;
+    let stranger = stranger(&fleet);
     for _ in 0..7 {
         send(&stranger, &topic, None, b"{\"order\":17}").await;
     }
-    let node = world.program().start();
+    let node = fleet.program().start();
     let line = node.wait_for_line("is ready", HEALED).await;
     let address = http::address_in(&line);
     let counter = format!("{HINTS_UNREADABLE}{{lane=\"default\"}} ");
@@ -100,26 +100,26 @@ async fn a_node_counts_what_it_can_not_read() {
         (count.parse::<u32>().ok()? >= 7).then_some(())
     })
     .await;
-    world.create(5, 2).await;
-    world.all_have_run().await;
+    fleet.create(5, 2).await;
+    fleet.all_have_run().await;
 }
 
 /// Java's default partitioner and Jobwire's agree, so the hints of an instance keep their order.
 #[tokio::test]
 async fn another_producer_sends_an_instance_to_the_partition_that_we_choose() {
-    let world = World::new().await;
-    let (lane, topic) = (Lane::default(), world.topic());
-    world.admin().create_topic(&topic, 12).await;
-    let stranger = stranger(&world);
+    let fleet = Fleet::new().await;
+    let (lane, topic) = (Lane::default(), fleet.topic());
+    fleet.admin().create_topic(&topic, 12).await;
+    let stranger = stranger(&fleet);
     for n in 0..40 {
         let instance = format!("order-{n}");
-        let before = world.admin().end_offsets(&topic).await;
+        let before = fleet.admin().end_offsets(&topic).await;
         let hint = Hint {
             instance: Some(instance.clone()),
             ..Hint::new(JobId::generate())
         };
-        publish(&world.transport, &lane, vec![hint]).await;
-        let after = world.admin().end_offsets(&topic).await;
+        publish(&fleet.transport, &lane, vec![hint]).await;
+        let after = fleet.admin().end_offsets(&topic).await;
         let ours = (0..12).find(|at| before[*at] < after[*at]);
         let theirs = send(&stranger, &topic, Some(&instance), b"{}").await;
         assert_eq!(ours, usize::try_from(theirs).ok(), "{instance}");
@@ -130,11 +130,11 @@ async fn another_producer_sends_an_instance_to_the_partition_that_we_choose() {
 /// pass.
 #[tokio::test]
 async fn a_message_that_the_broker_finds_too_large_is_refused_with_a_remedy() {
-    let world = World::new().await;
-    let (lane, topic) = (Lane::default(), world.topic());
+    let fleet = Fleet::new().await;
+    let (lane, topic) = (Lane::default(), fleet.topic());
     let small = [("max.message.bytes", "2000")];
-    world.admin().create_topic_with(&topic, 1, &small).await;
-    let publisher = world.transport.publisher();
+    fleet.admin().create_topic_with(&topic, 1, &small).await;
+    let publisher = fleet.transport.publisher();
     let large = Hint {
         instance: Some("x".repeat(10_000)),
         ..Hint::new(JobId::generate())
@@ -145,13 +145,13 @@ async fn a_message_that_the_broker_finds_too_large_is_refused_with_a_remedy() {
     .await;
     super::refused::says(&refused, &["max.message.bytes", &topic]);
     let hint = vec![Hint::new(JobId::generate())];
-    publish(&world.transport, &lane, hint).await;
+    publish(&fleet.transport, &lane, hint).await;
 }
 
 #[tokio::test]
 async fn control_messages_reach_other_processes_and_our_own_only_once() {
-    let world = World::new().await;
-    let (one, two) = (&world.transport, connect_with(&world.url, patient()).await);
+    let fleet = Fleet::new().await;
+    let (one, two) = (&fleet.transport, connect_with(&fleet.url, patient()).await);
     let (mut at_one, mut at_two) = (one.listen(), two.listen());
     // A process listens a moment after it has connected, so the message is sent until it arrives.
     for (from, heard) in [(one, &mut at_two), (&two, &mut at_one)] {
@@ -199,8 +199,8 @@ async fn control_messages_reach_other_processes_and_our_own_only_once() {
 async fn control_messages_that_are_too_large_are_dropped_before_they_are_decoded() {
     use jobwire_core::job::NodeId;
     use jobwire_core::transport::MAX_CONTROL_BYTES;
-    let world = World::new().await;
-    let (near, far) = (&world.transport, connect_with(&world.url, patient()).await);
+    let fleet = Fleet::new().await;
+    let (near, far) = (&fleet.transport, connect_with(&fleet.url, patient()).await);
     let mut heard = near.listen();
     eventually("a message of the far transport", HEALED, || {
         far.publisher().tell(Control::Look);
@@ -217,7 +217,7 @@ async fn control_messages_that_are_too_large_are_dropped_before_they_are_decoded
     };
     let (large, fits) = (alive(5_000), alive(100));
     assert!(large.len() > MAX_CONTROL_BYTES && fits.len() < MAX_CONTROL_BYTES);
-    let (stranger, topic) = (stranger(&world), format!("{}.control", world.prefix));
+    let (stranger, topic) = (stranger(&fleet), format!("{}.control", fleet.prefix));
     for message in [&large, &large, &large, &fits] {
         send(&stranger, &topic, None, message).await;
     }
@@ -235,13 +235,13 @@ async fn control_messages_that_are_too_large_are_dropped_before_they_are_decoded
 /// A row can name any lane, because any program that writes rows chooses it.
 #[tokio::test]
 async fn a_lane_that_no_node_receives_gets_no_topic() {
-    let world = World::new().await;
-    let admin = world.admin();
+    let fleet = Fleet::new().await;
+    let admin = fleet.admin();
     for n in 0..10 {
         let lane = Lane::unchecked(format!("garbage-{n}"));
         let refused = eventually("a refusal", HEALED, || async {
             let hints = vec![Hint::new(JobId::generate())];
-            let published = world.transport.publisher().publish(&lane, hints).await;
+            let published = fleet.transport.publisher().publish(&lane, hints).await;
             let problem = published.err();
             problem.filter(|problem| matches!(problem, TransportError::NoReceiver(_)))
         })
@@ -250,7 +250,7 @@ async fn a_lane_that_no_node_receives_gets_no_topic() {
             matches!(&refused, TransportError::NoReceiver(of) if *of == lane),
             "{refused}"
         );
-        let topic = format!("{}.lane.{lane}", world.prefix);
+        let topic = format!("{}.lane.{lane}", fleet.prefix);
         assert_eq!(admin.partitions(&topic).await, 0, "{topic}");
     }
 }

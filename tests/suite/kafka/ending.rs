@@ -6,7 +6,7 @@ use jobwire_core::transport::{Publisher, Transport};
 use jobwire_core::{Hint, JobId, Lane};
 use jobwire_tests::{Kafka, Program, eventually, port};
 
-use super::world::*;
+use super::fleet::*;
 
 const WITHIN: Duration = Duration::from_secs(1);
 /// More than `WITHIN`, for a busy machine, and less than the ten seconds after which the clients

@@ -7,24 +7,24 @@ use jobwire_core::transport::Receiver;
 use jobwire_core::{Hint, JobId, Lane, NewJob};
 use jobwire_tests::{Kafka, KafkaSettings, Running, Signal, eventually};
 
-use super::world::*;
+use super::fleet::*;
 
 /// One node joins and another leaves every two seconds while jobs flow.
 #[tokio::test]
 async fn a_rebalance_every_two_seconds_runs_no_job_twice_and_keeps_every_case_in_order() {
-    let world = World::new().await;
-    let stays = world.node().await;
-    let mut leaves = world.node().await;
+    let fleet = Fleet::new().await;
+    let stays = fleet.node().await;
+    let mut leaves = fleet.node().await;
     for _ in 0..6 {
-        world.create(20, 3).await;
-        let joins = world.node().await;
+        fleet.create(20, 3).await;
+        let joins = fleet.node().await;
         let since = tokio::time::Instant::now();
         leaves.stop().await;
         leaves = joins;
-        world.create(20, 3).await;
+        fleet.create(20, 3).await;
         tokio::time::sleep_until(since + Duration::from_secs(2)).await;
     }
-    world.all_have_run().await;
+    fleet.all_have_run().await;
     leaves.stop().await;
     stays.stop().await;
 }
@@ -33,42 +33,42 @@ async fn a_rebalance_every_two_seconds_runs_no_job_twice_and_keeps_every_case_in
 /// when it wakes.
 #[tokio::test]
 async fn a_node_that_was_frozen_beyond_its_session_finds_its_way_back() {
-    let world = World::new().await;
-    let (frozen, other) = (world.program().start(), world.program().start());
+    let fleet = Fleet::new().await;
+    let (frozen, other) = (fleet.program().start(), fleet.program().start());
     frozen.wait_for_line("is ready", HEALED).await;
     other.wait_for_line("is ready", HEALED).await;
-    world.create(20, 3).await;
+    fleet.create(20, 3).await;
     frozen.signal(Signal::SIGSTOP);
-    world.create(20, 3).await;
-    world.all_have_run().await;
+    fleet.create(20, 3).await;
+    fleet.all_have_run().await;
     frozen.signal(Signal::SIGCONT);
     drop(other);
     // Only the node that was frozen is left.
-    world.create(20, 3).await;
-    world.all_have_run().await;
+    fleet.create(20, 3).await;
+    fleet.all_have_run().await;
 }
 
 /// Protocol rule 18: hints that wait behind a node without a free slot go to a node that has one.
 #[tokio::test]
 async fn a_saturated_node_lets_its_partitions_go_to_an_idle_one() {
-    let world = World::new().await;
+    let fleet = Fleet::new().await;
     let one_partition = options().partitions(1);
-    let transport = connect_with(&world.url, one_partition).await;
-    let saturated = world.node_with(1, transport).await;
-    world.jobs.create(NewJob::of("hold", &())).await.unwrap();
+    let transport = connect_with(&fleet.url, one_partition).await;
+    let saturated = fleet.node_with(1, transport).await;
+    fleet.jobs.create(NewJob::of("hold", &())).await.unwrap();
     eventually("the slot to be taken", HEALED, || async {
-        let leased = world.number("SELECT count(*) FROM jobwire.job_lease WHERE owner IS NOT NULL");
+        let leased = fleet.number("SELECT count(*) FROM jobwire.job_lease WHERE owner IS NOT NULL");
         (leased.await == 1).then_some(())
     })
     .await;
-    world.create(20, 2).await;
-    let idle = world.node().await;
-    world.have_run(40).await;
-    world.gate.add_permits(1);
+    fleet.create(20, 2).await;
+    let idle = fleet.node().await;
+    fleet.have_run(40).await;
+    fleet.gate.add_permits(1);
     // When its slot is free, the node joins again; from now on it works alone.
     idle.stop().await;
-    world.create(10, 2).await;
-    world.all_have_run().await;
+    fleet.create(10, 2).await;
+    fleet.all_have_run().await;
     saturated.stop().await;
 }
 
@@ -79,18 +79,18 @@ async fn a_join_that_is_never_answered_is_given_up_and_made_again() {
     let mut settings = KafkaSettings::new().set("group.initial.rebalance.delay.ms", "5000");
     let proxy = settings.proxy().await;
     let broker = Kafka::start_with(settings).await;
-    let world = World::on(&broker.url()).await;
+    let fleet = Fleet::on(&broker.url()).await;
     publish(
-        &world.transport,
+        &fleet.transport,
         &Lane::default(),
         vec![Hint::new(JobId::generate())],
     )
     .await;
-    let joins = connect(&proxy.url(&world.url)).await;
+    let joins = connect(&proxy.url(&fleet.url)).await;
     let mut receiver = subscribe(&joins, 10).await;
-    let admin = world.admin();
+    let admin = fleet.admin();
     eventually("a join to wait for its answer", HEALED, || async {
-        admin.is_joining(&world.group()).await.then_some(())
+        admin.is_joining(&fleet.group()).await.then_some(())
     })
     .await;
     proxy.forget();
@@ -101,10 +101,10 @@ async fn a_join_that_is_never_answered_is_given_up_and_made_again() {
 /// group's position.
 #[tokio::test]
 async fn a_paused_receiver_leaves_its_group_and_comes_back() {
-    let world = World::new().await;
+    let fleet = Fleet::new().await;
     let lane = Lane::default();
-    let one = connect_with(&world.url, patient()).await;
-    let two = connect_with(&world.url, patient()).await;
+    let one = connect_with(&fleet.url, patient()).await;
+    let two = connect_with(&fleet.url, patient()).await;
     let publish = async |count: usize| {
         let hints: Vec<Hint> = (0..count).map(|_| Hint::new(JobId::generate())).collect();
         publish(&one, &lane, hints).await;
@@ -112,7 +112,7 @@ async fn a_paused_receiver_leaves_its_group_and_comes_back() {
     let receive = async |receiver: &mut Box<dyn Receiver>, count: usize| {
         let mut received = Vec::new();
         while received.len() < count {
-            let deliveries = crate::transport_conformance::world::receive(receiver, 64).await;
+            let deliveries = crate::transport_conformance::subject::receive(receiver, 64).await;
             receiver.settle(&tickets(&deliveries)).await;
             received.extend(ids(&deliveries));
         }
@@ -135,7 +135,7 @@ async fn a_paused_receiver_leaves_its_group_and_comes_back() {
     second.pause().await;
     publish(200).await;
     for _ in 0..20 {
-        let deliveries = crate::transport_conformance::world::receive(&mut first, 8).await;
+        let deliveries = crate::transport_conformance::subject::receive(&mut first, 8).await;
         first.requeue(&tickets(&deliveries)).await;
     }
     receive(&mut first, 200).await;
@@ -147,18 +147,18 @@ async fn a_node_whose_group_is_still_forming_runs_jobs_all_the_same() {
     // Much longer than the jobs take.
     let delay = KafkaSettings::new().set("group.initial.rebalance.delay.ms", "600000");
     let broker = Kafka::start_with(delay).await;
-    let world = World::on(&broker.url()).await;
+    let fleet = Fleet::on(&broker.url()).await;
     // A join waits three session timeouts for its answer and then starts again.
     let transport = options().session_timeout(Duration::from_secs(200));
-    let node = world
-        .node_with(8, connect_with(&world.url, transport).await)
+    let node = fleet
+        .node_with(8, connect_with(&fleet.url, transport).await)
         .await;
     let started = tokio::time::Instant::now();
-    world.create(20, 3).await;
-    world.all_have_run().await;
+    fleet.create(20, 3).await;
+    fleet.all_have_run().await;
     println!("60 jobs had run after {:?}", started.elapsed());
     assert!(
-        world.admin().is_joining(&world.group()).await,
+        fleet.admin().is_joining(&fleet.group()).await,
         "no hint came"
     );
     node.stop().await;
@@ -167,13 +167,13 @@ async fn a_node_whose_group_is_still_forming_runs_jobs_all_the_same() {
 /// Prints how long the join takes, since that depends on the machine.
 #[tokio::test]
 async fn a_node_that_joins_a_running_group_gets_hints() {
-    let world = World::new().await;
+    let fleet = Fleet::new().await;
     let lane = Lane::default();
-    let running = connect_with(&world.url, patient()).await;
+    let running = connect_with(&fleet.url, patient()).await;
     let mut first = subscribe(&running, 64).await;
     publish(&running, &lane, vec![Hint::new(JobId::generate())]).await;
     take(&mut first, 1).await;
-    let joins = connect_with(&world.url, patient()).await;
+    let joins = connect_with(&fleet.url, patient()).await;
     let started = tokio::time::Instant::now();
     let mut second = subscribe(&joins, 64).await;
     let hinted = async {
@@ -192,13 +192,13 @@ async fn a_node_that_joins_a_running_group_gets_hints() {
 /// With more nodes than partitions, a node without a partition logs that.
 #[tokio::test]
 async fn a_node_without_a_partition_says_so() {
-    let world = World::new().await;
-    world.admin().create_topic(&world.topic(), 1).await;
-    let first = world.program().start();
+    let fleet = Fleet::new().await;
+    fleet.admin().create_topic(&fleet.topic(), 1).await;
+    let first = fleet.program().start();
     first.wait_for_line("is ready", HEALED).await;
-    world.create(5, 1).await;
-    world.all_have_run().await;
-    let second = world.program().start();
+    fleet.create(5, 1).await;
+    fleet.all_have_run().await;
+    let second = fleet.program().start();
     second.wait_for_line("is ready", HEALED).await;
     let told = "fewer partitions than there are nodes";
     // The check is made twice, half a minute apart.
@@ -212,13 +212,13 @@ async fn a_node_without_a_partition_says_so() {
 /// Static members with the same name evict each other, and the error names the remedy.
 #[tokio::test]
 async fn two_nodes_of_one_name_are_told() {
-    let world = World::new().await;
+    let fleet = Fleet::new().await;
     let named = || options().instance_id(Some("worker-1".to_owned()));
-    let first = connect_with(&world.url, named()).await;
+    let first = connect_with(&fleet.url, named()).await;
     let mut thrown_out = subscribe(&first, 8).await;
-    world.create(1, 1).await;
+    fleet.create(1, 1).await;
     take(&mut thrown_out, 1).await;
-    let second = connect_with(&world.url, named()).await;
+    let second = connect_with(&fleet.url, named()).await;
     let _second = subscribe(&second, 8).await;
     let told = async {
         loop {

@@ -10,7 +10,7 @@ use jobwire_core::{Hint, JobId, Lane, NewJob, NodeId};
 use jobwire_tests::{eventually, wait::patience};
 use tokio::sync::broadcast;
 
-use super::world::*;
+use super::fleet::*;
 
 const BACKLOG: i64 = 1_000;
 
@@ -48,53 +48,53 @@ fn marker(number: u64) -> Marker {
 /// Twenty leader cycles pass behind a backlog that does not shrink.
 #[tokio::test]
 async fn a_healthy_backlog_is_not_hinted_again_and_a_lost_one_is() {
-    let world = World::new().await;
+    let fleet = Fleet::new().await;
     let mut options = quick();
     options.concurrency = 2;
     // A hint may take this long to reach a slow broker.
     options.suspect_after = Duration::from_secs(20);
-    let node = world.node_of(options, connect(&world.url).await).await;
+    let node = fleet.node_of(options, connect(&fleet.url).await).await;
     // Both slots stay taken until the gate opens.
     for _ in 0..2 {
-        world.jobs.create(NewJob::of("hold", &())).await.unwrap();
+        fleet.jobs.create(NewJob::of("hold", &())).await.unwrap();
     }
     eventually("the slots to be taken", HEALED, || async {
-        let leased = world.number("SELECT count(*) FROM jobwire.job_lease WHERE owner IS NOT NULL");
+        let leased = fleet.number("SELECT count(*) FROM jobwire.job_lease WHERE owner IS NOT NULL");
         (leased.await == 2).then_some(())
     })
     .await;
-    world.create(BACKLOG, 1).await;
+    fleet.create(BACKLOG, 1).await;
     eventually("the hints to be in the log", HEALED, || async {
-        let ends = world.admin().end_offsets(&world.topic()).await;
+        let ends = fleet.admin().end_offsets(&fleet.topic()).await;
         (ends.iter().sum::<i64>() >= BACKLOG / 16).then_some(())
     })
     .await;
     tokio::time::sleep(Duration::from_secs(12)).await;
-    assert_eq!(world.hinted_again().await, 0, "all hints still wait");
-    let admin = world.admin();
-    for (partition, end) in (0..).zip(admin.end_offsets(&world.topic()).await) {
-        admin.delete_records(&world.topic(), partition, end).await;
+    assert_eq!(fleet.hinted_again().await, 0, "all hints still wait");
+    let admin = fleet.admin();
+    for (partition, end) in (0..).zip(admin.end_offsets(&fleet.topic()).await) {
+        admin.delete_records(&fleet.topic(), partition, end).await;
     }
-    world.gate.add_permits(2);
-    world.all_have_run().await;
+    fleet.gate.add_permits(2);
+    fleet.all_have_run().await;
     node.stop().await;
 }
 
 /// While all consumers are away nothing is settled; when one is back, everything is.
 #[tokio::test]
 async fn a_marker_comes_back_when_the_group_has_passed_what_lay_before_it() {
-    let world = World::new().await;
+    let fleet = Fleet::new().await;
     let lane = Lane::default();
-    let mut heard = world.transport.listen();
+    let mut heard = fleet.transport.listen();
     let hints = (0..200).map(|_| Hint::new(JobId::generate())).collect();
-    publish(&world.transport, &lane, hints).await;
+    publish(&fleet.transport, &lane, hints).await;
     let first = marker(1);
-    publish_marker(&world.transport, &lane, first).await;
+    publish_marker(&fleet.transport, &lane, first).await;
     assert!(!back(&mut heard, first, Duration::from_secs(4)).await);
 
     // A receiver that holds its first message keeps the marker back, even if it settles later
     // messages.
-    let other = connect_with(&world.url, patient()).await;
+    let other = connect_with(&fleet.url, patient()).await;
     let mut receiver = subscribe(&other, 100).await;
     let mut held = take(&mut receiver, 1).await;
     let mut above = HashSet::new();
@@ -117,19 +117,19 @@ async fn a_marker_comes_back_when_the_group_has_passed_what_lay_before_it() {
     }
 
     // Partitions that were added since the last publish are checked too.
-    world.admin().add_partitions(&world.topic(), 12).await;
+    fleet.admin().add_partitions(&fleet.topic(), 12).await;
     drop(receiver);
     other.close(Duration::from_secs(5)).await;
-    let late = connect_with(&world.url, patient()).await;
+    let late = connect_with(&fleet.url, patient()).await;
     let hints = (0..200).map(|_| Hint::new(JobId::generate())).collect();
     publish(&late, &lane, hints).await;
     let second = marker(2);
-    publish_marker(&world.transport, &lane, second).await;
+    publish_marker(&fleet.transport, &lane, second).await;
     assert!(!back(&mut heard, second, Duration::from_secs(3)).await);
 
     // Deleted messages will not come: the topic is created again, with fewer partitions.
-    let admin = world.admin();
-    admin.delete_topic(&world.topic()).await;
-    admin.create_topic(&world.topic(), 2).await;
+    let admin = fleet.admin();
+    admin.delete_topic(&fleet.topic()).await;
+    admin.create_topic(&fleet.topic(), 2).await;
     assert!(back(&mut heard, second, patience(HEALED)).await);
 }

@@ -4,7 +4,7 @@ use jobwire_core::transport::{Subscription, Transport, TransportError};
 use jobwire_core::{Hint, JobId, Lane};
 use jobwire_kafka::KafkaOptions;
 
-use super::world::*;
+use super::fleet::*;
 
 /// Asserts that a refusal contains all these parts.
 #[track_caller]
@@ -29,11 +29,11 @@ fn undeclared() -> KafkaOptions {
 /// Protocol rule 36.
 #[tokio::test]
 async fn a_topic_that_is_missing_and_must_not_be_made_is_named() {
-    let world = World::new().await;
-    let transport = connect_with(&world.url, undeclared()).await;
-    world.until_healthy().await;
+    let fleet = Fleet::new().await;
+    let transport = connect_with(&fleet.url, undeclared()).await;
+    fleet.until_healthy().await;
     let lane = Lane::default();
-    let parts = [world.topic(), "kafka_declare".to_owned()];
+    let parts = [fleet.topic(), "kafka_declare".to_owned()];
     let parts = [parts[0].as_str(), parts[1].as_str()];
     let hints = || vec![Hint::new(JobId::generate())];
     let refused = refusal("the publish to be refused", async || {
@@ -49,13 +49,13 @@ async fn a_topic_that_is_missing_and_must_not_be_made_is_named() {
     });
     says(&refused.await, &parts);
     assert!(
-        !world.admin().topics().await.contains(&world.topic()),
+        !fleet.admin().topics().await.contains(&fleet.topic()),
         "the topic was created"
     );
 
     // A receiver that was there before the topic was deleted reports it, and continues when it is
     // back.
-    world.admin().create_topic(&world.topic(), 3).await;
+    fleet.admin().create_topic(&fleet.topic(), 3).await;
     let mut receiver = jobwire_tests::eventually("the topic to be found", HEALED, || async {
         transport.subscribe(subscription()).await.ok()
     })
@@ -63,7 +63,7 @@ async fn a_topic_that_is_missing_and_must_not_be_made_is_named() {
     publish(&transport, &lane, hints()).await;
     let taken = take(&mut receiver, 1).await;
     receiver.settle(&tickets(&taken)).await;
-    world.admin().delete_topic(&world.topic()).await;
+    fleet.admin().delete_topic(&fleet.topic()).await;
     let problem = soon("the refusal", async {
         loop {
             if let Err(problem) = receiver.receive(8).await
@@ -74,7 +74,7 @@ async fn a_topic_that_is_missing_and_must_not_be_made_is_named() {
         }
     });
     says(&problem.await, &parts);
-    world.admin().create_topic(&world.topic(), 3).await;
+    fleet.admin().create_topic(&fleet.topic(), 3).await;
     let hint = Hint::new(JobId::generate());
     jobwire_tests::eventually("a hint to be taken", HEALED, || async {
         let publisher = transport.publisher();
@@ -94,15 +94,15 @@ async fn a_topic_that_is_missing_and_must_not_be_made_is_named() {
 /// Another program created the topic with its own settings: the node logs that and uses the topic.
 #[tokio::test]
 async fn a_topic_of_somebody_else_is_used_as_it_is() {
-    let world = World::new().await;
-    world.admin().create_topic(&world.topic(), 3).await;
-    let node = world
+    let fleet = Fleet::new().await;
+    fleet.admin().create_topic(&fleet.topic(), 3).await;
+    let node = fleet
         .program()
         .env("JOBWIRE_KAFKA_DECLARE", "false")
         .start();
     node.wait_for_line("another number of partitions", HEALED)
         .await;
-    world.create(10, 2).await;
-    world.all_have_run().await;
-    assert_eq!(world.admin().partitions(&world.topic()).await, 3);
+    fleet.create(10, 2).await;
+    fleet.all_have_run().await;
+    assert_eq!(fleet.admin().partitions(&fleet.topic()).await, 3);
 }

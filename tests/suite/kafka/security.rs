@@ -12,8 +12,8 @@ use jobwire_tests::{
 use tokio::sync::OnceCell;
 use uuid::Uuid;
 
+use super::fleet::*;
 use super::refused::says;
-use super::world::*;
 
 fn trusting(authority: &Authority) -> BrokerSecurity {
     BrokerSecurity {
@@ -111,35 +111,35 @@ impl Secured {
 
 #[tokio::test]
 async fn a_private_authority_is_trusted_where_it_is_named_and_no_other() {
-    let world = Secured::shared().await;
-    let url = world.at(KafkaListener::Tls, "", "?tls=true");
-    works(&url, secured(trusting(&world.authority))).await;
-    let unknown = refused(&url, secured(trusting(&world.stranger))).await;
+    let fleet = Secured::shared().await;
+    let url = fleet.at(KafkaListener::Tls, "", "?tls=true");
+    works(&url, secured(trusting(&fleet.authority))).await;
+    let unknown = refused(&url, secured(trusting(&fleet.stranger))).await;
     says(&unknown, &["certificate", "broker_tls_ca"]);
 }
 
 #[tokio::test]
 async fn a_certificate_of_the_right_authority_opens_the_door() {
-    let world = Secured::shared().await;
-    let url = world.at(KafkaListener::MutualTls, "", "?tls=true");
-    let client = world.authority.client("jobwire");
-    works(&url, secured(known_as(&world.authority, &client))).await;
-    let nobody = refused(&url, secured(trusting(&world.authority))).await;
+    let fleet = Secured::shared().await;
+    let url = fleet.at(KafkaListener::MutualTls, "", "?tls=true");
+    let client = fleet.authority.client("jobwire");
+    works(&url, secured(known_as(&fleet.authority, &client))).await;
+    let nobody = refused(&url, secured(trusting(&fleet.authority))).await;
     says(&nobody, &["broker_tls_certificate"]);
-    let forged = world.stranger.client("jobwire");
-    let forged = refused(&url, secured(known_as(&world.authority, &forged))).await;
+    let forged = fleet.stranger.client("jobwire");
+    let forged = refused(&url, secured(known_as(&fleet.authority, &forged))).await;
     says(&forged, &["broker_tls_certificate"]);
 }
 
 async fn password(mechanism: &str) {
-    let world = Secured::shared().await;
+    let fleet = Secured::shared().await;
     let parameters = format!("?tls=true&sasl={mechanism}");
-    let user = format!("{USER}:{}@", world.broker.password());
-    let url = world.at(KafkaListener::Password, &user, &parameters);
-    works(&url, secured(trusting(&world.authority))).await;
+    let user = format!("{USER}:{}@", fleet.broker.password());
+    let url = fleet.at(KafkaListener::Password, &user, &parameters);
+    works(&url, secured(trusting(&fleet.authority))).await;
     let user = format!("{USER}:hunter2@");
-    let url = world.at(KafkaListener::Password, &user, &parameters);
-    let wrong = refused(&url, secured(trusting(&world.authority))).await;
+    let url = fleet.at(KafkaListener::Password, &user, &parameters);
+    let wrong = refused(&url, secured(trusting(&fleet.authority))).await;
     says(&wrong, &["user and password"]);
     assert!(!format!("{wrong} {wrong:?}").contains("hunter2"));
 }
@@ -161,13 +161,13 @@ async fn a_password_is_shown_over_tls() {
 
 #[tokio::test]
 async fn a_token_from_a_file_is_taken_and_a_bad_one_refused() {
-    let world = Secured::shared().await;
+    let fleet = Secured::shared().await;
     let scratch = Scratch::new();
     let with_token = |name: &str, claim: &str| {
         let tokens = TokenFile(scratch.write(name, token(claim)));
         options().tokens(Some(std::sync::Arc::new(tokens)))
     };
-    let url = world.at(KafkaListener::Token, "", "");
+    let url = fleet.at(KafkaListener::Token, "", "");
     // With tokens the transport uses topics and does not create them.
     let transport = connect_with(&url, with_token("good", "sub")).await;
     let hint = || vec![Hint::new(JobId::generate())];
@@ -179,7 +179,7 @@ async fn a_token_from_a_file_is_taken_and_a_bad_one_refused() {
     drop(transport);
     let (_, prefix) = url.rsplit_once('/').unwrap();
     for topic in ["lane.default", "control"] {
-        let admin = world.broker.admin();
+        let admin = fleet.broker.admin();
         admin.create_topic(&format!("{prefix}.{topic}"), 1).await;
     }
     works(&url, with_token("good", "sub")).await;
@@ -205,13 +205,13 @@ async fn a_kafka_that_is_not_whom_it_says_is_refused() {
 async fn the_program_tells_of_a_wrong_password_and_not_the_password() {
     let authority = Authority::new();
     let broker = Kafka::start_with(KafkaSettings::new().secured_by(&authority)).await;
-    let world = World::on(&broker.url()).await;
+    let fleet = Fleet::on(&broker.url()).await;
     let address = broker.address_of(KafkaListener::Password);
     let url = format!("kafka://{USER}:hunter2@{address}/{}?tls=true", prefix());
     let ca: &Path = authority.certificate();
     // A broker whose first answer is slow counts as away; then the node starts.
     let said = eventually("the node to be refused", HEALED, async || {
-        let mut program = world
+        let mut program = fleet
             .program()
             .env("JOBWIRE_BROKER_URL", &url)
             .env("JOBWIRE_BROKER_TLS_CA", ca)

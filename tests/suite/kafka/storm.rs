@@ -7,7 +7,7 @@ use std::time::Duration;
 use jobwire_tests::Kafka;
 use tokio::time::Instant;
 
-use super::world::World;
+use super::fleet::Fleet;
 
 const REBALANCE: Duration = Duration::from_secs(2);
 
@@ -26,7 +26,7 @@ async fn rebalances_and_restarts_of_the_broker_lose_no_job_and_double_none() {
         None => (Duration::from_secs(20), Duration::from_secs(10)),
     };
     let mut kafka = Kafka::start().await;
-    let world = World::on(&kafka.url()).await;
+    let fleet = Fleet::on(&kafka.url()).await;
     let began = Instant::now();
     let restarting = async {
         let mut restarts = 0;
@@ -41,26 +41,26 @@ async fn rebalances_and_restarts_of_the_broker_lose_no_job_and_double_none() {
         }
     };
     let working = async {
-        let stays = world.node().await;
-        let mut leaves = world.node().await;
+        let stays = fleet.node().await;
+        let mut leaves = fleet.node().await;
         let mut rebalances = 0;
         while began.elapsed() < length {
             let since = Instant::now();
-            let joins = world.node().await;
+            let joins = fleet.node().await;
             leaves.stop().await;
             leaves = joins;
             rebalances += 1;
             while since.elapsed() < REBALANCE {
-                world.create(20, 3).await;
+                fleet.create(20, 3).await;
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
         }
         (stays, leaves, rebalances)
     };
     let ((stays, leaves, rebalances), restarts) = tokio::join!(working, restarting);
-    world.until_healthy().await;
-    world.all_have_run().await;
-    let jobs = world.created();
+    fleet.until_healthy().await;
+    fleet.all_have_run().await;
+    let jobs = fleet.created();
     println!("{rebalances} changes of the fleet, {restarts} restarts of the broker, {jobs} jobs");
     leaves.stop().await;
     stays.stop().await;

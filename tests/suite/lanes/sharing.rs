@@ -6,16 +6,16 @@ use std::time::Duration;
 use jobwire_core::{Client, CommitHook, LaneOrder, NewJob};
 use jobwire_tests::eventually;
 
-use super::world::{BACKLOG, SOON, World, lanes, noting, of, plugged};
+use super::fleet::{BACKLOG, Fleet, SOON, lanes, noting, of, plugged};
 use crate::world::Notes;
 
-pub(super) async fn under_strict_order_nothing_of_a_lower_lane_starts_first(world: &World) {
+pub(super) async fn under_strict_order_nothing_of_a_lower_lane_starts_first(fleet: &Fleet) {
     let notes = Notes::default();
     let options = lanes(1, &[("high", 1), ("low", 1)], LaneOrder::Strict);
-    let (node, gate) = plugged(world, options, &notes).await;
+    let (node, gate) = plugged(fleet, options, &notes).await;
     // The lower lane's jobs are older.
-    world.create("low", 150).await;
-    world.create("high", 150).await;
+    fleet.create("low", 150).await;
+    fleet.create("high", 150).await;
     gate.add_permits(1);
     let starts = notes.until_within(300, SOON).await;
     let last_high = starts.iter().rposition(|s| s.starts_with("high ")).unwrap();
@@ -28,12 +28,12 @@ pub(super) async fn under_strict_order_nothing_of_a_lower_lane_starts_first(worl
     node.stop().await;
 }
 
-pub(super) async fn under_weights_each_lane_has_its_share_of_the_starts(world: &World) {
+pub(super) async fn under_weights_each_lane_has_its_share_of_the_starts(fleet: &Fleet) {
     let notes = Notes::default();
     let options = lanes(1, &[("light", 1), ("heavy", 4)], LaneOrder::Weighted);
-    let (node, gate) = plugged(world, options, &notes).await;
-    world.create("light", 150).await;
-    world.create("heavy", 150).await;
+    let (node, gate) = plugged(fleet, options, &notes).await;
+    fleet.create("light", 150).await;
+    fleet.create("heavy", 150).await;
     gate.add_permits(1);
     let starts = notes.until_within(300, SOON).await;
     // Counts only while both lanes have jobs left. The broker may delay one of them for a while;
@@ -49,13 +49,13 @@ pub(super) async fn under_weights_each_lane_has_its_share_of_the_starts(world: &
     node.stop().await;
 }
 
-pub(super) async fn what_comes_later_in_a_better_lane_overtakes(world: &World) {
+pub(super) async fn what_comes_later_in_a_better_lane_overtakes(fleet: &Fleet) {
     let notes = Notes::default();
     let options = lanes(1, &[("high", 1), ("low", 1)], LaneOrder::Strict);
-    let (node, gate) = plugged(world, options, &notes).await;
+    let (node, gate) = plugged(fleet, options, &notes).await;
     // The only slot is taken, so these wait on the node or in the broker.
-    world.create("low", 150).await;
-    world.create("high", 1).await;
+    fleet.create("low", 150).await;
+    fleet.create("high", 1).await;
     gate.add_permits(1);
     let starts = notes.until_within(151, SOON).await;
     let overtook = starts.iter().position(|s| s.starts_with("high ")).unwrap();
@@ -63,15 +63,15 @@ pub(super) async fn what_comes_later_in_a_better_lane_overtakes(world: &World) {
     node.stop().await;
 }
 
-pub(super) async fn inside_a_lane_the_first_in_is_the_first_out(world: &World) {
+pub(super) async fn inside_a_lane_the_first_in_is_the_first_out(fleet: &Fleet) {
     let notes = Notes::default();
     for _ in 0..4 {
         for lane in ["a", "b"] {
-            world.create(lane, 10).await;
+            fleet.create(lane, 10).await;
         }
     }
     let options = lanes(1, &[("a", 2), ("b", 1)], LaneOrder::Weighted);
-    let node = noting(world.node(options).await, &notes, Duration::ZERO);
+    let node = noting(fleet.node(options).await, &notes, Duration::ZERO);
     let node = node.start().await.unwrap();
     let starts = notes.until_within(80, SOON).await;
     for lane in ["a", "b"] {
@@ -87,22 +87,22 @@ pub(super) async fn inside_a_lane_the_first_in_is_the_first_out(world: &World) {
 
 /// The hints of the low lane are lost, as after a purge of its queue, and the jobs are there. Its
 /// marker comes back although the better lane always has hints waiting.
-pub(super) async fn lost_hints_of_a_low_lane_are_healed_while_a_better_one_is_busy(world: &World) {
+pub(super) async fn lost_hints_of_a_low_lane_are_healed_while_a_better_one_is_busy(fleet: &Fleet) {
     let notes = Notes::default();
     let options = lanes(2, &[("busy", 5), ("low", 1)], LaneOrder::Weighted);
-    let node = noting(world.node(options).await, &notes, Duration::from_millis(20));
+    let node = noting(fleet.node(options).await, &notes, Duration::from_millis(20));
     let node = node.start().await.unwrap();
-    world.create("busy", BACKLOG as usize).await;
+    fleet.create("busy", BACKLOG as usize).await;
     notes.until_within(5, SOON).await;
-    let lost = Client::new(world.store.clone(), CommitHook::disconnected());
+    let lost = Client::new(fleet.store.clone(), CommitHook::disconnected());
     let mut tx = lost.begin().await.unwrap();
     let jobs = (0..20_u64).map(|number| NewJob::of("note", &number).lane("low"));
     tx.create_many(jobs.collect()).await.unwrap();
     tx.commit().await.unwrap();
     let least = AtomicI64::new(i64::MAX);
     eventually("the low lane to be healed", SOON, async || {
-        least.fetch_min(world.keep_busy("busy").await, Ordering::Relaxed);
-        (world.waiting("low").await == 0).then_some(())
+        least.fetch_min(fleet.keep_busy("busy").await, Ordering::Relaxed);
+        (fleet.waiting("low").await == 0).then_some(())
     })
     .await;
     assert_eq!(of("low", &notes.all()), 20);

@@ -63,16 +63,16 @@ async fn what_a_killed_node_had_not_decided_of_a_message_comes_again() {
         (fleet.leased().await == 1).then_some(())
     })
     .await;
-    assert_eq!(fleet.events().await, 0, "its only slot is taken");
+    assert_eq!(fleet.cases().events().await, 0, "its only slot is taken");
     // A node that settles too early needs a moment to do so.
     pass(Duration::from_secs(1)).await;
     victim.signal(Signal::SIGKILL);
     let _heir = fleet.node(&UNSWEPT).await;
     eventually("the undecided jobs to run", SOON, async || {
-        (fleet.events().await == 2).then_some(())
+        (fleet.cases().events().await == 2).then_some(())
     })
     .await;
     let left = fleet.store.count(&JobFilter::default()).await.unwrap();
     assert_eq!(left, 1, "the lock of the first one still holds");
-    assert_eq!(fleet.doubled_events().await, 0);
+    assert_eq!(fleet.cases().doubled().await, 0);
 }

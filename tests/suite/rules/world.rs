@@ -19,8 +19,8 @@ use sqlx::{Postgres, Transaction};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-pub(super) use crate::world::until_waiting;
-use crate::world::{Notes, patient, quick, waiting};
+use crate::world::{Notes, migrated, patient, quick, waiting};
+pub(super) use crate::world::{database as store, until_waiting};
 
 pub(super) const SOON: Duration = Duration::from_secs(60);
 /// Longer than any test, on any machine.
@@ -89,13 +89,6 @@ pub(super) fn waits(
     }
 }
 
-pub(super) async fn store() -> PgStore {
-    let url = shared::postgres().await.create_database().await;
-    let store = patient(&url).await;
-    store.migrate().await.unwrap();
-    store
-}
-
 /// Returns a store on a database with this default isolation level.
 pub(super) async fn store_isolated(by_default: &str) -> PgStore {
     let url = shared::postgres().await.create_database().await;
@@ -108,9 +101,7 @@ pub(super) async fn store_isolated(by_default: &str) -> PgStore {
         .await
         .unwrap();
     before.close().await;
-    let store = patient(&url).await;
-    store.migrate().await.unwrap();
-    store
+    migrated(&url).await
 }
 
 /// Commits a job and returns its hint, which is not published.

@@ -7,10 +7,10 @@ use jobwire_core::hint::{Hint, Ready};
 use jobwire_core::job::{JobId, Lane, NodeId};
 use jobwire_core::transport::Control;
 
-use super::world::{World, soon};
+use super::subject::{Subject, soon};
 
-pub(crate) async fn every_listener_hears_what_is_told(world: &World) {
-    let (mut one, mut two) = (world.transport.listen(), world.transport.listen());
+pub(crate) async fn every_listener_hears_what_is_told(subject: &Subject) {
+    let (mut one, mut two) = (subject.transport.listen(), subject.transport.listen());
     let said = [
         Control::LeaderAlive {
             node: NodeId::generate(),
@@ -32,7 +32,7 @@ pub(crate) async fn every_listener_hears_what_is_told(world: &World) {
         Control::Look,
     ];
     for control in &said {
-        world.transport.publisher().tell(control.clone());
+        subject.transport.publisher().tell(control.clone());
     }
     for control in said {
         assert_eq!(soon("hearing", one.recv()).await.unwrap(), control);
@@ -40,9 +40,9 @@ pub(crate) async fn every_listener_hears_what_is_told(world: &World) {
     }
 }
 
-pub(crate) async fn what_a_newer_node_says_does_no_harm(world: &World) {
-    let mut listener = world.transport.listen();
-    world.transport.publisher().tell(Control::Unknown);
-    world.transport.publisher().tell(Control::Look);
+pub(crate) async fn what_a_newer_node_says_does_no_harm(subject: &Subject) {
+    let mut listener = subject.transport.listen();
+    subject.transport.publisher().tell(Control::Unknown);
+    subject.transport.publisher().tell(Control::Look);
     while soon("hearing", listener.recv()).await.unwrap() != Control::Look {}
 }

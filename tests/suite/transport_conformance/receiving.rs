@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use jobwire_core::Lane;
 
-use super::world::{World, drain, ids, receive, soon, sorted, take, tickets};
+use super::subject::{Subject, drain, ids, receive, soon, sorted, take, tickets};
 
-pub(crate) async fn no_more_arrive_at_once_than_were_asked_for(world: &World) {
-    world.publish(10).await;
-    let mut receiver = world.receiver(10).await;
+pub(crate) async fn no_more_arrive_at_once_than_were_asked_for(subject: &Subject) {
+    subject.publish(10).await;
+    let mut receiver = subject.receiver(10).await;
     let mut left = 10;
     while left > 0 {
         let deliveries = receive(&mut receiver, 3).await;
@@ -17,9 +17,9 @@ pub(crate) async fn no_more_arrive_at_once_than_were_asked_for(world: &World) {
     }
 }
 
-pub(crate) async fn a_receive_that_is_given_up_loses_nothing(world: &World) {
-    let mut receiver = world.receiver(100).await;
-    let publishing = world.publish(200);
+pub(crate) async fn a_receive_that_is_given_up_loses_nothing(subject: &Subject) {
+    let mut receiver = subject.receiver(100).await;
+    let publishing = subject.publish(200);
     let receiving = async {
         let mut received = Vec::new();
         while received.len() < 200 {
@@ -37,23 +37,23 @@ pub(crate) async fn a_receive_that_is_given_up_loses_nothing(world: &World) {
     assert_eq!(received, sent);
 }
 
-pub(crate) async fn all_lanes_of_a_subscription_are_received(world: &World) {
+pub(crate) async fn all_lanes_of_a_subscription_are_received(subject: &Subject) {
     let lanes = ["one", "two", "three"].map(Lane::unchecked);
-    let mut receiver = world.receiver_of(&lanes, 8).await;
+    let mut receiver = subject.receiver_of(&lanes, 8).await;
     let mut sent = Vec::new();
     for _ in 0..5 {
         for lane in &lanes {
-            sent.extend(world.publish_to(lane, 1).await);
+            sent.extend(subject.publish_to(lane, 1).await);
         }
     }
     assert_eq!(sorted(drain(&mut receiver, 15).await), sorted(sent));
 }
 
-pub(crate) async fn no_more_are_unsettled_than_the_prefetch(world: &World) {
-    let sent = world.publish(5).await;
-    let mut first = world.receiver(3).await;
+pub(crate) async fn no_more_are_unsettled_than_the_prefetch(subject: &Subject) {
+    let sent = subject.publish(5).await;
+    let mut first = subject.receiver(3).await;
     let held = take(&mut first, 3).await;
-    if world.is_log {
+    if subject.is_log {
         // One place is free now, so one message comes.
         first.settle(&tickets(&held[..1])).await;
         let next = receive(&mut first, 10).await;
@@ -61,14 +61,14 @@ pub(crate) async fn no_more_are_unsettled_than_the_prefetch(world: &World) {
         return;
     }
     // Shows that the other two messages were left to other receivers.
-    let mut second = world.receiver(10).await;
+    let mut second = subject.receiver(10).await;
     assert_eq!(ids(&take(&mut second, 2).await), sent[3..]);
     assert_eq!(ids(&held), sent[..3]);
 }
 
-pub(crate) async fn settling_makes_room(world: &World) {
-    let sent = world.publish(6).await;
-    let mut receiver = world.receiver(2).await;
+pub(crate) async fn settling_makes_room(subject: &Subject) {
+    let sent = subject.publish(6).await;
+    let mut receiver = subject.receiver(2).await;
     let mut received = Vec::new();
     for _ in 0..3 {
         let deliveries = take(&mut receiver, 2).await;
@@ -78,15 +78,15 @@ pub(crate) async fn settling_makes_room(world: &World) {
     assert_eq!(received, sent);
 }
 
-pub(crate) async fn a_busy_lane_keeps_no_other_from_arriving(world: &World) {
+pub(crate) async fn a_busy_lane_keeps_no_other_from_arriving(subject: &Subject) {
     let [busy, other] = ["busy", "other"].map(Lane::unchecked);
-    let mut receiver = world.receiver_of(&[busy.clone(), other.clone()], 8).await;
+    let mut receiver = subject.receiver_of(&[busy.clone(), other.clone()], 8).await;
     // Both lanes deliver before the measurement.
-    let mut first = world.publish_to(&busy, 1).await;
-    first.extend(world.publish_to(&other, 1).await);
+    let mut first = subject.publish_to(&busy, 1).await;
+    first.extend(subject.publish_to(&other, 1).await);
     assert_eq!(sorted(drain(&mut receiver, 2).await), sorted(first));
-    world.publish_to(&busy, 300).await;
-    let sent = world.publish_to(&other, 3).await;
+    subject.publish_to(&busy, 300).await;
+    let sent = subject.publish_to(&other, 3).await;
     let (mut from_busy, mut from_other) = (0, Vec::new());
     while from_other.len() < sent.len() {
         // Each call receives no more than the busy lane alone could fill.
@@ -104,15 +104,15 @@ pub(crate) async fn a_busy_lane_keeps_no_other_from_arriving(world: &World) {
     assert!(from_busy < 300, "the other lane came last");
 }
 
-pub(crate) async fn a_lane_that_is_not_settled_leaves_room_for_another(world: &World) {
+pub(crate) async fn a_lane_that_is_not_settled_leaves_room_for_another(subject: &Subject) {
     let [held, other] = ["held", "other"].map(Lane::unchecked);
     let lanes = [held.clone(), other.clone()];
     // The receivers declare the lanes.
-    drop(world.receiver_of(&lanes, 4).await);
-    world.publish_to(&held, 30).await;
-    let mut receiver = world.receiver_of(&lanes, 4).await;
+    drop(subject.receiver_of(&lanes, 4).await);
+    subject.publish_to(&held, 30).await;
+    let mut receiver = subject.receiver_of(&lanes, 4).await;
     let first = take(&mut receiver, 2).await;
-    let sent = world.publish_to(&other, 2).await;
+    let sent = subject.publish_to(&other, 2).await;
     let second = take(&mut receiver, 2).await;
     assert!(first.iter().all(|delivery| delivery.lane == held));
     assert_eq!(ids(&second), sent);

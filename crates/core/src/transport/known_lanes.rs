@@ -18,7 +18,7 @@ const MOST_LANES: usize = 1_024;
 /// A refusal is remembered for five seconds, so that the broker is not asked for each hint. Their
 /// number is bounded, because a job row may name any lane.
 #[derive(Debug)]
-pub struct KnownLanes<T>(HashMap<Lane, Known<T>>);
+pub(super) struct KnownLanes<T>(HashMap<Lane, Known<T>>);
 
 #[derive(Debug)]
 enum Known<T> {
@@ -41,8 +41,7 @@ impl<T> Default for KnownLanes<T> {
 impl<T> KnownLanes<T> {
     /// Returns the open lane, or the error with which it was refused lately. `None` if the broker
     /// has to be asked, also about a lane without receivers that this process receives by now.
-    #[must_use]
-    pub fn get(&self, lane: &Lane, own: &OwnLanes) -> Option<Result<&T, TransportError>> {
+    pub(super) fn get(&self, lane: &Lane, own: &OwnLanes) -> Option<Result<&T, TransportError>> {
         let known = self.0.get(lane).filter(|known| !known.is_outdated())?;
         match known {
             Known::Open(open) => Some(Ok(open)),
@@ -52,12 +51,12 @@ impl<T> KnownLanes<T> {
     }
 
     /// Records an open lane.
-    pub fn open(&mut self, lane: Lane, open: T) {
+    pub(super) fn open(&mut self, lane: Lane, open: T) {
         self.0.insert(lane, Known::Open(open));
     }
 
     /// Records that the broker refused a lane.
-    pub fn refuse(&mut self, lane: &Lane, problem: &TransportError) {
+    pub(super) fn refuse(&mut self, lane: &Lane, problem: &TransportError) {
         if self.0.len() >= MOST_LANES {
             self.0.retain(|_, known| !known.is_outdated());
         }
@@ -68,7 +67,7 @@ impl<T> KnownLanes<T> {
     }
 
     /// Forgets a lane. Returns what was kept of it, if it was open.
-    pub fn forget(&mut self, lane: &Lane) -> Option<T> {
+    pub(super) fn forget(&mut self, lane: &Lane) -> Option<T> {
         match self.0.remove(lane)? {
             Known::Open(open) => Some(open),
             Known::Refused(..) => None,
@@ -76,7 +75,7 @@ impl<T> KnownLanes<T> {
     }
 
     /// Returns the open lanes.
-    pub fn all_open(&self) -> impl Iterator<Item = (&Lane, &T)> {
+    pub(super) fn all_open(&self) -> impl Iterator<Item = (&Lane, &T)> {
         self.0.iter().filter_map(|(lane, known)| match known {
             Known::Open(open) => Some((lane, open)),
             Known::Refused(..) => None,

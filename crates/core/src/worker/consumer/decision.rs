@@ -2,13 +2,15 @@
 //! hints again.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use chrono::Utc;
 use metrics::counter;
 use tokio::time::Instant;
 
+use super::locking::Batch;
 use super::pending::Arrival;
-use super::{BUSY_FOR, BUSY_PAUSE, Batch, Consumer, LET_GO, idle};
+use super::{Consumer, LET_GO, idle};
 use crate::hint::Ready;
 use crate::job::{JobId, LockedJob};
 use crate::producer::commit_hook::Cause;
@@ -17,6 +19,10 @@ use crate::telemetry::metrics as m;
 use crate::worker::executor;
 use crate::worker::row_batch;
 use crate::worker::stages::Stages;
+
+/// The time after which the hint of a busy row goes to the end of its lane.
+const BUSY_FOR: Duration = LET_GO;
+const BUSY_PAUSE: Duration = Duration::from_millis(15);
 
 /// The maximum number of jobs that start at once on this thread. More jobs start faster as tasks on
 /// several threads.

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use metrics::counter;
 
-use super::{Batch, Consumer};
+use super::Consumer;
+use super::locking::Batch;
 use crate::hint::{Hint, Ready};
 use crate::job::JobId;
 use crate::job::scope::Needs;

@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::completion::completion;
 use super::failure::failure;
 use super::run::Run;
-use crate::job::{Job, LockToken, repeat};
+use crate::job::{Job, LockToken, series};
 use crate::worker::context::NodeContext;
 use crate::worker::finished::Ending;
 use crate::worker::handler::HandlerError;
@@ -85,7 +85,7 @@ fn ending_without_run(run: &Run<'_>) -> Option<Ending> {
         // A repeating timer that fires after its end is removed without running.
         return Some(Ending::Done(completion(held, job, None)));
     }
-    let invalid = repeat::check(job).err()?;
+    let invalid = series::check(job).err()?;
     if let Some(more) = node.reports.throttled_lines.now("can't run") {
         tracing::warn!(
             job = %job.id, job_type = %job.job_type, %invalid, more,

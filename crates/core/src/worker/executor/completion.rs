@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::failure::failure;
 use super::fault::Fault;
 use super::run::Run;
-use crate::job::{Job, LockToken, repeat};
+use crate::job::{Job, LockToken, series};
 use crate::store::{Completion, StoreError};
 use crate::worker::finished::Ending;
 use crate::worker::handler::HandlerError;
@@ -23,7 +23,7 @@ pub(super) fn completion(held: &LockToken, job: &Job, ran: Option<Duration>) -> 
     Completion {
         held: held.clone(),
         next: ran
-            .and_then(|ran| repeat::next_occurrence(job, now(ran)))
+            .and_then(|ran| series::next_occurrence(job, now(ran)))
             .map(Box::new),
         failed_before: job.failures > 0 || job.exception_message.is_some(),
     }

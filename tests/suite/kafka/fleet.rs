@@ -1,29 +1,27 @@
 //! A database, a topic prefix on a broker, nodes on both, and the rows that their jobs wrote.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use jobwire_core::hint::Marker;
-use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::transport::{Receiver, Subscription, Transport, TransportError};
 use jobwire_core::{
-    Client, CommitHook, HandlerError, HandlerOptions, Handlers, Hint, JobFilter, Lane, NewJob,
-    Node, NodeOptions, Outcome, PgStore, Running, Store,
+    Client, HandlerError, HandlerOptions, Handlers, Hint, Lane, Node, NodeOptions, Outcome,
+    PgStore, Running,
 };
 use jobwire_kafka::{KafkaOptions, KafkaTransport};
-use jobwire_tests::{KafkaAdmin, Program, eventually, shared};
-use serde_json::json;
+use jobwire_tests::{Cases, KafkaAdmin, Program, eventually, shared};
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
-pub(super) use crate::transport_conformance::world::{ids, soon, take, tickets};
+pub(super) use crate::transport_conformance::subject::{ids, soon, take, tickets};
+use crate::world::{hook, migrated};
 
 /// The deadline of a failing test. A passing test is much faster.
 pub(super) const HEALED: Duration = Duration::from_secs(30);
 
 /// One database and one prefix of topics.
-pub(super) struct World {
+pub(super) struct Fleet {
     pub(super) database: String,
     /// The broker's URL, with the prefix.
     pub(super) url: String,
@@ -34,10 +32,10 @@ pub(super) struct World {
     pub(super) jobs: Client<PgStore>,
     /// Each permit lets a job of the type `hold` end, in this process.
     pub(super) gate: Arc<Semaphore>,
-    created: AtomicI64,
+    cases: Cases,
 }
 
-impl World {
+impl Fleet {
     /// Uses the shared broker, which stays up: the producer waits when it is slow.
     pub(super) async fn new() -> Self {
         let url = shared::kafka().await.url();
@@ -51,18 +49,14 @@ impl World {
 
     async fn with(broker: &str, options: KafkaOptions, max_age: Duration) -> Self {
         let database = shared::postgres().await.create_database().await;
-        let store = crate::world::patient(&database).await;
-        store.migrate().await.unwrap();
+        let store = migrated(&database).await;
         let prefix = format!("test-{}", Uuid::new_v4().simple());
         let url = format!("{broker}/{prefix}");
         let transport = connect_with(&url, options).await;
-        let mut options = HookOptions::default();
-        options.max_age = max_age;
-        let hook = CommitHook::start(transport.publisher(), options);
         Self {
-            jobs: store.client(hook),
+            jobs: store.client(hook(&transport, max_age)),
+            cases: Cases::of(&store),
             gate: Arc::new(Semaphore::new(0)),
-            created: AtomicI64::new(0),
             database,
             url,
             prefix,
@@ -125,60 +119,24 @@ impl World {
             .env("JOBWIRE_KAFKA_SESSION_TIMEOUT", "2s")
     }
 
-    /// Creates `cases` cases of `each` events in one transaction, which must commit in any state of
-    /// the broker.
+    /// Creates `cases` cases of `each` events, in one transaction.
     pub(super) async fn create(&self, cases: i64, each: i64) {
-        let mut tx = self.jobs.begin().await.unwrap();
-        let mut jobs = Vec::new();
-        let batch = Uuid::new_v4();
-        for position in 1..=each {
-            for case in 0..cases {
-                jobs.push(
-                    NewJob::of("event", &json!({ "position": position }))
-                        .instance(format!("{batch}-{case}"))
-                        .element("step")
-                        // A slow database costs attempts.
-                        .max_attempts(1_000),
-                );
-            }
-        }
-        tx.create_many(jobs).await.unwrap();
-        // Much longer than a commit takes, and no broker is back before it has passed.
-        let committed = tokio::time::timeout(Duration::from_secs(60), tx.commit()).await;
-        committed.expect("a commit needs no broker").unwrap();
-        self.created.fetch_add(cases * each, Ordering::Relaxed);
+        self.cases.create(&self.jobs, "default", cases, each).await;
     }
 
     /// Returns how many jobs were created so far.
     pub(super) fn created(&self) -> i64 {
-        self.created.load(Ordering::Relaxed)
+        self.cases.created()
     }
 
     /// Asserts that every created job runs once, and those of a case in order.
     pub(super) async fn all_have_run(&self) {
-        let filter = JobFilter::default();
-        eventually("all jobs to be done", HEALED, || async {
-            (self.store.count(&filter).await.ok()? == 0).then_some(())
-        })
-        .await;
-        let created = self.created.load(Ordering::Relaxed);
-        let rows = self.number("SELECT count(*) FROM jobwire.event_log").await;
-        let jobs = "SELECT count(DISTINCT job_id) FROM jobwire.event_log";
-        assert_eq!((rows, self.number(jobs).await), (created, created));
-        let disorder = "SELECT count(*) FROM (
-             SELECT position, lag(position) OVER w AS before, started_at, lag(ended_at) OVER w AS ended_before
-             FROM jobwire.event_log WINDOW w AS (PARTITION BY process_instance ORDER BY ended_at, position)) e
-             WHERE before > position OR ended_before > started_at";
-        assert_eq!(self.number(disorder).await, 0, "every case in order");
+        self.cases.all_have_run(HEALED).await;
     }
 
     /// Waits until at least this many jobs have run.
     pub(super) async fn have_run(&self, jobs: i64) {
-        eventually(&format!("{jobs} jobs to have run"), HEALED, || async {
-            let rows = self.number("SELECT count(*) FROM jobwire.event_log").await;
-            (rows >= jobs).then_some(())
-        })
-        .await;
+        self.cases.have_run(jobs, HEALED).await;
     }
 
     /// Returns the number of hints beyond the first of each waiting job: those of the sweeper.
@@ -188,10 +146,7 @@ impl World {
     }
 
     pub(super) async fn number(&self, sql: &'static str) -> i64 {
-        sqlx::query_scalar(sql)
-            .fetch_one(self.store.pool())
-            .await
-            .unwrap()
+        self.cases.number(sql).await
     }
 
     /// Waits until the producer publishes hints again.

@@ -1,25 +1,28 @@
-//! The lanes of the current session that were opened or refused.
+//! The lanes that a publisher has opened in the current session, and those that were refused.
 //!
-//! Each lane has a gate of its own while it is opened, so the lane of a slow or silent queue delays
-//! no other lane. Refusals are remembered for a while ([`KnownLanes`]), so that the broker is not
+//! Each lane has a gate of its own while it is opened, so a slow queue or topic delays no other
+//! lane. Refusals are remembered for a while ([`KnownLanes`]), so that the broker is not
 //! asked for each hint.
 
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use jobwire_core::job::Lane;
-use jobwire_core::transport::{KnownLanes, OwnLanes, TransportError};
+use super::known_lanes::KnownLanes;
+use super::{OwnLanes, TransportError};
+use crate::job::Lane;
 
-/// The publishing side of an open lane.
-pub(crate) trait OpenLane {
-    /// Returns whether messages can still be published to it.
+/// What a publisher keeps of an open lane.
+pub trait OpenLane {
+    /// Returns whether it still holds. If not, the lane is opened again.
     fn is_usable(&self) -> bool;
 }
 
-/// The lanes of a session.
-pub(crate) struct OpenLanes<P>(Mutex<Lanes<P>>);
+/// The lanes of a session. A transport without sessions passes always the same number.
+#[derive(Debug)]
+pub struct OpenLanes<P>(Mutex<Lanes<P>>);
 
+#[derive(Debug)]
 struct Lanes<P> {
     session: u64,
     known: KnownLanes<Arc<P>>,
@@ -54,7 +57,10 @@ impl<P: OpenLane> OpenLanes<P> {
     /// Returns the lane in this session. If it is not open, calls `open` with the former, unusable
     /// one, and remembers the answer. A remembered refusal is returned; a lane without a receiver is
     /// tried again once this process receives it (`own`).
-    pub(crate) async fn get<F>(
+    ///
+    /// # Errors
+    /// The remembered refusal, or the error of `open`.
+    pub async fn get<F>(
         &self,
         session: u64,
         lane: &Lane,
@@ -79,8 +85,14 @@ impl<P: OpenLane> OpenLanes<P> {
         opened
     }
 
+    /// Forgets a lane. The next publish opens it.
+    pub fn forget(&self, lane: &Lane) {
+        self.lock().known.forget(lane);
+    }
+
     /// Returns the open lanes.
-    pub(crate) fn open(&self) -> Vec<(Lane, Arc<P>)> {
+    #[must_use]
+    pub fn open(&self) -> Vec<(Lane, Arc<P>)> {
         let lanes = self.lock();
         let open = lanes.known.all_open();
         open.map(|(lane, open)| (lane.clone(), open.clone()))
@@ -88,7 +100,8 @@ impl<P: OpenLane> OpenLanes<P> {
     }
 
     /// Returns a lane, if it is open.
-    pub(crate) fn get_open(&self, lane: &Lane) -> Option<Arc<P>> {
+    #[must_use]
+    pub fn get_open(&self, lane: &Lane) -> Option<Arc<P>> {
         let lanes = self.lock();
         let mut open = lanes.known.all_open();
         open.find(|(open, _)| *open == lane)
@@ -131,7 +144,8 @@ impl<P: OpenLane> OpenLanes<P> {
 }
 
 /// Returns whether a refusal stays until an operator acts or a node receives the lane.
-pub(crate) fn is_remembered(problem: &TransportError) -> bool {
+#[must_use]
+pub fn is_remembered(problem: &TransportError) -> bool {
     matches!(problem, TransportError::NoReceiver(_)) || !problem.is_transient()
 }
 
@@ -154,7 +168,7 @@ mod tests {
     type Opened = Result<Arc<Line>, TransportError>;
 
     fn lane(name: &str) -> Lane {
-        Lane::new(name).expect("it is valid")
+        Lane(name.to_owned())
     }
 
     fn usable() -> Opened {

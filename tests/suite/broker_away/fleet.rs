@@ -4,27 +4,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_amqp::{AmqpOptions, AmqpTransport};
-use jobwire_core::producer::commit_hook::HookOptions;
-use jobwire_core::{Client, CommitHook, JobFilter, NewJob, PgStore, Store, Transport};
+use jobwire_core::{Client, CommitHook, PgStore, Transport};
 use jobwire_kafka::{KafkaOptions, KafkaTransport};
-use jobwire_tests::{Program, Running, eventually, http, shared};
+use jobwire_tests::{Cases, Program, Running, eventually, http, shared};
 use serde_json::json;
 use uuid::Uuid;
+
+use crate::world::hook;
 
 /// A failing test ends after this time; a passing one takes far less.
 pub(super) const SOON: Duration = Duration::from_secs(60);
 
-pub(super) struct World {
+pub(super) struct Fleet {
     database: String,
     /// The URL of the broker for the nodes.
     broker: String,
     prefix: String,
     pub(super) store: PgStore,
     pub(super) jobs: Client<PgStore>,
-    created: std::cell::Cell<i64>,
+    cases: Cases,
 }
 
-impl World {
+impl Fleet {
     /// The producer and the nodes may have different URLs for the broker.
     pub(super) async fn new(producers: &str, nodes: &str) -> Self {
         let database = shared::postgres().await.create_database().await;
@@ -40,15 +41,13 @@ impl World {
             options.prefix.clone_from(&prefix);
             Arc::new(AmqpTransport::connect(producers, options).await.unwrap())
         };
-        let mut options = HookOptions::default();
-        options.max_age = Duration::from_secs(1);
-        let hook = CommitHook::start(transport.publisher(), options);
+        let hook = hook(&*transport, Duration::from_secs(1));
         // The transport lives as long as the producer, as in a separate program.
         let _: &'static Arc<dyn Transport> = Box::leak(Box::new(transport));
         Self {
             jobs: store.client(hook),
             broker: nodes.to_owned(),
-            created: std::cell::Cell::default(),
+            cases: Cases::of(&store),
             database,
             prefix,
             store,
@@ -99,56 +98,17 @@ impl World {
     /// Creates events without hints: the leader finds them.
     pub(super) async fn create_unhinted(&self, cases: i64, each: i64) {
         let silent = self.store.client(CommitHook::disconnected());
-        self.create_by(&silent, "default", cases, each).await;
+        self.cases.create(&silent, "default", cases, each).await;
     }
 
     pub(super) async fn create_in(&self, lane: &str, cases: i64, each: i64) {
-        self.create_by(&self.jobs, lane, cases, each).await;
-    }
-
-    async fn create_by(&self, jobs: &Client<PgStore>, lane: &str, cases: i64, each: i64) {
-        let batch = Uuid::new_v4();
-        let events = (0..cases * each).map(|n| {
-            NewJob::of("event", &json!({ "position": n / cases + 1 }))
-                .instance(format!("{batch}-{}", n % cases))
-                .lane(lane)
-                .element("step")
-        });
-        let mut tx = jobs.begin().await.unwrap();
-        tx.create_many(events.collect()).await.unwrap();
-        tx.commit().await.unwrap();
-        self.created.set(self.created.get() + cases * each);
+        self.cases.create(&self.jobs, lane, cases, each).await;
     }
 
     /// Waits until all created events have run, and asserts: each once, one at a time in each case,
     /// and in order.
     pub(super) async fn all_have_run(&self) {
-        let filter = JobFilter::default();
-        eventually("all jobs to be done", SOON, || async {
-            (self.store.count(&filter).await.ok()? == 0).then_some(())
-        })
-        .await;
-        assert_eq!(
-            self.number("SELECT count(*) FROM jobwire.event_log").await,
-            self.created.get(),
-            "each event once"
-        );
-        let doubled = "SELECT count(*) - count(DISTINCT job_id) FROM jobwire.event_log";
-        assert_eq!(self.number(doubled).await, 0, "no event twice");
-        let disorder = "SELECT count(*) FROM (
-             SELECT position, lag(position) OVER w AS before, started_at, lag(ended_at) OVER w AS ended_before
-             FROM jobwire.event_log WINDOW w AS (PARTITION BY process_instance ORDER BY ended_at, position)) e
-         WHERE before > position OR ended_before > started_at";
-        assert_eq!(
-            self.number(disorder).await,
-            0,
-            "each case one at a time and in order"
-        );
-    }
-
-    async fn number(&self, sql: &'static str) -> i64 {
-        let number = sqlx::query_scalar(sql).fetch_one(self.store.pool());
-        number.await.unwrap()
+        self.cases.all_have_run(SOON).await;
     }
 
     /// Waits until jobs start by hints on these nodes.

@@ -17,7 +17,7 @@ use jobwire_tests::{eventually, shared};
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
 /// A transport on which only the test publishes.
-pub(crate) struct World {
+pub(crate) struct Subject {
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) lane: Lane,
     /// A log stores how far it was read, and has one reader at a time. A message that was decided
@@ -26,7 +26,7 @@ pub(crate) struct World {
     pub(crate) is_log: bool,
 }
 
-impl World {
+impl Subject {
     pub(crate) async fn in_process() -> Self {
         Self::of(Arc::new(InProcessTransport::new()))
     }

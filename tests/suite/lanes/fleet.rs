@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::node::NodeBuilder;
-use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::{
     Client, CommitHook, HandlerError, InProcessTransport, JobFilter, LaneOrder, LaneShare, NewJob,
     Node, NodeOptions, Outcome, PgStore, Running, Store, Transport,
@@ -12,7 +11,7 @@ use jobwire_core::{
 use jobwire_tests::{eventually, shared, shared::Space};
 use tokio::sync::Semaphore;
 
-use crate::world::{Notes, connect, patient, quick};
+use crate::world::{Notes, connect, database, hook, quick};
 
 pub(super) const SOON: Duration = Duration::from_secs(60);
 
@@ -26,7 +25,7 @@ enum Broker {
     Kafka(Space),
 }
 
-pub(super) struct World {
+pub(super) struct Fleet {
     pub(super) store: PgStore,
     pub(super) jobs: Client<PgStore>,
     pub(super) hook: CommitHook,
@@ -35,7 +34,7 @@ pub(super) struct World {
     _producer: Arc<dyn Transport>,
 }
 
-impl World {
+impl Fleet {
     pub(super) async fn in_process() -> Self {
         Self::on(Broker::InProcess(InProcessTransport::new())).await
     }
@@ -49,14 +48,10 @@ impl World {
     }
 
     async fn on(broker: Broker) -> Self {
-        let url = shared::postgres().await.create_database().await;
-        let store = patient(&url).await;
-        store.migrate().await.unwrap();
+        let store = database().await;
         let producer = transport(&broker).await;
-        let mut options = HookOptions::default();
         // A slow machine must not drop a hint.
-        options.max_age = Duration::from_secs(60);
-        let hook = CommitHook::start(producer.publisher(), options);
+        let hook = hook(&*producer, Duration::from_secs(60));
         Self {
             jobs: store.client(hook.clone()),
             store,
@@ -161,20 +156,20 @@ fn plugging(builder: NodeBuilder, notes: &Notes, gate: &Arc<Semaphore>) -> NodeB
 /// Starts a node whose only slot is taken, after it has received hints of each of these lanes. Jobs
 /// that are created now wait until the gate opens once.
 pub(super) async fn plugged(
-    world: &World,
+    fleet: &Fleet,
     options: NodeOptions,
     notes: &Notes,
 ) -> (Node, Arc<Semaphore>) {
     let gate = Arc::new(Semaphore::new(0));
     let names: Vec<String> = options.lanes.iter().map(|l| l.lane.to_string()).collect();
-    let node = plugging(world.node(options).await, notes, &gate);
+    let node = plugging(fleet.node(options).await, notes, &gate);
     let node = noting(node, notes, SHORT).start().await.unwrap();
     for lane in &names {
-        world.create(lane, 1).await;
+        fleet.create(lane, 1).await;
     }
     notes.until_within(names.len(), SOON).await;
     let plug = NewJob::of("plug", &()).lane(&*names[0]);
-    world.jobs.create(plug).await.unwrap();
+    fleet.jobs.create(plug).await.unwrap();
     eventually("the slot to be taken", SOON, async || {
         notes.all().contains(&"plug".to_owned()).then_some(())
     })

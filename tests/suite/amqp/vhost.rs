@@ -15,15 +15,15 @@ use lapin::options::{
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 
-pub(super) use crate::transport_conformance::world::{SOON, ids, ids_of, soon, take, tickets};
+pub(super) use crate::transport_conformance::subject::{SOON, ids, ids_of, soon, take, tickets};
 
 /// A virtual host, or at least a prefix, of this test.
-pub(super) struct World {
+pub(super) struct VirtualHost {
     pub(super) space: Space,
     pub(super) lane: Lane,
 }
 
-impl World {
+impl VirtualHost {
     pub(super) async fn new() -> Self {
         Self {
             space: shared::rabbitmq().await.space().await,
