@@ -12,7 +12,7 @@ use jobwire_tests::shared::{self, Space};
 use jobwire_tests::{EngineProgram, EngineSettings, eventually};
 
 use crate::engines::rows::{JOB, SOON, World};
-use crate::transport_conformance::world::receive;
+use crate::transport_conformance::subject::receive;
 use crate::world::connect;
 
 /// The hints that arrive on a lane.
