@@ -40,7 +40,7 @@ pub enum Action {
     /// Start a node that runs the engine's jobs
     Run,
     /// List, show, retry, delete and execute the engine's jobs
-    Jobs(jobs::JobsArgs),
+    Jobs(Box<jobs::JobsArgs>),
     /// Show which of the engine's jobs would be rescued or hinted again now, by class; changes nothing
     Sweep(sweep::LookArgs),
     /// Clear all locks of Jobwire and remove the schema `jobwire_engine`
@@ -61,7 +61,7 @@ pub(crate) async fn run(settings: Settings, args: EngineArgs) -> Result<(), Erro
     match args.action {
         Action::Init => init(&settings).await,
         Action::Run => serve(settings).await,
-        Action::Jobs(args) => operate(&settings, args).await,
+        Action::Jobs(args) => operate(&settings, *args).await,
         Action::Sweep(args) => dry_run(&settings, args).await,
         Action::Release { yes } => release(&settings, yes).await,
     }
