@@ -5,7 +5,7 @@ use serde::{Serialize, Serializer};
 use crate::engine_bench::options::BenchedEngine;
 use crate::{EngineSettings, JobExecutor};
 
-/// See the [module](self).
+/// One of the executors that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contender {
     /// `jobwire engine run` with the commit tap; hints stay in its process.
