@@ -57,14 +57,13 @@ use sqlx::postgres::PgRow;
 
 pub(crate) use self::family::Family;
 pub(crate) use self::statements::Statements;
+use crate::call::{Call, Method};
+use crate::columns::{Columns, Wanted};
 use crate::decode::Decoder;
-use crate::dialect::{Call, Change, Dialect, Freed, Method, Settled};
-use crate::examine::Finding;
-use crate::locking::{Columns, Wanted};
+use crate::dialect::{Change, Dialect, Freed, Settled};
+use crate::finding::Finding;
 use crate::options::{EngineOptions, Execution};
-use crate::queries::Queries;
-use crate::sweep::Sweep;
-use crate::sweepable::Statement;
+use crate::statements::{DryRun, Queries, Sweep};
 use crate::walk::Walk;
 
 /// The body of an execution over REST.
@@ -87,11 +86,15 @@ pub(crate) struct Act {
 
 impl Act {
     /// Returns the rules. The options say how jobs are executed.
-    pub(crate) fn new(family: &'static Family, options: &EngineOptions) -> Self {
+    pub(crate) fn new(
+        family: &'static Family,
+        sql: &'static Statements,
+        options: &EngineOptions,
+    ) -> Self {
         Self {
             family,
             execution: options.execution,
-            sql: (family.statements)(options.execution),
+            sql,
             zone: options.zone.clone(),
             decoder: Decoder {
                 engine: family.engine,
@@ -160,8 +163,8 @@ impl Dialect for Act {
         &self.sql.sweep
     }
 
-    fn sweepable(&self) -> Option<Statement> {
-        Some(Statement {
+    fn sweepable(&self) -> Option<DryRun> {
+        Some(DryRun {
             sql: self.sql.sweepable,
             patience: self.patience,
         })

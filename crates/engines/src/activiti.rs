@@ -48,5 +48,9 @@ pub(crate) static FAMILY: Family = Family {
     versions: &["6.0.", "7.1."],
     known: "Activiti 6.0 and 7.1",
     hand_over: "asyncExecutorActivate=false",
-    statements: |_| &ENDPOINT,
 };
+
+/// Returns its statements.
+pub(crate) fn statements() -> &'static Statements {
+    &ENDPOINT
+}

@@ -56,15 +56,15 @@ use jobwire_tap::{PgPublication, Rows};
 use sqlx::PgPool;
 use sqlx::postgres::PgRow;
 
+use crate::call::{Call, Method};
+use crate::columns::{Columns, Wanted};
 use crate::decode::Decoder;
 pub use crate::decode::OTHER;
-use crate::dialect::{Call, Change, Dialect, Ended, Freed, Method, Settled};
-use crate::examine::Finding;
-use crate::locking::{Columns, Wanted};
+use crate::dialect::{Change, Dialect, Freed, Settled};
+use crate::fate::Ended;
+use crate::finding::Finding;
 use crate::options::EngineOptions;
-use crate::queries::Queries;
-use crate::sweep::Sweep;
-use crate::sweepable::Statement;
+use crate::statements::{DryRun, Queries, Sweep};
 use crate::walk::Walk;
 
 /// The types of Camunda's job handlers. Jobs of other handlers have the type [`OTHER`].
@@ -158,8 +158,8 @@ impl Dialect for Camunda {
         &sweep::SWEEP
     }
 
-    fn sweepable(&self) -> Option<Statement> {
-        Some(Statement {
+    fn sweepable(&self) -> Option<DryRun> {
+        Some(DryRun {
             sql: sweepable::SWEEPABLE,
             patience: self.patience,
         })

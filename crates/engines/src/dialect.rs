@@ -18,12 +18,12 @@ use jobwire_tap::{PgPublication, Rows};
 use sqlx::PgPool;
 use sqlx::postgres::PgRow;
 
+use crate::call::Call;
+use crate::columns::{Columns, Wanted, still_ours};
 use crate::decode::Decoder;
-use crate::examine::Finding;
-use crate::locking::{Columns, Wanted, still_ours};
-use crate::queries::Queries;
-use crate::sweep::Sweep;
-use crate::sweepable::Statement;
+use crate::fate::{Ended, Fate};
+use crate::finding::Finding;
+use crate::statements::{DryRun, Queries, Sweep};
 
 /// A lock whose job has ended its run.
 #[derive(Clone, Debug)]
@@ -32,42 +32,6 @@ pub(crate) struct Settling {
     /// The execution gave no answer, so the engine may still run the job: the lock stays until it
     /// expires.
     pub(crate) unanswered: bool,
-}
-
-/// What became of a job, as its rows show it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Fate {
-    /// The engine has executed it, or deleted it otherwise.
-    Done,
-    /// The engine has counted a failure; the job waits for its next attempt.
-    Retry,
-    /// The engine has no attempt left for it.
-    DeadLetter,
-    /// Its instance is suspended.
-    Suspended,
-    /// The engine has rolled back without a trace. The lock is released, and the job is ready.
-    Released,
-    /// The engine may still run it. The lock stays until it expires.
-    Unknown,
-    /// The lock is another's.
-    Lost,
-    /// A transaction of the engine has locked a row. Nothing was changed.
-    Busy,
-}
-
-impl Fate {
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Done => "done",
-            Self::Retry => "retry",
-            Self::DeadLetter => "dead-letter",
-            Self::Suspended => "suspended",
-            Self::Released => "released",
-            Self::Unknown => "unknown",
-            Self::Lost => "lost-lock",
-            Self::Busy => "busy",
-        }
-    }
 }
 
 /// The result of settling a batch.
@@ -91,43 +55,11 @@ pub(crate) struct Freed {
     pub(crate) owner: Option<NodeId>,
 }
 
-/// How an execution ended that the engine did not answer with success, as the rows show it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
-    /// The rows are as they were: a conflict between transactions.
-    Conflict,
-    /// The engine has counted a failure.
-    Counted,
-    /// The job is suspended.
-    Suspended,
-    /// There is no such job.
-    Gone,
-}
-
 /// An operator's change of a job.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
     Delete,
     Retry,
-}
-
-/// The method of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Method {
-    Delete,
-    Get,
-    Post,
-    Put,
-}
-
-/// A call of the engine's REST interface.
-#[derive(Debug)]
-pub(crate) struct Call {
-    pub(crate) method: Method,
-    /// Below the engine's URL.
-    pub(crate) path: String,
-    /// JSON, or nothing.
-    pub(crate) body: String,
 }
 
 /// The numbers of jobs, each exact up to [`COUNT_LIMIT`](jobwire_core::store::COUNT_LIMIT).
@@ -157,7 +89,7 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
     fn sweep(&self) -> &'static Sweep;
 
     /// Returns the statement of a dry run; `None` if the dialect has none.
-    fn sweepable(&self) -> Option<Statement> {
+    fn sweepable(&self) -> Option<DryRun> {
         None
     }
 

@@ -45,8 +45,12 @@ pub(crate) static FAMILY: Family = Family {
     versions: &["6.8.", "7.", "8.0."],
     known: "Flowable 6.8, 7 and 8.0",
     hand_over: "flowable.async-executor-activate=false",
-    statements: |execution| match execution {
+};
+
+/// Returns its statements for this way of execution.
+pub(crate) fn statements(execution: Execution) -> &'static Statements {
+    match execution {
         Execution::Endpoint => &ENDPOINT,
         _ => &REST,
-    },
-};
+    }
+}

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 use crate::EngineStore;
 use crate::activity::{self, Activity};
-use crate::dialect::Ended;
+use crate::fate::Ended;
 use crate::http::{Answer, Rest};
 use crate::id::engine_id;
 use crate::owner::owner;

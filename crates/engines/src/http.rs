@@ -13,7 +13,7 @@ use reqwest::header::CONTENT_TYPE;
 use reqwest::{Body, Client, Response, StatusCode, redirect};
 use url::Url;
 
-use crate::dialect::{Call, Method};
+use crate::call::{Call, Method};
 use crate::options::{Credentials, EngineOptions, Execution};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

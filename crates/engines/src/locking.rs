@@ -1,20 +1,18 @@
 //! What the dialects share about locks: the hints of a batch as a statement's parameters, and the
 //! rows of its answer.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::time::Duration;
 
-use jobwire_core::job::LockToken;
-use jobwire_core::job::scope::Names;
 use jobwire_core::store::{ClaimPage, Claimable, LockTerms, Locked, Refusal};
-use jobwire_core::{Hint, JobId, NodeId, StoreError};
+use jobwire_core::{Hint, StoreError};
 use sqlx::postgres::PgRow;
 use sqlx::{PgPool, Row};
 
+use crate::columns::Wanted;
 use crate::decode::Decoder;
 use crate::dialect::Dialect;
 use crate::id::engine_id;
-use crate::owner::owner;
 
 /// The pauses before a job that its hint names and that is not visible is looked for again. A hint
 /// can be ahead of the visibility of its row: 11.7 ms at worst were measured.
@@ -28,28 +26,6 @@ const LOOK_AGAIN: [Duration; 6] = [
 ];
 /// A hint of a commit that is longer ago is not ahead of its row.
 const FRESH: chrono::Duration = chrono::Duration::seconds(1);
-
-/// Jobs or instances to lock, as the statement's parameters.
-#[derive(Default)]
-pub(crate) struct Wanted {
-    pub(crate) ids: Vec<Option<String>>,
-    pub(crate) instances: Vec<Option<String>>,
-}
-
-impl Wanted {
-    /// Any job of these instances.
-    pub(crate) fn of_instances(instances: Vec<String>) -> Self {
-        Self {
-            ids: vec![None; instances.len()],
-            instances: instances.into_iter().map(Some).collect(),
-        }
-    }
-
-    fn push(&mut self, id: String, instance: Option<String>) {
-        self.ids.push(Some(id));
-        self.instances.push(instance);
-    }
-}
 
 /// Locks the jobs of these hints. A job that is not visible yet is looked for again.
 pub(crate) async fn lock_hinted(
@@ -166,60 +142,4 @@ pub(crate) fn claimable(
     let is_full = i64::try_from(rows.len()).is_ok_and(|seen| seen >= look_at);
     found.after = last.filter(|_| is_full);
     Ok(found)
-}
-
-/// Locks as a statement's parameters: ids, owners and instances.
-pub(crate) type Columns = (Vec<String>, Vec<String>, Vec<Option<String>>);
-
-/// Returns the columns of these locks.
-pub(crate) fn columns<'a>(node: NodeId, held: impl Iterator<Item = &'a LockToken>) -> Columns {
-    let mut columns = Columns::default();
-    for held in held {
-        // Every held job came from the engine's tables.
-        if let Some(id) = engine_id(held.id) {
-            columns.0.push(id);
-            columns.1.push(owner(node, held.fence));
-            columns.2.push(held.instance.clone());
-        }
-    }
-    columns
-}
-
-/// Returns the columns of these ids.
-pub(crate) fn those((ids, owners, instances): Columns, wanted: &HashSet<String>) -> Columns {
-    let mut kept = Columns::default();
-    for ((id, owner), instance) in ids.into_iter().zip(owners).zip(instances) {
-        if wanted.contains(&id) {
-            kept.0.push(id);
-            kept.1.push(owner);
-            kept.2.push(instance);
-        }
-    }
-    kept
-}
-
-/// Returns whether the job is still executable and locked by this owner.
-pub(crate) async fn still_ours(pool: &PgPool, id: JobId, owner: &str) -> Result<bool, StoreError> {
-    let Some(id) = engine_id(id) else {
-        return Ok(false);
-    };
-    let ours: bool = sqlx::query_scalar(
-        "SELECT EXISTS (SELECT FROM act_ru_job WHERE id_ = $1 AND lock_owner_ = $2)",
-    )
-    .bind(id)
-    .bind(owner)
-    .fetch_one(pool)
-    .await?;
-    Ok(ours)
-}
-
-/// Returns the names of a scope as a parameter; NULL for all.
-pub(crate) fn names(names: &Names) -> Option<Vec<String>> {
-    let names: Option<&BTreeSet<String>> = names.as_ref();
-    names.map(|names| names.iter().cloned().collect())
-}
-
-/// Returns the ids as texts of the engine. Ids of no engine are left out.
-pub(crate) fn texts(ids: impl IntoIterator<Item = JobId>) -> Vec<String> {
-    ids.into_iter().filter_map(engine_id).collect()
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use jobwire_core::telemetry::metrics as m;
 use metrics::{SharedString, counter, gauge, histogram};
 
-use crate::dialect::{Ended, Fate};
+use crate::fate::{Ended, Fate};
 use crate::http::Answer;
 
 /// Counts for one engine. Cheap to clone.

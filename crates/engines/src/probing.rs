@@ -7,7 +7,7 @@ use jobwire_core::StoreError;
 use sqlx::{PgPool, Row};
 
 use crate::decode::OTHER;
-use crate::examine::{Finding, Level};
+use crate::finding::{Finding, Level};
 
 const COLUMNS: &str = "
 SELECT t.name, a.attname::text FROM unnest($1::text[]) AS t(name)

@@ -10,19 +10,6 @@ use crate::decode::{OTHER, states};
 use crate::dialect::Dialect;
 use crate::id::engine_id;
 
-/// The statements of a dialect.
-#[derive(Debug)]
-pub(crate) struct Queries {
-    /// Selects the jobs that match: the columns of [`Decoder::view`](crate::decode::Decoder::view).
-    /// `$1` to `$15` are those of `count`, `$16` the offset, `$17` the limit.
-    pub(crate) find: &'static str,
-    /// Counts the jobs that match. `$1`: the zone, `$2` to `$12`: the fields of the filter, `$13`: the
-    /// lane of the engine, `$14`: the type of other handlers, `$15`: the known handlers.
-    pub(crate) count: &'static str,
-    /// Selects the stack of the last failure of the job `$1`.
-    pub(crate) stack: &'static str,
-}
-
 fn bound<'q>(
     dialect: &'q dyn Dialect,
     sql: &'static str,

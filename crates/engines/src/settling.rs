@@ -8,9 +8,10 @@ use jobwire_core::store::LockTerms;
 use jobwire_core::{NodeId, StoreError};
 use sqlx::PgPool;
 
-use crate::dialect::{Dialect, Fate, Settled, Settling};
+use crate::columns::{columns, those};
+use crate::dialect::{Dialect, Settled, Settling};
+use crate::fate::Fate;
 use crate::id::{engine_id, job_id};
-use crate::locking::{columns, those};
 
 /// The pauses before rows that the engine has locked are tried again.
 const BUSY: [Duration; 4] = [

@@ -71,7 +71,11 @@ impl EngineStore {
         if options.execution == Execution::Auto {
             options.execution = act::execution_by_version(&connections.rest.inner).await?;
         }
-        let dialect = Box::new(Act::new(&flowable::FAMILY, &options));
+        let dialect = Box::new(Act::new(
+            &flowable::FAMILY,
+            flowable::statements(options.execution),
+            &options,
+        ));
         Self::on(connections, options, dialect)
     }
 
@@ -90,7 +94,11 @@ impl EngineStore {
         }
         options.execution = Execution::Endpoint;
         let connections = Connections::connect(database, &options).await?;
-        let dialect = Box::new(Act::new(&activiti::FAMILY, &options));
+        let dialect = Box::new(Act::new(
+            &activiti::FAMILY,
+            activiti::statements(),
+            &options,
+        ));
         Self::on(connections, options, dialect)
     }
 

@@ -5,26 +5,9 @@ use jobwire_core::StoreError;
 use jobwire_core::store::{COUNT_LIMIT, OrphanPage, OrphanQuery};
 use sqlx::{PgPool, Row};
 
+use crate::columns::texts;
 use crate::dialect::{Backlog, Dialect};
 use crate::id::engine_id;
-use crate::locking::texts;
-
-/// The statements of a dialect.
-#[derive(Debug)]
-pub(crate) struct Sweep {
-    /// Selects the orphans in the order of their ids: `id_`, `process_instance_id_`,
-    /// `handler_type_`, and `is_free`, which is false for a row that another transaction has locked.
-    /// If it reads a part of the table only, it has a column `read_to`: the id behind which to go on,
-    /// or NULL at the end. Then a row without an id is no orphan.
-    ///
-    /// `$1`: the zone, `$2`: after this id, `$3`: the horizon, `$4`: a moment, `$5`: ids whose hints
-    /// are known, `$6`: maximum number, `$7`: whether to mark.
-    pub(crate) orphans: &'static str,
-    /// Counts the jobs: locked (among 100,000 rows), executable, timers, dead letters; the oldest ready job; the next due
-    /// date; and an estimate of the executable jobs, or NULL. `$1`: the zone, `$2`: the limit of
-    /// counting.
-    pub(crate) backlog: &'static str,
-}
 
 /// Returns jobs whose hint was lost.
 pub(crate) async fn orphans(

@@ -1,7 +1,5 @@
 //! The dry run of a sweep: how many jobs the leader would rescue or hint, by class.
 
-use std::time::Duration;
-
 use jobwire_core::StoreError;
 use jobwire_core::job::query::Sweepable;
 use sqlx::{PgPool, Row};
@@ -16,16 +14,6 @@ macro_rules! is_tapped {
     };
 }
 pub(crate) use is_tapped;
-
-/// The statement of a dialect.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Statement {
-    /// Counts the jobs, in the order of the fields of [`Sweepable`]. `$1`: the zone, `$2`: the
-    /// patience, `$3`: the engine.
-    pub(crate) sql: &'static str,
-    /// How long an expired lock stays at most while a transaction may be its execution.
-    pub(crate) patience: Duration,
-}
 
 /// Counts the jobs with the statement of a dialect. Reads every executable job.
 pub(crate) async fn count(

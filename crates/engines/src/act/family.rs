@@ -1,8 +1,5 @@
 //! What differs between the engines of the family, as data.
 
-use super::statements::Statements;
-use crate::options::Execution;
-
 /// The columns of a job, as Flowable has them. Activiti, from which Flowable comes, lacks some.
 const COLUMNS: [&str; 27] = [
     "id_",
@@ -78,8 +75,6 @@ pub(crate) struct Family {
     pub(crate) known: &'static str,
     /// The property that hands the jobs over.
     pub(crate) hand_over: &'static str,
-    /// Its statements by the way of execution.
-    pub(crate) statements: fn(Execution) -> &'static Statements,
 }
 
 impl Family {

@@ -23,8 +23,9 @@ use sqlx::{PgConnection, PgPool, Row};
 
 use super::Act;
 use super::sql::{in_scope, job_columns, local_now, of_processes, unlocked};
+use crate::columns::{Wanted, names};
 use crate::id::engine_id;
-use crate::locking::{self, Wanted, names};
+use crate::locking;
 use crate::options::Execution;
 
 /// Locks the rows of the instances that no other transaction has locked. `$1`: ids, `$2`: the

@@ -16,7 +16,7 @@ use sqlx::{PgPool, Row};
 
 use super::Act;
 use super::sql::{of_processes, unlocked};
-use crate::locking::texts;
+use crate::columns::texts;
 use crate::walk::{self, in_page};
 
 /// Maximum number of jobs of one look. The sweeper finds the others.

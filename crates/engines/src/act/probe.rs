@@ -10,7 +10,7 @@ use sqlx::{PgPool, Row};
 
 use super::Act;
 use super::family::Family;
-use crate::examine::Finding;
+use crate::finding::Finding;
 use crate::id::job_id;
 use crate::options::Execution;
 use crate::probing;

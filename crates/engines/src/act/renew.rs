@@ -9,8 +9,8 @@ use sqlx::{PgPool, Row};
 
 use super::Act;
 use super::sql::{job_columns, local_now};
+use crate::columns::columns;
 use crate::id::job_id;
-use crate::locking::columns;
 use crate::owner::{PREFIX, owner};
 
 /// `$2`: ids, `$3`: owners, `$4`: instances, `$5`: the lease. Waits for no row: the engine deletes

@@ -30,9 +30,10 @@ use sqlx::{PgConnection, PgPool, Row};
 
 use super::Act;
 use super::sql::{of_processes, unlocked};
-use crate::dialect::{Fate, Settled};
+use crate::columns::Columns;
+use crate::dialect::Settled;
+use crate::fate::Fate;
 use crate::id::job_id;
-use crate::locking::Columns;
 
 /// `$1`: the zone, `$2`: ids, `$3`: owners, `$4`: instances, `$5`: ids whose locks stay, `$6`: how
 /// long these stay.

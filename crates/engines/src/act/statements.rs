@@ -13,8 +13,7 @@ use super::family::Family;
 use super::sql::{Parts, filled};
 use super::{lock, look, operate, probe, release, renew, rescue, settle, sweep, sweepable, timers};
 use crate::options::Execution;
-use crate::queries::Queries;
-use crate::sweep::Sweep;
+use crate::statements::{Queries, Sweep};
 
 /// The statements of one engine for one way of execution.
 #[derive(Debug)]

@@ -19,8 +19,9 @@ use sqlx::{PgConnection, PgPool, Row};
 
 use super::Camunda;
 use super::sql::{by_age, due, in_scope, job_columns, local_now, runnable, unlocked};
+use crate::columns::{Wanted, names};
 use crate::id::engine_id;
-use crate::locking::{self, Wanted, names};
+use crate::locking;
 
 /// Locks the rows of the instances that no other transaction has locked. `$1`: ids, `$2`: the
 /// instance that each hint names.

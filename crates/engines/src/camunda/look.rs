@@ -20,7 +20,7 @@ use sqlx::{PgPool, Row};
 
 use super::Camunda;
 use super::sql::{by_age, due, runnable, unlocked};
-use crate::locking::texts;
+use crate::columns::texts;
 use crate::walk::{self, in_page};
 
 /// Maximum number of jobs of one look. The sweeper finds the others.

@@ -1,7 +1,7 @@
 //! Operators' queries. The state of a job follows from the columns of its row.
 
 use super::sql::{due, job_columns};
-use crate::queries::Queries;
+use crate::statements::Queries;
 
 /// `$1` is the zone.
 macro_rules! matching {

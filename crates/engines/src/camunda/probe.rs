@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use jobwire_core::StoreError;
 use sqlx::{PgPool, Row};
 
-use crate::examine::Finding;
+use crate::finding::Finding;
 use crate::id::job_id;
 use crate::probing;
 

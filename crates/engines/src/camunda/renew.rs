@@ -10,8 +10,8 @@ use sqlx::{PgPool, Row};
 
 use super::Camunda;
 use super::sql::job_columns;
+use crate::columns::columns;
 use crate::id::job_id;
-use crate::locking::columns;
 use crate::owner::{PREFIX, owner};
 
 /// `$1`: ids, `$2`: owners. A row that is gone counts as held: the engine has ended the job, and its

@@ -29,9 +29,10 @@ use sqlx::{PgConnection, PgPool, Row};
 use super::Camunda;
 use super::lock::Free;
 use super::sql::{by_age, due, runnable, unlocked};
-use crate::dialect::{Ended, Fate, Settled};
+use crate::columns::Columns;
+use crate::dialect::Settled;
+use crate::fate::{Ended, Fate};
 use crate::id::{engine_id, job_id};
-use crate::locking::Columns;
 
 /// `$1`: the zone, `$2`: ids, `$3`: owners, `$4`: instances, `$5`: ids whose locks stay.
 const SETTLE: &str = concat!(

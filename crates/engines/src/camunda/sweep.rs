@@ -1,7 +1,7 @@
 //! What the leader reads: jobs whose hint was lost, and the numbers of jobs.
 
 use super::sql::{by_age, due, local_now, runnable, unlocked};
-use crate::sweep::Sweep;
+use crate::statements::Sweep;
 
 /// The statements.
 pub(super) const SWEEP: Sweep = Sweep {

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{EngineStore, Result};
 use crate::breaker::Breaker;
 use crate::calls::Calls;
-use crate::dialect::Ended;
+use crate::fate::Ended;
 use crate::meter::Meter;
 use crate::{activity, locking};
 
@@ -27,7 +27,7 @@ impl EngineStore {
     pub(crate) async fn still_ours(&self, id: JobId, owner: &str) -> Result<bool> {
         let pool = &self.0.connections.rest;
         self.run("look_at_job", pool, || {
-            locking::still_ours(&pool.inner, id, owner)
+            columns::still_ours(&pool.inner, id, owner)
         })
         .await
     }

@@ -5,7 +5,8 @@ use jobwire_core::job::LockToken;
 use jobwire_core::store::{BatchOutcome, Handoff};
 
 use super::{EngineStore, Result};
-use crate::dialect::{Fate, Settled, Settling};
+use crate::dialect::{Settled, Settling};
+use crate::fate::Fate;
 use crate::settling;
 
 impl EngineStore {

@@ -1,0 +1,50 @@
+//! What became of a job and of its execution.
+
+/// What became of a job, as its rows show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Fate {
+    /// The engine has executed it, or deleted it otherwise.
+    Done,
+    /// The engine has counted a failure; the job waits for its next attempt.
+    Retry,
+    /// The engine has no attempt left for it.
+    DeadLetter,
+    /// Its instance is suspended.
+    Suspended,
+    /// The engine has rolled back without a trace. The lock is released, and the job is ready.
+    Released,
+    /// The engine may still run it. The lock stays until it expires.
+    Unknown,
+    /// The lock is another's.
+    Lost,
+    /// A transaction of the engine has locked a row. Nothing was changed.
+    Busy,
+}
+
+impl Fate {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Retry => "retry",
+            Self::DeadLetter => "dead-letter",
+            Self::Suspended => "suspended",
+            Self::Released => "released",
+            Self::Unknown => "unknown",
+            Self::Lost => "lost-lock",
+            Self::Busy => "busy",
+        }
+    }
+}
+
+/// How an execution ended that the engine did not answer with success, as the rows show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// The rows are as they were: a conflict between transactions.
+    Conflict,
+    /// The engine has counted a failure.
+    Counted,
+    /// The job is suspended.
+    Suspended,
+    /// There is no such job.
+    Gone,
+}
