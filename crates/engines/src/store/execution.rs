@@ -9,7 +9,7 @@ use crate::breaker::Breaker;
 use crate::calls::Calls;
 use crate::fate::Ended;
 use crate::meter::Meter;
-use crate::{activity, locking};
+use crate::{activity, columns};
 
 impl EngineStore {
     pub(crate) fn calls(&self) -> &Calls {
