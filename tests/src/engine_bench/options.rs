@@ -153,7 +153,11 @@ pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<EngineBenchO
             "--concurrency" => {
                 options.concurrency = number(&value, 100).map_err(|it| wrong(&it))?
             }
-            "--program" => options.program = Some(value.into()),
+            "--program" => {
+                // It is started in other directories.
+                let program = std::path::absolute(&value).map_err(|e| wrong(&e.to_string()))?;
+                options.program = Some(program);
+            }
             _ => return Err(format!("{name}: unknown option; use {USAGE}")),
         }
     }
