@@ -73,7 +73,7 @@ struct Leader {
     failed: bool,
     /// Jobs wait or run, so cycles run at the short interval.
     busy: bool,
-    next_turn: Instant,
+    next_cycle: Instant,
     next_beat: Instant,
     last_beat: Instant,
     /// The pause before the next beat. It starts short, because the listeners of other nodes may
@@ -100,7 +100,7 @@ pub(crate) async fn lead(node: Arc<NodeContext>) {
         leads_until: Instant::now(),
         failed: false,
         busy: true,
-        next_turn: Instant::now(),
+        next_cycle: Instant::now(),
         next_beat: Instant::now(),
         last_beat: Instant::now(),
         beat_pause: FIRST_BEATS,
@@ -134,7 +134,7 @@ pub(crate) async fn lead(node: Arc<NodeContext>) {
                 Err(broadcast::error::RecvError::Lagged(_)) => {}
                 Err(broadcast::error::RecvError::Closed) => break,
             },
-            () = tokio::time::sleep_until(leader.next_turn) => leader.turn().await,
+            () = tokio::time::sleep_until(leader.next_cycle) => leader.run_cycle().await,
             () = tokio::time::sleep_until(leader.next_beat) => leader.announce(),
             Ok(()) = revision.changed() => leader.members.write_now(),
             () = tokio::time::sleep_until(leader.members.next()) => leader.go_on_with_members().await,

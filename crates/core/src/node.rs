@@ -510,7 +510,7 @@ async fn ensure_alone(
             transport: transport.name().to_owned(),
         });
     }
-    let turn = LeaderCycle {
+    let cycle = LeaderCycle {
         node: id,
         lease: options.leader_lease(),
         transport: transport.name(),
@@ -527,7 +527,7 @@ async fn ensure_alone(
             leader,
             transport: theirs,
             remaining,
-        } = builder.store.run_leader_cycle(&turn).await?
+        } = builder.store.run_leader_cycle(&cycle).await?
         else {
             return Ok(());
         };

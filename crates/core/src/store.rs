@@ -188,7 +188,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Runs the leader cycle: leads (or learns which node does), ends expired leases, and reads the
     /// backlog.
-    async fn run_leader_cycle(&self, turn: &LeaderCycle) -> Result<CycleOutcome>;
+    async fn run_leader_cycle(&self, cycle: &LeaderCycle) -> Result<CycleOutcome>;
 
     /// Marks and returns jobs that have never had a hint, without a leader cycle.
     async fn unhinted(&self, at_most: i64) -> Result<Vec<Ready>>;

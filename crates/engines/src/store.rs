@@ -6,11 +6,11 @@
 
 mod execution;
 mod interface;
+mod leader_cycle;
 mod operation;
 mod settlement;
 mod setup;
 mod statement;
-mod turn;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};

@@ -23,7 +23,7 @@ pub(super) const PAGE: i64 = 5_000;
 const ROW_LOCKED: Duration = Duration::from_millis(100);
 
 impl Leader {
-    pub(super) async fn turn(&mut self) {
+    pub(super) async fn run_cycle(&mut self) {
         let node = self.node.clone();
         if self.leads() {
             let health = node.transport.publisher().health();
@@ -41,7 +41,7 @@ impl Leader {
                     "this node cannot publish hints; it resigns so that another node may lead"
                 );
                 self.resign().await;
-                self.next_turn = Instant::now() + self.interval() * 3;
+                self.next_cycle = Instant::now() + self.interval() * 3;
                 return;
             }
         }
@@ -51,7 +51,7 @@ impl Leader {
         let may_be_away = self.failed || !self.leads();
         let away = may_be_away && self.clock.is_unanswered_for(patience);
         let waits = self.clock.is_doubted() || away;
-        let turn = LeaderCycle {
+        let cycle = LeaderCycle {
             node: node.id,
             lease: node.options.leader_lease(),
             transport: node.transport.name(),
@@ -64,12 +64,12 @@ impl Leader {
         };
         node.leadership.next_timer.asks(Asker::LeaderCycle);
         let sent = Instant::now();
-        let taken = node.store.run_leader_cycle(&turn).await;
+        let taken = node.store.run_leader_cycle(&cycle).await;
         self.failed = taken.is_err();
         if let Ok(outcome) = &taken {
             if let CycleOutcome::Follows { remaining, .. } = outcome {
                 // The leader's last cycle was answered when its lease began.
-                let age = turn.lease.saturating_sub(*remaining);
+                let age = cycle.lease.saturating_sub(*remaining);
                 self.clock.answered_before(age);
             }
             if away && self.clock.is_unanswered_for(patience) {
@@ -81,27 +81,27 @@ impl Leader {
         }
         match taken {
             Ok(CycleOutcome::Leads(report)) => {
-                self.leads_until = sent + turn.lease;
+                self.leads_until = sent + cycle.lease;
                 node.reports.part("leader", None);
                 self.led(*report, sent).await;
                 // The longer interval of an idle fleet must not outlast the leader's lease.
-                self.next_turn = self.next_turn.min(sent + turn.lease * 4 / 5);
+                self.next_cycle = self.next_cycle.min(sent + cycle.lease * 4 / 5);
                 // Work that waits for the end of the doubt continues then.
                 if let Some(end) = self.clock.doubted_until() {
-                    self.next_turn = self.next_turn.min(end);
+                    self.next_cycle = self.next_cycle.min(end);
                 }
             }
             Ok(CycleOutcome::Follows { leader, .. })
                 if leader == node.id && self.leads() && Instant::now() < self.leads_until =>
             {
                 // Another node asks at this moment, or a transaction has locked the leader's row.
-                self.next_turn = Instant::now() + ROW_LOCKED;
+                self.next_cycle = Instant::now() + ROW_LOCKED;
             }
             Ok(CycleOutcome::Follows { remaining, .. }) => {
                 node.reports.part("leader", None);
                 self.follow();
                 let remaining = remaining + Duration::from_millis(50);
-                self.next_turn = Instant::now() + remaining.min(node.options.sweep_interval);
+                self.next_cycle = Instant::now() + remaining.min(node.options.sweep_interval);
             }
             Err(error) => {
                 let message = if self.term.is_some() {
@@ -116,7 +116,7 @@ impl Leader {
                     self.follow();
                 }
                 // Another node may lead soon; this node learns it in its next cycle.
-                self.next_turn = Instant::now() + Duration::from_secs(1).min(self.interval());
+                self.next_cycle = Instant::now() + Duration::from_secs(1).min(self.interval());
             }
         }
     }
@@ -150,7 +150,7 @@ impl Leader {
         // number is an estimate that may be too small, so some jobs are assumed to wait.
         let waits = report.executable > report.leased.min(COUNT_LIMIT);
         self.busy = report.leased > 0 || report.executable > 0;
-        self.next_turn = Instant::now() + self.interval();
+        self.next_cycle = Instant::now() + self.interval();
         let gauges = &node.gauges;
         gauges.of_node(m::EXECUTABLE).set(report.executable as f64);
         gauges.of_node(m::TIMERS).set(report.timers as f64);
@@ -165,7 +165,7 @@ impl Leader {
 
         let full = |found: usize| i64::try_from(found).is_ok_and(|n| n >= PAGE);
         if full(report.rescued.len()) || full(report.unhinted.len()) || report.has_more {
-            self.next_turn = Instant::now();
+            self.next_cycle = Instant::now();
         }
         self.rescue(report.rescued);
         self.hint_new(report.unhinted);

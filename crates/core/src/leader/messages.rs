@@ -57,7 +57,7 @@ impl Leader {
                 }
                 if !self.failed {
                     // While the leader sends beats, this node need not ask.
-                    self.next_turn = Instant::now() + node.options.sweep_interval;
+                    self.next_cycle = Instant::now() + node.options.sweep_interval;
                 }
             }
             Control::Rescued { node: to, jobs } if to == node.id => rescue::receive(&node, jobs),
@@ -65,7 +65,7 @@ impl Leader {
             Control::LeaderLeaves { node: leader } if leader != node.id => {
                 // Spreads the followers over 50 ms; the ids are random.
                 let (spread, _) = node.id.0.as_u64_pair();
-                self.next_turn = Instant::now() + Duration::from_millis(spread % 50);
+                self.next_cycle = Instant::now() + Duration::from_millis(spread % 50);
             }
             Control::TimerSet { due } if self.leads() => {
                 node.leadership.next_timer.earlier(self.clock.now(), due);
@@ -125,7 +125,7 @@ impl Leader {
                 // which looks as well.
                 let next = self.looked.map(|looked| looked + BETWEEN_LOOKS);
                 match next.filter(|next| *next > Instant::now()) {
-                    Some(next) => self.next_turn = self.next_turn.min(next),
+                    Some(next) => self.next_cycle = self.next_cycle.min(next),
                     None => {
                         self.hint_unhinted().await;
                         self.looked = Some(Instant::now());

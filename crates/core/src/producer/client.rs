@@ -92,11 +92,17 @@ impl<S: SqlStore> Client<S> {
     /// # Errors
     /// A database error.
     pub async fn begin(&self) -> Result<JobTransaction<S>, StoreError> {
-        let turn = self.store.hold_permit().await?;
+        let permit = self.store.hold_permit().await?;
         let begun = self.store.begin().await?;
         let after = self.hook.clone();
         let store = self.store.clone();
-        Ok(JobTransaction::over(store, begun, turn, self.origin, after))
+        Ok(JobTransaction::over(
+            store,
+            begun,
+            permit,
+            self.origin,
+            after,
+        ))
     }
 
     /// Creates one job in a transaction of its own.

@@ -85,10 +85,10 @@ pub struct PgStore {
     rows_stay_locked: Lately,
     /// Permits to hold rows on a connection of `cache`. One connection has none: it stays free for
     /// locks and completions.
-    row_turns: Option<Arc<Semaphore>>,
+    row_permits: Option<Arc<Semaphore>>,
     /// Permits for transactions of applications and handlers on `pool`. One connection has none: it
     /// stays free for the node.
-    turns: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     /// The maximum idle time of a transaction on a connection of `cache`.
     silence: Duration,
     fences: Arc<Fences>,

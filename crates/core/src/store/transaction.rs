@@ -34,7 +34,7 @@ pub struct JobTransaction<S: SqlStore> {
     origin: Origin,
     after: Arc<dyn AfterCommit>,
     /// See [`SqlStore::hold_permit`].
-    _turn: Option<OwnedSemaphorePermit>,
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl<S: SqlStore> Deref for JobTransaction<S> {
@@ -55,7 +55,7 @@ impl<S: SqlStore> JobTransaction<S> {
     pub(crate) fn over(
         store: S,
         inner: sqlx::Transaction<'static, S::Db>,
-        turn: Option<OwnedSemaphorePermit>,
+        permit: Option<OwnedSemaphorePermit>,
         origin: Origin,
         after: Arc<dyn AfterCommit>,
     ) -> Self {
@@ -65,7 +65,7 @@ impl<S: SqlStore> JobTransaction<S> {
             store,
             origin,
             after,
-            _turn: turn,
+            _permit: permit,
         }
     }
 
@@ -113,7 +113,7 @@ impl<S: SqlStore> JobTransaction<S> {
             created,
             store,
             after,
-            _turn,
+            _permit,
             ..
         } = self;
         committed(&store, &created, store.commit(inner)).await?;
@@ -246,7 +246,7 @@ impl<S: SqlStore> CompletingTransaction for JobTransaction<S> {
             created,
             store,
             after,
-            _turn,
+            _permit,
             ..
         } = *self;
         let committing = async { Ok(inner.commit().await?) };

@@ -153,8 +153,8 @@ impl<S: Statements> Store for S {
         parts::timers(self, at_most, Some((terms, lanes))).await
     }
 
-    async fn run_leader_cycle(&self, turn: &LeaderCycle) -> Result<CycleOutcome> {
-        let whole = self.run("take_turn", || self.cycle(turn, None));
+    async fn run_leader_cycle(&self, cycle: &LeaderCycle) -> Result<CycleOutcome> {
+        let whole = self.run("take_turn", || self.cycle(cycle, None));
         let found = |at_most| {
             let marked = move || async move { Ok(Found::of(self.marked(at_most).await?, at_most)) };
             self.run("take_turn", marked).boxed()
@@ -163,8 +163,8 @@ impl<S: Statements> Store for S {
         let began = Instant::now();
         found_page(self, "take_turn", state, whole, found, |these| {
             let part = async move {
-                let turn = &turn.after(began.elapsed());
-                let take = || self.cycle(turn, Some(&these));
+                let cycle = &cycle.after(began.elapsed());
+                let take = || self.cycle(cycle, Some(&these));
                 self.run("take_turn", take).await
             };
             part.boxed()

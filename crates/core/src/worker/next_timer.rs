@@ -25,19 +25,19 @@ pub(crate) enum Asker {
 #[derive(Default)]
 struct Told {
     mover: Option<Instant>,
-    turn: Option<Instant>,
+    cycle: Option<Instant>,
 }
 
 impl Told {
     fn since(&mut self, asker: Asker) -> &mut Option<Instant> {
         match asker {
             Asker::Mover => &mut self.mover,
-            Asker::LeaderCycle => &mut self.turn,
+            Asker::LeaderCycle => &mut self.cycle,
         }
     }
 
     fn note(&mut self, at: Instant) {
-        for told in [&mut self.mover, &mut self.turn] {
+        for told in [&mut self.mover, &mut self.cycle] {
             *told = earliest(*told, Some(at));
         }
     }

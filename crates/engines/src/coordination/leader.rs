@@ -57,16 +57,16 @@ pub(crate) enum Lead {
 pub(crate) async fn take(
     pool: &PgPool,
     engine: &str,
-    turn: &LeaderCycle,
+    cycle: &LeaderCycle,
 ) -> Result<Lead, StoreError> {
     let row = sqlx::query(TAKE)
         .bind(engine)
-        .bind(turn.node.uuid())
-        .bind(turn.lease)
-        .bind(turn.transport)
-        .bind(turn.clock.map(|clock| clock.from))
-        .bind(turn.clock.map(|clock| clock.until))
-        .bind(turn.grace)
+        .bind(cycle.node.uuid())
+        .bind(cycle.lease)
+        .bind(cycle.transport)
+        .bind(cycle.clock.map(|clock| clock.from))
+        .bind(cycle.clock.map(|clock| clock.until))
+        .bind(cycle.grace)
         .fetch_one(pool)
         .await?;
     let Some(term) = row.try_get(0)? else {

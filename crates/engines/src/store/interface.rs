@@ -194,8 +194,8 @@ impl Store for EngineStore {
         self.move_due_timers(at_most).await
     }
 
-    async fn run_leader_cycle(&self, turn: &LeaderCycle) -> Result<CycleOutcome> {
-        self.take_turn(turn).await
+    async fn run_leader_cycle(&self, cycle: &LeaderCycle) -> Result<CycleOutcome> {
+        self.run_cycle(cycle).await
     }
 
     async fn tap(&self) -> Result<TapOffer> {

@@ -88,13 +88,13 @@ impl Database for PgStore {
         &self,
         after: Arc<dyn AfterCommit>,
     ) -> Result<Box<dyn CompletingTransaction>> {
-        let turn = self.hold_permit().await?;
+        let permit = self.hold_permit().await?;
         let begun = begin::begin(&self.pool).await?;
         let store = self.clone();
         Ok(Box::new(JobTransaction::over(
             store,
             begun,
-            turn,
+            permit,
             Origin::Hook,
             after,
         )))

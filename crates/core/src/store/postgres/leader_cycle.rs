@@ -170,22 +170,22 @@ async fn marked(pool: &PgPool, at_most: i64) -> Result<Vec<JobId>, StoreError> {
 /// Runs a leader cycle, for all jobs or only for `these`.
 async fn take(
     pool: &ConnectionPool,
-    turn: &LeaderCycle,
+    cycle: &LeaderCycle,
     these: Option<&[JobId]>,
 ) -> Result<CycleOutcome, StoreError> {
     let mut query = sqlx::query(if these.is_some() { TAKE_THESE } else { TAKE })
-        .bind(turn.node.0)
-        .bind(turn.lease)
-        .bind(turn.transport)
-        .bind(turn.reset_at_most)
-        .bind(turn.hint_at_most)
+        .bind(cycle.node.0)
+        .bind(cycle.lease)
+        .bind(cycle.transport)
+        .bind(cycle.reset_at_most)
+        .bind(cycle.hint_at_most)
         .bind(COUNT_LIMIT + 1)
-        .bind(turn.clock.map(|clock| clock.from))
-        .bind(turn.clock.map(|clock| clock.until))
-        .bind(turn.grace)
-        .bind(&turn.services.types[..])
-        .bind(turn.again_after)
-        .bind(turn.services.bound());
+        .bind(cycle.clock.map(|clock| clock.from))
+        .bind(cycle.clock.map(|clock| clock.until))
+        .bind(cycle.grace)
+        .bind(&cycle.services.types[..])
+        .bind(cycle.again_after)
+        .bind(cycle.services.bound());
     let rows = if let Some(these) = these {
         query = query.bind(these.iter().map(|id| id.0).collect::<Vec<Uuid>>());
         let mut tx = begin_part(pool, these).await?;

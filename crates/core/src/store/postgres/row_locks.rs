@@ -60,7 +60,7 @@ struct PgRowHold {
     transaction: Transaction<'static, Postgres>,
     terms: LockTerms,
     /// The permit. Not every connection of the pool may be held.
-    _turn: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 fn locked(row: &PgRow) -> Result<LockedJob, StoreError> {
@@ -79,11 +79,11 @@ impl PgStore {
         terms: &LockTerms,
         ids: &[Uuid],
     ) -> Result<Option<HeldRows>, StoreError> {
-        let Some(turns) = self.row_turns.clone() else {
+        let Some(permits) = self.row_permits.clone() else {
             return Ok(None);
         };
-        let turn = tokio::time::timeout(PATIENCE, turns.acquire_owned());
-        let Ok(Ok(turn)) = turn.await else {
+        let permit = tokio::time::timeout(PATIENCE, permits.acquire_owned());
+        let Ok(Ok(permit)) = permit.await else {
             return Ok(None);
         };
         let mut transaction = self.cache.begin().await?;
@@ -118,7 +118,7 @@ impl PgStore {
                 pool: self.cache.pool().clone(),
                 transaction,
                 terms: terms.clone(),
-                _turn: turn,
+                _permit: permit,
             }),
         }))
     }
@@ -135,7 +135,7 @@ impl RowHold for PgRowHold {
             pool,
             mut transaction,
             terms,
-            _turn,
+            _permit,
         } = *self;
         let ids: Vec<Uuid> = done.iter().map(|id| id.0).collect();
         let (leased, fences) = complete::guards(leased.iter());

@@ -32,10 +32,10 @@ impl SqlStore for PgStore {
     }
 
     async fn hold_permit(&self) -> Result<Option<OwnedSemaphorePermit>> {
-        let turn = self.turns.clone().acquire_owned();
-        match tokio::time::timeout(self.pool.inner.options().get_acquire_timeout(), turn).await {
+        let permit = self.permits.clone().acquire_owned();
+        match tokio::time::timeout(self.pool.inner.options().get_acquire_timeout(), permit).await {
             // The semaphore is never closed.
-            Ok(turn) => Ok(turn.ok()),
+            Ok(permit) => Ok(permit.ok()),
             Err(_) => Err(sqlx::Error::PoolTimedOut.into()),
         }
     }

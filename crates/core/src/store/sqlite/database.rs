@@ -53,13 +53,13 @@ impl Database for SqliteStore {
         &self,
         after: Arc<dyn AfterCommit>,
     ) -> Result<Box<dyn CompletingTransaction>> {
-        let turn = self.hold_permit().await?;
+        let permit = self.hold_permit().await?;
         let begun = self.begin().await?;
         let store = self.clone();
         Ok(Box::new(JobTransaction::over(
             store,
             begun,
-            turn,
+            permit,
             Origin::Hook,
             after,
         )))

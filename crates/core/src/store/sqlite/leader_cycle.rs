@@ -234,22 +234,22 @@ impl Leading for SqliteStore {
     /// Runs a leader cycle, over all jobs or only over `these`, if given.
     async fn cycle(
         &self,
-        turn: &LeaderCycle,
+        cycle: &LeaderCycle,
         these: Option<&[JobId]>,
     ) -> Result<CycleOutcome, StoreError> {
         let these = these.map(decode::array).transpose()?;
         let mut tx = self.write().await?;
         let now = decode::now_micros();
         let term: Option<i64> = sqlx::query_scalar(LEAD)
-            .bind(turn.node.to_string())
-            .bind(turn.transport)
-            .bind(decode::later(now, turn.lease))
+            .bind(cycle.node.to_string())
+            .bind(cycle.transport)
+            .bind(decode::later(now, cycle.lease))
             .bind(now)
             .fetch_optional(&mut *tx)
             .await?;
         let outcome = match term {
             Some(term) => CycleOutcome::Leads(Box::new(
-                lead(&mut tx, turn, now, term, these.as_deref()).await?,
+                lead(&mut tx, cycle, now, term, these.as_deref()).await?,
             )),
             None => follow(&mut tx, now).await?,
         };
@@ -307,13 +307,13 @@ impl SqliteStore {
 
 async fn lead(
     connection: &mut SqliteConnection,
-    turn: &LeaderCycle,
+    cycle: &LeaderCycle,
     now: i64,
     term: i64,
     these: Option<&str>,
 ) -> Result<CycleReport, StoreError> {
     let shown = decode::moment(now)?;
-    let believed = turn
+    let believed = cycle
         .clock
         .is_none_or(|clock| (clock.from..=clock.until).contains(&shown));
     // Before the reset, so that the leases which it finds do not count as left over.
@@ -322,11 +322,11 @@ async fn lead(
     } else {
         LEFT_OVER
     })
-    .bind(decode::array(&turn.services.types[..])?)
+    .bind(decode::array(&cycle.services.types[..])?)
     .bind(now)
-    .bind(decode::later(now, turn.again_after) - now)
-    .bind(turn.reset_at_most)
-    .bind(turn.services.bound());
+    .bind(decode::later(now, cycle.again_after) - now)
+    .bind(cycle.reset_at_most)
+    .bind(cycle.services.bound());
     if let Some(these) = these {
         left_over = left_over.bind(these);
     }
@@ -335,10 +335,10 @@ async fn lead(
         .into_iter()
         .map(|id| (id, None))
         .collect();
-    if believed && turn.reset_at_most > 0 {
+    if believed && cycle.reset_at_most > 0 {
         let mut late = sqlx::query(if these.is_some() { LATE_THESE } else { LATE })
             .bind(now)
-            .bind(turn.reset_at_most);
+            .bind(cycle.reset_at_most);
         if let Some(these) = these {
             late = late.bind(these);
         }
@@ -359,7 +359,7 @@ async fn lead(
     }
     // First the rescued jobs: the cycle counts a hint for them, so they are no longer unhinted.
     let rescued = rescue(connection, now, rescued).await?;
-    let unhinted = hint_unhinted(connection, now, turn.hint_at_most, these).await?;
+    let unhinted = hint_unhinted(connection, now, cycle.hint_at_most, these).await?;
     let facts = sqlx::query(FACTS)
         .bind(now)
         .bind(COUNT_LIMIT + 1)

@@ -1,4 +1,4 @@
-//! The turn of the leader: rescue, new jobs, the watchdog and the numbers of jobs.
+//! The leader cycle: rescue, new jobs, the watchdog and the numbers of jobs.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -87,8 +87,8 @@ impl EngineStore {
         .await
     }
 
-    /// Takes the turn, if this node leads.
-    pub(super) async fn take_turn(&self, turn: &LeaderCycle) -> Result<CycleOutcome> {
+    /// Runs the cycle, if this node leads.
+    pub(super) async fn run_cycle(&self, cycle: &LeaderCycle) -> Result<CycleOutcome> {
         let Inner {
             dialect,
             connections,
@@ -100,7 +100,7 @@ impl EngineStore {
         let sent = Instant::now();
         let lead = self
             .run("take_turn", rest, || {
-                leader::take(pool, &options.name, turn)
+                leader::take(pool, &options.name, cycle)
             })
             .await?;
         let (term, now, horizon, may_rescue) = match lead {
@@ -116,7 +116,7 @@ impl EngineStore {
                 remaining,
             } => {
                 // The row names this node while one of its own statements has locked it.
-                if leader != turn.node {
+                if leader != cycle.node {
                     self.set_leading(None);
                 }
                 return Ok(CycleOutcome::Follows {
@@ -126,23 +126,23 @@ impl EngineStore {
                 });
             }
         };
-        self.set_leading(Some((turn.node, sent + turn.lease)));
+        self.set_leading(Some((cycle.node, sent + cycle.lease)));
         let mut report = CycleReport {
             term,
             now,
             horizon,
             ..CycleReport::default()
         };
-        if may_rescue && turn.reset_at_most > 0 {
+        if may_rescue && cycle.reset_at_most > 0 {
             let freed = self.run("rescue", rest, || {
-                dialect.free_expired(pool, turn.reset_at_most)
+                dialect.free_expired(pool, cycle.reset_at_most)
             });
             let freed = freed.await?;
             let (ours, engines): (Vec<_>, Vec<_>) =
                 freed.iter().partition(|freed| freed.owner.is_some());
             meter.rescued(Rescue::JobOfJobwire, ours.len() as u64);
             meter.rescued(Rescue::JobOfEngine, engines.len() as u64);
-            report.has_more = i64::try_from(freed.len()).is_ok_and(|n| n >= turn.reset_at_most);
+            report.has_more = i64::try_from(freed.len()).is_ok_and(|n| n >= cycle.reset_at_most);
             report
                 .rescued
                 .extend(freed.into_iter().map(|freed| Rescued {
@@ -158,8 +158,8 @@ impl EngineStore {
             meter.rescued(Rescue::Instance, left.len() as u64);
             report.unhinted.extend(left);
         }
-        if turn.hint_at_most > 0 {
-            let new = self.look(turn.node, !self.is_tapped()).await?;
+        if cycle.hint_at_most > 0 {
+            let new = self.look(cycle.node, !self.is_tapped()).await?;
             report.unhinted.extend(new);
             self.cancel_hung().await;
         }
