@@ -129,7 +129,7 @@ pub(crate) async fn execution_by_version(pool: &PgPool) -> Result<Execution, Sto
     })
 }
 
-/// The rights that a node needs.
+/// The rights that a node needs. Flowable's jobs of external workers are read, too.
 const RIGHTS: [(&str, &str); 12] = [
     ("act_ru_job", "SELECT"),
     ("act_ru_job", "INSERT"),
@@ -144,6 +144,15 @@ const RIGHTS: [(&str, &str); 12] = [
     ("act_ge_property", "SELECT"),
     ("act_ge_bytearray", "SELECT"),
 ];
+const RIGHTS_WITH_EXTERNAL_JOBS: [(&str, &str); 13] = {
+    let mut rights = [("act_ru_external_job", "SELECT"); 13];
+    let mut at = 0;
+    while at < RIGHTS.len() {
+        rights[at] = RIGHTS[at];
+        at += 1;
+    }
+    rights
+};
 
 #[async_trait]
 impl Dialect for Act {
@@ -168,6 +177,14 @@ impl Dialect for Act {
             sql: self.sql.sweepable,
             patience: self.patience,
         })
+    }
+
+    fn looks(&self) -> &Walk {
+        &self.looks
+    }
+
+    fn is_rescuing(&self) -> bool {
+        self.rescues.is_under_way() || self.instances.is_under_way()
     }
 
     fn execution(&self) -> &'static str {
@@ -209,7 +226,11 @@ impl Dialect for Act {
     }
 
     fn rights(&self) -> &'static [(&'static str, &'static str)] {
-        &RIGHTS
+        if self.family.has_external_jobs {
+            &RIGHTS_WITH_EXTERNAL_JOBS
+        } else {
+            &RIGHTS
+        }
     }
 
     async fn examine(&self, pool: &PgPool) -> Result<(Vec<Finding>, bool), StoreError> {

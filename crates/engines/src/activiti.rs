@@ -44,6 +44,7 @@ pub(crate) static FAMILY: Family = Family {
         ("create_time_", "timestamp"),
         ("e.lock_owner_", "text"),
     ],
+    has_external_jobs: false,
     foreign: Some(("scope_type_", "Flowable")),
     versions: &["6.0.", "7.1."],
     known: "Activiti 6.0 and 7.1",

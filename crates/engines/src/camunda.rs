@@ -165,6 +165,14 @@ impl Dialect for Camunda {
         })
     }
 
+    fn looks(&self) -> &Walk {
+        &self.looks
+    }
+
+    fn is_rescuing(&self) -> bool {
+        self.rescues.is_under_way()
+    }
+
     fn execution(&self) -> &'static str {
         "{}"
     }

@@ -24,6 +24,7 @@ use crate::decode::Decoder;
 use crate::fate::{Ended, Fate};
 use crate::finding::Finding;
 use crate::statements::{DryRun, Queries, Sweep};
+use crate::walk::Walk;
 
 /// A lock whose job has ended its run.
 #[derive(Clone, Debug)]
@@ -92,6 +93,12 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
     fn sweepable(&self) -> Option<DryRun> {
         None
     }
+
+    /// Returns how far the looks for new jobs have come.
+    fn looks(&self) -> &Walk;
+
+    /// Returns whether a rescue has pages left to read.
+    fn is_rescuing(&self) -> bool;
 
     /// Returns the body of the request that executes a job.
     fn execution(&self) -> &'static str;

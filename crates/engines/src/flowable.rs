@@ -41,6 +41,7 @@ pub(crate) static FAMILY: Family = Family {
     title: "Flowable",
     types: &HANDLER_TYPES,
     lacking: &[],
+    has_external_jobs: true,
     foreign: None,
     versions: &["6.8.", "7.", "8.0."],
     known: "Flowable 6.8, 7 and 8.0",

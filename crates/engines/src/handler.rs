@@ -137,7 +137,15 @@ impl Handler for Execute {
                 Answer::OtherMethod => {
                     breaker.failed("the path of the engine takes no POST; check `engine_url`");
                 }
-                Answer::Unusable(reason) | Answer::Unsent(reason) => breaker.failed(&reason),
+                Answer::Unusable(reason) => {
+                    // A gateway may have changed the answer of an execution.
+                    if !self.still_ours(&job, &owner).await {
+                        breaker.answered();
+                        return Ok(Outcome::Done);
+                    }
+                    breaker.failed(&reason);
+                }
+                Answer::Unsent(reason) => breaker.failed(&reason),
                 Answer::Unanswered(reason) => {
                     let timed_out = sent.elapsed() >= self.store.options().answer_within;
                     if !timed_out {

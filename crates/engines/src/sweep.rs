@@ -1,13 +1,20 @@
 //! What the leader reads: jobs whose hint was lost, and the numbers of jobs. With the statements of
 //! a dialect.
 
+use std::time::Duration;
+
 use jobwire_core::StoreError;
+use jobwire_core::hint::Ready;
 use jobwire_core::store::{COUNT_LIMIT, OrphanPage, OrphanQuery};
 use sqlx::{PgPool, Row};
+use tokio::time::Instant;
 
 use crate::columns::texts;
 use crate::dialect::{Backlog, Dialect};
 use crate::id::engine_id;
+
+/// How long one search for lost hints reads parts of a large table that have none.
+const READS: Duration = Duration::from_secs(3);
 
 /// Returns jobs whose hint was lost.
 pub(crate) async fn orphans(
@@ -19,9 +26,37 @@ pub(crate) async fn orphans(
     if query.lane != decoder.lane {
         return Ok(OrphanPage::default());
     }
+    let mut found = OrphanPage::default();
+    let mut after = query.after.and_then(engine_id);
+    let until = Instant::now() + READS;
+    loop {
+        let (ready, read_to) = part(dialect, pool, query, after.as_deref()).await?;
+        found.ready.extend(ready);
+        let Some(read_to) = read_to else {
+            return Ok(found);
+        };
+        // A part without an orphan is no page: a pass sends a marker behind each page.
+        let is_over = !found.ready.is_empty() || Instant::now() >= until;
+        // An id of no known form cannot end a page.
+        found.next = decoder.job_id(&read_to).filter(|_| is_over);
+        if found.next.is_some() {
+            return Ok(found);
+        }
+        after = Some(read_to);
+    }
+}
+
+/// Returns the orphans of a part of the table, and up to which id it was read if more may follow.
+async fn part(
+    dialect: &dyn Dialect,
+    pool: &PgPool,
+    query: &OrphanQuery,
+    after: Option<&str>,
+) -> Result<(Vec<Ready>, Option<String>), StoreError> {
+    let decoder = dialect.decoder();
     let rows = sqlx::query(dialect.sweep().orphans)
         .bind(dialect.zone())
-        .bind(query.after.and_then(engine_id))
+        .bind(after)
         .bind(query.horizon.map(|horizon| horizon.0))
         .bind(query.ready_before)
         .bind(texts(query.held.iter().copied()))
@@ -29,24 +64,21 @@ pub(crate) async fn orphans(
         .bind(query.mark)
         .fetch_all(pool)
         .await?;
-    let mut page = OrphanPage::default();
-    let mut last = None;
-    let mut read_to = None;
+    let mut ready = Vec::new();
+    let (mut last, mut read_to) = (None, None);
     for row in &rows {
-        if let Ok(Some(to)) = row.try_get::<Option<String>, _>("read_to") {
-            read_to = decoder.job_id(&to);
-        }
+        read_to = row.try_get::<Option<String>, _>("read_to").ok().flatten();
         let Some(id) = row.try_get::<Option<String>, _>("id_")? else {
             continue;
         };
-        last = decoder.job_id(&id).or(last);
         if row.try_get("is_free")? {
-            page.ready.extend(decoder.ready_row(row)?);
+            ready.extend(decoder.ready_row(row)?);
         }
+        last = Some(id);
     }
+    // A full answer has left out the rest of the part.
     let is_full = i64::try_from(rows.len()).is_ok_and(|found| found >= query.limit);
-    page.next = if is_full { last } else { read_to };
-    Ok(page)
+    Ok((ready, if is_full { last } else { read_to }))
 }
 
 /// Counts the jobs.

@@ -1,8 +1,8 @@
 //! Reading a large table in pages.
 //!
 //! No index of an engine names a lock or a transaction, and Jobwire creates none on an engine's
-//! tables. So rescue and looks read rows in the order of the table's blocks, one page in each leader
-//! cycle, and begin again behind the last one. A table of at most one page is read as a whole each
+//! tables. So rescue and looks read rows in the order of the table's blocks, page by page, for two
+//! seconds at most in each leader cycle, and go on behind the last page in the next one. A table of at most one page is read as a whole each
 //! time. On servers before PostgreSQL 14 the server reads the whole table for each page.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,6 +11,7 @@ use jobwire_core::StoreError;
 use jobwire_core::hint::Ready;
 use sqlx::postgres::PgRow;
 use sqlx::{PgPool, Row};
+use tokio::time::Instant;
 
 use crate::decode::Decoder;
 
@@ -41,14 +42,17 @@ pub(crate) struct Walk(Mutex<Position>);
 #[derive(Clone, Debug, Default)]
 struct Position {
     block: i64,
-    /// The snapshot with which the walk began.
-    began: Option<String>,
+    /// When the walk began, and with which snapshot; `None` at the first page.
+    began: Option<(Instant, Option<String>)>,
+    /// When the last walk began that has read the whole table.
+    whole: Option<Instant>,
 }
 
 /// A page of a walk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Page {
     block: i64,
+    since: Instant,
     /// The first row's place.
     pub(crate) from: String,
     /// The place behind the last row.
@@ -61,9 +65,10 @@ impl Page {
     fn at(position: &Position) -> Self {
         Self {
             block: position.block,
+            since: (position.began.as_ref()).map_or_else(Instant::now, |(since, _)| *since),
             from: format!("({},0)", position.block),
             to: format!("({},0)", position.block + PAGE),
-            began: position.began.clone(),
+            began: position.began.clone().and_then(|(_, snapshot)| snapshot),
         }
     }
 
@@ -94,16 +99,33 @@ impl Walk {
             return;
         }
         if page.end() >= blocks {
-            *position = Position::default();
+            *position = Position {
+                whole: Some(page.since),
+                ..Position::default()
+            };
             return;
         }
         position.block = page.end();
-        position.began = page.began.clone().or(snapshot);
+        position.began = Some((page.since, page.began.clone().or(snapshot)));
     }
 
     /// Begins anew.
     pub(crate) fn restart(&self) {
-        *self.position() = Position::default();
+        let mut position = self.position();
+        *position = Position {
+            whole: position.whole,
+            ..Position::default()
+        };
+    }
+
+    /// Returns whether pages are left.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.position().block > 0
+    }
+
+    /// Returns whether a walk has read the whole table that began at this moment or later.
+    pub(crate) fn is_whole_since(&self, moment: Instant) -> bool {
+        self.position().whole.is_some_and(|began| began >= moment)
     }
 }
 
@@ -167,7 +189,22 @@ mod tests {
                 (format!("({},0)", 2 * PAGE), first),
             ]
         );
-        assert_eq!(walk.page(), Page::at(&Position::default()));
+        assert_eq!((walk.page().block, walk.page().began), (0, None));
+    }
+
+    #[test]
+    fn a_walk_is_whole_when_its_last_page_was_read_and_counts_from_its_beginning() {
+        let walk = Walk::default();
+        let before = Instant::now();
+        let first = walk.page();
+        walk.read(&first, PAGE + 1, None);
+        assert!(walk.is_under_way() && !walk.is_whole_since(before));
+        let second = walk.page();
+        walk.read(&second, PAGE + 1, None);
+        assert!(!walk.is_under_way() && walk.is_whole_since(before));
+        assert!(!walk.is_whole_since(Instant::now()));
+        walk.restart();
+        assert!(walk.is_whole_since(before));
     }
 
     #[test]
@@ -175,13 +212,13 @@ mod tests {
         let walk = Walk::default();
         let page = walk.page();
         walk.read(&page, PAGE, None);
-        assert_eq!(walk.page(), page);
+        assert_eq!(walk.page().block, page.block);
         walk.read(&page, PAGE + 1, None);
         let second = walk.page();
-        assert_ne!(second, page);
+        assert_ne!(second.block, page.block);
         walk.read(&page, PAGE + 1, None);
         assert_eq!(walk.page(), second);
         walk.restart();
-        assert_eq!(walk.page(), page);
+        assert_eq!(walk.page().block, page.block);
     }
 }

@@ -23,6 +23,8 @@ pub(crate) fn configuration(
         .set("socket.connection.setup.timeout.ms", "5000")
         .set("reconnect.backoff.ms", "50")
         .set("reconnect.backoff.max.ms", "2000")
+        // A client that has lost all brokers begins again with those of the URL (default: 5 min).
+        .set("metadata.recovery.rebootstrap.trigger.ms", "10000")
         // The time within which a client notices that a topic was deleted and created again.
         .set("topic.metadata.refresh.interval.ms", "10000")
         .set("topic.metadata.propagation.max.ms", "2000")

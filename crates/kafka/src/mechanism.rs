@@ -13,7 +13,7 @@ pub enum Mechanism {
     ScramSha256,
     /// Sends a proof of the password. Default for a URL with a user.
     ScramSha512,
-    /// Sends a token from a [`TokenSource`].
+    /// Sends a token from a [`TokenSource`](crate::TokenSource).
     OauthBearer,
 }
 

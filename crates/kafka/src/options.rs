@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use jobwire_core::hint::MAX_HINTS_PER_MESSAGE;
 use jobwire_core::job::duration::write;
+#[cfg(doc)]
+use jobwire_core::transport::TransportError;
 use jobwire_core::transport::{BadSetting, BrokerSecurity};
 
 use crate::security::TokenSource;

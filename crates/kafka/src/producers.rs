@@ -51,15 +51,15 @@ impl Producers {
         blocking(move || question(producer.client())).await
     }
 
-    /// Replaces a producer whose state on the brokers is lost.
-    pub(crate) fn replace(&self, broken: &Arc<Producer>) {
+    /// Replaces a broken producer.
+    pub(crate) fn replace(&self, broken: &Arc<Producer>, why: &str) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if !Arc::ptr_eq(&current, broken) {
             return;
         }
         match make(&self.config, &self.context) {
             Ok(producer) => {
-                tracing::warn!("the brokers lost the producer's state; a new producer replaces it");
+                tracing::warn!("{why}; a new producer replaces it");
                 *current = producer;
             }
             Err(problem) => {

@@ -181,7 +181,8 @@ impl LanePublishers {
             self.lanes.forget(lane);
         }
         if producer.client().fatal_error().is_some() {
-            self.producers.replace(producer);
+            self.producers
+                .replace(producer, "the brokers lost the producer's state");
         }
         if code == Code::MessageTimedOut {
             let late = TransportError::Timeout(self.options.confirm_timeout);

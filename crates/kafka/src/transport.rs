@@ -1,7 +1,7 @@
 //! The transport: one producer, one consumer per received lane, and their shared state.
 
 use std::fmt;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use jobwire_core::transport::{
     Control, Lifetime, Publisher, Receiver, Subscription, Transport, TransportError,
     TransportHealth,
 };
+use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::producer::Producer as _;
 use tokio::sync::{Notify, broadcast};
 
@@ -170,18 +171,34 @@ impl KafkaTransport {
 }
 
 /// Returns a function that requests metadata from the brokers. It blocks.
+///
+/// librdkafka (2.12) can lose its last broker when that one ends and comes back, and then connects
+/// to none for five minutes (`metadata.recovery.rebootstrap.trigger.ms`). So a producer that reaches
+/// no broker, again and again, is replaced by a new one, which knows the brokers of the URL.
 fn prober(
     producers: Arc<Producers>,
     topic: String,
 ) -> impl Fn() -> Result<(), TransportError> + Clone + Send + Sync + 'static {
+    let failures = Arc::new(AtomicU32::new(0));
     move || {
-        producers
-            .current()
-            .client()
-            .fetch_metadata(Some(&topic), ANSWER)
-            .map(drop)
-            .map_err(|error| explain_error(&error, "the brokers"))
+        let producer = producers.current();
+        let Err(error) = producer.client().fetch_metadata(Some(&topic), ANSWER) else {
+            failures.store(0, Ordering::Relaxed);
+            return Ok(());
+        };
+        // A broker that is silent does not count: the end of a client waits for it.
+        if error.rdkafka_error_code() == Some(RDKafkaErrorCode::BrokerTransportFailure)
+            && replaces_after(failures.fetch_add(1, Ordering::Relaxed) + 1)
+        {
+            producers.replace(&producer, "the producer reaches no broker");
+        }
+        Err(explain_error(&error, "the brokers"))
     }
+}
+
+/// Returns whether so many failures in a row are a reason for a new client: after 5, 10, 20, 40, …
+const fn replaces_after(failures: u32) -> bool {
+    failures.is_multiple_of(5) && (failures / 5).is_power_of_two()
 }
 
 #[async_trait]
@@ -326,5 +343,16 @@ impl fmt::Debug for KafkaTransport {
             .field("endpoint", &self.0.endpoint)
             .field("options", &self.0.options)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_replaced_at_growing_distances() {
+        let replaced: Vec<u32> = (1..=100).filter(|n| replaces_after(*n)).collect();
+        assert_eq!(replaced, [5, 10, 20, 40, 80]);
     }
 }

@@ -146,8 +146,9 @@ impl Leader {
         node.leadership
             .next_timer
             .answered(Asker::LeaderCycle, sent, report.now, report.next_due);
-        // Leases are counted exactly. Executable jobs are counted up to a limit; beyond it their
-        // number is an estimate that may be too small, so some jobs are assumed to wait.
+        // Leases are counted exactly, but for an engine's beyond 100,000 jobs. Executable jobs are
+        // counted up to a limit; beyond it their number is an estimate that may be too small, so
+        // some jobs are assumed to wait.
         let waits = report.executable > report.leased.min(COUNT_LIMIT);
         self.busy = report.leased > 0 || report.executable > 0;
         self.next_cycle = Instant::now() + self.interval();

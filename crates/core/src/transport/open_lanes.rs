@@ -18,7 +18,8 @@ pub trait OpenLane {
     fn is_usable(&self) -> bool;
 }
 
-/// The lanes of a session. A transport without sessions passes always the same number.
+/// The lanes of the newest session. The number of a session only grows. A transport without sessions
+/// passes always the same number.
 #[derive(Debug)]
 pub struct OpenLanes<P>(Mutex<Lanes<P>>);
 
@@ -110,8 +111,11 @@ impl<P: OpenLane> OpenLanes<P> {
 
     fn look(&self, session: u64, lane: &Lane, own: &OwnLanes) -> Known<P> {
         let mut lanes = self.lock();
-        if lanes.session != session {
+        if session > lanes.session {
             *lanes = Lanes::of(session);
+        } else if session < lanes.session {
+            let ended = "the session of this publish has ended".to_owned();
+            return Known::Answer(Err(TransportError::Unreachable(ended)));
         }
         match lanes.known.get(lane, own) {
             Some(Ok(publisher)) if publisher.is_usable() => {

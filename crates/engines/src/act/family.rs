@@ -31,8 +31,11 @@ const COLUMNS: [&str; 27] = [
     "tenant_id_",
 ];
 
+/// The table of the jobs of external workers.
+const EXTERNAL: &str = "act_ru_external_job";
+
 /// The columns that the statements use, by table.
-const NEEDED: [(&str, &[&str]); 7] = [
+const NEEDED: [(&str, &[&str]); 8] = [
     ("act_ru_job", &COLUMNS),
     ("act_ru_timer_job", &COLUMNS),
     ("act_ru_suspended_job", &["id_", "retries_"]),
@@ -51,6 +54,7 @@ const NEEDED: [(&str, &[&str]); 7] = [
             "start_time_",
         ],
     ),
+    (EXTERNAL, &["process_instance_id_", "lock_exp_time_"]),
     ("act_ge_property", &["name_", "value_"]),
     ("act_ge_bytearray", &["id_", "bytes_"]),
 ];
@@ -67,6 +71,8 @@ pub(crate) struct Family {
     /// The columns that it lacks, with their types. Columns of executions begin with `e.`, all others
     /// are columns of jobs.
     pub(crate) lacking: &'static [(&'static str, &'static str)],
+    /// Whether it has jobs of external workers.
+    pub(crate) has_external_jobs: bool,
     /// A column of jobs that another engine of the family adds, and the name of that engine.
     pub(crate) foreign: Option<(&'static str, &'static str)>,
     /// The schema versions that are supported, as beginnings.
@@ -104,7 +110,10 @@ impl Family {
             };
             self.lacks(&format!("{alias}{column}")).is_none()
         };
-        let tables = NEEDED.iter().map(|(table, columns)| {
+        let tables = NEEDED
+            .iter()
+            .filter(|(table, _)| self.has_external_jobs || *table != EXTERNAL);
+        let tables = tables.map(|(table, columns)| {
             let used = columns.iter().filter(|column| has(table, column));
             (*table, used.copied().collect())
         });

@@ -1,8 +1,8 @@
 //! The look for new jobs: those that became visible since the leader's last look.
 //!
 //! The leader's row keeps the snapshot of the last look, so a new leader continues it. No index
-//! names a transaction, so the look walks through the table ([`walk`](crate::walk)): one page each
-//! time. The snapshot advances when the walk ends, to that with which it began. So no job is missed,
+//! names a transaction, so the look walks through the table ([`walk`](crate::walk)): page by
+//! page. The snapshot advances when the walk ends, to that with which it began. So no job is missed,
 //! and in a table of several pages some jobs are reported twice. While a tap reports new jobs, the
 //! look only remembers its snapshot.
 //!

@@ -78,7 +78,8 @@ pub(super) const OUR_INSTANCE: &str = concat!(
 /// The lock of the instance was left behind by the engine that executed the job: no other job of it
 /// is locked, and nobody has locked the instance since the snapshot.
 pub(super) const LEFT_INSTANCE: &str = "e.lock_time_ = late.instance_lock AND NOT EXISTS (
-        SELECT FROM act_ru_job s WHERE s.process_instance_id_ = e.id_ AND s.id_ <> late.id_ AND s.lock_exp_time_ IS NOT NULL)";
+        SELECT FROM act_ru_job s WHERE s.process_instance_id_ = e.id_ AND s.id_ <> late.id_ AND s.lock_exp_time_ IS NOT NULL)
+        AND {no external job}";
 
 /// Instances with an unlocked job and an expired lock: their holder died after the engine had
 /// executed its job. `$1`: the zone, `$2`: patience, `$3` and `$4`: the page of the table of executions.

@@ -76,7 +76,7 @@ pub(super) const OUR_INSTANCE: &str = "e.lock_owner_ = s.owner";
 /// and none is locked but ours, whose execution has ended. Nobody has locked it since the snapshot.
 pub(super) const LEFT_INSTANCE: &str = "e.lock_time_ = s.lock_time_ AND NOT EXISTS (
         SELECT FROM act_ru_job o WHERE o.process_instance_id_ = s.inst AND o.lock_exp_time_ IS NOT NULL
-            AND (o.id_ <> s.id OR o.lock_owner_ IS DISTINCT FROM s.owner))";
+            AND (o.id_ <> s.id OR o.lock_owner_ IS DISTINCT FROM s.owner)) AND {no external job}";
 
 /// The instance may run its next job.
 pub(super) const IS_LEFT: &str = "s.has_instance AND NOT (s.stays AND s.is_here AND s.is_ours)";

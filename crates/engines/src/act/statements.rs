@@ -27,6 +27,7 @@ pub(crate) struct Statements {
     pub(super) free_expired: &'static str,
     pub(super) free_waited_for: &'static str,
     pub(super) release_instances: &'static str,
+    pub(super) hold: &'static str,
     pub(super) move_due: &'static str,
     pub(super) next_due: &'static str,
     pub(super) look: &'static str,
@@ -53,6 +54,10 @@ impl Statements {
             None => ("our instance lock", "starts_with(lock_owner_, 'jobwire:')"),
             Some(_) => ("our instance lock", "false"),
         });
+        parts.push(match family.has_external_jobs {
+            true => ("no external job", NO_EXTERNAL_JOB),
+            false => ("no external job", "true"),
+        });
         let fill = |statement: &str| filled(statement, family, &parts);
         Self {
             lock: fill(lock::LOCK),
@@ -64,6 +69,7 @@ impl Statements {
             free_expired: fill(rescue::FREE_EXPIRED),
             free_waited_for: fill(rescue::FREE_WAITED_FOR),
             release_instances: fill(release::INSTANCES),
+            hold: fill(timers::HOLD),
             move_due: fill(timers::MOVE),
             next_due: fill(timers::NEXT_DUE),
             look: fill(look::LOOK),
@@ -83,6 +89,10 @@ impl Statements {
         }
     }
 }
+
+/// No external worker holds a job of the instance: the engine locks an instance for that, too.
+const NO_EXTERNAL_JOB: &str = "NOT EXISTS (SELECT FROM act_ru_external_job x
+        WHERE x.process_instance_id_ = e.id_ AND x.lock_exp_time_ IS NOT NULL)";
 
 /// The parts for execution over REST.
 const REST: &Parts = &[
@@ -117,7 +127,7 @@ mod tests {
     use super::*;
     use crate::{activiti, flowable};
 
-    fn all(sql: &Statements) -> [&'static str; 21] {
+    fn all(sql: &Statements) -> [&'static str; 22] {
         [
             sql.lock,
             sql.claimable,
@@ -128,6 +138,7 @@ mod tests {
             sql.free_expired,
             sql.free_waited_for,
             sql.release_instances,
+            sql.hold,
             sql.move_due,
             sql.next_due,
             sql.look,

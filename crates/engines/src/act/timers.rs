@@ -29,14 +29,28 @@ use crate::options::Execution;
 /// How soon timers are tried again that are due and could not be moved: their instance is locked.
 const HELD: chrono::Duration = chrono::Duration::milliseconds(500);
 
-/// Locks the rows of the instances that have due timers. `$1`: the zone, `$2`: maximum number of
+/// The timer `t` is due, and its instance is not locked. `$1`: the zone.
+macro_rules! movable {
+    () => {
+        concat!(
+            "t.duedate_ <= statement_timestamp() AT TIME ZONE $1 AND ",
+            unlocked!("t"),
+            " AND (",
+            of_processes!("t"),
+            ") AND NOT EXISTS (
+        SELECT FROM act_ru_execution e WHERE e.id_ = t.process_instance_id_ AND (e.lock_time_ IS NOT NULL OR {e.lock_owner_} IS NOT NULL))"
+        )
+    };
+}
+
+/// Locks the rows of the instances that have timers to move. `$1`: the zone, `$2`: maximum number of
 /// timers.
-const HOLD: &str = concat!(
+pub(super) const HOLD: &str = concat!(
     "
 SELECT e.id_ FROM act_ru_execution e WHERE e.id_ IN (
     SELECT t.process_instance_id_ FROM act_ru_timer_job t
-    WHERE t.duedate_ <= statement_timestamp() AT TIME ZONE $1 AND ",
-    unlocked!("t"),
+    WHERE ",
+    movable!(),
     " AND NOT EXISTS (
         SELECT FROM act_ru_job s WHERE s.process_instance_id_ = t.process_instance_id_ AND s.lock_exp_time_ IS NOT NULL)
     ORDER BY t.duedate_, t.id_ LIMIT $2)
@@ -53,12 +67,9 @@ pub(super) const MOVE: &str = concat!(
     "
 WITH due AS MATERIALIZED (
     SELECT t.* FROM act_ru_timer_job t
-    WHERE t.duedate_ <= statement_timestamp() AT TIME ZONE $1 AND ",
-    unlocked!("t"),
-    " AND (",
-    of_processes!("t"),
-    ") AND NOT EXISTS (
-        SELECT FROM act_ru_execution e WHERE e.id_ = t.process_instance_id_ AND (e.lock_time_ IS NOT NULL OR {e.lock_owner_} IS NOT NULL))
+    WHERE ",
+    movable!(),
+    "
       AND {no job runs}
     ORDER BY t.duedate_, t.id_ LIMIT $2 FOR UPDATE SKIP LOCKED
 ), rows AS MATERIALIZED (
@@ -110,7 +121,7 @@ impl Act {
             .bind(&self.zone)
             .bind(at_most);
         if self.execution == Execution::Endpoint {
-            let held: Vec<String> = sqlx::query_scalar(HOLD)
+            let held: Vec<String> = sqlx::query_scalar(self.sql.hold)
                 .bind(&self.zone)
                 .bind(at_most)
                 .fetch_all(&mut *tx)

@@ -18,6 +18,11 @@ use crate::sweep;
 /// How long after a tap stands the looks go on reporting: what committed before may become visible
 /// a moment later.
 const TAP_SETTLES: Duration = Duration::from_secs(5);
+/// How long a cycle reads the pages of a large table for rescue, and as long again for new jobs. The
+/// next cycle goes on.
+const READS: Duration = Duration::from_secs(2);
+/// Maximum number of new jobs that a cycle reports, but for the last page.
+const MOST_NEW: usize = 50_000;
 
 impl EngineStore {
     /// Records whether a tap stands.
@@ -26,10 +31,11 @@ impl EngineStore {
         *tapped = stands.then(Instant::now);
     }
 
-    /// Returns whether a tap has reported all that became visible lately.
+    /// Returns whether a tap has reported all that became visible lately, and the looks all that was
+    /// committed before: a walk through the table has ended that began when the tap had settled.
     fn is_tapped(&self) -> bool {
-        let tapped = self.0.tapped.lock().unwrap_or_else(PoisonError::into_inner);
-        tapped.is_some_and(|since| since.elapsed() > TAP_SETTLES)
+        let tapped = *self.0.tapped.lock().unwrap_or_else(PoisonError::into_inner);
+        tapped.is_some_and(|since| self.0.dialect.looks().is_whole_since(since + TAP_SETTLES))
     }
 
     /// Returns the node of this process that leads now.
@@ -93,7 +99,6 @@ impl EngineStore {
             dialect,
             connections,
             options,
-            meter,
             ..
         } = &*self.0;
         let (rest, pool) = (&connections.rest, &connections.rest.inner);
@@ -134,33 +139,18 @@ impl EngineStore {
             ..CycleReport::default()
         };
         if may_rescue && cycle.reset_at_most > 0 {
-            let freed = self.run("rescue", rest, || {
-                dialect.free_expired(pool, cycle.reset_at_most)
-            });
-            let freed = freed.await?;
-            let (ours, engines): (Vec<_>, Vec<_>) =
-                freed.iter().partition(|freed| freed.owner.is_some());
-            meter.rescued(Rescue::JobOfJobwire, ours.len() as u64);
-            meter.rescued(Rescue::JobOfEngine, engines.len() as u64);
-            report.has_more = i64::try_from(freed.len()).is_ok_and(|n| n >= cycle.reset_at_most);
-            report
-                .rescued
-                .extend(freed.into_iter().map(|freed| Rescued {
-                    needs: Needs::of(freed.job_type),
-                    ready: freed.ready,
-                    strikes: 0,
-                    owner: freed.owner,
-                }));
-            let timers = self.run("free_timers", rest, || dialect.free_timers(pool));
-            meter.rescued(Rescue::TimerOfEngine, timers.await?);
-            let left = self.run("free_instances", rest, || dialect.free_instances(pool));
-            let left = left.await?;
-            meter.rescued(Rescue::Instance, left.len() as u64);
-            report.unhinted.extend(left);
+            self.rescue(cycle, &mut report).await?;
         }
         if cycle.hint_at_most > 0 {
-            let new = self.look(cycle.node, !self.is_tapped()).await?;
-            report.unhinted.extend(new);
+            let until = Instant::now() + READS;
+            loop {
+                let new = self.look(cycle.node, !self.is_tapped()).await?;
+                report.unhinted.extend(new);
+                let is_full = report.unhinted.len() >= MOST_NEW;
+                if is_full || !dialect.looks().is_under_way() || Instant::now() >= until {
+                    break;
+                }
+            }
             self.cancel_hung().await;
         }
         let backlog = self.backlog().await?;
@@ -171,5 +161,41 @@ impl EngineStore {
         report.dead_letters = backlog.dead_letters;
         report.oldest_ready_at = backlog.oldest;
         Ok(CycleOutcome::Leads(Box::new(report)))
+    }
+
+    /// Clears the locks of dead holders, page by page.
+    async fn rescue(&self, cycle: &LeaderCycle, report: &mut CycleReport) -> Result<()> {
+        let (dialect, meter) = (&self.0.dialect, &self.0.meter);
+        let rest = &self.0.connections.rest;
+        let pool = &rest.inner;
+        let until = Instant::now() + READS;
+        let timers = self.run("free_timers", rest, || dialect.free_timers(pool));
+        meter.rescued(Rescue::TimerOfEngine, timers.await?);
+        loop {
+            let freed = self.run("rescue", rest, || {
+                dialect.free_expired(pool, cycle.reset_at_most)
+            });
+            let freed = freed.await?;
+            let is_full = i64::try_from(freed.len()).is_ok_and(|n| n >= cycle.reset_at_most);
+            let ours = freed.iter().filter(|freed| freed.owner.is_some()).count();
+            meter.rescued(Rescue::JobOfJobwire, ours as u64);
+            meter.rescued(Rescue::JobOfEngine, (freed.len() - ours) as u64);
+            report
+                .rescued
+                .extend(freed.into_iter().map(|freed| Rescued {
+                    needs: Needs::of(freed.job_type),
+                    ready: freed.ready,
+                    strikes: 0,
+                    owner: freed.owner,
+                }));
+            let left = self.run("free_instances", rest, || dialect.free_instances(pool));
+            let left = left.await?;
+            meter.rescued(Rescue::Instance, left.len() as u64);
+            report.unhinted.extend(left);
+            report.has_more = is_full || dialect.is_rescuing();
+            if is_full || !report.has_more || Instant::now() >= until {
+                return Ok(());
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Checks a process engine.
 
-use jobwire_core::Store;
+use jobwire_core::{Store, TapMode};
 use jobwire_engines::examine::{self, Level};
 
 use super::finding::Findings;
@@ -14,7 +14,11 @@ pub(super) async fn examine(settings: &Settings, findings: &mut Findings) {
     };
     match examine::examine(&store).await {
         Ok(found) => {
+            let is_off = settings.engine_tap() == TapMode::Off;
             for finding in found {
+                if is_off && finding.about == "tap" {
+                    continue;
+                }
                 let remedy = finding.remedy.unwrap_or_default();
                 match finding.level {
                     Level::Fine => findings.fine(finding.about, finding.found),
@@ -27,6 +31,12 @@ pub(super) async fn examine(settings: &Settings, findings: &mut Findings) {
             }
         }
         Err(error) => findings.error("engine", error),
+    }
+    if settings.engine_tap() == TapMode::Off {
+        findings.fine(
+            "tap",
+            "off, by the setting `tap`: the engine's hook publishes the hints",
+        );
     }
     store.close().await;
 }

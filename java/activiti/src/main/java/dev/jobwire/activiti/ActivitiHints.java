@@ -67,7 +67,7 @@ public final class ActivitiHints implements ActivitiEventListener {
         } else if (created.getEntity() instanceof TimerJobEntity timer) {
             afterCommit(() -> {
                 if (timer.getDuedate() != null) {
-                    hints.timer(timer.getDuedate().toInstant());
+                    hints.timer(timer.getDuedate());
                 }
             });
         }

@@ -33,7 +33,7 @@ final class HintingJobManager extends JobManager {
         if (due == null || due.getTime() <= System.currentTimeMillis()) {
             hints.ready(job.getId(), job.getProcessInstanceId());
         } else {
-            hints.timer(due.toInstant());
+            hints.timer(due);
         }
     }
 }

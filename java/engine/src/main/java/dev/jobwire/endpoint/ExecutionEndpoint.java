@@ -33,7 +33,7 @@ public final class ExecutionEndpoint {
             Optional<ExecutedJob> executed = runner.run(job);
             return executed.map(became -> new Answer(200, became.json()))
                     .orElseGet(() -> error(404, "there is no executable job " + job));
-        } catch (RuntimeException failed) {
+        } catch (RuntimeException | LinkageError failed) {
             LOG.warn("job {} could not be executed", job, failed);
             return error(500, failed.toString());
         }

@@ -77,7 +77,7 @@ final class BrokerTls {
     }
 
     private static PrivateKey key(Path file) throws IOException, GeneralSecurityException {
-        String pem = Files.readString(file, StandardCharsets.US_ASCII);
+        String pem = Files.readString(file, StandardCharsets.ISO_8859_1);
         int begin = pem.indexOf(BEGIN);
         int end = pem.indexOf(END);
         if (begin < 0 || end < begin) {

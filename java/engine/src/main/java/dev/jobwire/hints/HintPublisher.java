@@ -2,6 +2,7 @@ package dev.jobwire.hints;
 
 import java.time.Duration;
 import java.time.Instant;
+import java.util.Date;
 import java.util.List;
 import java.util.Optional;
 import java.util.UUID;
@@ -99,9 +100,14 @@ public final class HintPublisher implements AutoCloseable {
         }
     }
 
-    /** Tells the leader of a timer whose transaction has committed. Never waits, never fails. */
-    public void timer(Instant due) {
-        buffer.addTimer(due);
+    /**
+     * Tells the leader of a timer whose transaction has committed. Never waits, never fails.
+     *
+     * @param due any date of the JDK: an engine keeps the object that an expression of a process
+     *     returns, and {@code java.sql.Date} has no instant
+     */
+    public void timer(Date due) {
+        buffer.addTimer(Instant.ofEpochMilli(due.getTime()));
     }
 
     /** Returns what was published and what was dropped. */
@@ -156,16 +162,16 @@ public final class HintPublisher implements AutoCloseable {
     private void begin() throws InterruptedException {
         try {
             broker.connect();
-        } catch (BrokerException | RuntimeException away) {
-            complain("no hints can be published now: {}", away.getMessage());
+        } catch (BrokerException | RuntimeException | LinkageError away) {
+            complain("no hints can be published now: {}", away.toString());
         }
     }
 
-    /** A mistake in this class must not end the publishing. */
+    /** A mistake in this class, or a client of another version, must not end the publishing. */
     private boolean supervisedTurn() throws InterruptedException {
         try {
             return turn();
-        } catch (RuntimeException mistake) {
+        } catch (RuntimeException | LinkageError mistake) {
             LOG.error("the publishing of hints failed; it goes on", mistake);
             return true;
         }
@@ -202,8 +208,8 @@ public final class HintPublisher implements AutoCloseable {
             } catch (InterruptedException closed) {
                 drop(DropReason.CLOSED, left.size(), "the program ends");
                 throw closed;
-            } catch (BrokerException | RuntimeException away) {
-                complain("hints wait for the broker: {}", away.getMessage());
+            } catch (BrokerException | RuntimeException | LinkageError away) {
+                complain("hints wait for the broker: {}", away.toString());
                 if (buffer.isClosed()) {
                     drop(DropReason.CLOSED, left.size(), "the program ends");
                     return;

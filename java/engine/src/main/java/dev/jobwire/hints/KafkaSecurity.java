@@ -41,7 +41,7 @@ final class KafkaSecurity {
     }
 
     private static String text(Path file) throws IOException {
-        return Files.readString(file, StandardCharsets.US_ASCII);
+        return Files.readString(file, StandardCharsets.ISO_8859_1);
     }
 
     private static String quoted(String text) {

@@ -73,7 +73,7 @@ public final class FlowableHints extends AbstractFlowableEventListener {
             }
         } else if (created.getEntity() instanceof TimerJobEntity timer) {
             if (timer.getDuedate() != null && isOfProcess(timer.getScopeType())) {
-                hints.timer(timer.getDuedate().toInstant());
+                hints.timer(timer.getDuedate());
             }
         }
     }

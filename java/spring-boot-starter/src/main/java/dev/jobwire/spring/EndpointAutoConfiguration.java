@@ -4,6 +4,7 @@ import dev.jobwire.activiti.ActivitiJobRunner;
 import dev.jobwire.endpoint.ExecutionEndpoint;
 import dev.jobwire.endpoint.JobRunner;
 import dev.jobwire.flowable.FlowableJobRunner;
+import org.springframework.beans.factory.ObjectProvider;
 import org.springframework.boot.autoconfigure.AutoConfiguration;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnClass;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnMissingBean;
@@ -21,7 +22,13 @@ import org.springframework.context.annotation.Configuration;
 @ConditionalOnWebApplication(type = ConditionalOnWebApplication.Type.SERVLET)
 class EndpointAutoConfiguration {
     @Bean
-    EndpointController jobwireEndpointController(JobRunner runner) {
+    EndpointController jobwireEndpointController(ObjectProvider<JobRunner> runners) {
+        JobRunner runner = runners.getIfAvailable();
+        if (runner == null) {
+            throw new IllegalStateException("jobwire.engine-endpoint is for Flowable and Activiti, "
+                    + "and the application has neither; Camunda needs no endpoint: leave the "
+                    + "property out");
+        }
         return new EndpointController(new ExecutionEndpoint(runner));
     }
 

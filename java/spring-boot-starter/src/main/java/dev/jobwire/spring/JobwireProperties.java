@@ -54,6 +54,12 @@ record JobwireProperties(
         return settings.build();
     }
 
+    /** Without the values: some are secrets. */
+    @Override
+    public String toString() {
+        return "JobwireProperties";
+    }
+
     private static <T> void set(T value, Consumer<T> setter) {
         if (value != null) {
             setter.accept(value);
