@@ -60,8 +60,9 @@ pub(crate) use self::statements::Statements;
 use crate::call::{Call, Method};
 use crate::columns::{Columns, Wanted};
 use crate::decode::Decoder;
-use crate::dialect::{Change, Dialect, Freed, Settled};
+use crate::dialect::{Change, Dialect, Settled};
 use crate::finding::Finding;
+use crate::freed::Freed;
 use crate::options::{EngineOptions, Execution};
 use crate::statements::{DryRun, Queries, Sweep};
 use crate::walk::Walk;
@@ -183,8 +184,12 @@ impl Dialect for Act {
         &self.looks
     }
 
-    fn is_rescuing(&self) -> bool {
-        self.rescues.is_under_way() || self.instances.is_under_way()
+    fn rescues(&self) -> &Walk {
+        &self.rescues
+    }
+
+    fn instances(&self) -> Option<&Walk> {
+        Some(&self.instances)
     }
 
     fn execution(&self) -> &'static str {

@@ -60,9 +60,10 @@ use crate::call::{Call, Method};
 use crate::columns::{Columns, Wanted};
 use crate::decode::Decoder;
 pub use crate::decode::OTHER;
-use crate::dialect::{Change, Dialect, Freed, Settled};
+use crate::dialect::{Change, Dialect, Settled};
 use crate::fate::Ended;
 use crate::finding::Finding;
+use crate::freed::Freed;
 use crate::options::EngineOptions;
 use crate::statements::{DryRun, Queries, Sweep};
 use crate::walk::Walk;
@@ -169,8 +170,8 @@ impl Dialect for Camunda {
         &self.looks
     }
 
-    fn is_rescuing(&self) -> bool {
-        self.rescues.is_under_way()
+    fn rescues(&self) -> &Walk {
+        &self.rescues
     }
 
     fn execution(&self) -> &'static str {

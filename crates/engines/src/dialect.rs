@@ -23,6 +23,7 @@ use crate::columns::{Columns, Wanted, still_ours};
 use crate::decode::Decoder;
 use crate::fate::{Ended, Fate};
 use crate::finding::Finding;
+use crate::freed::Freed;
 use crate::statements::{DryRun, Queries, Sweep};
 use crate::walk::Walk;
 
@@ -45,15 +46,6 @@ pub(crate) struct Settled {
     pub(crate) ready: Vec<Ready>,
     /// The earliest due date that the engine wrote for a failed job, or for a timer of its instance.
     pub(crate) timer: Option<DateTime<Utc>>,
-}
-
-/// A job whose expired lock was cleared.
-#[derive(Debug)]
-pub(crate) struct Freed {
-    pub(crate) ready: Ready,
-    pub(crate) job_type: String,
-    /// The node that held it; `None` for a node of the engine.
-    pub(crate) owner: Option<NodeId>,
 }
 
 /// An operator's change of a job.
@@ -97,8 +89,13 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
     /// Returns how far the looks for new jobs have come.
     fn looks(&self) -> &Walk;
 
-    /// Returns whether a rescue has pages left to read.
-    fn is_rescuing(&self) -> bool;
+    /// Returns how far the rescue of jobs has come.
+    fn rescues(&self) -> &Walk;
+
+    /// Returns how far the rescue of instances has come; `None` if the engine locks none.
+    fn instances(&self) -> Option<&Walk> {
+        None
+    }
 
     /// Returns the body of the request that executes a job.
     fn execution(&self) -> &'static str;

@@ -53,6 +53,7 @@ pub mod examine;
 mod fate;
 mod finding;
 pub mod flowable;
+mod freed;
 pub mod handler;
 mod http;
 pub mod id;

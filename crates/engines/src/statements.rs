@@ -27,16 +27,17 @@ pub(crate) struct Sweep {
     /// are known, `$6`: maximum number, `$7`: whether to mark.
     pub(crate) orphans: &'static str,
     /// Counts the jobs: locked (among 100,000 rows), executable, timers, dead letters; the oldest
-    /// ready job; the next due date; and an estimate of the executable jobs, or NULL. `$1`: the zone, `$2`: the limit of
-    /// counting.
+    /// ready job; the next due date; and an estimate of the executable jobs, or NULL. `$1`: the
+    /// zone, `$2`: the limit of counting.
     pub(crate) backlog: &'static str,
 }
 
 /// The statement of a dry run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DryRun {
-    /// Counts the jobs, in the order of the fields of [`Sweepable`](jobwire_core::job::query::Sweepable). `$1`: the zone, `$2`: the
-    /// patience, `$3`: the engine.
+    /// Counts the jobs, in the order of the fields of
+    /// [`Sweepable`](jobwire_core::job::query::Sweepable). `$1`: the zone, `$2`: the patience,
+    /// `$3`: the engine.
     pub(crate) sql: &'static str,
     /// How long an expired lock stays at most while a transaction may be its execution.
     pub(crate) patience: Duration,

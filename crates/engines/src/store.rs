@@ -154,7 +154,8 @@ impl EngineStore {
         self.0.dialect.decoder().types
     }
 
-    /// Returns a pool of connections to the engine's database, for statements that are not on the hot path.
+    /// Returns a pool of connections to the engine's database, for statements that are not on the hot
+    /// path.
     #[must_use]
     pub fn pool(&self) -> &PgPool {
         &self.0.connections.rest.inner

@@ -17,6 +17,8 @@ use crate::decode::Decoder;
 
 /// The number of blocks of 8 KiB in one page: 64 MiB, some 200,000 jobs.
 const PAGE: i64 = 8_192;
+/// Maximum number of jobs of one look. The sweeper finds the others.
+pub(crate) const MOST: i64 = 50_000;
 
 /// The condition of a page. `$from` and `$to` are parameters with [`Page::from`] and [`Page::to`].
 macro_rules! in_page {
@@ -92,7 +94,7 @@ impl Walk {
 
     /// Records that a page was read, of a table with so many blocks. `snapshot` is that of the
     /// reading statement.
-    pub(crate) fn read(&self, page: &Page, blocks: i64, snapshot: Option<String>) {
+    fn read(&self, page: &Page, blocks: i64, snapshot: Option<String>) {
         let mut position = self.position();
         if position.block != page.block {
             // Another reader was quicker.
@@ -107,6 +109,17 @@ impl Walk {
         }
         position.block = page.end();
         position.began = Some((page.since, page.began.clone().or(snapshot)));
+    }
+
+    /// Records that a page of this table was read.
+    pub(crate) async fn passed(
+        &self,
+        page: &Page,
+        pool: &PgPool,
+        table: &str,
+    ) -> Result<(), StoreError> {
+        self.read(page, blocks(pool, table).await?, None);
+        Ok(())
     }
 
     /// Begins anew.
@@ -130,7 +143,7 @@ impl Walk {
 }
 
 /// Returns the number of blocks of a table of the engine.
-pub(crate) async fn blocks(pool: &PgPool, table: &str) -> Result<i64, StoreError> {
+async fn blocks(pool: &PgPool, table: &str) -> Result<i64, StoreError> {
     let blocks =
         "SELECT pg_relation_size($1::text::regclass) / current_setting('block_size')::bigint";
     Ok(sqlx::query_scalar(blocks)
@@ -156,6 +169,12 @@ pub(crate) fn looked(
         walk.read(page, first.try_get("blocks")?, first.try_get("snapshot")?);
     } else {
         walk.restart();
+    }
+    if rows.len() as i64 >= MOST {
+        tracing::info!(
+            jobs = MOST,
+            "more jobs are new than one look reports; the sweeper finds the others"
+        );
     }
     let mut ready = Vec::with_capacity(rows.len());
     for row in rows {

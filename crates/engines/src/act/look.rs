@@ -19,9 +19,6 @@ use super::sql::{of_processes, unlocked};
 use crate::columns::texts;
 use crate::walk::{self, in_page};
 
-/// Maximum number of jobs of one look. The sweeper finds the others.
-const MOST: i64 = 50_000;
-
 /// `$1`: the engine, `$2`: the leader, `$3`: whether to report, `$4`: maximum number, `$5` and `$6`: the
 /// page of the table, `$7`: the block behind it, `$8`: the snapshot of the first page.
 ///
@@ -105,20 +102,13 @@ impl Act {
             .bind(engine)
             .bind(node.uuid())
             .bind(report)
-            .bind(MOST)
+            .bind(walk::MOST)
             .bind(&page.from)
             .bind(&page.to)
             .bind(page.end())
             .bind(&page.began)
             .fetch_all(pool)
             .await?;
-        let ready = walk::looked(&self.decoder, &self.looks, &page, report, &rows)?;
-        if rows.len() as i64 >= MOST {
-            tracing::info!(
-                jobs = MOST,
-                "more jobs are new than one look reports; the sweeper finds the others"
-            );
-        }
-        Ok(ready)
+        walk::looked(&self.decoder, &self.looks, &page, report, &rows)
     }
 }

@@ -176,7 +176,7 @@ impl Act {
     /// Probes the tables.
     ///
     /// # Errors
-    /// As the database reports. What was found is no error: see [`Probed::refuse`].
+    /// As the database reports. Findings are no errors: see [`Probed::refuse`].
     pub(super) async fn probed(&self, pool: &PgPool) -> Result<Probed, StoreError> {
         let mut probed = Probed {
             family: self.family,

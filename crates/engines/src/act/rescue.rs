@@ -14,14 +14,13 @@
 
 use jobwire_core::StoreError;
 use jobwire_core::hint::Ready;
-use sqlx::{PgPool, Row};
+use sqlx::PgPool;
 
 use super::Act;
 use super::sql::{local_now, unlocked};
 use crate::activity::other_transactions;
-use crate::dialect::Freed;
-use crate::owner;
-use crate::walk::{self, in_page};
+use crate::freed::Freed;
+use crate::walk::in_page;
 
 /// `$1`: the zone, `$2`: maximum number, `$3`: patience, `$4` and `$5`: the page of the table. Skips
 /// locked rows: a transaction of the engine works on them.
@@ -76,7 +75,7 @@ pub(super) const OUR_INSTANCE: &str = concat!(
 );
 
 /// The lock of the instance was left behind by the engine that executed the job: no other job of it
-/// is locked, and nobody has locked the instance since the snapshot.
+/// is locked, and the lock of the instance is that of the snapshot.
 pub(super) const LEFT_INSTANCE: &str = "e.lock_time_ = late.instance_lock AND NOT EXISTS (
         SELECT FROM act_ru_job s WHERE s.process_instance_id_ = e.id_ AND s.id_ <> late.id_ AND s.lock_exp_time_ IS NOT NULL)
         AND {no external job}";
@@ -166,23 +165,11 @@ impl Act {
             .await?;
         let is_full = i64::try_from(rows.len()).is_ok_and(|rows| rows >= at_most);
         if !is_full {
-            let blocks = walk::blocks(pool, "act_ru_job").await?;
-            self.rescues.read(&page, blocks, None);
+            self.rescues.passed(&page, pool, "act_ru_job").await?;
         }
         let mut freed = Vec::new();
         for row in &rows {
-            let id: String = row.try_get("id_")?;
-            let handler: Option<String> = row.try_get("handler_type_")?;
-            let holder: Option<String> = row.try_get("lock_owner_")?;
-            let instance = row.try_get("process_instance_id_")?;
-            let Some(ready) = self.decoder.ready(&id, instance, handler.as_deref()) else {
-                continue;
-            };
-            freed.push(Freed {
-                ready,
-                job_type: self.decoder.type_of(handler.as_deref()).to_owned(),
-                owner: holder.as_deref().and_then(owner::parse).map(|of| of.0),
-            });
+            freed.extend(Freed::of(&self.decoder, row)?);
         }
         Ok(freed)
     }
@@ -215,8 +202,9 @@ impl Act {
         };
         tx.commit().await?;
         if is_whole {
-            let blocks = walk::blocks(pool, "act_ru_execution").await?;
-            self.instances.read(&page, blocks, None);
+            self.instances
+                .passed(&page, pool, "act_ru_execution")
+                .await?;
         }
         Ok(ready)
     }

@@ -73,7 +73,7 @@ FROM seen s LEFT JOIN freed_instance f ON f.id_ = s.inst LEFT JOIN act_ru_timer_
 pub(super) const OUR_INSTANCE: &str = "e.lock_owner_ = s.owner";
 
 /// The lock of the instance was left behind: the engine locks an instance for a locked job only,
-/// and none is locked but ours, whose execution has ended. Nobody has locked it since the snapshot.
+/// and none is locked but ours, whose execution has ended. Its lock is that of the snapshot.
 pub(super) const LEFT_INSTANCE: &str = "e.lock_time_ = s.lock_time_ AND NOT EXISTS (
         SELECT FROM act_ru_job o WHERE o.process_instance_id_ = s.inst AND o.lock_exp_time_ IS NOT NULL
             AND (o.id_ <> s.id OR o.lock_owner_ IS DISTINCT FROM s.owner)) AND {no external job}";

@@ -152,7 +152,7 @@ fn value(part: &str, family: &Family, parts: &Parts) -> String {
         "columns" => family.columns(|column| column.to_owned()),
         "values" => family.columns(moved),
         _ if part.chars().all(|c| matches!(c, 'a'..='z' | '_' | '.')) => column(part, family),
-        // A name that nobody knows stays, and the test of all statements fails.
+        // An unknown name stays, and the test of all statements fails.
         _ => format!("{{{part}}}"),
     }
 }

@@ -23,8 +23,6 @@ use super::sql::{by_age, due, runnable, unlocked};
 use crate::columns::texts;
 use crate::walk::{self, in_page};
 
-/// Maximum number of jobs of one look. The sweeper finds the others.
-const MOST: i64 = 50_000;
 /// Maximum number of timers of one look. The timer task hints the others.
 const TIMERS: i64 = 1_000;
 
@@ -95,7 +93,7 @@ impl Camunda {
             .bind(engine)
             .bind(node.uuid())
             .bind(report)
-            .bind(MOST)
+            .bind(walk::MOST)
             .bind(&page.from)
             .bind(&page.to)
             .bind(page.end())
@@ -103,12 +101,6 @@ impl Camunda {
             .fetch_all(pool)
             .await?;
         let mut ready = walk::looked(&self.decoder, &self.looks, &page, report, &rows)?;
-        if rows.len() as i64 >= MOST {
-            tracing::info!(
-                jobs = MOST,
-                "more jobs are new than one look reports; the sweeper finds the others"
-            );
-        }
         if report {
             ready.extend(self.hint_due_timers(pool, TIMERS).await?.ready);
         }

@@ -20,9 +20,8 @@ use sqlx::{PgPool, Row};
 use super::Camunda;
 use super::sql::{due, local_now, runnable};
 use crate::activity::other_transactions;
-use crate::dialect::Freed;
-use crate::owner;
-use crate::walk::{self, in_page};
+use crate::freed::Freed;
+use crate::walk::in_page;
 
 /// `$1`: the zone, `$2`: maximum number, `$3`: patience, `$4` and `$5`: the page of the table. Skips locked rows: a transaction of the
 /// engine works on them.
@@ -93,24 +92,13 @@ impl Camunda {
             .await?;
         let is_full = i64::try_from(rows.len()).is_ok_and(|rows| rows >= at_most);
         if !is_full {
-            let blocks = walk::blocks(pool, "act_ru_job").await?;
-            self.rescues.read(&page, blocks, None);
+            self.rescues.passed(&page, pool, "act_ru_job").await?;
         }
         let mut freed = Vec::new();
         for row in &rows {
-            let Some(ready) = self.decoder.ready_row(row)? else {
-                continue;
-            };
-            if row.try_get::<Option<bool>, _>("is_ready")? != Some(true) {
-                continue;
+            if row.try_get::<Option<bool>, _>("is_ready")? == Some(true) {
+                freed.extend(Freed::of(&self.decoder, row)?);
             }
-            let handler: Option<String> = row.try_get("handler_type_")?;
-            let holder: Option<String> = row.try_get("lock_owner_")?;
-            freed.push(Freed {
-                ready,
-                job_type: self.decoder.type_of(handler.as_deref()).to_owned(),
-                owner: holder.as_deref().and_then(owner::parse).map(|of| of.0),
-            });
         }
         Ok(freed)
     }

@@ -13,7 +13,8 @@ use super::{EngineStore, Inner, Result};
 use crate::coordination::leader::{self, Lead};
 use crate::dialect::Backlog;
 use crate::meter::Rescue;
-use crate::sweep;
+use crate::walk::Walk;
+use crate::{sweep, walk};
 
 /// How long after a tap stands the looks go on reporting: what committed before may become visible
 /// a moment later.
@@ -21,8 +22,6 @@ const TAP_SETTLES: Duration = Duration::from_secs(5);
 /// How long a cycle reads the pages of a large table for rescue, and as long again for new jobs. The
 /// next cycle goes on.
 const READS: Duration = Duration::from_secs(2);
-/// Maximum number of new jobs that a cycle reports, but for the last page.
-const MOST_NEW: usize = 50_000;
 
 impl EngineStore {
     /// Records whether a tap stands.
@@ -146,7 +145,7 @@ impl EngineStore {
             loop {
                 let new = self.look(cycle.node, !self.is_tapped()).await?;
                 report.unhinted.extend(new);
-                let is_full = report.unhinted.len() >= MOST_NEW;
+                let is_full = report.unhinted.len() as i64 >= walk::MOST;
                 if is_full || !dialect.looks().is_under_way() || Instant::now() >= until {
                     break;
                 }
@@ -188,12 +187,20 @@ impl EngineStore {
                     strikes: 0,
                     owner: freed.owner,
                 }));
+            report.has_more = is_full || dialect.rescues().is_under_way();
+            if is_full || !report.has_more || Instant::now() >= until {
+                break;
+            }
+        }
+        // The tables have different sizes: each is walked by itself.
+        loop {
             let left = self.run("free_instances", rest, || dialect.free_instances(pool));
             let left = left.await?;
             meter.rescued(Rescue::Instance, left.len() as u64);
             report.unhinted.extend(left);
-            report.has_more = is_full || dialect.is_rescuing();
-            if is_full || !report.has_more || Instant::now() >= until {
+            let is_under_way = dialect.instances().is_some_and(Walk::is_under_way);
+            if !is_under_way || Instant::now() >= until {
+                report.has_more |= is_under_way;
                 return Ok(());
             }
         }
