@@ -36,7 +36,7 @@ use crate::{error, tls};
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 /// A session of this length resets the pause between attempts.
 const WELL: Duration = Duration::from_secs(10);
-/// The time that the broker has to answer the close of a connection.
+/// The maximum time that the broker may take to answer the close of a connection.
 const GOODBYE: Duration = Duration::from_secs(1);
 
 /// The direction of a connection.
@@ -224,7 +224,7 @@ impl Keeper {
         }
         let broker = self.endpoint.at(&at);
         tracing::info!(broker, direction, "connected to the broker");
-        // Before the first publish, so that no event of a blocked connection is missed.
+        // Called before the first publish, so that no event of a blocked connection is missed.
         let events = session.events();
         self.state.send_replace(State {
             session: Some(session.clone()),

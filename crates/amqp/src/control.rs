@@ -1,9 +1,9 @@
 //! Control messages between nodes: JSON over a fanout exchange, best effort.
 //!
 //! `tell` puts a message into a bounded buffer and returns; a separate task publishes it. A message
-//! that does not fit, or that comes while the broker is away, is dropped and counted in the log.
-//! The other nodes then learn the same from the database, later. This process receives its own
-//! messages at once, without the broker.
+//! is dropped, and counted in the log, if the buffer is full or the broker is away. The other nodes
+//! then read the same facts from the database later. This process receives its own messages at
+//! once, without the broker.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,21 +23,21 @@ use crate::connection::Link;
 use crate::session::Session;
 use crate::topology::Topology;
 
-/// Messages that may wait to be published.
+/// Maximum number of messages that wait to be published.
 const TELL_BUFFER: usize = 256;
 /// The pause after a transient failure.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The pause after a failure that needs an operator.
 const LONG_PAUSE: Duration = Duration::from_secs(30);
 
-/// The callers' side: sends and receives control messages.
+/// Sends and receives control messages: the side of the callers.
 pub(crate) struct ControlLine {
     telling: mpsc::Sender<Control>,
     listeners: Listeners,
     dropped: Arc<AtomicU64>,
 }
 
-/// The broker's side: two tasks to be spawned.
+/// Two tasks to be spawned: the side of the broker.
 pub(crate) struct ControlTasks {
     process: Uuid,
     topology: Topology,
@@ -207,7 +207,7 @@ impl Listener {
             Ok(listening) => listening,
             Err(problem) if problem.is_transient() => return PAUSE,
             Err(problem) => {
-                tracing::warn!(%problem, "cannot receive control messages from other nodes; jobs still run, some of them later");
+                tracing::warn!(%problem, "cannot receive control messages from other nodes; jobs still run, some of them with more latency");
                 return LONG_PAUSE;
             }
         };

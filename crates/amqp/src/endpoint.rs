@@ -39,8 +39,8 @@ impl Endpoint {
     /// Parses the URL. If it names no user and a client certificate is set, the certificate is the
     /// log-in.
     ///
-    /// An empty path means the virtual host `/`, as most users expect. The specification has it
-    /// mean the virtual host with the empty name.
+    /// An empty path means the virtual host `/`, as most users expect. By the specification it
+    /// means the virtual host with the empty name.
     pub(crate) fn parse(text: &str, security: &BrokerSecurity) -> Result<Self, BadSetting> {
         // The errors of the parsers below do not repeat their input, so they show no password.
         let (first, more) = split(text);
@@ -187,8 +187,8 @@ fn split(text: &str) -> (String, Vec<&str>) {
     (url, more.split(',').collect())
 }
 
-/// Checks path, query and fragment. An unencoded `/`, `?` or `#` in a password puts the rest of the
-/// password there.
+/// Checks path, query and fragment. They contain the rest of a password that has an unencoded `/`,
+/// `?` or `#`.
 fn look_behind_the_hosts(url: &Url) -> Result<(), BadSetting> {
     if url.path_segments().is_some_and(|s| s.count() > 1) {
         return Err(mistake("the virtual host contains a '/'; write it as %2F"));

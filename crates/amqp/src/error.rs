@@ -107,7 +107,7 @@ fn hung_up(error: &lapin::Error) -> bool {
     }
 }
 
-/// Combines the errors of all hosts of a cluster. An error that needs an operator decides the kind.
+/// Combines the errors of all hosts of a cluster. The result needs an operator if one of them does.
 pub(crate) fn together(failures: Vec<TransportError>) -> TransportError {
     let said: Vec<String> = failures
         .iter()

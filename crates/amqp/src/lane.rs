@@ -40,7 +40,7 @@ use crate::topology::Topology;
 
 /// The pause after a refusal or failure of the broker.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The time that the broker has to cancel a consumer.
+/// The maximum time that the broker may take to cancel a consumer.
 const ANSWER: Duration = Duration::from_secs(2);
 
 /// The answer to the broker for a message.

@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Messages that are decided within this time do not count as waiting. Longer than any round trip.
+/// Messages that are decided within this time do not count as waiting. It is longer than any round
+/// trip.
 const WORK: Duration = Duration::from_millis(250);
 /// The limit changes when it is wrong by this factor.
 const FACTOR: u16 = 2;

@@ -33,7 +33,7 @@ use crate::options::AmqpOptions;
 const ANSWER: Duration = Duration::from_secs(5);
 /// The minimum part of the connect timeout for one of several hosts.
 const SHARE: Duration = Duration::from_secs(2);
-/// The interval at which the connection's state is checked: not every end is announced.
+/// The interval at which the connection's state is checked: lapin does not announce every end.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// A second handle to a connection's socket, to end it when the broker does not answer.

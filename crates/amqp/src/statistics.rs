@@ -3,11 +3,11 @@
 //! Every [`statistics_interval`](crate::AmqpOptions::statistics_interval) the task times an empty
 //! request on each connection. It then reads the length of the queue of each lane that this process
 //! uses, by a passive declaration, which needs no right, changes nothing and costs the broker some
-//! microseconds. Both use channels that carry no hints. Each node asks at its own random time,
-//! because no node knows which others ask; a broker answers thousands of such requests a second.
+//! microseconds. Both use channels that carry no hints. Each node asks at its own random time; a
+//! broker answers thousands of such requests a second.
 //!
-//! An unknown value is NaN, never an old number: a lane while the broker is away, or a lane that
-//! this process no longer uses.
+//! An unknown value is NaN, never an old number. The values of a lane are unknown while the broker
+//! is away, and when this process no longer uses the lane.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -209,7 +209,8 @@ fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
     }
 }
 
-/// Explains why there is no connection to `place`, if TLS is the reason.
+/// Returns the TLS error that prevents a connection to `place`, with its remedy, if TLS is the
+/// reason.
 pub(crate) fn explain(
     error: &io::Error,
     place: &str,
@@ -282,7 +283,7 @@ fn named(error: &CertificateError) -> String {
     }
 }
 
-/// Converts the alert with which the broker ended the handshake.
+/// Converts the alert by which the broker ended the handshake.
 fn alerted(
     alert: AlertDescription,
     place: &str,

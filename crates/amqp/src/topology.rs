@@ -34,13 +34,15 @@ use crate::error::{self, Operation};
 use crate::options::{AmqpOptions, QueueType};
 use crate::session::Session;
 
-/// Control messages that may be on their way to this process at once. The limit is low because a
+/// Maximum number of control messages on their way to this process. The limit is low because a
 /// message is in memory before its size is known, and the broker accepts messages of 16 MB
 /// (RabbitMQ 3: 128 MB).
 const CONTROL_PREFETCH: u16 = 8;
-/// Control messages that may wait for a process; older ones are dropped. Losing one is harmless.
+/// Maximum number of control messages that wait for a process. Older ones are dropped, which is
+/// harmless.
 const CONTROL_LENGTH: i64 = 1_000;
-/// Bytes of control messages that may wait for a process, in case others publish large ones.
+/// Maximum size of the control messages that wait for a process, in bytes, in case others publish
+/// large ones.
 const CONTROL_BYTES: i64 = 8 << 20;
 /// The argument that chooses how a classic queue stores its messages.
 const VERSION: &str = "x-queue-version";

@@ -51,15 +51,16 @@ impl AmqpTransport {
     /// Connects to `amqps://user:password@host:port/virtual-host`, or `amqp://`. Commas separate
     /// the hosts of a cluster.
     ///
-    /// Waits for the broker for at most two seconds. **Returns `Ok` also while the broker is away**:
-    /// the transport keeps trying in the background, and [`Publisher::health`] reports the state.
-    /// Meanwhile nodes take jobs from the database, and the hints of new jobs are buffered, then
-    /// dropped for the sweeper. Needs a tokio runtime.
+    /// Waits for the broker for at most two seconds. **Returns `Ok` also while the broker is
+    /// away**: the transport keeps trying in the background, and [`Publisher::health`] reports the
+    /// state. Meanwhile nodes take jobs from the database. The hints of new jobs are buffered; a
+    /// hint that does not fit is dropped, and the sweeper finds its job. Needs a tokio runtime.
     ///
     /// # Errors
-    /// Only if an operator is needed. [`TransportError::Setting`]: the URL is wrong, a TLS file
-    /// can't be used, or the broker is not the one that they describe. [`TransportError::Refused`]:
-    /// another option is wrong, or the broker refuses user, password or virtual host.
+    /// Fails only if an operator is needed. [`TransportError::Setting`]: the URL is wrong, a TLS
+    /// file can't be used, or the broker's certificate can't be trusted.
+    /// [`TransportError::Refused`]: another option is wrong, or the broker refuses user, password
+    /// or virtual host.
     pub async fn connect(url: &str, options: AmqpOptions) -> Result<Self, TransportError> {
         options.validate()?;
         let endpoint = Endpoint::parse(url, &options.security)?.shuffled();

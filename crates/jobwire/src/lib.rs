@@ -15,8 +15,8 @@
 //! | hint | the message that says that a job is ready |
 //! | transport | carries hints: `amqp::AmqpTransport` (feature `amqp`), `kafka::KafkaTransport` (feature `kafka`), [`InProcessTransport`] |
 //! | [`Node`] | locks jobs and runs their handlers; a fleet has as many as you start |
-//! | lease | the lock of a running job. The node renews it; when the node dies, another node takes the job over |
-//! | fence | the number of a lock. It only grows, and every statement that changes a locked job names it |
+//! | lease | the row that records the lock of a running job. The node renews it; when the node dies, another node takes the job over |
+//! | fence | the number of a lock. Fences only grow, and every statement that changes a locked job names its fence |
 //!
 //! Each job is finished once. Its handler may run twice if its node dies in between. A handler
 //! whose effects must happen once works inside
@@ -36,8 +36,8 @@
 #![cfg_attr(not(feature = "sqlite"), doc = "```ignore")]
 //! use std::sync::Arc;
 //!
-//! use jobwire::{Error, HandlerResult, InProcessTransport, JobArgs, NewJob, Node, Running, SqliteStore};
-//! use serde::{Deserialize, Serialize};
+//! use jobwire::{Error, HandlerResult, InProcessTransport, JobArgs, NewJob, Node, Running,
+//! SqliteStore}; use serde::{Deserialize, Serialize};
 //!
 //! #[derive(Serialize, Deserialize)]
 //! struct SendInvoice {
@@ -99,11 +99,10 @@
 //! use jobwire::transport::Transport;
 //! use jobwire::{CommitHook, HookOptions, NewJob, PgStore};
 //!
-//! let store = PgStore::connect("postgres://user:password@host/database").await?;
-//! let transport = AmqpTransport::connect("amqps://user:password@host", AmqpOptions::default()).await?;
-//! let hook = CommitHook::start(transport.publisher(), HookOptions::default());
-//! let client = store.client(hook);
-//! client.create(NewJob::of("send-invoice", &17)).await?;
+//! let store = PgStore::connect("postgres://user:password@host/database").await?; let transport =
+//! AmqpTransport::connect("amqps://user:password@host", AmqpOptions::default()).await?; let hook =
+//! CommitHook::start(transport.publisher(), HookOptions::default()); let client =
+//! store.client(hook); client.create(NewJob::of("send-invoice", &17)).await?;
 //! # Ok(()) }
 //! ```
 //!

@@ -70,8 +70,8 @@ impl fmt::Debug for Address {
     }
 }
 
-/// How the connection is encrypted and what is verified. The meanings are those of `sslmode` of
-/// PostgreSQL's own clients.
+/// Whether the connection is encrypted and the server verified. The modes have the meanings of
+/// `sslmode` in PostgreSQL's own clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TlsMode {
     /// No encryption.
@@ -91,7 +91,7 @@ pub enum TlsMode {
 #[derive(Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tls {
-    /// What is encrypted and verified.
+    /// The mode of encryption and verification.
     pub mode: TlsMode,
     /// Authorities that are trusted beside those of this machine.
     pub root: Option<Pem>,
@@ -111,7 +111,7 @@ pub enum Pem {
 }
 
 impl From<String> for Pem {
-    /// Text that holds a PEM section is taken as it is; other text is a path.
+    /// Takes text with a PEM section as certificates or a key, and other text as a path.
     fn from(text: String) -> Self {
         if text.trim_start().starts_with("-----BEGIN") {
             Self::Text(text)

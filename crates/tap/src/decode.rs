@@ -1,7 +1,7 @@
 //! Reads messages of pgoutput, protocol version 1.
 //!
-//! A message comes from outside: each length is checked against the bytes that are there, and the
-//! number of tables that are remembered is limited.
+//! Messages are not trusted: each length is checked against the number of bytes left, and the
+//! number of remembered tables is limited.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::event::{Change, Commit, Row, Table, Value};
 const TABLES: usize = 4_096;
 /// The server's limit for the columns of a table.
 const COLUMNS: usize = 1_600;
-/// From 1970 to the server's epoch, 2000, in microseconds.
+/// The time from 1970 to the server's epoch, 2000, in microseconds.
 const EPOCH: i64 = 946_684_800_000_000;
 
-/// A message that matters here.
+/// A message of the stream, as far as the tap needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
     /// The rows of a transaction follow. It committed at this time.
@@ -28,11 +28,12 @@ pub(crate) enum Message {
     Row(Arc<Table>, Row),
     /// The transaction has no more rows.
     Commit(Commit),
-    /// Another message: a table, a type, an origin, a deletion, a TRUNCATE, a message of a program.
+    /// A message that reports no row: a table, a type, an origin, a deletion, a TRUNCATE, or a
+    /// message of another program.
     Other,
 }
 
-/// Reads messages, and remembers the tables that they named.
+/// Decodes messages, and remembers the tables that they name.
 #[derive(Debug, Default)]
 pub(crate) struct Decoder(HashMap<u32, Arc<Table>>);
 
@@ -95,7 +96,7 @@ fn broken(what: &str) -> TapError {
     TapError::Protocol(what.to_owned())
 }
 
-/// Returns the time of the server's microseconds since 2000.
+/// Converts the server's time, in microseconds since 2000.
 pub(crate) fn time(micros: i64) -> SystemTime {
     let since_1970 = micros.saturating_add(EPOCH);
     let distance = Duration::from_micros(since_1970.unsigned_abs());
@@ -107,7 +108,7 @@ pub(crate) fn time(micros: i64) -> SystemTime {
     time.unwrap_or(UNIX_EPOCH)
 }
 
-/// Returns the server's microseconds since 2000 of now.
+/// Returns the current time in microseconds since 2000.
 pub(crate) fn now() -> i64 {
     let since_1970 = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -178,7 +179,7 @@ impl Reader {
             Ok(column)
         });
         Ok(Table {
-            // The server leaves out the name of its own schema.
+            // The server sends an empty name for the schema pg_catalog.
             schema: if schema.is_empty() {
                 "pg_catalog".to_owned()
             } else {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pgwire_replication::PgWireError;
 
-/// Why a connection was not made, or ended.
+/// The reason why a connection failed or ended.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TapError {
@@ -26,7 +26,8 @@ pub enum TapError {
         /// The text of the server.
         message: String,
     },
-    /// The server sent what the protocol does not allow, or what this program does not know.
+    /// The server sent a message that the protocol does not allow, or that this program cannot
+    /// read.
     #[error("the server sent what the replication protocol does not allow: {0}")]
     Protocol(String),
     /// A message was larger than [`TapOptions::max_message`](crate::TapOptions::max_message).
@@ -39,17 +40,17 @@ pub enum TapError {
         /// The limit.
         limit: usize,
     },
-    /// The server sent nothing for so long, not even a keepalive.
+    /// The server sent nothing for this time, not even a keepalive.
     #[error("the server sent nothing for {0:?}, not even a keepalive")]
     Silent(Duration),
-    /// The receiver took no event for so long. The connection was closed, so that the server keeps
-    /// no WAL for it.
+    /// The receiver took no event for this time. The connection was closed, so that the server
+    /// keeps no WAL for the receiver.
     #[error("no event was taken for {0:?}; the connection was closed, so that no WAL is kept")]
     Stalled(Duration),
     /// The PostgreSQL publication does not exist.
     #[error("the publication `{0}` does not exist in this database")]
     NoPublication(String),
-    /// The task of the tap has died. It is started again.
+    /// The task of the tap panicked. It is started again.
     #[error("the task of the tap died; it is started again")]
     Died,
     /// An option is not usable.

@@ -1,4 +1,4 @@
-//! What a tap reports: rows of committed transactions, and whether it stands.
+//! The events of a tap: rows of committed transactions, and changes of its state.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -7,15 +7,15 @@ use bytes::Bytes;
 
 use crate::error::TapError;
 
-/// What a tap reports.
+/// A report of a tap.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
     /// A replication slot stands. Every change that commits from now on is reported, until the next
-    /// [`Gap`](Self::Gap). What committed before was perhaps not reported: look for it once.
+    /// [`Gap`](Self::Gap). Earlier changes may be missing: look for them once.
     Standing,
-    /// No replication slot stands, for this reason. The tap tries again and reports each failure.
-    /// Changes are not reported until [`Standing`](Self::Standing).
+    /// No replication slot stands, for this reason. Changes are not reported until
+    /// [`Standing`](Self::Standing). The tap tries again and reports each failure.
     Gap(TapError),
     /// Rows of a committed transaction. A large transaction takes many events.
     Rows(Rows),
@@ -67,7 +67,7 @@ impl Table {
 /// One row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// How it was written.
+    /// The kind of change.
     pub change: Change,
     /// The values of the published columns after the change.
     pub values: Vec<Value>,
@@ -84,7 +84,7 @@ impl Row {
     }
 }
 
-/// How a row was written.
+/// The change that wrote a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It was inserted.

@@ -1,10 +1,10 @@
 //! The commit tap: streams the rows that other programs commit to chosen tables of PostgreSQL,
 //! about as soon as their COMMIT returns.
 //!
-//! It reads PostgreSQL's logical replication (pgoutput) on a **temporary** replication slot. Such a
-//! slot ends with its connection, so a tap that died keeps no WAL. The price is a **gap**: what
-//! commits while no slot stands is not reported. A tap is therefore an accelerator beside a search
-//! of the tables, and never the only source: the receiver looks for itself once after each
+//! The tap reads PostgreSQL's logical replication (pgoutput) on a **temporary** replication slot.
+//! Such a slot ends with its connection, so a tap that died keeps no WAL. The price is a **gap**:
+//! rows that commit while no slot stands are not reported. So a tap only makes a search of the
+//! tables faster, and never replaces it. The receiver searches the tables once after each
 //! [`Event::Standing`].
 //!
 //! ```no_run
@@ -33,18 +33,18 @@
 //! # What holds
 //! * **Memory is bounded.** A transaction of any size is passed on in events of
 //!   [`TapOptions::rows`] rows, of which at most [`TapOptions::events`] wait.
-//! * **No WAL is kept for ever.** Positions are confirmed when they were received. A receiver that
-//!   takes no event for [`TapOptions::stall`] loses the slot. A connection on which the server sends
-//!   nothing for [`TapOptions::silence`] is closed, and the server closes it on its side.
+//! * **No WAL is kept for ever.** The tap confirms positions that it has received. A receiver that
+//!   takes no event for [`TapOptions::stall`] loses the slot. A connection on which the server
+//!   sends nothing for [`TapOptions::silence`] is closed, on both sides.
 //! * **A report may come before the row is visible** to other sessions, by milliseconds. The server
 //!   sends a commit when it is in the WAL, and shows it a moment later.
 //! * A transaction with `synchronous_commit = off` is reported when the server has flushed it.
 //!
-//! # What is needed
-//! [`preflight`] tells what is missing: `wal_level = logical` (a restart of the server), a user with
-//! the right REPLICATION, a free replication slot and WAL sender, and a [`PgPublication`]. A pooler
-//! in between must pass replication on. PostgreSQL 13 or newer; 15 for columns and conditions of
-//! rows.
+//! # Requirements
+//! A tap needs `wal_level = logical` (a change restarts the server), a user with the right
+//! REPLICATION, a free replication slot and WAL sender, and a [`PgPublication`]. [`preflight`]
+//! reports whatever of these is missing. A pooler between tap and server must support replication.
+//! PostgreSQL must be 13 or newer; 15 for chosen columns and conditions of rows.
 
 mod address;
 mod decode;

@@ -12,7 +12,7 @@ use crate::messages::Messages;
 const SCRAM: &str = "SCRAM-SHA-256";
 const SASL_CONTINUE: i32 = auth::SASL_CONTINUE;
 const SASL_FINAL: i32 = auth::SASL_FINAL;
-/// The most rounds of hashing that a server may ask for. PostgreSQL's default is 4,096.
+/// Maximum number of rounds of hashing that a server may ask for. PostgreSQL's default is 4,096.
 const ROUNDS: u32 = 1_000_000;
 
 /// Answers the server's requests until it is ready for a statement.
@@ -25,7 +25,7 @@ pub(crate) async fn log_in(messages: &mut Messages, address: &Address) -> Result
                 answer(messages, address, code, data).await?;
             }
             b'Z' => return Ok(()),
-            // Parameters of the server, the key for cancels, notices.
+            // A parameter of the server, the key for cancels, or a notice.
             _ => {}
         }
     }
@@ -110,7 +110,7 @@ async fn scram(
     let (last, exchange, salted) = client.client_final(password, &challenge)?;
     write_password_message(messages.stream(), last.as_bytes()).await?;
 
-    // It proves that the server knows the password, too.
+    // The last message proves that the server has the password, too.
     let verdict = said(messages, SASL_FINAL).await?;
     Ok(ScramClient::verify_server_final(
         &verdict, &salted, &exchange,

@@ -1,4 +1,4 @@
-//! The messages of a connection: what the server sends, and the stream for what is sent to it.
+//! The messages of a connection: reads those of the server, and gives the stream for the answers.
 
 use pgwire_replication::protocol::framing::MessageReader;
 use pgwire_replication::protocol::{BackendMessage, ErrorFields};
@@ -8,7 +8,7 @@ use crate::address::Address;
 use crate::error::TapError;
 use crate::wire;
 
-/// What is read ahead of the server's messages, in bytes.
+/// Size of the read buffer, in bytes.
 const AHEAD: usize = 64 * 1024;
 
 /// See the [module](self).
@@ -36,7 +36,7 @@ impl Messages {
         Ok(message)
     }
 
-    /// Returns the next message, also an error of the server.
+    /// Returns the next message; an error of the server is a message, too.
     pub(crate) async fn any(&mut self) -> Result<BackendMessage, TapError> {
         Ok(self.reader.read(&mut self.stream).await?)
     }

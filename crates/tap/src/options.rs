@@ -63,7 +63,7 @@ impl Default for TapOptions {
 }
 
 impl TapOptions {
-    /// Checks what would otherwise fail at the server.
+    /// Checks the options that the server would refuse.
     pub(crate) fn check(&self) -> Result<(), TapError> {
         let in_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         let prefix = &self.slot_prefix;
@@ -89,13 +89,14 @@ impl TapOptions {
         Ok(())
     }
 
-    /// Returns the server's `wal_sender_timeout`, which makes it send a keepalive after half of it.
+    /// Returns the `wal_sender_timeout` of the session. The server sends a keepalive after half of
+    /// it.
     pub(crate) fn server_timeout(&self) -> Duration {
         self.silence * 2 / 3
     }
 
-    /// Returns the longest time between two positions that are confirmed. The server ends a
-    /// connection from which it receives nothing for its timeout.
+    /// Returns the longest time between two confirmed positions. The server ends a connection from
+    /// which it receives nothing for `wal_sender_timeout`.
     pub(crate) fn confirm_every(&self) -> Duration {
         self.silence / 6
     }

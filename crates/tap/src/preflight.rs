@@ -1,4 +1,4 @@
-//! What a tap needs of the server, and what is missing.
+//! Checks whether the server has all that a tap needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,21 +7,21 @@ use crate::error::TapError;
 use crate::publication::{Changes, PgPublication, PublishedTable, quoted, statements};
 use crate::session::{Row, Session};
 
-/// One thing that is not as it should be.
+/// A problem that the check found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
-    /// Whose thing it is.
+    /// The part of the database that has the problem.
     pub about: About,
-    /// What was found.
+    /// The problem.
     pub found: String,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: String,
-    /// Whether the tap cannot stand, or other programs get errors, until it is repaired.
+    /// Whether the problem keeps the tap from standing, or causes errors in other programs.
     pub blocks: bool,
 }
 
-/// What a [`Finding`] is about.
+/// The part of the database that a [`Finding`] is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum About {
@@ -29,12 +29,12 @@ pub enum About {
     Server,
     /// The publication of the tap.
     Publication,
-    /// A publication of another program, which makes the server refuse changes of the tables, with
-    /// or without a tap.
+    /// A publication of another program. It makes the server refuse changes of the tables, with or
+    /// without a tap.
     OtherPublication,
 }
 
-/// The server, in one row.
+/// Selects version, settings and counts of the server, in one row.
 const SERVER: &str = "
 SELECT current_setting('server_version_num'), current_setting('wal_level'), current_user,
     (SELECT rolsuper OR rolreplication FROM pg_roles WHERE rolname = current_user)
@@ -42,11 +42,11 @@ SELECT current_setting('server_version_num'), current_setting('wal_level'), curr
     current_setting('max_replication_slots'), (SELECT count(*) FROM pg_replication_slots),
     current_setting('max_wal_senders'), (SELECT count(*) FROM pg_stat_replication), pg_is_in_recovery()";
 
-/// Checks whether a tap can stand on this PostgreSQL publication. Changes nothing. Needs no right to
-/// replicate. Returns nothing if all is well.
+/// Checks whether a tap can stand on this PostgreSQL publication. Returns the problems. Changes
+/// nothing, and needs no right to replicate.
 ///
-/// Publications of other programs are checked, too: one that makes the server refuse the updates of
-/// these tables (SQLSTATE 42P10) blocks.
+/// Also checks the publications of other programs. A publication that makes the server refuse
+/// updates of these tables (SQLSTATE 42P10) is a problem that blocks.
 ///
 /// # Errors
 /// The connection failed, or the server refused a statement.
@@ -153,7 +153,7 @@ fn check_server(server: &Row, wanted: &PgPublication, findings: &mut Vec<Finding
             format!(
                 "all replication slots are taken: max_replication_slots is {most}, {used} exist"
             ),
-            "drop slots that nobody uses (pg_replication_slots), or raise max_replication_slots and restart the server",
+            "drop unused slots (pg_replication_slots), or raise max_replication_slots and restart the server",
         );
     }
     if full(6, 7) {
@@ -289,7 +289,7 @@ fn check_table(
     }
 }
 
-/// Returns a condition without what the server adds when it shows one.
+/// Returns a condition without the casts, spaces and parentheses that the server adds.
 fn plain(condition: &str) -> String {
     let bare = condition.replace("::text", "").to_ascii_lowercase();
     bare.chars()
@@ -297,9 +297,9 @@ fn plain(condition: &str) -> String {
         .collect()
 }
 
-/// Publications that publish updates or deletions of these tables, with the reason why the server
-/// refuses such a change: the columns that identify a row are not all published, the condition of
-/// the rows names another column, or no columns identify a row.
+/// Selects publications of updates or deletions of these tables, with the reason why the server
+/// refuses such a change. There are three reasons: the publication lacks a column that identifies
+/// a row, its condition names another column, or no columns identify a row.
 const OTHERS: &str = "
 SELECT p.pubname, n.nspname, c.relname, CASE
     WHEN i.columns IS NULL THEN 'identity'
@@ -355,7 +355,7 @@ async fn check_others(
                 "remove the condition from that publication, or let it publish inserts only",
             ),
             "identity" => (
-                "publishes changes of rows that nothing identifies",
+                "publishes changes of rows without an identity",
                 "give the table a primary key or REPLICA IDENTITY, or let that publication publish inserts only",
             ),
             _ => continue,

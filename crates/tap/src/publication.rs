@@ -1,6 +1,6 @@
-//! A PostgreSQL publication: which tables, columns, rows and changes the server streams.
+//! A PostgreSQL publication: the tables, columns, rows and changes that the server streams.
 //!
-//! The word is PostgreSQL's. It must not be confused with the publishing of hints.
+//! The word is PostgreSQL's, and has nothing to do with the publishing of hints.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ pub(crate) const ANSWER: usize = 1024 * 1024;
 /// Maximum time for a statement.
 pub(crate) const WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// What a tap needs of a PostgreSQL publication.
+/// The wanted state of a PostgreSQL publication.
 ///
 /// ```
 /// use jobwire_tap::{Changes, PgPublication, PublishedTable};
@@ -41,8 +41,8 @@ pub struct PgPublication {
 pub enum Changes {
     /// Inserted rows. The publication then has no effect on updates and deletions.
     Inserts,
-    /// Inserted and updated rows. The columns must include the primary key, and no rows may be
-    /// selected, or the server refuses the updates of everybody.
+    /// Inserted and updated rows. Such a publication needs the columns of the primary key and no
+    /// condition of rows; with others the server refuses the updates of all programs.
     InsertsAndUpdates,
 }
 
@@ -54,9 +54,10 @@ pub struct PublishedTable {
     pub schema: String,
     /// The name.
     pub name: String,
-    /// The columns that are streamed; all if there are none. Needs PostgreSQL 15.
+    /// The columns that are streamed. If empty, all columns are. Needs PostgreSQL 15.
     pub columns: Vec<String>,
-    /// The condition of the rows that are streamed, in SQL; all without one. Needs PostgreSQL 15.
+    /// The condition of the rows that are streamed, in SQL. Without one, all rows are. Needs
+    /// PostgreSQL 15.
     pub rows: Option<String>,
 }
 
@@ -79,8 +80,8 @@ impl PublishedTable {
         self
     }
 
-    /// Streams only rows for which this condition holds. It is part of a statement: it must not
-    /// come from outside.
+    /// Streams only rows for which this condition holds. The condition becomes part of a statement,
+    /// so it must not contain input from outside.
     #[must_use]
     pub fn rows(mut self, condition: impl Into<String>) -> Self {
         self.rows = Some(condition.into());
@@ -118,14 +119,14 @@ impl PgPublication {
         self
     }
 
-    /// Returns whether it needs PostgreSQL 15, for columns or a selection of rows.
+    /// Returns whether the publication needs PostgreSQL 15, for chosen columns or a condition.
     #[must_use]
     pub fn selects(&self) -> bool {
         let selects = |table: &PublishedTable| !table.columns.is_empty() || table.rows.is_some();
         self.tables.iter().any(selects)
     }
 
-    /// Returns the statement that creates it.
+    /// Returns the statement that creates the publication.
     #[must_use]
     pub fn create_statement(&self) -> String {
         format!(
@@ -136,7 +137,7 @@ impl PgPublication {
         )
     }
 
-    /// Returns the statements that give an existing one these tables and changes.
+    /// Returns the statements that give an existing publication these tables and changes.
     #[must_use]
     pub fn alter_statements(&self) -> String {
         let publication = name(&self.name);
@@ -201,14 +202,14 @@ async fn exists(session: &mut Session, publication: &str) -> Result<bool, TapErr
     Ok(!session.query(&exists).await?.is_empty())
 }
 
-/// Returns a name for a statement.
+/// Quotes a name for a statement.
 fn name(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\"").replace('\0', ""))
 }
 
-/// Returns a text for a statement.
+/// Quotes a text for a statement.
 pub(crate) fn quoted(text: &str) -> String {
-    // The form is right whatever standard_conforming_strings says.
+    // This form is right with both values of standard_conforming_strings.
     let escaped = text
         .replace('\0', "")
         .replace('\\', "\\\\")

@@ -1,7 +1,7 @@
-//! One session of the server: statements first, then perhaps the stream of changes.
+//! One session with the server: statements first, then the stream of changes if it is asked for.
 //!
-//! The wire format (frames, login, positions) comes from the crate `pgwire-replication`. The session
-//! itself is here, because that crate's own trusts other authorities than sqlx does, brings a second
+//! The wire format (frames, login, positions) comes from the crate `pgwire-replication`. The
+//! session of that crate is not used: it trusts other authorities than sqlx does, brings a second
 //! library for cryptography, and cannot be closed while the server does not read.
 
 use std::time::Duration;
@@ -27,7 +27,7 @@ const ROWS: usize = 10_000;
 /// A row of a statement: the values as text.
 pub(crate) type Row = Vec<Option<String>>;
 
-/// What a session is for.
+/// The purpose of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Statements only. Needs no right to replicate.
@@ -83,7 +83,7 @@ impl Session {
         self.query_within(sql, self.within).await
     }
 
-    /// As [`query`](Self::query), with another limit of time.
+    /// Does the same as [`query`](Self::query), with another time limit.
     pub(crate) async fn query_within(
         &mut self,
         sql: &str,
@@ -102,7 +102,7 @@ impl Session {
                     b'D' => rows.push(row(message.payload)?),
                     b'E' => refused = Some(refusal(&message)),
                     b'Z' => return refused.map_or(Ok(rows), Err),
-                    // The columns, the end of a statement, notices, parameters.
+                    // The columns, the end of a statement, a notice, or a parameter.
                     _ => {}
                 }
             }
@@ -157,8 +157,7 @@ impl Session {
         }
     }
 
-    /// Tells the server that everything before this position was received. The server keeps no WAL
-    /// before it.
+    /// Confirms everything before this position. The server then keeps no WAL before it.
     pub(crate) async fn confirm(&mut self, position: u64) -> Result<(), TapError> {
         let status = encode_standby_status_update(Lsn::from_u64(position), now(), false);
         let within = self.within;

@@ -1,5 +1,5 @@
-//! A standing replication slot: it is made for one session and ends with it, so it never keeps WAL
-//! after its connection has ended.
+//! A replication slot of one session. It ends with the session, so it never keeps WAL after its
+//! connection has ended.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(crate) struct Slot {
     session: Session,
     /// The position up to which everything was received.
     received: u64,
-    /// The position that the server knows of.
+    /// The last position that was confirmed to the server.
     confirmed: u64,
 }
 
@@ -34,8 +34,8 @@ impl Slot {
             options.slot_prefix,
             rand::rng().random::<u64>()
         );
-        // A function and not the command CREATE_REPLICATION_SLOT, which knows no time limit: its
-        // process would go on waiting, with its slot, after this program has given up.
+        // A function, because the command CREATE_REPLICATION_SLOT has no time limit: the server's
+        // process would keep waiting, with its slot, after this program has given up.
         let create =
             format!("SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput', true)");
         let within = options.create + Duration::from_secs(5);
@@ -61,12 +61,12 @@ impl Slot {
         self.received = self.received.max(position);
     }
 
-    /// Returns whether the server does not know of the last position.
+    /// Returns whether the last position is not yet confirmed.
     pub(crate) fn has_news(&self) -> bool {
         self.received > self.confirmed
     }
 
-    /// Tells the server the last position.
+    /// Confirms the last position to the server.
     pub(crate) async fn confirm(&mut self) -> Result<(), TapError> {
         self.session.confirm(self.received).await?;
         self.confirmed = self.received;
@@ -74,8 +74,8 @@ impl Slot {
     }
 }
 
-/// Returns the settings of the session. The server ends it if nothing comes from this program for a
-/// while. The values of rows have the same form on every server.
+/// Returns the settings of the session. They limit the time for which the server keeps a silent
+/// connection, and give the values of rows the same form on every server.
 fn settings(options: &TapOptions) -> String {
     format!(
         "SET wal_sender_timeout = {}; SET statement_timeout = {}; SET lock_timeout = 0; \
@@ -86,7 +86,8 @@ fn settings(options: &TapOptions) -> String {
     )
 }
 
-/// The server would notice a missing publication only at the first change.
+/// Checks that the publication exists. The server itself would report a missing one only at the
+/// first change.
 async fn ensure_publication(session: &mut Session, name: &str) -> Result<(), TapError> {
     let exists = format!(
         "SELECT FROM pg_publication WHERE pubname = {}",

@@ -28,7 +28,7 @@ const BATCH: usize = 256 * 1024;
 
 /// Streams the committed rows of a PostgreSQL publication. See the [crate](crate) for an example.
 ///
-/// A task of its own keeps the connection; it ends when the tap is dropped. If it panics, the next
+/// A separate task keeps the connection; it ends when the tap is dropped. If it panics, the next
 /// call of [`next`](Self::next) starts it again and reports a gap.
 #[derive(Debug)]
 pub struct Tap {
@@ -39,10 +39,10 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Begins to connect. Needs a tokio runtime.
+    /// Starts to connect, in the background. Needs a tokio runtime.
     ///
     /// # Errors
-    /// [`TapError::Setting`]: an option is not usable. Problems of the connection are events.
+    /// [`TapError::Setting`] if an option is not usable. Problems of the connection are events.
     pub fn open(address: Address, options: TapOptions) -> Result<Self, TapError> {
         options.check()?;
         let (events, task) = start(&address, &options, None);
@@ -59,13 +59,13 @@ impl Tap {
         if let Some(event) = self.events.recv().await {
             return event;
         }
-        tracing::error!("the task of the commit tap died; it is started again");
+        tracing::error!("the task of the commit tap panicked; it is started again");
         let pause = self.options.longest_pause;
         (self.events, self.task) = start(&self.address, &self.options, Some(pause));
         Event::Gap(TapError::Died)
     }
 
-    /// Returns the next event if one waits already.
+    /// Returns the next event, if one waits.
     pub fn try_next(&mut self) -> Option<Event> {
         self.events.try_recv().ok()
     }
@@ -73,7 +73,7 @@ impl Tap {
 
 impl Drop for Tap {
     fn drop(&mut self) {
-        // The connection closes at once, whatever the server does, and the slot with it.
+        // The connection closes at once, even if the server does not answer. So the slot ends, too.
         self.task.abort();
     }
 }
@@ -124,7 +124,7 @@ impl Keeper {
                 }
                 Err(error) => error,
             };
-            // The slot is gone, so a receiver that hangs may take as long as it wants.
+            // No slot keeps WAL now, so the wait for the receiver needs no limit.
             if self.events.send(Event::Gap(error)).await.is_err() {
                 return;
             }
@@ -197,7 +197,7 @@ impl Keeper {
         }
     }
 
-    /// Passes an event to the receiver. While it waits, the server is told that this program lives.
+    /// Passes an event to the receiver. Sends keepalives to the server while the receiver is busy.
     async fn send(&self, slot: &mut Slot, event: Event) -> Result<(), TapError> {
         if let Ok(place) = self.events.try_reserve() {
             place.send(event);

@@ -1,9 +1,9 @@
 //! TLS of a connection: which authorities are trusted and what is verified.
 //!
-//! The modes mean what they mean to the other connections of the same program, which sqlx makes: the
-//! authorities of this machine are trusted, and those of the address beside them. An IP address is
-//! verified like a name. Files are read again for each connection, so that certificates can be
-//! replaced while the program runs.
+//! The modes mean the same as in sqlx, which makes the other connections of the program. Trusted
+//! are the authorities of this machine and those of the address. An IP address is verified like a
+//! name. Files are read again for each connection, so that certificates can be replaced while the
+//! program runs.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -72,7 +72,7 @@ fn config(tls: &Tls) -> Result<ClientConfig, TapError> {
         }
         (None, None) => Ok(config.with_no_client_auth()),
         _ => Err(TapError::Tls(
-            "a client certificate and its key are given together".to_owned(),
+            "give the client certificate and its key together, or neither".to_owned(),
         )),
     }
 }
@@ -111,7 +111,7 @@ fn unusable<E: Display>(what: &'static str) -> impl Fn(E) -> TapError {
     move |error| TapError::Tls(format!("{what} cannot be used: {error}"))
 }
 
-/// Accepts every certificate. The signatures of the handshake are checked all the same.
+/// Accepts every certificate. It still checks the signatures of the handshake.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 

@@ -9,11 +9,11 @@ use crate::address::{Address, TlsMode};
 use crate::error::TapError;
 use crate::tls;
 
-/// A connection's bytes.
+/// A stream of bytes in both directions.
 pub(crate) trait Bytes: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Bytes for T {}
 
-/// Opens the connection, as the security of the address asks.
+/// Opens the connection, with TLS if the address demands it.
 pub(crate) async fn open(address: &Address) -> Result<Box<dyn Bytes>, TapError> {
     if let Some(path) = address.socket() {
         return socket(&path).await;
