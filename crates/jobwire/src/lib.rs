@@ -36,8 +36,8 @@
 #![cfg_attr(not(feature = "sqlite"), doc = "```ignore")]
 //! use std::sync::Arc;
 //!
-//! use jobwire::{Error, HandlerResult, InProcessTransport, JobArgs, NewJob, Node, Running,
-//! SqliteStore}; use serde::{Deserialize, Serialize};
+//! use jobwire::{Error, HandlerResult, InProcessTransport, JobArgs, NewJob, Node, Running, SqliteStore};
+//! use serde::{Deserialize, Serialize};
 //!
 //! #[derive(Serialize, Deserialize)]
 //! struct SendInvoice {
@@ -99,10 +99,11 @@
 //! use jobwire::transport::Transport;
 //! use jobwire::{CommitHook, HookOptions, NewJob, PgStore};
 //!
-//! let store = PgStore::connect("postgres://user:password@host/database").await?; let transport =
-//! AmqpTransport::connect("amqps://user:password@host", AmqpOptions::default()).await?; let hook =
-//! CommitHook::start(transport.publisher(), HookOptions::default()); let client =
-//! store.client(hook); client.create(NewJob::of("send-invoice", &17)).await?;
+//! let store = PgStore::connect("postgres://user:password@host/database").await?;
+//! let transport = AmqpTransport::connect("amqps://user:password@host", AmqpOptions::default()).await?;
+//! let hook = CommitHook::start(transport.publisher(), HookOptions::default());
+//! let client = store.client(hook);
+//! client.create(NewJob::of("send-invoice", &17)).await?;
 //! # Ok(()) }
 //! ```
 //!

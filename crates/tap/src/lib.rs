@@ -43,7 +43,7 @@
 //! # Requirements
 //! A tap needs `wal_level = logical` (a change restarts the server), a user with the right
 //! REPLICATION, a free replication slot and WAL sender, and a [`PgPublication`]. [`preflight`]
-//! reports whatever of these is missing. A pooler between tap and server must support replication.
+//! names each missing part. A pooler between tap and server must support replication.
 //! PostgreSQL must be 13 or newer; 15 for chosen columns and conditions of rows.
 
 mod address;
