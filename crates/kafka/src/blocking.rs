@@ -1,4 +1,4 @@
-//! Calls of librdkafka that block, on threads of their own.
+//! Blocking calls of librdkafka, on separate threads.
 
 use jobwire_core::transport::TransportError;
 

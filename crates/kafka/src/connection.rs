@@ -36,13 +36,13 @@ const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// The timeout of a request to the brokers.
 pub(crate) const ANSWER: Duration = Duration::from_secs(3);
 
-/// The time that another broker has to answer after one has refused the connection.
+/// The time for which a refusal is held back, since another broker may accept the connection.
 const REFUSAL_STANDS: Duration = Duration::from_millis(500);
 
 /// The state of the brokers.
 #[derive(Clone, Debug)]
 enum State {
-    /// Not known yet, or uncertain after an error.
+    /// The state is unknown, at the start or after an error.
     Suspected(Option<TransportError>),
     Up,
     Down(TransportError),
@@ -167,7 +167,7 @@ where
     report(false);
     loop {
         let mut wait = FIRST_WAIT;
-        // A problem that an operator must fix is logged once, also after a timeout was logged.
+        // The last logged refusal. Each refusal is logged once, even if timeouts come in between.
         let mut refused: Option<String> = None;
         loop {
             let asking = probe.clone();

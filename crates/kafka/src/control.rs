@@ -1,9 +1,9 @@
 //! Control messages between nodes: JSON over a topic with one partition, best effort.
 //!
 //! [`tell`](ControlLine::tell) hands a message to the producer and returns. A message that the
-//! producer refuses, or can't deliver in time, is lost; the other nodes get the information from
+//! producer refuses, or can't deliver in time, is lost; the other nodes read the same facts from
 //! the database later. The listeners of this process receive a message at once, without the
-//! brokers. Every process reads the whole topic from its end on, without a group.
+//! brokers. Every process reads all messages that arrive after its start, without a group.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -131,7 +131,7 @@ impl Listener {
                     }
                     Err(problem) if problem.is_transient() => PAUSE,
                     Err(problem) => {
-                        tracing::warn!(%problem, "can't receive control messages of other nodes; jobs run on, with more latency");
+                        tracing::warn!(%problem, "can't receive control messages from other nodes; jobs still run, some of them with more latency");
                         LONG_PAUSE
                     }
                 },

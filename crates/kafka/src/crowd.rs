@@ -1,12 +1,12 @@
 //! Warns when a lane has more nodes than its topic has partitions.
 //!
-//! A member without a partition does not prove that. A group whose broker died, whose leader lacked
-//! the topic's metadata, or which waits for a member that is gone, also leaves members without a
-//! partition, for a while. So this task asks the brokers, and warns only if all of this holds:
+//! A member without a partition does not prove this. For a while, a group also leaves members
+//! without a partition if its broker died, if its leader lacked the topic's metadata, or if it
+//! waits for a dead member. So this task asks the brokers, and warns only if all of this holds:
 //! - the group's last rebalance is over and left this member without a partition;
 //! - every broker answers, and the group's state is `Stable`;
 //! - the group has more members than the topic has partitions;
-//! - two checks in a row found that. Between them the session of a dead member ends.
+//! - two checks in a row had this result. Between them the session of a dead member ends.
 //!
 //! A member that has a partition sends no requests.
 
@@ -22,7 +22,7 @@ use crate::error::explain_error;
 use crate::lane_client::LaneState;
 use crate::topology::Topology;
 
-/// The interval between two checks; never shorter than the session timeout.
+/// The shortest interval between two checks. It is at least the session timeout.
 const LOOK: Duration = Duration::from_secs(30);
 /// Number of checks in a row that must agree.
 const LOOKS: u32 = 2;

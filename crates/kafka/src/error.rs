@@ -28,7 +28,7 @@ pub(crate) fn is_login(code: Code) -> bool {
     )
 }
 
-/// Returns whether the topic does not exist, or no longer.
+/// Returns whether the topic does not exist.
 pub(crate) fn is_missing_topic(code: Code) -> bool {
     matches!(
         code,
@@ -86,7 +86,7 @@ pub(crate) fn explain(code: Code, what: &str) -> TransportError {
     }
 }
 
-/// Like [`explain`], for an error of the Rust wrapper.
+/// Does the same as [`explain`], for an error of the Rust wrapper.
 pub(crate) fn explain_error(error: &KafkaError, what: &str) -> TransportError {
     match error {
         KafkaError::ClientConfig(_, problem, property, _) => TransportError::Refused {

@@ -10,8 +10,8 @@
 //! pauses the receiver (the node is saturated), the partitions are paused at once, and given up to
 //! the group after [`release_after`](crate::KafkaOptions::release_after) (protocol rule 18).
 //!
-//! librdkafka (2.12) may report success and drop the operation. Two rules keep a client from
-//! receiving nothing for ever:
+//! librdkafka (2.12) may report success and still drop an operation. Without these two rules a
+//! client could wait for ever:
 //! - **A pause and a resume are repeated.** A pause, a resume and the start of a fetch each take
 //!   a version of the partition and then queue an operation, on different threads. An operation
 //!   that is queued behind a newer one is dropped (`rd_kafka_toppar_op_serve`). A resume of a
@@ -28,7 +28,7 @@ use tokio::time::Instant;
 
 use crate::lane_client::LaneState;
 
-/// How long the share is held before the partitions are paused.
+/// The time for which the share is held before the partitions are paused.
 const HOLD_AFTER: Duration = Duration::from_millis(200);
 /// The wait before a failed resume or seek is repeated.
 const AGAIN: Duration = Duration::from_millis(200);

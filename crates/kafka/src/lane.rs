@@ -53,7 +53,7 @@ pub(crate) struct LaneTask {
     context: Context,
     stop: CancellationToken,
     unreadable: LogThrottle,
-    /// The time since which the lane's topic is known to exist.
+    /// The time at which the lane's topic was found.
     found_at: Option<Instant>,
 }
 
@@ -265,7 +265,7 @@ impl LaneTask {
     fn failed(&self, error: KafkaError) -> Option<Ended> {
         let lane = &self.state.lane;
         if let KafkaError::MessageConsumptionFatal(_) = error {
-            tracing::warn!(%lane, %error, "the lane's consumer failed for good; starting another");
+            tracing::warn!(%lane, %error, "the lane's consumer failed and can't recover; starting another");
             self.complain(explain_error(&error, &format!("lane '{lane}'")));
             return Some(Ended::Broken);
         }

@@ -1,9 +1,9 @@
 //! # The Kafka transport of Jobwire
 //!
 //! Carries hints from the process that commits a job to the node that runs it, through Apache Kafka
-//! (2.4 and newer) or a broker with the same protocol. It implements the contract of
-//! [`jobwire_core::transport`]: it may lose, double or delay a hint, it reports correctly whether
-//! the brokers have a message, and it never hangs on brokers that are slow or away.
+//! (2.4 and newer) or a broker with the same protocol. It keeps the contract of
+//! [`jobwire_core::transport`]: it may lose, duplicate or delay a hint, it reports for each message
+//! whether the brokers have it, and it does not hang on brokers that are slow or away.
 //!
 //! ```no_run
 //! use jobwire_core::transport::{Subscription, Transport};
@@ -41,7 +41,7 @@
 //! | `error` | errors of the brokers, with remedies |
 //! | `blocking`, `ending` | calls that block; the drop of clients |
 //!
-//! # Differences to RabbitMQ
+//! # Differences from RabbitMQ
 //! * A partition has one receiver at a time, so at most as many nodes share a lane as its topic has
 //!   partitions.
 //! * Kafka does not report an earlier delivery of a message. Only a message that this node requeued
@@ -56,8 +56,8 @@
 //! not included; tokens come from a [`TokenSource`].
 //!
 //! # Errors
-//! An invalid URL or setting is [`TransportError::Setting`]; a wrong password and a missing right
-//! are [`TransportError::Refused`]; both carry a remedy. All other errors pass without an operator.
+//! [`TransportError::Setting`] reports an invalid URL or setting. [`TransportError::Refused`]
+//! reports a wrong password and a missing right. Both have a remedy. Other errors need no operator.
 //! No error, log line or `Debug` text of this crate shows the password.
 //!
 //! # Metrics

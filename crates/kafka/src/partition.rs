@@ -15,7 +15,8 @@
 
 use std::collections::BTreeMap;
 
-/// Number of repeated fetches of a requeued message that does not arrive; then it counts as gone.
+/// Maximum number of repeated fetches of a requeued message that does not arrive. After them the
+/// message counts as gone.
 const TRIES: u8 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,9 +90,9 @@ impl Tracker {
         }
     }
 
-    /// Called after each arrival. If a requeued message below `arrived` was fetched again and did
-    /// not arrive, it is fetched up to [`TRIES`] times more. Then it is gone (deleted with the
-    /// log's start, or part of an aborted transaction) and is dropped. Returns the offset to
+    /// Drops requeued messages that are gone. To be called after each arrival. A requeued message
+    /// below `arrived` that did not arrive again is fetched up to [`TRIES`] times more. Then it was
+    /// deleted with the log's start, or belongs to an aborted transaction. Returns the offset to
     /// commit, if it changed.
     pub(crate) fn notice_gone(&mut self, arrived: i64) -> Option<i64> {
         if self.rewind || self.rewind_to().is_none_or(|first| first > arrived) {

@@ -1,6 +1,7 @@
 //! The producer of a transport: one at a time, replaced after a fatal error.
 //!
-//! Publishers, requests for topics and the check of the brokers share it and its connections.
+//! Publishers, requests for topics and the check of the brokers share the producer and its
+//! connections.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

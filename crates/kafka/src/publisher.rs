@@ -33,9 +33,9 @@ use crate::partitioner::partition;
 use crate::producers::{Producer, Producers};
 use crate::topology::Topology;
 
-/// How long the number of partitions of a topic is cached.
+/// The time for which the number of partitions of a topic is cached.
 const COUNT_AGAIN: Duration = Duration::from_secs(60);
-/// The lanes belong to no session: librdkafka connects again by itself.
+/// The session of all lanes. There is only one, because librdkafka connects again by itself.
 const SESSION: u64 = 0;
 /// The time that a call waits beyond the confirm timeout for librdkafka's report of a failed
 /// message.
@@ -164,7 +164,8 @@ impl LanePublishers {
         }
     }
 
-    /// Returns how long a publish waits: the client reports a failure after the confirm timeout.
+    /// Returns the time that a publish waits. It is longer than the confirm timeout, after which
+    /// the client reports a failure.
     pub(crate) fn patience(&self) -> Duration {
         self.options.confirm_timeout + GRACE
     }
@@ -219,7 +220,7 @@ impl LanePublishers {
         match self.topology.ensure_lane(lane).await {
             Ok(partitions) => Ok(Arc::new(Counted { partitions, at })),
             Err(problem) => {
-                // A refusal says nothing about the brokers.
+                // A remembered refusal is not news about the brokers.
                 if !is_remembered(&problem) {
                     self.link.suspect(problem.clone());
                 }

@@ -10,8 +10,8 @@
 //! ```
 //! A partition that no longer exists counts as settled too.
 //!
-//! One case is not exact: a message that the producer gave up on may still arrive. The sweeper does
-//! not suspect jobs that are younger than that can take.
+//! One case is not exact: a message may still arrive after its publish has failed. The sweeper
+//! suspects only jobs that are older than the time that this can take.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -63,7 +63,7 @@ pub(crate) struct Settled {
     askers: Mutex<HashMap<Lane, Arc<Asker>>>,
     /// The log starts up to which a loss of hints was logged, so that each loss is logged once.
     told: Mutex<HashMap<(Lane, i32), i64>>,
-    /// Each marker that waits notices the wiped partitions again.
+    /// Limits the log lines about wiped partitions, because each open marker finds them again.
     wiped: Mutex<LogThrottle>,
     questions: mpsc::Sender<Question>,
 }

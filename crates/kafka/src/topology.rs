@@ -261,7 +261,7 @@ impl Topology {
                 %topic,
                 partitions = found.partitions,
                 wanted = wanted.partitions,
-                "a topic has another number of partitions than the settings ask for; at most that many nodes can share a lane"
+                "the number of partitions of a topic differs from the setting; at most one node per partition can share a lane"
             );
         }
         let copies = match self.options.replication {
@@ -282,7 +282,7 @@ impl Topology {
                 if in_sync.is_some_and(|n| n >= found.copies && found.copies > 1) {
                     tracing::warn!(
                         %topic, copies = found.copies, in_sync,
-                        "min.insync.replicas is not less than the copies: while one broker is away no hint is published; lower it"
+                        "min.insync.replicas is not less than the number of copies: while one broker is away no hint is published; lower it"
                     );
                 }
                 if found.copies > 2 && in_sync == Some(1) {

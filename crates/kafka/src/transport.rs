@@ -32,7 +32,7 @@ use crate::settled::{Settled, settled};
 use crate::statistics::{self, Census};
 use crate::topology::{Beside, Topology};
 
-/// How long [`KafkaTransport::connect`] waits for the brokers.
+/// The time that [`KafkaTransport::connect`] waits for the brokers.
 const FIRST_ATTEMPT: Duration = Duration::from_secs(8);
 
 /// The Kafka transport. See the [crate](crate) for an example. Cheap to clone; the connections end
@@ -172,9 +172,9 @@ impl KafkaTransport {
 
 /// Returns a function that requests metadata from the brokers. It blocks.
 ///
-/// librdkafka (2.12) can lose its last broker when that one ends and comes back, and then connects
-/// to none for five minutes (`metadata.recovery.rebootstrap.trigger.ms`). So a producer that reaches
-/// no broker, again and again, is replaced by a new one, which knows the brokers of the URL.
+/// librdkafka (2.12) can lose its last broker when that broker restarts, and then connects to none
+/// for five minutes (`metadata.recovery.rebootstrap.trigger.ms`). So a producer that repeatedly
+/// reaches no broker is replaced by a new one, which starts with the brokers of the URL.
 fn prober(
     producers: Arc<Producers>,
     topic: String,
@@ -186,7 +186,7 @@ fn prober(
             failures.store(0, Ordering::Relaxed);
             return Ok(());
         };
-        // A broker that is silent does not count: the end of a client waits for it.
+        // A silent broker does not count: the drop of the old client would wait for its answer.
         if error.rdkafka_error_code() == Some(RDKafkaErrorCode::BrokerTransportFailure)
             && replaces_after(failures.fetch_add(1, Ordering::Relaxed) + 1)
         {
@@ -196,7 +196,7 @@ fn prober(
     }
 }
 
-/// Returns whether so many failures in a row are a reason for a new client: after 5, 10, 20, 40, …
+/// Returns whether this number of failures in a row calls for a new client: 5, 10, 20, 40, …
 const fn replaces_after(failures: u32) -> bool {
     failures.is_multiple_of(5) && (failures / 5).is_power_of_two()
 }
@@ -276,8 +276,8 @@ impl Transport for KafkaTransport {
         self.0.control.listen()
     }
 
-    /// Receivers leave their groups, messages under way are confirmed, then the clients end. Tasks
-    /// that have not ended in time are abandoned.
+    /// Lets receivers leave their groups and waits for confirms, then ends the clients. Abandons
+    /// tasks that have not ended in time.
     async fn close(&self, within: Duration) {
         let publishers = &self.0.publishers;
         let flush = async |left| publishers.flush(left).await;

@@ -1,6 +1,6 @@
 package dev.jobwire;
 
-/** Texts as JSON. */
+/** Writes texts as JSON. */
 public final class Json {
     private Json() {}
 
@@ -23,7 +23,7 @@ public final class Json {
         return json.append('"').toString();
     }
 
-    /** Half a character has no bytes in UTF-8. */
+    /** Returns whether this is half of a character, which UTF-8 cannot encode. */
     private static boolean isHalf(String text, int at) {
         char c = text.charAt(at);
         if (Character.isHighSurrogate(c)) {

@@ -1,2 +1,2 @@
-/** What the modules of the engines share. */
+/** The parts that the modules of the engines share. */
 package dev.jobwire;

@@ -17,10 +17,10 @@ import org.activiti.engine.impl.persistence.entity.JobEntity;
 import org.activiti.engine.impl.persistence.entity.TimerJobEntity;
 
 /**
- * Publishes the hints of Activiti's jobs when the transaction that created them has committed. It
- * sees new jobs, jobs that are ready again after a failure or a suspension, and timers that the
- * engine moved. The executor of the engine is off ({@code asyncExecutorActivate = false}), and its
- * own message-queue mode, too.
+ * Publishes the hints of Activiti's jobs after the commit of the transaction that created them. The
+ * hints are for new jobs, for jobs that are ready again after a failure or a suspension, and for
+ * timers that the engine moved. The executor of the engine must be off ({@code
+ * asyncExecutorActivate = false}), and its own message-queue mode, too.
  *
  * <pre>{@code
  * ActivitiHints.install(configuration, HintPublisher.start(settings));

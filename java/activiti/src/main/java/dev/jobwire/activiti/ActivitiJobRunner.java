@@ -14,14 +14,14 @@ import org.activiti.engine.runtime.Job;
 /**
  * Runs a job as the engine's own executor does: it locks the instance of an exclusive job, runs the
  * job in one transaction, and handles a failure after that transaction has ended. The caller holds
- * the lock of the job's row, and no lock of the instance. A job that Activiti gives back has a new
+ * the lock of the job's row, and no lock of the instance. A job that Activiti gives back gets a new
  * id.
  */
 public final class ActivitiJobRunner implements JobRunner {
     private final ProcessEngineConfigurationImpl configuration;
     private final ManagementService jobs;
 
-    /** Jobs of this engine run. */
+    /** Creates a runner for the jobs of this engine. */
     public ActivitiJobRunner(ProcessEngine engine) {
         this.configuration =
                 (ProcessEngineConfigurationImpl) engine.getProcessEngineConfiguration();
@@ -41,7 +41,7 @@ public final class ActivitiJobRunner implements JobRunner {
                 execution.isGivenBack ? givenBack(job.getExecutionId()) : became(id));
     }
 
-    /** A job that the engine gives back has a new id; its execution is the same. */
+    /** Finds a job that the engine gave back: its id is new, its execution is the same. */
     private ExecutedJob givenBack(String execution) {
         List<Job> again = jobs.createJobQuery().executionId(execution).list();
         return again.isEmpty()
@@ -70,7 +70,7 @@ public final class ActivitiJobRunner implements JobRunner {
         return new ExecutedJob(state, job.getId(), job.getRetries(), job.getExceptionMessage());
     }
 
-    /** One run of a job, which notes whether the engine gave the job back. */
+    /** One run of a job. Notes whether the engine gave the job back. */
     private static final class Execution extends ExecuteAsyncRunnable {
         private boolean isGivenBack;
 

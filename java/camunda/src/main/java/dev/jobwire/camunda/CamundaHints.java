@@ -8,18 +8,18 @@ import org.camunda.bpm.engine.impl.interceptor.SessionFactory;
 import org.camunda.bpm.engine.impl.persistence.entity.JobManager;
 
 /**
- * Publishes the hints of Camunda's jobs when the transaction that created them has committed, at
- * any history level. A plugin of the process engine. The executor of the engine is off ({@code
- * camunda.bpm.job-execution.enabled = false} on Spring Boot, {@code jobExecutorActivate = false}
- * elsewhere).
+ * Publishes the hints of Camunda's jobs after the commit of the transaction that created them, at
+ * any history level. This class is a plugin of the process engine. The executor of the engine must
+ * be off ({@code camunda.bpm.job-execution.enabled = false} on Spring Boot, {@code
+ * jobExecutorActivate = false} elsewhere).
  *
  * <pre>{@code
  * configuration.getProcessEnginePlugins().add(new CamundaHints(HintPublisher.start(settings)));
  * ProcessEngine engine = configuration.buildProcessEngine();
  * }</pre>
  *
- * <p>It sees new jobs. Camunda changes jobs in place when they are activated, get new attempts or
- * another due date; the leader finds those in its next cycle.
+ * <p>Only new jobs get a hint here. Camunda changes a job in place when it activates the job or
+ * gives it new attempts or another due date. The leader finds such a job in its next cycle.
  */
 public final class CamundaHints extends AbstractProcessEnginePlugin {
     /** The lane of the hints, unless the nodes have another {@code engine_lane}. */
@@ -27,12 +27,12 @@ public final class CamundaHints extends AbstractProcessEnginePlugin {
 
     private final HintPublisher hints;
 
-    /** Hints are published here. */
+    /** Creates the plugin. The publisher sends its hints. */
     public CamundaHints(HintPublisher hints) {
         this.hints = hints;
     }
 
-    /** Replaces the engine's manager of jobs. */
+    /** Replaces the engine's job manager. */
     @Override
     public void postInit(ProcessEngineConfigurationImpl configuration) {
         configuration.getSessionFactories().put(JobManager.class, new SessionFactory() {

@@ -7,7 +7,7 @@ import org.camunda.bpm.engine.impl.context.Context;
 import org.camunda.bpm.engine.impl.persistence.entity.JobEntity;
 import org.camunda.bpm.engine.impl.persistence.entity.JobManager;
 
-/** Camunda's manager of jobs, which also publishes the hint of each new job after its commit. */
+/** Camunda's job manager. It also publishes the hint of each new job after its commit. */
 final class HintingJobManager extends JobManager {
     private final HintPublisher hints;
 

@@ -3,25 +3,25 @@ package dev.jobwire.endpoint;
 import dev.jobwire.Json;
 
 /**
- * What became of a job that the endpoint ran: where its row is now.
+ * The state of a job after the endpoint ran it: the table that has its row now.
  *
  * @param state the table of the row
  * @param id the id of the row; null if it is gone. An engine may give a job back under another id
- * @param retries the attempts that are left; null if the row is gone
- * @param message the message of the last failure; null without one
+ * @param retries the number of attempts left; null if the row is gone
+ * @param message the message of the last failure; null if there is none
  */
 public record ExecutedJob(State state, String id, Integer retries, String message) {
     /** The tables in which a job can be. */
     public enum State {
-        /** It is executable: the engine gave it back. */
+        /** The job is executable: the engine gave it back. */
         JOB("job"),
-        /** It is a timer: it failed, or repeats. */
+        /** The job is a timer: it failed, or it repeats. */
         TIMER("timer"),
-        /** It is suspended. */
+        /** The job is suspended. */
         SUSPENDED("suspended"),
-        /** It failed, and no attempt is left. */
+        /** The job failed, and no attempt is left. */
         DEAD_LETTER("dead letter"),
-        /** It is nowhere: it is done. */
+        /** The row is gone: the job is done. */
         GONE("gone");
 
         private final String word;
@@ -30,7 +30,7 @@ public record ExecutedJob(State state, String id, Integer retries, String messag
             this.word = word;
         }
 
-        /** Returns the word of the answer. */
+        /** Returns the word for this state in the answer. */
         public String word() {
             return word;
         }

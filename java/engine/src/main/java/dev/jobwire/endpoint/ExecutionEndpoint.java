@@ -6,8 +6,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The execution endpoint without a server: an application calls it for a {@code POST} of {@code
- * /jobwire/jobs/ID/execute}, behind its authentication.
+ * The execution endpoint without a server. An application calls it for an authenticated {@code
+ * POST} to {@code /jobwire/jobs/ID/execute}.
  */
 public final class ExecutionEndpoint {
     private static final Logger LOG = LoggerFactory.getLogger(ExecutionEndpoint.class);
@@ -15,19 +15,19 @@ public final class ExecutionEndpoint {
     /**
      * An answer.
      *
-     * @param status the status of HTTP
+     * @param status the HTTP status
      * @param json the body, of the type application/json
      */
     public record Answer(int status, String json) {}
 
     private final JobRunner runner;
 
-    /** Jobs run here. */
+    /** Creates an endpoint. The runner runs its jobs. */
     public ExecutionEndpoint(JobRunner runner) {
         this.runner = runner;
     }
 
-    /** Runs a job and returns the answer: 200 with what became of it, 404 or 500. Never fails. */
+    /** Runs a job and returns the answer: 200 with the job's state, 404 or 500. Never fails. */
     public Answer execute(String job) {
         try {
             Optional<ExecutedJob> executed = runner.run(job);

@@ -5,8 +5,8 @@ import java.util.Optional;
 /** Runs jobs of one engine by the engine's own rules. */
 public interface JobRunner {
     /**
-     * Runs a job and returns what became of it; empty if it is not executable. A job that fails is
-     * no failure of this method: the engine counts it.
+     * Runs a job and returns its state; empty if it is not executable. If the job fails, the engine
+     * counts the failure, and this method succeeds.
      */
     Optional<ExecutedJob> run(String job);
 }

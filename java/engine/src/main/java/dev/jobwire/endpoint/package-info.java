@@ -1,5 +1,5 @@
 /**
- * The execution endpoint: the nodes ask the engine to run a job. docs/reference/engine-endpoint.md
- * is its contract.
+ * The execution endpoint, by which a node lets the engine run a job. Its contract is
+ * docs/reference/engine-endpoint.md.
  */
 package dev.jobwire.endpoint;

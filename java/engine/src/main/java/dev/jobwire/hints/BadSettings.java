@@ -3,7 +3,7 @@ package dev.jobwire.hints;
 import java.util.ArrayList;
 import java.util.List;
 
-/** Settings that can't be used. The message names all mistakes, each with a remedy. */
+/** Reports invalid settings. The message names all mistakes, each with a remedy. */
 public final class BadSettings extends IllegalArgumentException {
     private static final long serialVersionUID = 1;
 

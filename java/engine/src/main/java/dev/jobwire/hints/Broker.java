@@ -3,18 +3,19 @@ package dev.jobwire.hints;
 import java.util.List;
 
 /**
- * A connection to a broker. One thread uses it. It connects when it is used, and again after a
- * failure; it does not wait between two attempts.
+ * A connection to a broker, for use by one thread. It connects on use, and again after a failure,
+ * without a pause between two attempts.
  */
 interface Broker {
-    /** Connects, if no connection stands. */
+    /** Connects if there is no connection. */
     void connect() throws BrokerException, InterruptedException;
 
     /**
      * Publishes hints and waits for the confirms.
      *
-     * @return the number of hints that no lane took: no node has received the lane yet
-     * @throws BrokerException if the broker may not have all of them
+     * @return the number of hints that were not published because no node has received their lane
+     *     yet
+     * @throws BrokerException if the broker did not confirm all hints
      */
     int publish(List<Hint> hints) throws BrokerException, InterruptedException;
 

@@ -1,6 +1,6 @@
 package dev.jobwire.hints;
 
-/** The broker is away, refuses, or does not answer. The message never holds a password. */
+/** Reports that the broker is away, refuses or does not answer. Never shows a password. */
 final class BrokerException extends Exception {
     private static final long serialVersionUID = 1;
 

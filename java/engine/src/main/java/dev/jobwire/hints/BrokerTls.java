@@ -90,7 +90,7 @@ final class BrokerTls {
                 return KeyFactory.getInstance(algorithm)
                         .generatePrivate(new PKCS8EncodedKeySpec(key));
             } catch (InvalidKeySpecException other) {
-                // The key names its algorithm itself, and only that one reads it.
+                // The key has another algorithm. Only the factory of its algorithm reads it.
                 continue;
             }
         }

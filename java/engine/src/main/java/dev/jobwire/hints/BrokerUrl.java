@@ -21,7 +21,7 @@ import java.util.Set;
  */
 final class BrokerUrl {
     private static final Set<String> AMQP = Set.of("heartbeat", "auth_mechanism");
-    /** The nodes read {@code group}; a publisher has no use for it. */
+    /** The parameters of Kafka. Only nodes use {@code group}. */
     private static final Set<String> KAFKA = Set.of("tls", "sasl", "group");
     private static final int LAST_PORT = 65_535;
 
@@ -61,7 +61,7 @@ final class BrokerUrl {
         this.parameters = parameters;
     }
 
-    /** Reads a URL; fails with the first mistake. */
+    /** Parses a URL. Fails with the first mistake. */
     static BrokerUrl parse(String text) {
         int colon = text.indexOf("://");
         String scheme = colon < 0 ? "" : text.substring(0, colon);
@@ -142,7 +142,7 @@ final class BrokerUrl {
 
     private static String decoded(String text) {
         try {
-            // Only a form has spaces as '+'.
+            // The decoder is for HTML forms, in which '+' is a space.
             return URLDecoder.decode(text.replace("+", "%2B"), StandardCharsets.UTF_8);
         } catch (IllegalArgumentException notEncoded) {
             throw mistake("has a '%' that no two hexadecimal digits follow; write it as %25");
@@ -175,7 +175,7 @@ final class BrokerUrl {
         return hosts.stream().allMatch(Host::isLoopback);
     }
 
-    /** The user; null without one. */
+    /** Returns the user, or null if the URL names none. */
     String user() {
         return user;
     }
@@ -188,7 +188,7 @@ final class BrokerUrl {
         return hosts;
     }
 
-    /** The virtual host or the prefix; empty without one. */
+    /** Returns the virtual host or the prefix; empty if the URL has none. */
     String path() {
         return path;
     }
@@ -197,12 +197,12 @@ final class BrokerUrl {
         return Optional.ofNullable(parameters.get(name));
     }
 
-    /** Returns a number of seconds, for example. */
+    /** Returns the value of a parameter that is a number. */
     Optional<Integer> number(String name) {
         return parameter(name).map(text -> number(name, text));
     }
 
-    /** The form for logs. */
+    /** Returns the form for logs. */
     @Override
     public String toString() {
         String shown = user == null ? "" : user + "@";

@@ -5,7 +5,7 @@ import java.time.format.DateTimeParseException;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
-/** Durations as the program's settings write them: {@code 500ms}, {@code 30s}, {@code PT5M}. */
+/** Parses durations, in the form of the program's settings: {@code 500ms}, {@code PT5M}. */
 final class Durations {
     private static final Pattern SHORT = Pattern.compile("([0-9]{1,9})(ms|s|m|h|d)");
 

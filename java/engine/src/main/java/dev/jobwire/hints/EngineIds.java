@@ -4,7 +4,7 @@ import java.util.Optional;
 import java.util.UUID;
 
 /**
- * The ids of an engine's jobs as UUIDs, as the nodes read them.
+ * Converts the ids of an engine's jobs to UUIDs, by the same rules as the nodes.
  *
  * <table>
  * <caption>Ids</caption>
@@ -13,8 +13,8 @@ import java.util.UUID;
  * <tr><td>a number, also after {@code JOB-}</td><td>version 8, a marker, the number</td></tr>
  * </table>
  *
- * <p>An id of any other form comes from an id generator of the application. The nodes refuse such
- * an engine.
+ * <p>An id of any other form comes from the application's own id generator. The nodes refuse an
+ * engine with such ids.
  */
 final class EngineIds {
     private static final String PREFIX = "JOB-";
@@ -45,7 +45,7 @@ final class EngineIds {
         return canonical(rest).map(uuid -> isPrefixed ? prefixed(uuid) : uuid);
     }
 
-    /** The only form of a number: no sign, no leading zero. */
+    /** Returns whether an id is a number without a sign or a leading zero. */
     private static boolean isNumber(String text) {
         if (text.isEmpty() || text.length() > LONGEST_NUMBER) {
             return false;

@@ -9,15 +9,15 @@ import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
 
 /**
- * Hints that wait to be published, and the earliest due date to be told. Bounded. Those who put
- * something in never wait.
+ * A bounded buffer of hints that wait to be published, and of the earliest due date to be told. The
+ * callers of {@link #add} and {@link #addTimer} never wait.
  */
 final class HintBuffer {
     /**
-     * What is taken out together.
+     * Hints and a due date that are taken together.
      *
      * @param hints the oldest hints
-     * @param due the due date of a new timer; null without one
+     * @param due the due date of a new timer; null if there is none
      */
     record Taken(List<Hint> hints, Instant due) {}
 
@@ -47,7 +47,7 @@ final class HintBuffer {
         }
     }
 
-    /** Adds a due date; the earliest one is kept. */
+    /** Adds a due date. The buffer keeps the earliest one. */
     void addTimer(Instant at) {
         lock.lock();
         try {
@@ -60,7 +60,7 @@ final class HintBuffer {
         }
     }
 
-    /** Waits for something and takes it; null if the buffer is closed and empty. */
+    /** Waits for hints or a due date and takes them; null if the buffer is closed and empty. */
     Taken take(int atMost) throws InterruptedException {
         lock.lockInterruptibly();
         try {
@@ -82,7 +82,7 @@ final class HintBuffer {
         }
     }
 
-    /** Waits for a while, or until the buffer is closed. */
+    /** Waits for this time, or until the buffer is closed. */
     void pause(Duration pause) throws InterruptedException {
         long left = pause.toNanos();
         lock.lockInterruptibly();
@@ -95,7 +95,7 @@ final class HintBuffer {
         }
     }
 
-    /** Takes nothing more in. */
+    /** Refuses everything from now on. */
     void close() {
         lock.lock();
         try {

@@ -62,7 +62,7 @@ record HintMessage(byte[] text, int hints) {
         return json.append(",\"c\":").append(hint.committedAt()).append('}').toString();
     }
 
-    /** A reader takes any other instance as absent. */
+    /** Returns whether a reader accepts this instance. It ignores any other. */
     private static boolean isAllowed(String instance) {
         return instance != null
                 && instance.indexOf('\0') < 0

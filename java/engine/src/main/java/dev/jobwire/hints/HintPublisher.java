@@ -10,22 +10,22 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Publishes the hints of jobs that were committed. The callers are transactions of the engine that
- * have just committed. They never wait for the broker and never see its failures.
+ * Publishes the hints of committed jobs. Its callers, threads of the engine after a commit, never
+ * wait for the broker and never see its failures.
  *
  * <pre>{@code
  * HintPublisher hints = HintPublisher.start(settings);
  * FlowableHints.install(configuration, hints);   // or ActivitiHints, CamundaHints
  * ...
- * hints.close();                                 // behind the engine
+ * hints.close();                                 // after the engine
  * }</pre>
  *
- * <p>A bounded buffer takes the hints, and one thread publishes them: those that have come in
- * meanwhile leave together. A hint is dropped if the buffer is full, if it is older than {@code
- * hint_max_age}, or if no node has received its lane yet. {@link #counts} counts it, a log line
- * reports it at most every ten seconds, and the leader's sweeper finds its job.
+ * <p>A bounded buffer takes the hints. One thread publishes all hints that wait, together. A hint
+ * is dropped if the buffer is full, if the hint is older than {@code hint_max_age}, or if no node
+ * has received its lane yet. {@link #counts} counts dropped hints, and a log line reports them at
+ * most every ten seconds. The sweeper finds their jobs.
  *
- * <p>The leader is also told of new timers that are due soon, so that it need not look for them.
+ * <p>Also tells the leader of new timers that are due soon, so that it need not look for them.
  */
 public final class HintPublisher implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(HintPublisher.class);
@@ -33,7 +33,7 @@ public final class HintPublisher implements AutoCloseable {
     private static final int BATCH = 512;
     private static final Duration SHORTEST_PAUSE = Duration.ofMillis(50);
     private static final Duration LONGEST_PAUSE = Duration.ofSeconds(5);
-    /** How long the hints that are left may take at the end of the program. */
+    /** Maximum time for publishing the remaining hints at the end of the program. */
     private static final Duration CLOSE = Duration.ofSeconds(5);
 
     private final HintSettings settings;
@@ -53,7 +53,7 @@ public final class HintPublisher implements AutoCloseable {
     }
 
     /**
-     * Starts the thread, which connects to the broker. A broker that is away is no failure.
+     * Starts the thread, which connects to the broker. Succeeds even if the broker is away.
      *
      * @throws BadSettings if the client of the broker is not in the class path
      */
@@ -83,11 +83,11 @@ public final class HintPublisher implements AutoCloseable {
     }
 
     /**
-     * Publishes the hint of a job. Call it when the transaction has committed that made the job
+     * Publishes the hint of a job. Call it after the commit of the transaction that made the job
      * ready. Never waits and never fails.
      *
      * @param job the id of the job in the engine
-     * @param instance its process instance; null without one
+     * @param instance its process instance; null if there is none
      */
     public void ready(String job, String instance) {
         Optional<UUID> id = EngineIds.uuid(job);
@@ -110,7 +110,7 @@ public final class HintPublisher implements AutoCloseable {
         buffer.addTimer(Instant.ofEpochMilli(due.getTime()));
     }
 
-    /** Returns what was published and what was dropped. */
+    /** Returns the numbers of published and dropped hints. */
     public HintCounts counts() {
         return counts;
     }
@@ -125,7 +125,7 @@ public final class HintPublisher implements AutoCloseable {
         return settings.lane();
     }
 
-    /** Publishes what is left, for five seconds at most, and ends. */
+    /** Publishes the remaining hints, for at most five seconds, and ends. */
     @Override
     public void close() {
         buffer.close();
@@ -158,7 +158,7 @@ public final class HintPublisher implements AutoCloseable {
         }
     }
 
-    /** Connects, so that the first hint need not wait for that. */
+    /** Connects, so that the first hint need not wait for the connection. */
     private void begin() throws InterruptedException {
         try {
             broker.connect();
@@ -167,17 +167,17 @@ public final class HintPublisher implements AutoCloseable {
         }
     }
 
-    /** A mistake in this class, or a client of another version, must not end the publishing. */
+    /** Catches mistakes in this class and in clients of other versions, so that the thread lives. */
     private boolean supervisedTurn() throws InterruptedException {
         try {
             return turn();
         } catch (RuntimeException | LinkageError mistake) {
-            LOG.error("the publishing of hints failed; it goes on", mistake);
+            LOG.error("could not publish hints because of an unexpected error; continuing", mistake);
             return true;
         }
     }
 
-    /** Publishes what has come in. Returns false at the end. */
+    /** Publishes the hints that wait. Returns false at the end. */
     private boolean turn() throws InterruptedException {
         HintBuffer.Taken taken = buffer.take(BATCH);
         if (taken == null) {
@@ -192,7 +192,7 @@ public final class HintPublisher implements AutoCloseable {
         return true;
     }
 
-    /** Publishes hints, again and again until the broker has them or they are too old. */
+    /** Publishes hints. Repeats this until the broker has them or they are too old. */
     private void publish(List<Hint> hints) throws InterruptedException {
         List<Hint> left = young(hints);
         while (!left.isEmpty()) {

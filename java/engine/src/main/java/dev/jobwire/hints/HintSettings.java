@@ -49,14 +49,14 @@ public final class HintSettings {
         this.set = set;
     }
 
-    /** Returns settings with defaults. The lane is by default the type of the engine. */
+    /** Returns a builder with the defaults and this lane, by default the type of the engine. */
     public static Builder builder(String lane) {
         return new Builder().lane(lane);
     }
 
     /**
-     * Reads the variables of the environment. Empty if {@code JOBWIRE_BROKER_URL} is not set: then
-     * nothing publishes hints.
+     * Reads the variables of the environment. Returns empty if {@code JOBWIRE_BROKER_URL} is not
+     * set: then no hints are published.
      *
      * @throws BadSettings if a value can't be used
      */
@@ -192,7 +192,7 @@ public final class HintSettings {
             return this;
         }
 
-        /** Sets how many hints may wait. Further ones are dropped. Default: 100,000. */
+        /** Sets the number of hints that may wait. More are dropped. Default: 100,000. */
         public Builder hintBuffer(int hints) {
             hintBuffer = hints;
             return this;
@@ -234,7 +234,7 @@ public final class HintSettings {
             return this;
         }
 
-        /** Sets properties of Kafka's producer, which win over all other settings. */
+        /** Sets properties of Kafka's producer. They override all other settings. */
         public Builder kafkaProperties(Map<String, String> properties) {
             kafkaProperties = Map.copyOf(properties);
             return this;
@@ -319,7 +319,7 @@ public final class HintSettings {
         }
     }
 
-    /** Variables of the environment, and the mistakes in them. */
+    /** The variables of the environment, and the mistakes in them. */
     private static final class Variables {
         private final Map<String, String> environment;
         private final List<String> mistakes = new ArrayList<>();

@@ -33,7 +33,7 @@ final class KafkaBroker implements Broker {
     private final HintSettings settings;
     private final String topic;
     private final String control;
-    /** The key of control messages: a node leaves out those with its own key. */
+    /** The key of control messages. A node ignores messages with its own key. */
     private final String process = UUID.randomUUID().toString();
     private Producer<String, byte[]> producer;
 
@@ -52,7 +52,7 @@ final class KafkaBroker implements Broker {
     public int publish(List<Hint> hints) throws BrokerException, InterruptedException {
         int partitions = partitions();
         Map<Integer, Batch> batches = new LinkedHashMap<>();
-        // Hints without an instance may go anywhere: together to one partition.
+        // Hints without an instance may go to any partition. They go to one together.
         String shared = hints.get(0).id().toString();
         for (Hint hint : hints) {
             String key = hint.instance() == null ? shared : hint.instance();
@@ -72,7 +72,7 @@ final class KafkaBroker implements Broker {
                             topic, entry.getKey(), batch.key(), message.text())));
                 }
             }
-            // The producer itself fails what takes longer than the confirm timeout.
+            // The producer itself fails a message after the confirm timeout.
             long most = settings.confirmTimeout().toMillis() * 2;
             for (Future<RecordMetadata> confirm : sent) {
                 confirm.get(most, TimeUnit.MILLISECONDS);
@@ -101,7 +101,7 @@ final class KafkaBroker implements Broker {
             try {
                 producer.close(CLOSE);
             } catch (KafkaException notClosed) {
-                // Nothing is left to do: it is not used any more.
+                // The producer is not used any more.
             }
         }
         producer = null;
@@ -129,7 +129,7 @@ final class KafkaBroker implements Broker {
             throw new InterruptedException("while Kafka was asked");
         }
         if (!(failure instanceof RetriableException) && !(failure instanceof TimeoutException)) {
-            // A producer whose state on the brokers is lost does not recover.
+            // A producer does not recover from the loss of its state on the brokers.
             close();
         }
         return new BrokerException("can't publish to " + settings.broker(), failure);

@@ -9,7 +9,7 @@ final class KafkaPartitions {
 
     private KafkaPartitions() {}
 
-    /** Returns the partition of a key in a topic with so many partitions. */
+    /** Returns the partition of a key in a topic with this number of partitions. */
     static int of(String key, int partitions) {
         return (hash(key.getBytes(StandardCharsets.UTF_8)) & 0x7fffffff) % partitions;
     }
@@ -29,7 +29,7 @@ final class KafkaPartitions {
         return hash ^ hash >>> 15;
     }
 
-    /** Bytes as a number, the first byte lowest. */
+    /** Returns bytes as a number, the first byte lowest. */
     private static int part(byte[] key, int from, int bytes) {
         int number = 0;
         for (int n = 0; n < bytes; n++) {

@@ -11,7 +11,7 @@ final class LogThrottle {
     private boolean isFirst = true;
     private long heldBack;
 
-    /** Returns the number of lines that were held back, if a line may be written now. */
+    /** Returns the number of lines held back since the last line, if one may be written now. */
     synchronized OptionalLong now() {
         long now = System.nanoTime();
         if (!isFirst && now - last < PAUSE) {

@@ -1,10 +1,10 @@
 package dev.jobwire.hints;
 
-/** Where a broker may be used without TLS. */
+/** The brokers that may be used without TLS. */
 public enum Plaintext {
-    /** On this machine only. */
+    /** Brokers on this machine only. */
     LOOPBACK,
-    /** Anywhere: for networks that are trusted or encrypt by themselves. */
+    /** All brokers: for networks that are trusted or encrypt by themselves. */
     ALLOW;
 
     static Plaintext named(String name) {

@@ -29,7 +29,7 @@ final class RabbitBroker implements Broker {
     private final HintSettings settings;
     private final String queue;
     private final String control;
-    /** The numbers of the messages that came back, as their message ids. */
+    /** The numbers of the returned messages, as their message ids. */
     private final Set<String> returned = ConcurrentHashMap.newKeySet();
     private volatile String blocked;
     private Connection connection;

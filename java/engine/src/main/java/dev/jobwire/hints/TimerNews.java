@@ -6,21 +6,21 @@ import java.time.Instant;
 import java.time.temporal.ChronoUnit;
 
 /**
- * Chooses the due dates that the leader is told. It reads the next due date from the database in
- * each leader cycle, so it needs to be told only of timers that are due before that, and only of
- * one that is earlier than those it knows. A message that is lost makes a timer late by at most one
- * leader cycle.
+ * Chooses the due dates that the leader is told. The leader reads the next due date from the
+ * database in each leader cycle, so it is told only of timers that are due before the next cycle.
+ * Of these it is told only of a timer that is earlier than the last one. A lost message makes a
+ * timer late by at most one leader cycle.
  */
 final class TimerNews {
-    /** Later timers are left to the leader cycle: an idle leader runs one within 30 seconds. */
+    /** The leader cycle finds later timers: an idle leader runs one within 30 seconds. */
     static final Duration SOON = Duration.ofMinutes(2);
-    /** How long a due date that was told keeps later ones from being told. */
+    /** The time for which a due date that was told suppresses later due dates. */
     static final Duration REMEMBERED = Duration.ofSeconds(1);
 
     private Instant told = Instant.MAX;
     private Instant toldAt = Instant.MIN;
 
-    /** Returns whether to tell the leader of a timer that was created. */
+    /** Returns whether to tell the leader of a new timer. */
     boolean isNews(Instant due, Instant now) {
         if (due.isAfter(now.plus(SOON))) {
             return false;

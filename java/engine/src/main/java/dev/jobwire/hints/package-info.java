@@ -1,7 +1,7 @@
 /**
- * Hints of an engine's jobs: published to RabbitMQ or Kafka after the commit that created them.
+ * Publishes hints of an engine's jobs to RabbitMQ or Kafka after the commit of the jobs.
  *
- * <p>{@link dev.jobwire.hints.HintPublisher} is the centre. The modules of the engines call it
- * after each commit. The wire format is the one of docs/reference/hints.md.
+ * <p>The modules of the engines call {@link dev.jobwire.hints.HintPublisher} after each commit. The
+ * wire format is described in docs/reference/hints.md.
  */
 package dev.jobwire.hints;

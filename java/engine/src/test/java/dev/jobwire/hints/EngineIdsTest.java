@@ -8,7 +8,7 @@ import java.util.Optional;
 import java.util.UUID;
 import org.junit.jupiter.api.Test;
 
-/** The UUIDs are those of the nodes: crates/engines/src/id.rs. */
+/** Compares UUIDs with those of the nodes, in crates/engines/src/id.rs. */
 class EngineIdsTest {
     @Test
     void knownIdsBecomeTheUuidsOfTheNodes() {

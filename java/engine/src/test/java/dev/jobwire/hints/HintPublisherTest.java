@@ -14,7 +14,7 @@ import org.junit.jupiter.api.Timeout;
 
 @Timeout(60)
 class HintPublisherTest {
-    /** A broker that a test switches. Each publication needs a permit. */
+    /** A broker that a test switches off and on. Each publication needs a permit. */
     private static final class SwitchedBroker implements Broker {
         private final Semaphore permits = new Semaphore(0);
         private final LinkedBlockingQueue<List<Hint>> published = new LinkedBlockingQueue<>();

@@ -15,7 +15,7 @@ import java.util.List;
 import java.util.UUID;
 import org.junit.jupiter.api.Test;
 
-/** The messages and partitions against docs/reference/hint-vectors.json. */
+/** Compares messages and partitions with docs/reference/hint-vectors.json. */
 class VectorsTest {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final long COMMITTED = 1_763_695_885_120_000L;
@@ -39,7 +39,7 @@ class VectorsTest {
         assertTrue(written >= 10, "the vectors have too few messages with hints: " + written);
     }
 
-    /** The fields that an engine's hint has: it always has a commit. */
+    /** Returns the hints with only the fields that an engine's hint has. */
     private static ArrayNode ofAnEngine(ArrayNode meant) {
         ArrayNode hints = JSON.createArrayNode();
         for (JsonNode hint : meant) {
@@ -48,7 +48,7 @@ class VectorsTest {
             if (!own.has("c")) {
                 own.put("c", COMMITTED);
             }
-            // As a parser of the message reads it, an int where it fits.
+            // A parser of the message reads a number as an int if it fits.
             own.set("c", own.get("c").canConvertToInt()
                     ? JSON.getNodeFactory().numberNode(own.get("c").asInt())
                     : JSON.getNodeFactory().numberNode(own.get("c").asLong()));

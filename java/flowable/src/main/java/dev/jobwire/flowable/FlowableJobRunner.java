@@ -21,7 +21,7 @@ public final class FlowableJobRunner implements JobRunner {
     private final CommandExecutor commands;
     private final JobServiceConfiguration jobs;
 
-    /** Jobs of this engine run. */
+    /** Creates a runner for the jobs of this engine. */
     public FlowableJobRunner(ProcessEngine engine) {
         ProcessEngineConfigurationImpl configuration =
                 (ProcessEngineConfigurationImpl) engine.getProcessEngineConfiguration();

@@ -10,7 +10,7 @@ import org.springframework.boot.autoconfigure.condition.ConditionalOnProperty;
 import org.springframework.boot.context.properties.EnableConfigurationProperties;
 import org.springframework.context.annotation.Bean;
 
-/** Publishes the hints of Camunda's jobs, if a broker is set: a plugin of the engine. */
+/** Publishes the hints of Camunda's jobs by a plugin of the engine, if a broker is set. */
 @AutoConfiguration
 @ConditionalOnClass(ProcessEnginePlugin.class)
 @ConditionalOnProperty("jobwire.broker-url")

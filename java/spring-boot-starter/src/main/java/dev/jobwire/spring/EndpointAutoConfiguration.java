@@ -14,8 +14,8 @@ import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
 
 /**
- * Serves the execution endpoint, if {@code jobwire.engine-endpoint} is true. The application
- * secures its path as it secures its other paths.
+ * Serves the execution endpoint, if {@code jobwire.engine-endpoint} is true. The application must
+ * secure the path as it secures its other paths.
  */
 @AutoConfiguration
 @ConditionalOnProperty(value = "jobwire.engine-endpoint", havingValue = "true")
@@ -32,7 +32,7 @@ class EndpointAutoConfiguration {
         return new EndpointController(new ExecutionEndpoint(runner));
     }
 
-    /** Jobs of Flowable. */
+    /** Serves the jobs of Flowable. */
     @Configuration(proxyBeanMethods = false)
     @ConditionalOnClass(org.flowable.engine.ProcessEngine.class)
     @ConditionalOnMissingBean(JobRunner.class)
@@ -43,7 +43,7 @@ class EndpointAutoConfiguration {
         }
     }
 
-    /** Jobs of Activiti. */
+    /** Serves the jobs of Activiti. */
     @Configuration(proxyBeanMethods = false)
     @ConditionalOnClass(org.activiti.engine.ProcessEngine.class)
     @ConditionalOnMissingBean(JobRunner.class)

@@ -8,7 +8,7 @@ import io.micrometer.core.instrument.MeterRegistry;
 import io.micrometer.core.instrument.binder.MeterBinder;
 import java.util.List;
 
-/** The counts of hints as metrics, with the lane as a tag. */
+/** Reports the counts of hints as metrics, with the lane as a tag. */
 record HintMetrics(List<HintPublisher> publishers) implements MeterBinder {
     @Override
     public void bindTo(MeterRegistry registry) {

@@ -8,7 +8,7 @@ import org.springframework.boot.autoconfigure.condition.ConditionalOnClass;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnProperty;
 import org.springframework.context.annotation.Bean;
 
-/** Counts hints in the metrics of the application, if it has Micrometer. */
+/** Adds the counts of hints to the application's metrics, if it has Micrometer. */
 @AutoConfiguration
 @ConditionalOnClass(MeterRegistry.class)
 @ConditionalOnProperty("jobwire.broker-url")

@@ -54,7 +54,7 @@ record JobwireProperties(
         return settings.build();
     }
 
-    /** Without the values: some are secrets. */
+    /** Returns a text without the values, because some are secrets. */
     @Override
     public String toString() {
         return "JobwireProperties";

@@ -14,7 +14,7 @@ import org.springframework.boot.test.context.runner.ApplicationContextRunner;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
 
-/** No broker listens at this address: an application starts without one. */
+/** Starts applications whose broker is away: no broker listens at this address. */
 class HintsAutoConfigurationTest {
     private static final String BROKER = "jobwire.broker-url=amqp://127.0.0.1:1";
 
@@ -23,11 +23,11 @@ class HintsAutoConfigurationTest {
                     ActivitiHintsAutoConfiguration.class, FlowableHintsAutoConfiguration.class))
             .withUserConfiguration(Engines.class);
 
-    /** Both engines use the same name for this class. */
+    /** Renames the configuration class, because both engines use the same name. */
     static class StandaloneActiviti
             extends org.activiti.engine.impl.cfg.StandaloneProcessEngineConfiguration {}
 
-    /** Both engines use the same name for this class. */
+    /** Renames the configuration class, because both engines use the same name. */
     static class StandaloneFlowable
             extends org.flowable.engine.impl.cfg.StandaloneProcessEngineConfiguration {}
 
