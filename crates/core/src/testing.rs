@@ -64,7 +64,7 @@ const MOST: usize = 10_000;
 /// database and has no transaction. Cancel [`Running::stop`] to test how the handler stops.
 ///
 /// # Errors
-/// If the job is invalid, or its payload is not a `P`.
+/// Fails if the job is invalid, or its payload is not a `P`.
 pub fn running<P: DeserializeOwned>(
     job: NewJob,
 ) -> Result<Running<P>, Box<dyn std::error::Error + Send + Sync>> {
@@ -124,7 +124,7 @@ pub struct Ran {
 /// Runs one executable job.
 ///
 /// # Errors
-/// As [`NodeBuilder::execute`](crate::node::NodeBuilder::execute).
+/// The same as those of [`NodeBuilder::execute`](crate::node::NodeBuilder::execute).
 pub async fn run_job<S: Store + Clone>(
     store: &S,
     handlers: &Handlers,
@@ -141,7 +141,8 @@ pub async fn run_job<S: Store + Clone>(
 /// job is due. It does not wait: a retry in ten seconds is [left](Ran::left).
 ///
 /// # Errors
-/// As [`run_job`]; [`StoreError::Config`] if handlers create jobs without end.
+/// The same as those of [`run_job`], and [`StoreError::Config`] if handlers create jobs without
+/// end.
 pub async fn run_due<S: Store + Clone>(store: &S, handlers: &Handlers) -> Result<Ran, StartError> {
     let mut ran = Ran::default();
     let mut runs = 0;

@@ -11,9 +11,8 @@
 //! started later. A beat that shows less time than expected was delayed, and is ignored. A node
 //! that has received no beat trusts the first time that it sees.
 //!
-//! While the database is away, no node renews. So a node that cannot tell that the database has
-//! answered without a gap, because the database was away or the node has just started, waits for
-//! one renewal period after the first answer.
+//! While the database is away, no node renews. So after an absence of the database, and after its
+//! own start, a node ends no lease for one renewal period after the first answer.
 
 use std::time::Duration;
 
@@ -27,8 +26,8 @@ use crate::store::ClockWindow;
 const TOLERANCE: Duration = Duration::from_secs(1);
 /// The longest expected delay of a beat.
 const LONGEST_BEAT: Duration = Duration::from_secs(3);
-/// How long an observation is used. In this time two clocks drift apart by at most half the
-/// tolerance.
+/// The time for which an observation is used. In this time two clocks drift apart by at most half
+/// the tolerance.
 const MEMORY: Duration = Duration::from_secs(600);
 
 /// One observation of the database's clock.
@@ -59,8 +58,8 @@ impl DatabaseClock {
     }
 
     /// Returns the range that the clock may show to a statement that is sent now. A statement that
-    /// waits longer than the tolerance finds the clock outside and ends no lease; the next one
-    /// will.
+    /// waits longer than the tolerance finds the clock outside this range and ends no lease. The
+    /// next statement ends it.
     pub(crate) fn window(&self) -> Option<ClockWindow> {
         self.recent().map(|seen| ClockWindow {
             from: earlier(later(seen.now, seen.received.elapsed()), TOLERANCE),
@@ -68,7 +67,7 @@ impl DatabaseClock {
         })
     }
 
-    /// An old observation, from before another node led, is not used, because clocks drift.
+    /// Returns the last observation, unless it is too old: clocks drift.
     fn recent(&self) -> Option<Seen> {
         self.last.filter(|seen| seen.received.elapsed() < MEMORY)
     }
@@ -83,8 +82,8 @@ impl DatabaseClock {
         self.answered.map(|at| at.elapsed())
     }
 
-    /// Returns whether no answer of the database is known from within `time`: it may have been
-    /// away.
+    /// Returns whether the last known answer of the database is older than `time`, so that it may
+    /// have been away.
     pub(crate) fn is_unanswered_for(&self, time: Duration) -> bool {
         self.age().is_none_or(|age| age > time)
     }
@@ -286,7 +285,7 @@ mod tests {
         assert!(clock.is_doubted());
         tokio::time::advance(LEASE / 3).await;
         assert!(!clock.is_doubted());
-        // Everyone who may publish can send this.
+        // Any client that may publish can send this.
         clock.leader_doubts(LEASE * 100, LEASE);
         tokio::time::advance(LEASE).await;
         assert!(!clock.is_doubted());

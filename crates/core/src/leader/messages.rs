@@ -1,4 +1,4 @@
-//! What the node does with the control messages that it receives.
+//! Handles the control messages that the node receives.
 
 use std::time::Duration;
 
@@ -121,8 +121,8 @@ impl Leader {
                 self.sweeper.left(id);
             }
             Control::Look if self.leads() => {
-                // Everyone who may publish can ask. Requests that come too often wait for a cycle,
-                // which looks as well.
+                // Any client that may publish can ask. Requests that come too often wait for the
+                // next cycle, which looks as well.
                 let next = self.looked.map(|looked| looked + BETWEEN_LOOKS);
                 match next.filter(|next| *next > Instant::now()) {
                     Some(next) => self.next_cycle = self.next_cycle.min(next),

@@ -57,18 +57,18 @@ const WINDOW: usize = 3;
 /// a node.
 pub const MOMENT: Duration = Duration::from_millis(500);
 /// The pause between two searches of a whole lane, as a multiple of the duration of one. The clocks
-/// of creators may run ahead, and so may their ids. Finding those reads the whole lane; the pause
-/// limits this to half a percent of one connection.
+/// of creators may run ahead, and so may their ids. A search for such ids reads the whole lane. The
+/// pause limits the searches to half a percent of one connection.
 const DISTANCE: u32 = 200;
 /// The longest interval between markers that do not return.
 const LONGEST_SPACING: Duration = Duration::from_secs(600);
 /// Maximum number of markers under way in one lane.
 const OUTSTANDING: usize = 8;
 
-/// The jobs about which a marker proves something.
+/// The jobs that a marker proves to be orphans.
 #[derive(Clone, Copy)]
 struct Before {
-    /// They were ready at this time.
+    /// The jobs were ready at this time.
     ready: DateTime<Utc>,
     /// Their transactions had ended at this horizon.
     horizon: Option<Horizon>,
@@ -80,7 +80,7 @@ struct Sent {
     since: Instant,
 }
 
-/// The orphans that one marker proves, and how many pages of them have been hinted.
+/// The orphans that one marker proves, and the progress in hinting them.
 struct Healing {
     before: Before,
     /// Jobs whose hints were overtaken by the marker.
@@ -128,8 +128,8 @@ impl LaneState {
 pub(crate) struct Sweeper {
     lanes: HashMap<Lane, LaneState>,
     next: u64,
-    /// The horizons of earlier cycles, oldest first. At most one is as old as a suspected job must
-    /// be.
+    /// The horizons of earlier cycles, oldest first. At most one of them has the age of a suspected
+    /// job.
     horizons: VecDeque<(Instant, Horizon)>,
 }
 
@@ -143,7 +143,7 @@ impl Sweeper {
         horizon: Option<Horizon>,
     ) {
         let received = node.fleet.lanes();
-        // Everyone who may publish can invent a lane, so the state of a lane ends with its last
+        // Any client that may publish can invent a lane, so the state of a lane ends with its last
         // receiver.
         self.lanes.retain(|lane, _| received.contains(lane));
         let mut due = Vec::new();
@@ -178,8 +178,8 @@ impl Sweeper {
         self.send_outstanding(node, due, before).await;
     }
 
-    /// Returns the horizon of a cycle that is as old as a suspected job must be: a hook may take
-    /// that long to publish.
+    /// Returns the horizon of a cycle that has the age of a suspected job: the longest time that a
+    /// hook may take to publish.
     fn horizon(&mut self, seen: Option<Horizon>, age: Duration) -> Option<Horizon> {
         self.horizons.push_back((Instant::now(), seen?));
         let is_old = |(at, _): &(Instant, Horizon)| at.elapsed() >= age;

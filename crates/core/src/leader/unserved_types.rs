@@ -1,7 +1,7 @@
-//! Types of which jobs wait although no living node takes them: a wrong name, a handler that no node
-//! has yet, a tenant without a node. Nothing is lost and nothing runs, so the leader's health names
-//! them ([`NodeHealth::unserved`](crate::node::NodeHealth::unserved)). They are no problem of this
-//! node, which stays ready.
+//! Finds types whose jobs wait because no living node takes them: a wrong name, a handler that no
+//! node has yet, a tenant without a node. No job is lost, and none of them runs, so the leader's
+//! health names the types ([`NodeHealth::unserved`](crate::node::NodeHealth::unserved)). The fault
+//! is not in this node, which stays ready.
 //!
 //! The statement reads every executable job, so the pause after it is at least two hundred times
 //! its duration, as for [lanes](super::unserved_lanes).
@@ -17,7 +17,7 @@ const NAMED: i64 = 20;
 /// The pause between two questions, as a multiple of the duration of one.
 const DISTANCE: u32 = 200;
 
-/// When the leader looks for such types again.
+/// The time at which the leader next looks for such types.
 #[derive(Default)]
 pub(crate) struct UnservedTypes {
     not_before: Option<Instant>,
@@ -29,7 +29,7 @@ impl UnservedTypes {
         self.not_before = Some(Instant::now() + node.options.sweep_interval);
     }
 
-    /// Reports the types of which jobs wait and no living node takes them, if it is time.
+    /// Reports these types, if it is time.
     pub(crate) async fn look(&mut self, node: &NodeContext) {
         let started = Instant::now();
         if self.not_before.is_some_and(|moment| started < moment) {

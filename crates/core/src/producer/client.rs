@@ -105,7 +105,7 @@ impl<S: SqlStore> Client<S> {
         ))
     }
 
-    /// Creates one job in a transaction of its own.
+    /// Creates one job in a separate transaction.
     ///
     /// # Errors
     /// [`StoreError::InvalidJob`], or a database error.
@@ -162,7 +162,7 @@ impl<S: SqlStore> TransactionHook<S> {
     /// Creates many jobs in few statements. Returns their ids in the same order.
     ///
     /// # Errors
-    /// As [`create`](Self::create).
+    /// The same as those of [`create`](Self::create).
     pub async fn create_many(
         &mut self,
         connection: &mut <S::Db as sqlx::Database>::Connection,

@@ -1,11 +1,11 @@
 //! Moves jobs from one lane to another, to drain a retired lane.
 //!
-//! The lane in the job's row counts (protocol rule 31), so a move changes that row. It goes page by
-//! page, each page a short transaction, no faster than a given rate. Timers, suspended jobs and
-//! dead letters come first; they will become ready in the new lane. Ready jobs follow, and get a
-//! new `ready_at` and a hint in the new lane. A locked job is left alone: the outcome of its holder
-//! decides. So a run may leave jobs behind, and the next run finds them. Hints that wait in the old
-//! lane still lead to their jobs, or are refused; they are harmless.
+//! The lane in the job's row counts (protocol rule 31), so a move changes that row. A move goes
+//! page by page, each in a short transaction, at a limited rate. Timers, suspended jobs and dead
+//! letters come first; they will become ready in the new lane. Ready jobs follow, and get a new
+//! `ready_at` and a hint in the new lane. A locked job does not move: its holder decides its
+//! outcome. So a run may leave jobs behind, and the next run finds them. Hints that wait in the old
+//! lane are harmless: they still lead to their jobs, or are refused.
 //!
 //! A lane becomes empty only if no jobs are created in it any more. Change the rules and the
 //! creators first.
@@ -96,8 +96,8 @@ impl LaneMove {
         found
     }
 
-    /// Moves the jobs that are there, publishes hints through `hook`, and reports progress after
-    /// each page. The move may be stopped at any time: moved jobs stay moved, and another run
+    /// Moves the present jobs of the lane, publishes hints through `hook`, and reports progress
+    /// after each page. The move may be stopped at any time: moved jobs stay moved, and another run
     /// continues.
     ///
     /// With a [disconnected](CommitHook::disconnected) hook, the leader finds the ready jobs.

@@ -1,7 +1,7 @@
 //! Crash points: named places in a job's life at which a test kills the process or makes a task
 //! panic.
 //!
-//! Without the feature `failpoints` `crash_point!` does nothing. With it, the program reads the
+//! Without the feature `failpoints`, `crash_point!` does nothing. With it, the program reads the
 //! variable `FAILPOINTS` when it starts ([`arm`]), and each point checks whether the variable names
 //! it:
 //!

@@ -104,8 +104,8 @@ impl Restarts {
         }
     }
 
-    /// Logs, counts and reports the end of a run, and waits. Returns false if the task was told to
-    /// stop.
+    /// Logs, counts and reports the end of a run, and waits. Returns false if `stop` was
+    /// cancelled.
     async fn again(
         &mut self,
         started: Instant,

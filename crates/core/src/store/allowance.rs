@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 const AT_MOST: usize = 100;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// Returns how many rows of a page may be set aside: 1 %, but at least one.
+/// Returns the number of rows of a page that may be set aside: 1 %, but at least one.
 pub(crate) fn of_page(rows: usize) -> usize {
     (rows / 100).max(1)
 }

@@ -8,8 +8,8 @@ use crate::store::error::StoreError;
 use crate::telemetry::metrics as m;
 
 /// Waits for an answer for at most `within`. Calls `suspect`, so that connections are replaced, if
-/// no answer came (before this connection is dropped), or if the server is read-only: the address
-/// may lead to the primary by now.
+/// no answer came, and before this connection is dropped. Does so also if the server is read-only,
+/// because the address may lead to the primary by now.
 pub async fn answer_within<T>(
     within: Duration,
     suspect: impl FnOnce(),
@@ -62,7 +62,7 @@ where
         };
         metrics::counter!(m::STATEMENT_ERRORS, "statement" => statement, "class" => class)
             .increment(1);
-        // A row that stayed locked for the whole lock timeout is not free a moment later.
+        // A row that stayed locked for the whole lock timeout will hardly be free a moment later.
         if !error.is_conflict() || error.is_lock_timeout() || attempt >= CONFLICT_ATTEMPTS {
             return Err(error);
         }

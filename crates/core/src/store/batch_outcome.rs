@@ -18,7 +18,7 @@ pub struct BatchOutcome {
     pub applied: Vec<JobId>,
     /// The next exclusive jobs of the released instances, locked for the same node.
     pub next: Vec<LockedJob>,
-    /// Jobs that became ready and were not locked; to hint.
+    /// Jobs that became ready and were not locked. The caller hints them.
     pub ready: Vec<Ready>,
     /// Jobs that the database refuses and that could not be set aside. They are held as before, and
     /// the caller must retry their outcome. The others of the batch are committed.
@@ -47,8 +47,8 @@ impl BatchOutcome {
 pub struct Renewed {
     /// Jobs whose leases were renewed.
     pub renewed: Vec<JobId>,
-    /// Jobs whose leases are held, but whose rows another transaction has locked; to renew again
-    /// soon.
+    /// Jobs whose leases are held, but whose rows another transaction has locked. The caller
+    /// renews them again soon.
     pub busy: Vec<JobId>,
 }
 
@@ -64,7 +64,7 @@ pub struct Completion {
     pub failed_before: bool,
 }
 
-/// Where a failed or interrupted job goes.
+/// The table that a failed or interrupted job goes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
     /// The timer table, to wait for the next attempt.
@@ -93,12 +93,12 @@ pub struct Failure {
     pub stack: Option<String>,
 }
 
-/// How a released instance is handed over.
+/// The way in which a released instance is handed off.
 #[derive(Clone, Debug)]
 pub enum Handoff {
     /// Lock the next sibling for this node, in the same transaction.
     Take(LockTerms),
-    /// Only return the next sibling, to hint it: the node takes no more work.
+    /// Only return the next sibling, to hint it. For a node that takes no more work.
     Hint,
 }
 

@@ -1,4 +1,4 @@
-//! The jobs that a transaction created. They are hinted when it has committed, and not before.
+//! The jobs that a transaction created. They are hinted after its commit.
 
 use chrono::{DateTime, Utc};
 
@@ -12,7 +12,7 @@ pub struct Created {
     pub ready: Vec<Ready>,
     /// The earliest due date among the timers.
     pub timer: Option<DateTime<Utc>>,
-    /// One of the jobs, in any state. If it exists, the transaction has committed.
+    /// One of the jobs, in any state. Its row exists only if the transaction has committed.
     pub(crate) witness: Option<JobId>,
     /// The name of the transaction, to ask for its fate after a lost answer to COMMIT; see
     /// [`Store::committed`](crate::Store::committed).

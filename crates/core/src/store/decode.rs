@@ -1,7 +1,7 @@
 //! Reading a job from a row of any database.
 //!
-//! A value that can't be decoded, or is out of its range, makes the job unreadable and does not fail
-//! the statement: the jobs of the other rows run.
+//! A value that can't be decoded, or is out of its range, makes the job unreadable and does not
+//! fail the statement: the jobs of the other rows run.
 
 use chrono::{DateTime, Utc};
 use serde_json::value::RawValue;
@@ -136,7 +136,7 @@ pub(super) fn lane_rule(row: &impl JobRow) -> Result<LaneRule> {
     })
 }
 
-/// Reads what waits and runs in a lane, in the order of the fields.
+/// Reads the numbers of jobs in a lane, in the order of the fields.
 pub(super) fn lane_view(row: &impl JobRow) -> Result<LaneView> {
     Ok(LaneView {
         lane: Lane(row.text(0)?),

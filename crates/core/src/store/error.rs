@@ -1,4 +1,4 @@
-//! Errors of a store. Each names what happened, to what, and the remedy.
+//! Errors of a store. Each names the problem, the object and the remedy.
 
 use std::time::Duration;
 
@@ -75,7 +75,7 @@ pub enum StoreError {
     Config(String),
 }
 
-/// Returns what the database reports, or what happened to its connection.
+/// Returns the text of the database's error, or of the connection's.
 fn reported(error: &sqlx::Error) -> String {
     match error {
         sqlx::Error::Io(error) => format!("the connection to the database failed: {error}"),
@@ -208,8 +208,8 @@ impl StoreError {
         }
     }
 
-    /// Returns whether the server shuts down or can't be reached. A slow statement and a full pool
-    /// do not count.
+    /// Returns whether the server shuts down or can't be reached. False for a slow statement and a
+    /// full pool.
     #[doc(hidden)]
     #[must_use]
     pub fn is_absence(&self) -> bool {

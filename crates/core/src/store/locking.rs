@@ -56,11 +56,11 @@ pub struct Locked {
     /// may be another one of the same instance. The hinted one is then refused as
     /// [`Refusal::InstanceHeld`].
     pub refused: Vec<(JobId, Refusal)>,
-    /// What a node must serve to run the job, or the first job of its instance; for each job that
-    /// is refused as [`Refusal::Unserved`].
+    /// Each job that is refused as [`Refusal::Unserved`], with the properties that a node must
+    /// serve to run it or the first job of its instance.
     pub unserved: Vec<(JobId, Needs)>,
-    /// A part of the batch is undecided because of one of its rows, and all hints of that part are
-    /// busy. The caller should ask for fewer.
+    /// A part of the batch is undecided because of one of its rows. All hints of that part are
+    /// busy, and the caller should lock fewer hints at once.
     pub is_cut: bool,
 }
 
@@ -69,7 +69,7 @@ pub struct Locked {
 pub(crate) struct Tried {
     pub(crate) instance: String,
     pub(crate) result: Result<Box<LockedJob>, Refusal>,
-    /// What its first job needs, if this node does not serve it.
+    /// The needs of its first job, if this node does not serve it.
     pub(crate) unserved: Option<Needs>,
 }
 

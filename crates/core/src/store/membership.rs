@@ -49,8 +49,8 @@ pub struct NodeView {
     pub silent_for: Duration,
 }
 
-/// A node writes its row once a minute. Where no beats are received, a node that missed two writes
-/// counts as dead.
+/// The age of a row from which its node counts as dead, if no beats are received. A node writes its
+/// row once a minute, so it may miss two writes.
 const LIVES: Duration = Duration::from_secs(150);
 
 impl NodeView {
@@ -61,8 +61,7 @@ impl NodeView {
     }
 }
 
-/// Returns the rows that can be read. A row that no node could have written hides its own node, and
-/// no other.
+/// Returns the rows that can be read. A node with an unreadable row is left out.
 pub(super) fn readable(rows: impl Iterator<Item = Result<NodeView, StoreError>>) -> Vec<NodeView> {
     let told = rows.map(|row| {
         row.inspect_err(|error| {
@@ -72,7 +71,7 @@ pub(super) fn readable(rows: impl Iterator<Item = Result<NodeView, StoreError>>)
     told.flatten().collect()
 }
 
-/// Returns what the living ones of these nodes serve.
+/// Returns the services of the living nodes among these.
 #[must_use]
 pub fn services_of(nodes: &[NodeView]) -> Services {
     let living = nodes.iter().filter(|node| node.lives());

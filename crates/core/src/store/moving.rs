@@ -19,7 +19,7 @@ pub struct LanePage {
     pub after: Option<JobId>,
     /// Maximum number of jobs.
     pub at_most: i64,
-    /// What hints the ready ones: the caller, or the leader, which finds them.
+    /// The origin, which shows who hints the ready jobs: the caller or the leader.
     pub origin: Origin,
 }
 

@@ -1,12 +1,12 @@
 //! Rows that the database refuses (protocol rule 37).
 //!
-//! A page of rows that the database refuses is tried again in halves, each half in a transaction of
-//! its own, until the refused rows stand alone. Their neighbours are committed on the way. A
+//! A page of rows that the database refuses is tried again in halves, each half in a separate
+//! transaction, until the refused rows are alone. Their neighbours are committed on the way. A
 //! refused row becomes a dead letter, with the reason, under three conditions:
 //!
 //! * The contents of the row are the reason ([`StoreError::is_row_fault`]). A row that is refused
-//!   for another reason (a right, a trigger of the application) stays, and its neighbours commit
-//!   all the same. A transient error ends the search, and so does an error that every part meets.
+//!   for another reason (a right, a trigger of the application) stays, and its neighbours commit.
+//!   A transient error ends the search, and so does an error that every part meets.
 //! * The database accepts other rows of the page. A page of which it accepts no row shows a fault
 //!   of the database: a constraint was added, a trigger is wrong. A row of such a page is set aside
 //!   once other rows of the operation were accepted after it was first refused for its contents.
@@ -17,15 +17,15 @@
 //! seconds if there is nothing else to do, behind all others. If the reason should pass by itself,
 //! it is retried sooner: after as long as it has been refused so far, at least five seconds.
 //!
-//! Until then an operation that finds its own rows passes it over. Such an operation does not try
-//! its plain statement, but begins with the search, which reads the oldest and the newest rows and
-//! commits the newest first. So rows get through beside any number of stuck ones, unless they lie
-//! between more stuck rows than one search separates. Those wait until it has (a few hundred rows a
-//! second). `jobwire_jobs_set_aside_total` counts the rows that were set aside.
+//! Until then an operation that finds its own rows passes over the stuck row. Such an operation
+//! does not try its plain statement. It begins with the search, which reads the oldest and the
+//! newest rows and commits the newest first. So rows are committed beside any number of stuck ones.
+//! Only rows between more stuck rows than one search separates have to wait (a search separates a
+//! few hundred rows a second). `jobwire_jobs_set_aside_total` counts the rows that were set aside.
 //!
-//! A page that commits costs one uncontended lock here, and its statement is the same as without
-//! refusals. Statements that choose their own rows have a second text for a page of given rows,
-//! which only the search uses.
+//! For a page that commits, this module takes one uncontended lock, and the statement is the same
+//! as without refusals. Statements that choose their own rows have a second text for a page of
+//! given rows, which only the search uses.
 
 mod outcome;
 mod search;
@@ -65,12 +65,12 @@ impl Refusals {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the operations with a page that does not get through.
+    /// Returns the stuck operations.
     pub(super) fn stuck(&self) -> Vec<StuckBatch> {
         self.state().stuck.list(Instant::now())
     }
 
-    /// Returns whether the next page that the operation finds itself would fail, too.
+    /// Returns whether the next page that the operation finds would fail, too.
     fn searches_first(&self, operation: &'static str) -> bool {
         self.state().stuck.comes_again(operation, None)
     }
@@ -105,7 +105,7 @@ impl Refusals {
         parts
     }
 
-    /// Records that a page got through: these rows or, without a list, all that the operation
+    /// Records that a page was committed: these rows or, without a list, all that the operation
     /// found.
     fn passed(
         &self,
@@ -128,14 +128,14 @@ impl Refusals {
         refused.is_some_and(|first| state.allowance.has_committed_since(operation, first))
     }
 
-    /// Forgets a row that is gone. This does not show that the database accepts any.
+    /// Forgets a row that is gone. Its absence does not show that the database accepts rows.
     fn is_gone(&self, operation: &'static str, row: JobId) {
         self.state().stuck.is_gone(operation, row);
     }
 
-    /// Returns whether a page that was refused with this error is tried in parts. A transient error
-    /// is waited out, unless the server has answered with it again and again: then a row may be the
-    /// reason (a lock that its trigger waits for).
+    /// Returns whether a page that was refused with this error is tried in parts. A page with a
+    /// transient error is not, unless the server repeats that error: then a row may be the reason
+    /// (a lock that its trigger waits for).
     fn is_searched(
         &self,
         operation: &'static str,
@@ -148,8 +148,8 @@ impl Refusals {
         error.is_answer() && self.state().stuck.keeps_failing(operation, page)
     }
 
-    /// Records that a whole page failed and no row is the reason. A transient error raises no alarm
-    /// unless it comes again and again.
+    /// Records that a whole page failed and no row is the reason. A transient error counts only if
+    /// it repeats.
     fn failed(
         &self,
         operation: &'static str,
@@ -177,7 +177,7 @@ impl Refusals {
                 operation,
                 job,
                 reason = text,
-                "a batch does not get through and is retried; correct what `reason` names (a right, a constraint, a \
+                "the database refuses a batch, which is retried; correct what `reason` names (a right, a constraint, a \
                  trigger, or the row of the job), or delete the job"
             );
         }
@@ -197,7 +197,7 @@ pub(super) struct Aside {
 pub(super) trait SetsAside: Sync {
     fn refusals(&self) -> &Refusals;
 
-    /// Returns those of these jobs whose rows another transaction has locked.
+    /// Returns the jobs among these whose rows another transaction has locked.
     async fn locked_rows(&self, jobs: &[JobId]) -> Result<Vec<JobId>>;
 
     /// Makes a dead letter of a job that this node holds. Returns `None` if the lock is gone.
@@ -351,9 +351,9 @@ impl Found {
     }
 }
 
-/// Runs an operation on a page of jobs in this state that the statement `whole` finds itself.
-/// `found` finds the same rows and more, up to a given number, and `part` is the statement for
-/// given rows. `part` runs first without rows, for the results that need none.
+/// Runs an operation on a page of jobs in this state that the statement `whole` finds. `found`
+/// finds the same rows and more, up to a given number. `part` is the statement for given rows; it
+/// runs first without rows, for the results that need none.
 pub(super) async fn found_page<'a, S: SetsAside, T: Outcome>(
     store: &'a S,
     operation: &'static str,
@@ -426,9 +426,9 @@ pub(super) async fn found_page<'a, S: SetsAside, T: Outcome>(
 }
 
 /// Runs an operation on a page of jobs whose caller waits for the answer. `whole` is its one
-/// transaction, `rows` are its jobs, and `part` is the same for given ones. A job that is refused
-/// alone stays as it is and is returned with the reason. No row is set aside or counts as stuck,
-/// because nothing retries it.
+/// transaction, `rows` are its jobs, and `part` is the same transaction for given jobs. A job that
+/// is refused alone stays unchanged and is returned with the reason. No row is set aside or counts
+/// as stuck, because no node retries it.
 pub(super) async fn told_page<'a, T: Told>(
     operation: &'static str,
     whole: impl Future<Output = Result<T>>,

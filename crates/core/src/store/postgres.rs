@@ -73,15 +73,15 @@ pub use tap::publication as tap_publication;
 /// Jobs in PostgreSQL. Cheap to clone. See the [module](self).
 #[derive(Clone)]
 pub struct PgStore {
-    /// For renewals, which never queue behind jobs.
+    /// Connections for renewals, which never queue behind jobs.
     renewals: ConnectionPool,
-    /// For locks and plain completions: few statements, whose plans are kept.
+    /// Connections for locks and plain completions: few statements, whose plans are kept.
     cache: ConnectionCache,
-    /// For all other statements.
+    /// Connections for all other statements.
     pool: ConnectionPool,
-    /// When a free job was last seen while any suspension existed.
+    /// The time at which a free job was last seen while any suspension existed.
     suspended: Lately,
-    /// When a lock statement last timed out on the row of an instance.
+    /// The time at which a lock statement last timed out on the row of an instance.
     rows_stay_locked: Lately,
     /// Permits to hold rows on a connection of `cache`. One connection has none: it stays free for
     /// locks and completions.
@@ -96,7 +96,7 @@ pub struct PgStore {
     isolation: Arc<Mutex<Isolation>>,
     refusals: Refusals,
     presence: Presence,
-    /// For connections that sqlx does not make.
+    /// The address for connections that sqlx does not make.
     address: Arc<jobwire_tap::Address>,
 }
 
@@ -109,14 +109,14 @@ impl std::fmt::Debug for PgStore {
 impl PgStore {
     /// Returns the connection pool, for your own statements. A transaction that you begin on it is
     /// limited by [`PgOptions::idle_in_transaction_timeout`], and is READ COMMITTED unless its
-    /// BEGIN names another isolation. A transaction of [`Client::begin`](crate::Client::begin) has no
-    /// such limit and has the default isolation of the database.
+    /// BEGIN names another isolation. A transaction of [`Client::begin`](crate::Client::begin) has
+    /// no such limit, and has the default isolation of the database.
     #[must_use]
     pub fn pool(&self) -> &PgPool {
         &self.pool.inner
     }
 
-    /// Returns the number of open connections, and how many of them are idle.
+    /// Returns the number of open connections and the number of idle ones.
     #[must_use]
     pub fn connections(&self) -> (u32, usize) {
         let lines = [&self.renewals, self.cache.pool(), &self.pool];

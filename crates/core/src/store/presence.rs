@@ -1,5 +1,5 @@
-//! Whether the database answers: one log line when it stops, one when it answers again, and the
-//! cause of its absence for health endpoints.
+//! Tracks whether the database answers. Logs one line when it stops and one when it answers again,
+//! and finds the cause of its absence for health endpoints.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,8 +10,7 @@ use tokio::runtime::Handle;
 
 use crate::store::error::StoreError;
 
-/// A question of a health endpoint is answered within this time, and for this time its answer is
-/// given again.
+/// The time within which a health endpoint is answered, and for which its answer is reused.
 const ANSWER_WITHIN: Duration = Duration::from_millis(1_500);
 const CONNECT_WITHIN: Duration = Duration::from_millis(500);
 const LASTS: Duration = Duration::from_secs(1);
@@ -65,7 +64,8 @@ impl Address {
 pub struct Presence {
     address: Arc<Address>,
     gone: Arc<Mutex<Option<Instant>>>,
-    /// The last answer to a health endpoint. Endpoints that ask at the same time share one question.
+    /// The last answer to a health endpoint. Endpoints that ask at the same time share one
+    /// question.
     asked: Arc<tokio::sync::Mutex<Option<Asked>>>,
 }
 
@@ -122,8 +122,8 @@ impl Presence {
         });
     }
 
-    /// Returns why the database does not answer, or `None` if it does. Asks `question` unless the last
-    /// answer is younger than a second.
+    /// Returns why the database does not answer, or `None` if it answers. Calls `question` unless
+    /// the last answer is recent.
     pub async fn absence(
         &self,
         question: impl Future<Output = Result<(), StoreError>>,

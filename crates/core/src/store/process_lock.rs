@@ -26,7 +26,7 @@ pub enum Succession {
     /// This other node, whose process lives.
     HeldBy(NodeId),
     /// Unknown: there is no such lock, or the file does not show whether its holder still runs
-    /// anything.
+    /// jobs.
     Unknown,
 }
 
@@ -71,14 +71,14 @@ impl ProcessLock {
         self.0.write_all(name.as_bytes())
     }
 
-    /// Releases the lock of a node that has ended and left nothing running.
+    /// Releases the lock of a node that has ended and whose jobs have ended.
     pub(crate) fn release(mut self) {
         let _ = self.write("");
     }
 
     /// Keeps the lock until the process ends. Jobs of the node may still run, and only the end of
-    /// the process proves that none does. The node no longer leads, so another one may follow it
-    /// when its leases have ended.
+    /// the process proves their end. The node no longer leads, so another node may follow it when
+    /// its leases have ended.
     pub(crate) fn keep(mut self) {
         if let Some(node) = self.predecessor() {
             let _ = self.write(&format!("{node} {DROPPED}"));

@@ -10,13 +10,13 @@ use async_trait::async_trait;
 use super::Result;
 use crate::job::{JobId, LockToken, LockedJob};
 
-/// The jobs that may be held by row locks, and the number of hints from which that pays.
+/// The jobs that may be held by row locks, and the number of hints from which row locks are faster.
 #[derive(Clone, Debug)]
 pub struct RowTerms {
     /// Types whose handlers are declared short. Empty: none.
     pub types: Arc<[String]>,
-    /// Minimum number of hints. Fewer hints get leases, which take fewer statements than a
-    /// transaction of their own.
+    /// Minimum number of hints. The jobs of fewer hints get leases, which take fewer statements
+    /// than a separate transaction.
     pub from: usize,
 }
 
@@ -58,8 +58,8 @@ impl fmt::Debug for HeldRows {
 /// The transaction that holds jobs by row locks.
 #[async_trait]
 pub trait RowHold: Send {
-    /// Commits. The `done` jobs are deleted, and leases under the terms of the lock hold the
-    /// `leased` ones from now on.
+    /// Commits. Deletes the `done` jobs. From now on leases hold the `leased` jobs, under the terms
+    /// of the lock.
     ///
     /// # Errors
     /// The transaction is lost, and every lock with it. After

@@ -1,4 +1,4 @@
-//! The version of the schema, and whether it fits the program.
+//! The version of the schema, and the check that it fits the program.
 
 use super::Result;
 use crate::store::error::StoreError;
@@ -31,7 +31,7 @@ pub enum SchemaStatus {
     },
 }
 
-/// The schema version that this program brings.
+/// The schema version of this program's newest migration.
 pub const SCHEMA_VERSION: i32 = 3;
 
 /// Evaluates the newest row of `schema_version`.

@@ -2,7 +2,7 @@
 //! statement stays one constant text.
 
 /// Every column of the job tables, in order, for moves from one table to another. The list is
-/// explicit, so that columns which a later version adds take their defaults (protocol rule 32).
+/// explicit, so that columns of a later version take their defaults (protocol rule 32).
 macro_rules! moved_columns {
     () => {
         "id, seq, revision, kind, type, payload, process_instance, execution, process_definition, element, tenant, \
@@ -104,8 +104,8 @@ macro_rules! ready_columns {
 }
 
 /// True if the death of this lease's owner counts as a strike (protocol rule 26). From the second
-/// strike on the job runs alone, and only a death while it runs alone counts, not one while it
-/// waits beside another suspect.
+/// strike on the job runs alone. Then only a death while it runs alone counts, and not a death
+/// while it waits beside another suspect.
 macro_rules! strikes_count {
     ($t:literal) => {
         concat!("(", $t, ".strikes < 2 OR ", $t, ".alone_since IS NOT NULL)")

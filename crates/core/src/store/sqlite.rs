@@ -57,7 +57,7 @@ use crate::store::error::StoreError;
 pub struct SqliteStore {
     writer: SqlitePool,
     readers: SqlitePool,
-    /// A connection of its own, because `PRAGMA data_version` reports only commits of other
+    /// A separate connection, because `PRAGMA data_version` reports only commits of other
     /// connections. `None` in memory, where there are no others.
     watcher: Option<SqlitePool>,
     /// A file beside the database; `None` in memory.
@@ -80,12 +80,12 @@ impl SqliteStore {
         &self.writer
     }
 
-    /// Opens a writing transaction. It waits for other writers here and not halfway, and nothing
-    /// changes between its first read and its last write.
+    /// Opens a writing transaction. Waits here for other writers, so that no other change comes
+    /// between its first read and its last write.
     ///
     /// # Errors
-    /// [`StoreError::WriterBusy`] a little before the deadline of the transition, which could not
-    /// name the cause.
+    /// [`StoreError::WriterBusy`], shortly before the deadline of the transition. The error of the
+    /// deadline could not name the cause.
     async fn write(&self) -> Result<sqlx::Transaction<'static, Sqlite>> {
         let within = self.deadline.mul_f32(0.9);
         match tokio::time::timeout(within, self.writer.begin_with("BEGIN IMMEDIATE")).await {

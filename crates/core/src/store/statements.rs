@@ -1,9 +1,9 @@
 //! The statements of a SQL store, each trait in the file of the same topic of both databases.
 //!
 //! [`transitions`](super::transitions) makes a [`Store`](super::Store) of them. A function here is
-//! one attempt: one statement or one transaction. Its deadline, its retries after conflicts and the
-//! search for refused rows are the caller's. Where `these` are given, it acts on those jobs only,
-//! in that search; without, it finds its jobs itself.
+//! one attempt: one statement or one transaction. Its caller sets the deadline, retries after
+//! conflicts and searches for refused rows. With `these`, a function acts on those jobs only, for
+//! that search. Without, it finds its jobs itself.
 
 use std::fmt;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub(super) trait Statements:
 {
 }
 
-/// The connections to a database, and what only some databases can do.
+/// The connections to a database, and the abilities of some databases.
 pub(super) trait Database: SetsAside + fmt::Debug + Send + Sync + 'static {
     /// The name of the store.
     const NAME: &'static str;
@@ -59,7 +59,7 @@ pub(super) trait Database: SetsAside + fmt::Debug + Send + Sync + 'static {
         F: Fn() -> Fut + Send,
         Fut: Future<Output = Result<T>> + Send;
 
-    /// Returns the time after which an unanswered statement has taken effect or never will.
+    /// Returns the time after which an unanswered statement can no longer take effect.
     fn within(&self) -> Duration;
 
     /// Checks the connections and reads the version of the schema.
@@ -97,7 +97,7 @@ pub(super) trait Database: SetsAside + fmt::Debug + Send + Sync + 'static {
         std::future::ready(Ok(TapOffer::missing(Self::NAME)))
     }
 
-    /// Marks those of these jobs that were never hinted.
+    /// Marks the jobs among these that were never hinted.
     fn mark_tapped(&self, jobs: &[JobId]) -> impl Future<Output = Result<Marked>> + Send {
         let _ = jobs;
         std::future::ready(Ok(Marked::default()))
@@ -118,7 +118,7 @@ pub(super) trait Database: SetsAside + fmt::Debug + Send + Sync + 'static {
     fn disconnect(&self) -> impl Future<Output = ()> + Send;
 }
 
-/// Locking by hints.
+/// Locks jobs by hints.
 pub(super) trait Locking {
     fn lock_batch(
         &self,
@@ -127,7 +127,7 @@ pub(super) trait Locking {
     ) -> impl Future<Output = Result<Locked>> + Send;
 }
 
-/// Locking without hints.
+/// Locks jobs without hints.
 pub(super) trait Claiming {
     fn claim_page(
         &self,
@@ -142,7 +142,7 @@ pub(super) trait Claiming {
     ) -> impl Future<Output = Result<Claimable>> + Send;
 }
 
-/// What a holder does with its leases.
+/// Renews leases of a holder, finds lost ones, and clears strikes.
 pub(super) trait Leases {
     fn renew_batch(
         &self,
@@ -164,11 +164,11 @@ pub(super) trait Leases {
         held: &LockToken,
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Returns false if a row was locked.
+    /// Clears the last strike of these jobs. Returns false if a row was locked.
     fn take_strikes_back(&self, lost: &[LockToken]) -> impl Future<Output = Result<bool>> + Send;
 }
 
-/// Completing and releasing.
+/// Completes and releases jobs.
 pub(super) trait Completing {
     fn complete_batch(
         &self,
@@ -184,7 +184,7 @@ pub(super) trait Completing {
     ) -> impl Future<Output = Result<BatchOutcome>> + Send;
 }
 
-/// Failing.
+/// Moves failed jobs to the table where they wait.
 pub(super) trait Failing {
     fn fail_batch(
         &self,
@@ -194,12 +194,12 @@ pub(super) trait Failing {
     ) -> impl Future<Output = Result<BatchOutcome>> + Send;
 }
 
-/// Moving due timers.
+/// Moves due timers to the executable table.
 pub(super) trait Timers {
     /// Returns due timers: up to `at_most` of the oldest, and as many of the newest.
     fn due(&self, at_most: i64) -> impl Future<Output = Result<Vec<JobId>>> + Send;
 
-    /// Moves due timers. With `take`, locks those of its lanes that its terms allow.
+    /// Moves due timers. With `take`, locks the timers of its lanes that its terms allow.
     fn move_due(
         &self,
         at_most: i64,
@@ -208,7 +208,7 @@ pub(super) trait Timers {
     ) -> impl Future<Output = Result<MovedTimers>> + Send;
 }
 
-/// The leader cycle.
+/// Runs the leader cycle.
 pub(super) trait Leading {
     fn cycle(
         &self,
@@ -231,7 +231,7 @@ pub(super) trait Leading {
     fn resign_leading(&self, node: NodeId) -> impl Future<Output = Result<()>> + Send;
 }
 
-/// Jobs whose hint was lost.
+/// Finds jobs whose hint was lost.
 pub(super) trait Orphans {
     fn find_orphans(
         &self,
@@ -255,7 +255,7 @@ pub(super) trait Orphans {
     fn free_left_over(&self) -> impl Future<Output = Result<Vec<Ready>>> + Send;
 }
 
-/// The rows of the nodes.
+/// Writes and reads the rows of the nodes.
 pub(super) trait Members {
     fn write_membership(&self, node: &Membership) -> impl Future<Output = Result<()>> + Send;
 
@@ -270,7 +270,7 @@ pub(super) trait Members {
     fn read_nodes(&self) -> impl Future<Output = Result<Vec<NodeView>>> + Send;
 }
 
-/// Operators' queries.
+/// Answers operators' queries.
 pub(super) trait Finding {
     fn find_jobs(&self, filter: &JobFilter) -> impl Future<Output = Result<Vec<JobView>>> + Send;
 
@@ -283,11 +283,11 @@ pub(super) trait Finding {
     ) -> impl Future<Output = Result<Option<(Job, Option<String>)>>> + Send;
 }
 
-/// Operators' actions.
+/// Performs operators' actions.
 pub(super) trait Operating {
     fn delete_job(&self, id: JobId) -> impl Future<Output = Result<(Operated, Vec<Ready>)>> + Send;
 
-    /// Deletes those of the jobs that no node runs. The second list has jobs whose rows were locked.
+    /// Deletes the jobs that no node runs. The second list has the jobs whose rows were locked.
     fn delete_jobs(
         &self,
         ids: &[JobId],
@@ -304,7 +304,7 @@ pub(super) trait Operating {
     fn write_strict_order(&self, strict: bool) -> impl Future<Output = Result<()>> + Send;
 }
 
-/// Suspending and activating.
+/// Suspends and activates jobs.
 pub(super) trait Suspending {
     fn suspend_scope(
         &self,
@@ -335,8 +335,8 @@ pub(super) trait Suspending {
         these: &[JobId],
     ) -> impl Future<Output = Result<Vec<Ready>>> + Send;
 
-    /// Returns the jobs to hint after the end of the suspension: those that came `back` with it, and
-    /// those that waited for it.
+    /// Returns the jobs to hint after the end of the suspension: those that came `back` with it,
+    /// and those that waited for it.
     fn waited(
         &self,
         scope: &SuspensionScope,
@@ -344,7 +344,7 @@ pub(super) trait Suspending {
     ) -> impl Future<Output = Result<Vec<Ready>>> + Send;
 }
 
-/// Lanes: their rules, their backlogs, and moves to another lane.
+/// Reads and writes lane rules, counts the backlogs of lanes, and moves jobs to another lane.
 pub(super) trait Lanes {
     fn read_rules(&self) -> impl Future<Output = Result<Vec<LaneRule>>> + Send;
 

@@ -1,8 +1,8 @@
 //! The commit tap of a store: it reports jobs that other programs commit by plain SQL.
 //!
-//! A job that the library creates has a hint from its commit hook. A job of plain SQL has none until
-//! the leader finds it. With a tap the leader learns of it about when it commits. A tap is an
-//! accelerator and may miss jobs, so the leader cycle keeps looking for unhinted jobs.
+//! The commit hook hints a job that the library creates. A job of plain SQL has no hint until the
+//! leader finds it. With a tap, the leader learns of such a job shortly after its commit. A tap may
+//! miss jobs, so the leader cycle still looks for unhinted jobs.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use crate::hint::Ready;
 use crate::job::{JobId, text_enum};
 
 text_enum! {
-    /// When the leader uses the commit tap of its store.
+    /// The condition under which the leader uses the commit tap of its store.
     TapMode {
         /// If an operator has set it up (`jobwire tap create`), and the server allows it.
         Auto = "auto",
@@ -28,9 +28,9 @@ text_enum! {
 pub enum TapOffer {
     /// The tap, which begins to connect.
     Open(Box<dyn CommitTap>),
-    /// The tap is not set up, or the store has none. The text says what to do.
+    /// The tap is not set up, or the store has none. The text has the remedy.
     NotSetUp(String),
-    /// It is set up, and the server does not allow it. The text says why, and what to do.
+    /// The tap is set up, but the server does not allow it. The text has the reason and the remedy.
     Unusable(String),
 }
 
@@ -57,20 +57,21 @@ pub trait CommitTap: Send {
     /// Waits for news. Nothing is lost if the future is dropped.
     async fn next(&mut self) -> TapNews;
 
-    /// Returns news that wait already.
+    /// Returns news that have already arrived.
     fn try_next(&mut self) -> Option<TapNews>;
 }
 
-/// What a tap reports.
+/// A report of a tap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TapNews {
-    /// The tap stands: what commits from now on is reported. What committed before may not be.
+    /// The tap stands and reports jobs that commit from now on. Jobs that committed before may be
+    /// missing.
     Standing,
-    /// The tap does not stand. It tries again by itself.
+    /// The tap does not stand. It tries again.
     Gap {
         /// The reason.
         why: String,
-        /// Whether it stays so until an operator changes a setting or a right.
+        /// Whether the gap lasts until an operator changes a setting or a right.
         lasts: bool,
     },
     /// Jobs and timers that one transaction of plain SQL created. A large transaction takes many
@@ -96,8 +97,8 @@ pub struct Committed {
 /// The jobs of a report, after [`Store::mark_hinted`](super::Store::mark_hinted).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Marked {
-    /// These had no hint, and now count as hinted. Publish their hints.
+    /// Jobs that had no hint and now count as hinted. The caller publishes their hints.
     pub ready: Vec<Ready>,
-    /// These had a hint before.
+    /// Jobs that had a hint before.
     pub hinted: Vec<JobId>,
 }

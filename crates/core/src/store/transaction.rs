@@ -82,7 +82,7 @@ impl<S: SqlStore> JobTransaction<S> {
     /// Creates many jobs in few statements. Returns their ids in the same order.
     ///
     /// # Errors
-    /// As [`create`](Self::create).
+    /// The same as those of [`create`](Self::create).
     pub async fn create_many(&mut self, jobs: Vec<NewJob>) -> Result<Vec<JobId>, StoreError> {
         let ids = jobs.iter().map(NewJob::id).collect();
         let Self {

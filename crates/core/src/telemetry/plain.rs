@@ -4,8 +4,8 @@
 
 use std::fmt::Write as _;
 
-/// Returns whether this character does more than show itself: controls, line and paragraph
-/// separators, and characters that change the direction of writing.
+/// Returns whether this character is active: a control, a line or paragraph separator, or a
+/// character that changes the direction of writing.
 #[must_use]
 pub fn is_active(c: char) -> bool {
     c.is_control()

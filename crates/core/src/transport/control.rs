@@ -1,5 +1,5 @@
-//! Control messages between nodes, and how they are read. Any client that may publish to the broker
-//! can write them.
+//! Control messages between nodes, and their reading. Any client that may publish to the broker can
+//! write them.
 //!
 //! A message is read only within bounds: its size before it is decoded, and the number of types and
 //! lanes of a node. So a flood of large messages costs a bounded amount of memory.
@@ -67,7 +67,7 @@ pub enum Control {
         )]
         doubt: Option<Duration>,
     },
-    /// The leader steps down. Another node should lead at once.
+    /// The leader has resigned. Another node should lead at once.
     LeaderLeaves {
         /// The node that led.
         node: NodeId,
@@ -103,7 +103,7 @@ pub enum Control {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         row: Option<i64>,
     },
-    /// The leader asks every node which hints of a lane it holds, because a marker is back that may
+    /// The leader asks every node for the hints of a lane that it holds. A marker is back that may
     /// have overtaken them.
     WhichHeld {
         /// The leader.
@@ -180,7 +180,7 @@ impl Control {
     /// those that no job can have.
     ///
     /// # Errors
-    /// If the message is larger than [`MAX_CONTROL_BYTES`] or unreadable.
+    /// Fails if the message is larger than [`MAX_CONTROL_BYTES`] or unreadable.
     pub fn read(text: &[u8]) -> Result<Self, BadControl> {
         if text.len() > MAX_CONTROL_BYTES {
             return Err(BadControl::TooLarge(text.len()));
@@ -217,7 +217,7 @@ impl Control {
     /// contains as many as fit.
     ///
     /// # Errors
-    /// If the message is too large for a reader.
+    /// Fails if the message is too large for a reader.
     pub fn write(&self) -> Result<Vec<u8>, BadControl> {
         let mut text = serde_json::to_vec(self)?;
         if let Self::NodeAlive {

@@ -1,4 +1,4 @@
-//! What a publisher knows about the lanes: which are open, and which were refused lately.
+//! The lanes that a publisher has opened, and those that were refused lately.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,10 +13,10 @@ const REMEMBER_REFUSAL: Duration = Duration::from_secs(5);
 /// The number of known lanes above which no further refusal is remembered.
 const MOST_LANES: usize = 1_024;
 
-/// The lanes that a publisher knows. `T` is what it keeps of an open lane.
+/// The open and refused lanes of a publisher. `T` is the state of an open lane.
 ///
-/// A refusal is remembered for five seconds, so that the broker is not asked for each hint. Their
-/// number is bounded, because a job row may name any lane.
+/// A refusal is remembered for five seconds, so that the broker is not asked for each hint. The
+/// number of lanes is bounded, because a job row may name any lane.
 #[derive(Debug)]
 pub(super) struct KnownLanes<T>(HashMap<Lane, Known<T>>);
 
@@ -66,7 +66,7 @@ impl<T> KnownLanes<T> {
         }
     }
 
-    /// Forgets a lane. Returns what was kept of it, if it was open.
+    /// Forgets a lane. Returns its state, if it was open.
     pub(super) fn forget(&mut self, lane: &Lane) -> Option<T> {
         match self.0.remove(lane)? {
             Known::Open(open) => Some(open),

@@ -68,8 +68,8 @@ impl Lifetime {
         })
     }
 
-    /// Closes the transport: waits for the tasks, then runs `flush` with the time that is left, then
-    /// ends the connections. What has not ended `within` this time is abandoned.
+    /// Closes the transport: waits for the tasks, then runs `flush` with the remaining time, then
+    /// ends the connections. Abandons work that has not ended `within` this time.
     pub async fn close(&self, within: Duration, flush: impl AsyncFnOnce(Duration)) {
         let end = Instant::now() + within;
         self.closing.cancel();

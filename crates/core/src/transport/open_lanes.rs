@@ -1,8 +1,8 @@
 //! The lanes that a publisher has opened in the current session, and those that were refused.
 //!
-//! Each lane has a gate of its own while it is opened, so a slow queue or topic delays no other
-//! lane. Refusals are remembered for a while ([`KnownLanes`]), so that the broker is not
-//! asked for each hint.
+//! Each lane has its own gate while it is opened, so a slow queue or topic delays no other lane.
+//! Refusals are remembered for some seconds ([`KnownLanes`]), so that the broker is not asked for
+//! each hint.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -12,14 +12,14 @@ use super::known_lanes::KnownLanes;
 use super::{OwnLanes, TransportError};
 use crate::job::Lane;
 
-/// What a publisher keeps of an open lane.
+/// The state of an open lane.
 pub trait OpenLane {
-    /// Returns whether it still holds. If not, the lane is opened again.
+    /// Returns whether the state is still valid. If not, the lane is opened again.
     fn is_usable(&self) -> bool;
 }
 
-/// The lanes of the newest session. The number of a session only grows. A transport without sessions
-/// passes always the same number.
+/// The lanes of the newest session. The number of a session only grows. A transport without
+/// sessions always passes the same number.
 #[derive(Debug)]
 pub struct OpenLanes<P>(Mutex<Lanes<P>>);
 
@@ -31,7 +31,7 @@ struct Lanes<P> {
     gates: HashMap<Lane, Arc<tokio::sync::Mutex<()>>>,
 }
 
-/// What is known of a lane.
+/// The knowledge about a lane.
 enum Known<P> {
     Answer(Result<Arc<P>, TransportError>),
     /// Nothing; the holder of the gate may open the lane.
@@ -56,7 +56,7 @@ impl<P> Lanes<P> {
 
 impl<P: OpenLane> OpenLanes<P> {
     /// Returns the lane in this session. If it is not open, calls `open` with the former, unusable
-    /// one, and remembers the answer. A remembered refusal is returned; a lane without a receiver is
+    /// state, and remembers the answer. Returns a remembered refusal; a lane without a receiver is
     /// tried again once this process receives it (`own`).
     ///
     /// # Errors

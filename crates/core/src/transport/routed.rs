@@ -80,7 +80,7 @@ impl Builder {
         self
     }
 
-    /// Adds a former broker: its hints are still received, and none are published to it.
+    /// Adds a former broker. Its hints are still received, but none are published to it.
     #[must_use]
     pub fn former(mut self, broker: Arc<dyn Transport>) -> Self {
         let at = self.add(broker);
@@ -93,8 +93,7 @@ impl Builder {
         self.all.len() - 1
     }
 
-    /// Builds the transport. Needs a tokio runtime. Brokers beyond the first 16 are not received
-    /// from.
+    /// Builds the transport. Needs a tokio runtime. Receives from the first 16 brokers only.
     #[must_use]
     pub fn build(self) -> RoutedTransport {
         let stop = CancellationToken::new();

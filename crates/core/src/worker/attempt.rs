@@ -1,4 +1,4 @@
-//! An attempt that ended, until it is counted.
+//! An attempt that ended and is not yet counted.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
-    /// Returns an attempt that ended like this.
+    /// Creates an attempt with this ending.
     pub(crate) fn of(job: Arc<Job>, ending: &Ending, finished_at: Instant) -> Self {
         Self {
             job,

@@ -3,10 +3,10 @@
 //! The next batch gathers while one is being committed, and commits begin at least [`GATHER`]
 //! apart. At low load an outcome is committed at once; at high load hundreds are committed
 //! together. The next job of an instance waits for the end of an exclusive job, so a batch with
-//! such an outcome does not wait for another batch that is being committed. Neither does a full
-//! batch. If the database does not take a batch, the commit is retried for as long as the node
-//! runs: an outcome is valid while its lease has this node and fence, however long the database was
-//! away.
+//! such an outcome does not wait for another batch that is being committed. A full batch does not
+//! wait either. If the database does not accept a batch, the commit is retried for as long as the
+//! node runs: an outcome is valid while its lease has this node and fence, even after a long
+//! absence of the database.
 
 mod committed;
 mod stuck;
@@ -56,9 +56,9 @@ pub(crate) struct Batcher {
     /// The maximum number of outcomes in one batch.
     batch: usize,
     gathered: Vec<Finished>,
-    /// Whether a gathered outcome is awaited.
+    /// Whether another job waits for a gathered outcome.
     awaited: bool,
-    /// The number of gathered outcomes that were checked for this.
+    /// The number of gathered outcomes that were checked for `awaited`.
     looked_at: usize,
     commits: FuturesUnordered<BoxFuture<'static, ()>>,
     /// The earliest beginning of the next commit that is not urgent.

@@ -1,9 +1,9 @@
 //! Jobs that the tap reported before their rows were visible.
 //!
-//! PostgreSQL streams a commit when its record is in the WAL, and shows its rows to other sessions a
-//! moment later, usually within a millisecond (measured in prototypes: 11.7 ms at worst). Such a job
-//! is tried again at growing intervals. If its row stays invisible, it was perhaps deleted, or its
-//! commit waits for a standby. The leader cycle then finds it.
+//! PostgreSQL streams a commit when its record is in the WAL, and shows its rows to other sessions
+//! a moment later, usually within a millisecond (measured in prototypes: 11.7 ms at worst). Such a
+//! job is tried again at growing intervals. If its row stays invisible, it was perhaps deleted, or
+//! its commit waits for a standby. The leader cycle then finds it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -24,7 +24,7 @@ const WAITS: [Duration; 6] = [
     Duration::from_millis(8),
     Duration::from_millis(16),
 ];
-/// Maximum number of jobs that wait. More are left to the leader cycle.
+/// Maximum number of jobs that wait. The leader cycle finds the others.
 const MOST: usize = 10_000;
 
 /// A job that the tap reported.
@@ -33,7 +33,7 @@ pub(super) struct Reported {
     pub(super) id: JobId,
     /// The time of its commit.
     pub(super) at: DateTime<Utc>,
-    /// How often its row was not visible.
+    /// Number of tries at which its row was not visible.
     pub(super) tries: usize,
 }
 

@@ -48,9 +48,9 @@ pub(super) fn start_publication(inner: &Arc<Inner>, entry: Entry) -> Publication
     })
 }
 
-/// Polls a publication for the first time, on the calling thread, which lets the transport write
-/// the message. The task does the rest. The waker of this poll does nothing, so the task polls
-/// again as soon as it has the publication.
+/// Polls a publication for the first time, on the calling thread, so that the transport writes the
+/// message at once. The task continues the publication. The waker of this poll does nothing, so the
+/// task polls again as soon as it has the publication.
 pub(super) fn begin(inner: &Arc<Inner>, entry: Entry, place: Permit<'_, Publication>) {
     let mut publication = start_publication(inner, entry);
     let _runtime = inner.runtime.enter();

@@ -19,22 +19,22 @@ pub(in crate::store) trait Outcome: Send {
     /// commits is an error.
     const TELLS_WHAT_IS_LEFT: bool = false;
 
-    /// Whether a page of which nothing commits still has an outcome and is no error: the lead does
-    /// not depend on the rows that a leader cycle marks.
+    /// Whether a page of which nothing commits still has an outcome and is no error. True for the
+    /// leader cycle: leading does not depend on the rows that the cycle marks.
     const STANDS_WITHOUT_ROWS: bool = false;
 
     /// Whether the operation repeats by itself, so that rows that were refused a short while ago
     /// are passed over.
     const PASSES_OVER: bool = true;
 
-    /// Number of parts to try while nothing commits and no row is at fault. After that everything
-    /// counts as refused.
+    /// Maximum number of parts to try while nothing commits and no row is at fault. After that all
+    /// rows count as refused.
     const HOPELESS: usize = search::HOPELESS;
 
     /// Whether a page is one of several, so that a row that is not in it may be in another one.
     const IS_PAGED: bool = false;
 
-    /// Returns whether rows were changed. A part without anything to do does not show that the
+    /// Returns whether rows were changed. A part that had nothing to do does not show that the
     /// database accepts rows.
     fn changed_rows(&self) -> bool;
     /// Adds a part of the page that committed.
@@ -45,7 +45,7 @@ pub(in crate::store) trait Outcome: Send {
     fn left(&mut self, id: JobId);
     /// Records the row up to which the search looked, if there may be more behind it.
     fn looked_at(&mut self, _last: Option<JobId>) {}
-    /// Records that untried rows wait, and that the next page gets some of them through.
+    /// Records that untried rows wait, and that the next page commits some of them.
     fn has_more(&mut self) {}
 }
 
@@ -110,8 +110,8 @@ impl Outcome for CycleOutcome {
                 part.now = all.now;
                 *all = part;
             }
-            // This node has to hint what the earlier parts marked. Its next cycle shows which node
-            // leads.
+            // This node has to hint the jobs that the earlier parts marked. Its next cycle shows
+            // which node leads.
             (Self::Leads(_), Self::Follows { .. }) => {}
             (all, part) => *all = part,
         }
@@ -176,7 +176,7 @@ impl Outcome for OrphanPage {
     }
 }
 
-/// How a suspension was ended.
+/// The way in which a suspension ended.
 pub(in crate::store) enum Activated {
     /// In one transaction; `None` if nothing was suspended.
     AtOnce(Option<Vec<Ready>>),

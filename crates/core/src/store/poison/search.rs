@@ -21,14 +21,14 @@ use halves::halve;
 /// A function that makes a dead letter of a refused row.
 type SetAside<'a, R> = dyn Fn(R, String) -> BoxFuture<'a, Result<Option<Aside>>> + Send + Sync + 'a;
 
-/// A page that was refused.
+/// A page that the database refused.
 pub(super) struct RefusedPage<R> {
     pub(super) operation: &'static str,
     /// The parts to begin with, the first one last.
     pub(super) parts: Vec<Vec<R>>,
     /// The name of a page of held jobs: its first job.
     pub(super) name: Option<JobId>,
-    /// Whether a transient error has come again and again, so that a row may be the reason.
+    /// Whether a transient error has repeated so often that a row may be the reason.
     pub(super) searches_transient: bool,
 }
 
@@ -60,7 +60,7 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
         && !found.untold.is_empty()
         && found.refused.iter().all(|(_, error)| !error.is_row_fault())
     {
-        // Nothing shows that the database accepts any row.
+        // There is no proof that the database accepts any row.
         for (row, error) in std::mem::take(&mut found.refused) {
             refusals.left(operation, id(&row), &error, error.to_string());
             outcome.left(id(&row));
@@ -89,8 +89,8 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
         return Ok(outcome);
     }
     let now = Instant::now();
-    // If other rows of the page are accepted, a refused one is to blame. If none is, the row waits
-    // until the database has accepted others after it first refused this one.
+    // If other rows of the page are accepted, the fault is in the refused row. If none is, the row
+    // waits until the database accepts others of the operation.
     let is_to_blame =
         |row: JobId| found.changed_rows || refusals.takes_others_since(operation, row);
     let mut tried = 0;
@@ -130,7 +130,7 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
         first.get_or_insert(error);
     }
     if found.changed_rows {
-        // This commit counts for the rows that were refused in the same page, too: they are tried
+        // This commit also counts for the rows that were refused in the same page. They are tried
         // alone next.
         let now = Instant::now();
         refusals.state().allowance.committed(operation, now);

@@ -1,4 +1,4 @@
-//! Operations with a page that does not get through.
+//! Stuck operations: those with rows that the database refuses.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -11,8 +11,8 @@ use crate::job::JobId;
 use crate::store::error::StoreError;
 use crate::telemetry::metrics as m;
 
-/// Time after which a row that was not retried no longer counts as stuck: another node has it, or
-/// it was corrected.
+/// Time after which a row that was not retried no longer counts as stuck. By then another node has
+/// it, or an operator corrected it.
 const FORGOTTEN: Duration = Duration::from_secs(300);
 /// Maximum time for which a refused row is passed over while others wait. Shorter than
 /// [`FORGOTTEN`], so that it is retried before it is forgotten.
@@ -20,7 +20,7 @@ const PASSED_OVER: Duration = Duration::from_secs(240);
 /// Maximum number of rows that are remembered for one operation.
 const ROWS: usize = 10_000;
 
-/// An operation with a page that does not get through.
+/// An operation with a page that the database refuses.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct StuckBatch {
@@ -30,9 +30,9 @@ pub struct StuckBatch {
     pub job: Option<JobId>,
     /// Number of rows that are refused.
     pub jobs: usize,
-    /// Seconds for which the operation has been stuck.
+    /// Time for which the operation has been stuck, in seconds.
     pub seconds: u64,
-    /// The last error of the database, and why nothing is set aside.
+    /// The last error of the database, and the reason why no row is set aside.
     pub reason: String,
 }
 
@@ -43,7 +43,7 @@ struct Operation {
     rows: HashMap<Option<JobId>, Refused>,
 }
 
-/// When a row was refused, and how long the refusal lasts.
+/// The times at which a row was refused, and the duration of the refusal.
 #[derive(Clone, Copy)]
 pub(super) struct Refused {
     first: Instant,
@@ -51,12 +51,12 @@ pub(super) struct Refused {
     lasts: Lasts,
 }
 
-/// How long a refusal lasts.
+/// The duration of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lasts {
     /// Until a correction.
     UntilCorrected,
-    /// It should pass by itself: memory is short, a statement is slow, a lock is held.
+    /// Some time, without a correction: memory is short, a statement is slow, a lock is held.
     AWhile,
 }
 
@@ -197,7 +197,7 @@ impl StuckBatches {
         self.forget_empty();
     }
 
-    /// Records that a page got through: these rows or, without a list, all that the operation
+    /// Records that a page was committed: these rows or, without a list, all that the operation
     /// found.
     pub(super) fn passed(
         &mut self,
@@ -241,7 +241,7 @@ impl StuckBatches {
         (refused.lasts == Lasts::UntilCorrected).then_some(refused.first)
     }
 
-    /// Forgets a row that is gone. This does not show that the database accepts any.
+    /// Forgets a row that is gone. Its absence does not show that the database accepts rows.
     pub(super) fn is_gone(&mut self, operation: &'static str, row: JobId) {
         if let Some(entry) = self.operations.get_mut(operation) {
             entry.rows.remove(&Some(row));
@@ -249,7 +249,7 @@ impl StuckBatches {
         }
     }
 
-    /// Records that a page of held jobs got through, whose outcome may have failed before.
+    /// Records that a page of held jobs was committed. Its commit may have failed before.
     pub(super) fn page_passed(&mut self, operation: &'static str, page: Option<JobId>) {
         self.failing.remove(&(operation, page));
     }
@@ -277,7 +277,10 @@ impl StuckBatches {
             let keep = !entry.rows.is_empty();
             if !keep {
                 gauge!(m::STUCK_BATCHES, "operation" => *operation).set(0.0);
-                tracing::info!(operation, "the batches of an operation get through again");
+                tracing::info!(
+                    operation,
+                    "the database accepts the batches of this operation again"
+                );
             }
             keep
         });

@@ -1,4 +1,4 @@
-//! The database's URL: the parameters that it may have, and how the connection is secured.
+//! The database's URL: its parameters, and the security of the connection.
 //!
 //! sqlx, like libpq, defaults to `sslmode=prefer`: it encrypts if the server offers TLS, and it
 //! verifies nothing. So a server that declines TLS, or an impostor, gets the password. sqlx also
@@ -51,7 +51,7 @@ pub fn connect_options(url: &str, plaintext: Plaintext) -> Result<PgConnectOptio
 /// Returns the host of the URL if it is another machine.
 ///
 /// # Errors
-/// As [`connect_options`].
+/// The same as those of [`connect_options`].
 pub fn host_elsewhere(url: &str) -> Result<Option<String>, StoreError> {
     let options = connect_options(url, Plaintext::Allow)?;
     Ok(elsewhere(&options).map(str::to_owned))
@@ -122,8 +122,8 @@ fn read(
 /// Checks the options of a connection that the application has made.
 ///
 /// # Errors
-/// [`StoreError::Config`] if they lead to another machine without verified TLS, and `plaintext` does
-/// not allow it.
+/// [`StoreError::Config`] if they lead to another machine without verified TLS, and `plaintext`
+/// does not allow it.
 pub(super) fn check_security(
     options: &PgConnectOptions,
     plaintext: Plaintext,

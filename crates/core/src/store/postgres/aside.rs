@@ -32,10 +32,11 @@ WHERE l.job_id = ANY($1) AND NOT EXISTS (SELECT FROM free WHERE free.job_id = l.
 const INSTANCE: &str =
     "SELECT CASE WHEN exclusive THEN process_instance END FROM jobwire.job WHERE id = $1";
 
-/// Locks the row. A later statement checks the lease, so that it sees a lock that was being taken.
+/// Locks the row. A later statement checks the lease, so that it sees a lock that was taken at the
+/// same time.
 const ENTER: &str = "SELECT id FROM jobwire.job WHERE id = $1 FOR UPDATE SKIP LOCKED";
-/// An expired lease does not protect the job. Only the leader cycle sets such a job aside, and it
-/// would have cleared the owner.
+/// An expired lease does not protect the job. Only the leader cycle sets a job with such a lease
+/// aside, in place of the change by which it clears the owner.
 const IS_UNLOCKED: &str = concat!(
     "
 SELECT NOT EXISTS (SELECT FROM jobwire.job_lease l

@@ -1,6 +1,6 @@
 //! Beginning and committing transactions.
 //!
-//! A BEGIN is awaited in a task of its own, even if its caller is cancelled or reaches a deadline.
+//! A separate task awaits a BEGIN, even if its caller is cancelled or reaches a deadline.
 //! sqlx forgets a BEGIN whose answer is not awaited: the connection would return to the pool inside
 //! a transaction, where the next statement seems to succeed and is not committed. A transaction
 //! whose caller is gone is rolled back when it is dropped.
@@ -37,9 +37,9 @@ const TO_CLAIM: &str = begin!(
 );
 const PART: &str = begin!("; SET LOCAL enable_seqscan = off; SET LOCAL statement_timeout = 1000");
 
-/// An application's statements are planned as the server decides, and so is the insert of jobs,
-/// which reads no table that grows. With a new plan each time, planning took three quarters of the
-/// time of one job (0.31 of 0.43 ms).
+/// The setting by which the server itself decides when to plan. It holds for an application's
+/// statements and for the insert of jobs, which reads no table that grows. With a new plan each
+/// time, planning took three quarters of the time of one job (0.31 of 0.43 ms).
 macro_rules! creators {
     ($level:literal) => {
         concat!(
@@ -65,8 +65,8 @@ pub(super) async fn begin(
     begin_with(pool, NODES).await
 }
 
-/// Begins a transaction of a node whose commit waits for the disk even where the connection's
-/// statements do not.
+/// Begins a transaction of a node whose commit always waits for the disk, even if the connection's
+/// other commits do not.
 pub(super) async fn begin_durably(
     pool: &ConnectionPool,
 ) -> Result<Transaction<'static, Postgres>, StoreError> {
@@ -82,9 +82,9 @@ pub(super) async fn begin_impatiently(
 }
 
 /// Begins a transaction of a node that reads many jobs, each by its key. Its statements may take
-/// seconds while other nodes fill tables that were empty when the plan was made. A plan that scans
-/// those tables for every job took ten seconds for a page of ten thousand; one that reads by key
-/// takes a tenth of a second.
+/// seconds while other nodes fill tables that were empty when the plan was made. For a page of ten
+/// thousand jobs, a plan that scans those tables for every job took ten seconds. A plan that reads
+/// by key takes a tenth of a second.
 pub(super) async fn begin_by_key(
     pool: &ConnectionPool,
 ) -> Result<Transaction<'static, Postgres>, StoreError> {
@@ -98,9 +98,9 @@ pub(super) async fn begin_to_claim(
     begin_with(pool, TO_CLAIM).await
 }
 
-/// Begins a transaction of a node that tries these rows of a refused page. A row whose trigger or
-/// foreign key waits delays the others of its page by a second, instead of by the statement
-/// timeout. Without rows, the statement timeout applies.
+/// Begins a transaction of a node that tries these rows of a refused page. If the trigger or
+/// foreign key of a row waits, it delays the others of its page by a second, and not by the
+/// statement timeout. Without rows, the statement timeout applies.
 pub(super) async fn begin_part<R>(
     pool: &ConnectionPool,
     rows: &[R],
@@ -117,16 +117,16 @@ pub(super) async fn begin_creating(
     begin_with(pool, creators(isolation)).await
 }
 
-/// COMMIT of a failed transaction rolls back, and sqlx reports success, since it does not read
-/// which of the two the server did. So the text first sets a parameter, which fails in a failed
-/// transaction; the COMMIT, in the same message, is then not executed. The setting is that of
-/// [`creators`] and ends with the transaction. (An empty SELECT fails too, but is planned each
-/// time: 9 µs.)
+/// Commits a transaction, and fails if the server would roll it back. COMMIT of a failed
+/// transaction rolls back, and sqlx reports success, since it does not read the server's answer. So
+/// the text first sets a parameter. In a failed transaction that fails, and the COMMIT in the same
+/// message is not executed. The setting is that of [`creators`] and ends with the transaction. (An
+/// empty SELECT fails too, but is planned each time: 9 µs.)
 ///
 /// sqlx must end the transaction that it considers open. So the text begins another, empty
-/// transaction, and its ROLLBACK is sent together with the ping with which the pool checks each
-/// returned connection. (A check before the commit costs one more round trip: with a client beside
-/// the server, 0.11 ms instead of 0.08 for a row in an unlogged table.)
+/// transaction. Its ROLLBACK is sent together with the ping by which the pool checks each returned
+/// connection. (A check before the commit costs one more round trip: with a client beside the
+/// server, 0.11 ms instead of 0.08 for a row in an unlogged table.)
 const COMMIT_INTACT: &str = "SET LOCAL plan_cache_mode = auto; COMMIT AND CHAIN";
 
 /// Commits a transaction of the pool. Fails if the server would roll it back.

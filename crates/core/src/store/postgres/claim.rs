@@ -15,10 +15,10 @@ use crate::store::error::StoreError;
 use crate::store::statements::{Claiming, Locking};
 use crate::store::{ClaimOf, ClaimPage, Claimable, Claimed, LockTerms};
 
-/// Selects jobs in the order of the primary key, so no other index is needed. `slice` bounds how
-/// many rows one statement reads where few of them can be taken. Skips rows that another node has
-/// locked, and jobs with strikes, which have a share of the slots of their own. Of an instance,
-/// selects only the first ready sibling, and only while no job holds the instance.
+/// Selects jobs in the order of the primary key, so no other index is needed. `slice` limits the
+/// number of rows that one statement reads if few of them can be taken. Skips rows that another
+/// node has locked. Skips jobs with strikes, which have their own share of the slots. Of an
+/// instance, selects only the first ready sibling, and only while no job holds the instance.
 macro_rules! find {
     ($lock:literal) => {
         concat!(
@@ -138,8 +138,8 @@ impl Claiming for PgStore {
         }
         tx.commit().await?;
         if !exclusive.is_empty() {
-            // In a transaction of its own, since instance rows are locked before job rows (rule 9).
-            // A node that has locked the instance's row meanwhile keeps the instance.
+            // A separate transaction, since instance rows are locked before job rows (rule 9). A
+            // node that has locked the instance's row meanwhile keeps the instance.
             match self.lock_batch(terms, &exclusive).await {
                 Ok(locked) => {
                     claimed.jobs.extend(locked.jobs);

@@ -19,10 +19,10 @@ use crate::store::{BatchOutcome, Completion, Handoff, Origin, instances};
 /// guard is checked against the newest version. The guard names no time: an expired lease completes
 /// while it names this owner and fence (protocol rule 1).
 ///
-/// Both tables are read by the given keys, without a join. The plan is kept from when the tables
-/// were empty, and a join in such a plan scans them when they hold a million rows (128 completions
-/// took ten seconds). Each row's fence is looked up in a hashed set, and the CASE keeps that lookup
-/// from becoming a join. A lookup in the array compared each of 512 rows with half of the others.
+/// Both tables are read by the given keys, without a join. The plan may have been made while the
+/// tables were empty. A join in such a plan scans a million rows later (128 completions took ten
+/// seconds). Each row's fence is looked up in a hashed set, and the CASE keeps that lookup from
+/// becoming a join. A lookup in the array compared each of 512 rows with half of the others.
 macro_rules! complete {
     ($when:expr, $also:literal) => {
         concat!(
@@ -66,7 +66,7 @@ const COMPLETE: Complete = Complete {
     and_forget: complete_and_forget!(""),
 };
 
-/// For connections whose commits do not wait for the disk: these do.
+/// The completion for connections whose commits do not wait for the disk. Its commit waits.
 const COMPLETE_DURABLY: Complete = Complete {
     plain: complete!(concat!("\n        AND ", wait_for_disk!()), ""),
     and_forget: complete_and_forget!(concat!("\n        AND ", wait_for_disk!())),
@@ -99,8 +99,8 @@ pub(super) fn guards<'a>(held: impl Iterator<Item = &'a LockToken>) -> (Vec<Uuid
 pub(super) struct Holders {
     /// The job and the fence that each instance's row names.
     of: HashMap<String, (Option<Uuid>, Option<i64>)>,
-    /// Whether a later statement sees commits from before the rows were locked. False if a handler
-    /// chose a stricter isolation for its transaction.
+    /// Whether a later statement sees all commits from before the rows were locked. False if a
+    /// handler chose a stricter isolation for its transaction.
     sees_latest: bool,
 }
 
@@ -251,7 +251,8 @@ impl Completing for PgStore {
                 ..BatchOutcome::default()
             });
         }
-        // Without a next occurrence, all rows are found by key, as the kept plans of the cache require.
+        // Without a next occurrence, all rows are found by key, as the kept plans of the cache
+        // require.
         let mut tx = if ends {
             self.cache.begin().await?
         } else {

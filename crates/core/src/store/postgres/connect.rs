@@ -22,7 +22,7 @@ impl PgStore {
     /// Connects with default options.
     ///
     /// # Errors
-    /// As [`connect_with`](Self::connect_with).
+    /// The same as those of [`connect_with`](Self::connect_with).
     pub async fn connect(url: &str) -> Result<Self> {
         Self::connect_with(url, PgOptions::default()).await
     }
@@ -38,10 +38,10 @@ impl PgStore {
         Self::connect_to(connect, options).await
     }
 
-    /// Connects to the server of a pool of yours: the same address, user, database and TLS. The
-    /// store has connections of its own, because they need other settings: timeouts of statements
-    /// and idle transactions, kept plans, and a reserve for renewing leases. Your pool stays yours;
-    /// to create jobs in its transactions use [`Client::hook`](crate::Client::hook).
+    /// Connects to the server of your pool, with the same address, user, database and TLS. The
+    /// store opens its own connections, because they need other settings: timeouts of statements
+    /// and idle transactions, kept plans, and a reserve for renewing leases. To create jobs in
+    /// transactions of your pool use [`Client::hook`](crate::Client::hook).
     ///
     /// ```no_run
     /// # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
@@ -59,8 +59,8 @@ impl PgStore {
     /// ```
     ///
     /// # Errors
-    /// As [`connect_with`](Self::connect_with). The rule for connections without verified TLS holds
-    /// here, too.
+    /// The same as those of [`connect_with`](Self::connect_with). The rule for connections without
+    /// verified TLS applies here, too.
     pub async fn connect_like(pool: &PgPool, options: PgOptions) -> Result<Self> {
         let connect = PgConnectOptions::clone(&pool.connect_options());
         address::check_security(&connect, options.plaintext)?;

@@ -38,7 +38,7 @@ struct IdleSet {
 /// A connection that is out of the pool.
 struct Taken {
     connection: PoolConnection<Postgres>,
-    /// When the pool gave it out; the pool trusted it then.
+    /// The time at which the pool gave it out, and trusted it.
     since: Instant,
     answered: Instant,
 }
@@ -99,7 +99,8 @@ impl ConnectionCache {
         Ok(CachedConnection { cache: self, taken })
     }
 
-    /// Returns whether a statement that must wait for the disk has to request that.
+    /// Returns whether commits return before the flush to disk, so that a statement has to request
+    /// the wait.
     pub(super) fn commits_soon(&self) -> bool {
         self.commits == Commits::Soon
     }
@@ -164,8 +165,8 @@ impl Drop for Waiting<'_> {
 }
 
 impl Drop for IdleSet {
-    /// Detaches the connections. The store is gone, and perhaps the runtime, without which no
-    /// connection can return to a pool.
+    /// Detaches the connections. The runtime may be gone, and without it no connection can return
+    /// to a pool.
     fn drop(&mut self) {
         for taken in self.connections.drain(..) {
             drop(taken.connection.detach());

@@ -1,14 +1,14 @@
 //! A pool of connections to the server, and which of them are still trusted.
 //!
-//! A connection whose other end is gone silently (a pulled cable, a firewall that dropped it, a
-//! frozen machine) returns neither an answer nor an error for a quarter of an hour. So every
-//! statement has a deadline here. When one passes, every connection that was open then is
-//! **suspected**: it is closed when it is returned or before its next use, and a new one is opened
-//! in its place. The pool by itself would ping a returned connection, wait for the answer as long
-//! as the kernel does, and be a connection short meanwhile.
+//! A connection whose other end has vanished (a pulled cable, a firewall that dropped it, a frozen
+//! machine) returns neither an answer nor an error for a quarter of an hour. So every statement has
+//! a deadline here. When a deadline passes, every connection that is open is **suspected**. It is
+//! closed when it is returned or before its next use, and a new one replaces it. Without this, the
+//! pool would ping a returned connection, wait for the answer as long as the kernel does, and have
+//! one connection less meanwhile.
 //!
-//! A server that has become a standby is treated alike, since another server may answer at the
-//! address by now. A wrong suspicion costs a few new connections.
+//! Connections to a server that has become a standby are suspected, too, since the address may lead
+//! to another server by now. A wrong suspicion costs a few new connections.
 //!
 //! After a lost connection, or another transient error, the idle connections are only **doubted**:
 //! each is pinged before its next use. Otherwise a restart of the server would fail a statement on
@@ -27,9 +27,9 @@ use crate::store::error::StoreError;
 /// The times from which connections are trusted. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Suspicion {
-    /// Connections that were open then are closed.
+    /// Connections that were open at this time are closed.
     raised: Moment,
-    /// Connections that were idle then are pinged.
+    /// Connections that were idle at this time are pinged.
     doubted: Moment,
 }
 
@@ -48,7 +48,7 @@ impl Moment {
         self.0.send_replace(Some(Instant::now()));
     }
 
-    /// Returns whether something of this age existed at that time.
+    /// Returns whether a connection of this age existed at that time.
     fn has_met(&self, age: Duration) -> bool {
         let moment = *self.0.borrow();
         moment.is_some_and(|moment| age >= moment.elapsed())

@@ -1,4 +1,4 @@
-//! The connections as the transitions use them, and what only PostgreSQL can do.
+//! The connections as the transitions use them, and the abilities of PostgreSQL alone.
 
 use std::future::Future;
 use std::sync::Arc;

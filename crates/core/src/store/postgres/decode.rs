@@ -13,8 +13,8 @@ use crate::store::decode::{JobRow, kind};
 pub(super) use crate::store::decode::{all_ready, job, ready};
 use crate::store::error::StoreError;
 
-/// The types of the columns are not checked: they are those of Jobwire's schema, and a check for
-/// each row takes as long as reading it.
+/// Reads values without a check of the column's type: the types are those of Jobwire's schema, and
+/// a check takes as long as the read.
 impl JobRow for PgRow {
     fn id(&self, at: usize) -> Result<Uuid> {
         Ok(self.try_get_unchecked(at)?)

@@ -20,7 +20,8 @@ use crate::job::{Fence, LockedJob};
 use crate::store::error::StoreError;
 use crate::store::{LockTerms, Refusal, Tried};
 
-/// The condition that never holds locks an existing row without a new version of it.
+/// Inserts missing rows and locks existing ones. The condition never holds, so that an existing row
+/// is locked without a new version of it.
 const ENTER: &str = "
 INSERT INTO jobwire.instance_lock AS i (process_instance)
 SELECT name FROM unnest($1::text[]) AS name ORDER BY name
@@ -45,7 +46,7 @@ WITH there AS MATERIALIZED (
 )
 SELECT process_instance FROM unlocked UNION ALL SELECT process_instance FROM made";
 
-/// How [`enter`] treats instances whose rows another transaction has locked.
+/// The treatment of instances whose rows another transaction has locked, in [`enter`].
 #[derive(Clone, Copy)]
 pub(super) enum Enter {
     /// Wait for the rows.
@@ -138,9 +139,9 @@ ORDER BY first.seq"
 /// holds them, so no lease is looked up before the first sibling is known. No other transaction can
 /// write a lease while the instance's row is locked, so the insert has no ON CONFLICT. A sibling
 /// that has a lease, because its holder died, counts as busy and is hinted. The plan is kept, so no
-/// tables are joined, and hashed sets tell apart the jobs that were not taken. The instance's row
-/// exists and is changed by way of a conflict: an update from `first` is a join, which was planned
-/// for a table of one row and took three seconds for ten thousand.
+/// tables are joined, and hashed sets find the jobs that were not taken. The instance's row exists,
+/// and the conflict of an insert changes it. An update from `first` would be a join; planned for a
+/// table of one row, it took three seconds for ten thousand.
 const TAKE_NEXT: &str = concat!(
     "
 WITH candidate AS MATERIALIZED (

@@ -22,8 +22,8 @@ const LEAP: i64 = 1 << 32;
 const OF_A_TIMELINE: i64 = 1 << 48;
 /// The largest factor of [`OF_A_TIMELINE`], so that the product fits.
 const TIMELINES: i64 = 32_000;
-/// The key of the advisory lock for leaps: two at once would set the sequence back. It is the
-/// letters of `jobwire`.
+/// The key of the advisory lock for leaps: the letters of `jobwire`. Two leaps at once would set
+/// the sequence back.
 const LOCK: i64 = 0x006a_6f62_7769_7265;
 
 const READ_ONLY: &str = "SET default_transaction_read_only = on";
@@ -121,8 +121,8 @@ impl Fences {
     }
 }
 
-/// Returns the statements of a leap. Their commit waits for the disk, and for a standby where the
-/// server's other commits do.
+/// Returns the statements of a leap. Their commit waits for the disk, and for a standby if the
+/// server's other commits wait for one.
 fn leap(timeline: i64) -> String {
     let floor = timeline.clamp(0, TIMELINES) * OF_A_TIMELINE;
     format!(

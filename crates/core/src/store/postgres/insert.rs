@@ -132,7 +132,7 @@ async fn insert_chunk(
     let lanes: Option<Vec<String>> = row.try_get(4)?;
     let lanes = ids.into_iter().flatten().zip(lanes.into_iter().flatten());
     let mut ruled: HashMap<Uuid, Lane> = lanes.map(|(id, lane)| (id, Lane(lane))).collect();
-    // A timer is the better witness: a ready job may be done already.
+    // A timer is the better witness, because a ready job may be done by then.
     let witness = timers.iter().next().copied().map(JobId);
     Ok(Created {
         witness: witness.or_else(|| jobs.first().map(|job| job.id)),

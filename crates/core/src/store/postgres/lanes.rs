@@ -138,7 +138,7 @@ SELECT (SELECT array_agg(id) FROM (SELECT id FROM slice WHERE lane = $1 ORDER BY
 }
 
 /// Locks the rows, without waiting. A later statement checks the leases, so that it sees a lock
-/// that was being taken. Rows that are locked are left for the next run.
+/// that was taken at the same time. The next run moves rows that are locked now.
 macro_rules! enter {
     ($table:literal) => {
         concat!(
@@ -159,8 +159,8 @@ macro_rules! relabel {
     };
 }
 
-/// A ready job becomes ready anew, in another lane. Of an instance, only the first ready sibling is
-/// hinted.
+/// Moves ready jobs to another lane and makes them ready again there. Of an instance, only the
+/// first ready sibling is hinted.
 const RELABEL_READY: &str = concat!(
     "
 UPDATE jobwire.job j SET lane = $2, revision = least(j.revision, 999999999) + 1, ready_at = clock_timestamp(), hints = $3

@@ -1,4 +1,4 @@
-//! Whether an event happened recently.
+//! Remembers whether an event happened recently.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -17,20 +17,20 @@ use crate::store::error::StoreError;
 use crate::store::statements::Leading;
 use crate::store::{COUNT_LIMIT, CycleOutcome, CycleReport, Horizon, LeaderCycle, Rescued};
 
-/// Leads if no other node does. Then, only as leader, clears the owners of expired leases and
-/// counts the strikes, marks jobs that were never hinted, and reads the backlog. This is the only
+/// Takes the lead if no other node leads. As leader, clears the owners of expired leases and counts
+/// the strikes, marks jobs that were never hinted, and reads the backlog. This is the only
 /// statement that ends a lease of another node, and the only one that compares a lease with the
 /// clock (protocol rule 24). It changes only rows that it has locked, so two leaders at once do no
 /// harm. It waits for no row; a locked row is left for the next cycle (rule 9).
 ///
-/// Expired leases without a job are deleted a page at a time, and not in the search for a refused
-/// row, since nothing waits for them.
+/// Expired leases without a job are deleted a page at a time. The search for a refused row does not
+/// delete them, since no job waits for that.
 ///
-/// The leader's row is not waited for either. While another transaction has it locked, the answer
-/// names the leader in that row.
+/// The statement does not wait for the leader's row either. While another transaction has that row
+/// locked, the answer names the leader in it.
 ///
-/// A leader's lease that ends later than ten of ours counts as expired: no leader of this fleet
-/// wrote it, or the clock was set back.
+/// A leader's lease that ends more than ten lease lengths from now counts as expired: no leader of
+/// this fleet wrote it, or the clock was set back.
 ///
 /// `left_over` are jobs whose lease lost its owner in an earlier cycle and that no node has locked
 /// since: their hint was lost, or no node had a free slot. They are hinted again at growing
@@ -247,7 +247,7 @@ async fn take(
     }
 }
 
-/// Keeps the row, so that the term goes on growing.
+/// Ends the leader's lease. Keeps the row, so that terms keep growing.
 const RESIGN: &str = "
 UPDATE jobwire.leader SET expires_at = clock_timestamp() - interval '1 second'
 WHERE role = 'leader' AND node = $1 AND expires_at > clock_timestamp()";

@@ -63,7 +63,7 @@ const LOCK_NEW: &str = lock_new!(not_suspended!("j"));
 /// saves a tenth of the server's time.
 const LOCK_NEW_UNSUSPENDED: &str = lock_new!(nothing_suspended!());
 
-/// How long a suspension is expected to exist after one was seen.
+/// The time for which a suspension is expected after one was seen.
 const REMEMBERED: Duration = Duration::from_secs(10);
 
 /// Returns the statement that locks jobs without a lease, given when a suspension was last seen
@@ -76,8 +76,8 @@ fn lock_new_statement(suspended: &Lately) -> &'static str {
     }
 }
 
-/// After an instance's row stayed locked for longer than [`begin_impatiently`] waits, lock
-/// statements wait for no row during this time. So a transaction that hangs delays at most one lock
+/// The time for which lock statements wait for no row, after an instance's row stayed locked for
+/// longer than [`begin_impatiently`] waits. So a transaction that hangs delays at most one lock
 /// statement a second.
 const UNWAITED: Duration = Duration::from_secs(1);
 
@@ -113,8 +113,8 @@ WHERE coalesce(leased.fence, 0) > 0
 ORDER BY ready.seq"
 );
 
-/// Selects why jobs were not locked. Runs only for ids that the first lock statement did not
-/// return.
+/// Selects the reasons why jobs were not locked. Runs only for ids that the first lock statement
+/// did not return.
 const CLASSIFY: &str = concat!(
     "
 SELECT j.id, j.exclusive, j.process_instance, ",
@@ -129,7 +129,7 @@ SELECT j.id, j.exclusive, j.process_instance, ",
 FROM jobwire.job j WHERE j.id = ANY($1)"
 );
 
-/// Locks the free ones of these plain jobs, including those that have a lease without an owner.
+/// Locks these plain jobs if they are free. A job whose lease has no owner is free.
 pub(super) async fn lock_plain(
     connection: impl PgExecutor<'_>,
     terms: &LockTerms,
@@ -260,8 +260,8 @@ impl PgStore {
     }
 
     /// Tries these instances, and leaves out those whose rows stay locked. Returns `None` if the
-    /// statement waited in vain all the same: the row of an instance is not committed yet, or the
-    /// lease of its first job stays locked.
+    /// statement still waited in vain: the row of an instance is not committed yet, or the lease of
+    /// its first job stays locked.
     async fn try_instances(
         &self,
         terms: &LockTerms,
@@ -292,8 +292,8 @@ impl PgStore {
         Ok(tried)
     }
 
-    /// Finds out why these jobs were not locked as new ones. Tries those once more that may be
-    /// free.
+    /// Finds the reasons why these jobs were not locked as new ones. Tries the jobs that may be
+    /// free once more.
     async fn classify(
         &self,
         terms: &LockTerms,

@@ -33,8 +33,8 @@ SELECT count(*), max(process_instance) FILTER (WHERE exclusive) FROM (SELECT * F
                       UNION ALL SELECT * FROM letter) gone";
 
 /// Deletes a job that no node runs. Locks the row first and checks the lease in a later statement,
-/// so that it sees a lock that was being taken. Returns the younger sibling that the job kept
-/// waiting, to be hinted.
+/// so that it sees a lock that was taken at the same time. Returns the younger sibling that waited
+/// for the job, to be hinted.
 async fn delete(pool: &ConnectionPool, id: JobId) -> Result<(Operated, Vec<Ready>), StoreError> {
     let mut tx = begin(pool).await?;
     sqlx::query(ROW_LOCK).bind(id.0).execute(&mut *tx).await?;
@@ -60,8 +60,8 @@ async fn delete(pool: &ConnectionPool, id: JobId) -> Result<(Operated, Vec<Ready
     Ok((done, ready))
 }
 
-/// Locks those of the rows that no other transaction has locked, as [`ROW_LOCK`] does. A batch that
-/// waited for rows could meet another one that has some of them and waits for the rest.
+/// Locks the rows that no other transaction has locked. A batch that waited for rows could end in
+/// a deadlock with another batch.
 const ROW_LOCKS: &str = "
 SELECT id FROM jobwire.job WHERE id = ANY($1) ORDER BY id FOR UPDATE SKIP LOCKED";
 const DELETE_MANY: &str = concat!(
@@ -79,7 +79,7 @@ WITH executable AS (DELETE FROM jobwire.job j WHERE j.id = ANY($2) AND ",
 SELECT id, CASE WHEN exclusive THEN process_instance END FROM gone"
 );
 
-/// Deletes those jobs that no node runs. The second list has the jobs whose rows were locked.
+/// Deletes the jobs that no node runs. The second list has the jobs whose rows were locked.
 async fn delete_many(
     pool: &ConnectionPool,
     ids: &[JobId],
@@ -129,9 +129,9 @@ async fn delete_many(
     Ok((deleted, busy))
 }
 
-/// The number of used attempts when `$2` are left. A retry changes how many attempts are left and
-/// not how many there are in total, so the next occurrence of a repeating job has as many, unless
-/// more are given.
+/// The number of used attempts when `$2` are left. A retry changes the number of attempts left and
+/// not their total, so the next occurrence of a repeating job has the same total, unless more are
+/// given.
 macro_rules! used_attempts {
     () => {
         "least(greatest(retries::bigint + failures - $2, 0), 1000000000)::integer"

@@ -16,21 +16,21 @@ pub struct PgOptions {
     pub statement_timeout: Duration,
     /// The time to wait for a free connection. Default 10 s.
     pub acquire_timeout: Duration,
-    /// The time after which the server ends an idle transaction of a node, such as a frozen node.
-    /// Without this limit, the rows that the transaction locked could not be taken over. A handler
-    /// that runs inside the completing transaction must not pause longer between two of its
-    /// statements. Creators' transactions are not limited. Use the length of the nodes' lease.
+    /// The time after which the server ends an idle transaction of a node, for instance of a frozen
+    /// one. Without this limit, no node could take over the jobs whose rows the transaction locked.
+    /// A handler that runs inside the completing transaction must not pause longer between two of
+    /// its statements. Creators' transactions have no limit. Use the length of the nodes' lease.
     /// Default 30 s, the default lease.
     pub idle_in_transaction_timeout: Duration,
     /// Whether a lock waits until it is on disk. If false, a job starts earlier by the time of one
     /// flush, but a crash of the server loses the locks of its last half second and their strikes.
-    /// Those jobs run again, and the outcomes of their first runs are refused, as after the end of
-    /// a lease. Completions and the locks of exclusive jobs always wait. Default true.
+    /// Those jobs run again, and the outcomes of their first runs are refused, as if their leases
+    /// had ended. Completions and the locks of exclusive jobs always wait. Default true.
     pub durable_locks: bool,
-    /// Where connections without verified TLS are allowed: to this machine only, or anywhere, for
-    /// networks that are trusted or encrypted. For another machine, `sslmode` is `verify-full` if
-    /// the URL names none, and a weaker mode is refused unless this option allows it. Default: this
-    /// machine.
+    /// The servers to which connections without verified TLS are allowed: those on this machine, or
+    /// all, for networks that are trusted or encrypted. For another machine, `sslmode` is
+    /// `verify-full` if the URL names none, and a weaker mode is refused unless this option allows
+    /// it. Default: this machine.
     pub plaintext: Plaintext,
 }
 

@@ -1,4 +1,4 @@
-//! Ready jobs for which no hint can still be on its way.
+//! Finds orphans: ready jobs for which no hint can still be on its way.
 
 use sqlx::{PgPool, Row};
 use uuid::Uuid;
@@ -155,8 +155,8 @@ async fn sweepable(pool: &PgPool, services: &Services) -> Result<Sweepable, Stor
     })
 }
 
-/// Counts the jobs that no living node takes, by type. Jobs without a hint count, too: the leader
-/// hints none that no node takes.
+/// Counts the jobs that no living node takes, by type. Counts jobs without a hint, too, because the
+/// leader does not hint a job that no node takes.
 const UNSERVED_TYPES: &str = concat!(
     "
 SELECT j.type, count(*) FROM jobwire.job j LEFT JOIN jobwire.job_lease l ON l.job_id = j.id

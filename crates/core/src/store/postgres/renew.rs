@@ -1,4 +1,4 @@
-//! What a holder does with its leases: renewing them, finding lost leases, and clearing strikes.
+//! Leases of a holder: renewing them, finding lost ones, and clearing strikes.
 //!
 //! No statement here waits for a row: a lease whose row is locked by another transaction is skipped
 //! and counts as busy (protocol rule 9). So a transaction that hangs delays only the renewals of
@@ -37,9 +37,8 @@ WITH held AS MATERIALIZED (
 )
 SELECT held.job_id, held.job_id IN (SELECT job_id FROM renewed) FROM held";
 
-/// Selects lost leases: they name this owner, and their fences are not among those given. They are
-/// renewed, since the owner decides about them now. A lease whose job is gone is left to the leader
-/// cycle.
+/// Selects lost leases: those that name this owner and have none of the given fences. Renews them,
+/// since the owner decides about them now. The leader cycle deletes a lease whose job is gone.
 const UNKNOWN: &str = concat!(
     "
 WITH unknown AS MATERIALIZED (
@@ -90,9 +89,9 @@ async fn renew(
     Ok(answer)
 }
 
-/// Renews leases over a connection that works. The connection may have been silent for long, and a
-/// firewall may have dropped it. So after a third of the lease without an answer, another one is
-/// tried while there is time. The first answer counts.
+/// Renews leases over a connection that works. A firewall may have dropped a connection that was
+/// silent for long. So after a third of the lease without an answer, another connection is tried.
+/// The first answer counts.
 async fn on_a_living_line(
     pool: &ConnectionPool,
     owner: NodeId,

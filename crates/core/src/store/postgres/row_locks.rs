@@ -17,16 +17,16 @@ use crate::store::error::StoreError;
 use crate::store::{HeldRows, LockTerms, RowHold};
 use crate::telemetry::metrics as m;
 
-/// How long to wait for a connection. After that, the jobs get leases.
+/// The time to wait for a connection. After that, the jobs get leases.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// The time after which the server ends an idle transaction: the node is frozen or cut off. A node
-/// that works needs at most a tenth of a second.
+/// The time after which the server ends an idle transaction, because its node is frozen or cut off.
+/// A node that works needs at most a tenth of a second.
 pub(super) const SILENCE: Duration = Duration::from_secs(5);
 
-/// Skips jobs that were hinted again, have failed, repeat, or have a lease. They get a lease, with
-/// which the deaths of holders are counted, failures are recorded, and the next occurrence is
-/// created. The subquery for the lease is a value, which can't be planned as a join that reads all
-/// leases.
+/// Locks rows. Skips jobs that were hinted again, have failed, repeat, or have a lease. Such jobs
+/// get a lease, which counts the deaths of holders, records failures, and lets the next occurrence
+/// be created. The subquery for the lease is a value, which can't be planned as a join that reads
+/// all leases.
 const HOLD: &str = concat!(
     "
 SELECT nextval('jobwire.fence_seq'), ",
@@ -72,7 +72,7 @@ fn locked(row: &PgRow) -> Result<LockedJob, StoreError> {
 }
 
 impl PgStore {
-    /// Holds those of these jobs that may be held by row locks. The caller has checked that their
+    /// Holds the jobs among these that may be held by row locks. The caller has checked that their
     /// number [is admitted](crate::store::RowTerms::admit). Returns `None` if no job is held.
     pub(super) async fn hold_rows(
         &self,

@@ -1,9 +1,9 @@
 //! Sessions of the server, one for each connection, set up for the statements.
 //!
-//! There may be a pooler in between. One that pools sessions is as good as the server. One that
-//! pools transactions or statements (PgBouncer's `pool_mode`) gives a session to several clients in
-//! turn, which breaks prepared statements and timeouts. The process id of the server shows the
-//! difference: it stays the same in a session of one's own.
+//! There may be a pooler before the server. A pooler of sessions works like the server. A pooler of
+//! transactions or statements (PgBouncer's `pool_mode`) gives a session to several clients in turn,
+//! which breaks prepared statements and timeouts. The process id of the server shows the
+//! difference: in a session that is not shared it stays the same.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use sqlx::{Executor, PgConnection, Row};
 use super::connection_pool::ConnectionPool;
 use crate::store::error::StoreError;
 
-/// How long a plan is kept.
+/// The life of a plan.
 #[derive(Clone, Copy)]
 pub(super) enum Plans {
-    /// A new plan for each execution. The queue tables grow and shrink a thousandfold in seconds,
-    /// and a plan from when they were empty reads dead rows by the page.
+    /// A new plan for each execution. The queue tables grow and shrink a thousandfold in seconds. A
+    /// plan that was made while they were empty reads pages of dead rows.
     Fresh,
-    /// One plan for all executions, for statements that find every row by its key. One plan is then
-    /// right for all sizes, and planning takes longer than execution for a single job. It must not
-    /// be made from an empty table's statistics.
+    /// One plan for all executions, for statements that find every row by its key. Such a plan is
+    /// right for all sizes, and planning takes longer than execution for a single job. The plan
+    /// must not be made from an empty table's statistics.
     Kept,
 }
 
@@ -33,10 +33,10 @@ impl Plans {
     }
 }
 
-/// When the commit of a statement that is a transaction by itself returns.
+/// The moment at which the commit of a statement outside a transaction returns.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Commits {
-    /// As the server is configured: after the flush to disk, unless that was changed.
+    /// As configured on the server: after the flush to disk, by default.
     AsConfigured,
     /// Before the flush. A statement that must wait requests that itself (`wait_for_disk!`,
     /// [`begin_durably`](super::begin::begin_durably)).
@@ -52,9 +52,9 @@ impl Commits {
     }
 }
 
-/// A condition that always holds and makes the commit of its statement wait, where the connection's
-/// other commits return [soon](Commits::Soon). NULL resets the setting to its value from before the
-/// connection set it.
+/// A condition that always holds, and makes the commit of its statement wait for the disk on a
+/// connection whose other commits return [soon](Commits::Soon). NULL resets the setting to its
+/// value from before the connection set it.
 macro_rules! wait_for_disk {
     () => {
         "(SELECT set_config('synchronous_commit', NULL, true)) IS NOT NULL"
@@ -62,7 +62,7 @@ macro_rules! wait_for_disk {
 }
 pub(super) use wait_for_disk;
 
-/// How long a statement that locks or completes jobs waits for a locked row, in milliseconds.
+/// The time that a statement that locks or completes jobs waits for a locked row, in milliseconds.
 macro_rules! lock_timeout {
     () => {
         "lock_timeout = 250"
@@ -146,8 +146,7 @@ pub(super) async fn server(connection: &mut PgConnection) -> Result<Server, sqlx
     Ok(begin(connection, "").await?.0)
 }
 
-/// Sets up a new connection in one round trip. Returns the server behind it, and the isolation that
-/// was its default.
+/// Sets up a new connection in one round trip. Returns its server and its former default isolation.
 pub(super) async fn begin(
     connection: &mut PgConnection,
     settings: &str,
@@ -182,8 +181,8 @@ async fn ask(connection: &mut PgConnection) -> Result<Session, StoreError> {
     })
 }
 
-/// Fails unless each of two connections keeps a session of its own. Opens the connection for
-/// renewals, which stays open even if the server runs out of connections later.
+/// Fails unless each of two connections keeps its own session. Opens the connection for renewals,
+/// which stays open even if the server runs out of connections later.
 async fn whole(jobs: &ConnectionPool, renewals: &ConnectionPool) -> Result<Session, StoreError> {
     let mut one = renewals.inner.acquire().await?;
     let alone = ask(&mut one).await?;

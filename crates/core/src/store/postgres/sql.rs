@@ -15,8 +15,8 @@ macro_rules! nothing_suspended {
     };
 }
 
-/// True if no suspension covers this job. Whether there is any is checked once in a statement: the
-/// four lookups for each job took a third of the time of a lock by row.
+/// True if no suspension covers this job. A statement first checks once whether any suspension
+/// exists: the four lookups for each job took a third of the time of a lock by row.
 macro_rules! not_suspended {
     ($t:literal) => {
         concat!(

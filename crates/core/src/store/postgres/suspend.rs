@@ -28,9 +28,8 @@ const NOTE: &str = "
 INSERT INTO jobwire.suspension AS s (scope, value) VALUES ($1, $2)
 ON CONFLICT (scope, value) DO UPDATE SET value = s.value WHERE false";
 
-/// Locks the rows first. A later statement checks the leases, so that it sees a lock that was being
-/// taken when this one began. No job whose row is locked here can be locked until the transaction
-/// ends.
+/// Locks the rows. A later statement checks the leases, so that it sees a lock that was taken while
+/// this one ran. No node can lock these jobs until the transaction ends.
 const ENTER: &str = concat!(
     "
 SELECT j.id FROM jobwire.job j
@@ -129,8 +128,8 @@ async fn suspend(
     })
 }
 
-/// Suspensions end one after another: two that end at once would each leave the jobs that the other
-/// one still suspends.
+/// Makes suspensions end one after another. Two that end at once would each leave the jobs that the
+/// other one still suspends.
 const ONE_BY_ONE: &str = "SELECT FROM jobwire.suspension ORDER BY scope, value FOR UPDATE";
 
 const FORGET: &str = "DELETE FROM jobwire.suspension WHERE scope = $1 AND value = $2";

@@ -61,7 +61,7 @@ pub fn address(options: &PgConnectOptions) -> Address {
         String::from_utf8_lossy(&bytes).into_owned()
     });
     address.tls.mode = match options.get_ssl_mode() {
-        // As sqlx.
+        // The same as in sqlx.
         PgSslMode::Disable | PgSslMode::Allow => TlsMode::Disable,
         PgSslMode::Prefer => TlsMode::Prefer,
         PgSslMode::Require => TlsMode::Require,
@@ -236,7 +236,7 @@ fn date(text: &str) -> Option<DateTime<Utc>> {
     date.ok().map(|date| date.to_utc())
 }
 
-/// Marks jobs that had no hint, and returns them, with those that have one already. The mark need
+/// Marks jobs that had no hint. Returns them, and the jobs that have a hint already. The mark need
 /// not survive a crash of the server: the leader would hint these jobs once more.
 const MARK: &str = concat!(
     "
@@ -259,8 +259,9 @@ FROM (SELECT) AS one LEFT JOIN marked ON true
 ORDER BY marked.seq"
 );
 
-/// Marks these jobs, if they are visible and were never hinted. Waits for no row. The statement finds
-/// each row by its key, so its plan is kept: planning takes longer than the statement for one job.
+/// Marks these jobs, if they are visible and were never hinted. Waits for no row. The statement
+/// finds each row by its key, so its plan is kept: planning takes longer than the statement for one
+/// job.
 pub(super) async fn mark(cache: &ConnectionCache, jobs: &[JobId]) -> Result<Marked, StoreError> {
     let ids: Vec<Uuid> = jobs.iter().map(|id| id.0).collect();
     let query = sqlx::query(MARK).bind(ids);

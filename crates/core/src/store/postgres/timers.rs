@@ -17,9 +17,9 @@ use crate::store::error::StoreError;
 use crate::store::statements::Timers;
 use crate::store::{LockTerms, MovedTimers};
 
-/// All steps after the first one read by the given keys. A join with `due` reads the whole table,
-/// once to delete and once to find the next timer (for 100,000 due timers that took most of the
-/// time).
+/// Moves due timers. All steps after the first one read by the given keys. A join with `due` would
+/// read the whole table twice, to delete and to find the next timer (for 100,000 due timers that
+/// took most of the time).
 macro_rules! move_due {
     ($where:expr, $returning:expr, $then:expr, $columns:expr, $joins:expr) => {
         concat!(
@@ -114,8 +114,8 @@ ORDER BY moved.due_at, moved.seq"
 
 const TAKE_DUE: &str = take_due!("");
 
-/// For connections whose commits return soon: a move that a crash undoes would leave hints without
-/// a ready job.
+/// The statement for connections whose commits return soon. Its commit waits for the disk: a move
+/// that a crash undoes would leave hints without a ready job.
 const TAKE_DUE_DURABLY: &str = take_due!(concat!(" AND ", wait_for_disk!()));
 
 /// The first columns of the timer's and of the lock's values.

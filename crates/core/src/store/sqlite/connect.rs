@@ -10,7 +10,7 @@ use super::{SqliteOptions, SqliteStore};
 use crate::store::Result;
 use crate::store::poison::Refusals;
 
-/// More fences than can be drawn before one of them reaches the disk.
+/// The length of a leap: more fences than can be drawn before one of them reaches the disk.
 const LEAP: i64 = 1 << 32;
 
 impl SqliteStore {
@@ -26,7 +26,7 @@ impl SqliteStore {
     /// Connects.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect).
+    /// The same as those of [`connect`](Self::connect).
     pub async fn connect_with(url: &str, options: SqliteOptions) -> Result<Self> {
         let connect = connect_options(url, options.create)?.busy_timeout(options.busy_timeout);
         let lock_file = (!is_in_memory(url)).then(|| {

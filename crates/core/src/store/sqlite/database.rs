@@ -1,4 +1,4 @@
-//! The connections as the transitions use them, and what only SQLite can do.
+//! The connections as the transitions use them, and the abilities of SQLite alone.
 
 use std::future::Future;
 use std::sync::Arc;

@@ -17,8 +17,8 @@ use crate::store::decode::{JobRow, kind};
 pub(super) use crate::store::decode::{all_ready, job, ready};
 use crate::store::error::StoreError;
 
-/// The last timestamp that is written, the end of the year 9999: sums stay in the range of every
-/// reader.
+/// The largest timestamp that is written, the end of the year 9999. So sums stay in the range of
+/// every reader.
 const END_OF_TIME: i64 = 253_402_300_799_999_999;
 
 /// Returns the time. SQLite has no clock of its own, so this is the clock of the machine, which all
@@ -124,7 +124,7 @@ impl JobRow for SqliteRow {
     }
 }
 
-/// Reads what a node must serve to run a job, from the columns of these names.
+/// Reads the needs of a job from the columns of these names.
 pub(super) fn needs(row: &SqliteRow) -> Result<Needs, StoreError> {
     Ok(Needs {
         job_type: row.try_get("type")?,

@@ -126,8 +126,8 @@ pub(super) async fn take_first(
     }
     let taken = lease(connection, terms, now, firsts).await?;
     hold(connection, terms, &taken).await?;
-    // Removes the rows of the other free instances. Otherwise the sweeper would find them again and
-    // again.
+    // Removes the rows of the other free instances. Otherwise each search of the sweeper would find
+    // them.
     let idle: Vec<&String> = free
         .iter()
         .filter(|name| refused.contains_key(name.as_str()))

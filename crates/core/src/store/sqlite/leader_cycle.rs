@@ -273,7 +273,7 @@ impl Leading for SqliteStore {
         decode::job_ids(&query.fetch_all(&self.readers).await?)
     }
 
-    /// Counts a hint for jobs that have none, or only for `these`, if given, and returns them.
+    /// Counts a hint for jobs that have none, or only for `these`, if given, and returns the jobs.
     async fn hint_unhinted(
         &self,
         at_most: i64,
@@ -316,7 +316,7 @@ async fn lead(
     let believed = cycle
         .clock
         .is_none_or(|clock| (clock.from..=clock.until).contains(&shown));
-    // Before the reset, so that the leases which it finds do not count as left over.
+    // Runs before the reset, so that the leases that the reset finds do not count as left over.
     let mut left_over = sqlx::query(if these.is_some() {
         LEFT_OVER_THESE
     } else {

@@ -8,7 +8,7 @@ use std::time::Duration;
 pub struct SqliteOptions {
     /// Number of read-only connections beside the writing one. Default 4.
     pub readers: u32,
-    /// How long to wait for a writer of another process. Default 5 s.
+    /// The time to wait for a writer of another process. Default 5 s.
     pub busy_timeout: Duration,
     /// Maximum time of a transition, including the wait for the writing connection. Default 15 s.
     pub deadline: Duration,

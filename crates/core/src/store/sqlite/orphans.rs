@@ -1,4 +1,4 @@
-//! Orphans: jobs that are ready although no hint for them can still be on its way.
+//! Finds orphans: ready jobs for which no hint can still be on its way.
 
 use sqlx::Row;
 
@@ -83,8 +83,8 @@ SELECT
 FROM looked"
 );
 
-/// Counts the jobs that no living node takes, by type. Jobs without a hint count, too: the leader
-/// hints none that no node takes.
+/// Counts the jobs that no living node takes, by type. Counts jobs without a hint, too, because the
+/// leader does not hint a job that no node takes.
 const UNSERVED_TYPES: &str = concat!(
     "
 SELECT j.type, count(*) FROM job j LEFT JOIN job_lease l ON l.job_id = j.id

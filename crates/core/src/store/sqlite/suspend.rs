@@ -55,7 +55,7 @@ macro_rules! put_aside {
     };
 }
 
-/// Moves jobs to the suspended table. Locked jobs go on and are suspended when they fail.
+/// Moves jobs to the suspended table. Locked jobs continue, and are suspended when they fail.
 const PUT_ASIDE: [&str; 5] = put_aside!("");
 /// [`PUT_ASIDE`] for given jobs, in the search for a refused row.
 const PUT_THESE_ASIDE: [&str; 5] = put_aside!(" AND j.id IN (SELECT value FROM json_each(?4))");

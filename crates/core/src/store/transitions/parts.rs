@@ -1,4 +1,4 @@
-//! Transitions of several statements, when the database refuses a row or a row is locked.
+//! Transitions that run in several statements if the database refuses a row or a row is locked.
 
 use futures_util::FutureExt;
 

@@ -58,7 +58,7 @@ impl Markers {
         others
     }
 
-    /// Records that a part is back. Returns the sweeper's marker if it is back with it.
+    /// Records that a part is back. Returns the sweeper's marker if all its parts are back now.
     pub(super) fn back(&self, marker: Marker) -> Option<Marker> {
         let is_of =
             |split: &Split| split.marker.node == marker.node && split.left.contains(&marker.number);

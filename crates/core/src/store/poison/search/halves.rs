@@ -1,4 +1,4 @@
-//! A refused page is tried in parts, their halves, and so on.
+//! Tries a refused page in parts, their halves, and so on.
 
 use std::time::{Duration, Instant};
 
@@ -19,8 +19,8 @@ const HOPELESS_AFTER: Duration = Duration::from_secs(5);
 /// Maximum number of parts of an operation that does not repeat by itself.
 const MOST_PARTS: usize = 20 * PARTS;
 
-/// Number of parts to try while nothing commits and no row is at fault. After that everything
-/// counts as refused.
+/// Maximum number of parts to try while nothing commits and no row is at fault. After that all rows
+/// count as refused.
 pub(in crate::store::poison) const HOPELESS: usize = 200;
 
 /// The findings of a search.
@@ -30,19 +30,19 @@ pub(super) struct Search<R> {
     pub(super) changed_rows: bool,
     /// The rows that were refused alone, and why.
     pub(super) refused: Vec<(R, StoreError)>,
-    /// The untried parts, the first one last. At most it is known that they were refused together
-    /// with other rows.
+    /// The parts that were not tried alone, the first one last. Their rows may have been refused
+    /// together with others.
     pub(super) untold: Vec<Vec<R>>,
-    /// The first error that is not a row's fault. It ended the search.
+    /// The first error for which no row is the reason. It ended the search.
     pub(super) fault: Option<StoreError>,
 }
 
-/// Tries parts, then their halves, and so on, and commits what the database accepts. A transient
-/// error ends the search, unless it has come again and again.
+/// Tries parts, then their halves, and so on, and commits the rows that the database accepts. A
+/// transient error ends the search, unless it has repeated often.
 ///
 /// The second half comes first. The rows of a page are sorted by age, and refused rows stay, so
-/// they gather at its beginning. The rows behind thousands of them commit after a few parts. If
-/// nothing commits, the search continues from the other end.
+/// refused rows gather at its beginning. The rows behind thousands of them commit after a few
+/// parts. If nothing commits, the search continues from the other end.
 pub(super) async fn halve<R: Clone, T: Outcome>(
     mut open: Vec<Vec<R>>,
     searches_transient: bool,
