@@ -1,10 +1,9 @@
-//! The fleet as this node knows it: which nodes live, and what they serve.
+//! The fleet as this node knows it: the living nodes, and the jobs that each of them takes.
 //!
-//! The table `node` contains what a node serves; only nodes can write it. A beat over the broker
-//! shows that the node lives, how many slots it has free, and which revision of its row is current.
-//! So everyone who may publish can pretend that a registered node lives, and nothing else: beats of
-//! an id without a row are ignored. An unknown id or revision causes the rows to be read again, at
-//! most ten times a second.
+//! The table `node` contains the services of each node; only nodes can write it. A beat over the
+//! broker shows that the node lives, its number of free slots, and the current revision of its row.
+//! A forged beat can only pretend that a registered node lives: beats of an id without a row are
+//! ignored. After an unknown id or revision the rows are read again, at most ten times a second.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,7 +22,7 @@ const MOST_HEARD: usize = 2 * MAX_NODES;
 const MOST_LANES: usize = 256;
 const SILENCE: Duration = Duration::from_secs(120);
 
-/// The living nodes, and what they serve.
+/// The living nodes and their services.
 #[derive(Default)]
 pub(crate) struct Fleet(Mutex<Members>);
 
@@ -76,7 +75,7 @@ struct Heard {
 pub(crate) struct Noted {
     /// The node has a row and was not known to live.
     pub(crate) is_new: bool,
-    /// The node's row is unknown or outdated.
+    /// The node's row is unknown or outdated, so the rows must be read.
     pub(crate) read_rows: bool,
 }
 
@@ -124,7 +123,7 @@ impl Fleet {
         );
     }
 
-    /// Replaces the rows by those that were read; the row of this node stays.
+    /// Replaces the known rows by rows that were read. The row of this node stays.
     pub(crate) fn read(&self, rows: Vec<Membership>, this: NodeId) {
         let mut members = self.lock();
         let own = members.registered.remove(&this);
@@ -224,8 +223,8 @@ impl Fleet {
         candidates
     }
 
-    /// Returns the nodes that receive this lane, answer which hints they hold, and sent a beat
-    /// within this time.
+    /// Returns the nodes that receive this lane, can answer the question for held hints, and sent a
+    /// beat within this time.
     pub(crate) fn answering(&self, lane: &Lane, within: Duration) -> HashSet<NodeId> {
         let members = self.lock();
         let living = members.living(within);
@@ -239,7 +238,7 @@ impl Fleet {
         self.lock().living(within).any(|(id, ..)| id != than)
     }
 
-    /// Returns what the living nodes serve.
+    /// Returns the services of the living nodes.
     pub(crate) fn services(&self) -> Services {
         let members = self.lock();
         let mut groups: Vec<Group> = Vec::new();

@@ -1,4 +1,4 @@
-//! The job: plain data, no behaviour beyond validation.
+//! The job: plain data, and its validation.
 //!
 //! A [`Job`] is a unit of work that exists in exactly one of the job tables ([`JobState`]). It
 //! keeps its [`JobId`] when it moves between them. The right to run it is proved by its lease
@@ -272,13 +272,13 @@ pub struct Job {
     pub category: Option<String>,
     /// The deployment, for routing.
     pub deployment: Option<String>,
-    /// Larger is more urgent.
+    /// The priority. Larger is more urgent.
     pub priority: i64,
-    /// At most one exclusive job of a process instance runs at a time.
+    /// Whether the job is exclusive: at most one exclusive job of an instance runs at a time.
     pub exclusive: bool,
-    /// Attempts left, the coming one included.
+    /// The number of attempts left, the next one included.
     pub retries: i32,
-    /// Attempts that failed so far.
+    /// The number of attempts that failed.
     pub failures: i32,
     /// The waits between attempts; the type's policy if `None`. See [`crate::job::retry`].
     pub retry_policy: Option<String>,
@@ -288,7 +288,7 @@ pub struct Job {
     pub repeat: Option<String>,
     /// The time after which no occurrence is due.
     pub repeat_until: Option<DateTime<Utc>>,
-    /// Shared by all occurrences of a repeating job.
+    /// The id that all occurrences of a repeating job share.
     pub correlation_id: Uuid,
     /// The time of creation.
     pub created_at: DateTime<Utc>,
@@ -311,7 +311,7 @@ impl Job {
     /// Decodes the payload.
     ///
     /// # Errors
-    /// If the JSON does not have the shape of `P`.
+    /// Fails if the JSON does not have the shape of `P`.
     pub fn decode<P: DeserializeOwned>(&self) -> Result<P, serde_json::Error> {
         serde_json::from_str(self.payload.get())
     }

@@ -1,4 +1,4 @@
-//! Lanes: which lane a job gets, and in which order a node takes hints from its lanes.
+//! Lanes: the rules by which jobs get a lane, and the order in which a node serves its lanes.
 
 pub mod order;
 pub mod rule;

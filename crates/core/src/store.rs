@@ -106,9 +106,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Prepares this node for locking. From now on its fences are larger than all fences given out
-    /// before, also by a server that has crashed since (protocol rule 1). Locking does this, too;
-    /// this call reports at the start what is missing for it.
+    /// Prepares this node for locking. From now on its fences are larger than all earlier ones,
+    /// even those of a server that has crashed since (protocol rule 1). The first lock does this,
+    /// too; this call reports a missing right or table at the start.
     async fn begin_locking(&self) -> Result<()> {
         Ok(())
     }
@@ -138,19 +138,19 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         known: &[Fence],
     ) -> Result<Vec<LockedJob>>;
 
-    /// Returns the time after which an unanswered statement has taken effect or never will.
+    /// Returns the time after which an unanswered statement can no longer take effect.
     fn outcome_within(&self) -> Duration;
 
     /// Records that this job, whose earlier holders died, runs alone on its node from now on. If
-    /// this holder dies too, the job is to blame (protocol rule 26). Returns false if the lock is
-    /// gone.
+    /// this holder dies too, the job counts as the cause (protocol rule 26). Returns false if the
+    /// lock is gone.
     async fn run_alone(&self, owner: NodeId, held: &LockToken) -> Result<bool>;
 
     /// Takes back the strikes that were counted for these locks, because their node lives. Waits
     /// for no row; returns false if a row was locked. A repeated call changes nothing.
     async fn clear_strike(&self, lost: &[LockToken]) -> Result<bool>;
 
-    /// Deletes completed jobs, creates their next occurrences, and hands instances over.
+    /// Deletes completed jobs, creates their next occurrences, and hands off their instances.
     async fn complete(
         &self,
         owner: NodeId,
@@ -159,7 +159,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ) -> Result<BatchOutcome>;
 
     /// Moves failed jobs to the timer or the dead-letter table, or to the suspended table if they
-    /// were suspended meanwhile. Hands instances over.
+    /// were suspended meanwhile. Hands off their instances.
     async fn fail(&self, owner: NodeId, failed: &[Failure], then: &Handoff)
     -> Result<BatchOutcome>;
 
@@ -176,9 +176,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Makes due timers executable.
     async fn move_due_timers(&self, at_most: i64) -> Result<MovedTimers>;
 
-    /// Makes due timers executable and locks those of these lanes that `terms` allow and that are
-    /// neither exclusive nor suspended. This saves a statement for a timer that is due alone. Meant
-    /// for a few timers; those that it does not lock are returned as ready.
+    /// Makes due timers executable. Locks the timers of these lanes that `terms` allow, unless they
+    /// are exclusive or suspended, and returns the others as ready. This saves a statement for a
+    /// timer that is due alone. Meant for a few timers.
     async fn take_due_timers(
         &self,
         terms: &LockTerms,
@@ -186,8 +186,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         at_most: i64,
     ) -> Result<MovedTimers>;
 
-    /// Runs the leader cycle: leads (or learns which node does), ends expired leases, and reads the
-    /// backlog.
+    /// Runs the leader cycle: takes or renews the lead (or learns which node leads), ends expired
+    /// leases, and reads the backlog.
     async fn run_leader_cycle(&self, cycle: &LeaderCycle) -> Result<CycleOutcome>;
 
     /// Marks and returns jobs that have never had a hint, without a leader cycle.
@@ -199,7 +199,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(TapOffer::missing(self.name()))
     }
 
-    /// Marks those of these jobs that are visible and never had a hint. They then count as hinted,
+    /// Marks the jobs among these that are visible and never had a hint. They then count as hinted,
     /// so the leader cycle does not hint them again. Waits for no row. Optional for a store without
     /// a [`tap`](Self::tap).
     async fn mark_hinted(&self, jobs: &[JobId]) -> Result<Marked> {
@@ -207,8 +207,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(Marked::default())
     }
 
-    /// Returns a number that changes when another connection writes, if reading it costs next to
-    /// nothing (SQLite). `None` if the store has no such number.
+    /// Returns a number that changes when another connection writes (SQLite). `None` if the store
+    /// has no such number, or if its read would be expensive.
     async fn data_version(&self) -> Result<Option<i64>> {
         Ok(None)
     }
@@ -242,7 +242,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// decided. Of an instance it returns only the first sibling.
     async fn orphans(&self, query: &OrphanQuery) -> Result<OrphanPage>;
 
-    /// Counts the jobs that a sweep would look at, for people. Changes nothing; reads every
+    /// Counts the jobs that a sweep would look at, for reports. Changes nothing; reads every
     /// executable job. Optional for a store.
     async fn sweepable(&self, services: &Services) -> Result<Sweepable> {
         let _ = services;
@@ -252,10 +252,10 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         )))
     }
 
-    /// Counts the unlocked executable jobs that no living node takes, by type, at most `limit` types,
-    /// those with most jobs first. A job counts if no node serves its type, or none takes its
-    /// deployment, category or tenant. Reads every executable job. A store that does not support
-    /// this returns no type.
+    /// Counts the unlocked executable jobs that no living node takes, by type. Returns at most
+    /// `limit` types, those with most jobs first. A job counts if no node serves its type, or none
+    /// takes its deployment, category or tenant. Reads every executable job. A store without this
+    /// query returns no type.
     async fn unserved_types(&self, services: &Services, limit: i64) -> Result<Vec<UnservedType>> {
         let _ = (services, limit);
         Ok(Vec::new())
@@ -301,10 +301,10 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(false)
     }
 
-    /// Makes the order of exclusive jobs strict, or not, for every node on this database. If it is
-    /// strict, no job of an instance starts while an elder sibling waits for a retry, is suspended,
-    /// or is a dead letter. An operator who retries or deletes the elder sibling lets the others go
-    /// on. Optional for a store.
+    /// Sets whether the order of exclusive jobs is strict, for every node on this database. In a
+    /// strict order, no job of an instance starts while an elder sibling waits for a retry, is
+    /// suspended, or is a dead letter. The others continue after an operator has retried or deleted
+    /// the elder sibling. Optional for a store.
     async fn set_strict_order(&self, strict: bool) -> Result<()> {
         let _ = strict;
         Err(StoreError::Config(format!(
@@ -336,8 +336,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Gives a page of jobs another lane. See [`crate::producer::lane_move`].
     async fn move_lane(&self, page: &LanePage) -> Result<MovedPage>;
 
-    /// Returns the operations with a batch that does not get through, because the database refuses
-    /// a row of it or the whole batch (protocol rule 37). For people: nothing stops because of it.
+    /// Returns the stuck operations: the database refuses rows of a batch, or the whole batch
+    /// (protocol rule 37). For reports only: a stuck operation stops no other work.
     fn stuck(&self) -> Vec<StuckBatch> {
         Vec::new()
     }
@@ -361,8 +361,8 @@ pub trait CompletingTransaction: Send {
         then: &Handoff,
     ) -> Result<BatchOutcome>;
 
-    /// Resolves when the connection is no longer trusted: a statement on it may wait for ever.
-    /// Never resolves before an answer on a living connection would have come.
+    /// Resolves when the connection is no longer trusted: a statement on it may wait for ever. A
+    /// living connection has time to answer before that.
     fn line_ends(&self) -> BoxFuture<'static, ()> {
         Box::pin(std::future::pending())
     }
@@ -370,7 +370,7 @@ pub trait CompletingTransaction: Send {
     /// Undoes everything.
     ///
     /// # Errors
-    /// The connection is lost. The database undoes the transaction all the same.
+    /// Fails if the connection is lost. The database then undoes the transaction itself.
     async fn rollback(self: Box<Self>) -> Result<()>;
 }
 
@@ -380,7 +380,7 @@ pub trait SqlStore: Store + Clone {
     /// The database.
     type Db: sqlx::Database;
 
-    /// Returns how long the database may take to answer before its answer counts as lost.
+    /// Returns the time after which an answer of the database counts as lost.
     fn deadline(&self) -> Duration;
 
     /// Marks the connections that are open now as suspect, after an answer did not come in time.
@@ -394,7 +394,7 @@ pub trait SqlStore: Store + Clone {
     }
 
     /// Waits for a permit to hold a connection for a transaction of an application or a handler.
-    /// One connection has no permit, so that the leader cycle, timers and failures get through.
+    /// One connection has no permit: it stays free for the leader cycle, timers and failures.
     ///
     /// # Errors
     /// No permit became free in time.
@@ -458,12 +458,12 @@ pub enum Fate {
     Committed,
     /// It rolled back.
     RolledBack,
-    /// Not known to the database (any more, or yet).
+    /// The database does not know it, no longer or not yet.
     Unknown,
 }
 
 text_enum! {
-    /// What hints a new job: the creating process or the leader (protocol rule 20).
+    /// The part that hints a new job: the creating process or the leader (protocol rule 20).
     Origin {
         /// The creating process, after its transaction has committed.
         Hook = "hook",

@@ -48,11 +48,12 @@ pub const MAX_CONTROL_BYTES: usize = 64 * 1024;
 /// [`MAX_CONTROL_BYTES`] and the limits of [`Control::read`], it bounds the memory of listeners to
 /// about 30 MB.
 pub const CONTROL_BUFFER: usize = 256;
-/// Maximum number of types in the message of one node; more are left out.
+/// Maximum number of types in the message of one node. Further types are left out.
 pub const MAX_MEMBER_TYPES: usize = 1_024;
-/// Maximum number of lanes in the message of one node; more are left out.
+/// Maximum number of lanes in the message of one node. Further lanes are left out.
 pub const MAX_MEMBER_LANES: usize = 64;
-/// Maximum number of jobs in one part of an answer to [`Control::WhichHeld`]; more are left out.
+/// Maximum number of jobs in one part of an answer to [`Control::WhichHeld`]. Further jobs are left
+/// out.
 pub const MAX_HELD_IN_MESSAGE: usize = 1_000;
 
 /// The reason why an operation of a transport failed.
@@ -153,11 +154,11 @@ pub trait Publisher: Send + Sync + 'static {
     /// Publishes a marker behind everything that was confirmed before on this lane.
     ///
     /// # Errors
-    /// As [`publish`](Self::publish).
+    /// The same as those of [`publish`](Self::publish).
     async fn publish_marker(&self, lane: &Lane, marker: Marker) -> Result<(), TransportError>;
 
-    /// Returns how long [`publish`](Self::publish) may wait for the broker's confirm. A hint may
-    /// arrive this much later than its commit.
+    /// Returns the time that [`publish`](Self::publish) may wait for the broker's confirm. A hint
+    /// may arrive this much later than its commit.
     fn confirm_timeout(&self) -> Duration {
         Duration::ZERO
     }
@@ -232,11 +233,11 @@ impl Subscription {
 /// counts and logs them.
 #[async_trait]
 pub trait Receiver: Send {
-    /// Waits for a message and returns it with all others that are there already, `max` messages at
-    /// most. Cancel-safe: a cancelled call loses no message.
+    /// Waits for a message and returns it with all others that have arrived, at most `max`
+    /// messages. Cancel-safe: a cancelled call loses no message.
     ///
     /// # Errors
-    /// While the broker is away. The caller waits a moment and calls again; the transport
+    /// Fails while the broker is away. The caller waits a moment and calls again; the transport
     /// reconnects.
     async fn receive(&mut self, max: usize) -> Result<Vec<Delivery>, TransportError>;
 

@@ -3,8 +3,8 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-/// Any error, with its text. `Debug` writes the text and its causes too, so that a `main` that returns
-/// it prints them: what happened, and the remedy.
+/// Any error, with its text. `Debug` writes the text and the causes, so that a `main` that returns
+/// the error prints the problem and the remedy.
 ///
 /// ```
 /// use jobwire_core::Error;
@@ -19,7 +19,7 @@ use std::fmt;
 pub struct Error(Box<dyn StdError + Send + Sync>);
 
 impl Error {
-    /// The error itself, for example to downcast it.
+    /// Returns the error itself, for example to downcast it.
     #[must_use]
     pub fn into_inner(self) -> Box<dyn StdError + Send + Sync> {
         self.0

@@ -1,5 +1,5 @@
 //! Durations as text: `500ms`, `30s`, `5m`, `1h`, `2d`, or ISO 8601 `PT5M`, `P1DT12H`. A duration
-//! is always more than zero: no interval makes sense at zero.
+//! is always more than zero, because an interval of zero has no meaning.
 //!
 //! `jobwire.bad_duration` in SQL reads the same texts and returns the same messages.
 
@@ -42,8 +42,8 @@ pub fn parse(text: &str) -> Result<Duration, BadDuration> {
     Ok(duration)
 }
 
-/// Units and their seconds, in order. Years and months have no fixed length, so only zero of them
-/// is accepted, which engines write.
+/// Units and their seconds, in order. Years and months have no fixed length, so only zero years and
+/// months are accepted. Engines write these zeros.
 const DATE_UNITS: &[(char, u128)] = &[('Y', 0), ('M', 0), ('W', 604_800), ('D', 86_400)];
 const TIME_UNITS: &[(char, u128)] = &[('H', 3_600), ('M', 60), ('S', 1)];
 

@@ -36,7 +36,7 @@ pub const DEFAULT_RETRIES: i32 = 3;
 /// | option | meaning | default |
 /// | --- | --- | --- |
 /// | [`instance`](Self::instance) | process instance; makes the job exclusive in it | none |
-/// | [`exclusive`](Self::exclusive) / [`concurrent`](Self::concurrent) | at most one of an instance at a time | exclusive where an instance is given |
+/// | [`exclusive`](Self::exclusive) / [`concurrent`](Self::concurrent) | at most one of an instance at a time | exclusive if an instance is given |
 /// | [`due`](Self::due) / [`delay`](Self::delay) | earliest start | at once |
 /// | [`max_attempts`](Self::max_attempts) | attempts | 3 |
 /// | [`retry_policy`](Self::retry_policy) | wait between attempts | the type's, or 10 s |
@@ -180,7 +180,7 @@ impl NewJob {
         self
     }
 
-    /// Sets the earliest start to this long from now.
+    /// Sets the earliest start to this time from now.
     pub fn delay(mut self, delay: Duration) -> Self {
         self.due_at = chrono::Duration::from_std(delay)
             .ok()
@@ -242,7 +242,7 @@ impl NewJob {
     /// `ruled` unless the job names one.
     ///
     /// # Errors
-    /// As [`validate`](Self::validate).
+    /// The same as those of [`validate`](Self::validate).
     pub fn into_job(self, seq: i64, now: DateTime<Utc>, ruled: Lane) -> Result<Job, InvalidJob> {
         self.validate()?;
         let timer = self.due_at.is_some() || self.repeat.is_some();

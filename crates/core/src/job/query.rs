@@ -192,7 +192,7 @@ pub struct JobView {
     pub tenant: Option<String>,
     /// The lane of its hints.
     pub lane: Lane,
-    /// Larger is more urgent.
+    /// The priority. Larger is more urgent.
     pub priority: i64,
     /// Whether the job excludes others of its instance.
     pub exclusive: bool,
@@ -206,7 +206,7 @@ pub struct JobView {
     pub created_at: DateTime<Utc>,
     /// The time at which the job last became ready.
     pub ready_at: DateTime<Utc>,
-    /// Shared by all occurrences of a repeating job.
+    /// The id that all occurrences of a repeating job share.
     pub correlation_id: Uuid,
     /// The message of the last failure.
     pub exception_message: Option<String>,

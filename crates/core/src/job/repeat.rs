@@ -1,5 +1,5 @@
-//! The interval of a repeating job, written in ISO 8601: `R3/PT10M` (three occurrences) or `R/PT10M`
-//! (without end).
+//! The interval of a repeating job, written in ISO 8601: `R3/PT10M` (three occurrences) or
+//! `R/PT10M` (without end).
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use crate::job::duration::{self, BadDuration};
 /// A repeating interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repeat {
-    /// The occurrences left, the coming one included; `None` for no limit.
+    /// The number of occurrences left, the next one included; `None` for no limit.
     pub times: Option<u32>,
     /// The time from one due date to the next.
     pub every: Duration,

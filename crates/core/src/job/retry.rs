@@ -1,4 +1,4 @@
-//! How long a failed job waits before its next attempt.
+//! Retry policies: the time that a failed job waits before its next attempt.
 //!
 //! | written | meaning |
 //! | --- | --- |

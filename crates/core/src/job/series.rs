@@ -9,7 +9,8 @@ use crate::job::Job;
 use crate::job::new_job::{InvalidJob, NewJob};
 use crate::job::repeat::Repeat;
 
-/// Checks that the job's interval can be read. If it can't, the series would end unnoticed.
+/// Checks that the job's interval can be read. Without this check, a wrong interval would end the
+/// series unnoticed.
 pub(crate) fn check(job: &Job) -> Result<(), InvalidJob> {
     match job.repeat.as_deref().map(Repeat::parse) {
         Some(Err(error)) => Err(InvalidJob::repeat(&error)),
@@ -17,10 +18,10 @@ pub(crate) fn check(job: &Job) -> Result<(), InvalidJob> {
     }
 }
 
-/// Returns the occurrence after `job`, if there is one. It is a copy of the job's row, so its
-/// values are valid. It is due one interval after the last due date, but if that is before `now`,
-/// one interval after `now`: after a long outage the missed occurrences do not come in a burst.
-/// `now` is the database's clock, as far as it is known.
+/// Returns the occurrence after `job`, if there is one. The new job is a copy of the row, so its
+/// values are valid. It is due one interval after the last due date, or one interval after `now` if
+/// that date has passed. So the missed occurrences of a long outage do not come in a burst. `now`
+/// is the database's clock, as far as it is known.
 #[must_use]
 pub fn next_occurrence(job: &Job, now: DateTime<Utc>) -> Option<NewJob> {
     let repeat = Repeat::parse(job.repeat.as_deref()?).ok()?;

@@ -16,15 +16,15 @@ use crate::worker::context::NodeContext;
 const EVERY: Duration = Duration::from_secs(60);
 /// The pause after a failure.
 const AGAIN: Duration = Duration::from_secs(2);
-/// The minimum time between two reads. Everyone who may publish can send unknown ids.
+/// The minimum time between two reads. Any client that may publish can send unknown ids.
 const BETWEEN_READS: Duration = Duration::from_millis(100);
-/// A node that has not written its row for this long, and sends no beats, has died.
+/// The age of a row from which its node counts as dead, if it sends no beats.
 const SILENT: Duration = Duration::from_secs(300);
 
 pub(super) struct Members {
     write_at: Instant,
     read_at: Instant,
-    /// When the rows were last read, or when the last attempt to read them began.
+    /// The time of the last read of the rows, or of the last attempt.
     last_read: Instant,
     failed: LogThrottle,
 }
@@ -41,7 +41,7 @@ impl Members {
         }
     }
 
-    /// Returns when the next write or read is due.
+    /// Returns the time of the next write or read.
     pub(super) fn next(&self) -> Instant {
         self.write_at.min(self.read_at)
     }
@@ -57,7 +57,7 @@ impl Members {
         self.read_at = self.read_at.min(soon);
     }
 
-    /// Writes and reads if due. Returns whether the own row was written.
+    /// Writes this node's row and reads all rows, if due. Returns whether the row was written.
     pub(super) async fn go_on(&mut self, node: &NodeContext, leads: bool) -> bool {
         let now = Instant::now();
         let mut written = false;

@@ -1,4 +1,4 @@
-//! The commit tap of the leader: jobs that other programs create by plain SQL get their hints within
+//! The commit tap of the leader: hints jobs that other programs create by plain SQL, within
 //! milliseconds of their commit.
 //!
 //! ```text
@@ -10,14 +10,13 @@
 //!                                                         stands again           ▼
 //!                                                                  mark ─► publish the hint
 //! ```
-//! * **A reported job is marked, then its hint is published**, all of a batch in one statement. The
-//!   mark is the same as that of the leader cycle, so a job gets one hint, whichever comes first
-//!   (protocol rule 20).
+//! * **A reported job is marked, then its hint is published.** One statement marks a batch. The
+//!   leader cycle sets the same mark, so a job gets only one hint (protocol rule 20).
 //! * **A report may come before the row is visible.** Such a job is tried again after some
-//!   milliseconds (`early.rs`), and then left to the leader cycle.
+//!   milliseconds (`early.rs`). If that fails, the leader cycle finds it.
 //! * **While no tap stands**, the leader looks for unhinted jobs every second, and twice more when
 //!   it stands again.
-//! * **Timers** of plain SQL tell the timer task their due date.
+//! * **Timers** of plain SQL: the tap tells the timer task their due dates.
 //!
 //! Only the leader has a tap. It ends with the leadership, and its replication slot with it.
 
@@ -45,9 +44,9 @@ use early::{Early, Reported};
 const BATCH: usize = 1_000;
 /// The time from one look for unhinted jobs to the next, while no tap stands.
 const LOOK: Duration = Duration::from_secs(1);
-/// How often a leader asks for a tap that is not set up.
+/// The interval at which a leader asks for a tap that is not set up.
 const NOT_SET_UP: Duration = Duration::from_secs(300);
-/// How often a leader asks again for a tap that cannot stand.
+/// The interval at which a leader asks again for a tap that cannot stand.
 const UNUSABLE: Duration = Duration::from_secs(30);
 /// The pause while half of the commit hook's buffer is full.
 const FULL: Duration = Duration::from_millis(5);
@@ -98,8 +97,8 @@ impl Term {
     }
 }
 
-/// Asks for a tap and follows it until the leadership ends. `said` is the last reason why there is
-/// none, which is logged once.
+/// Asks for a tap and follows it until the leadership ends. `said` is the last logged reason for a
+/// missing tap: each reason is logged once.
 async fn lead(node: &Arc<NodeContext>, term: &mut Term, said: &mut Option<String>) {
     while !term.has_ended() {
         let (why, again) = match node.store.tap().await {
@@ -170,9 +169,9 @@ struct Following {
     /// It has stood before.
     stood: bool,
     early: Early,
-    /// When the leader looks for unhinted jobs next.
+    /// The time of the next look for unhinted jobs.
     next_look: Option<Instant>,
-    /// The looks that remain, if the tap stands.
+    /// The number of remaining looks, if the tap stands.
     looks: u32,
 }
 
@@ -190,8 +189,8 @@ impl Following {
     }
 
     /// Follows the tap. Returns false when the leadership has ended, and true when the tap will not
-    /// stand until a setting or a right is changed. Statements are never dropped half-way: a job
-    /// that is marked gets its hint.
+    /// stand until a setting or a right is changed. No statement is dropped before its end, so each
+    /// marked job gets its hint.
     async fn until_ended_or_lost(&mut self, term: &mut Term) -> bool {
         loop {
             let (again, look) = (self.early.next(), self.next_look);
@@ -324,8 +323,7 @@ impl Following {
         }
     }
 
-    /// Waits while the commit hook has no room. Hints that do not fit would be dropped, and the
-    /// sweeper would have to find their jobs.
+    /// Waits while the commit hook has no room: it would drop hints that do not fit.
     async fn wait_for_room(&mut self, term: &mut Term) {
         let most = self.node.options.hook.buffer / 2;
         while self.node.hook.buffered() > most {

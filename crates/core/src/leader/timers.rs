@@ -25,8 +25,7 @@ use crate::worker::slot_pool::Slot;
 const BATCH: i64 = 1_000;
 /// Maximum number of timers that the statement that moves them also locks.
 const FEW: usize = 4;
-/// The pause before the next attempt while other transactions have locked the rows of all due
-/// timers.
+/// The pause before the next attempt if other transactions have locked the rows of all due timers.
 const BUSY_PAUSE: Duration = Duration::from_millis(25);
 
 /// Moves due timers while this node leads.
@@ -34,8 +33,8 @@ pub(crate) async fn move_timers(node: Arc<NodeContext>) {
     let mut alarm = node.leadership.next_timer.subscribe();
     let mut leads = node.leadership.leads.subscribe();
     let mut pause = Duration::from_millis(100);
-    // The next statement moves a full page and locks nothing: more was due than the last statement
-    // moved, or it failed.
+    // Whether the next statement moves a full page and locks nothing. True if more timers were due
+    // than the last statement moved, or if it failed.
     let mut crowd = false;
     loop {
         let next = if *leads.borrow_and_update() {

@@ -1,10 +1,10 @@
-//! Lanes in which jobs wait although no node receives them: a wrong name, a lane whose last node
-//! was removed, a rule that was written before its node. Nothing is lost and nothing runs, so an
-//! operator must be told.
+//! Finds lanes in which jobs wait although no node receives them: a wrong name, a lane whose last
+//! node was removed, a rule that was written before its node. No job is lost, and none of them
+//! runs, so the leader reports the lanes to the operator.
 //!
-//! The leader learns from beats which lanes living nodes receive. While jobs wait, it asks the
-//! database now and then for jobs in other lanes. The statement reads every executable job, so the
-//! pause after it is at least two hundred times its duration: it uses at most half a percent of one
+//! Beats show the lanes that living nodes receive. While jobs wait, the leader asks the database
+//! from time to time for jobs in other lanes. The statement reads every executable job. The pause
+//! after it is at least two hundred times its duration, so it uses at most half a percent of one
 //! connection.
 //!
 //! A lane whose nodes are busy with a better lane is received, and is never reported here (protocol

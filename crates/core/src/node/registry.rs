@@ -15,9 +15,9 @@ use crate::worker::handler::{Handler, HandlerOptions, HandlerResult, IntoOutcome
 /// clone. Returned by [`Node::registry`](super::Node::registry).
 ///
 /// A change takes effect with the next lock statement. Running jobs continue, also those of an
-/// unregistered type. Other nodes learn of the change within a second or two, from the node's row
-/// in the table `node`. Hints of jobs that this node no longer takes are forwarded to a node that
-/// does.
+/// unregistered type. Other nodes read the change from the node's row in the table `node`, within
+/// two seconds. Hints of jobs that this node no longer takes are forwarded to a node that takes
+/// them.
 ///
 /// ```no_run
 /// # use jobwire_core::{Node, Running};
@@ -89,8 +89,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Runs [typed jobs](JobArgs) from now on, with default options. Replaces an existing handler of
-    /// the type.
+    /// Runs [typed jobs](JobArgs) from now on, with default options. Replaces an existing handler
+    /// of the type.
     ///
     /// # Errors
     /// As [`register`](Self::register).

@@ -157,7 +157,7 @@ impl<S: SqlStore> Client<S> {
         plan.run(&self.store, &self.hook, |_| {}).await
     }
 
-    /// Returns whether an exclusive job waits for an earlier one of its instance that failed.
+    /// Returns whether an exclusive job waits for an earlier job of its instance that failed.
     ///
     /// # Errors
     /// A database error.
@@ -165,7 +165,7 @@ impl<S: SqlStore> Client<S> {
         self.store.strict_order().await
     }
 
-    /// Sets for every node whether an exclusive job waits for an earlier one of its instance that
+    /// Sets for every node whether an exclusive job waits for an earlier job of its instance that
     /// waits for a retry, is suspended, or is a dead letter.
     ///
     /// # Errors

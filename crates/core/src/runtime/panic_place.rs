@@ -1,8 +1,8 @@
-//! Where a panic happened. A caught panic has a message and no place, so a hook notes the place of
+//! The place of a panic. A caught panic has a message and no place, so a hook notes the place of
 //! the last panic of each thread.
 //!
-//! The hook calls the hook that was there before, so a panic is printed and reported as without it.
-//! A program that replaces the hook later loses the places and nothing else.
+//! The hook calls the previous hook, so panics are printed and reported as before. A program that
+//! replaces the hook later loses only the places.
 
 use std::any::Any;
 use std::backtrace::{Backtrace, BacktraceStatus};
@@ -49,13 +49,13 @@ fn note(panic: &PanicHookInfo<'_>) {
     let _ = LAST.try_with(|last| last.replace(Some(Noted { message, place })));
 }
 
-/// Returns the place of a panic that this thread has just caught: `at FILE:LINE:COLUMN`, followed by
-/// the backtrace if `RUST_BACKTRACE` asks for one. Returns `None` if the panic came from another
+/// Returns the place of a panic that this thread has just caught: `at FILE:LINE:COLUMN`, followed
+/// by the backtrace if `RUST_BACKTRACE` asks for one. Returns `None` if the panic came from another
 /// thread, or the hook was replaced.
 pub(crate) fn place_of(panic: &(dyn Any + Send)) -> Option<String> {
     let last = LAST.try_with(RefCell::take).ok()??;
-    // A panic that was resumed, such as that of a joined task, calls no hook. The note is of another
-    // panic then.
+    // A panic that was resumed, such as that of a joined task, calls no hook. The note is of
+    // another panic then.
     (last.message == message(panic)).then_some(last.place)
 }
 

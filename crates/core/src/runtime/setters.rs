@@ -1,4 +1,4 @@
-//! Setters of option structs, so that all options are built alike: `Options::default().field(value)`.
+//! Setters of option structs. All options are built in one way: `Options::default().field(value)`.
 
 /// Defines one setter for each named field.
 #[doc(hidden)]

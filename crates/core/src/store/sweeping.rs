@@ -15,23 +15,24 @@ use crate::job::{JobId, Lane, LockedJob, NodeId};
 pub struct LeaderCycle {
     /// The node that asks.
     pub node: NodeId,
-    /// How long the node leads from now on.
+    /// The time for which the node leads from now on.
     pub lease: Duration,
     /// The transport's name, for the record.
     pub transport: &'static str,
     /// Maximum number of expired leases whose owners are cleared; 0 clears none.
     pub reset_at_most: i64,
-    /// No owner is cleared while the database's clock is outside this window (protocol rule 25).
+    /// The expected window of the database's clock. While the clock is outside, no owner is cleared
+    /// (protocol rule 25).
     pub clock: Option<ClockWindow>,
-    /// No owner is cleared while the server has been up for less: holders may not have renewed yet
-    /// since it came back.
+    /// The minimum time since the server's start. Before that no owner is cleared, because holders
+    /// may not have renewed yet.
     pub grace: Duration,
-    /// What the fleet serves. Other jobs whose lease lost its owner wait without a hint.
+    /// The services of the fleet. Other jobs whose lease lost its owner wait without a hint.
     pub services: Services,
     /// The time after which a job whose lease has no owner is hinted again; after that, at growing
     /// intervals.
     pub again_after: Duration,
-    /// Maximum number of jobs without any hint yet (created by plain SQL) to hint.
+    /// Maximum number of unhinted jobs to hint.
     pub hint_at_most: i64,
 }
 
@@ -53,9 +54,9 @@ impl LeaderCycle {
 /// The times that the database's clock may show, given an earlier reading and the time since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockWindow {
-    /// Not before.
+    /// The earliest time.
     pub from: DateTime<Utc>,
-    /// Not after.
+    /// The latest time.
     pub until: DateTime<Utc>,
 }
 
@@ -83,12 +84,12 @@ pub struct CycleReport {
     /// The database's clock at the start of the cycle. Jobs that the cycle marks became ready
     /// later.
     pub now: DateTime<Utc>,
-    /// The transactions that had ended by then.
+    /// The transactions that had ended by `now`.
     pub horizon: Option<Horizon>,
-    /// Jobs whose lease has no owner, to hint before all others. The owner was cleared in this
-    /// cycle, or in an earlier one and no node has locked the job since.
+    /// Jobs whose lease has no owner, to hint before all others. This cycle has cleared the owner,
+    /// or an earlier cycle has and no node has locked the job since.
     pub rescued: Vec<Rescued>,
-    /// Jobs that have never had a hint; to hint.
+    /// Jobs that have never had a hint. The caller hints them.
     pub unhinted: Vec<Ready>,
     /// The next due date.
     pub next_due: Option<DateTime<Utc>>,
@@ -112,7 +113,7 @@ pub struct CycleReport {
 pub struct Rescued {
     /// Its lane and hint.
     pub ready: Ready,
-    /// What a node must serve to run it.
+    /// The properties that a node must serve to run it.
     pub needs: Needs,
     /// Number of holders that died and count (protocol rule 26).
     pub strikes: i32,
@@ -128,8 +129,8 @@ pub const COUNT_LIMIT: i64 = 10_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Horizon(pub i64);
 
-/// A row that has been ready for this long before the marker left is suspected, whichever
-/// transaction wrote it. So a transaction that never ends hides no lost hint.
+/// The time after which a ready row is suspected even if its transaction may still be open. So a
+/// transaction that never ends hides no lost hint.
 pub(super) const LONG_READY: Duration = Duration::from_secs(600);
 
 /// A query for jobs whose hint was lost.
@@ -137,11 +138,10 @@ pub(super) const LONG_READY: Duration = Duration::from_secs(600);
 pub struct OrphanQuery {
     /// The jobs were ready at or before this time, by the database's clock.
     pub ready_before: DateTime<Utc>,
-    /// What the fleet serves. Other jobs are gated, not orphaned.
+    /// The services of the fleet. Other jobs are gated, not orphaned.
     pub services: Services,
-    /// Rows written by this transaction or a later one are not suspected unless they have been
-    /// ready for ten minutes: they may have been committed after the marker left, although they
-    /// became ready before.
+    /// The first transaction whose rows are not suspected, unless they have been ready for ten
+    /// minutes. Such rows became ready before the marker left, but may have been committed later.
     pub horizon: Option<Horizon>,
     /// Jobs whose hints are known to be on their way.
     pub held: Arc<[JobId]>,
@@ -151,11 +151,11 @@ pub struct OrphanQuery {
     pub after: Option<JobId>,
     /// Maximum number of jobs.
     pub limit: i64,
-    /// Also look at ids from the future, of creators whose clocks run ahead. Reads every row of the
-    /// table.
+    /// Whether to look at ids from the future, too, of creators whose clocks run ahead. Reads every
+    /// row of the table.
     pub whole: bool,
-    /// Write `ready_at` and count the hint, so that the row is not suspected again at once.
-    /// Otherwise only look (dry run).
+    /// Whether to write `ready_at` and count the hint, so that the row is not suspected again at
+    /// once. If false, the query changes nothing (dry run).
     pub mark: bool,
 }
 
@@ -204,7 +204,7 @@ impl OrphanPage {
 /// Timers that were due.
 #[derive(Debug, Default)]
 pub struct MovedTimers {
-    /// Jobs that are executable now; to hint.
+    /// Jobs that are executable now. The caller hints them.
     pub ready: Vec<Ready>,
     /// Jobs that are executable and locked for the caller, which runs them now.
     pub locked: Vec<LockedJob>,
@@ -215,8 +215,8 @@ pub struct MovedTimers {
 }
 
 impl OrphanQuery {
-    /// Returns the smallest version-7 id of a moment one minute after `ready_before`. No row behind
-    /// it is old enough, unless its creator's clock ran ahead by more than that.
+    /// Returns the smallest version-7 id of a moment one minute after `ready_before`. A row with a
+    /// larger id is too young, unless its creator's clock ran ahead by more than a minute.
     pub(crate) fn ceiling(&self) -> Uuid {
         if self.whole {
             return Uuid::max();

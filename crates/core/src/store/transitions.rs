@@ -1,4 +1,4 @@
-//! The store of every SQL database: which statement each method of [`Store`] runs, and what it does
+//! The store of every SQL database: the statement that each method of [`Store`] runs, and its steps
 //! when the database refuses a row.
 
 mod parts;

@@ -1,8 +1,9 @@
 //! The gauges of one node.
 //!
-//! Counters and histograms of several nodes in one process add up. Gauges do not: the last node to
-//! write would win. So each node that has a [`database`](crate::NodeOptions::database) name writes
-//! gauges of its own, with the label `database`.
+//! Counters and histograms of several nodes in one process add up. Gauges do not: each write of a
+//! node would replace the value of another. So each node that has a
+//! [`database`](crate::NodeOptions::database) name writes its own gauges, with the label
+//! `database`.
 
 use metrics::{Gauge, Label, gauge};
 

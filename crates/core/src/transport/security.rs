@@ -43,10 +43,10 @@ pub struct BrokerSecurity {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Plaintext {
-    /// To this machine only.
+    /// This machine only.
     #[default]
     Loopback,
-    /// To any host: the network is trusted, or encrypts by itself.
+    /// Any host: the network is trusted, or encrypts by itself.
     Allow,
 }
 

@@ -42,7 +42,7 @@ pub(crate) struct NodeContext {
     pub(crate) served: Served,
     /// The pause of row locks after some were lost.
     pub(crate) row_pause: RowPause,
-    /// How many more jobs whose rows cannot be read may become dead letters.
+    /// The number of unreadable jobs that may still become dead letters.
     pub(crate) unreadable: Mutex<Allowance>,
     pub(crate) slots: Slots,
     /// The outcomes that the database refuses.
@@ -51,7 +51,7 @@ pub(crate) struct NodeContext {
     pub(crate) instances: HeldInstances,
     pub(crate) cached_metrics: CachedMetrics,
     pub(crate) inbox: Inbox,
-    /// The jobs whose earlier holders died. They wait to run alone, or run so.
+    /// The jobs whose earlier holders died. They run alone, or wait to run alone.
     pub(crate) suspects: Suspects,
     /// The queue of the completer.
     pub(crate) finished: mpsc::Sender<Finished>,
@@ -65,7 +65,7 @@ pub(crate) struct NodeContext {
 }
 
 impl NodeContext {
-    /// Passes an outcome on to be committed. Its slot is free when the queue has accepted it.
+    /// Passes an outcome to the completer. Frees the slot when the queue has accepted the outcome.
     pub(crate) async fn accept(&self, mut finished: Finished) {
         let kept = finished.kept.take();
         // Closed only when the node is gone; then the lease ends by itself.
@@ -93,8 +93,8 @@ impl NodeContext {
     }
 
     /// Records that a handler has run under this lock, which may be lost or may still be held in
-    /// the database. The leases that name this node are looked at, and a strike that was counted
-    /// against the lock is taken back.
+    /// the database. So the node looks for leases that name it, and takes back a strike that was
+    /// counted for the lock.
     pub(crate) fn may_have_lost(&self, held: LockToken) {
         self.is_in_doubt(&held);
         self.leases.note_lost(held);
@@ -107,8 +107,8 @@ impl NodeContext {
         self.leases.note_used(held);
     }
 
-    /// Records that a job is held no more. Hints of its instance that were refused meanwhile are
-    /// tried again: on this node, if there is room and the node takes work.
+    /// Records that a job is no longer held. Tries hints of its instance again that were refused
+    /// meanwhile: on this node, if it has room and takes work.
     pub(crate) fn ended(&self, held: &LockToken, end: End) {
         self.leases.forget(held);
         for owed in self.instances.end(held, end) {

@@ -1,9 +1,9 @@
 //! Fallback: claims jobs from the database while hints do not reach the node (protocol rule 28).
 //!
-//! Without a broker no hint shows which job is ready. A node that could not receive or not publish
-//! for [`claim_after`](crate::NodeOptions::claim_after) asks the database for ready jobs, lane by
-//! lane. A claimed job is treated like a hinted one: it passes the same gates, and is run, renewed
-//! and completed in the same way.
+//! Without a broker no hint shows that a job is ready. If receiving or publishing is impossible for
+//! [`claim_after`](crate::NodeOptions::claim_after), a node asks the database for ready jobs, lane
+//! by lane. A claimed job is treated like a hinted one: it passes the same checks, and is run,
+//! renewed and completed in the same way.
 //!
 //! ```text
 //!       receiving or publishing impossible for `claim_after`,
@@ -15,8 +15,7 @@
 //! ```
 //! * **A node that joins** is not in the group of its lane yet. On Kafka that may take seconds.
 //!   This is no fault, so the node waits one second instead of `claim_after`.
-//! * **A blocked publisher** is sufficient: the broker keeps consumers connected, and no hint
-//!   arrives.
+//! * **A blocked publisher** is enough: the broker keeps consumers connected, but no hint arrives.
 //! * **The marker** is published after recovery, behind the hints that still wait in the lane. When
 //!   it is back, hints pass through again, and the hints from the time of the outage have been
 //!   decided. Their jobs that were claimed meanwhile are gone, so these hints start nothing. Until
@@ -29,8 +28,8 @@
 //! * **Several nodes** skip each other's locked rows, so they claim different jobs.
 //! * **Rescued jobs** come first in their lane and take at most a quarter of the slots.
 //!   **Suspects** come last, one at a time, after the lane was searched to its end.
-//! * **A row that the database refuses to lock** stops no other: a refused page is locked in
-//!   halves, and the row that is refused alone is skipped until the next pass.
+//! * **A row that the database refuses to lock** does not stop other rows: a refused page is locked
+//!   in halves, and the row that is refused alone is skipped until the next pass.
 //!
 //! Other tasks handle the rest: the leader, which needs no broker, handles expired leases and
 //! timers; the sweeper handles jobs whose hints were dropped and that no node claimed before the
@@ -69,12 +68,13 @@ const PAGE: usize = 256;
 const RESCUES: Duration = Duration::from_secs(1);
 /// The interval between checks of the transport's health.
 const LOOK: Duration = Duration::from_millis(250);
-/// How long a refused page is tried in parts, at most a sixth of the lease. Slots wait meanwhile.
+/// The maximum time for which a refused page is tried in parts; at most a sixth of the lease. Slots
+/// wait meanwhile.
 const IN_PARTS: Duration = Duration::from_secs(5);
-/// The number of jobs refused alone, with none locked, from which no row is to blame.
+/// The number of jobs refused alone, with none locked, from which no row counts as the reason.
 const HOPELESS: usize = 16;
-/// The first number of this task's markers. The sweeper's numbers count from one, and a transport
-/// of several brokers adds to numbers; this range is apart from both.
+/// The first number of this task's markers. The range differs from that of the sweeper, which
+/// counts from one, and from that of a transport of several brokers.
 const MARKERS: u64 = 1 << 47;
 
 /// One received lane.
@@ -102,7 +102,7 @@ struct Claimer {
     pace: Pace,
     failures: LogThrottle,
     refused: LogThrottle,
-    /// Limits pages to fewer jobs where jobs are large.
+    /// Limits pages to fewer jobs if jobs are large.
     size: LockSize,
     /// Markers on their way to the broker.
     leaving: FuturesUnordered<Leaving>,
@@ -247,7 +247,7 @@ impl Claimer {
                 Step::SendMarker => {
                     let number = self.next_marker;
                     self.next_marker += 1;
-                    // Recorded before it is published, because it may be back at once.
+                    // Recorded before the publication, because the marker may be back at once.
                     lane.watch.sent(number);
                     let marker = Marker {
                         number,

@@ -95,7 +95,7 @@ pub struct HandlerOptions {
     /// [`PgOptions::idle_in_transaction_timeout`](crate::store::postgres::PgOptions::idle_in_transaction_timeout),
     /// and the attempt fails. Default: no.
     pub in_transaction: bool,
-    /// Whether jobs are held by row locks instead of leases where many arrive at once: see
+    /// Whether jobs are held by row locks instead of leases if many arrive at once: see
     /// [`row_lock`](Self::row_lock). Has no effect together with
     /// [`in_transaction`](Self::in_transaction), or in stores other than PostgreSQL. Default: no.
     pub row_lock: bool,
@@ -130,7 +130,7 @@ impl HandlerOptions {
         self
     }
 
-    /// Holds jobs by row locks where many arrive at once (protocol rule 35). For short handlers.
+    /// Holds jobs by row locks if many arrive at once (protocol rule 35). For short handlers.
     ///
     /// One transaction locks, runs and deletes a batch, at half the cost of leases for the
     /// database. A job that has not ended after a tenth of a second, or that failed, gets a lease
@@ -138,9 +138,9 @@ impl HandlerOptions {
     /// get a lease from the start. The batch keeps its connection meanwhile; if no connection is
     /// free, the jobs get leases.
     ///
-    /// The price: if the connection of a batch is cut, another node may run its jobs at the same
-    /// time, and this node's outcome is refused. A lease would have prevented both. Use row locks
-    /// only for handlers that are short and whose second run does no harm.
+    /// The risk: if the connection of a batch is cut, another node may run its jobs at the same
+    /// time, and the outcomes of this node are refused. A lease would prevent both. Use row locks
+    /// only for handlers that are short and harmless when run twice.
     #[must_use]
     pub fn row_lock(mut self) -> Self {
         self.row_lock = true;

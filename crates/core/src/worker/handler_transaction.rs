@@ -38,8 +38,7 @@ impl HandlerTransaction {
     }
 
     /// Takes the transaction back after the handler ended. Returns `None` if a task of the handler
-    /// still holds a guard: its writes can't be told from those of a later job, so nothing may be
-    /// committed.
+    /// still holds a guard. Nothing may be committed then, because the task may still write.
     pub(crate) fn take(&self) -> Option<Box<dyn CompletingTransaction>> {
         self.0.as_ref()?.try_lock().ok()?.take()
     }
@@ -67,7 +66,7 @@ impl<S: SqlStore> TransactionGuard<S> {
     /// Creates a job that exists if and only if this one is completed.
     ///
     /// # Errors
-    /// As [`JobTransaction::create`].
+    /// The same as those of [`JobTransaction::create`].
     pub async fn create(&mut self, job: NewJob) -> Result<JobId, StoreError> {
         self.0.create(job).await
     }
@@ -75,7 +74,7 @@ impl<S: SqlStore> TransactionGuard<S> {
     /// Creates many jobs in few statements. Returns their ids in the same order.
     ///
     /// # Errors
-    /// As [`JobTransaction::create`].
+    /// The same as those of [`JobTransaction::create`].
     pub async fn create_many(&mut self, jobs: Vec<NewJob>) -> Result<Vec<JobId>, StoreError> {
         self.0.create_many(jobs).await
     }

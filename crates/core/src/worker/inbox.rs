@@ -1,4 +1,4 @@
-//! The inbox of the consumer: what reaches it without the broker.
+//! The inbox of the consumer: the hints and questions that reach it without the broker.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use crate::hint::Ready;
 use crate::worker::held_hints::Questions;
 use crate::worker::own_hints::{OWN_HINTS, OwnHint};
 
-/// What reaches the consumer without the broker.
+/// The hints and questions that reach the consumer without the broker.
 pub(crate) struct Inbox {
     own_hints: mpsc::Sender<OwnHint>,
-    /// Which hints does the consumer hold?
+    /// The questions for the hints that the consumer holds.
     pub(crate) questions: Arc<Questions>,
 }
 
@@ -26,12 +26,13 @@ impl Inbox {
         (inbox, hints)
     }
 
-    /// Tries a hint here before any other node. Returns it if there is no room.
+    /// Tries a hint on this node first. Returns the hint if there is no room.
     pub(crate) fn try_here(&self, ready: Ready) -> Option<Ready> {
         self.put(OwnHint::InTurn(ready))
     }
 
-    /// Tries a hint here before all that waits in its lane. Returns it if there is no room.
+    /// Tries a hint on this node, before the other hints of its lane. Returns the hint if there is
+    /// no room.
     pub(crate) fn rescue_here(&self, ready: Ready) -> Option<Ready> {
         self.put(OwnHint::Rescued(ready))
     }

@@ -1,10 +1,10 @@
-//! What the tasks of a node that may lead tell each other.
+//! The state that the leading tasks of a node share.
 
 use tokio::sync::watch;
 
 use crate::worker::next_timer::NextTimer;
 
-/// Whether the node leads, and when its timer task wakes.
+/// The lead of a node, and the next wake of its timer task.
 pub(crate) struct Leadership {
     pub(crate) leads: watch::Sender<bool>,
     pub(crate) next_timer: NextTimer,

@@ -4,8 +4,8 @@
 //! leases of this node that the node does not know: of a job that was locked, or of the next
 //! sibling that a completion took over. Their jobs would not run until the leases end. So after
 //! each unknown outcome, and with each renewal, the node asks once for the leases that name it and
-//! are not in its book ([`Store::unknown`](crate::store::Store::unknown)). It adopts each of them
-//! into a free slot, or releases it (protocol rule 6). An idle node asks nothing.
+//! are not in its book ([`Store::unknown`](crate::store::Store::unknown)). It adopts each such
+//! lease into a free slot, or releases it (protocol rule 6). An idle node asks nothing.
 //!
 //! ```text
 //!   statement ──► no answer ──► doubt ──► look for leases of this node that are not in its book
@@ -40,8 +40,8 @@ pub(crate) fn begin() {
     count(RELEASED, 0);
 }
 
-/// Looks once for lost leases, unless another look is open, and adopts or releases those that it
-/// finds. Waits for the statements that are under way.
+/// Looks once for lost leases, unless another look is open. Waits for the statements that are under
+/// way, and adopts or releases the leases that it finds.
 pub(crate) async fn look(node: &Arc<NodeContext>) -> Result<(), StoreError> {
     let Some((unknown, sent, seen)) = unknown(node).await? else {
         return Ok(());
@@ -54,8 +54,8 @@ pub(crate) async fn look(node: &Arc<NodeContext>) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Does the last look of a node that stops. Releases each lease that names it and whose job does
-/// not run.
+/// Looks for lost leases of a node that stops. Releases each lease that names this node and whose
+/// job does not run.
 pub(crate) async fn last_look(node: &Arc<NodeContext>) {
     match unknown(node).await {
         Ok(Some((unknown, sent, _))) => {

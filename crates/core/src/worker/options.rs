@@ -16,8 +16,8 @@ pub struct NodeOptions {
     /// [`SlotPool`](crate::SlotPool) run at most as many as it has slots. Default
     /// 64.
     pub concurrency: usize,
-    /// The time that a lock lasts without a renewal. The jobs of a dead node are taken over that
-    /// much later, plus one sweep. Default 30 s, at least 1 s.
+    /// The time that a lock lasts without a renewal. The jobs of a dead node are taken over after
+    /// this time and one sweep. Default 30 s, at least 1 s.
     pub lease: Duration,
     /// The time between two searches of the leader for expired leases while jobs wait or run. The
     /// leader searches at least twice per lease, and a third as often when idle. Default 10 s.
@@ -30,9 +30,9 @@ pub struct NodeOptions {
     /// database until the broker works again. `None` means never: jobs then wait for the broker.
     /// Default 5 s.
     pub claim_after: Option<Duration>,
-    /// The number of holders in a row that must die for the job to become a dead letter. From the
-    /// second death on the job runs alone on its node, and only deaths while it is alone count
-    /// further (protocol rule 26). 0 means never. Default 3, at least 3.
+    /// The number of holders in a row whose death makes the job a dead letter. From the second
+    /// death on the job runs alone on its node, and only deaths while it runs alone count (protocol
+    /// rule 26). 0 means never. Default 3, at least 3.
     pub quarantine_after: u32,
     /// The smallest batch of hints whose jobs are held by row locks, if their handlers allow it.
     /// The jobs of smaller batches get leases
@@ -42,18 +42,19 @@ pub struct NodeOptions {
     pub shutdown_timeout: Duration,
     /// The lanes that the node receives, in their order. Default: `default`.
     pub lanes: Vec<LaneShare>,
-    /// How the lanes share the slots: by weight, or strictly in their order. Default: weighted.
+    /// The way in which the lanes share the slots: by weight, or strictly in their order. Default:
+    /// weighted.
     pub lane_order: LaneOrder,
     /// The deployments, categories and tenants whose jobs the node takes. Default: all.
     pub scope: Scope,
     /// The name of the machine in the node's row in the table `node`. Default: its host name.
     pub host: String,
-    /// The name of the database, for a process with nodes of several databases: the label
-    /// `database` of the node's gauges. Without it the gauges have no such label, and two nodes
-    /// overwrite each other's. Default: none.
+    /// The name of the database, for a process with nodes of several databases. It becomes the
+    /// label `database` of the node's gauges. Without it, two nodes of a process overwrite each
+    /// other's gauges. Default: none.
     pub database: Option<String>,
-    /// When this node, while it leads, uses the commit tap of its store: jobs that other programs
-    /// create by plain SQL then start within milliseconds of their commit. Default:
+    /// The use of the store's commit tap while this node leads. With the tap, jobs that other
+    /// programs create by plain SQL start within milliseconds of their commit. Default:
     /// [`TapMode::Auto`].
     pub tap: TapMode,
     /// The options of the commit hook.
@@ -156,7 +157,7 @@ impl NodeOptions {
             self.claim_after
                 .is_none_or(|after| after >= Duration::from_millis(100)),
             "claim_after",
-            "must be at least 100ms, so that a connection may break and come back; `off` never claims",
+            "must be at least 100ms, so that a connection can break and come back, or `off` to never claim",
         );
         check(
             self.quarantine_after == 0 || self.quarantine_after >= 3,
@@ -174,14 +175,14 @@ impl NodeOptions {
         if wrong.is_empty() { Ok(()) } else { Err(wrong) }
     }
 
-    /// Returns how long a leader leads without a leader cycle. This is at most the lease of a job,
-    /// so that a dead leader delays no takeover.
+    /// Returns the time that a leader leads without a leader cycle. It is at most the lease of a
+    /// job, so that a dead leader delays no takeover.
     pub(crate) fn leader_lease(&self) -> Duration {
         self.lease.min(self.sweep_interval * 5 / 2)
     }
 
-    /// Returns the age from which a job is suspected to have lost its hint, over a broker with this
-    /// confirm timeout: a hint may be published that late (protocol rule 16).
+    /// Returns the age from which a job is suspected of a lost hint, over a broker with this
+    /// confirm timeout. Until that age its hint may still be published (protocol rule 16).
     #[must_use]
     pub fn suspected_after(&self, confirm_timeout: Duration) -> Duration {
         self.suspect_after
@@ -194,8 +195,8 @@ impl NodeOptions {
         self.lease / 2
     }
 
-    /// Returns the time from one leader cycle to the next while jobs wait or run. After an outage
-    /// of two thirds of a lease, leases end; at least one cycle falls into such an outage, so the
+    /// Returns the time from one leader cycle to the next while jobs wait or run. Leases end after
+    /// an outage of two thirds of a lease. At least one cycle falls into such an outage, so the
     /// leader notices it (protocol rule 25).
     pub(crate) fn busy_interval(&self) -> Duration {
         self.sweep_interval.min(self.renewal_period())

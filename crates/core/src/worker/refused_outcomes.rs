@@ -1,4 +1,4 @@
-//! What limits the outcomes that the database refuses and that are tried again, each by a task.
+//! Limits for the outcomes that the database refuses. A task for each of them tries it again.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::worker::served::TypeTurn;
 
-/// The maximum number of outcomes that have not been tried alone. Each of them is tried soon.
+/// The maximum number of outcomes that have not been tried alone.
 const UNTRIED: usize = 1_000;
 /// The maximum number of outcomes that are tried alone at once, each on its own connection.
 const AT_ONCE: usize = 2;
@@ -16,9 +16,9 @@ const AT_ONCE: usize = 2;
 pub(crate) struct RefusedOutcomes {
     /// The tasks that try them, one for each outcome.
     pub(crate) tasks: TaskTracker,
-    /// Room for those that have not been tried alone.
+    /// Permits for outcomes that have not been tried alone.
     pub(crate) untried: Arc<Semaphore>,
-    /// One of those is tried at a time.
+    /// The turn of these outcomes: one of them is tried at a time.
     pub(crate) untried_turn: TypeTurn,
     /// The permits for attempts to commit an outcome alone.
     pub(crate) attempts: Semaphore,

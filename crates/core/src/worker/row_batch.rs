@@ -11,8 +11,7 @@
 //!   a minute this node takes no row locks: the delay may recur, and a lease tolerates it.
 //!
 //! A job that is plainly done frees its slot at once, because the size and the number of batches
-//! are bounded. Every other job keeps its slot until the completer's queue has accepted its
-//! outcome.
+//! are bounded. Any other job keeps its slot until the completer's queue has accepted its outcome.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -76,7 +75,7 @@ struct Batch {
     open: HashMap<JobId, (LockToken, Arc<Job>)>,
 }
 
-/// Gives up jobs that are left, for example after a panic, so that the node does not trust their
+/// Gives up the remaining jobs, for example after a panic, so that the node does not trust their
 /// lost locks.
 impl Drop for Batch {
     fn drop(&mut self) {
@@ -110,7 +109,7 @@ impl Batch {
             }
         }
         let (done, rest): (Vec<_>, Vec<_>) = ended.into_iter().partition(is_plainly_done);
-        // The time of these jobs was over before they started. Their rows are left alone, because
+        // The time of these jobs was over before they started. Their rows are not touched, because
         // another node may hold them.
         let (late, rest): (Vec<_>, Vec<_>) = rest
             .into_iter()
@@ -192,7 +191,7 @@ impl Batch {
             .collect()
     }
 
-    /// Counts an attempt whose outcome is committed or never will be, and forgets its job.
+    /// Counts an attempt whose fate is decided, and forgets its job.
     fn close(&mut self, finished: Finished, fate: AttemptFate) {
         let Finished {
             held,

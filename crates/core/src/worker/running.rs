@@ -55,7 +55,8 @@ impl<P> Running<P> {
     /// [`PgStore`](crate::PgStore).
     ///
     /// # Errors
-    /// [`TransactionError`] if the handler is not registered so, or if the node has another store.
+    /// [`TransactionError`] if the handler is not registered with this option, or if the node has
+    /// another kind of store.
     pub async fn transaction<S: crate::store::SqlStore>(
         &self,
     ) -> Result<TransactionGuard<S>, TransactionError> {

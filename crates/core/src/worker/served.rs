@@ -25,9 +25,9 @@ use crate::worker::handler::{Handlers, Registration};
 
 /// Maximum number of outcomes of one type that wait while the type is open.
 const MOST: usize = 1_000;
-/// The same for all types together.
+/// Maximum number of waiting outcomes of all types together.
 const MOST_OF_ALL: usize = 4 * MOST;
-/// A closed type opens when at most this many of its outcomes wait.
+/// Number of waiting outcomes at which a closed type opens again.
 const FEW: usize = MOST / 2;
 
 /// The types and the scope that a node serves.
@@ -87,8 +87,8 @@ impl Served {
         self.read_handlers().get(job_type).cloned()
     }
 
-    /// Returns the handler of a type and the answer of `and`, which is called before the handler can
-    /// be replaced.
+    /// Returns the handler of a type and the answer of `and`, which is called before the handler
+    /// can be replaced.
     pub(crate) fn handler_with<T>(
         &self,
         job_type: &str,
@@ -124,7 +124,7 @@ impl Served {
         }
     }
 
-    /// Returns the scope: which jobs of the served types the node takes.
+    /// Returns the scope, which limits the jobs of the served types.
     pub(crate) fn scope(&self) -> Arc<Scope> {
         self.lock().scope.clone()
     }

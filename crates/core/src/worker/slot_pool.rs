@@ -3,14 +3,14 @@
 //! A node that has the pool for itself takes any free slot. Nodes of several databases in one
 //! process share a pool by three rules:
 //!
-//! * **A slot for each.** A node that runs nothing always finds one free slot, if the pool has at
-//!   least as many slots as nodes. So a database with long jobs never shuts another one out.
-//! * **Equal parts of what is scarce.** While several nodes want more slots, each may take its part
-//!   of the pool, and a free slot goes to the node that holds the fewest. What a node does not want
-//!   is free for the others. Running jobs are never interrupted: a node that wants its part again
-//!   gets the slots as jobs end.
-//! * **All slots for one job.** A job that must run alone in the process waits for every slot of the
-//!   pool. Nothing else starts meanwhile.
+//! * **A slot for each.** A node that runs no job always finds one free slot, if the pool has at
+//!   least as many slots as nodes. So a database with long jobs never blocks another one.
+//! * **Equal parts of scarce slots.** While several nodes need more slots, each may take its part
+//!   of the pool, and a free slot goes to the node that holds the fewest. Slots that a node does
+//!   not need are free for the others. Running jobs are never interrupted: a node that needs its
+//!   part again gets the slots as jobs end.
+//! * **All slots for one job.** A job that must run alone in the process waits for every slot of
+//!   the pool. Nothing else starts meanwhile.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -121,9 +121,9 @@ struct State {
 struct Member {
     held: usize,
     most: usize,
-    /// Whether the node has found no slot since it last had nothing to start.
+    /// Whether the node needs more slots: it has found none since it last had nothing to start.
     wants: bool,
-    /// `None` once the node has left; its last slots come back later.
+    /// The transport of the node; `None` once the node has left. Its last slots come back later.
     transport: Option<Weak<dyn Transport>>,
 }
 
@@ -164,7 +164,7 @@ impl State {
         self.next
     }
 
-    /// Returns how many slots this node may take now.
+    /// Returns the number of slots that this node may take now.
     fn room(&self, me: u64, slots: usize) -> usize {
         let Some(mine) = self.members.get(&me) else {
             return 0;

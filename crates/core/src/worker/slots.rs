@@ -1,5 +1,5 @@
-//! The slots of a node: its share of the process's slots, and the slots of types with a limit of
-//! their own.
+//! The slots of a node: its share of the process's slots, and the slots of types with their own
+//! limit.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use crate::worker::slot_pool::Share;
 pub(crate) struct Slots {
     /// The slots of all types together.
     pub(crate) of_node: Share,
-    /// The slots of the types that have a limit of their own and were run.
+    /// The slots of the types that have their own limit and were run.
     of_types: Mutex<HashMap<String, Arc<Semaphore>>>,
 }
 
@@ -34,7 +34,8 @@ impl Slots {
             .clone()
     }
 
-    /// Forgets the slots of a type, whose new handler may have another limit. Jobs that run go on.
+    /// Forgets the slots of a type, whose new handler may have another limit. Running jobs
+    /// continue.
     pub(crate) fn forget_type(&self, job_type: &str) {
         let mut slots = self.of_types.lock().unwrap_or_else(PoisonError::into_inner);
         slots.remove(job_type);

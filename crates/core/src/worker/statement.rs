@@ -1,5 +1,5 @@
-//! A statement that may write leases for this node, from before it is sent until its answer is in
-//! the [lease book](crate::worker::lease_book).
+//! A statement that may write leases for this node. It exists from before it is sent until its
+//! answer is in the [lease book](crate::worker::lease_book).
 //!
 //! [`under_way`](crate::worker::under_way) describes the effects of a lost answer.
 

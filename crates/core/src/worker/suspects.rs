@@ -1,4 +1,4 @@
-//! Suspects: the jobs whose holders died, and which therefore run alone.
+//! Suspects: jobs that run alone, because their holders died.
 //!
 //! [`quarantine`](crate::worker::quarantine) describes the reason.
 
@@ -19,7 +19,7 @@ pub(crate) const fn is_suspect(strikes: i32) -> bool {
 pub(crate) struct Suspects(Arc<AtomicUsize>);
 
 impl Suspects {
-    /// Returns whether there is a suspect. Meanwhile the node takes no other job.
+    /// Returns whether there is a suspect. As long as there is one, the node takes no other job.
     pub(crate) fn any(&self) -> bool {
         self.0.load(Ordering::Relaxed) > 0
     }

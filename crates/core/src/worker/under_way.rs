@@ -9,8 +9,8 @@
 //!
 //! * A statement is **under way** from before it is sent until its answer is recorded. The leases
 //!   of an answer are **expected** until their jobs start.
-//! * A statement without an answer raises a **doubt**. The doubt lasts until the database can no
-//!   longer execute the statement and a look that was sent after that has been answered.
+//! * A statement without an answer raises a **doubt**. The doubt ends with the answer to a look
+//!   that was sent after the database could no longer execute the statement.
 //! * While a **look** at the database is open, the fences of all answers and of all jobs that start
 //!   are remembered: the look may see their leases, which were not in its list when it began. (A
 //!   job that is held by a row lock gets its lease later.)
@@ -111,7 +111,7 @@ impl UnderWay {
         self.is_known(fence);
     }
 
-    /// Records a fence that the open look may see and does not have in its list.
+    /// Records a fence that the open look may find although it is not in the look's list.
     pub(crate) fn is_known(&mut self, fence: Fence) {
         if let Some(answered) = &mut self.answered {
             answered.insert(fence);
@@ -119,7 +119,7 @@ impl UnderWay {
     }
 
     /// Records that the job of this lease starts. Returns false if the lease was not expected: the
-    /// start is too late, and another one has it.
+    /// start is too late, and another start has the lease.
     pub(crate) fn starts(&mut self, fence: Fence) -> bool {
         self.expected.remove(&fence).is_some()
     }
@@ -135,8 +135,8 @@ impl UnderWay {
         });
     }
 
-    /// Records that a handler ran under this lock. No other handler runs under it, because the
-    /// first one may have passed the fence on.
+    /// Records that a handler ran under this lock. No second run may use the lock, because the
+    /// first one may have passed the fence to other systems.
     pub(crate) fn note_used(&mut self, fence: Fence) {
         self.used.insert(fence);
     }
@@ -163,7 +163,7 @@ impl UnderWay {
             return None;
         }
         if self.doubt.is_none() {
-            // The look that ended the doubt has found those that the database still had.
+            // The look that ended the doubt has found the locks that the database still had.
             self.used.clear();
         }
         self.answered = Some(HashSet::new());

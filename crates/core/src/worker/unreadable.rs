@@ -17,7 +17,7 @@ use crate::telemetry::metrics as m;
 use crate::worker::context::NodeContext;
 use crate::worker::finished::Ending;
 
-/// How long an unreadable job waits before it is read again.
+/// The time for which an unreadable job waits before it is read again.
 const WAIT: Duration = Duration::from_secs(60);
 
 /// Returns the ending of a job whose row cannot be read because of `fault`.

@@ -11,8 +11,8 @@ use crate::job::new_job::NewJob;
 use crate::job::repeat::{BadRepeat, Repeat};
 use crate::job::retry::RetryPolicy;
 
-/// The maximum size of a payload and of custom values, in bytes of JSON. Store larger data in a
-/// table of its own and its key in the payload: every lock reads the payload.
+/// The maximum size of a payload and of custom values, in bytes of JSON. Store larger data in
+/// another table and its key in the payload, because every lock reads the payload.
 pub const MAX_PAYLOAD_BYTES: usize = 1 << 20;
 /// The maximum size of the other text fields, in bytes.
 pub const MAX_FIELD_BYTES: usize = 1024;

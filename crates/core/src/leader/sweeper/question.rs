@@ -1,14 +1,14 @@
-//! The question: which hints of this lane does each node hold?
+//! The leader's question to the nodes: which hints of this lane do they hold?
 //!
-//! A returned marker has been decided by one node. Hints that were before it in the lane may still
-//! wait on other nodes, or may have been requeued meanwhile. So before the leader treats a job as
-//! an orphan, and only if there is a candidate, it asks. All nodes that receive the lane answer
-//! with the hints that they hold or have requeued since the marker left.
+//! One node has decided a returned marker. Hints that were before the marker in the lane may still
+//! wait on other nodes, or may have been requeued meanwhile. So the leader asks before it treats
+//! jobs as orphans. All nodes that receive the lane answer with the hints that they hold or have
+//! requeued since the marker left. Without a candidate for an orphan the leader does not ask.
 //!
-//! A node that does not answer delays the lane by one marker at most: the next time, its silence
-//! counts as an answer, but not the silence of other nodes ([`Silent`]). A node that stops requeues
-//! its hints, so the question is asked again behind the next marker. The leader does not wait for a
-//! node whose program is too old to answer; the hints that it holds may be sent twice.
+//! A node that does not answer delays the lane by at most one marker. The next time, the silence of
+//! the same node counts as an answer ([`Silent`]). A node that stops requeues its hints, so the
+//! leader asks again behind the next marker. The leader does not wait for a node whose program is
+//! too old to answer; the hints that this node holds may be sent twice.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,9 +21,9 @@ use crate::job::{JobId, Lane, NodeId};
 use crate::transport::Control;
 use crate::worker::context::NodeContext;
 
-/// The time in which nodes have to answer.
+/// The time within which nodes must answer.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// A node that sent no beat for this many intervals is not asked.
+/// The number of beat intervals after which a silent node is not asked.
 const SILENT: u32 = 2;
 /// Maximum number of jobs in all answers to one question. It bounds the memory that a forged answer
 /// costs.
@@ -39,7 +39,7 @@ pub(super) struct Asked {
     until: Instant,
 }
 
-/// The nodes that did not answer a question of this lane and have not answered one since.
+/// The nodes that did not answer a question of this lane, and no later one.
 #[derive(Default)]
 pub(super) struct Silent(HashSet<NodeId>);
 
@@ -140,7 +140,7 @@ impl Sweeper {
         }
     }
 
-    /// Returns when the next question is to be asked, or the first open one times out.
+    /// Returns the time at which the next question is asked or the first open one times out.
     pub(crate) fn next_question(&self) -> Option<Instant> {
         let moments = self.lanes.values().flat_map(|lane| {
             let asks = lane.returned.as_ref().map(|(_, moment)| *moment);

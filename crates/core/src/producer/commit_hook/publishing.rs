@@ -113,8 +113,8 @@ impl Work {
         while let Ok(entry) = self.queue.try_recv() {
             self.waiting.push(entry);
         }
-        // Drops all stale hints first. Then, if hints remain, a publication is under way, and its
-        // end wakes this task. Nothing else would.
+        // Drops all stale hints first. If hints remain, a publication is under way, and only its
+        // end wakes this task.
         self.waiting.retain(|entry| {
             let stale = entry.since.elapsed() > inner.options.max_age;
             if stale {

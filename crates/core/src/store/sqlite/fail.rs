@@ -18,7 +18,7 @@ struct Given<'a> {
     id: JobId,
     due: Option<i64>,
     retries: i32,
-    /// `None` adds one to the current count.
+    /// The new count of failures; `None` adds one to the current count.
     failures: Option<i32>,
     message: Option<&'a str>,
     stack: Option<&'a str>,

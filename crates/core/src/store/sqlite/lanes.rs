@@ -114,8 +114,7 @@ macro_rules! relabel {
     };
 }
 
-/// Moves unlocked jobs to another lane, where they become ready again. Locked jobs stay as they
-/// are.
+/// Moves unlocked jobs to another lane, where they become ready again. Locked jobs do not move.
 const RELABEL_READY: &str = concat!(
     "
 UPDATE job AS j SET lane = ?2, revision = min(revision, 999999999) + 1, ready_at = ?4, hints = ?3

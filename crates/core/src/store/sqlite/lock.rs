@@ -13,7 +13,8 @@ use crate::store::error::StoreError;
 use crate::store::statements::Locking;
 use crate::store::{LockTerms, Locked, Refusal};
 
-/// Reads everything that decides in one statement. Nothing can change before the lease is written.
+/// Reads all data that decides about a lock, in one statement. Nothing can change before the lease
+/// is written.
 const LOOK: &str = concat!(
     "
 SELECT ",

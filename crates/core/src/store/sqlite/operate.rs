@@ -30,7 +30,7 @@ const DELETE: [&str; 6] = [
     "DELETE FROM job_exception WHERE job_id = ?1",
 ];
 
-/// Selects those of the jobs that are locked.
+/// Selects the jobs that are locked.
 const RUNNING: &str = concat!(
     "SELECT j.id FROM job j WHERE j.id IN (SELECT value FROM json_each(?1)) AND NOT ",
     unlocked!("j")
@@ -168,7 +168,7 @@ impl Operating for SqliteStore {
         Ok((done, ready))
     }
 
-    /// Deletes those of the jobs that are not running.
+    /// Deletes the jobs that are not running.
     async fn delete_jobs(&self, ids: &[JobId]) -> Result<(OperatedJobs, Vec<JobId>), StoreError> {
         let mut tx = self.write().await?;
         let running = sqlx::query(RUNNING)
@@ -238,7 +238,7 @@ async fn retry_one(
     retries: i32,
     now: i64,
 ) -> Result<(Operated, Option<Ready>), StoreError> {
-    // First the executable table: a revived job is in it and must not be counted twice.
+    // The executable table comes first: a revived job is in it and must not be counted twice.
     let statements =
         std::iter::once((AGAIN, None)).chain(REVIVE.map(|(insert, delete)| (insert, Some(delete))));
     for (statement, delete) in statements {

@@ -1,5 +1,4 @@
-//! Statements of a holder about its leases: renewing them, finding lost ones, and taking strikes
-//! back.
+//! Leases of a holder: renewing them, finding lost ones, and clearing strikes.
 
 use std::time::Duration;
 
@@ -36,8 +35,8 @@ ORDER BY j.seq"
 const ALONE: &str = "
 UPDATE job_lease SET alone_since = ?4 WHERE job_id = ?1 AND fence = ?2 AND owner = ?3";
 
-/// Takes strikes back. A strike has the fence that it was counted against, so repeating the
-/// statement takes it back only once.
+/// Clears strikes. A strike names the fence for which it was counted, so repeating this statement
+/// clears it only once.
 const ABSOLVE: &str = "
 UPDATE job_lease SET strikes = strikes - 1, struck = NULL
 WHERE (job_id, struck) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1)) AND strikes > 0";

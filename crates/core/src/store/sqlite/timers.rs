@@ -1,4 +1,4 @@
-//! Timers: due timers become executable, in batches. Several movers at once are safe.
+//! Timers: due ones become executable, in batches. Several nodes may move timers at once.
 
 use sqlx::Row;
 
@@ -58,8 +58,8 @@ impl Timers for SqliteStore {
         decode::job_ids(&query.fetch_all(&self.readers).await?)
     }
 
-    /// Moves due timers, or only `these`, if given. With `take`, locks those of its lanes under its
-    /// terms, except exclusive ones.
+    /// Moves due timers, or only `these`, if given. With `take`, locks the timers of its lanes that
+    /// its terms allow, except exclusive ones.
     async fn move_due(
         &self,
         at_most: i64,

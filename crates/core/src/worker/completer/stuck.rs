@@ -1,8 +1,8 @@
-//! Outcomes that the database refuses, while it takes the others of their batch, and that could not
-//! be set aside.
+//! Outcomes that the database refuses, although it accepts the others of their batch, and that
+//! could not be set aside.
 //!
 //! The node keeps and renews the lease of such a job, so that no other node runs it again. It
-//! retries the outcome alone until the database takes it, the job is set aside, or the node ends.
+//! retries the outcome alone until the database accepts it, the job is set aside, or the node ends.
 //! Attempts of one type are [`EACH`] apart. A type with too many waiting outcomes is
 //! [closed](crate::worker::served), so that other types continue. An outcome that was not yet tried
 //! alone does not wait for outcomes that were refused alone, and does not close its type: its page

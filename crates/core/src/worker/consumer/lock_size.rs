@@ -9,11 +9,12 @@ pub(super) const LOCK_BATCH: usize = 512;
 /// The expected maximum size of an answer.
 const ANSWER_BYTES: usize = 16 << 20;
 
-/// Follows the size of payloads and custom values: up at once, down gradually. After a refused
-/// statement the next one asks for half as many jobs, down to the single hint that is refused. Each
-/// statement that is not refused doubles the number again.
+/// Computes the number from the size of payloads and custom values. It adapts to larger ones at
+/// once, and to smaller ones gradually. After a refused statement the next one asks for half as
+/// many jobs, down to the single hint that is refused. Each accepted statement doubles the number
+/// again.
 pub(crate) struct LockSize {
-    /// The expected bytes of a job.
+    /// The expected size of a job, in bytes.
     expected: usize,
     at_most: usize,
 }
@@ -59,7 +60,7 @@ impl LockSize {
     }
 }
 
-/// Returns the bytes of the fields that have no fixed limit.
+/// Returns the size of the payload and the custom values, in bytes.
 fn bytes_of(job: &Job) -> usize {
     let custom = job.custom_values.as_ref();
     job.payload.get().len() + custom.map_or(0, |custom| custom.get().len())

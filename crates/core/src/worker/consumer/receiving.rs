@@ -21,11 +21,11 @@ use crate::worker::own_hints::OwnHint;
 /// The maximum number of forwarded jobs that wait here, or four times the slots if that is more.
 /// The sweeper finds the others.
 const MOST_FORWARDED: usize = 1_024;
-/// How long the consumer waits for the first messages of the other lanes after receiving has begun.
-/// Before that it cannot tell which lane is next.
+/// The time that the consumer waits for the first messages of the other lanes after receiving has
+/// begun. Before that it cannot choose the next lane.
 const GATHER: Duration = Duration::from_millis(100);
-/// The time without a failure after which receiving counts as working again. Longer than the time
-/// that a transport takes to report that its broker is away.
+/// The time without a failure after which receiving counts as working again. It is longer than the
+/// time that a transport takes to report that its broker is away.
 const WELL: Duration = Duration::from_secs(3);
 
 /// A message with undecided hints.
@@ -171,7 +171,7 @@ impl Consumer {
         }
     }
 
-    /// Requeues everything undecided of one lane.
+    /// Requeues all undecided messages of one lane.
     pub(super) async fn requeue(&mut self, place: usize) {
         let undecided = self.pending.take(place);
         self.count_returned(place, undecided.hints);

@@ -5,8 +5,7 @@
 //! **Weighted**: stride scheduling. Each lane has a *pass*. A start advances it by a *stride*,
 //! which is smaller for a larger weight. The lane with the smallest pass is next. So starts
 //! interleave as evenly as possible, in proportion to the weights of the lanes that wait. A lane
-//! that had nothing waiting joins at the current pass: it neither saves up turns nor pays for
-//! missed ones.
+//! without waiting hints joins at the current pass, so it gains and loses no turns meanwhile.
 //!
 //! A plain data structure: no clock, no randomness, no waiting.
 

@@ -20,7 +20,7 @@ use super::run::Run;
 use crate::worker::finished::Ending;
 use crate::worker::handler::HandlerError;
 
-/// The number of counted faults that make a failure of the job.
+/// The number of counted faults that count as a failure of the job.
 const MOST: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -33,7 +33,7 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    /// Starts to count at the job's first attempt.
+    /// Creates an empty count, at the job's first attempt.
     pub(super) fn none() -> Self {
         Self {
             since: Instant::now(),

@@ -1,4 +1,4 @@
-//! The failure of an attempt: whether the job is tried again, and when.
+//! The failure of an attempt, and the time of the next one.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ pub(super) fn failure(run: &Run<'_>, error: HandlerError, outcome: &'static str)
     }
 }
 
-/// Returns where a failed job goes.
+/// Returns the destination of a failed job.
 fn destination(run: &Run<'_>, verdict: &Verdict) -> Destination {
     let job = run.job;
     let own = own_policy(run);

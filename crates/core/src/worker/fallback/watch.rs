@@ -1,5 +1,5 @@
-//! When a lane's jobs are claimed, and when they come by hints again. Plain logic: the caller
-//! passes the time and the transport's health.
+//! Decides when a lane's jobs are claimed, and when they come by hints again. Plain logic: the
+//! caller passes the time and the transport's health.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use tokio::time::Instant;
 /// The initial and the maximum interval between two markers while none is back.
 const FIRST_SPACING: Duration = Duration::from_secs(5);
 const LONGEST_SPACING: Duration = Duration::from_secs(300);
-/// How long a node that is joining the broker's group waits before it claims. Joining is no fault,
-/// and it may be known to take long (Kafka's `group.initial.rebalance.delay.ms`).
+/// The time that a node waits before it claims while it joins the broker's group. Joining is no
+/// fault, and may take long (Kafka's `group.initial.rebalance.delay.ms`).
 const JOINING: Duration = Duration::from_secs(1);
 
 /// The observed state of a lane.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
-    /// Why receiving or publishing is impossible.
+    /// The reason why receiving or publishing is impossible.
     pub(super) problem: Option<String>,
     /// Whether the problem is that this node is still joining the broker's group.
     pub(super) joining: bool,
@@ -24,7 +24,7 @@ pub(super) struct Seen {
     pub(super) failing_since: Option<Instant>,
 }
 
-/// The action that follows.
+/// The next action for a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Nothing,
@@ -38,8 +38,8 @@ enum Phase {
     Hints { impossible: Option<Instant> },
     Claims {
         since: Instant,
-        /// The first marker sent since hints can be received and published. Any later one serves as
-        /// well.
+        /// The first marker that was sent after the problem ended. The return of any later one
+        /// counts, too.
         first: Option<u64>,
         next_marker: Instant,
         spacing: Duration,
