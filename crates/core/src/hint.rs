@@ -7,7 +7,7 @@
 //! A message is one JSON object, UTF-8, at most [`MAX_MESSAGE_BYTES`] long. docs/reference/hints.md
 //! describes it for publishers in other languages; they need only `v` and `hints[].id`.
 //! docs/reference/hint-vectors.json has messages with their meaning, for readers and writers in any
-//! language; Jobwire's tests read it too. `wire.rs` documents how strictly messages are read.
+//! language; Jobwire's tests read it too. `wire.rs` documents the strictness of the reader.
 //!
 //! ```json
 //! {"v":1,"at":1763695885123456,"hints":[{"id":"0198c0de-…","i":"order-17","c":1763695885120000,"t":"00-…-01"}]}
@@ -16,11 +16,11 @@
 //! | field | meaning |
 //! | --- | --- |
 //! | `v` | version of the format; a reader refuses an unknown one |
-//! | `at` | when the message was published, microseconds since 1970 UTC (optional) |
+//! | `at` | the time of publication, microseconds since 1970 UTC (optional) |
 //! | `hints[].id` | the job |
 //! | `hints[].i` | the process instance of an exclusive job: "try this instance" (optional; a value that no job can have is read as absent) |
 //! | `hints[].y` | the type of a job that is not exclusive: a node that does not serve it forwards the hint (optional; a value that no job can have is read as absent) |
-//! | `hints[].c` | when the creating transaction's COMMIT returned, microseconds (optional) |
+//! | `hints[].c` | the time at which the creating transaction's COMMIT returned, microseconds (optional) |
 //! | `hints[].t` | W3C `traceparent` (optional) |
 //! | `marker` | instead of hints: the sweeper's numbered marker (see [`crate::leader::sweeper`]) |
 
@@ -68,7 +68,7 @@ pub struct Hint {
         deserialize_with = "instance::read"
     )]
     pub job_type: Option<String>,
-    /// The time when the creating transaction's COMMIT returned, by the producer's clock.
+    /// The time at which the creating transaction's COMMIT returned, by the producer's clock.
     #[serde(
         rename = "c",
         default,
@@ -133,7 +133,7 @@ pub enum Body {
 /// A numbered marker on a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Marker {
-    /// Grows with every marker of one sweeper.
+    /// The number, which grows with every marker of one sweeper.
     #[serde(rename = "n")]
     pub number: u64,
     /// The node whose sweeper sent it. Other sweepers ignore it.

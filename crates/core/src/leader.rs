@@ -2,11 +2,11 @@
 //!
 //! The leader holds a lease in the database, with a term. The **leader cycle** is one statement: it
 //! renews this lease, ends the leases of dead nodes, marks jobs that never had a hint, and reads
-//! the next due date and the gauges. It runs every
-//! [`sweep_interval`](crate::NodeOptions::sweep_interval) while jobs wait or run, at least twice a
-//! lease, every third interval when the fleet is idle, and always before the leader's own lease
-//! ends. Followers ask the database nothing; they receive the leader's beats over the broker. A
-//! node that receives no beat asks once every interval.
+//! the next due date and the gauges. While jobs wait or run, it runs every
+//! [`sweep_interval`](crate::NodeOptions::sweep_interval), at least twice a lease. In an idle fleet
+//! it runs every third interval. It always runs before the leader's own lease ends. Followers send
+//! the database no query; they receive the leader's beats over the broker. A node that receives no
+//! beat asks once every interval.
 //!
 //! ```text
 //!                 cycle: "I lead"                     lease gone, or cycle: "another leads"
@@ -49,16 +49,16 @@ use crate::worker::context::NodeContext;
 use members::Members;
 use publish_watch::PublishWatch;
 
-/// The interval at which a store that can answer cheaply is asked whether another process wrote to
-/// it.
+/// The interval at which a store is asked whether another process wrote to it, if the store can
+/// answer cheaply.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// The time from a node's first beat to its second. It doubles with each beat, up to the regular
 /// interval.
 const FIRST_BEATS: Duration = Duration::from_millis(250);
 
-/// The minimum time between two beats. New nodes are answered with a beat, and everyone who may
-/// publish can invent new nodes.
+/// The minimum time between two beats. Each new node is answered with a beat, and any client that
+/// may publish can invent new nodes.
 const BETWEEN_BEATS: Duration = Duration::from_millis(100);
 
 struct Leader {
@@ -69,15 +69,15 @@ struct Leader {
     term: Option<i64>,
     /// The latest end of the leader's lease.
     leads_until: Instant,
-    /// The last cycle failed. Beats do not postpone the next one.
+    /// Whether the last cycle failed. Then beats do not postpone the next one.
     failed: bool,
-    /// Jobs wait or run, so cycles run at the short interval.
+    /// Whether jobs wait or run, so that cycles run at the short interval.
     busy: bool,
     next_cycle: Instant,
     next_beat: Instant,
     last_beat: Instant,
-    /// The pause before the next beat. It starts short, because the listeners of other nodes may
-    /// not be there yet, and jobs are forwarded only to a node whose beat was received.
+    /// The pause before the next beat. It starts short, because other nodes may not listen yet, and
+    /// forward jobs only to a node whose beat they received.
     beat_pause: Duration,
     looked: Option<Instant>,
     clock: DatabaseClock,
@@ -155,7 +155,7 @@ impl Leader {
         }
     }
 
-    /// Waits until the sweeper has a question to ask, or has waited long enough for answers.
+    /// Waits until the sweeper asks a question, or stops waiting for answers.
     async fn next_question(&self) {
         match self.sweeper.next_question() {
             Some(until) => tokio::time::sleep_until(until).await,

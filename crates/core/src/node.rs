@@ -196,23 +196,23 @@ impl NodeBuilder {
     }
 
     /// Publishes hints through this hook, which is shared with producers of the same process.
-    /// Default: a hook of its own.
+    /// Default: a new hook.
     pub fn hook(mut self, hook: CommitHook) -> Self {
         self.hook = Some(hook);
         self
     }
 
     /// Takes the slots of running jobs from this pool, which nodes of other databases in this
-    /// process share. Default: slots of its own, as many as
-    /// [`concurrency`](NodeOptions::concurrency). Each node of a pool needs a transport of its own,
-    /// with other names of queues or topics: a hint reaches only the database it came from.
+    /// process share. Default: its own slots, as many as [`concurrency`](NodeOptions::concurrency).
+    /// Each node of a pool needs its own transport, with different names of queues or topics,
+    /// because hints of one database are of no use to another.
     pub fn slots(mut self, slots: &SlotPool) -> Self {
         self.slots = Some(slots.clone());
         self
     }
 
-    /// Starts the node. The first node of a process adds a panic hook, which notes where a handler
-    /// panics and calls the hook that was there before.
+    /// Starts the node. The first node of a process adds a panic hook, which notes the place of a
+    /// panic and calls the previous hook.
     ///
     /// # Errors
     /// [`StartError`] with the remedy. Then nothing was started.
@@ -305,8 +305,8 @@ pub struct Node {
     alone: Alone,
 }
 
-/// The lock of a node that serves its database alone. A dropped node keeps it, because its handlers
-/// may still run.
+/// The lock of a node that serves its database alone. A dropped node keeps the lock, because its
+/// handlers may still run.
 struct Alone(Option<ProcessLock>);
 
 impl Drop for Alone {
@@ -369,7 +369,7 @@ impl Node {
                 Succession::Unknown => {}
             }
         }
-        // Before the first leader cycle: a node that must not lock must not lead.
+        // Runs before the first leader cycle: a node that must not lock must not lead.
         builder.store.begin_locking().await?;
         ensure_alone(id, &builder, alive).await?;
         let (context, queue, own_hints) = builder.share(slots);

@@ -1,14 +1,14 @@
 //! Reads and writes the wire format, version 1.
 //!
-//! A publisher can write anything. Reading is strict where leniency would become part of the format
-//! by accident, and lenient where strictness would lose hints:
+//! Publishers are not trusted. The reader is strict if leniency would become part of the format by
+//! accident, and lenient if strictness would lose hints:
 //!
 //! * Unknown fields are skipped at any depth; a known field that occurs twice is refused.
 //! * An object must be a JSON object: serde would also accept `[1, null, …]`.
 //! * The whole message is UTF-8, including skipped fields. A byte order mark is not JSON.
 //! * An instance that no job can have (see [`instance`]) is read as absent: the id is enough to
-//!   find the job. In the database it would fail the lock statement, and with it every hint of the
-//!   batch, each time.
+//!   find the job. In the database such an instance would fail the lock statement for every hint of
+//!   the batch, each time.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -124,7 +124,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
     }
 }
 
-/// Process instances and types. One is sent only if a job can have it: at most
+/// Process instances and types. A value is sent only if a job can have it: at most
 /// [`MAX_FIELD_BYTES`](crate::job::new_job::MAX_FIELD_BYTES), and no NUL (no database accepts it).
 pub(super) mod instance {
     use serde::{Deserialize, Deserializer};

@@ -1,10 +1,9 @@
 //! Lane rules: they choose the lane of a job whose creator names none.
 //!
 //! Rules are stored in the database, so that they apply to jobs from the library, from SQL and from
-//! every other writer. The first rule by position whose conditions all hold gives the lane; if
-//! there is none, the lane is `default`. A job keeps its lane through retries, timers and revivals;
-//! new rules apply to new jobs. [`crate::producer::lane_move`] moves the jobs of a lane that is
-//! removed.
+//! every other writer. The first rule by position whose conditions all hold gives the lane; without
+//! one, the lane is `default`. A job keeps its lane through retries and timers; new rules apply to
+//! new jobs. [`crate::producer::lane_move`] moves the jobs of a lane that is removed.
 
 use serde::{Deserialize, Serialize};
 
@@ -160,7 +159,7 @@ impl LaneRule {
 /// Returns all mistakes: invalid values, and rules that are never reached.
 pub fn validate(rules: &[LaneRule]) -> Result<(), Vec<BadRule>> {
     let mut bad = Vec::new();
-    // Rules without other mistakes: a mistake may be why a rule matches too many jobs.
+    // Only rules without other mistakes, because a mistake may make a rule match too many jobs.
     let mut sound: Vec<(usize, &LaneRule)> = Vec::new();
     for (at, rule) in rules.iter().enumerate() {
         let position = at + 1;

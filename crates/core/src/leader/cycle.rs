@@ -1,5 +1,5 @@
-//! The leader cycle, and what the leader does with its report: it addresses rescued jobs, hints
-//! unhinted ones, and lets the sweeper go on.
+//! The leader cycle and its consequences: the leader addresses rescued jobs, hints unhinted ones,
+//! and continues with the sweeper.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -46,8 +46,8 @@ impl Leader {
             }
         }
         let patience = node.options.renewal_period();
-        // A leader has to check this only after a failed cycle: an outage in which leases end fails
-        // at least one.
+        // A leader has to check this only after a failed cycle: at least one cycle fails in an
+        // outage in which leases end.
         let may_be_away = self.failed || !self.leads();
         let away = may_be_away && self.clock.is_unanswered_for(patience);
         let waits = self.clock.is_doubted() || away;
@@ -234,7 +234,7 @@ impl Leader {
     }
 
     /// Frees instances whose holder is gone, and hints their next jobs. Completions free their
-    /// instance themselves; this finds the ones that other programs left held.
+    /// instance themselves; this finds instances that other programs left held.
     async fn free_instances(&self) {
         match self.node.store.free_instances().await {
             Ok(ready) if !ready.is_empty() => {

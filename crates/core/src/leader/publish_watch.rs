@@ -1,8 +1,8 @@
 //! A leader that cannot publish resigns in favour of a node that can.
 //!
 //! The leader moves timers and finds jobs without a hint, and publishes their hints. A leader that
-//! is cut off from the broker finds everything and publishes nothing, while its lease in the
-//! database keeps other nodes from leading. So it resigns after a while, and waits long enough for
+//! is cut off from the broker finds these jobs and cannot publish their hints, while its lease in
+//! the database keeps other nodes from leading. So it resigns after some seconds, and waits for
 //! another node to try. If no other node can publish either, it leads again, because nodes in
 //! fallback need a leader that moves timers. From then on it resigns at growing intervals.
 
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long publishing may be impossible before the leader resigns: at first, and at most.
+/// The bounds of the time for which publishing may be impossible before the leader resigns.
 const FIRST_PATIENCE: Duration = Duration::from_secs(5);
 const LONGEST_PATIENCE: Duration = Duration::from_secs(300);
 
@@ -34,9 +34,9 @@ impl Default for PublishWatch {
 }
 
 impl PublishWatch {
-    /// Takes whether this leader can publish and whether it receives beats of other nodes. Returns
-    /// true when it is time to resign in favour of one of those. After that, if it leads again, it
-    /// does not resign until it receives a beat again.
+    /// Returns whether it is time to resign in favour of another node. `publishing`: this leader
+    /// can publish. `others`: it receives beats of other nodes. A leader that leads again after it
+    /// has resigned does not resign until it receives another beat.
     pub(super) fn makes_room(&mut self, now: Instant, publishing: bool, others: bool) -> bool {
         if publishing {
             *self = Self {

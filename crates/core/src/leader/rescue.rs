@@ -11,8 +11,8 @@
 //! * Jobs with a strike take at most a quarter of a node's slots. A suspect (two strikes) is not
 //!   addressed: its hint joins the tail, and the job runs alone
 //!   ([`quarantine`](crate::worker::quarantine)).
-//! * A node that does not understand such messages, as an older program, is not addressed. If no
-//!   node does, the hint is published.
+//! * A node with an older program, which does not understand such messages, is not addressed. If no
+//!   node understands them, the hint is published.
 //!
 //! An addressed job may be lost on the way, like any hint. Its lease then still has no owner, so a
 //! later leader cycle finds it again, at any backlog.
@@ -75,7 +75,7 @@ fn address(
             None
         } else {
             let serving = candidates.iter_mut().filter(serves);
-            // With the most free slots, then with the fewest jobs so far.
+            // The node with the most free slots, then with the fewest jobs so far.
             serving.max_by_key(|candidate| (candidate.free, std::cmp::Reverse(candidate.given)))
         };
         match next {

@@ -18,11 +18,11 @@ use crate::worker::context::NodeContext;
 pub struct NodeHealth {
     /// The node's id.
     pub node: NodeId,
-    /// The node takes jobs and reports no problem.
+    /// Whether the node takes jobs and reports no problem.
     pub ready: bool,
-    /// The node is shutting down.
+    /// Whether the node is shutting down.
     pub draining: bool,
-    /// The node leads.
+    /// Whether the node leads.
     pub leads: bool,
     /// The number of jobs that the node holds.
     pub in_flight: usize,
@@ -30,12 +30,12 @@ pub struct NodeHealth {
     pub claiming: Vec<Lane>,
     /// The problems, by part.
     pub problems: BTreeMap<String, String>,
-    /// Operations with a batch that the database keeps refusing. The node is ready nevertheless:
-    /// one row must not take a fleet out of service, and a restart would not help.
+    /// Operations with a batch that the database refuses repeatedly. The node is still ready: one
+    /// row must not take a fleet out of service, and a restart would not help.
     pub stuck: Vec<StuckBatch>,
-    /// Types of which jobs wait and no living node takes them, with the number of jobs. The leader
+    /// Types whose jobs wait because no living node takes them, with the number of jobs. The leader
     /// looks for them while jobs wait, first one `sweep_interval` after its term begins; on other
-    /// nodes the list is empty. The node is ready nevertheless.
+    /// nodes the list is empty. The node is still ready.
     pub unserved: Vec<UnservedType>,
 }
 
@@ -57,21 +57,21 @@ impl HealthWatch {
         down
     }
 
-    /// Returns the operations with a batch that the database keeps refusing.
+    /// Returns the operations with a batch that the database refuses repeatedly.
     #[must_use]
     pub fn stuck(&self) -> Vec<StuckBatch> {
         self.context.store.stuck()
     }
 
-    /// Returns the types of which jobs wait and no living node takes them; see
+    /// Returns the types whose jobs wait because no living node takes them; see
     /// [`NodeHealth::unserved`].
     #[must_use]
     pub fn unserved(&self) -> Vec<UnservedType> {
         self.context.reports.unserved()
     }
 
-    /// Returns the current health of the node, after it has asked whether the database answers. Takes
-    /// two seconds at most.
+    /// Returns the current health of the node, after a check that the database answers. Takes at
+    /// most two seconds.
     pub async fn checked(&self) -> NodeHealth {
         let absence = self.context.store.absence().await;
         let mut health = self.health();
@@ -82,7 +82,7 @@ impl HealthWatch {
         health
     }
 
-    /// Returns the current health of the node, as its parts last reported it.
+    /// Returns the health of the node by the last reports of its parts.
     #[must_use]
     pub fn health(&self) -> NodeHealth {
         let context = &self.context;

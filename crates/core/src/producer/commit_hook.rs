@@ -1,18 +1,18 @@
 //! The commit hook publishes the hints of a transaction after its COMMIT. The caller does not wait
 //! for the broker.
 //!
-//! * **If no hint waits**, the hints are published where their transaction committed. The caller
-//!   polls the publication once, which lets the transport write the message (`publication.rs`), and
-//!   goes on. A task awaits the confirm. So no hint waits until a task is scheduled.
-//! * **If hints wait**, or `in_flight` is reached, the task gathers the hints that have come in
+//! * **If no hint waits**, the caller's thread publishes the hints. It polls the publication once,
+//!   so that the transport writes the message (`publication.rs`), and continues. A task awaits the
+//!   confirm. So no hint waits until a task is scheduled.
+//! * **If hints wait**, or `in_flight` is reached, the task gathers the hints that have arrived
 //!   meanwhile and publishes them together, several publications at once (`publishing.rs`). So
 //!   under load many hints share a message.
 //!
-//! The hook never blocks and never fails a commit, and its buffer is bounded. It leaves these hints
-//! to the sweeper: hints that found the buffer full, hints that the broker did not take, and hints
-//! that grew older than [`HookOptions::max_age`] while the broker was away (protocol rule 16: the
-//! sweeper has begun to suspect those, and a job would get two hints). Each of them is counted by
-//! reason.
+//! The hook never blocks and never fails a commit, and its buffer is bounded. It drops a hint if
+//! the buffer is full, if the broker does not accept the hint, or if the hint is older than
+//! [`HookOptions::max_age`] because the broker was away. (By then the sweeper suspects the job, and
+//! the job would get two hints; protocol rule 16.) Dropped hints are counted by reason, and the
+//! sweeper publishes them.
 
 mod publication;
 mod publishing;
@@ -46,17 +46,17 @@ use publication::Publication;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Cause {
-    /// Its creating transaction committed.
+    /// The creating transaction of the job committed.
     Commit,
-    /// Its timer was due.
+    /// The timer was due.
     Timer,
-    /// Its instance was released.
+    /// The instance of the job was released.
     Handoff,
-    /// The sweeper found it.
+    /// The sweeper found the job.
     Sweep,
-    /// The commit tap reported it.
+    /// The commit tap reported the job.
     Tap,
-    /// A node released it.
+    /// A node released the job.
     Requeue,
     /// An operator asked for it.
     Operator,
@@ -138,7 +138,7 @@ struct Inner {
     earlier_timer: Notify,
     /// Whether the publishing task has panicked and is not restarted yet.
     died: AtomicBool,
-    /// The time from which every publication has failed, by lane.
+    /// The time since which every publication has failed, by lane.
     failing: Mutex<BTreeMap<Lane, Instant>>,
     /// Limits the log lines about dropped hints, since hints may name any lane.
     given_up: Mutex<LogThrottle>,
@@ -245,8 +245,8 @@ impl CommitHook {
         inner.is_some_and(|inner| inner.died.load(Ordering::Relaxed))
     }
 
-    /// Returns how long hints have waited without one being published or dropped, if that exceeds
-    /// the limit.
+    /// Returns the time for which no waiting hint was published or dropped, if it exceeds the
+    /// limit.
     pub(crate) fn is_stuck(&self) -> Option<Duration> {
         let inner = self.0.as_ref()?;
         if inner.buffered.load(Ordering::Relaxed) == 0 {
@@ -271,14 +271,14 @@ impl CommitHook {
         self.0.as_ref().map(|inner| inner.offered.subscribe())
     }
 
-    /// Returns the time from which every publication to this lane has failed.
+    /// Returns the time since which every publication to this lane has failed.
     pub(crate) fn failing_since(&self, lane: &Lane) -> Option<Instant> {
         let inner = self.0.as_ref()?;
         inner.failing().get(lane).copied()
     }
 
-    /// Notes that the broker took a message for this lane, from the hook or from another part of
-    /// this process.
+    /// Records that the broker accepted a message for this lane, from the hook or from another part
+    /// of this process.
     pub(crate) fn published(&self, lane: &Lane) {
         if let Some(inner) = &self.0 {
             inner.failing().remove(lane);
@@ -292,7 +292,7 @@ impl CommitHook {
         inner.is_some_and(|inner| inner.publisher.tell(control))
     }
 
-    /// Publishes the waiting hints, for the given time at most, and then accepts no more.
+    /// Publishes the waiting hints, for at most the given time, and then accepts no more.
     pub async fn close(&self, within: Duration) {
         if let Some(inner) = &self.0 {
             inner.stop.cancel();
@@ -383,7 +383,7 @@ impl Inner {
     }
 }
 
-/// The hook is stuck if nothing has left the buffer for this many times [`HookOptions::max_age`]
+/// The hook is stuck if no hint has left the buffer for this many times [`HookOptions::max_age`]
 /// and for `STUCK_AT_LEAST`. Older hints are dropped and each attempt to publish has a time limit,
 /// so by then the buffer does not recover by itself.
 const STUCK: u32 = 3;

@@ -165,8 +165,8 @@ impl Publisher for InProcessTransport {
     }
 }
 
-/// A lane of a receiver, with its share of the prefetch, so that other lanes do not keep its
-/// messages from arriving.
+/// A lane of a receiver, with its own share of the prefetch, so that other lanes do not delay its
+/// messages.
 struct ReceivedLane {
     lane: Lane,
     share: usize,
@@ -283,7 +283,7 @@ impl Receiver for InProcessReceiver {
             let shared = self.shared.clone();
             let arrived = shared.arrived.notified();
             tokio::pin!(arrived);
-            // Registered before the queues are read, so that a message in between is not missed.
+            // Registered before the queues are read, so that no message in between is missed.
             arrived.as_mut().enable();
             if shared.state().closed {
                 return Err(TransportError::Closed);

@@ -16,7 +16,7 @@ impl Default for Listeners {
 }
 
 impl Listeners {
-    /// Returns a new listener. A slow one loses the oldest messages.
+    /// Returns a new listener. A slow listener loses the oldest messages.
     #[must_use]
     pub fn listen(&self) -> broadcast::Receiver<Control> {
         self.0.subscribe()
@@ -27,7 +27,7 @@ impl Listeners {
         self.0.send(control).is_ok()
     }
 
-    /// Reads a message of another process and passes it on. Drops an unreadable one, with a
+    /// Reads a message of another process and passes it on. Drops an unreadable message, with a
     /// throttled log line.
     pub fn read(&self, message: &[u8], unreadable: &mut LogThrottle) {
         match Control::read(message) {

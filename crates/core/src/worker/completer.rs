@@ -117,7 +117,7 @@ pub(crate) async fn commit_all(node: Arc<NodeContext>, batcher: Arc<Mutex<Batche
         let room = batcher.batch.saturating_sub(batcher.gathered.len());
         let waits = idle && !batcher.gathered.is_empty();
         tokio::select! {
-            // Outcomes that have arrived are committed even if the node ends at the same moment.
+            // Commits outcomes that have arrived, even if the node ends at the same moment.
             biased;
             count = batcher.queue.recv_many(&mut batcher.gathered, room), if room > 0 => if count == 0 { return },
             Some(()) = batcher.commits.next(), if !idle => {}

@@ -1,28 +1,28 @@
 //! The consumer: receives hints, locks their jobs and starts them.
 //!
-//! It receives the hints that have arrived, locks as many jobs as there are free slots in one
-//! statement, starts the jobs and settles the messages. A message is settled when its last hint is
-//! decided: locked, or refused for good. From then on the job depends on its row, its lease and the
-//! sweeper, so no broker timeout affects a long job.
+//! The consumer receives the hints that have arrived. One statement locks as many jobs as there are
+//! free slots. Then the consumer starts the jobs and settles the messages. A message is settled
+//! when its last hint is decided: locked, or finally refused. From then on the job depends on its
+//! row, its lease and the sweeper, so no broker timeout affects a long job.
 //!
-//! * **Backpressure**: Nothing is locked without a free slot. The transport holds back the messages
+//! * **Backpressure**: No job is locked without a free slot. The transport holds back the messages
 //!   that exceed its prefetch.
 //! * **Lanes**: Received hints wait in [`pending`], in one queue for each lane. [`schedule`] picks
 //!   the lane that gets the next free slot. Receiving continues while hints wait for a slot or for
 //!   the database, so a later hint in a preferred lane can overtake.
-//! * **Saturation**: When no slot was free for [`RETURN_AFTER`], the consumer requeues its undecided
-//!   hints and receives nothing until a slot is free. So no hint waits unsettled behind a long job
-//!   (protocol rule 18). A lane that got no slot for this time while other lanes did requeues its
-//!   own hints; an idle node may get them.
-//! * **Failed renewals**: A node that cannot renew its leases locks nothing. After [`RETURN_AFTER`] it
-//!   requeues its hints.
+//! * **Saturation**: When no slot was free for [`RETURN_AFTER`], the consumer requeues its
+//!   undecided hints and receives nothing until a slot is free. So no hint waits unsettled behind a
+//!   long job (protocol rule 18). A lane that got no slot for this time while other lanes did
+//!   requeues its own hints; an idle node may get them.
+//! * **Failed renewals**: A node that cannot renew its leases locks nothing. After [`RETURN_AFTER`]
+//!   it requeues its hints.
 //! * **Inline start**: A job that was locked alone starts at once
 //!   ([`inline_start`](crate::worker::inline_start)).
 //! * **Busy rows** (protocol rule 7): The hint is tried again on this node, behind the hints that
 //!   wait in its lane.
 //! * **Refused locks**: A job that the database refuses to lock is tried alone. Its hint is settled
 //!   once other jobs were locked meanwhile.
-//! * **Large payloads**: A lock statement asks for fewer jobs when payloads are large
+//! * **Large payloads**: A lock statement asks for fewer jobs if payloads are large
 //!   ([`lock_size`]).
 //! * **Held instances**: A hint for an instance that this node holds is refused without a statement
 //!   ([`held_instances`](crate::worker::held_instances)).
@@ -30,10 +30,9 @@
 //!   A [rescued](crate::leader::rescue) job is tried before all other jobs of its lane; jobs with a
 //!   strike take at most a quarter of the slots. Another node may [forward](crate::worker::forward)
 //!   a job that it does not serve to this node, and this node forwards such jobs, too.
-//! * **Accounting**: Each hint that was taken from the broker is decided or requeued in the end,
-//!   and counted as such.
-//! * **Markers**: A marker is decided when everything received before it in its lane is. The
-//!   consumer then reports it to the fleet.
+//! * **Accounting**: Each received hint is finally decided or requeued, and counted accordingly.
+//! * **Markers**: A marker is decided when all messages received before it in its lane are decided.
+//!   The consumer then reports it to the fleet.
 
 mod answer;
 mod decision;
@@ -67,8 +66,8 @@ use schedule::Schedule;
 
 /// The time without a free slot after which hints are requeued.
 const RETURN_AFTER: Duration = Duration::from_secs(3);
-/// The number of pending hints at which receiving stops. The prefetch bounds messages, but not the
-/// number of hints that foreign publishers pack into one.
+/// The number of pending hints at which receiving stops. The prefetch limits the number of
+/// messages, but not the number of hints that other publishers pack into one message.
 const MOST_PENDING: usize = 65_536;
 /// The bounds of the pause after an error of the broker or the database.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -83,12 +82,12 @@ struct Consumer {
     metrics: Vec<Arc<LaneMetrics>>,
     /// Messages that are not settled yet.
     undecided: HashMap<Ticket, Unsettled>,
-    /// The slot that the consumer has waited for, for the next job.
+    /// The slot for the next job, for which the consumer has waited.
     slot: Option<Slot>,
     /// Messages to settle because all their hints were forwarded on arrival.
     passed_on: Vec<Ticket>,
     returned: Returned,
-    /// After an error: the time of the next call, and the pause after the next error.
+    /// The time of the next call after an error, and the pause after the next error.
     receive_after: Option<(Instant, Duration)>,
     /// Whether receiving has just begun and there are several lanes.
     gathers: bool,
@@ -241,19 +240,19 @@ impl Consumer {
         self.pending.len() + self.pending.rescued() < MOST_PENDING
     }
 
-    /// Returns how many more rescued jobs may start now.
+    /// Returns the number of rescued jobs that may still start now.
     fn rescue_room(&self) -> usize {
         let taken = *self.struck.borrow() + self.rescuing;
         self.node.options.struck_slots().saturating_sub(taken)
     }
 
-    /// Returns how many waiting hints can be tried as soon as slots are free.
+    /// Returns the number of waiting hints that can be tried as soon as slots are free.
     fn startable(&self) -> usize {
         self.pending.len() + self.pending.rescued().min(self.rescue_room())
     }
 
-    /// Waits until a slot is free and returns true. After [`RETURN_AFTER`] requeues the hints, waits on
-    /// without them and returns false.
+    /// Waits until a slot is free and returns true. After [`RETURN_AFTER`] requeues the hints,
+    /// keeps waiting without them, and returns false.
     async fn wait_for_slot(&mut self, own_hints: &mut mpsc::Receiver<OwnHint>) -> bool {
         let node = self.node.clone();
         let slots = &node.slots.of_node;
@@ -292,8 +291,8 @@ impl Consumer {
         false
     }
 
-    /// Waits until leases can be renewed again. After [`RETURN_AFTER`] requeues the hints, so that other
-    /// nodes get them.
+    /// Waits until leases can be renewed again. After [`RETURN_AFTER`] requeues the hints, so that
+    /// other nodes get them.
     async fn wait_for_renewals(&mut self, own_hints: &mut mpsc::Receiver<OwnHint>) {
         let node = self.node.clone();
         let renewals =
@@ -344,7 +343,7 @@ impl Consumer {
         self.node.hook.publish(Cause::Sweep, addressed);
     }
 
-    /// Settles forwarded messages, and reports the markers that have nothing undecided before them.
+    /// Settles forwarded messages, and reports the decided markers.
     async fn decide_markers(&mut self) {
         if !self.passed_on.is_empty() {
             let passed_on = std::mem::take(&mut self.passed_on);

@@ -6,8 +6,8 @@
 //!                         └────── again ◄──────┘ a fault of the database
 //! ```
 //!
-//! A job ends in exactly one [`Finished`], even if its handler fails, panics, exceeds its timeout
-//! or ignores a stop signal.
+//! Each job ends in exactly one [`Finished`], even if its handler fails, panics, exceeds its
+//! timeout or ignores a stop signal.
 
 mod admit;
 mod again;
@@ -182,7 +182,7 @@ fn life(
     (started, life)
 }
 
-/// Runs a job to its ending: admits it, and repeats the attempt while the database fails it.
+/// Runs a job to its ending: admits it, and repeats the attempt after faults of the database.
 async fn run(
     node: &Arc<NodeContext>,
     job: &Arc<Job>,

@@ -9,7 +9,7 @@ use crate::job::{Job, LockToken, LockedJob};
 use crate::store::{BatchOutcome, Completion, Failure};
 use crate::worker::slot_pool::Slot;
 
-/// How an attempt ended.
+/// The end of an attempt.
 #[allow(
     clippy::large_enum_variant,
     reason = "the large one is the common one: a box would cost an allocation a job"
@@ -71,8 +71,7 @@ impl Finished {
         std::iter::once(self.held.clone()).chain(next)
     }
 
-    /// Returns whether something waits for this commit: the next job of the instance, or a node
-    /// that stops.
+    /// Returns whether the next job of the instance, or a node that stops, waits for this commit.
     pub(crate) fn is_awaited(&self) -> bool {
         self.slot.is_some() || !matches!(self.ending, Ending::Done(_))
     }

@@ -1,18 +1,18 @@
 //! Forwarding: passes a hint to a node that serves its job.
 //!
 //! The nodes of a lane may have different handlers: during a deployment that adds a type, only some
-//! of them serve it. A node that received a hint which it does not serve **forwards** the job to a
-//! living node that does, over the control channel, and settles the hint. On that node the job
-//! waits like any other hint of the lane.
+//! of them serve it. A node that receives a hint of a job that it does not serve **forwards** the
+//! job, over the control channel, to a living node that serves it, and settles the hint. On that
+//! node the job waits like any other hint of the lane.
 //!
 //! * The nodes that serve the type and the lane share the jobs by id. Nodes that reported free
 //!   slots are preferred.
 //! * A job is forwarded once. If that node refuses it too, or has no room, the sweeper finds it.
-//! * A forwarded job stays with its node while no slot is free there: from the broker it might go
-//!   to a node that does not serve it.
+//! * A forwarded job stays with its node while no slot is free there: the broker might give it to a
+//!   node that does not serve it.
 //! * An older program accepts no forwarded jobs, so it gets none.
-//! * The jobs of a type that no living node serves wait. The sweeper hints them when such a node is
-//!   there.
+//! * The jobs of a type that no living node serves wait. The sweeper hints them when a node serves
+//!   the type.
 //!
 //! A forwarded job may be lost on the way, like any hint.
 

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::job::{JobId, Lane, NodeId};
 
-/// Maximum number of questions that wait. Everyone who may publish can send questions.
+/// Maximum number of questions that wait. Any client that may publish can send questions.
 const MOST_QUESTIONS: usize = 64;
 /// Maximum number of requeued hints that are remembered. Beyond it the oldest are forgotten, and
 /// their jobs may be hinted twice.

@@ -1,9 +1,9 @@
-//! The process instances whose exclusive job this node runs, and the hints that it refuses because
-//! of them without asking the database.
+//! The process instances whose exclusive jobs this node runs. The node refuses hints for these
+//! instances without asking the database.
 //!
 //! A hint for an instance that is held is refused, because the end of the holder takes the next job
-//! ([`Refusal::InstanceHeld`]). While the holder is a job of this node, the node decides this by
-//! itself:
+//! ([`Refusal::InstanceHeld`]). While the holder is a job of this node, the node decides about the
+//! hint by itself:
 //!
 //! * **The holder runs** under a lease that the node trusts. The hinted job was committed before
 //!   the statement that will end the holder is sent, so the snapshot of that statement shows the
@@ -15,9 +15,9 @@
 //!   refused hint is owed.
 //!
 //! One owed hint for each instance and lane is enough: it starts the first job in turn, and the end
-//! of that job takes the next. There is one for each lane, because a hint in a deep lane, which
-//! everyone who may publish can write, would delay the others. When a node dies in between, the
-//! sweeper finds the jobs of the hints that it owed, as with any hint that a dead node had
+//! of that job takes the next. There is one for each lane, because a hint in a deep lane would
+//! delay the others, and any client that may publish can write one. If the node dies before it has
+//! tried the owed hints, the sweeper finds their jobs, like those of all hints that a dead node had
 //! received.
 //!
 //! [`Refusal::InstanceHeld`]: crate::store::Refusal::InstanceHeld
@@ -49,7 +49,7 @@ struct Owed {
     late: bool,
 }
 
-/// How a holder ended.
+/// The end of a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// The outcome is committed, and this node has taken the next job of the instance.

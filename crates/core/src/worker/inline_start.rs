@@ -1,21 +1,22 @@
-//! How long the jobs of a type keep the thread when their handler is first polled.
+//! Inline starts: measures the time for which the jobs of a type keep the thread in their first
+//! poll.
 //!
-//! The task that locked a single job also starts it, before it does other work: the job starts
-//! sooner than in a task that waits to be scheduled. This suits handlers that soon wait or end, as
-//! nearly all do. It does not suit handlers that compute or block, because no job would be locked
-//! meanwhile. The first polls of earlier jobs of the type show which kind a handler is.
+//! The task that locked a single job also starts it, before it does other work. The job starts
+//! sooner than in a task that waits to be scheduled. This suits nearly all handlers, because they
+//! soon wait or end. It does not suit handlers that compute or block, because no job would be
+//! locked meanwhile. The first polls of earlier jobs of the type show the kind of a handler.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// The longest first poll that counts as short. It hardly delays the next lock, which takes longer.
-/// Where jobs arrive one by one, the processor's caches are cold: with a limit of 50 µs, a handler
+/// If jobs arrive one by one, the processor's caches are cold: with a limit of 50 µs, a handler
 /// that only sends a few bytes never counted as short (docs/internals/measurements.md, 0022).
 const SHORT: Duration = Duration::from_micros(250);
 /// The number of short first polls in a row after which the next one is expected to be short.
 const ENOUGH: u32 = 16;
-/// A first poll longer than this is caused by the handler, not by a machine that is busy with other
-/// work. Each one doubles the number of short polls that is needed.
+/// The length of a first poll that only the handler can cause, and not a machine that is busy with
+/// other work. Each longer poll doubles the required number of short polls.
 const LONG: Duration = Duration::from_millis(10);
 const MOST: u32 = 4_096;
 
@@ -37,7 +38,7 @@ impl Default for InlineStarts {
 }
 
 impl InlineStarts {
-    /// Records how long a job's first poll took.
+    /// Records the duration of a job's first poll.
     pub(crate) fn note(&self, took: Duration) {
         if took > SHORT {
             self.note_long(took);
@@ -46,8 +47,8 @@ impl InlineStarts {
         }
     }
 
-    /// Records how long the caller took to start a job and have the thread back. With everything
-    /// around the handler this may be twice as long as a short poll.
+    /// Records the time from the start of a job until the caller has the thread again. It includes
+    /// the work around the handler, and may be twice as long as a short poll.
     pub(crate) fn note_whole(&self, took: Duration) {
         if took > SHORT * 2 {
             self.note_long(took);

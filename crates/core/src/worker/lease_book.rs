@@ -1,4 +1,4 @@
-//! The lease book: the locks that this node holds, and until when it trusts them.
+//! The lease book: the locks that this node holds, and the time until which it trusts them.
 //!
 //! The database's clock decides. The node trusts a lease for a window of its monotonic clock that
 //! starts *before* it sent the statement that wrote the lease. So the node stops trusting the lease
@@ -6,8 +6,8 @@
 //!
 //! * Only leases held longer than a third of their length are [renewed](crate::worker::renewal), so
 //!   a short job costs no renewal.
-//! * A job whose lease cannot be renewed is asked to stop one sixth of the lease before it ends.
-//!   Its outcome is accepted as long as the leader has not ended the lease.
+//! * A job whose lease cannot be renewed is asked to stop one sixth of the lease before the end of
+//!   the lease. Its outcome is accepted as long as the leader has not ended the lease.
 //! * While renewals fail, the node takes no new work ([`LeaseBook::healthy`]).
 //! * Statements whose answers contain new leases are tracked in
 //!   [`under_way`](crate::worker::under_way).
@@ -27,7 +27,7 @@ use crate::store::Renewed;
 use crate::telemetry::metrics as m;
 use crate::worker::under_way::UnderWay;
 
-/// Maximum number of lost locks whose strikes are taken back. The strikes of further ones stay.
+/// Maximum number of lost locks whose strikes are taken back. The strikes of further locks stay.
 const MOST_LOST: usize = 10_000;
 
 struct Entry {
@@ -39,7 +39,7 @@ struct Entry {
     lease: Arc<Lease>,
 }
 
-/// How a job is held.
+/// The kind of a lock.
 #[derive(Clone, Copy)]
 enum Hold {
     /// By a lease, which is renewed.
@@ -65,8 +65,8 @@ impl Lease {
 }
 
 /// A cancellation token that is created when the signal is given or first awaited. Most jobs end
-/// before either. Two tokens for each job, with the locked counters of their clones, were a
-/// twentieth of what a node spends on a job.
+/// before that. Two tokens for each job, with the locked counters of their clones, took a twentieth
+/// of a node's time for a job.
 #[derive(Default)]
 pub(crate) struct Signal(OnceLock<CancellationToken>);
 
@@ -91,7 +91,7 @@ pub(crate) struct LeaseBook {
     /// The number of held jobs with a strike.
     struck: watch::Sender<usize>,
     under_way: Mutex<UnderWay>,
-    /// Lost locks. Each may have a strike although this node lives.
+    /// Lost locks. A strike may have been counted for each of them, although this node lives.
     lost: Mutex<Vec<LockToken>>,
     length: Duration,
     healthy: AtomicBool,
@@ -143,7 +143,7 @@ impl LeaseBook {
     /// Enters the lease of a job that starts now; the statement that locked it was sent at `sent`.
     /// Returns `None` if the answer came so late that the lease was adopted or released otherwise.
     pub(crate) fn hold(&self, held: LockToken, strikes: i32, sent: Instant) -> Option<Arc<Lease>> {
-        // In one step: a look that begins in between would not know this lease.
+        // Both change in one step: a look that begins in between would not know this lease.
         let mut entries = self.entries();
         if !self.under_way().starts(held.fence) {
             tracing::warn!(job = %held.id, fence = %held.fence, "the answer to a lock came too late; the job does not start under this lease");
@@ -189,8 +189,7 @@ impl LeaseBook {
         self.under_way().note_used(held.fence);
     }
 
-    /// Records that this lock is lost. If the loss was counted as this node's death, the strike is
-    /// taken back.
+    /// Records that this lock is lost. A strike that was counted for this loss is taken back later.
     pub(crate) fn note_lost(&self, held: LockToken) {
         let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         if lost.len() < MOST_LOST {
@@ -247,7 +246,7 @@ impl LeaseBook {
         }
     }
 
-    /// Returns how long a lock lasts after it was last written.
+    /// Returns the time that a lock lasts after it was last written.
     fn lasts(&self, entry: &Entry) -> Duration {
         match entry.hold {
             Hold::Lease => self.length,
@@ -289,7 +288,7 @@ impl LeaseBook {
         }
     }
 
-    /// Records that the handler has ended. Its job no longer counts as one that may kill the node.
+    /// Records that the handler has ended. Its job can no longer kill the node.
     pub(crate) fn has_run(&self, held: &LockToken) {
         let mut entries = self.entries();
         let entry = entries.get_mut(&held.id);

@@ -14,7 +14,7 @@
 //! });
 //! ```
 //!
-//! A middleware sees the job before its payload is decoded. It may answer without running the
+//! A middleware receives the job before its payload is decoded. It may answer without running the
 //! handler, or change the answer. The layer that was added last runs first, as with axum's
 //! `Router::layer`.
 
@@ -27,7 +27,7 @@ use futures_util::future::BoxFuture;
 use crate::worker::outcome::{HandlerResult, Outcome};
 use crate::worker::running::{Handler, Running};
 
-/// The handler behind a middleware, or its next middleware.
+/// The handler behind a middleware, or the next middleware.
 #[derive(Clone)]
 pub struct Next(Arc<dyn Handler>);
 

@@ -1,8 +1,8 @@
 //! The next timer: the earliest due date, on this machine's monotonic clock.
 //!
-//! Two tasks ask the database for it: the timer task and the leader cycle. An answer is as old as
-//! its question, so due dates that are reported while a question is under way are kept beside the
-//! answer.
+//! Two tasks ask the database for it: the timer task and the leader cycle. Due dates that are
+//! reported while a question is under way are kept beside the answer, because the answer may not
+//! contain them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,7 +11,8 @@ use chrono::{DateTime, Utc};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Added to each wait: to wake a little late is cheaper than to wake early and ask twice.
+/// The time that is added to each wait: a slightly late wake is cheaper than an early one, which
+/// asks twice.
 const SLACK: Duration = Duration::from_millis(1);
 
 /// The tasks that ask the database for the next due date. Each asks one question at a time.

@@ -1,13 +1,14 @@
-//! Quarantine: finds a job that kills its node, without blame for the jobs that run beside it
+//! Quarantine: finds a job that kills its node. The jobs that run beside it are not affected
 //! (protocol rule 26).
 //!
 //! When a node dies, each job that it held gets a **strike**, counted by the leader cycle that ends
-//! the lease. Most of these jobs are innocent, so the first strike changes nothing. A job with
-//! two strikes runs **alone** in its process: the process takes nothing new, lets running jobs end, notes in
-//! the lease that the job runs alone, and then starts it. From then on only a death while the job
-//! runs alone counts, so a job that only waited beside a killer gets no more strikes. At
-//! [`quarantine_after`](crate::NodeOptions::quarantine_after) strikes the job becomes a dead
-//! letter, with the reason. An attempt that ends in any orderly way clears the strikes.
+//! the lease. Most of these jobs did not kill the node, so the first strike has no effect. A job
+//! with two strikes runs **alone** in its process: the process takes no new job, lets running jobs
+//! end, notes in the lease that the job runs alone, and then starts it. From then on only a death
+//! while the job runs alone counts, so a job that only waited beside the cause gets no more
+//! strikes. At [`quarantine_after`](crate::NodeOptions::quarantine_after) strikes the job becomes a
+//! dead letter, with the reason. An attempt that ends without the death of its node clears the
+//! strikes.
 //!
 //! ```text
 //!   death 1, in company ──► strike 1     death 2, in company ──► strike 2: a suspect, runs alone
@@ -38,7 +39,7 @@ pub(crate) enum Admission {
     End(Ending, Option<Slot>),
 }
 
-/// Admits an innocent job at once, and a suspect when it is alone. A job with
+/// Admits a job at once, or a suspect when it is alone. A job with
 /// [`quarantine_after`](crate::NodeOptions::quarantine_after) strikes becomes a dead letter.
 pub(crate) async fn admit(
     node: &Arc<NodeContext>,
@@ -66,8 +67,8 @@ pub(crate) async fn admit(
     let wait = async {
         match tokio::time::timeout(node.options.lease, slots.take_all()).await {
             Ok(all) => (all, true),
-            // Requested only after the first request ended, because that one gathers every slot
-            // that becomes free.
+            // Requested only after the first request ended, because the first one gathers every
+            // slot that becomes free.
             Err(_) => (slots.take().await, false),
         }
     };
@@ -89,8 +90,8 @@ pub(crate) async fn admit(
     }
 }
 
-/// Notes in the lease that the job runs alone. If this fails, the job runs anyway and its death
-/// does not count.
+/// Notes in the lease that the job runs alone. If this fails, the job still runs, and a death of
+/// the node does not count.
 async fn note(node: &NodeContext, held: &LockToken) -> Result<(), Ending> {
     match node.store.run_alone(node.id, held).await {
         Ok(true) => Ok(()),

@@ -18,8 +18,7 @@ use crate::telemetry::metrics as m;
 use crate::worker::context::NodeContext;
 use crate::worker::lost_leases;
 
-/// Renews leases until the node has ended. Sends no statement while nothing is held and nothing is
-/// in doubt.
+/// Renews leases until the node has ended. Sends no statement while no lock is held or in doubt.
 pub(crate) async fn renew_all(node: Arc<NodeContext>) {
     lost_leases::begin();
     let book = node.leases.clone();
@@ -34,7 +33,7 @@ pub(crate) async fn renew_all(node: Arc<NodeContext>) {
             () = node.signals.ended.cancelled() => break,
             _ = ticks.tick() => {}
         }
-        // On every tick, even while a renewal hangs.
+        // Runs on every tick, even while a renewal hangs.
         book.expire();
         if renewal
             .as_ref()

@@ -1,4 +1,4 @@
-//! What the parts of a node report to its operator: problems, throttled log lines, the lanes whose
+//! The reports of a node's parts to its operator: problems, throttled log lines, the lanes whose
 //! jobs are claimed, and the types that no node serves.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,10 +13,10 @@ use crate::telemetry::metrics as m;
 /// The reports of a node's parts.
 pub(crate) struct Reports {
     problems: Mutex<BTreeMap<&'static str, String>>,
-    /// Lines about jobs, of which anybody may create many.
+    /// Log lines about jobs, throttled because any creator may create many jobs.
     pub(crate) throttled_lines: ThrottledLines,
     claimed: Mutex<BTreeSet<Lane>>,
-    /// Found by the leader.
+    /// The types that no living node takes, as the leader found them.
     unserved: Mutex<Vec<UnservedType>>,
     gauges: Gauges,
 }
@@ -33,7 +33,7 @@ impl Reports {
         }
     }
 
-    /// Records the problem of a part, or that it has none.
+    /// Records the problem of a part; `None` if it has none.
     pub(crate) fn part(&self, part: &'static str, problem: Option<String>) {
         let mut problems = self.problems();
         match problem {
@@ -52,17 +52,17 @@ impl Reports {
         self.problems.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the lanes whose jobs are claimed, for want of hints.
+    /// Returns the lanes whose jobs are claimed, because no hints arrive.
     pub(crate) fn claimed(&self) -> MutexGuard<'_, BTreeSet<Lane>> {
         self.claimed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the types of which jobs wait and no living node takes them.
+    /// Records the types whose jobs wait because no living node takes them.
     pub(crate) fn set_unserved(&self, found: Vec<UnservedType>) {
         *self.lock_unserved() = found;
     }
 
-    /// Returns the types of which jobs wait and no living node takes them.
+    /// Returns the types whose jobs wait because no living node takes them.
     pub(crate) fn unserved(&self) -> Vec<UnservedType> {
         self.lock_unserved().clone()
     }

@@ -6,8 +6,8 @@ use crate::hint::Marker;
 use crate::job::JobId;
 use crate::transport::TransportHealth;
 
-/// How the broker takes the next publications, the last element first. Without an element it
-/// confirms.
+/// The answers of the broker to the next publications, the last element first. Without an element
+/// it confirms.
 type Moods = Mutex<Vec<Mood>>;
 
 #[derive(Clone, Copy)]
@@ -108,8 +108,8 @@ async fn a_hint_that_grew_too_old_is_dropped_and_a_younger_one_is_published() {
     assert_eq!(publisher.ids(), [young.hint.id]);
 }
 
-/// More hints than may be under way at once grow stale, and nothing is left that could wake the
-/// task.
+/// More hints than may be under way at once become stale, so no publication is left whose end could
+/// wake the task.
 #[tokio::test(start_paused = true)]
 async fn however_many_hints_grew_too_old_the_next_one_is_published() {
     let publisher = Broker::of(Mood::Away, 6);

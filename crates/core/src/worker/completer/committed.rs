@@ -76,7 +76,7 @@ pub(super) fn next_instances(outcome: &BatchOutcome) -> HashSet<&str> {
         .collect()
 }
 
-/// Returns how the hold on a job with a committed outcome ends.
+/// Returns the end of the hold on a job with a committed outcome.
 pub(super) fn end_of(held: &LockToken, next: &HashSet<&str>) -> End {
     match &held.instance {
         Some(instance) if next.contains(&**instance) => End::PassedOn,

@@ -11,9 +11,9 @@ use crate::worker::held_hints::Question;
 
 /// The maximum number of jobs in one answer. Further jobs may be hinted twice.
 const MOST_ANSWERED: usize = 16 * MAX_HELD_IN_MESSAGE;
-/// How long an own hint counts as held. A job that waits longer, behind a job that takes an hour,
-/// can get another hint from the sweeper and run on a node with a free slot. A node that cannot
-/// renew its leases holds no own hints.
+/// The time for which an own hint counts as held. After that the sweeper may hint the job again, so
+/// that it runs on a node with a free slot instead of waiting behind an hour-long job. A node that
+/// cannot renew its leases holds no own hints.
 const OWN_COUNT_FOR: Duration = Duration::from_secs(60);
 
 impl Consumer {

@@ -1,5 +1,5 @@
-//! Applies the database's answer to a batch: starts jobs, settles messages, and keeps or publishes
-//! hints again.
+//! Applies the database's answer to a batch: starts jobs, settles messages, and keeps hints or
+//! publishes them again.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -130,7 +130,8 @@ impl Consumer {
         self.settle(held, &[], &[]).await;
     }
 
-    /// Returns a lane whose hints have waited for [`RETURN_AFTER`] while the slots went to other lanes.
+    /// Returns a lane whose hints have waited for [`RETURN_AFTER`] while the slots went to other
+    /// lanes.
     fn passed_over(&mut self, served: &[Arrival]) -> Option<usize> {
         if self.node.options.lanes.len() == 1 {
             return None;
@@ -142,8 +143,7 @@ impl Consumer {
     }
 
     /// Settles each message whose last hint is decided, and keeps busy hints. A hint that stays
-    /// busy is published again behind everything in its lane: a requeued hint might come first
-    /// again.
+    /// busy is published again, at the end of its lane: a requeued hint might come first again.
     pub(super) async fn settle(&mut self, batch: Batch, busy: &[JobId], unserved: &[JobId]) {
         let mut settled = Vec::new();
         let mut again = Vec::new();

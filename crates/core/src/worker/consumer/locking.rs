@@ -86,8 +86,8 @@ impl Consumer {
         answered
     }
 
-    /// Returns whether all waiting hints, or a full batch of them, can be locked now and nothing
-    /// has to be done before.
+    /// Returns whether all waiting hints, or a full batch of them, can be locked now, without
+    /// another step before.
     pub(super) fn may_ask_at_once(&self) -> bool {
         let node = &self.node;
         let wanted = self.startable().min(self.lock_size.limit());

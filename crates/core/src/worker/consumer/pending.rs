@@ -1,9 +1,9 @@
 //! Hints that were received and are not decided yet, first-in-first-out in each lane.
 //!
-//! When a marker is at the front, everything before it has been decided or tried: a hint that was
+//! When a marker is at the front, all items before it have been decided or tried. A hint that was
 //! busy or refused is tried again behind later arrivals.
 //!
-//! Rescued jobs come before everything else in their lane while the node may start more of them.
+//! Rescued jobs come before all other items of their lane while the node may start more of them.
 //!
 //! The transport bounds the size: unsettled messages do not exceed the prefetch, of which each lane
 //! has its share.
@@ -28,7 +28,7 @@ pub(super) struct Waiting {
 pub(super) struct Arrival {
     /// The position of the lane in the setting.
     pub(super) lane: usize,
-    /// None for an own hint.
+    /// The ticket of the message; `None` for an own hint.
     pub(super) ticket: Option<Ticket>,
     pub(super) received_at: DateTime<Utc>,
     /// The time since which every try found the row busy.
@@ -37,8 +37,8 @@ pub(super) struct Arrival {
     pub(super) rescued: bool,
     /// Whether the hint was forwarded by a node that does not serve the job.
     pub(super) forwarded: bool,
-    /// Set if the database refused to lock the job alone: the number of statements that had locked
-    /// jobs by then.
+    /// The number of statements that had locked jobs when the database refused to lock this job
+    /// alone; `None` if it did not.
     pub(super) refused_at: Option<u64>,
 }
 
@@ -55,7 +55,7 @@ struct LaneQueue {
     passed_over: Option<Instant>,
 }
 
-/// Items that leave undecided.
+/// Items that are requeued or published again, undecided.
 #[derive(Default)]
 pub(super) struct Undecided {
     /// Messages, each once.
@@ -254,7 +254,7 @@ impl Pending {
         })
     }
 
-    /// Removes and returns the rescued and forwarded jobs of all lanes. Call it when nothing else
+    /// Removes and returns the rescued and forwarded jobs of all lanes. Call it when no other item
     /// waits.
     pub(super) fn take_addressed(&mut self) -> Vec<Ready> {
         self.rescued.clear();
@@ -276,7 +276,7 @@ impl Pending {
         taken
     }
 
-    /// Removes and returns everything of one lane except rescued and forwarded jobs, which hold no
+    /// Removes and returns all items of one lane except rescued and forwarded jobs, which hold no
     /// message of the broker.
     pub(super) fn take(&mut self, place: usize) -> Undecided {
         let mut undecided = Undecided::default();

@@ -14,9 +14,9 @@ use crate::telemetry::metrics as m;
 use crate::worker::forward::{self, Unserved};
 
 impl Consumer {
-    /// Forwards received hints that name a type which this node does not serve and another node
-    /// does. They need no slot and no statement here. Returns the other hints. A hint with a wrong
-    /// type only takes a detour: the row decides.
+    /// Forwards received hints of types that another node serves and this node does not. They need
+    /// no slot and no statement here. Returns the other hints. A hint with a wrong type only takes
+    /// a detour, because the row decides.
     pub(super) fn pass_on_by_type(&self, place: usize, mut hints: Vec<Hint>) -> Vec<Hint> {
         let types = self.node.served.types();
         let is_strange = |hint: &Hint| {
@@ -44,8 +44,8 @@ impl Consumer {
         hints
     }
 
-    /// Forwards jobs that this node does not serve. Returns those whose own hints go to the broker,
-    /// because nodes with older programs may serve them.
+    /// Forwards jobs that this node does not serve. Returns the jobs whose own hints go to the
+    /// broker, because nodes with older programs may serve them.
     pub(super) fn pass_on_unserved(
         &mut self,
         batch: &Batch,

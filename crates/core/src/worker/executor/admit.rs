@@ -24,7 +24,7 @@ pub(super) async fn admit<'a>(
     held: &'a LockToken,
     lease: &'a Arc<Lease>,
 ) -> Result<Run<'a>, Ending> {
-    // Together: a handler that replaces this one has slots of its own.
+    // Both are read together, because a handler that replaces this one has its own slots.
     let found = node.served.handler_with(&job.job_type, |registration| {
         let limit = registration.options.concurrency?;
         Some(node.slots.of_type(&job.job_type, limit))
@@ -48,7 +48,7 @@ pub(super) async fn admit<'a>(
     }
 }
 
-/// Waits for a slot of the type, if the type has a limit of its own.
+/// Waits for a slot of the type, if the type has its own limit.
 async fn type_slot(
     run: &Run<'_>,
     slots: Option<Arc<Semaphore>>,
@@ -70,7 +70,7 @@ async fn type_slot(
     }
 }
 
-/// Returns the ending of a job that its handler cannot or need not run.
+/// Returns the ending of a job whose handler cannot or need not run.
 fn ending_without_run(run: &Run<'_>) -> Option<Ending> {
     let Run {
         node, job, held, ..

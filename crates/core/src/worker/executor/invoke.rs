@@ -14,10 +14,10 @@ use crate::runtime::panic_place;
 use crate::worker::handler::{HandlerResult, Outcome, Running, Stop};
 use crate::worker::handler_transaction::HandlerTransaction;
 
-/// The time that a handler has to end after it was asked to stop.
+/// The time within which a handler must end after it was asked to stop.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How the call of a handler ended.
+/// The end of the call of a handler.
 pub(super) enum AttemptResult {
     Answered(HandlerResult<Outcome>),
     Panicked {

@@ -8,7 +8,7 @@ use super::run::Run;
 use crate::worker::handler::{Stop, StopSignal};
 use crate::worker::handler_transaction::HandlerTransaction;
 
-/// What an attempt has before its handler is called.
+/// An attempt that is open, before the call of its handler.
 pub(super) struct Opened {
     pub(super) transaction: HandlerTransaction,
     pub(super) stop: Stop,

@@ -17,7 +17,7 @@ pub(super) struct Run<'a> {
     pub(super) held: &'a LockToken,
     pub(super) lease: &'a Arc<Lease>,
     pub(super) registration: Registration,
-    /// The slot of the type, if the type has a limit of its own. Held until the run ends.
+    /// The slot of the type, if the type has its own limit. Held until the run ends.
     pub(super) _type_slot: Option<OwnedSemaphorePermit>,
 }
 

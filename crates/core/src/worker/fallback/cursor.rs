@@ -2,7 +2,7 @@
 //! again after the end.
 //!
 //! Jobs also become ready behind the cursor: a retry keeps its old id, and a creator's clock may be
-//! behind. So every [`FRONT`] a page is taken from the front, without moving the cursor. Where rows
+//! behind. So every [`FRONT`] a page is taken from the front, without moving the cursor. If rows
 //! cannot be taken (of another lane, of another node, gated), pages look at more and more rows.
 
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub(super) struct Place {
 }
 
 impl Cursor {
-    /// Returns where the next page begins.
+    /// Returns the place of the next page.
     pub(super) fn next(&mut self, now: Instant) -> Place {
         let due = self.front.is_none_or(|last| now - last >= FRONT);
         if self.after.is_none() || due {

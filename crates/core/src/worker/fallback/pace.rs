@@ -1,8 +1,8 @@
-//! When to ask for the next page. Plain logic: the caller passes the time.
+//! Decides when to ask for the next page. Plain logic: the caller passes the time.
 //!
-//! A pass goes through all claimed lanes to their ends, page by page without a pause. After a pass
-//! that found nothing comes a pause, which grows. After every pass comes a rest of a few times the
-//! pass's duration in the database, so that the gated rows of a deep table cost a fifth of one
+//! A pass goes through all claimed lanes to their ends, page by page without a pause. A pass that
+//! found no job is followed by a pause, which grows. Every pass is followed by a rest of a few
+//! times its duration in the database, so that the gated rows of a deep table cost a fifth of one
 //! connection. The rest is limited even if the database was slow, because jobs that became ready
 //! behind the cursor wait.
 
@@ -54,7 +54,7 @@ impl Pace {
         self.at = self.at.min(soon);
     }
 
-    /// Delays the next page, because nothing may be taken for now.
+    /// Delays the next page, because no job may be taken for now.
     pub(super) fn put_off(&mut self, now: Instant) {
         self.at = now + FIRST_PAUSE;
     }
@@ -65,8 +65,8 @@ impl Pace {
         self.took += took;
     }
 
-    /// Records a page that could not be asked for. Its duration does not count: it does not show
-    /// how much there is to look at.
+    /// Records a page that could not be asked for. Its duration does not count, because it does not
+    /// show the number of rows to look at.
     pub(super) fn failed(&mut self, now: Instant) {
         self.at = now + self.pause;
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
