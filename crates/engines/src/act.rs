@@ -1,5 +1,5 @@
-//! Flowable, and Activiti, from which it comes, on PostgreSQL: the rules of their job tables, each in
-//! one file. What differs between them is data ([`Family`]).
+//! Flowable and its ancestor Activiti on PostgreSQL: the rules of their job tables, each in one
+//! file. The differences between the two are data ([`Family`]).
 //!
 //! | table | content |
 //! | --- | --- |
@@ -11,13 +11,14 @@
 //!
 //! Rules that all statements keep:
 //!
-//! * **`REV_` of a job changes with its lock, and never while the lock is held.** The engine deletes a
-//!   job `WHERE REV_ =` the value that it has read, so a change during an execution would make the
-//!   execution fail after its effects.
-//! * **One job of an instance at a time**, exclusive or not. The REST interface does not keep that.
-//!   Two executions that meet at a join can block each other without an end, because the engine
+//! * **`REV_` of a job changes with its lock, and never while the lock is held.** The engine
+//!   deletes a job `WHERE REV_ =` the value that it has read, so a change during an execution would
+//!   make the execution fail after its effects.
+//! * **One job of an instance at a time**, exclusive or not. The REST interface does not ensure
+//!   this. Two executions that meet at a join can block each other for ever, because the engine
 //!   records the failure over a second connection. The endpoint keeps exclusive jobs apart, and
-//!   counts a failure for a conflict. Who writes the lock of the instance: `statements.rs`.
+//!   counts a failure for a conflict. `statements.rs` describes which side writes the lock of the
+//!   instance.
 //! * **Only unlocked rows are locked.** The leader clears expired locks (`rescue.rs`).
 //! * **Both lock columns are written together.** The engine reads `LOCK_EXP_TIME_` of a job and
 //!   `LOCK_OWNER_` of a timer.
@@ -86,7 +87,7 @@ pub(crate) struct Act {
 }
 
 impl Act {
-    /// Returns the rules. The options say how jobs are executed.
+    /// Returns the rules for the way of execution in the options.
     pub(crate) fn new(
         family: &'static Family,
         sql: &'static Statements,
@@ -116,11 +117,11 @@ impl Act {
     }
 }
 
-/// Returns how the jobs of a Flowable engine are executed if the options do not say: version 8 has
-/// no REST interface for jobs. Tables that are missing are reported by the probe.
+/// Returns the default way of execution for a Flowable engine: version 8 has no REST interface for
+/// jobs. The probe reports missing tables.
 ///
 /// # Errors
-/// As the database reports.
+/// The database's error.
 pub(crate) async fn execution_by_version(pool: &PgPool) -> Result<Execution, StoreError> {
     let version = probe::version(pool).await?.unwrap_or_default();
     Ok(if version.starts_with("8.") {
@@ -130,7 +131,7 @@ pub(crate) async fn execution_by_version(pool: &PgPool) -> Result<Execution, Sto
     })
 }
 
-/// The rights that a node needs. Flowable's jobs of external workers are read, too.
+/// The rights that a node needs. It also reads Flowable's jobs of external workers.
 const RIGHTS: [(&str, &str); 12] = [
     ("act_ru_job", "SELECT"),
     ("act_ru_job", "INSERT"),

@@ -1,7 +1,7 @@
-//! Activiti 6.0 and 7.1 on PostgreSQL: what it lacks beside Flowable, as data for the shared rules.
+//! Activiti 6.0 and 7.1 on PostgreSQL: its differences from Flowable, as data for the shared rules.
 //!
-//! * Jobs have no time of creation, so the jobs of an instance have no order, and nothing tells how
-//!   long a job has waited.
+//! * Jobs have no time of creation, so the jobs of an instance have no order, and the waiting time
+//!   of a job is unknown.
 //! * Instances have no lock owner. The engine alone locks them.
 //! * There is no REST interface for jobs: the execution endpoint runs them.
 //! * A job that the engine gives back has a new id.
@@ -26,7 +26,7 @@ pub const HANDLER_TYPES: [&str; 7] = [
 static ENDPOINT: LazyLock<Statements> =
     LazyLock::new(|| Statements::of(&FAMILY, Execution::Endpoint));
 
-/// What Activiti has.
+/// The description of Activiti.
 pub(crate) static FAMILY: Family = Family {
     engine: "activiti",
     title: "Activiti",

@@ -1,8 +1,8 @@
 //! Transactions of the engine, as the server's statistics show them.
 //!
-//! An execution is one transaction of the engine. It begins with the read of the job, and it is
-//! open until the execution has ended. So an execution that gave no answer has ended when no
-//! transaction is open that began around its request.
+//! An execution is one transaction of the engine. It begins with the read of the job and is open
+//! until the execution has ended. So an execution without an answer has ended if no transaction is
+//! open that began around its request.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use chrono::{DateTime, Utc};
 use jobwire_core::StoreError;
 use sqlx::{PgPool, Row};
 
-/// The sessions of others in this database. Backups and consoles are no engines.
+/// The sessions of other programs in this database, except backups and consoles.
 macro_rules! other_transactions {
     () => {
         "pg_stat_activity a
@@ -36,9 +36,9 @@ FROM ",
 /// Whether a transaction is open that began around a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Activity {
-    /// One is open.
+    /// A transaction is open.
     Open,
-    /// None is open.
+    /// No transaction is open.
     Quiet,
     /// The role can't see the transactions of others.
     Hidden,

@@ -21,7 +21,7 @@ const FAILURES: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Whether the engine can be reached. Shared by all executions of a process.
+/// The circuit breaker of an engine. Shared by all executions of a process.
 #[derive(Debug)]
 pub(crate) struct Breaker {
     state: Mutex<State>,
@@ -81,7 +81,7 @@ impl Breaker {
         }
     }
 
-    /// Records that the engine could not be reached, or can't execute anything.
+    /// Records that the engine could not be reached, or can't execute jobs.
     pub(crate) fn failed(&self, reason: &str) {
         let mut state = self.state();
         state.failures = state.failures.saturating_add(1);

@@ -13,8 +13,8 @@ pub(crate) enum Method {
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) method: Method,
-    /// Below the engine's URL.
+    /// The path below the engine's URL.
     pub(crate) path: String,
-    /// JSON, or nothing.
+    /// The body, JSON or empty.
     pub(crate) body: String,
 }

@@ -1,9 +1,8 @@
-//! The executions that are under way from this process: which lock each was sent under, and
-//! whether it was answered.
+//! The executions under way from this process, each with the lock under which it was sent.
 //!
-//! The engine goes on with an execution whose caller stops waiting. So a lock under which an
-//! execution was sent and not answered must not be released: another node would execute the job
-//! beside it. Such a lock is left to expire ([`rescue`](crate::flowable)).
+//! The engine continues an execution whose caller stops waiting. So a lock under which an execution
+//! was sent and not answered must not be released, because another node would execute the job at
+//! the same time. Such a lock stays until it expires.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use jobwire_core::Fence;
 
-/// How long an unanswered execution is remembered: until its lock has expired for certain.
+/// The time for which an unanswered execution is remembered. After it the lock has certainly
+/// expired.
 const REMEMBERED: Duration = Duration::from_secs(24 * 3_600);
-/// Maximum number of remembered executions. The oldest give way.
+/// Maximum number of remembered executions. Beyond it the oldest are forgotten.
 const MOST: usize = 100_000;
 
 /// The executions without an answer, by the fence of their lock.

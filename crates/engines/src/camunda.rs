@@ -8,18 +8,18 @@
 //!
 //! Rules that all statements keep:
 //!
-//! * **One long lock for each execution, which nothing touches while the job runs.** The engine
-//!   compares the expiry after a failure with that from before. If it differs, the engine counts no
-//!   failure and creates no incident. So a renewal only looks. A job whose node has died is taken
-//!   over when its lock has expired: after [`EngineOptions::lock_for`].
-//! * **`REV_` of a job changes with its lock, and never while the lock is held.** If it changes during
-//!   an execution, the engine rolls back work whose effects stay. If it did not change with the
-//!   lock, an engine node that polls would replace a lock that was written after its read.
+//! * **Each execution has one long lock, which does not change while the job runs.** After a
+//!   failure, the engine compares the expiry with the former one. If it differs, the engine counts
+//!   no failure and creates no incident. So a renewal only reads the lock. A job whose node has
+//!   died is taken over after the expiry of its lock: after [`EngineOptions::lock_for`].
+//! * **`REV_` of a job changes with its lock, and never while the lock is held.** If it changed
+//!   during an execution, the engine would roll back work whose effects stay. If it did not change
+//!   with the lock, an engine node that polls would replace a lock that was written after its read.
 //! * **The lock statement checks what the REST interface ignores**: an existing lock, the due date,
-//!   the attempts, and the suspension. The execution of a suspended job costs an attempt, and a cycle
-//!   that runs early has its next due dates bunched up.
-//! * **One job of an instance at a time**, exclusive or not: the REST interface keeps no exclusive
-//!   jobs apart. An instance has no lock of its own, so its row is locked first, and a second
+//!   the attempts, and the suspension. The execution of a suspended job costs an attempt. A cycle
+//!   that runs early gets its next due dates too close together.
+//! * **One job of an instance at a time**, exclusive or not: the REST interface does not keep
+//!   exclusive jobs apart. An instance has no lock. So its row is locked first, and a second
 //!   statement, whose snapshot is younger than that row lock, looks at the jobs of the instance
 //!   (`lock.rs`).
 //! * **The answer 404 does not mean that a job is gone.** It also stands for a conflict between
@@ -313,7 +313,7 @@ impl Dialect for Camunda {
         self.free_expired_locks(pool, at_most).await
     }
 
-    /// An instance has no lock of its own that could be left behind.
+    /// Returns none: an instance has no lock that could be left behind.
     async fn free_instances(&self, _: &PgPool) -> Result<Vec<Ready>, StoreError> {
         Ok(Vec::new())
     }
@@ -322,8 +322,8 @@ impl Dialect for Camunda {
         rescue::release_all(pool).await
     }
 
-    /// The engine records a failure after the failed transaction has ended, so the two can't wait
-    /// for each other.
+    /// Returns zero: the engine records a failure after the end of the failed transaction, so the
+    /// two can't wait for each other.
     async fn cancel_hung(&self, _: &PgPool) -> Result<u64, StoreError> {
         Ok(0)
     }

@@ -18,7 +18,7 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// Any job of these instances.
+    /// Requests any job of these instances.
     pub(crate) fn of_instances(instances: Vec<String>) -> Self {
         Self {
             ids: vec![None; instances.len()],
@@ -26,7 +26,7 @@ impl Wanted {
         }
     }
 
-    /// This job.
+    /// Adds a request for this job.
     pub(crate) fn push(&mut self, id: String, instance: Option<String>) {
         self.ids.push(Some(id));
         self.instances.push(instance);
@@ -40,7 +40,7 @@ pub(crate) type Columns = (Vec<String>, Vec<String>, Vec<Option<String>>);
 pub(crate) fn columns<'a>(node: NodeId, held: impl Iterator<Item = &'a LockToken>) -> Columns {
     let mut columns = Columns::default();
     for held in held {
-        // Every held job came from the engine's tables.
+        // Each held job has an id of the engine, because it came from the engine's tables.
         if let Some(id) = engine_id(held.id) {
             columns.0.push(id);
             columns.1.push(owner(node, held.fence));
@@ -50,7 +50,7 @@ pub(crate) fn columns<'a>(node: NodeId, held: impl Iterator<Item = &'a LockToken
     columns
 }
 
-/// Returns the columns of these ids.
+/// Returns the columns, limited to these ids.
 pub(crate) fn those((ids, owners, instances): Columns, wanted: &HashSet<String>) -> Columns {
     let mut kept = Columns::default();
     for ((id, owner), instance) in ids.into_iter().zip(owners).zip(instances) {
@@ -84,7 +84,7 @@ pub(crate) fn names(names: &Names) -> Option<Vec<String>> {
     names.map(|names| names.iter().cloned().collect())
 }
 
-/// Returns the ids as texts of the engine. Ids of no engine are left out.
+/// Returns the engine's texts of these ids. Leaves out ids that no engine can have.
 pub(crate) fn texts(ids: impl IntoIterator<Item = JobId>) -> Vec<String> {
     ids.into_iter().filter_map(engine_id).collect()
 }

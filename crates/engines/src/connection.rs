@@ -1,7 +1,7 @@
 //! The connections to the engine's database.
 //!
-//! Statements of ours never wait long for a row that the engine has locked: they skip locked rows,
-//! and `lock_timeout` bounds the waits that remain, such as those of a foreign key.
+//! Jobwire's statements never wait long for a row that the engine has locked. They skip locked
+//! rows, and `lock_timeout` limits the remaining waits, such as those of a foreign key.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,25 +16,25 @@ use sqlx::{Connection, Executor, PgConnection};
 use crate::options::EngineOptions;
 use crate::tap::TapAddress;
 
-/// The name of our connections. It tells them from those of the engine.
+/// The name of Jobwire's connections, which distinguishes them from the engine's.
 pub(crate) const APPLICATION: &str = "jobwire";
-/// How long a statement waits for a lock.
+/// The time that a statement waits for a lock.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a transaction of ours may be silent, such as that of a frozen node.
+/// The time for which a transaction of Jobwire may be silent, for example on a frozen node.
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// The connections, by purpose. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Connections {
-    /// For locks and outcomes, which find every row by a key: their plans are kept.
+    /// Connections for locks and outcomes, which find every row by a key. Their plans are kept.
     pub(crate) keyed: ConnectionPool,
-    /// For renewals, which never queue behind jobs.
+    /// Connections for renewals, which never queue behind jobs.
     pub(crate) renewals: ConnectionPool,
-    /// For all other statements.
+    /// Connections for all other statements.
     pub(crate) rest: ConnectionPool,
     pub(crate) presence: Presence,
-    /// For the connection of the tap, which is none of the pools'.
+    /// The address for the tap's connection, which is not part of a pool.
     pub(crate) address: TapAddress,
 }
 
@@ -120,7 +120,7 @@ fn pool(
     })
 }
 
-/// How long a plan is kept.
+/// The life of a plan.
 #[derive(Clone, Copy)]
 enum Plans {
     /// A new plan for each execution.
@@ -148,7 +148,7 @@ fn session(options: &EngineOptions, plans: Plans) -> Result<String, StoreError> 
     ))
 }
 
-/// Returns the name of a schema as SQL writes it.
+/// Quotes the name of a schema for SQL.
 fn quoted(schema: &str) -> Result<String, StoreError> {
     if schema.is_empty() || schema.len() > 63 || schema.contains('\0') {
         return Err(StoreError::Config(format!(

@@ -1,8 +1,8 @@
-//! What Jobwire keeps beside the tables of an engine: the leader, the nodes and the numbers of
-//! locks, in the schema `jobwire_engine` of the engine's database.
+//! Jobwire's own tables beside the tables of an engine: the leader, the nodes and the fences, in
+//! the schema `jobwire_engine` of the engine's database.
 //!
-//! A command creates the schema (`migrate`) and removes it. A node without it
-//! refuses to start.
+//! The command `jobwire engine init` creates the schema, and `jobwire engine release` removes it. A
+//! node does not start without it.
 
 pub(crate) mod leader;
 pub(crate) mod nodes;

@@ -34,8 +34,8 @@ pub(crate) struct Decoder {
 }
 
 impl Decoder {
-    /// Returns the job id of a row. A row with an id of an unknown form is counted and logged, and
-    /// hidden: the probe found none at the start.
+    /// Returns the job id of a row. Counts, logs and hides a row with an id of an unknown form.
+    /// This is rare, because the probe found no such row at the start.
     pub(crate) fn job_id(&self, text: &str) -> Option<JobId> {
         match id::job_id(text) {
             Ok(id) => Some(id),
@@ -45,7 +45,7 @@ impl Decoder {
                     .lock()
                     .unwrap_or_else(std::sync::PoisonError::into_inner);
                 if let Some(more) = throttle.get_or_insert_default().now() {
-                    tracing::error!(%error, more, "a job of the engine is left alone");
+                    tracing::error!(%error, more, "Jobwire does not run a job of the engine");
                 }
                 None
             }
@@ -108,7 +108,7 @@ impl Decoder {
             },
             job_type: self.type_of(handler.as_deref()).to_owned(),
             payload: RawValue::NULL.to_owned(),
-            // Any two jobs of an instance exclude each other.
+            // The jobs of an instance exclude each other.
             exclusive: instance.is_some(),
             process_instance: instance,
             execution: row.try_get("execution_id_")?,
@@ -186,8 +186,8 @@ impl Decoder {
         Ok(Some((view, job)))
     }
 
-    /// Returns what a node must serve to run the job of a row with the columns `needs_type`,
-    /// `needs_tenant`, `needs_category` and `needs_deployment`.
+    /// Returns the needs of the job of a row with the columns `needs_type`, `needs_tenant`,
+    /// `needs_category` and `needs_deployment`.
     pub(crate) fn needs(&self, row: &PgRow) -> Result<Needs, StoreError> {
         let handler: Option<String> = row.try_get("needs_type")?;
         Ok(Needs {
@@ -199,7 +199,7 @@ impl Decoder {
     }
 }
 
-/// Returns an empty text as `None`: engines write one for no tenant.
+/// Returns an empty text as `None`: engines write an empty text for no tenant.
 fn some(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.is_empty())
 }

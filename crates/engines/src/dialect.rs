@@ -1,7 +1,7 @@
 //! The dialect of an engine: the rules of its job tables, as statements.
 //!
-//! [`EngineStore`](crate::EngineStore) is the store of every engine. What differs between engines
-//! stands behind this trait, one implementation for each.
+//! [`EngineStore`](crate::EngineStore) is the store of every engine. This trait covers the
+//! differences between engines, with one implementation for each.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -31,8 +31,8 @@ use crate::walk::Walk;
 #[derive(Clone, Debug)]
 pub(crate) struct Settling {
     pub(crate) held: LockToken,
-    /// The execution gave no answer, so the engine may still run the job: the lock stays until it
-    /// expires.
+    /// Whether the execution gave no answer. Then the engine may still run the job, and the lock
+    /// stays until it expires.
     pub(crate) unanswered: bool,
 }
 
@@ -44,7 +44,8 @@ pub(crate) struct Settled {
     pub(crate) next: Vec<LockedJob>,
     /// Jobs that are ready and were not locked.
     pub(crate) ready: Vec<Ready>,
-    /// The earliest due date that the engine wrote for a failed job, or for a timer of its instance.
+    /// The earliest due date that the engine wrote for a failed job, or for a timer of its
+    /// instance.
     pub(crate) timer: Option<DateTime<Utc>>,
 }
 
@@ -69,7 +70,7 @@ pub(crate) struct Backlog {
 /// The rules of an engine's job tables.
 #[async_trait]
 pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
-    /// Returns what reads the rows of its jobs.
+    /// Returns the decoder for the rows of jobs.
     fn decoder(&self) -> &Decoder;
 
     /// Returns the zone of the engine's JVM.
@@ -78,7 +79,7 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
     /// Returns the statements of operators' queries.
     fn queries(&self) -> &'static Queries;
 
-    /// Returns the statements with which the leader reads.
+    /// Returns the reading statements of the leader.
     fn sweep(&self) -> &'static Sweep;
 
     /// Returns the statement of a dry run; `None` if the dialect has none.
@@ -86,13 +87,13 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Returns how far the looks for new jobs have come.
+    /// Returns the walk of the looks for new jobs.
     fn looks(&self) -> &Walk;
 
-    /// Returns how far the rescue of jobs has come.
+    /// Returns the walk of the rescue of jobs.
     fn rescues(&self) -> &Walk;
 
-    /// Returns how far the rescue of instances has come; `None` if the engine locks none.
+    /// Returns the walk of the rescue of instances; `None` if the engine locks no instance.
     fn instances(&self) -> Option<&Walk> {
         None
     }
@@ -105,13 +106,14 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
         true
     }
 
-    /// Returns whether the text of an answer 404 is the engine's word about an execution. Otherwise
-    /// it means that there is no such job, or no such path.
+    /// Returns whether an answer 404 with this text is the result of an execution. Otherwise it
+    /// means that there is no such job, or no such path.
     fn is_refusal(&self, _said: &str) -> bool {
         false
     }
 
-    /// Returns how long after its lock a job may be sent to the engine; `None` if locks are renewed.
+    /// Returns the time after its lock within which a job may be sent to the engine; `None` if
+    /// locks are renewed.
     fn send_within(&self) -> Option<Duration> {
         None
     }
@@ -126,13 +128,14 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
     /// Returns the rights that a node needs, each with its table.
     fn rights(&self) -> &'static [(&'static str, &'static str)];
 
-    /// Returns what an operator should know about the tables, and whether all tables are there.
+    /// Returns the findings about the tables, and whether all tables exist.
     async fn examine(&self, pool: &PgPool) -> Result<(Vec<Finding>, bool), StoreError>;
 
-    /// Returns the publication of the commit tap. `selects`: it can select columns and rows.
+    /// Returns the publication of the commit tap. `selects`: the server supports chosen columns and
+    /// conditions of rows.
     fn publication(&self, name: String, schema: &str, selects: bool) -> PgPublication;
 
-    /// Adds rows that a tap reports. `ahead` is how far the engine's zone is ahead of UTC. Returns
+    /// Adds rows that a tap reports. `ahead` is the offset of the engine's zone from UTC. Returns
     /// false for rows of an unknown table.
     fn committed(&self, rows: &Rows, ahead: chrono::Duration, committed: &mut Committed) -> bool;
 
@@ -140,8 +143,8 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
     async fn probe(&self, pool: &PgPool) -> Result<(), StoreError>;
 
     /// Sends the lock statement. Its rows have the columns of a locked job, all NULL if none was
-    /// locked; `hinted`, the id of the hint, or NULL; `class`: `locked-now` or a refusal; and for
-    /// `unserved` what the job needs.
+    /// locked; `hinted`: the id of the hint, or NULL; `class`: `locked-now` or a refusal; and the
+    /// needs of the job for the refusal `unserved`.
     async fn send_lock(
         &self,
         pool: &PgPool,
@@ -170,9 +173,9 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
         known: &[Fence],
     ) -> Result<Vec<LockedJob>, StoreError>;
 
-    /// Reads what became of these jobs, releases their locks and hands their instances over. With
-    /// `take`, the next job of each instance is locked. The locks of `unanswered` stay. Returns the ids
-    /// whose rows the engine has locked; nothing of them was changed.
+    /// Reads the fates of these jobs, releases their locks and hands off their instances. With
+    /// `take`, locks the next job of each instance. The locks of `unanswered` jobs stay. Returns
+    /// the ids whose rows the engine has locked; these rows are unchanged.
     async fn settle_once(
         &self,
         pool: &PgPool,
@@ -182,7 +185,7 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
         settled: &mut Settled,
     ) -> Result<HashSet<String>, StoreError>;
 
-    /// Returns how an execution ended that began with this number of attempts left.
+    /// Returns the end of an execution that began with this number of attempts left.
     async fn ended(
         &self,
         pool: &PgPool,
@@ -210,8 +213,8 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
         report: bool,
     ) -> Result<Vec<Ready>, StoreError>;
 
-    /// Returns the hints of these jobs, as far as they are visible: of unlocked ones to publish, and
-    /// which are locked.
+    /// Returns the hints of these jobs, as far as they are visible: those of unlocked jobs, which
+    /// the caller publishes, and the locked jobs.
     async fn hints_of(&self, pool: &PgPool, jobs: &[JobId]) -> Result<Marked, StoreError>;
 
     /// Clears expired locks of jobs and returns the jobs.

@@ -1,6 +1,6 @@
-//! The examination of an engine, for `jobwire doctor`: what stands in the way, and what to do.
+//! The examination of an engine, for `jobwire doctor`: finds problems and names their remedies.
 //!
-//! It changes nothing, neither in the database nor in the engine.
+//! The examination changes nothing, neither in the database nor in the engine.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::options::Execution;
 /// Examines an engine: its tables, rights, connections, publications and REST interface.
 ///
 /// # Errors
-/// As the database reports.
+/// The database's error.
 pub async fn examine(store: &EngineStore) -> Result<Vec<Finding>, StoreError> {
     let pool = store.pool();
     let (mut findings, are_there) = store.dialect().examine(pool).await?;
@@ -81,8 +81,8 @@ async fn coordination(pool: &PgPool) -> Finding {
     }
 }
 
-/// The lock timeout of a session is visible only to itself. What stands at roles and databases is
-/// visible to all.
+/// Selects the lock timeouts of the role and of the database. The setting of a session is visible
+/// only to the session itself.
 const LOCK_TIMEOUT: &str = "
 SELECT EXISTS (
     SELECT FROM pg_db_role_setting s, unnest(s.setconfig) AS c(text)
@@ -91,7 +91,7 @@ SELECT EXISTS (
   (SELECT max(extract(epoch FROM clock_timestamp() - a.query_start))::double precision FROM pg_stat_activity a
     WHERE a.datname = current_database() AND a.application_name <> 'jobwire' AND a.wait_event_type = 'Lock')";
 
-/// The time for which a statement of the engine may wait before it shows that there is no timeout.
+/// The wait of a statement of the engine that proves the absence of a timeout.
 const WAITED: Duration = Duration::from_secs(30);
 
 async fn lock_timeout(pool: &PgPool) -> Result<Finding, StoreError> {
@@ -136,8 +136,9 @@ async fn statistics(pool: &PgPool) -> Result<Finding, StoreError> {
     })
 }
 
-/// Publications that make the engine's updates of executions fail: one that publishes updates
-/// without the key or with a condition. The tap's own examination looks at the tables of jobs.
+/// Selects publications that make the engine's updates of executions fail, because they publish
+/// updates without the key or with a condition. The tap's own examination checks the tables of
+/// jobs.
 const PUBLICATIONS: &str = "
 SELECT p.pubname::text, c.relname::text FROM pg_publication p
     JOIN pg_publication_rel r ON r.prpubid = p.oid JOIN pg_class c ON c.oid = r.prrelid
@@ -223,7 +224,7 @@ async fn rest(store: &EngineStore) -> Finding {
     }
 }
 
-/// How long unlocked jobs have waited.
+/// Selects the waiting times of unlocked jobs.
 const WAITING: &str = "
 SELECT count(*), percentile_cont(0.5) WITHIN GROUP (ORDER BY age), percentile_cont(0.99) WITHIN GROUP (ORDER BY age)
 FROM (SELECT greatest(extract(epoch FROM (clock_timestamp() AT TIME ZONE $1) - greatest(create_time_, duedate_)), 0)::double precision AS age

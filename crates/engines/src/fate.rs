@@ -1,23 +1,23 @@
-//! What became of a job and of its execution.
+//! The fate of a job and of its execution.
 
-/// What became of a job, as its rows show it.
+/// The fate of a job, as its rows show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Fate {
     /// The engine has executed it, or deleted it otherwise.
     Done,
     /// The engine has counted a failure; the job waits for its next attempt.
     Retry,
-    /// The engine has no attempt left for it.
+    /// The job has no attempt left.
     DeadLetter,
-    /// Its instance is suspended.
+    /// The instance of the job is suspended.
     Suspended,
     /// The engine has rolled back without a trace. The lock is released, and the job is ready.
     Released,
     /// The engine may still run it. The lock stays until it expires.
     Unknown,
-    /// The lock is another's.
+    /// Another owner has the lock.
     Lost,
-    /// A transaction of the engine has locked a row. Nothing was changed.
+    /// A transaction of the engine has locked a row of the job, so the row was not changed.
     Busy,
 }
 
@@ -36,10 +36,10 @@ impl Fate {
     }
 }
 
-/// How an execution ended that the engine did not answer with success, as the rows show it.
+/// The end of an execution that the engine did not answer with success, as the rows show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// The rows are as they were: a conflict between transactions.
+    /// The rows are unchanged: two transactions were in conflict.
     Conflict,
     /// The engine has counted a failure.
     Counted,

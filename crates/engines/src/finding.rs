@@ -1,13 +1,13 @@
-//! What the examination of an engine finds.
+//! The findings of the examination of an engine.
 
-/// How bad a finding is.
+/// The level of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// As it should be.
+    /// No problem.
     Fine,
-    /// Works, but the operator should know about it.
+    /// No problem now, but a fact that the operator needs.
     Remark,
-    /// Must be repaired.
+    /// A problem that must be repaired.
     Wrong,
 }
 
@@ -16,11 +16,11 @@ pub enum Level {
 pub struct Finding {
     /// The checked part.
     pub about: &'static str,
-    /// How bad it is.
+    /// The level.
     pub level: Level,
-    /// What was found.
+    /// The fact or the problem.
     pub found: String,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: Option<String>,
 }
 
@@ -34,7 +34,7 @@ impl Finding {
         }
     }
 
-    /// A finding whose text names the remedy.
+    /// Creates a finding whose text names the remedy.
     pub(crate) fn wrong(about: &'static str, found: String) -> Self {
         Self {
             about,

@@ -1,7 +1,7 @@
-//! Flowable 6.8 to 8.0 on PostgreSQL: what it has, as data for the shared rules.
+//! Flowable 6.8 to 8.0 on PostgreSQL: its description, as data for the shared rules.
 //!
-//! Version 8 has no REST interface for jobs, so its jobs are executed over the endpoint. The jobs of
-//! the others are executed over REST or the endpoint.
+//! Version 8 has no REST interface for jobs, so its jobs are executed over the endpoint. The jobs
+//! of the other versions are executed over REST or the endpoint.
 
 use std::sync::LazyLock;
 
@@ -35,7 +35,7 @@ static REST: LazyLock<Statements> = LazyLock::new(|| Statements::of(&FAMILY, Exe
 static ENDPOINT: LazyLock<Statements> =
     LazyLock::new(|| Statements::of(&FAMILY, Execution::Endpoint));
 
-/// What Flowable has.
+/// The description of Flowable.
 pub(crate) static FAMILY: Family = Family {
     engine: "flowable",
     title: "Flowable",

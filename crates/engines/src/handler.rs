@@ -1,16 +1,16 @@
 //! The handler of every job of an engine: lets the engine execute the job, over REST or the
 //! execution endpoint.
 //!
-//! | answer | what happens |
+//! | answer | effect |
 //! | --- | --- |
 //! | executed | the rows are read again, and the lock is released |
 //! | an error, and the row has moved | the engine has counted a failure, by its own rules |
-//! | an error, and the row is as it was | a conflict: after a short pause the job is ready again |
-//! | the job was given back | another job of its instance runs; it is ready again after a short pause |
+//! | an error, and the row is unchanged | a conflict: after a short pause the job is ready again |
+//! | the job was given back | another job of its instance runs; the job is ready again after a short pause |
 //! | none | the lock stays until the row moves, or the execution has ended without a trace |
-//! | the engine can't be reached | the job waits for it under its lock, then for another node; no attempt is spent |
+//! | the engine can't be reached | the job waits for the engine under its lock, then for another node; no attempt is spent |
 //!
-//! Whatever the answer, the [store](crate::EngineStore) decides by the rows what became of the job.
+//! After any answer, the [store](crate::EngineStore) determines the fate of the job by its rows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,17 +29,17 @@ use crate::http::{Answer, Rest};
 use crate::id::engine_id;
 use crate::owner::owner;
 
-/// How long a job waits for an engine that can't be reached, before it is released.
+/// The time that a job waits for an engine that can't be reached, before it is released.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The pause of a job whose execution met a conflict. The job keeps its lock meanwhile.
 const CONFLICT_PAUSE: Duration = Duration::from_millis(100);
 /// The bounds of the pause between two looks at a job without an answer.
 const FIRST_LOOK: Duration = Duration::from_millis(100);
 const LONGEST_LOOK: Duration = Duration::from_secs(2);
-/// How long after its request an execution may begin. Before that, an engine without a transaction
-/// proves nothing.
+/// The time after its request within which an execution may begin. Before that, the absence of a
+/// transaction does not prove the end of the execution.
 const BEGINS_WITHIN: Duration = Duration::from_secs(35);
-/// The same after the connection broke: the engine's process has ended, or drops the request.
+/// The same time after a broken connection: the engine's process has ended, or drops the request.
 const BEGINS_AFTER_BREAK: Duration = Duration::from_secs(3);
 
 /// Executes jobs through the engine. See the [module](self).
@@ -54,7 +54,7 @@ struct Execute {
 /// [`NodeBuilder::handlers`]: jobwire_core::node::NodeBuilder::handlers
 ///
 /// # Errors
-/// If the engine's URL or path can't be used.
+/// Fails if the engine's URL or path can't be used.
 pub fn handlers(store: &EngineStore) -> Result<Handlers, jobwire_core::StoreError> {
     let options = store.options();
     let execute: Arc<dyn Handler> = Arc::new(Execute {
@@ -80,14 +80,16 @@ impl Handler for Execute {
         let began = Instant::now();
         loop {
             if !self.wait(&job, began).await {
-                // The engine is away. The job is ready again, perhaps for a node that reaches it.
+                // The engine is away. The job becomes ready again, perhaps for a node that reaches
+                // the
+                // engine.
                 return Ok(Outcome::Snooze(PATIENCE));
             }
             // The semaphore is never closed.
             let slot = self.slots.clone().acquire_owned().await.ok();
             let within = self.store.dialect().send_within();
             if within.is_some_and(|within| began.elapsed() >= within) {
-                // Its lock can't be renewed, and would end during the execution.
+                // The lock can't be renewed, and would end during the execution.
                 return Ok(Outcome::Snooze(PATIENCE));
             }
             let owner = owner(job.node, job.fence);
@@ -159,7 +161,7 @@ impl Handler for Execute {
 }
 
 impl Execute {
-    /// Waits until the breaker lets a call through. Returns false if the engine stays away.
+    /// Waits until the breaker allows a call. Returns false if the engine stays away.
     async fn wait(&self, job: &Running, began: Instant) -> bool {
         loop {
             if job.stop.is_cancelled() {
@@ -184,8 +186,8 @@ impl Execute {
         self.store.meter().failed(ended.as_ref().ok().copied());
         match ended {
             Ok(Ended::Conflict) => {
-                // Rolled back without a trace. The pause passes under the lock, so no sibling meets
-                // the same transaction.
+                // The engine rolled back without a trace. The pause passes under the lock, so no
+                // sibling meets the same transaction.
                 tokio::time::sleep(CONFLICT_PAUSE).await;
                 Err(HandlerError::conflict(said))
             }
@@ -199,8 +201,8 @@ impl Execute {
         }
     }
 
-    /// Returns whether the rows are as they were before the execution. If the database does not
-    /// answer, the store finds out later.
+    /// Returns whether the rows are unchanged since before the execution. Returns false also if the
+    /// database does not answer; then the store determines the fate later.
     async fn still_ours(&self, job: &Running, owner: &str) -> bool {
         match self.store.still_ours(job.job.id, owner).await {
             Ok(ours) => ours,
@@ -251,7 +253,7 @@ impl Execute {
                 _ => quiet = 0,
             }
             if quiet >= 2 {
-                // The row was read after the transactions, or it would have moved.
+                // The row was read after the transactions.
                 if !self.still_ours(job, owner).await {
                     self.store.calls().answered(job.fence);
                     return Ok(Outcome::Done);

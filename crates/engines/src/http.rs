@@ -25,24 +25,24 @@ const ANSWER_BYTES: usize = 8 * 1024;
 const TOLD_BYTES: usize = 64 * 1024;
 const ANSWER_SHOWN: usize = 1_000;
 
-/// What the engine said to an execution. It is only a hint: the rows decide.
+/// The engine's answer to an execution. It is only a hint: the rows decide.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// The execution has ended well.
+    /// The execution has succeeded.
     Executed,
-    /// The execution has ended with an error.
+    /// The execution has failed.
     Refused(String),
     /// The engine gave the job back without an execution: another job of its instance runs.
     GivenBack,
-    /// The path is there, and takes other requests.
+    /// The path exists, for requests of another method.
     OtherMethod,
-    /// The engine has no such job to execute, or the path is wrong.
+    /// The engine has no such executable job, or the path is wrong.
     Missing(String),
-    /// The engine can't execute anything: credentials, path, a gateway's answer.
+    /// The engine can't execute jobs: wrong credentials, a wrong path, or an error of a gateway.
     Unusable(String),
     /// The request did not reach the engine.
     Unsent(String),
-    /// The request was sent, and no answer came: it may still run, or has ended.
+    /// The request was sent, and no answer came. The execution may still run, or has ended.
     Unanswered(String),
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Rest {
 }
 
 impl Rest {
-    /// Creates a client. Connects to nothing yet.
+    /// Creates a client, without a connection.
     pub(crate) fn new(options: &EngineOptions) -> Result<Self, StoreError> {
         let wrong = |problem: String| {
             StoreError::Config(format!(
@@ -114,8 +114,8 @@ impl Rest {
             .referer(false)
             .retry(reqwest::retry::never())
             .connect_timeout(CONNECT_TIMEOUT)
-            // Shorter than the keep-alive of servers, which close idle connections: a request that
-            // meets the close has no answer.
+            // Shorter than the keep-alive of servers. They close idle connections, and a request
+            // sent at that moment gets no answer.
             .pool_idle_timeout(IDLE)
             .pool_max_idle_per_host(options.concurrency)
             .tcp_nodelay(true)
@@ -141,7 +141,7 @@ impl Rest {
         }
     }
 
-    /// Asks whether the execution endpoint is there, without an execution: it takes no GET.
+    /// Asks whether the execution endpoint exists. Sends a GET, which executes nothing.
     pub(crate) async fn ask_endpoint(&self) -> Answer {
         let path = self.path.replace("{id}", "0");
         self.get(&path).await
@@ -152,7 +152,7 @@ impl Rest {
         self.send(call.method, &call.path, call.body).await
     }
 
-    /// Reads what is at a path, without its content.
+    /// Sends a GET to a path. Ignores the content of the answer.
     pub(crate) async fn get(&self, path: &str) -> Answer {
         self.send(Method::Get, path, "").await
     }
@@ -219,7 +219,7 @@ async fn judge(response: Response) -> Answer {
     }
 }
 
-/// Returns what the endpoint says about a job. It says it in an answer of success.
+/// Returns the endpoint's answer about a job, from a response with a status of success.
 async fn told(response: Response) -> Answer {
     if !response.status().is_success() {
         return judge(response).await;
@@ -230,7 +230,7 @@ async fn told(response: Response) -> Answer {
     }
 }
 
-/// Reads what became of a job: `{"state": "timer", "message": "…"}`.
+/// Reads the state of a job after its execution: `{"state": "timer", "message": "…"}`.
 fn state(said: &[u8]) -> Answer {
     let said: serde_json::Value = serde_json::from_slice(said).unwrap_or_default();
     match said["state"].as_str() {
@@ -247,7 +247,7 @@ fn state(said: &[u8]) -> Answer {
     }
 }
 
-/// Reads the beginning of an answer. A broken connection is told beside what was read.
+/// Reads the beginning of an answer. Returns the read text, and the error of a broken connection.
 async fn beginning(mut response: Response, most: usize) -> (Vec<u8>, Option<String>) {
     let mut read = Vec::new();
     while read.len() < most {

@@ -9,7 +9,7 @@
 //! | `JOB-` and such a UUID | `usePrefixId` | the version is 8 larger |
 //! | a decimal number, also after `JOB-` | the database's `next.dbid` | version 8, a marker, the number |
 //!
-//! Every other id is refused ([`UnknownId`]): the engine has an id generator of its own. The
+//! Every other id is refused ([`UnknownId`]), because the engine has its own id generator. The
 //! [probe](crate::flowable) refuses such an engine before a node starts.
 
 use jobwire_core::JobId;
@@ -73,7 +73,7 @@ fn encode(text: &str) -> Option<JobId> {
     Some(JobId::from_uuid(Uuid::from_u128(bits)))
 }
 
-/// Returns the number if the text is its only form and it has at most 62 bits.
+/// Returns the number if the text is its canonical form and it has at most 62 bits.
 fn canonical_number(text: &str) -> Option<u64> {
     let number: u64 = text.parse().ok()?;
     (number < 1 << 62 && number.to_string() == text).then_some(number)

@@ -1,13 +1,13 @@
 //! # Jobwire for process engines that already run
 //!
-//! An engine keeps its jobs in its database and polls for them. This crate gives it a
-//! message-queue mode from outside: Jobwire finds the jobs, hints them over a broker, locks them by
-//! the engine's own rules, and lets the engine execute them over REST, or over a small endpoint in
-//! the engine's application. One property hands its jobs over.
+//! An engine keeps its jobs in its database and polls for them. This crate adds a message-queue
+//! mode from outside. Jobwire finds the jobs, hints them over a broker, and locks them by the
+//! engine's own rules. The engine executes them, over its REST interface or over a small endpoint
+//! in its application. One property of the engine hands its jobs over to Jobwire.
 //!
 //! **An engine is a store.** [`EngineStore`] implements [`Store`](jobwire_core::Store) over the
-//! engine's tables, so a [`Node`](jobwire_core::Node) runs the engine's jobs like its own. A process
-//! runs one node for each store.
+//! engine's tables, so a [`Node`](jobwire_core::Node) runs the engine's jobs like its own. A
+//! process runs one node for each store.
 //!
 //! ```no_run
 //! # async fn example(transport: std::sync::Arc<dyn jobwire_core::Transport>) -> Result<(), Box<dyn std::error::Error>> {

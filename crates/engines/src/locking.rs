@@ -1,5 +1,5 @@
-//! What the dialects share about locks: the hints of a batch as a statement's parameters, and the
-//! rows of its answer.
+//! Locking, as far as the dialects share it: the hints of a batch as a statement's parameters, and
+//! the rows of its answer.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use crate::decode::Decoder;
 use crate::dialect::Dialect;
 use crate::id::engine_id;
 
-/// The pauses before a job that its hint names and that is not visible is looked for again. A hint
-/// can be ahead of the visibility of its row: 11.7 ms at worst were measured.
+/// The pauses before the repeated looks for a hinted job that is not visible. A hint can be ahead
+/// of the visibility of its row: 11.7 ms at worst were measured.
 const LOOK_AGAIN: [Duration; 6] = [
     Duration::from_micros(500),
     Duration::from_millis(1),
@@ -24,7 +24,7 @@ const LOOK_AGAIN: [Duration; 6] = [
     Duration::from_millis(8),
     Duration::from_millis(16),
 ];
-/// A hint of a commit that is longer ago is not ahead of its row.
+/// The age of a commit up to which its hint may be ahead of its row.
 const FRESH: chrono::Duration = chrono::Duration::seconds(1);
 
 /// Locks the jobs of these hints. A job that is not visible yet is looked for again.
@@ -64,7 +64,7 @@ pub(crate) async fn lock_hinted(
     Ok(answer)
 }
 
-/// Sends the statement once. Returns the hints whose jobs are not there.
+/// Sends the statement once. Returns the hints whose jobs do not exist.
 async fn lock_once<'h>(
     dialect: &dyn Dialect,
     pool: &PgPool,
@@ -97,7 +97,7 @@ async fn lock_once<'h>(
         match &*class {
             "locked-now" => {}
             "gone" => gone.push(*hint),
-            // It is there, and its hint came too early: another one follows when it is ready.
+            // The job exists, and its hint came too early. Another hint follows when it is ready.
             "not-ready" => answer.refused.push((hint.id, Refusal::Gone)),
             other => {
                 let why = Refusal::parse(other).unwrap_or(Refusal::Busy);
@@ -111,8 +111,8 @@ async fn lock_once<'h>(
     Ok(gone)
 }
 
-/// Returns a page of a claim from a slice of jobs with the columns `id_`, `process_instance_id_` and
-/// `is_free`, in the order of their ids.
+/// Returns a page of a claim from a slice of jobs with the columns `id_`, `process_instance_id_`
+/// and `is_free`, in the order of their ids.
 pub(crate) fn claimable(
     decoder: &Decoder,
     rows: &[PgRow],

@@ -1,7 +1,7 @@
-//! What the bridge counts: one handle of the metrics of an engine.
+//! The metrics of the bridge, for one engine.
 //!
-//! The table `telemetry::metrics` of the core has the names and their meanings. The label `engine` is
-//! [`EngineOptions::name`](crate::EngineOptions::name).
+//! The table `telemetry::metrics` of the core has the names and their meanings. The label `engine`
+//! is [`EngineOptions::name`](crate::EngineOptions::name).
 
 use std::time::Instant;
 
@@ -20,13 +20,13 @@ pub(crate) struct Meter {
 /// The class of a lock that the leader has cleared.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Rescue {
-    /// Of a job that a node of Jobwire held.
+    /// The lock of a job that a node of Jobwire held.
     JobOfJobwire,
-    /// Of a job that a node of the engine held.
+    /// The lock of a job that a node of the engine held.
     JobOfEngine,
-    /// Of a timer that a node of the engine held.
+    /// The lock of a timer that a node of the engine held.
     TimerOfEngine,
-    /// Of an instance, without a locked job.
+    /// The lock of an instance without a locked job.
     Instance,
 }
 
@@ -54,7 +54,7 @@ impl Meter {
         meter
     }
 
-    /// Counts what became of an executed job.
+    /// Counts the fate of an executed job.
     pub(crate) fn outcome(&self, fate: Fate) {
         let engine = self.engine.clone();
         counter!(m::ENGINE_OUTCOMES, "engine" => engine, "outcome" => fate.as_str()).increment(1);
@@ -130,7 +130,7 @@ impl Execution {
     }
 }
 
-/// One more in a gauge, until it is dropped.
+/// Adds one to a gauge until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Shown {
     name: &'static str,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jobwire_core::Lane;
 use jobwire_core::transport::Plaintext;
 
-/// How the engine's REST interface knows its caller. `Debug` hides the secrets.
+/// The credentials for the engine's REST interface. `Debug` hides the secrets.
 #[derive(Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Credentials {
@@ -43,18 +43,18 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// How the engine executes a job for us.
+/// The way in which Jobwire lets the engine execute a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Execution {
-    /// By the engine: the endpoint for Activiti and Flowable 8, otherwise REST.
+    /// Depends on the engine: the endpoint for Activiti and Flowable 8, otherwise REST.
     #[default]
     Auto,
     /// Over the REST interface of the engine.
     Rest,
-    /// Over the execution endpoint, a small addition to the engine's application. It locks the
-    /// instance of an exclusive job by the engine's own rules, and always says what became of the
-    /// job.
+    /// Over the execution endpoint, a small addition to the engine's application. The endpoint
+    /// locks the instance of an exclusive job by the engine's own rules, and always answers with
+    /// the state of the job.
     Endpoint,
 }
 
@@ -71,13 +71,13 @@ pub enum Execution {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EngineOptions {
-    /// Where the engine's REST interface for processes begins: `http://host:port/process-api` for
+    /// The URL of the engine's REST interface for processes: `http://host:port/process-api` for
     /// Flowable with Spring Boot, `http://host:port/flowable-rest/service` for the application
-    /// flowable-rest, `http://host:port/engine-rest` for Camunda. Behind the latter stands
-    /// `/engine/NAME` if the engine is not the default one. With the execution endpoint, where it
-    /// stands: `http://host:port/jobwire`.
+    /// flowable-rest, `http://host:port/engine-rest` for Camunda (followed by `/engine/NAME` if the
+    /// engine is not the default one). With the execution endpoint, its URL:
+    /// `http://host:port/jobwire`.
     pub url: String,
-    /// How the engine executes a job. Default: [`Execution::Auto`].
+    /// The way in which the engine executes a job. Default: [`Execution::Auto`].
     pub execution: Execution,
     /// The path of an execution over REST below the URL, in which `{id}` stands for the job's id.
     /// Default: `/management/jobs/{id}`, which is Flowable's own; for Camunda `/job/{id}/execute`.
@@ -86,7 +86,7 @@ pub struct EngineOptions {
     pub endpoint_path: String,
     /// The credentials for REST. Default: none.
     pub credentials: Credentials,
-    /// The name of the engine, which tells several engines in one database apart. Default:
+    /// The name of the engine, which distinguishes several engines in one database. Default:
     /// `flowable`; for the other engines `camunda` and `activiti`.
     pub name: String,
     /// The schema of the engine's tables. Default: the first one of the role's search path that has
@@ -101,19 +101,19 @@ pub struct EngineOptions {
     /// of the engine, and a failing one takes a second connection, so it must be smaller than the
     /// engine's connection pool. Default 8.
     pub concurrency: usize,
-    /// How long an execution may take to answer. After that its outcome is unknown: the job stays
-    /// locked until its row moves. Default 60 s.
+    /// The time within which an execution must answer. After that its outcome is unknown, and the
+    /// job stays locked until its row moves. Default 60 s.
     pub answer_within: Duration,
-    /// How long a job whose execution gave no answer stays locked without a sign. Default 1 h, as
-    /// long as the engine's own lock.
+    /// The maximum time for which a job stays locked after an execution without an answer, if its
+    /// rows do not change. Default 1 h, as long as the engine's own lock.
     pub unknown_for: Duration,
-    /// How long a job of Camunda is locked for its execution. The lock can't be renewed, so the jobs
-    /// of a dead node wait that long, and a job that runs longer may be run again by an engine node
-    /// that polls. A node's lease must not be longer; if it is, the lock is as long as the lease.
-    /// The other engines have no use for it. Default 5 min, as long as Camunda's own lock.
+    /// The time for which a job of Camunda is locked for its execution. The lock can't be renewed.
+    /// So the jobs of a dead node wait for this time, and an engine node that polls may run a
+    /// longer job again. If the lease of the nodes is longer, the lock is as long as the lease. Not
+    /// used for the other engines. Default 5 min, as long as Camunda's own lock.
     pub lock_for: Duration,
-    /// How long the jobs of a dead node wait at most for transactions that began while the node
-    /// held them: the engine may still execute such a job. Default 10 min.
+    /// The maximum time that the jobs of a dead node wait for transactions that began while the
+    /// node held the jobs: the engine may still execute such a job. Default 10 min.
     pub takeover_patience: Duration,
     /// Whether the node may cancel a statement of the engine that waits for a lock which an idle
     /// transaction of the same engine holds. Default: no.
@@ -122,8 +122,8 @@ pub struct EngineOptions {
     pub max_connections: u32,
     /// The time after which the server ends a statement. Default 15 s.
     pub statement_timeout: Duration,
-    /// Where connections without verified TLS are allowed, to the database and to the engine.
-    /// Default: this machine.
+    /// The hosts to which connections without verified TLS are allowed, for the database and for
+    /// the engine. Default: this machine.
     pub plaintext: Plaintext,
 }
 
@@ -150,8 +150,8 @@ jobwire_core::setters! {
 }
 
 impl EngineOptions {
-    /// Returns the defaults for a Flowable engine whose REST interface, or whose execution endpoint,
-    /// is at this URL.
+    /// Returns the defaults for a Flowable engine whose REST interface, or whose execution
+    /// endpoint, is at this URL.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),

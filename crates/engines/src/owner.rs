@@ -1,11 +1,11 @@
-//! The lock owner of a job, as it stands in the engine's tables: `jobwire:NODE:FENCE`.
+//! The lock owner of a job in the engine's tables: `jobwire:NODE:FENCE`.
 //!
-//! The engine compares lock owners as texts and reads nothing from them. With the fence in it, the
-//! text is the guard of one lock: no two locks have the same one.
+//! The engine only compares lock owners as texts. Because of the fence, no two locks have the same
+//! owner, so the text is the guard of one lock.
 
 use jobwire_core::{Fence, NodeId};
 
-/// The beginning of every owner of ours, which no engine writes.
+/// The prefix of the owners that Jobwire writes. No engine writes it.
 pub(crate) const PREFIX: &str = "jobwire:";
 
 /// Returns the owner of a lock.

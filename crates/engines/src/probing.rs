@@ -1,4 +1,4 @@
-//! What the probes of all engines share.
+//! The checks that the probes of all engines share.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ const COLUMNS: &str = "
 SELECT t.name, a.attname::text FROM unnest($1::text[]) AS t(name)
     LEFT JOIN pg_attribute a ON a.attrelid = to_regclass(t.name) AND a.attnum > 0 AND NOT a.attisdropped";
 
-/// Returns what is missing of these tables and columns, as `table` or `table.column`.
+/// Returns the missing ones of these tables and columns, as `table` or `table.column`.
 pub(crate) async fn missing(
     pool: &PgPool,
     needed: &[(&str, impl AsRef<[&'static str]>)],
@@ -56,14 +56,14 @@ pub(crate) fn without_tables(engine: &str, missing: &[String]) -> String {
     )
 }
 
-/// The table that every engine has, where a probe did not find it. Sees at most 20 places.
+/// Selects the schemas and prefixes of the table that every engine has. Returns at most 20.
 const ELSEWHERE: &str = "
 SELECT n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND lower(c.relname) LIKE '%act\\_ru\\_job' AND c.oid IS DISTINCT FROM to_regclass('act_ru_job')
 ORDER BY 1, 2 LIMIT 20";
 
-/// Returns where tables of jobs are that a probe did not find, each with the remedy: in another
-/// schema, or behind a prefix.
+/// Returns the places of job tables that a probe did not find, each with the remedy: another
+/// schema, or a table prefix.
 pub(crate) async fn elsewhere(pool: &PgPool) -> Result<Vec<String>, StoreError> {
     let found: Vec<(String, String)> = sqlx::query_as(ELSEWHERE).fetch_all(pool).await?;
     let told = found.iter().map(|(schema, table)| match &**table {
@@ -78,8 +78,8 @@ pub(crate) async fn elsewhere(pool: &PgPool) -> Result<Vec<String>, StoreError> 
     Ok(told.collect())
 }
 
-/// Returns the problems of the zone. `newest` is the newest time that the engine wrote, read in this
-/// zone.
+/// Returns the problems of the zone. `newest` is the newest time that the engine wrote, read in
+/// this zone.
 pub(crate) fn zone_problems(
     zone: &str,
     is_unknown: bool,
@@ -113,7 +113,7 @@ pub(crate) fn refuse(problems: &[String]) -> Result<(), StoreError> {
     Err(StoreError::Config(problems.join("; ")))
 }
 
-/// Returns the problems as findings; `fine`, what was found, if there is none.
+/// Returns the problems as findings, or the finding `fine` if there is none.
 pub(crate) fn found(problems: Vec<String>, fine: impl FnOnce() -> String) -> Vec<Finding> {
     let about = "engine";
     if problems.is_empty() {
@@ -125,8 +125,8 @@ pub(crate) fn found(problems: Vec<String>, fine: impl FnOnce() -> String) -> Vec
         .collect()
 }
 
-/// Returns the remark that an engine node executes jobs by itself. `off` is the property that ends
-/// that.
+/// Returns the remark that an engine node executes jobs by itself. `off` is the property that
+/// prevents this.
 pub(crate) fn polls(off: &str) -> Finding {
     Finding::bad(
         Level::Remark,

@@ -13,7 +13,7 @@ use crate::dialect::{Dialect, Settled, Settling};
 use crate::fate::Fate;
 use crate::id::{engine_id, job_id};
 
-/// The pauses before rows that the engine has locked are tried again.
+/// The pauses before further tries for rows that the engine has locked.
 const BUSY: [Duration; 4] = [
     Duration::from_millis(2),
     Duration::from_millis(5),
@@ -21,7 +21,7 @@ const BUSY: [Duration; 4] = [
     Duration::from_millis(40),
 ];
 
-/// Settles a batch. Rows that stay locked by the engine are reported as busy.
+/// Settles a batch. Reports rows that stay locked by the engine as busy.
 pub(crate) async fn settle(
     dialect: &dyn Dialect,
     pool: &PgPool,

@@ -1,4 +1,4 @@
-//! The statements of a dialect that only read.
+//! The reading statements of a dialect.
 
 use std::time::Duration;
 
@@ -8,23 +8,23 @@ pub(crate) struct Queries {
     /// Selects the jobs that match: the columns of [`Decoder::view`](crate::decode::Decoder::view).
     /// `$1` to `$15` are those of `count`, `$16` the offset, `$17` the limit.
     pub(crate) find: &'static str,
-    /// Counts the jobs that match. `$1`: the zone, `$2` to `$12`: the fields of the filter, `$13`: the
-    /// lane of the engine, `$14`: the type of other handlers, `$15`: the known handlers.
+    /// Counts the jobs that match. `$1`: the zone, `$2` to `$12`: the fields of the filter, `$13`:
+    /// the lane of the engine, `$14`: the type of other handlers, `$15`: the known handlers.
     pub(crate) count: &'static str,
     /// Selects the stack of the last failure of the job `$1`.
     pub(crate) stack: &'static str,
 }
 
-/// The statements with which the leader reads.
+/// The reading statements of the leader.
 #[derive(Debug)]
 pub(crate) struct Sweep {
     /// Selects the orphans in the order of their ids: `id_`, `process_instance_id_`,
-    /// `handler_type_`, and `is_free`, which is false for a row that another transaction has locked.
-    /// If it reads a part of the table only, it has a column `read_to`: the id behind which to go on,
-    /// or NULL at the end. Then a row without an id is no orphan.
+    /// `handler_type_`, and `is_free`, which is false for a row that another transaction has
+    /// locked. A statement that reads only a part of the table has a column `read_to`: the id after
+    /// which to continue, or NULL at the end. Then a row without an id is no orphan.
     ///
-    /// `$1`: the zone, `$2`: after this id, `$3`: the horizon, `$4`: a moment, `$5`: ids whose hints
-    /// are known, `$6`: maximum number, `$7`: whether to mark.
+    /// `$1`: the zone, `$2`: after this id, `$3`: the horizon, `$4`: a moment, `$5`: ids whose
+    /// hints are known, `$6`: maximum number, `$7`: whether to mark.
     pub(crate) orphans: &'static str,
     /// Counts the jobs: locked (among 100,000 rows), executable, timers, dead letters; the oldest
     /// ready job; the next due date; and an estimate of the executable jobs, or NULL. `$1`: the
@@ -39,6 +39,6 @@ pub(crate) struct DryRun {
     /// [`Sweepable`](jobwire_core::job::query::Sweepable). `$1`: the zone, `$2`: the patience,
     /// `$3`: the engine.
     pub(crate) sql: &'static str,
-    /// How long an expired lock stays at most while a transaction may be its execution.
+    /// The maximum time for which an expired lock stays while a transaction may be its execution.
     pub(crate) patience: Duration,
 }

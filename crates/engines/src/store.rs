@@ -1,8 +1,8 @@
 //! The store of an engine: implements [`Store`](jobwire_core::Store) over the engine's own tables.
 //!
-//! With it, the whole machinery of Jobwire works for the engine's jobs: hints over a broker, batch
-//! locks, renewal, lost leases, the sweeper, the fallback and the leader. Creating, changing and
-//! suspending jobs stays the engine's affair; such methods fail and name its interface.
+//! With this store, the whole machinery of Jobwire works for the engine's jobs: hints over a
+//! broker, batch locks, renewal, lost leases, the sweeper, the fallback and the leader. Only the
+//! engine creates, changes and suspends jobs; such methods fail and name the engine's interface.
 
 mod execution;
 mod interface;
@@ -45,11 +45,11 @@ struct Inner {
     calls: Calls,
     breaker: Breaker,
     meter: Meter,
-    /// An answer that may contain locks was lost since the last search for lost leases.
+    /// Whether an answer that may contain locks was lost since the last search for lost leases.
     in_doubt: AtomicBool,
-    /// Since when a tap reports new jobs. Leader cycles then only remember what they saw.
+    /// The time since which a tap reports new jobs. Leader cycles then only remember their looks.
     tapped: Mutex<Option<Instant>>,
-    /// The node of this process that leads, and until when.
+    /// The node of this process that leads, and the end of its lead.
     leads: Mutex<Option<(NodeId, Instant)>>,
 }
 
@@ -65,7 +65,7 @@ impl EngineStore {
     /// Connects to the database of a Flowable engine. Changes nothing.
     ///
     /// # Errors
-    /// If the URL or an option can't be used, or the server refuses the connection.
+    /// Fails if the URL or an option can't be used, or the server refuses the connection.
     pub async fn flowable(database: &str, mut options: EngineOptions) -> Result<Self> {
         let connections = Connections::connect(database, &options).await?;
         if options.execution == Execution::Auto {
@@ -83,8 +83,8 @@ impl EngineStore {
     /// [`EngineOptions::activiti`].
     ///
     /// # Errors
-    /// As [`flowable`](Self::flowable), and if the options ask for execution over REST, which
-    /// Activiti does not have.
+    /// Fails like [`flowable`](Self::flowable), and if the options ask for execution over REST,
+    /// which Activiti does not have.
     pub async fn activiti(database: &str, mut options: EngineOptions) -> Result<Self> {
         if options.execution == Execution::Rest {
             return Err(StoreError::Config(
@@ -106,8 +106,8 @@ impl EngineStore {
     /// nothing. The options begin with [`EngineOptions::camunda`].
     ///
     /// # Errors
-    /// As [`flowable`](Self::flowable), and if the options ask for execution over the endpoint,
-    /// which does not exist for Camunda.
+    /// Fails like [`flowable`](Self::flowable), and if the options ask for execution over the
+    /// endpoint, which does not exist for Camunda.
     pub async fn camunda(database: &str, mut options: EngineOptions) -> Result<Self> {
         if options.execution == Execution::Endpoint {
             return Err(StoreError::Config(
@@ -154,8 +154,8 @@ impl EngineStore {
         self.0.dialect.decoder().types
     }
 
-    /// Returns a pool of connections to the engine's database, for statements that are not on the hot
-    /// path.
+    /// Returns a pool of connections to the engine's database, for statements that are not on the
+    /// hot path.
     #[must_use]
     pub fn pool(&self) -> &PgPool {
         &self.0.connections.rest.inner

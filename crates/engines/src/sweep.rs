@@ -1,5 +1,5 @@
-//! What the leader reads: jobs whose hint was lost, and the numbers of jobs. With the statements of
-//! a dialect.
+//! Reads of the leader, with the statements of a dialect: jobs whose hint was lost, and the numbers
+//! of jobs.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::columns::texts;
 use crate::dialect::{Backlog, Dialect};
 use crate::id::engine_id;
 
-/// How long one search for lost hints reads parts of a large table that have none.
+/// The time for which one search for lost hints reads parts of a large table that have none.
 const READS: Duration = Duration::from_secs(3);
 
 /// Returns jobs whose hint was lost.
@@ -46,7 +46,7 @@ pub(crate) async fn orphans(
     }
 }
 
-/// Returns the orphans of a part of the table, and up to which id it was read if more may follow.
+/// Returns the orphans of a part of the table, and the last id that was read if more may follow.
 async fn part(
     dialect: &dyn Dialect,
     pool: &PgPool,

@@ -1,4 +1,4 @@
-//! The dry run of a sweep: how many jobs the leader would rescue or hint, by class.
+//! The dry run of a sweep: the numbers of jobs that the leader would rescue or hint, by class.
 
 use jobwire_core::StoreError;
 use jobwire_core::job::query::Sweepable;
@@ -6,7 +6,7 @@ use sqlx::{PgPool, Row};
 
 use crate::dialect::Dialect;
 
-/// Whether a tap reports new jobs of this database. Then the leader's looks report none.
+/// True if a tap reports new jobs of this database, so that the leader's looks report none.
 macro_rules! is_tapped {
     () => {
         "EXISTS (SELECT FROM pg_replication_slots r

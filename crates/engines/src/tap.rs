@@ -1,7 +1,7 @@
 //! The commit tap of an engine: the server reports each job and timer that the engine commits.
 //!
-//! The dialect chooses the tables, the columns and the changes, so that the publication never makes a
-//! statement of the engine fail.
+//! The dialect chooses tables, columns and changes, so that the publication never makes a statement
+//! of the engine fail.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -23,7 +23,7 @@ const JOBS: &str = "act_ru_job";
 /// Returns the publication of the tap of an engine.
 ///
 /// # Errors
-/// As the database reports.
+/// The database's error.
 pub(crate) async fn publication(store: &EngineStore) -> Result<PgPublication, StoreError> {
     let (version, schema): (i32, Option<String>) = sqlx::query_as(
         "SELECT current_setting('server_version_num')::integer,
@@ -39,7 +39,7 @@ pub(crate) async fn publication(store: &EngineStore) -> Result<PgPublication, St
     Ok(store.dialect().publication(name, &schema, selects))
 }
 
-/// Opens the tap, if the publication is there and the server allows a tap.
+/// Opens the tap, if the publication exists and the server allows a tap.
 pub(crate) async fn open(store: &EngineStore) -> Result<TapOffer, StoreError> {
     let (pool, options) = (store.pool(), store.options());
     let publication = publication(store).await?;
@@ -86,8 +86,8 @@ pub(crate) async fn open(store: &EngineStore) -> Result<TapOffer, StoreError> {
 struct EngineTap {
     tap: Tap,
     store: EngineStore,
-    /// How far the engine's zone is ahead of UTC now. Due dates beyond a change of the clocks are an
-    /// hour off here; the timer task reads the exact date.
+    /// The current offset of the engine's zone from UTC. Due dates after the next change to or from
+    /// summer time are wrong by an hour here; the timer task reads the exact date.
     ahead: chrono::Duration,
 }
 

@@ -1,9 +1,10 @@
 //! Reading a large table in pages.
 //!
 //! No index of an engine names a lock or a transaction, and Jobwire creates none on an engine's
-//! tables. So rescue and looks read rows in the order of the table's blocks, page by page, for two
-//! seconds at most in each leader cycle, and go on behind the last page in the next one. A table of at most one page is read as a whole each
-//! time. On servers before PostgreSQL 14 the server reads the whole table for each page.
+//! tables. So rescue and looks read rows in the order of the table's blocks, page by page. They
+//! read for at most two seconds in each leader cycle, and the next cycle continues behind the last
+//! page. A table of at most one page is read as a whole each time. Servers before PostgreSQL 14
+//! read the whole table for each page.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -37,16 +38,16 @@ macro_rules! in_page {
 }
 pub(crate) use in_page;
 
-/// How far a walk through a table has come.
+/// The position of a walk through a table.
 #[derive(Debug, Default)]
 pub(crate) struct Walk(Mutex<Position>);
 
 #[derive(Clone, Debug, Default)]
 struct Position {
     block: i64,
-    /// When the walk began, and with which snapshot; `None` at the first page.
+    /// The time and the snapshot of the walk's begin; `None` at the first page.
     began: Option<(Instant, Option<String>)>,
-    /// When the last walk began that has read the whole table.
+    /// The begin of the last walk that has read the whole table.
     whole: Option<Instant>,
 }
 
@@ -55,7 +56,7 @@ struct Position {
 pub(crate) struct Page {
     block: i64,
     since: Instant,
-    /// The first row's place.
+    /// The place of the first row.
     pub(crate) from: String,
     /// The place behind the last row.
     pub(crate) to: String,
@@ -92,8 +93,8 @@ impl Walk {
         Page::at(&self.position())
     }
 
-    /// Records that a page was read, of a table with so many blocks. `snapshot` is that of the
-    /// reading statement.
+    /// Records that a page was read, of a table with this number of blocks. `snapshot` is that of
+    /// the reading statement.
     fn read(&self, page: &Page, blocks: i64, snapshot: Option<String>) {
         let mut position = self.position();
         if position.block != page.block {
@@ -122,7 +123,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Begins anew.
+    /// Restarts the walk at the first page.
     pub(crate) fn restart(&self) {
         let mut position = self.position();
         *position = Position {
@@ -136,7 +137,7 @@ impl Walk {
         self.position().block > 0
     }
 
-    /// Returns whether a walk has read the whole table that began at this moment or later.
+    /// Returns whether a walk that began at this moment or later has read the whole table.
     pub(crate) fn is_whole_since(&self, moment: Instant) -> bool {
         self.position().whole.is_some_and(|began| began >= moment)
     }
@@ -152,7 +153,7 @@ async fn blocks(pool: &PgPool, table: &str) -> Result<i64, StoreError> {
         .await?)
 }
 
-/// Returns the new jobs that a look has found, and records how far it came. Its rows have the columns
+/// Returns the new jobs that a look has found, and records its progress. Its rows have the columns
 /// of the walk: `blocks`, `snapshot` and `leads`, which is false if this node does not lead. A row
 /// without an id is no job.
 pub(crate) fn looked(

@@ -1,6 +1,6 @@
-//! What differs between the engines of the family, as data.
+//! The differences between the engines of the family, as data.
 
-/// The columns of a job, as Flowable has them. Activiti, from which Flowable comes, lacks some.
+/// The columns of a job in Flowable. Activiti, from which Flowable comes, lacks some of them.
 const COLUMNS: [&str; 27] = [
     "id_",
     "rev_",
@@ -68,18 +68,18 @@ pub(crate) struct Family {
     pub(crate) title: &'static str,
     /// The types of its job handlers, with [`OTHER`](crate::decode::OTHER).
     pub(crate) types: &'static [&'static str],
-    /// The columns that it lacks, with their types. Columns of executions begin with `e.`, all others
-    /// are columns of jobs.
+    /// The columns that the engine lacks, with their types. Columns of executions begin with `e.`,
+    /// all others are columns of jobs.
     pub(crate) lacking: &'static [(&'static str, &'static str)],
-    /// Whether it has jobs of external workers.
+    /// Whether the engine has jobs of external workers.
     pub(crate) has_external_jobs: bool,
     /// A column of jobs that another engine of the family adds, and the name of that engine.
     pub(crate) foreign: Option<(&'static str, &'static str)>,
-    /// The schema versions that are supported, as beginnings.
+    /// The prefixes of the supported schema versions.
     pub(crate) versions: &'static [&'static str],
-    /// The versions in words.
+    /// The supported versions, in words.
     pub(crate) known: &'static str,
-    /// The property that hands the jobs over.
+    /// The property that hands the jobs over to Jobwire.
     pub(crate) hand_over: &'static str,
 }
 

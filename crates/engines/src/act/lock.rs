@@ -5,15 +5,15 @@
 //! written in one statement, with the same owner.
 //!
 //! The lock raises `REV_`, as the engine's own does. An engine node that polls reads unlocked rows
-//! and locks them by a later statement `WHERE REV_ =` what it has read. Without a new `REV_` that
-//! statement would replace a lock which was written in between, and both would execute the job.
+//! and locks them by a later statement, `WHERE REV_ =` the value that it has read. Without a new
+//! `REV_` that statement would replace a lock that was written in between, and both nodes would
+//! execute the job.
 //!
 //! A statement that finds an instance held has locked its row for a moment. The end of the holder
-//! locks that row, too, and looks for the next job afterwards, so one of both sees a new job.
+//! locks that row, too, and looks for the next job afterwards. So one of the two sees a new job.
 //!
-//! Where the endpoint executes, the lock changes nothing on the row of the instance. So a statement
-//! before it locks these rows: the lock statement then sees every lock that was committed under
-//! them.
+//! With the endpoint, the lock changes nothing on the row of the instance. So an earlier statement
+//! locks these rows: the lock statement then sees every lock that was committed under them.
 
 use jobwire_core::StoreError;
 use jobwire_core::job::LockedJob;
@@ -37,13 +37,14 @@ WHERE e.id_ IN (
     FROM unnest($1::text[], $2::text[]) AS h(id, inst) LEFT JOIN act_ru_job j ON j.id_ = h.id)
 ORDER BY e.id_ FOR NO KEY UPDATE SKIP LOCKED";
 
-/// `$2`: ids, `$3`: the instance that each hint names, `$4`: the owner without its fence, `$5`: the
-/// lease, `$6` and `$7`: tenants and categories. With the endpoint, `$8`: the instances whose rows
-/// the transaction has locked.
+/// Locks jobs, or returns the reason why a job is not locked. `$1`: the zone, `$2`: ids, `$3`: the
+/// instance that each hint names, `$4`: the owner without its fence, `$5`: the lease, `$6` and
+/// `$7`: tenants and categories. With the endpoint, `$8`: the instances whose rows the transaction
+/// has locked.
 ///
 /// * `free` are the rows of instances that no other transaction has locked.
-/// * `firsts` are the jobs to lock: no other job of their instance is locked, also not by an engine
-///   node that polls.
+/// * `firsts` are the jobs to lock: no other job of their instance is locked, by a Jobwire node or
+///   by an engine node that polls.
 pub(super) const LOCK: &str = concat!(
     "
 WITH hinted AS MATERIALIZED (
@@ -193,7 +194,7 @@ impl Act {
         pool: &PgPool,
         page: &ClaimPage,
     ) -> Result<Claimable, StoreError> {
-        // A lock that has expired is cleared by the leader, which hints the job.
+        // The leader clears an expired lock and hints the job.
         let ClaimOf::Next { after, look_at } = page.of else {
             return Ok(Claimable::default());
         };
@@ -209,7 +210,7 @@ impl Act {
     }
 }
 
-/// Selects a slice of the jobs, in the order of their ids, and which of them could be locked.
+/// Selects a slice of the jobs, in the order of their ids, and whether each could be locked.
 pub(super) const CLAIMABLE: &str = concat!(
     "
 SELECT j.id_, j.process_instance_id_, ",

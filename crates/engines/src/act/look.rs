@@ -2,12 +2,12 @@
 //!
 //! The leader's row keeps the snapshot of the last look, so a new leader continues it. No index
 //! names a transaction, so the look walks through the table ([`walk`](crate::walk)): page by
-//! page. The snapshot advances when the walk ends, to that with which it began. So no job is missed,
-//! and in a table of several pages some jobs are reported twice. While a tap reports new jobs, the
-//! look only remembers its snapshot.
+//! page. At the end of a walk, the snapshot of its begin is kept. So no job is missed, and in a
+//! table of several pages some jobs are reported twice. While a tap reports new jobs, the look only
+//! remembers its snapshot.
 //!
-//! A snapshot does not know the transactions of savepoints, so a job that was inserted behind one
-//! may be missed. The sweeper finds it.
+//! A snapshot does not contain the transactions of savepoints, so the look may miss a job that was
+//! inserted after a savepoint. The sweeper finds it.
 
 use jobwire_core::hint::Ready;
 use jobwire_core::store::Marked;
@@ -19,11 +19,12 @@ use super::sql::{of_processes, unlocked};
 use crate::columns::texts;
 use crate::walk::{self, in_page};
 
-/// `$1`: the engine, `$2`: the leader, `$3`: whether to report, `$4`: maximum number, `$5` and `$6`: the
-/// page of the table, `$7`: the block behind it, `$8`: the snapshot of the first page.
+/// Selects new jobs and remembers the look. `$1`: the engine, `$2`: the leader, `$3`: whether to
+/// report, `$4`: maximum number, `$5` and `$6`: the page of the table, `$7`: the block behind it,
+/// `$8`: the snapshot of the first page.
 ///
-/// Before the first look all jobs are new. Rows of transactions before the oldest one of the last
-/// snapshot are excluded by arithmetic, since nearly all rows are.
+/// Before the first look all jobs are new. A comparison of numbers excludes rows of transactions
+/// before the oldest one of the last snapshot: nearly all rows.
 pub(super) const LOOK: &str = concat!(
     "
 WITH last AS MATERIALIZED (
@@ -67,7 +68,7 @@ WHERE j.id_ = ANY($1) AND (",
 );
 
 impl Act {
-    /// Returns the hints of these jobs, and which of them are locked.
+    /// Returns the hints of these jobs, and the locked ones among them.
     pub(super) async fn hints_of_jobs(
         &self,
         pool: &PgPool,

@@ -12,7 +12,7 @@ macro_rules! table {
     };
 }
 
-/// `$1` is the zone.
+/// The jobs of all tables with their states, and the conditions of a filter. `$1`: the zone.
 macro_rules! matching {
     () => {
         concat!(

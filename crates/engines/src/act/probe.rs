@@ -1,6 +1,7 @@
-//! The probe: which engine wrote these tables, and whether Jobwire can run its jobs.
+//! The probe: checks which engine wrote these tables, and whether Jobwire can run its jobs.
 //!
-//! It changes nothing. What it does not know it refuses, with a sentence that names the remedy.
+//! The probe changes nothing. It refuses an unknown engine or setting, with an error that names the
+//! remedy.
 
 use std::collections::BTreeMap;
 
@@ -15,23 +16,23 @@ use crate::id::job_id;
 use crate::options::Execution;
 use crate::probing;
 
-/// What to do with the jobs of cases. One property of Spring turns both executors off.
+/// The remedy for jobs of cases. One property of Spring turns both executors off.
 const KEEP_CMMN: &str = "keep an engine node whose CMMN engine has its executor on, although \
      `flowable.async-executor-activate=false` turns it off, too: an `EngineConfigurationConfigurer` for \
      `SpringCmmnEngineConfiguration` sets `asyncExecutorActivate` to true; then try again when they have run";
 
-/// What the probe found.
+/// The findings of the probe.
 #[derive(Clone, Debug)]
 pub(super) struct Probed {
     family: &'static Family,
     execution: Execution,
     /// The schema version that the engine wrote.
     version: Option<String>,
-    /// The tables are those of this other engine of the family.
+    /// The other engine of the family that has these tables, if they are not this engine's.
     other_engine: Option<&'static str>,
     /// Tables and columns that are missing, as `table` or `table.column`.
     missing: Vec<String>,
-    /// Where tables of jobs are instead, each with the remedy.
+    /// The other places that have tables of jobs, each with the remedy.
     elsewhere: Vec<String>,
     /// Whether the engine keeps numbers of jobs on executions; `None` while there is no execution.
     counts: Option<bool>,
@@ -45,16 +46,16 @@ pub(super) struct Probed {
     newest: Option<DateTime<Utc>>,
     /// The database's clock.
     now: DateTime<Utc>,
-    /// The zone is unknown to the database.
+    /// Whether the database does not know the zone.
     unknown_zone: bool,
     /// The zone that was assumed.
     zone: String,
-    /// An engine node executes jobs by itself: some jobs are locked by an owner of the engine.
+    /// Whether an engine node executes jobs by itself: an owner of the engine has locked some jobs.
     polls: bool,
 }
 
 impl Probed {
-    /// Returns what stands in the way, each with the remedy.
+    /// Returns the problems that prevent a node's start, each with the remedy.
     fn problems(&self) -> Vec<String> {
         let (family, mut problems) = (self.family, Vec::new());
         if let Some(other) = &self.other_engine {
@@ -107,7 +108,7 @@ impl Probed {
         self.missing.is_empty() && self.other_engine.is_none()
     }
 
-    /// Returns what an operator should know.
+    /// Returns the findings for the operator.
     pub(super) fn findings(&self) -> Vec<Finding> {
         let fine = || {
             format!(
@@ -130,7 +131,7 @@ impl Probed {
         findings
     }
 
-    /// Fails if something stands in the way.
+    /// Fails if there is a problem.
     ///
     /// # Errors
     /// [`StoreError::Config`] with all problems.
@@ -142,12 +143,13 @@ impl Probed {
 /// The table of executable jobs.
 const JOBS: &str = "act_ru_job";
 
-/// `common.schema.version` is written by 7 and later; before, `schema.version`.
+/// Selects the schema version. Version 7 and later write it as `common.schema.version`, older ones
+/// as `schema.version`.
 pub(super) const VERSION: &str = "
 SELECT value_ FROM act_ge_property WHERE name_ IN ('schema.version', 'common.schema.version') AND value_ IS NOT NULL
 ORDER BY name_ LIMIT 1";
 
-/// `$1`: the zone. Looks at a bounded number of rows.
+/// Selects facts about the jobs. Reads a bounded number of rows. `$1`: the zone.
 pub(super) const FACTS: &str = "
 SELECT clock_timestamp(),
     (SELECT bool_or(is_count_enabled_) FROM (SELECT is_count_enabled_ FROM act_ru_execution LIMIT 1000) e),
@@ -176,7 +178,7 @@ impl Act {
     /// Probes the tables.
     ///
     /// # Errors
-    /// As the database reports. Findings are no errors: see [`Probed::refuse`].
+    /// The database's error. Findings are no errors: see [`Probed::refuse`].
     pub(super) async fn probed(&self, pool: &PgPool) -> Result<Probed, StoreError> {
         let mut probed = Probed {
             family: self.family,

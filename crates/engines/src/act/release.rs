@@ -1,4 +1,4 @@
-//! Handing everything back to the engine: no lock of Jobwire stays.
+//! Gives all jobs back to the engine by clearing the locks of Jobwire.
 
 use jobwire_core::StoreError;
 use sqlx::PgPool;

@@ -1,4 +1,4 @@
-//! Renewing locks, and finding the locks of a node of which the node does not know.
+//! Renews locks, and finds locks of a node that the node does not know.
 
 use std::time::Duration;
 
@@ -13,10 +13,11 @@ use crate::columns::columns;
 use crate::id::job_id;
 use crate::owner::{PREFIX, owner};
 
-/// `$2`: ids, `$3`: owners, `$4`: instances, `$5`: the lease. Waits for no row: the engine deletes
-/// the row of a job at the end of its execution, and updates that of the instance.
+/// Extends locks. Waits for no row: the engine deletes the row of a job at the end of its
+/// execution, and updates that of the instance. `$1`: the zone, `$2`: ids, `$3`: owners, `$4`:
+/// instances, `$5`: the lease.
 ///
-/// The lock of the instance is ours over REST, and the engine's over the endpoint.
+/// With REST, Jobwire holds the lock of the instance; with the endpoint, the engine holds it.
 ///
 /// A row that is gone counts as renewed: the engine has ended the job, and its outcome is on the
 /// way to the node.
@@ -43,11 +44,11 @@ SELECT h.id, j.id_ IS NULL OR jobs.id_ IS NOT NULL AS is_renewed, j.lock_owner_ 
 FROM held h LEFT JOIN act_ru_job j ON j.id_ = h.id LEFT JOIN jobs ON jobs.id_ = h.id"
 );
 
-/// The engine has locked the instance for the execution, and would let another node into it soon.
+/// True if the lock by which the engine keeps the instance for the execution ends soon.
 pub(super) const ENDING_INSTANCE_LOCK: &str = concat!("e.lock_time_ < ", local_now!(), " + $5");
 
-/// `$2`: the owner without its fence, `$3`: owners that the node knows, `$4`: the lease. Reads every
-/// job, since no index names a lock.
+/// Extends and selects unknown locks of a node. Reads every job, since no index names a lock. `$1`:
+/// the zone, `$2`: the owner without its fence, `$3`: owners that the node knows, `$4`: the lease.
 pub(super) const HELD_BY: &str = concat!(
     "
 WITH found AS MATERIALIZED (

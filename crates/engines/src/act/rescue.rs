@@ -2,15 +2,15 @@
 //!
 //! | lock | cleared |
 //! | --- | --- |
-//! | of a node of ours, on a job | when it has expired, since a living node renews it |
-//! | of an engine node, on a job or a timer | a minute after it has expired: the engine's own reset comes first |
-//! | of an instance, without a locked job | when it has expired |
+//! | of a Jobwire node, on a job | after its expiry, since a living node renews it |
+//! | of an engine node, on a job or a timer | a minute after its expiry: the engine's own reset comes first |
+//! | of an instance, without a locked job | after its expiry |
 //!
-//! The engine goes on with an execution when its caller has died. So an expired lock stays while a
-//! transaction is open that began before the lock expired: it may be the execution. Such a job is
-//! taken over when the transaction has ended, or after `takeover_patience`. Backups and consoles
-//! are no engines. Where the role can't see the transactions of others (`pg_read_all_stats`), the
-//! expiry alone decides.
+//! The engine continues an execution after the death of its caller. So an expired lock stays while
+//! a transaction is open that began before the expiry: it may be the execution. Such a job is taken
+//! over when the transaction has ended, or after `takeover_patience`. Transactions of backups and
+//! consoles do not count. If the role can't see the transactions of others (`pg_read_all_stats`),
+//! only the expiry decides.
 
 use jobwire_core::StoreError;
 use jobwire_core::hint::Ready;
@@ -22,8 +22,9 @@ use crate::activity::other_transactions;
 use crate::freed::Freed;
 use crate::walk::in_page;
 
-/// `$1`: the zone, `$2`: maximum number, `$3`: patience, `$4` and `$5`: the page of the table. Skips
-/// locked rows: a transaction of the engine works on them.
+/// Clears expired locks of jobs. Skips locked rows, because a transaction of the engine works on
+/// them. `$1`: the zone, `$2`: maximum number, `$3`: patience, `$4` and `$5`: the page of the
+/// table.
 pub(super) const FREE_EXPIRED: &str = concat!(
     "
 WITH late AS MATERIALIZED (
@@ -67,24 +68,25 @@ WITH late AS MATERIALIZED (
 SELECT * FROM freed ORDER BY id_"
 );
 
-/// The lock of the instance is that of the job, or has expired.
+/// True if the lock of the instance is that of the job, or has expired.
 pub(super) const OUR_INSTANCE: &str = concat!(
     "(e.lock_owner_ = late.lock_owner_ OR e.lock_time_ < ",
     local_now!(),
     ")"
 );
 
-/// The lock of the instance was left behind by the engine that executed the job: no other job of it
-/// is locked, and the lock of the instance is that of the snapshot.
+/// True if the engine that executed the job left the lock of the instance behind: no other job of
+/// the instance is locked, and its lock is that of the snapshot.
 pub(super) const LEFT_INSTANCE: &str = "e.lock_time_ = late.instance_lock AND NOT EXISTS (
         SELECT FROM act_ru_job s WHERE s.process_instance_id_ = e.id_ AND s.id_ <> late.id_ AND s.lock_exp_time_ IS NOT NULL)
         AND {no external job}";
 
-/// Instances with an unlocked job and an expired lock: their holder died after the engine had
-/// executed its job. `$1`: the zone, `$2`: patience, `$3` and `$4`: the page of the table of executions.
+/// Clears expired locks of instances with an unlocked job: their holder died after the engine had
+/// executed its job. `$1`: the zone, `$2`: patience, `$3` and `$4`: the page of the table of
+/// executions.
 ///
-/// The fence (`OFFSET 0`) keeps the server from reading the table by its key, and the selects of one
-/// value keep it from joining whole tables: few instances have an expired lock.
+/// `OFFSET 0` keeps the planner from reading the table by its key, and the subqueries for one value
+/// keep it from joining whole tables: few instances have an expired lock.
 pub(super) const FREE_WAITED_FOR: &str = concat!(
     "
 WITH left_over AS MATERIALIZED (
@@ -119,7 +121,7 @@ UPDATE act_ru_execution e SET {no instance lock} FROM held WHERE e.id_ = held.id
 /// Maximum number of instances that [`FREE_WAITED_FOR`] frees.
 const MOST: usize = 1_000;
 
-/// Locks of engine nodes on timers. `$1`: the zone.
+/// Clears expired locks of engine nodes on timers. `$1`: the zone.
 const FREE_TIMERS: &str = concat!(
     "
 UPDATE act_ru_timer_job SET lock_owner_ = NULL, lock_exp_time_ = NULL WHERE id_ IN (
@@ -128,9 +130,9 @@ UPDATE act_ru_timer_job SET lock_owner_ = NULL, lock_exp_time_ = NULL WHERE id_ 
     " - interval '1 minute' ORDER BY id_ LIMIT 1000 FOR NO KEY UPDATE SKIP LOCKED)"
 );
 
-/// Finds a statement of the engine that has waited for two seconds for a lock of an idle
-/// transaction of the same role and program. Both are the engine: it records a failure over a
-/// second connection before the first one has rolled back.
+/// Cancels statements of the engine that have waited for two seconds for a lock of an idle
+/// transaction of the same role and program. Such a transaction is the engine's, too: the engine
+/// records a failure over a second connection before the first one has rolled back.
 const CANCEL_HUNG: &str = "
 SELECT count(*) FROM (
     SELECT pg_cancel_backend(w.pid) FROM pg_stat_activity w

@@ -1,5 +1,4 @@
-//! Settling: reads what became of executed jobs, releases their locks and hands their instances
-//! over.
+//! Settling: reads the fates of executed jobs, releases their locks and hands off their instances.
 //!
 //! The answer of an execution is only a hint. The rows decide:
 //!
@@ -9,15 +8,15 @@
 //! | in `ACT_RU_TIMER_JOB` | failed; the engine has counted it and chosen the due date |
 //! | in `ACT_RU_DEADLETTER_JOB` | failed for the last time |
 //! | in `ACT_RU_SUSPENDED_JOB` | its instance was suspended meanwhile |
-//! | in `ACT_RU_JOB`, locked by us | the engine rolled back without a trace, as after a conflict |
+//! | in `ACT_RU_JOB`, locked by this node | the engine rolled back without a trace, as after a conflict |
 //! | in `ACT_RU_JOB`, unlocked, after the endpoint | the engine gave it back: its instance is locked |
 //! | in `ACT_RU_JOB`, otherwise | the lock was lost |
 //!
-//! Activiti gives a job back under a new id, with the same execution. The next job of the instance
-//! is looked for, so it is found again.
+//! Activiti gives a job back under a new id, with the same execution. The search for the next job
+//! of the instance finds it again.
 //!
-//! In the second statement the next job of each instance that was left is locked or found. Its
-//! snapshot is younger than the locks of the rows of the instances ([`lock`](super::lock)).
+//! The second statement locks or finds the next job of each released instance. Its snapshot is
+//! younger than the locks of the rows of the instances ([`lock`](super::lock)).
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -35,8 +34,8 @@ use crate::dialect::Settled;
 use crate::fate::Fate;
 use crate::id::job_id;
 
-/// `$1`: the zone, `$2`: ids, `$3`: owners, `$4`: instances, `$5`: ids whose locks stay, `$6`: how
-/// long these stay.
+/// Settles jobs. `$1`: the zone, `$2`: ids, `$3`: owners, `$4`: instances, `$5`: ids whose locks
+/// stay, `$6`: the time for which these stay.
 pub(super) const SETTLE: &str = "
 WITH held AS MATERIALIZED (
     SELECT h.id, h.owner, h.inst, h.id = ANY($5::text[]) AS stays FROM unnest($2::text[], $3::text[], $4::text[]) AS h(id, owner, inst)
@@ -69,16 +68,17 @@ SELECT s.id, s.inst, s.stays, s.is_here, s.is_ours, s.is_free, s.is_busy, s.proc
 FROM seen s LEFT JOIN freed_instance f ON f.id_ = s.inst LEFT JOIN act_ru_timer_job t ON t.id_ = s.id
     LEFT JOIN act_ru_deadletter_job d ON d.id_ = s.id LEFT JOIN act_ru_suspended_job u ON u.id_ = s.id";
 
-/// The lock of the instance is ours.
+/// True if this node has the lock of the instance.
 pub(super) const OUR_INSTANCE: &str = "e.lock_owner_ = s.owner";
 
-/// The lock of the instance was left behind: the engine locks an instance for a locked job only,
-/// and none is locked but ours, whose execution has ended. Its lock is that of the snapshot.
+/// True if the lock of the instance was left behind, and is still that of the snapshot. The engine
+/// locks an instance only for a locked job. Only this node's job is locked, and its execution has
+/// ended.
 pub(super) const LEFT_INSTANCE: &str = "e.lock_time_ = s.lock_time_ AND NOT EXISTS (
         SELECT FROM act_ru_job o WHERE o.process_instance_id_ = s.inst AND o.lock_exp_time_ IS NOT NULL
             AND (o.id_ <> s.id OR o.lock_owner_ IS DISTINCT FROM s.owner)) AND {no external job}";
 
-/// The instance may run its next job.
+/// True if the instance may run its next job.
 pub(super) const IS_LEFT: &str = "s.has_instance AND NOT (s.stays AND s.is_here AND s.is_ours)";
 
 /// Selects the first unlocked job of each instance.
@@ -95,12 +95,12 @@ SELECT i.inst, c.id_, c.handler_type_ FROM unnest($1::text[]) AS i(inst) CROSS J
 ) c"
 );
 
-/// How long a job stays locked whose execution gave no answer. Then the leader clears the lock, but
-/// not while a transaction is open that may be the execution.
+/// The time for which a job stays locked after an execution without an answer. Then the leader
+/// clears the lock, but not while a transaction is open that may be the execution.
 const STAYS: Duration = Duration::from_secs(30);
 
 impl Act {
-    /// Settles the jobs whose rows are free. Returns the ids of the others.
+    /// Settles the jobs whose rows are not locked. Returns the ids of the others.
     pub(super) async fn settle_rows(
         &self,
         pool: &PgPool,

@@ -1,10 +1,10 @@
-//! Parts of statements, and how the differences of the engines are filled in.
+//! Parts of statements, and the code that fills in the differences of the engines.
 //!
-//! A statement is written once for all engines of the family. What differs stands in braces:
+//! A statement is written once for all engines of the family. The differences are in braces:
 //!
 //! | part | becomes |
 //! | --- | --- |
-//! | `{j.create_time_}` | the column, or NULL with its type where the engine lacks it |
+//! | `{j.create_time_}` | the column, or NULL with its type if the engine lacks it |
 //! | `{create_time_}` | the same as an item of a SELECT list |
 //! | `{by_age j}` | the order of the jobs of an instance |
 //! | `{NAME}` | a part of the engine or of the way of execution ([`Parts`]) |
@@ -56,7 +56,7 @@ macro_rules! local_now {
 }
 pub(super) use local_now;
 
-/// The job has no lock.
+/// True if the job has no lock.
 macro_rules! unlocked {
     ($j:literal) => {
         concat!(
@@ -70,8 +70,8 @@ macro_rules! unlocked {
 }
 pub(super) use unlocked;
 
-/// The process engine's executor runs the job. Other scopes, such as CMMN, have executors and REST
-/// interfaces of their own.
+/// True if the process engine's executor runs the job. Other scopes, such as CMMN, have their own
+/// executors and REST interfaces.
 macro_rules! of_processes {
     ($j:literal) => {
         concat!(
@@ -85,7 +85,7 @@ macro_rules! of_processes {
 }
 pub(super) use of_processes;
 
-/// The scope of the node takes the job: `$tenants` and `$categories` are NULL for all.
+/// True if the scope of the node takes the job: `$tenants` and `$categories` are NULL for all.
 macro_rules! in_scope {
     ($j:literal, $tenants:literal, $categories:literal) => {
         concat!(
@@ -114,8 +114,8 @@ pub(super) use in_scope;
 /// The parts that belong to the way of execution, by name.
 pub(super) type Parts = [(&'static str, &'static str)];
 
-/// Returns a statement for an engine. The text lives as long as the program: it is made once for
-/// each engine.
+/// Returns a statement for an engine. The text is made once for each engine, and lives as long as
+/// the program.
 pub(super) fn filled(statement: &str, family: &Family, parts: &Parts) -> &'static str {
     let mut text = statement.to_owned();
     // A part may contain columns.

@@ -1,13 +1,13 @@
 //! The statements of an engine: the shared texts, with the differences filled in.
 //!
-//! The ways of execution differ in who holds the lock of an instance:
+//! The ways of execution differ in the holder of an instance's lock:
 //!
-//! * **REST** locks no instance, so a node of ours writes the lock of the instance with that of the
-//!   job, and the rules about instances are rules about that lock.
+//! * **REST** locks no instance. So a Jobwire node writes the lock of the instance together with
+//!   that of the job, and the rules about instances are rules about that lock.
 //! * **The endpoint** locks the instance of an exclusive job itself, and refuses an instance that
-//!   is locked. So a node of ours writes nothing on the instance. It locks the row of the instance
-//!   first, and a second statement, whose snapshot is younger than that row lock, looks for locked
-//!   jobs of the instance.
+//!   is locked. So a Jobwire node writes nothing on the instance. It locks the row of the instance
+//!   first. A second statement, whose snapshot is younger than that row lock, looks for locked jobs
+//!   of the instance.
 
 use super::family::Family;
 use super::sql::{Parts, filled};
@@ -90,7 +90,8 @@ impl Statements {
     }
 }
 
-/// No external worker holds a job of the instance: the engine locks an instance for that, too.
+/// True if no external worker holds a job of the instance. The engine locks an instance for such a
+/// job, too.
 const NO_EXTERNAL_JOB: &str = "NOT EXISTS (SELECT FROM act_ru_external_job x
         WHERE x.process_instance_id_ = e.id_ AND x.lock_exp_time_ IS NOT NULL)";
 

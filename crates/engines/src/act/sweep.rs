@@ -1,11 +1,12 @@
-//! What the leader reads: jobs whose hint was lost, and the numbers of jobs.
+//! Statements of the leader: jobs whose hint was lost, and the numbers of jobs.
 
 use super::sql::{local_now, of_processes, unlocked};
 
-/// Reads at most 20,000 rows, in the order of the key: `read_to` is the last one, if there may be more.
-/// A row does not show since when it is ready, but its xmin does: the transaction that inserted or
-/// released it must have ended before the horizon. A mark is a new version of the row without a
-/// change, so that the row is not suspected again before the next horizon.
+/// Selects orphans. Reads at most 20,000 rows, in the order of the key: `read_to` is the last one,
+/// if there may be more. A row has no time at which it became ready, but its xmin shows it: the
+/// transaction that inserted or released the row must have ended before the horizon. A mark is a
+/// new version of the row without a change, so that the row is not suspected again before the next
+/// horizon.
 pub(super) const ORPHANS: &str = concat!(
     "
 WITH lost AS MATERIALIZED (

@@ -4,7 +4,7 @@ use super::sql::{local_now, of_processes, unlocked};
 use crate::activity::other_transactions;
 use crate::sweepable::is_tapped;
 
-/// Counts the jobs by what the leader would do with them, in the order of the fields of `Sweepable`.
+/// Counts the jobs by the leader's action for them, in the order of the fields of `Sweepable`.
 /// `$1`: the zone, `$2`: patience, `$3`: the engine. The conditions are those of the
 /// [rescue](super::rescue), the [look](super::look) and the [sweep](super::sweep).
 ///

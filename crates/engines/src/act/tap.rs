@@ -1,8 +1,8 @@
-//! What a tap streams of Flowable and Activiti.
+//! The publication of the tap for Flowable and Activiti.
 //!
-//! The publication has inserts only, so it has no effect on the engine's updates and deletions. Of a
-//! job it streams the id, of a timer the due date. Rows that an engine node inserts for itself, with
-//! a lock, are left out.
+//! The publication has inserts only, so it has no effect on the engine's updates and deletions. It
+//! streams the ids of jobs and the due dates of timers. It leaves out rows that an engine node
+//! inserts with a lock, for itself.
 
 use jobwire_core::store::Committed;
 use jobwire_tap::{Changes, PgPublication, PublishedTable, Rows};

@@ -1,19 +1,18 @@
 //! Moving due timers to the executable jobs.
 //!
-//! A move is an INSERT and a DELETE in one statement, as the engine does it. The engine keeps the
-//! numbers of jobs and timers on the row of the job's execution, if counts are enabled. A number
-//! that is too small makes the engine leave a job behind when the execution ends, and the foreign
-//! key then fails. So a move corrects both, and raises `REV_` of that row as the engine does: a
-//! transaction of the engine that has read the old numbers fails with a conflict instead of writing
-//! them back.
+//! A move is an INSERT and a DELETE in one statement, as in the engine. If counts are enabled, the
+//! engine keeps the numbers of jobs and timers on the row of the job's execution. If a number is
+//! too small, the engine leaves a job behind when the execution ends, and the foreign key fails. So
+//! a move corrects both numbers, and raises `REV_` of that row as the engine does. A transaction of
+//! the engine that has read the old numbers then fails with a conflict, and does not write them
+//! back.
 //!
-//! `REV_` must not change while a job of the instance runs. So timers of an instance that is locked
-//! wait; their job would have to wait for the instance anyway. The row of the instance is locked
-//! during the move, so no job of it is locked meanwhile.
+//! `REV_` must not change while a job of the instance runs. So timers of a locked instance wait;
+//! their jobs would have to wait for the instance anyway. The move locks the row of the instance,
+//! so no job of it is locked meanwhile.
 //!
-//! Where the endpoint executes, a locked job is all that shows that an instance is busy. So a
-//! statement before the move locks the rows of the instances, and the move sees every job that was
-//! locked before.
+//! With the endpoint, only a locked job shows that an instance is busy. So a statement before the
+//! move locks the rows of the instances, and the move sees every job that was locked before.
 //!
 //! No timer moves before it is due by the database's clock in the engine's zone.
 
@@ -26,10 +25,11 @@ use super::Act;
 use super::sql::{of_processes, unlocked};
 use crate::options::Execution;
 
-/// How soon timers are tried again that are due and could not be moved: their instance is locked.
+/// The pause before another try for due timers that could not be moved because their instance is
+/// locked.
 const HELD: chrono::Duration = chrono::Duration::milliseconds(500);
 
-/// The timer `t` is due, and its instance is not locked. `$1`: the zone.
+/// True if the timer `t` is due and its instance is not locked. `$1`: the zone.
 macro_rules! movable {
     () => {
         concat!(
@@ -43,8 +43,8 @@ macro_rules! movable {
     };
 }
 
-/// Locks the rows of the instances that have timers to move. `$1`: the zone, `$2`: maximum number of
-/// timers.
+/// Locks the rows of the instances that have timers to move. `$1`: the zone, `$2`: maximum number
+/// of timers.
 pub(super) const HOLD: &str = concat!(
     "
 SELECT e.id_ FROM act_ru_execution e WHERE e.id_ IN (
@@ -57,12 +57,12 @@ SELECT e.id_ FROM act_ru_execution e WHERE e.id_ IN (
 ORDER BY e.id_ FOR NO KEY UPDATE SKIP LOCKED"
 );
 
-/// No job of the timer's instance is locked. With the endpoint, `$3`: the instances whose rows the transaction has
-/// locked.
+/// True if no job of the timer's instance is locked. With the endpoint, `$3`: the instances whose
+/// rows the transaction has locked.
 pub(super) const NO_JOB_RUNS: &str = "(t.process_instance_id_ IS NULL OR (t.process_instance_id_ = ANY($3::text[])
         AND NOT EXISTS (SELECT FROM act_ru_job s WHERE s.process_instance_id_ = t.process_instance_id_ AND s.lock_exp_time_ IS NOT NULL)))";
 
-/// `$1`: the zone, `$2`: maximum number.
+/// Moves due timers. `$1`: the zone, `$2`: maximum number.
 pub(super) const MOVE: &str = concat!(
     "
 WITH due AS MATERIALIZED (
@@ -95,7 +95,7 @@ WITH due AS MATERIALIZED (
 SELECT id_, process_instance_id_, handler_type_ FROM moved"
 );
 
-/// `$1`: the zone. The next due date behind now, and whether a due timer is left.
+/// Selects the next due date after now, and whether a due timer is left. `$1`: the zone.
 pub(super) const NEXT_DUE: &str = concat!(
     "
 SELECT statement_timestamp(),

@@ -4,12 +4,12 @@
 //! is locked.
 //!
 //! The lock raises `REV_`, as the engine's own does. An engine node that polls reads unlocked rows
-//! and locks them by a later statement `WHERE REV_ =` what it has read.
+//! and locks them by a later statement, `WHERE REV_ =` the value that it has read.
 //!
-//! A lock changes nothing on the row of the instance. So a statement that has waited for that row,
-//! or has passed it, could decide by a snapshot from before the lock of a sibling. Two statements of
-//! one transaction prevent that: the first locks the rows of the instances, and the second begins
-//! afterwards and sees every lock that was committed under them.
+//! A lock changes nothing on the row of the instance. So the snapshot of a single statement could
+//! be older than the lock of a sibling. Two statements of one transaction prevent that: the first
+//! locks the rows of the instances, and the second begins afterwards and sees every lock that was
+//! committed under them.
 
 use jobwire_core::StoreError;
 use jobwire_core::job::LockedJob;
@@ -32,12 +32,13 @@ WHERE e.id_ IN (
     FROM unnest($1::text[], $2::text[]) AS h(id, inst) LEFT JOIN act_ru_job j ON j.id_ = h.id)
 ORDER BY e.id_ FOR NO KEY UPDATE SKIP LOCKED";
 
-/// `$2`: ids, `$3`: the instance that each hint names, `$4`: the owner without its fence, `$5`: the
-/// length of the lock, `$6` and `$7`: tenants and deployments, `$8`: the instances whose rows are
-/// locked, `$9`: those of them that are suspended.
+/// Locks jobs, or returns the reason why a job is not locked. `$1`: the zone, `$2`: ids, `$3`: the
+/// instance that each hint names, `$4`: the owner without its fence, `$5`: the length of the lock,
+/// `$6` and `$7`: tenants and deployments, `$8`: the instances whose rows are locked, `$9`: those
+/// of them that are suspended.
 ///
-/// `firsts` are the jobs to lock: no other job of their instance is locked, also not by an engine
-/// node that polls.
+/// `firsts` are the jobs to lock: no other job of their instance is locked, by a Jobwire node or by
+/// an engine node that polls.
 const LOCK: &str = concat!(
     "
 WITH hinted AS MATERIALIZED (
@@ -113,7 +114,7 @@ FROM named n LEFT JOIN free f ON f.id_ = n.inst LEFT JOIN firsts ON firsts.inst 
 FULL JOIN locked l ON l.id_ = n.id"
 );
 
-/// Selects a slice of the jobs, in the order of their ids, and which of them could be locked. `$1`:
+/// Selects a slice of the jobs, in the order of their ids, and whether each could be locked. `$1`:
 /// the zone.
 const CLAIMABLE: &str = concat!(
     "
@@ -194,7 +195,7 @@ impl Camunda {
             .bind(&wanted.ids)
             .bind(&wanted.instances)
             .bind(owner)
-            // The node trusts its lease for that long after the lock.
+            // The lock is at least as long as the lease, for which the node trusts it.
             .bind(self.lock_for.max(terms.lease))
             .bind(names(&terms.scope.tenants))
             .bind(names(&terms.scope.deployments))
@@ -209,7 +210,7 @@ impl Camunda {
         pool: &PgPool,
         page: &ClaimPage,
     ) -> Result<Claimable, StoreError> {
-        // A lock that has expired is cleared by the leader, which hints the job.
+        // The leader clears an expired lock and hints the job.
         let ClaimOf::Next { after, look_at } = page.of else {
             return Ok(Claimable::default());
         };

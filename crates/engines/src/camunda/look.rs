@@ -2,16 +2,16 @@
 //!
 //! The leader's row keeps the snapshot of the last look, so a new leader continues it. No index
 //! names a transaction, so the look walks through the table ([`walk`](crate::walk)): page by
-//! page. The snapshot advances when the walk ends, to that with which it began. So no job is missed,
-//! and in a table of several pages some jobs are reported twice. While a tap reports new jobs, the
-//! look only remembers its snapshot.
+//! page. At the end of a walk, the snapshot of its begin is kept. So no job is missed, and in a
+//! table of several pages some jobs are reported twice. While a tap reports new jobs, the look only
+//! remembers its snapshot.
 //!
-//! The engine updates rows in place. So the look also finds jobs that were activated, retried or
-//! given another due date. It also reports the timers that came due since
-//! ([`timers`](super::timers)), of which the timer task may not know yet.
+//! The engine updates rows in place. So the look also finds jobs that were activated or retried, or
+//! that got another due date. It also reports the timers that became due since the last look
+//! ([`timers`](super::timers)), which the timer task may not have hinted yet.
 //!
-//! A snapshot does not know the transactions of savepoints, so a job that was inserted behind one
-//! may be missed. The sweeper finds it.
+//! A snapshot does not contain the transactions of savepoints, so the look may miss a job that was
+//! inserted after a savepoint. The sweeper finds it.
 
 use jobwire_core::hint::Ready;
 use jobwire_core::store::Marked;
@@ -26,11 +26,12 @@ use crate::walk::{self, in_page};
 /// Maximum number of timers of one look. The timer task hints the others.
 const TIMERS: i64 = 1_000;
 
-/// `$1`: the zone, `$2`: the engine, `$3`: the leader, `$4`: whether to report, `$5`: maximum number,
-/// `$6` and `$7`: the page of the table, `$8`: the block behind it, `$9`: the snapshot of the first page.
+/// Selects new jobs and remembers the look. `$1`: the zone, `$2`: the engine, `$3`: the leader,
+/// `$4`: whether to report, `$5`: maximum number, `$6` and `$7`: the page of the table, `$8`: the
+/// block behind it, `$9`: the snapshot of the first page.
 ///
-/// Before the first look all jobs are new. Rows of transactions before the oldest one of the last
-/// snapshot are excluded by arithmetic, since nearly all rows are.
+/// Before the first look all jobs are new. A comparison of numbers excludes rows of transactions
+/// before the oldest one of the last snapshot: nearly all rows.
 const LOOK: &str = concat!(
     "
 WITH last AS MATERIALIZED (
@@ -107,7 +108,7 @@ impl Camunda {
         Ok(ready)
     }
 
-    /// Returns the hints of these jobs, and which of them are not ready.
+    /// Returns the hints of these jobs, and the ones among them that are not ready.
     pub(super) async fn hints_of_jobs(
         &self,
         pool: &PgPool,

@@ -3,7 +3,7 @@
 use super::sql::{due, job_columns};
 use crate::statements::Queries;
 
-/// `$1` is the zone.
+/// The jobs with their states, and the conditions of a filter. `$1`: the zone.
 macro_rules! matching {
     () => {
         concat!(

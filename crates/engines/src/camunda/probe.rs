@@ -1,6 +1,7 @@
-//! The probe: which engine wrote these tables, and whether Jobwire can run its jobs.
+//! The probe: checks which engine wrote these tables, and whether Jobwire can run its jobs.
 //!
-//! It changes nothing. What it does not know it refuses, with a sentence that names the remedy.
+//! The probe changes nothing. It refuses an unknown engine or setting, with an error that names the
+//! remedy.
 
 use chrono::{DateTime, Utc};
 use jobwire_core::StoreError;
@@ -42,7 +43,7 @@ const NEEDED: [(&str, &[&str]); 4] = [
     ("act_ge_bytearray", &["id_", "bytes_"]),
 ];
 
-/// What the probe found.
+/// The findings of the probe.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Probed {
@@ -50,7 +51,7 @@ pub struct Probed {
     pub version: Option<String>,
     /// Tables and columns that are missing, as `table` or `table.column`.
     pub missing: Vec<String>,
-    /// Where tables of jobs are instead, each with the remedy.
+    /// The other places that have tables of jobs, each with the remedy.
     pub elsewhere: Vec<String>,
     /// A job id that Jobwire can't name.
     pub unknown_id: Option<String>,
@@ -60,16 +61,16 @@ pub struct Probed {
     pub newest: Option<DateTime<Utc>>,
     /// The database's clock.
     pub now: DateTime<Utc>,
-    /// The zone is unknown to the database.
+    /// Whether the database does not know the zone.
     pub unknown_zone: bool,
     /// The zone that was assumed.
     pub zone: String,
-    /// An engine node executes jobs by itself: some jobs are locked by an owner of the engine.
+    /// Whether an engine node executes jobs by itself: an owner of the engine has locked some jobs.
     pub polls: bool,
 }
 
 impl Probed {
-    /// Returns what stands in the way, each with the remedy.
+    /// Returns the problems that prevent a node's start, each with the remedy.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
@@ -92,7 +93,7 @@ impl Probed {
         problems
     }
 
-    /// Returns what an operator should know.
+    /// Returns the findings for the operator.
     pub(crate) fn findings(&self) -> Vec<Finding> {
         let fine = || {
             format!(
@@ -109,7 +110,7 @@ impl Probed {
         findings
     }
 
-    /// Fails if something stands in the way.
+    /// Fails if there is a problem.
     ///
     /// # Errors
     /// [`StoreError::Config`] with all problems.
@@ -133,7 +134,7 @@ fn is_known(version: &str) -> bool {
 const VERSION: &str = "
 SELECT version_ FROM act_ge_schema_log ORDER BY timestamp_ DESC NULLS LAST, length(id_) DESC, id_ DESC LIMIT 1";
 
-/// `$1`: the zone. Looks at a bounded number of rows.
+/// Selects facts about the jobs. Reads a bounded number of rows. `$1`: the zone.
 const FACTS: &str = "
 SELECT clock_timestamp(),
     (SELECT max(create_time_) FROM (SELECT create_time_ FROM act_ru_job LIMIT 1000) j) AT TIME ZONE $1,
@@ -147,7 +148,7 @@ WHERE handler_type_ <> ALL($1) ORDER BY 1 LIMIT 20";
 /// Probes the tables. `zone` is the zone of the engine's JVM.
 ///
 /// # Errors
-/// As the database reports. What was found is no error: see [`Probed::refuse`].
+/// The database's error. What was found is no error: see [`Probed::refuse`].
 pub async fn probe(pool: &PgPool, zone: &str) -> Result<Probed, StoreError> {
     let mut probed = Probed {
         zone: zone.to_owned(),

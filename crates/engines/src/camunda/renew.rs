@@ -1,7 +1,7 @@
-//! Looking at locks, and finding the locks of a node of which the node does not know.
+//! Checks locks, and finds locks of a node that the node does not know.
 //!
-//! No lock is extended: see the rules of [`camunda`](super). A lock belongs to the node until the
-//! leader clears it or an engine node takes the job, both after it has expired.
+//! No lock is extended: see the rules of [`camunda`](super). A lock belongs to the node until its
+//! expiry. After that the leader clears it, or an engine node takes the job.
 
 use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::Renewed;
@@ -14,14 +14,14 @@ use crate::columns::columns;
 use crate::id::job_id;
 use crate::owner::{PREFIX, owner};
 
-/// `$1`: ids, `$2`: owners. A row that is gone counts as held: the engine has ended the job, and its
-/// outcome is on the way to the node.
+/// Selects which locks are held. A row that is gone counts as held: the engine has ended the job,
+/// and its outcome is on the way to the node. `$1`: ids, `$2`: owners.
 const LOOK: &str = "
 SELECT h.id, j.id_ IS NULL OR j.lock_owner_ = h.owner AS is_ours, j.lock_exp_time_ IS NULL AS is_unlocked
 FROM unnest($1::text[], $2::text[]) AS h(id, owner) LEFT JOIN act_ru_job j ON j.id_ = h.id";
 
-/// `$2`: the owner without its fence, `$3`: owners that the node knows. Reads every job, since no
-/// index names a lock.
+/// Selects the jobs with unknown locks of a node. Reads every job, since no index names a lock.
+/// `$1`: the zone, `$2`: the owner without its fence, `$3`: owners that the node knows.
 const HELD_BY: &str = concat!(
     "
 SELECT ",

@@ -1,18 +1,18 @@
-//! Rescue: clears locks whose holder is dead, and hands everything back.
+//! Rescue: clears locks whose holder is dead, and gives all jobs back to the engine.
 //!
 //! | lock | cleared |
 //! | --- | --- |
-//! | of a node of ours | when it has expired, and its node has been silent for 90 s |
-//! | of an engine node | a minute after it has expired: another engine node that polls comes first |
+//! | of a Jobwire node | after its expiry, if its node has been silent for 90 s |
+//! | of an engine node | a minute after its expiry: another engine node that polls comes first |
 //!
-//! A living node finds out itself what became of its execution. It has `takeover_patience` for
-//! that, from the end of its lock.
+//! A living node determines the fate of its execution itself. It has the time `takeover_patience`
+//! for that, from the end of its lock.
 //!
-//! The engine goes on with an execution when its caller has died. So an expired lock stays while a
-//! transaction is open that began before the lock expired: it may be the execution. Such a job is
-//! taken over when the transaction has ended, or after `takeover_patience`. Backups and consoles
-//! are no engines. Where the role can't see the transactions of others (`pg_read_all_stats`), the
-//! expiry alone decides.
+//! The engine continues an execution after the death of its caller. So an expired lock stays while
+//! a transaction is open that began before the expiry: it may be the execution. Such a job is taken
+//! over when the transaction has ended, or after `takeover_patience`. Transactions of backups and
+//! consoles do not count. If the role can't see the transactions of others (`pg_read_all_stats`),
+//! only the expiry decides.
 
 use jobwire_core::StoreError;
 use sqlx::{PgPool, Row};
@@ -23,8 +23,9 @@ use crate::activity::other_transactions;
 use crate::freed::Freed;
 use crate::walk::in_page;
 
-/// `$1`: the zone, `$2`: maximum number, `$3`: patience, `$4` and `$5`: the page of the table. Skips locked rows: a transaction of the
-/// engine works on them.
+/// Clears expired locks of jobs. Skips locked rows, because a transaction of the engine works on
+/// them. `$1`: the zone, `$2`: maximum number, `$3`: patience, `$4` and `$5`: the page of the
+/// table.
 const FREE_EXPIRED: &str = concat!(
     "
 WITH late AS MATERIALIZED (
@@ -75,7 +76,7 @@ pub(super) async fn release_all(pool: &PgPool) -> Result<u64, StoreError> {
 }
 
 impl Camunda {
-    /// Clears expired locks of jobs. Returns those that are ready; the others become new or due.
+    /// Clears expired locks of jobs. Returns the ready jobs; the others become new or due.
     pub(super) async fn free_expired_locks(
         &self,
         pool: &PgPool,

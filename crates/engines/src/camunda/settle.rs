@@ -1,19 +1,18 @@
-//! Settling: reads what became of executed jobs, releases their locks and hands their instances
-//! over.
+//! Settling: reads the fates of executed jobs, releases their locks and hands off their instances.
 //!
 //! The answer of an execution is only a hint. The row decides:
 //!
 //! | row | meaning |
 //! | --- | --- |
 //! | gone | done |
-//! | locked by us | the engine rolled back without a trace, as after a conflict; the lock is released |
+//! | locked by this node | the engine rolled back without a trace, as after a conflict; the lock is released |
 //! | unlocked, attempts left | the engine has counted a failure, or has run a job that stays, such as the history cleanup |
 //! | unlocked, no attempt left | failed for the last time; the engine has created an incident |
 //! | suspended | its instance was suspended meanwhile |
 //! | locked by another | the lock was lost |
 //!
-//! An execution may create timers, such as the next one of a cycle. The statement reads the next due
-//! date of the instance, so that the leader wakes in time without a look at the table.
+//! An execution may create timers, such as the next one of a cycle. The statement reads the next
+//! due date of the instance, so that the leader wakes in time without a look at the table.
 //!
 //! The second statement locks or finds the next job of each instance ([`lock`](super::lock)).
 
@@ -34,7 +33,8 @@ use crate::dialect::Settled;
 use crate::fate::{Ended, Fate};
 use crate::id::{engine_id, job_id};
 
-/// `$1`: the zone, `$2`: ids, `$3`: owners, `$4`: instances, `$5`: ids whose locks stay.
+/// Settles jobs. `$1`: the zone, `$2`: ids, `$3`: owners, `$4`: instances, `$5`: ids whose locks
+/// stay.
 const SETTLE: &str = concat!(
     "
 WITH held AS MATERIALIZED (
@@ -68,8 +68,8 @@ SELECT s.*, (SELECT min(t.duedate_) AT TIME ZONE $1 FROM act_ru_job t
     ") AS next_due FROM seen s"
 );
 
-/// Selects the first ready job of each instance of which no job is locked. `$1`: the zone, `$2`: the
-/// instances.
+/// Selects the first ready job of each instance of which no job is locked. `$1`: the zone, `$2`:
+/// the instances.
 const NEXT: &str = concat!(
     "
 SELECT c.id_, c.process_instance_id_, c.handler_type_ FROM unnest($2::text[]) AS i(inst) CROSS JOIN LATERAL (
@@ -89,7 +89,7 @@ WHERE NOT EXISTS (SELECT FROM act_ru_job s WHERE s.process_instance_id_ = i.inst
 );
 
 impl Camunda {
-    /// Settles the jobs whose rows are free. Returns the ids of the others.
+    /// Settles the jobs whose rows are not locked. Returns the ids of the others.
     pub(super) async fn settle_rows(
         &self,
         pool: &PgPool,
@@ -152,7 +152,7 @@ impl Camunda {
     }
 }
 
-/// What the rows of a batch show.
+/// The rows of a batch, by fate.
 #[derive(Default)]
 struct Batch {
     busy: HashSet<String>,
@@ -233,8 +233,8 @@ fn fate(row: &PgRow) -> Result<Fate, StoreError> {
     })
 }
 
-/// Returns how an execution has ended that had `retries` attempts left and that the engine did not
-/// answer with success.
+/// Returns the end of an execution that began with `retries` attempts left and that the engine did
+/// not answer with success.
 pub(super) async fn ended(
     pool: &PgPool,
     id: JobId,

@@ -47,7 +47,7 @@ macro_rules! local_now {
 }
 pub(super) use local_now;
 
-/// The job has no lock, as the engine decides it.
+/// True if the job has no lock by the engine's rule.
 macro_rules! unlocked {
     ($j:literal) => {
         concat!("(", $j, ".lock_exp_time_ IS NULL)")
@@ -55,7 +55,7 @@ macro_rules! unlocked {
 }
 pub(super) use unlocked;
 
-/// The job has an attempt left and is not suspended. It may be a timer.
+/// True if the job has an attempt left and is not suspended. It may be a timer.
 macro_rules! runnable {
     ($j:literal) => {
         concat!("(", $j, ".retries_ > 0 AND ", $j, ".suspension_state_ = 1)")
@@ -63,7 +63,7 @@ macro_rules! runnable {
 }
 pub(super) use runnable;
 
-/// The job has no due date, or is due. `$1` is the zone.
+/// True if the job has no due date, or is due. `$1` is the zone.
 macro_rules! due {
     ($j:literal) => {
         concat!(
@@ -95,7 +95,7 @@ macro_rules! by_age {
 }
 pub(super) use by_age;
 
-/// The scope of the node takes the job: `$tenants` and `$deployments` are NULL for all.
+/// True if the scope of the node takes the job: `$tenants` and `$deployments` are NULL for all.
 macro_rules! in_scope {
     ($j:literal, $tenants:literal, $deployments:literal) => {
         concat!(

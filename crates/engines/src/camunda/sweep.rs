@@ -1,4 +1,4 @@
-//! What the leader reads: jobs whose hint was lost, and the numbers of jobs.
+//! Statements of the leader: jobs whose hint was lost, and the numbers of jobs.
 
 use super::sql::{by_age, due, local_now, runnable, unlocked};
 use crate::statements::Sweep;
@@ -9,10 +9,11 @@ pub(super) const SWEEP: Sweep = Sweep {
     backlog: BACKLOG,
 };
 
-/// Reads at most 20,000 rows, in the order of the key: `read_to` is the last one, if there may be more.
-/// A job is ready since it was written or since it is due, whichever is later. Its xmin shows the
-/// former: the transaction that wrote it must have ended before the horizon. A mark is a new version
-/// of the row without a change, so that the row is not suspected again before the next horizon.
+/// Selects orphans. Reads at most 20,000 rows, in the order of the key: `read_to` is the last one,
+/// if there may be more. A job is ready from the later of its write and its due date. The xmin of
+/// the row shows the write: the transaction that wrote it must have ended before the horizon. A
+/// mark is a new version of the row without a change, so that the row is not suspected again before
+/// the next horizon.
 const ORPHANS: &str = concat!(
     "
 WITH lost AS MATERIALIZED (

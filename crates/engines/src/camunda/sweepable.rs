@@ -4,10 +4,10 @@ use super::sql::{by_age, due, local_now, runnable, unlocked};
 use crate::activity::other_transactions;
 use crate::sweepable::is_tapped;
 
-/// Counts the jobs by what the leader would do with them, in the order of the fields of `Sweepable`.
+/// Counts the jobs by the leader's action for them, in the order of the fields of `Sweepable`.
 /// `$1`: the zone, `$2`: patience, `$3`: the engine. The conditions are those of the
-/// [rescue](super::rescue), the [look](super::look) and the [sweep](super::sweep). Timers that are not
-/// due and jobs without attempts count nowhere, and an instance has no lock that could be left.
+/// [rescue](super::rescue), the [look](super::look) and the [sweep](super::sweep). Does not count
+/// timers that are not due, jobs without attempts, and instances, which have no lock.
 pub(super) const SWEEPABLE: &str = concat!(
     "
 WITH last AS MATERIALIZED (

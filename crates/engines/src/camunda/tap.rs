@@ -1,8 +1,8 @@
-//! What a tap streams of Camunda.
+//! The publication of the tap for Camunda.
 //!
-//! The engine updates jobs in place, so the publication has updates, too. Therefore it names the key
-//! among its columns and selects no rows: otherwise the server would refuse the engine's updates.
-//! Which rows are ready is decided here.
+//! The engine updates jobs in place, so the publication has updates, too. Therefore it names the
+//! key among its columns and selects no rows: otherwise the server would refuse the engine's
+//! updates. This module finds the ready jobs among the streamed rows.
 
 use chrono::{DateTime, Utc};
 use jobwire_core::store::Committed;
@@ -45,7 +45,7 @@ pub(super) fn committed(rows: &Rows, ahead: chrono::Duration, committed: &mut Co
             None => None,
             Some(due) => match local(due) {
                 Some(due) => Some(due.and_utc() - ahead),
-                // A date that no timer has. The sweeper decides.
+                // No timer has such a date. The sweeper finds the job if it is ready.
                 None => continue,
             },
         };

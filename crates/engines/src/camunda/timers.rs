@@ -1,9 +1,9 @@
-//! Hinting due timers. A timer stays in its row, and becomes ready by the passing of time.
+//! Hints due timers. A timer stays in its row, and becomes ready when it is due.
 //!
-//! No column tells that a timer was hinted. The leader remembers the due date up to which it has
-//! hinted: a timer that was visible then and due by then has its hint. A job that appears later with
-//! an earlier due date is new, so the [look](super::look) reports it. A new leader begins a few
-//! minutes back and hints some timers twice. Timers that came due while no node led are orphans,
+//! No column records that a timer was hinted. The leader remembers the due date up to which it has
+//! hinted: a timer that was visible and due by then has its hint. A job that appears later with an
+//! earlier due date is new, so the [look](super::look) reports it. A new leader begins a few
+//! minutes back and hints some timers twice. Timers that became due while no node led are orphans,
 //! which the sweeper finds.
 //!
 //! No timer is hinted before it is due by the database's clock in the engine's zone, and the lock
@@ -34,8 +34,9 @@ impl Reached {
     }
 }
 
-/// `$1`: the zone, `$2` and `$3`: the due date and the id up to which timers were hinted, `$4`:
-/// maximum number. Without them, or after the local clock was set back, it begins five minutes back.
+/// Selects timers that became due. `$1`: the zone, `$2` and `$3`: the due date and the id up to
+/// which timers were hinted, `$4`: maximum number. Without date and id, or after the local clock
+/// was set back, begins five minutes back.
 const DUE: &str = concat!(
     "
 WITH clock AS MATERIALIZED (
@@ -61,7 +62,7 @@ FROM clock c LEFT JOIN LATERAL (
 );
 
 impl Camunda {
-    /// Returns the timers that came due, at most `at_most`.
+    /// Returns the timers that became due, at most `at_most`.
     pub(super) async fn hint_due_timers(
         &self,
         pool: &PgPool,

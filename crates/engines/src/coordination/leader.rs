@@ -8,11 +8,11 @@ use jobwire_core::{NodeId, StoreError};
 use sqlx::{PgPool, Row};
 use uuid::Uuid;
 
-/// Leads if no other node does. Waits for no row: while another transaction has the leader's row
-/// locked, the answer names the leader in it.
+/// Takes the lead if no other node leads. Waits for no row: while another transaction has the
+/// leader's row locked, the answer names the leader in it.
 ///
-/// A leader's lease that ends later than ten of ours counts as expired: no leader of this fleet
-/// wrote it, or the clock was set back.
+/// A leader's lease that ends more than ten lease lengths from now counts as expired: no leader of
+/// this fleet wrote it, or the clock was set back.
 ///
 /// `$5` to `$7` decide whether expired locks may be cleared: the database's clock lies in the
 /// window, and the server has been up for the grace period.
@@ -36,7 +36,7 @@ SELECT (SELECT term FROM lead), statement_timestamp(), pg_snapshot_xmin(pg_curre
     (extract(epoch FROM CASE WHEN isfinite(l.expires_at) THEN l.expires_at - clock_timestamp() END) * 1000)::bigint
 FROM (SELECT) AS one LEFT JOIN jobwire_engine.leader l ON l.engine = $1";
 
-/// The answer to the question who leads.
+/// The answer of the statement: the leader.
 pub(crate) enum Lead {
     /// The asking node leads.
     Ours {
@@ -88,7 +88,7 @@ pub(crate) async fn take(
     })
 }
 
-/// Keeps the row, so that the term goes on growing.
+/// Ends the leader's lease. Keeps the row, so that terms keep growing.
 const RESIGN: &str = "
 UPDATE jobwire_engine.leader SET expires_at = clock_timestamp() - interval '1 second'
 WHERE engine = $1 AND node = $2 AND expires_at > clock_timestamp()";

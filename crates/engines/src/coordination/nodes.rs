@@ -9,7 +9,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{PgPool, Row};
 use uuid::Uuid;
 
-/// A node whose row was removed meanwhile gets a new one.
+/// Writes the row of a node. Inserts it again if it was removed meanwhile.
 const WRITE: &str = "
 INSERT INTO jobwire_engine.node (engine, id, revision, types, lanes, deployments, categories, tenants, host, version, transport)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
@@ -98,7 +98,7 @@ fn view(row: &PgRow) -> Result<NodeView, StoreError> {
     })
 }
 
-/// Skips locked rows.
+/// Deletes the rows of silent nodes. Skips locked rows.
 const FORGET: &str = "
 DELETE FROM jobwire_engine.node WHERE id IN (
     SELECT id FROM jobwire_engine.node

@@ -1,4 +1,4 @@
-//! The schema `jobwire_engine`: its migrations, and whether it fits this program.
+//! The schema `jobwire_engine`: its migrations, and the check that it fits this program.
 
 use jobwire_core::StoreError;
 use jobwire_core::store::SchemaStatus;
@@ -7,7 +7,7 @@ use sqlx::migrate::Migrator;
 
 static MIGRATOR: Migrator = sqlx::migrate!("migrations/engines");
 
-/// The schema version that this program brings.
+/// The schema version of this program's newest migration.
 pub const SCHEMA_VERSION: i32 = 1;
 
 fn migrator() -> Migrator {
@@ -23,16 +23,16 @@ fn migrator() -> Migrator {
 /// Creates the schema, or brings it to this program's version.
 ///
 /// # Errors
-/// As the database reports. Each migration is one transaction.
+/// The database's error. Each migration is one transaction.
 pub(crate) async fn migrate(pool: &PgPool) -> Result<(), StoreError> {
     let run = migrator().run(pool).await;
     run.map_err(|error| StoreError::Migration(Box::new(error)))
 }
 
-/// Removes the schema and all that is in it.
+/// Removes the schema and all its objects.
 ///
 /// # Errors
-/// As the database reports.
+/// The database's error.
 pub(crate) async fn remove(pool: &PgPool) -> Result<(), StoreError> {
     sqlx::query("DROP SCHEMA IF EXISTS jobwire_engine CASCADE")
         .execute(pool)
@@ -72,7 +72,7 @@ pub(crate) async fn status(pool: &PgPool) -> Result<SchemaStatus, StoreError> {
     Ok(SchemaStatus::Ready { version, server })
 }
 
-/// Returns whether the schema is there.
+/// Returns whether the schema exists.
 pub(crate) async fn exists(pool: &PgPool) -> Result<bool, StoreError> {
     let exists = sqlx::query_scalar("SELECT to_regclass('jobwire_engine.node') IS NOT NULL");
     Ok(exists.fetch_one(pool).await?)

@@ -1,4 +1,4 @@
-//! What the handler asks while the engine executes a job.
+//! Queries of the handler while the engine executes a job.
 
 use chrono::{DateTime, Utc};
 use jobwire_core::{Job, JobId};
@@ -32,7 +32,7 @@ impl EngineStore {
         .await
     }
 
-    /// Returns how an execution ended that the engine did not answer with success.
+    /// Returns the end of an execution that the engine did not answer with success.
     pub(crate) async fn ended(&self, job: &Job, owner: &str) -> Result<Ended> {
         let (dialect, pool) = (self.dialect(), &self.0.connections.rest);
         self.run("look_at_job", pool, || {
@@ -41,7 +41,7 @@ impl EngineStore {
         .await
     }
 
-    /// Returns what the database's clock showed at `moment`.
+    /// Returns the time of the database's clock at `moment`.
     pub(crate) async fn clock_at(&self, moment: Instant) -> Result<DateTime<Utc>> {
         let now = activity::clock(self.pool()).await?;
         let ago = chrono::Duration::from_std(moment.elapsed()).unwrap_or(chrono::Duration::MAX);

@@ -116,8 +116,8 @@ impl Store for EngineStore {
         lease: Duration,
         known: &[Fence],
     ) -> Result<Vec<LockedJob>> {
-        // All statements that lock jobs for this node go through this store. The search reads every
-        // job, so it is sent only if one of their answers was lost.
+        // This store sends all statements that lock jobs for this node. The search reads every job,
+        // so it is sent only if the answer to one of them was lost.
         if !self.0.in_doubt.swap(false, Ordering::SeqCst) {
             return Ok(Vec::new());
         }
@@ -137,7 +137,7 @@ impl Store for EngineStore {
     }
 
     async fn run_alone(&self, _: NodeId, _: &LockToken) -> Result<bool> {
-        // The engine runs the job, so no job ends a node of ours.
+        // The engine runs the job, so no job can kill a Jobwire node.
         Ok(true)
     }
 
@@ -311,8 +311,8 @@ impl Store for EngineStore {
         self.operate_many(ids, Change::Delete, 0).await
     }
 
-    /// Flowable decides the number of attempts itself. The leader finds the changed row and hints
-    /// it. Over the endpoint no job can be changed.
+    /// Lets the engine retry a job. Flowable chooses the number of attempts itself. The leader
+    /// finds the changed row and hints the job. With the endpoint no job can be changed.
     async fn retry(&self, id: JobId, retries: i32) -> Result<(Operated, Vec<Ready>)> {
         Ok((self.operate(id, Change::Retry, retries).await?, Vec::new()))
     }

@@ -16,11 +16,11 @@ use crate::meter::Rescue;
 use crate::walk::Walk;
 use crate::{sweep, walk};
 
-/// How long after a tap stands the looks go on reporting: what committed before may become visible
-/// a moment later.
+/// The time for which looks still report jobs after a tap stands. Jobs that committed before may
+/// become visible a moment later.
 const TAP_SETTLES: Duration = Duration::from_secs(5);
-/// How long a cycle reads the pages of a large table for rescue, and as long again for new jobs. The
-/// next cycle goes on.
+/// The time for which a cycle reads the pages of a large table for rescue, and the same time for
+/// new jobs. The next cycle continues.
 const READS: Duration = Duration::from_secs(2);
 
 impl EngineStore {
@@ -30,8 +30,9 @@ impl EngineStore {
         *tapped = stands.then(Instant::now);
     }
 
-    /// Returns whether a tap has reported all that became visible lately, and the looks all that was
-    /// committed before: a walk through the table has ended that began when the tap had settled.
+    /// Returns whether tap and looks have together reported all jobs. The tap reports new ones. The
+    /// looks have reported the older ones when a walk through the table has ended that began after
+    /// the tap had settled.
     fn is_tapped(&self) -> bool {
         let tapped = *self.0.tapped.lock().unwrap_or_else(PoisonError::into_inner);
         tapped.is_some_and(|since| self.0.dialect.looks().is_whole_since(since + TAP_SETTLES))
@@ -192,7 +193,7 @@ impl EngineStore {
                 break;
             }
         }
-        // The tables have different sizes: each is walked by itself.
+        // Each table has its own walk, because their sizes differ.
         loop {
             let left = self.run("free_instances", rest, || dialect.free_instances(pool));
             let left = left.await?;

@@ -10,11 +10,11 @@ use crate::http::Answer;
 use crate::id::engine_id;
 use crate::options::Execution;
 
-/// The number of requests in a row that do not reach the engine, after which the rest is not sent:
-/// each would cost a timeout.
+/// The number of requests in a row that do not reach the engine, after which the others are not
+/// sent: each would cost a timeout.
 const UNSENT: usize = 3;
 
-/// What the engine made of one change.
+/// The result of one change by the engine.
 enum Changed {
     Operated(Operated),
     Refused(String),
@@ -23,7 +23,7 @@ enum Changed {
 }
 
 impl EngineStore {
-    /// Returns the error of a method that stays the engine's affair.
+    /// Returns the error of a method that Jobwire leaves to the engine.
     pub(super) fn refuse<T>(&self, what: &str, instead: &str) -> Result<T> {
         Err(StoreError::Config(format!(
             "{what} of the engine `{}` is the engine's own affair; use {instead}",
@@ -48,7 +48,7 @@ impl EngineStore {
         let Some((view, _, _)) = self.get(id).await? else {
             return Ok(Changed::Operated(Operated::NotFound));
         };
-        // A node of the engine holds a lock without an owner of ours.
+        // The lock has an owner of the engine, not of Jobwire.
         let is_locked = view.lock_expires_at.is_some_and(|until| until > Utc::now());
         if view.lock_owner.is_some() || is_locked {
             return Ok(Changed::Operated(Operated::Running));

@@ -1,5 +1,5 @@
-//! Setting an engine up and giving it back: the probe, the schema `jobwire_engine` and the publication
-//! of the commit tap.
+//! The setup of an engine and its release: the probe, the schema `jobwire_engine` and the
+//! publication of the commit tap.
 
 use jobwire_core::StoreError;
 
@@ -13,24 +13,24 @@ impl EngineStore {
     /// Checks that the tables are those of a supported engine. Changes nothing.
     ///
     /// # Errors
-    /// [`StoreError::Config`] with what stands in the way, and as the database reports.
+    /// [`StoreError::Config`] with the problems, or the database's error.
     pub async fn probe(&self) -> Result<()> {
         self.0.dialect.probe(self.pool()).await
     }
 
-    /// Creates the schema `jobwire_engine`, in which nodes and the leader stand.
+    /// Creates the schema `jobwire_engine`, which has the rows of the nodes and of the leader.
     ///
     /// # Errors
-    /// As the database reports.
+    /// The database's error.
     pub async fn init(&self) -> Result<()> {
         schema::migrate(self.pool()).await
     }
 
-    /// Hands everything back to the engine: clears all locks of Jobwire and removes its schema.
+    /// Gives all jobs back to the engine: clears all locks of Jobwire and removes its schema.
     /// Returns the number of jobs that were locked. No node may run meanwhile.
     ///
     /// # Errors
-    /// [`StoreError::Config`] if a node lives, and as the database reports.
+    /// [`StoreError::Config`] if a node lives, or the database's error.
     pub async fn release_engine(&self) -> Result<u64> {
         if schema::exists(self.pool()).await? {
             let nodes = nodes::read(self.pool(), &self.0.options.name).await?;
@@ -49,8 +49,8 @@ impl EngineStore {
         Ok(released)
     }
 
-    /// Asks the engine whether it answers: over REST for its version, and at the endpoint whether it
-    /// is there.
+    /// Asks the engine for an answer: over REST for its version, or at the endpoint for its
+    /// existence.
     pub(crate) async fn ask_engine(&self) -> Answer {
         match self.0.options.execution {
             Execution::Endpoint => match self.0.rest.ask_endpoint().await {
@@ -67,7 +67,7 @@ impl EngineStore {
         &self.0.connections.address
     }
 
-    /// Creates the publication of the commit tap, with which new jobs are hinted within
+    /// Creates the publication of the commit tap, by which new jobs get their hints within
     /// milliseconds. Needs the right CREATE on the database; the tables must belong to the role.
     ///
     /// # Errors
@@ -82,8 +82,7 @@ impl EngineStore {
         })
     }
 
-    /// Returns what a commit tap lacks: what was found, the remedy, and whether it prevents the
-    /// tap.
+    /// Returns the problems of a commit tap, each with the remedy and whether it prevents the tap.
     pub(crate) async fn examine_tap(&self) -> Result<Vec<jobwire_tap::Finding>> {
         let publication = tap::publication(self).await?;
         let found = jobwire_tap::preflight(self.address(), &publication).await;

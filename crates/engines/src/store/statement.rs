@@ -1,5 +1,5 @@
-//! How a transition of the store is sent: with a deadline, measured, and with the doubt about lost
-//! locks.
+//! Sends the transitions of the store: with a deadline, measured, and with a doubt after a lost
+//! answer.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use jobwire_core::store::postgres::connection_pool::ConnectionPool;
 
 use super::{EngineStore, Result};
 
-/// Notes a doubt unless the answer came.
+/// Records a doubt on drop, unless the answer came.
 pub(super) struct Asked<'a>(pub(super) &'a AtomicBool, pub(super) bool);
 
 impl Drop for Asked<'_> {

@@ -13,7 +13,7 @@ use crate::store::error::StoreError;
 use crate::store::statements::Members;
 use crate::store::{MAX_NODES, Membership, NodeView, readable};
 
-/// A node whose row was removed meanwhile gets a new one.
+/// Writes the row of a node. Inserts it again if it was removed meanwhile.
 const WRITE: &str = "
 INSERT INTO jobwire.node (id, revision, types, lanes, deployments, categories, tenants, host, version, transport)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
@@ -91,7 +91,7 @@ fn view(row: &PgRow) -> Result<NodeView, StoreError> {
     })
 }
 
-/// Skips locked rows.
+/// Deletes the rows of silent nodes. Skips locked rows.
 const FORGET: &str = "
 DELETE FROM jobwire.node WHERE id IN (
     SELECT id FROM jobwire.node WHERE seen_at < clock_timestamp() - $1 AND id <> ALL($2) FOR UPDATE SKIP LOCKED)";
