@@ -1,9 +1,9 @@
 //! `jobwire bench`: measures throughput and latency on this machine, database and broker.
 //!
 //! * `drain`: jobs wait with their hints in the broker; nodes start and run them.
-//! * `steady`: jobs arrive at a fixed rate, each in its own transaction, whether or not the one
-//!   before has been committed. So a stall counts against every job that should have arrived during
-//!   it (no coordinated omission).
+//! * `steady`: jobs arrive at a fixed rate, each in its own transaction, even if the previous one
+//!   has not been committed. So a stall counts for every job that should have arrived during it (no
+//!   coordinated omission).
 //! * `burst`: many jobs are committed at once while the nodes idle.
 //! * `continuous`: jobs are created as fast as possible and run meanwhile.
 //! * `timers`: jobs are due at one moment, or spread over some seconds.
@@ -12,22 +12,22 @@
 //! * `fleet`: the same load for several numbers of nodes.
 //! * `idle`: nodes without work.
 //!
-//! The nodes are processes of this same program. They report each start of a job over a loopback
-//! socket, which adds no work to the database. Every run is checked: each job started exactly once,
-//! and none is left. Figures of two runs compare only on the same idle machine; compare ratios.
+//! The nodes are processes of this program. They report each start of a job over a loopback socket,
+//! which adds no work to the database. Every run is checked: each job started exactly once, and
+//! none is left. Figures of two runs are comparable only on the same idle machine; compare ratios.
 //!
 //! | file | |
 //! | --- | --- |
 //! | `args.rs`, `crew.rs` | the workloads as arguments; the nodes of a run |
 //! | `run.rs` | one run: the part that all workloads share |
-//! | `clients.rs`, `plan.rs` | the clients that create jobs; which jobs, and when |
+//! | `clients.rs`, `plan.rs` | the clients that create jobs; the order and times of the jobs |
 //! | `arriving.rs` | creating while nodes run |
 //! | `node.rs`, `wire.rs` | a node of the bench; its reports |
-//! | `starts.rs`, `seen.rs` | receiving the reports; what they hold |
+//! | `starts.rs`, `seen.rs` | receiving the reports; their content |
 //! | `refusal.rs`, `check.rs` | workloads that can't be measured; the checks of a run |
 //! | `resources.rs` | the cost of a run, from the files of the next two lines |
 //! | `observer.rs`, `rows.rs` | the database's own counters; its row versions |
-//! | `groups.rs` | which processes belong to which part |
+//! | `groups.rs` | the processes of each part |
 //! | `processes.rs`, `processors.rs` | the processes of this machine; their processor time |
 //! | `percentiles.rs`, `report.rs`, `series.rs` | the results |
 
@@ -106,7 +106,7 @@ fn now() -> i64 {
 /// Runs a workload and prints the measurements.
 ///
 /// # Errors
-/// When the workload can't run, or when the checks of the run fail.
+/// Fails if the workload can't run, or if the checks of the run fail.
 pub async fn run(settings: Settings, args: BenchArgs) -> Result<(), Error> {
     // A node handles its stop signal itself.
     if let Workload::Node(args) = &args.workload {

@@ -71,7 +71,7 @@ pub fn main() -> ExitCode {
     let matches = match command().try_get_matches() {
         Ok(matches) => matches,
         Err(error) => {
-            // Help goes to standard output, mistakes to standard error; either may be closed.
+            // Help goes to standard output, mistakes to standard error. Both may be closed.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }

@@ -32,7 +32,7 @@ impl Database {
     /// SQLite file is created.
     ///
     /// # Errors
-    /// When the database can't be reached, or the file does not exist.
+    /// Fails if the database can't be reached, or the file does not exist.
     pub async fn connect(settings: &Settings, create: bool) -> Result<Self, Error> {
         let url = &settings.database_url;
         let connected = if url.scheme() == "sqlite" {
@@ -52,17 +52,17 @@ impl Database {
     /// Connects to the database and checks its schema. SQLite is migrated if necessary.
     ///
     /// # Errors
-    /// When the database can't be reached, has no job tables, or has those of a newer program.
+    /// Fails if the database can't be reached, has no job tables, or has those of a newer program.
     pub async fn open(settings: &Settings) -> Result<Self, Error> {
         let database = Self::connect(settings, true).await?;
         database.fit_for_use(settings).await
     }
 
-    /// Like [`Database::open`], for commands that look at what is there, or change it: a missing
-    /// SQLite file is not created, since its path is probably wrong.
+    /// Does the same as [`Database::open`], for commands that read or change existing jobs. Does
+    /// not create a missing SQLite file, since its path is probably wrong.
     ///
     /// # Errors
-    /// As [`Database::open`], and when the file does not exist.
+    /// Fails like [`Database::open`], and if the file does not exist.
     pub async fn open_existing(settings: &Settings) -> Result<Self, Error> {
         let database = Self::connect(settings, false).await?;
         database.fit_for_use(settings).await
@@ -87,7 +87,7 @@ impl Database {
     /// Returns whether the tables fit this program.
     ///
     /// # Errors
-    /// As the database reports.
+    /// The database's error.
     pub async fn status(&self) -> Result<SchemaStatus, StoreError> {
         self.store().check().await
     }
@@ -104,7 +104,7 @@ impl Database {
     /// Updates the tables to this program's version.
     ///
     /// # Errors
-    /// As the database reports, and when the tables are those of a newer program.
+    /// The database's error, or an error if the tables are those of a newer program.
     pub async fn migrate(&self) -> Result<(), StoreError> {
         self.refuse_newer().await?;
         match self {
@@ -116,7 +116,7 @@ impl Database {
     /// Takes the tables back to a version; 0 removes everything.
     ///
     /// # Errors
-    /// As the database reports, and when the tables are those of a newer program, which can take
+    /// The database's error, or an error if the tables are those of a newer program, which can take
     /// them back.
     pub async fn migrate_down(&self, version: i32) -> Result<(), StoreError> {
         self.refuse_newer().await?;
@@ -178,8 +178,8 @@ impl Creator {
     /// Creates these jobs in one transaction.
     ///
     /// # Errors
-    /// As the database reports; then no job was created. After [`StoreError::CommitUnknown`] either
-    /// all or none were.
+    /// The database's error; then no job was created. After [`StoreError::CommitUnknown`] either
+    /// all or none were created.
     pub async fn create_all(&self, jobs: Vec<NewJob>) -> Result<(), StoreError> {
         match self {
             Self::Postgres(creator) => {
@@ -213,7 +213,7 @@ pub fn has_broker(settings: &Settings) -> bool {
 /// transport tries again.
 ///
 /// # Errors
-/// When the broker refuses the connection or its URL is invalid.
+/// Fails if the broker refuses the connection or its URL is invalid.
 pub async fn transport(settings: &Settings) -> Result<Arc<dyn Transport>, Error> {
     if !has_broker(settings) {
         return Ok(Arc::new(InProcessTransport::new()));
@@ -271,8 +271,8 @@ async fn broker(settings: &Settings, url: &SecretUrl) -> Result<Arc<dyn Transpor
     })
 }
 
-/// Publishes the hints of a short-lived command that runs beside the nodes. Empty without a broker,
-/// since no other process would receive them.
+/// Publishes the hints of a short-lived command that runs beside the nodes. It is empty without a
+/// broker, since no other process would receive the hints.
 pub struct Outlet {
     open: Option<(Arc<dyn Transport>, CommitHook)>,
 }
@@ -281,7 +281,7 @@ impl Outlet {
     /// Connects to the broker, if there is one.
     ///
     /// # Errors
-    /// As [`transport`].
+    /// The same as those of [`transport`].
     pub async fn open(settings: &Settings) -> Result<Self, Error> {
         if !has_broker(settings) {
             return Ok(Self::none());
@@ -312,8 +312,8 @@ impl Outlet {
         }
     }
 
-    /// Waits until all hints are published, at most for the given time. Returns the number of hints
-    /// that are left to the sweeper.
+    /// Waits until all hints are published, at most for the given time. Returns the number of
+    /// unpublished hints, which the sweeper publishes.
     pub async fn close(self, within: Duration) -> usize {
         let Some((transport, hook)) = self.open else {
             return 0;

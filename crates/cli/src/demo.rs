@@ -1,4 +1,4 @@
-//! `jobwire demo`: runs jobs on real input, with an account that is checked against the database.
+//! `jobwire demo`: runs jobs on real input, and checks an account of them against the database.
 //!
 //! There are two demonstrations:
 //! * `permits`: a town hall handles applications for permits. It has several job types, exclusive
@@ -7,9 +7,9 @@
 //! * `replay`: an event log, in which each event is an exclusive job of its case. The jobs of a
 //!   case run one at a time and in order.
 //!
-//! The `stage` is the database, the transport and the nodes. Without settings it is a new file in a
-//! temporary directory, the in-process transport and a node in this process. The `account` at the
-//! end reports the results; if it does not add up, the exit code is 1.
+//! The `stage` is the database, the transport and the nodes. Without settings it consists of a new
+//! file in a temporary directory, the in-process transport and a node in this process. The
+//! `account` at the end reports the results; if it does not add up, the exit code is 1.
 
 mod account;
 mod args;
@@ -36,7 +36,7 @@ use crate::signals::Signals;
 /// Runs the demonstration.
 ///
 /// # Errors
-/// When the demonstration can't run, or when its account does not add up.
+/// Fails if the demonstration can't run, or if its account does not add up.
 pub async fn run(settings: Settings, args: DemoArgs) -> Result<(), Error> {
     let mut signals = Signals::listen()?;
     let prepared = tokio::select! {
@@ -56,7 +56,7 @@ pub async fn run(settings: Settings, args: DemoArgs) -> Result<(), Error> {
         }
         Err(error) => error,
     };
-    // Running jobs end first; a signal cuts this short.
+    // Waits for running jobs, unless another signal comes.
     let left = tokio::select! {
         left = stage.abandon() => left?,
         () = signals.next() => "; its nodes were stopped at once".to_owned(),

@@ -6,7 +6,7 @@ use jobwire_core::{InvalidJob, StoreError};
 
 use crate::settings::Mistakes;
 
-/// Why a command failed.
+/// The reason why a command failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

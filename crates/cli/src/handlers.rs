@@ -1,6 +1,6 @@
 //! The built-in handler types of `jobwire run`.
 //!
-//! | type | payload | does |
+//! | type | payload | effect |
 //! | --- | --- | --- |
 //! | [`noop`] | any | nothing |
 //! | [`sleep`] | `{"ms": 500}` | waits |
@@ -50,7 +50,7 @@ pub fn built_in(options: &BuiltIn) -> Handlers {
 /// Returns the built-in handlers, configured by the settings.
 ///
 /// # Errors
-/// When an entry of `http_allow_hosts` is invalid.
+/// Fails if an entry of `http_allow_hosts` is invalid.
 pub fn configured(settings: &Settings) -> Result<Handlers, Error> {
     let http_allow_hosts = AllowList::parse(&settings.http_allow_hosts)
         .map_err(|bad| Error::Usage(bad.to_string()))?;
@@ -60,7 +60,7 @@ pub fn configured(settings: &Settings) -> Result<Handlers, Error> {
 /// Allows row locks for jobs of these types.
 ///
 /// # Errors
-/// When a type has no handler.
+/// Fails if a type has no handler.
 pub fn hold_by_row(handlers: &mut Handlers, types: &[String]) -> Result<(), Error> {
     for job_type in types {
         if !handlers.allow_row_lock(job_type) {

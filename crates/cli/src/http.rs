@@ -3,7 +3,7 @@
 //! | path | answers |
 //! | --- | --- |
 //! | `/metrics` | every metric of [`jobwire_core::telemetry::metrics`], for Prometheus |
-//! | `/healthz` | 200 while none of the process's tasks is down; restart it otherwise. Names batches that stay refused and types that no node serves, which a restart does not help |
+//! | `/healthz` | 200 while no task of the process is down; otherwise restart the process. Also names refused batches and types that no node serves, for which a restart does not help |
 //! | `/readyz` | the node's health as JSON; 503 while it takes no work |
 //!
 //! The number of connections and their duration are bounded (`server.rs`).
@@ -77,7 +77,7 @@ pub async fn serve(listener: TcpListener, node: Node) {
 
 async fn render(State(node): State<Node>) -> Response {
     metrics::observe_process(node.database.as_ref());
-    // Reading removes batches that have not been refused again for a long time.
+    // The read removes batches that have not been refused again for a long time.
     let _ = node.health.stuck();
     let headers = [(
         header::CONTENT_TYPE,

@@ -20,16 +20,15 @@ pub const DEMO: &str = "warn,jobwire_core::worker::executor::failure=error";
 
 /// Starts logging. A process that logs already (a test) keeps its logger.
 ///
-/// `default` is the filter where the settings give none; without it the setting's own default
-/// counts.
+/// `default` is the filter if the settings give none; without it the setting's own default applies.
 pub fn start(settings: &Settings, default: Option<&str>) {
     let default = default.filter(|_| !settings.is_given("log"));
     let filter = default.unwrap_or(settings.log.as_str());
-    // The transport logs the state of its connections; its client would add an error for each
-    // connection that closes normally. A filter that names the client enables its logs, but never
-    // at `trace`, where it prints its frames, including the login with its password.
+    // The transport logs the state of its connections. Its client library would add an error for
+    // each connection that closes normally. A filter that names the library enables its logs, but
+    // never at `trace`: there it prints its frames, including the login with the password.
     let client_too = filter.contains("lapin");
-    // The same for the database's client, except for the server's notices.
+    // The same holds for the database's client library, except for the server's notices.
     let database_too = filter.contains("sqlx");
     let without_client = filter_fn(move |about| {
         let target = about.target();

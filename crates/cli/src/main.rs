@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// Jobs make many small allocations on one thread that are freed on another.
+/// The allocator. Jobs make many small allocations on one thread that are freed on another.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

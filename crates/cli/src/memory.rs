@@ -1,4 +1,4 @@
-//! The memory of a process, from Linux's /proc. Not available on other systems.
+//! The memory of a process, from Linux's /proc. It is not available on other systems.
 
 use std::fmt::Display;
 

@@ -114,7 +114,7 @@ impl Processes {
         Ok(started)
     }
 
-    /// Ends their input, so that they start to work.
+    /// Ends the input of the held nodes, so that they start to work.
     pub(crate) fn go(&mut self) {
         for (_, child) in &mut self.running {
             drop(child.stdin.take());

@@ -18,11 +18,11 @@ fn written(result: std::io::Result<()>) -> Result<(), Error> {
     }
 }
 
-/// Prints one or more lines. Characters that a terminal interprets are escaped, except for line
-/// ends. To print text from outside in one line, escape these too ([`plain::one_line`]).
+/// Prints one or more lines. Escapes characters that a terminal interprets, except for line ends.
+/// To print text from outside in one line, escape line ends, too ([`plain::one_line`]).
 ///
 /// # Errors
-/// [`Error::OutputClosed`] when the output is closed.
+/// [`Error::OutputClosed`] if the output is closed.
 pub fn line(text: impl Display) -> Result<(), Error> {
     let mut out = std::io::stdout().lock();
     let text = plain::lines(&text.to_string());
@@ -32,7 +32,7 @@ pub fn line(text: impl Display) -> Result<(), Error> {
 /// Prints one JSON document.
 ///
 /// # Errors
-/// As [`line()`].
+/// The same as those of [`line()`].
 pub fn json(value: &impl Serialize) -> Result<(), Error> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|e| Error::Failed(format!("the result can't be written as JSON: {e}")))?;
@@ -51,7 +51,7 @@ pub fn count(number: impl Into<u64>, noun: &str) -> String {
 /// Prints a table. Each column is as wide as its widest cell.
 ///
 /// # Errors
-/// As [`line()`].
+/// The same as those of [`line()`].
 pub fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> Result<(), Error> {
     let rows: Vec<[String; N]> = rows
         .iter()

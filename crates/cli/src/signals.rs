@@ -2,7 +2,8 @@
 
 use crate::error::Error;
 
-/// Receives the signals that ask the program to stop. Created first, so that none is missed.
+/// Receives the signals that ask the program to stop. It must be created first, so that no signal
+/// is missed.
 pub struct Signals {
     #[cfg(unix)]
     terminate: tokio::signal::unix::Signal,
@@ -14,7 +15,7 @@ impl Signals {
     /// Starts to listen for signals.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// Fails if the system refuses.
     pub fn listen() -> Result<Self, Error> {
         #[cfg(unix)]
         {

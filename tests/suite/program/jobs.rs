@@ -77,7 +77,7 @@ async fn one_job_is_shown_executed_retried_and_deleted() {
 
     let said = fails(jobwire(&home, &["jobs", "execute", &id]), 1).await;
     assert!(
-        said.contains("failed for good") && said.contains("scheme"),
+        said.contains("became a dead letter") && said.contains("scheme"),
         "{said}"
     );
     let said = succeeds(jobwire(&home, &["jobs", "show", &id])).await;

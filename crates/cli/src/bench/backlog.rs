@@ -1,9 +1,8 @@
-//! The first jobs of backlogs of several sizes: shows whether the jobs that wait behind them cost
-//! anything.
+//! The first jobs of backlogs of several sizes: shows the cost of the jobs that wait behind them.
 //!
-//! Before the measurement the servers finish the work that the creation left, as with a backlog
-//! that has waited for some time. The rest of the jobs run too, unmeasured, so that every job is
-//! checked and nothing is left in database and broker.
+//! Before the measurement the servers finish the work of the creation, as for a backlog that has
+//! waited for some time. The other jobs run too, unmeasured, so that every job is checked and none
+//! is left in database and broker.
 
 use std::time::Duration;
 
@@ -33,8 +32,8 @@ pub struct BacklogArgs {
     pub crew: Crew,
 }
 
-/// Minimum of the time that the servers get to finish their work; the time that filling took, if
-/// longer.
+/// Minimum time for the servers to finish their work. If the creation took longer, they get the
+/// same time as the creation.
 const REST: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(

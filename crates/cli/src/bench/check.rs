@@ -3,7 +3,7 @@
 use super::seen::Seen;
 use crate::error::Error;
 
-/// Checks that each job started exactly once and no other did.
+/// Checks that each job started exactly once, and that no other job started.
 pub(super) fn each_once(seen: &Seen, jobs: u32) -> Result<(), Error> {
     let beyond = u32::try_from(seen.first.len()).map_or(true, |numbers| numbers > jobs);
     if seen.jobs == jobs && seen.again == 0 && seen.strange == 0 && !beyond {
@@ -16,7 +16,7 @@ pub(super) fn each_once(seen: &Seen, jobs: u32) -> Result<(), Error> {
 }
 
 /// Checks that the jobs of each instance ran one at a time and in the order of creation: no job
-/// began before the end of the one created before it. Job `n` belongs to instance `n % instances`.
+/// began before the end of the previous one. Job `n` belongs to instance `n % instances`.
 pub(super) fn in_turn(seen: &Seen, instances: u32) -> Result<(), Error> {
     let Ok(instances @ 1..) = usize::try_from(instances) else {
         return Ok(());

@@ -19,13 +19,13 @@ use crate::settings::Settings;
 /// Maximum time for publishing the last hints.
 const PUBLISHED: Duration = Duration::from_secs(60);
 
-/// Whether the hints of created jobs are published.
+/// The hints of created jobs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Hints {
     Sent,
-    /// As if the queue were deleted.
+    /// The hints are lost, as after the deletion of the queue.
     Lost,
-    /// The jobs have none, like those of plain SQL: the commit tap of the nodes publishes them.
+    /// The jobs have no hint, like jobs of plain SQL. The commit tap of the nodes hints them.
     Tapped,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Clients {
     database: Database,
     outlet: Option<Outlet>,
     creator: Creator,
-    /// Maximum number of hints that wait in the hook, so that none are left to the sweeper.
+    /// Maximum number of hints that wait in the hook, so that the hook drops none.
     room: usize,
 }
 
@@ -134,7 +134,7 @@ async fn set_up_tap(database: &Database) -> Result<(), Error> {
     }
 }
 
-/// The time at which each job's COMMIT returned, in microseconds, if kept.
+/// The times at which the jobs' COMMITs returned, in microseconds, if they are recorded.
 pub(super) struct Commits(Option<Mutex<Vec<i64>>>);
 
 impl Commits {

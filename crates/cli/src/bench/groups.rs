@@ -14,7 +14,7 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Returns the groups on this machine, and notes with the reasons why others are not measured.
+    /// Returns the groups on this machine, and a note with the reason for each unmeasured group.
     pub(super) fn of(settings: &Settings) -> (Self, Vec<String>) {
         let mut notes = Vec::new();
         let url = &settings.database_url;

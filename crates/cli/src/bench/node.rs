@@ -62,7 +62,7 @@ fn handlers() -> (Handlers, mpsc::Receiver<Told>) {
         let tell = tell.clone();
         async move {
             let _ = tell.send(Told::Started { n, at }).await;
-            // Another job that wrongly holds the instance could begin here.
+            // Yields, so that another job that wrongly holds the instance could begin here.
             tokio::task::yield_now().await;
             let _ = tell.send(Told::Ended { n, at: now() }).await;
             Ok(Outcome::Done)
@@ -81,7 +81,7 @@ pub(super) async fn run(settings: &Settings, args: &NodeArgs) -> Result<(), Erro
     hold_by_row(&mut handlers, &settings.row_lock_types)?;
     let (last, swept) = oneshot::channel();
     let telling = tokio::spawn(tell(stream, told, swept));
-    // As in production, where metrics are recorded.
+    // Records metrics, as in production.
     let metrics = crate::http::metrics::install()?;
     let database = Database::open(settings).await?;
     let transport = connect::transport(settings).await?;
@@ -90,7 +90,7 @@ pub(super) async fn run(settings: &Settings, args: &NodeArgs) -> Result<(), Erro
     }
     if args.held {
         output::line(READY)?;
-        // Nothing is ever written to the input.
+        // The input never has data. The read returns when it ends.
         let ended = tokio::task::spawn_blocking(|| std::io::stdin().read(&mut [0]));
         let _ = ended.await;
     }

@@ -1,5 +1,5 @@
 //! The bench's own connection to PostgreSQL. It reads the server's counters, and counts its own
-//! queries so that they can be subtracted. On SQLite nothing is counted.
+//! queries so that they can be subtracted. SQLite has no counters.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use super::rows::Rows;
 use crate::error::Error;
 use crate::settings::Settings;
 
-/// Maximum time until other sessions end after they were asked to.
+/// Maximum time until other sessions have ended after they were asked to end.
 const QUIET: Duration = Duration::from_secs(30);
 
-/// Calls of all statements in this database, including BEGIN and COMMIT; and of those that serve no
-/// job: leader cycles, and the settings of new connections.
+/// Selects the calls of all statements in this database, including BEGIN and COMMIT, and the calls
+/// that serve no job: leader cycles, and the settings of new connections.
 const STATEMENTS: &str = "
 SELECT coalesce(sum(s.calls), 0)::bigint,
     coalesce(sum(s.calls) FILTER (WHERE s.query LIKE '%INSERT INTO jobwire.leader %'
@@ -33,7 +33,7 @@ pub(super) struct Statements {
     pub(super) housekeeping: i64,
 }
 
-/// WAL of the whole server, since it is not counted by database.
+/// Selects the WAL of the whole server, since the server does not count it by database.
 const WAL: &str = "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint";
 
 const ROWS: &str = "
@@ -42,7 +42,8 @@ SELECT coalesce(sum(n_tup_ins), 0)::bigint, coalesce(sum(n_tup_upd), 0)::bigint,
     coalesce(sum(n_dead_tup), 0)::bigint
 FROM pg_stat_user_tables WHERE schemaname = 'jobwire'";
 
-/// Other sessions of this user. The counters include a session's work at the latest when it ends.
+/// Selects other sessions of this user. The counters include a session's work at the latest when it
+/// ends.
 const OTHERS: &str = "
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()";

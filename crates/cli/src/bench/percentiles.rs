@@ -15,8 +15,8 @@ pub(super) struct Percentiles {
 }
 
 impl Percentiles {
-    /// Computes percentiles of microseconds; `None` without values. Uses the nearest-rank method:
-    /// the smallest value that is not exceeded by that share of the values.
+    /// Computes percentiles of microseconds; `None` without values. Uses the nearest-rank method: a
+    /// percentile is the smallest value that this share of the values does not exceed.
     pub(super) fn of(mut micros: Vec<i64>) -> Option<Self> {
         micros.sort_unstable();
         let count = micros.len();

@@ -1,4 +1,4 @@
-//! The processes of this machine, with their processor time. From Linux's /proc; none on other
+//! The processes of this machine, with their processor time, from Linux's /proc. Empty on other
 //! systems.
 
 /// A tick of the kernel's processor times on Linux.
@@ -10,7 +10,7 @@ pub(super) struct Process {
     pub(super) id: u32,
     pub(super) name: String,
     pub(super) own: u64,
-    /// The time of its children that have ended.
+    /// The processor time of its ended children.
     pub(super) children: u64,
 }
 

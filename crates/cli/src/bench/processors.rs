@@ -1,9 +1,9 @@
-//! Processor time by group of processes: database, broker, nodes, the bench itself. From Linux's
-//! /proc; not available on other systems.
+//! Processor time by group of processes: database, broker, nodes, the bench itself. It comes from
+//! Linux's /proc, and is not available on other systems.
 //!
-//! Servers are found by the names of their executables, so another server of the same name on this
-//! machine is included. The time of ended children is counted for their parent, so a PostgreSQL
-//! session that ends does not reduce the sum.
+//! Servers are found by the names of their executables, so other servers of the same name on this
+//! machine are included. The time of ended children is counted for their parent, so the end of a
+//! PostgreSQL session does not reduce the sum.
 
 use super::groups::Groups;
 use super::processes::{TICK_MICROS, processes};

@@ -19,8 +19,8 @@ pub(super) fn refuse_lonely(settings: &Settings, nodes: u16) -> Result<(), Error
     Ok(())
 }
 
-/// Refuses to create jobs while nodes run without a broker: the creator is another process than the
-/// nodes.
+/// Refuses to create jobs while nodes run without a broker, because nodes and creator are different
+/// processes.
 pub(super) fn refuse_embedded(settings: &Settings) -> Result<(), Error> {
     if has_broker(settings) {
         return Ok(());

@@ -13,7 +13,7 @@ pub(super) struct Mark {
     processors: Processors,
 }
 
-/// The differences between two marks: statements, bytes, microseconds.
+/// The differences between two marks, in statements, bytes and microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Spent {
     pub(super) statements: Option<u64>,
@@ -80,7 +80,7 @@ impl Mark {
             machine: between(from.machine, to.machine),
             database: between(from.database, to.database),
             broker: between(from.broker, to.broker),
-            // Times of the nodes are known if that of the machine is.
+            // The nodes' times are known if the machine's time is known.
             nodes: between(to.machine.map(|_| from.nodes), Some(to.nodes)),
             bench: between(from.bench, to.bench),
             memory: most(|id| crate::memory::resident(id)),

@@ -7,10 +7,10 @@ use serde::Serialize;
 pub(super) struct Rows {
     pub(super) inserted: i64,
     pub(super) updated: i64,
-    /// Updates that changed no index (heap-only).
+    /// The number of updates that changed no index (heap-only).
     pub(super) hot: i64,
     pub(super) deleted: i64,
-    /// Dead rows in the tables.
+    /// The number of dead rows in the tables.
     pub(super) dead: i64,
     /// Whether no other session was connected, so that the counters are complete.
     pub(super) alone: bool,

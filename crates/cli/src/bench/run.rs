@@ -27,7 +27,7 @@ use crate::settings::Settings;
 const FILLING: u32 = 1_000;
 /// The time without a completion after which a run fails.
 const DONE: Duration = Duration::from_secs(60);
-/// The interval of checks whether the machine is idle: busy for no more than a tenth of it.
+/// The interval of the checks for an idle machine, which is busy for at most a tenth of it.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// See the [module](self).
@@ -98,9 +98,9 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Vacuums the tables and waits until the machine is nearly idle. Filling leaves work to the
-    /// database, which writes to disk, and to the broker; before a long-waiting backlog runs, that
-    /// work is done.
+    /// Vacuums the tables and waits until the machine is nearly idle. After the creation of jobs,
+    /// database and broker still have work, such as writes to disk. For a backlog that has waited
+    /// for long, that work is done.
     pub(super) async fn rest(&mut self, at_most: Duration) -> Result<(), Error> {
         self.observer.vacuum().await?;
         let until = Instant::now() + at_most;
@@ -129,8 +129,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Starts `count` nodes that wait until [`go`](Self::go). Without a broker, the node gets the
-    /// hints that only its own process can hold.
+    /// Starts `count` nodes that wait until [`go`](Self::go). Without a broker, the node creates
+    /// the hints itself, because in-process hints exist only in its process.
     pub(super) async fn hold_nodes(&mut self, count: u16, hints: Hints) -> Result<(), Error> {
         let address = self.starts.address();
         let mut arguments = vec!["bench", "node", "--report", &address, "--held"];

@@ -1,4 +1,4 @@
-//! Jobs that arrive at a fixed rate: measures how long they wait.
+//! Jobs that arrive at a fixed rate: measures their waiting time.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -57,8 +57,8 @@ pub(super) async fn run(settings: &Settings, args: &SteadyArgs) -> Result<Report
     let (from, all) = (first + rate * WARM_UP, first + jobs);
     let period = Duration::from_secs(1) / *rate;
     arrive(&arriving, first..from, period).await?;
-    // The counters are read between warm-up and measurement, so that no job waits for it and the
-    // warm-up is not counted.
+    // The counters are read between warm-up and measurement, so that no job waits for the read and
+    // the warm-up is not counted.
     arriving.run.until_done(from).await?;
     let before = arriving.run.mark().await;
     let began = arrive(&arriving, from..all, period).await?;
@@ -75,7 +75,7 @@ pub(super) async fn run(settings: &Settings, args: &SteadyArgs) -> Result<Report
     })
 }
 
-/// Creates each job at its planned time, regardless of the jobs before. Returns the planned time of
+/// Creates each job at its planned time, regardless of earlier jobs. Returns the planned time of
 /// the first job, in microseconds.
 async fn arrive(arriving: &Arriving<'_>, jobs: Range<u32>, period: Duration) -> Result<i64, Error> {
     let (began, began_micros) = (Instant::now(), now());

@@ -85,7 +85,8 @@ pub(super) async fn run(settings: &Settings, args: &TimersArgs) -> Result<Report
     })
 }
 
-/// Waits until a time, without the limit on time without starts: no job starts earlier.
+/// Waits until a time. No job starts before it, so the limit on the time without starts does not
+/// apply.
 async fn wait_until(moment: i64) {
     let micros = u64::try_from(moment - now()).unwrap_or(0);
     tokio::time::sleep(Duration::from_micros(micros)).await;

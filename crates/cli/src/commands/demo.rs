@@ -1,4 +1,4 @@
-//! `jobwire demo`: shows the program at work, with an account that is checked against the database.
+//! `jobwire demo`: shows the program at work, and checks an account of it against the database.
 
 use crate::demo;
 use crate::error::Error;

@@ -1,8 +1,8 @@
-//! `jobwire doctor`: checks everything that a node needs, and shows what to do about each problem.
+//! `jobwire doctor`: checks all that a node needs, and shows the remedy for each problem.
 //!
-//! The exit code is 0 when nothing is wrong (remarks are not mistakes), 1 otherwise. It creates no
-//! SQLite file. On the broker it declares the lanes, as any node does, and sends one marker down
-//! each, which nodes ignore.
+//! The exit code is 0 if there is no problem (remarks do not count), otherwise 1. The command
+//! creates no SQLite file. On the broker it declares the lanes, as any node does, and sends one
+//! marker through each, which nodes ignore.
 
 mod broker;
 mod database;
@@ -33,7 +33,7 @@ pub(crate) async fn run(settings: Settings, args: DoctorArgs) -> Result<(), Erro
     if has_engine {
         engine::examine(&settings, &mut findings).await;
     }
-    // Who asks about an engine only has no database of Jobwire's own.
+    // An operator who only names an engine has no Jobwire database.
     if !has_engine || settings.is_given("database_url") {
         database::examine(&settings, &mut findings).await;
     }

@@ -5,8 +5,8 @@
 //! jobwire engine init                                   creates the schema jobwire_engine
 //! jobwire engine run                                    a node; start as many as you like
 //! jobwire engine jobs list | show | retry | delete | execute
-//! jobwire engine sweep                                  what rescue would do; changes nothing
-//! jobwire engine release --yes                          hands everything back to the engine
+//! jobwire engine sweep                                  shows the next rescues; changes nothing
+//! jobwire engine release --yes                          gives all jobs back to the engine
 //! ```
 
 use std::sync::Arc;
@@ -41,7 +41,8 @@ pub enum Action {
     Run,
     /// List, show, retry, delete and execute the engine's jobs
     Jobs(Box<jobs::JobsArgs>),
-    /// Show which of the engine's jobs would be rescued or hinted again now, by class; changes nothing
+    /// Show which of the engine's jobs would be rescued or hinted again now, by class; changes
+    /// nothing
     Sweep(sweep::LookArgs),
     /// Clear all locks of Jobwire and remove the schema `jobwire_engine`
     Release {

@@ -1,13 +1,13 @@
 //! `jobwire enqueue`: creates jobs from JSON lines.
 //!
-//! Each line holds one object: `type`, `payload`, and any field of a job by its name in the job
-//! table. A separate thread reads and checks lines while the batch before is written: one
-//! transaction for each batch. A bad line ends the command; its transaction is rolled back, and the
-//! message names the line and how to go on. The ids go to standard output when their transaction has
-//! committed.
+//! Each line has one object: `type`, `payload`, and any field of a job by its name in the job
+//! table. A separate thread reads and checks lines while the previous batch is written, in one
+//! transaction for each batch. A bad line ends the command. Its transaction is rolled back, and the
+//! message names the line and the command to continue with. The ids go to standard output after the
+//! commit of their transaction.
 //!
-//! Memory is bounded: a transaction ends early at 32 MiB, at most three are held at once, and a
-//! line has at most 4 MiB.
+//! Memory is bounded: a transaction ends early at 32 MiB, at most three batches are in memory, and
+//! a line has at most 4 MiB.
 
 mod ids;
 mod lines;
@@ -79,7 +79,7 @@ pub enum UnknownFields {
     Payload,
 }
 
-/// How long the command waits at its end for hints to be published.
+/// The time that the command waits at its end for hints to be published.
 const LAST_HINTS: Duration = Duration::from_secs(10);
 
 pub(crate) async fn run(settings: Settings, args: EnqueueArgs) -> Result<(), Error> {
@@ -112,7 +112,7 @@ pub(crate) async fn run(settings: Settings, args: EnqueueArgs) -> Result<(), Err
     result.map_err(|failure| account.explain(&name, failure))
 }
 
-/// The reason for which the command ended.
+/// The reason why the command ended.
 enum Failure {
     /// A bad line, or an error of the file itself.
     Input(String),
@@ -149,8 +149,8 @@ async fn create_all(
     Ok(())
 }
 
-/// Waits for room in the hint buffer while the broker takes hints. Hints that do not fit are left
-/// to the sweeper, which is slower.
+/// Waits for room in the hint buffer while the broker accepts hints. The sweeper would publish
+/// hints that do not fit, but later.
 async fn make_room(hook: &CommitHook, jobs: usize, settings: &Settings) {
     let started = Instant::now();
     while hook.buffered() > 0

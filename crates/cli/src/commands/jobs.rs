@@ -115,7 +115,7 @@ impl Action {
         }
     }
 
-    /// Checks what needs no database.
+    /// Checks the arguments without the database.
     fn check(&self, place: Place) -> Result<(), Error> {
         place.check(self.ids())?;
         match self {
@@ -135,9 +135,9 @@ pub(crate) struct Jobs<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) place: Place,
     pub(crate) store: Arc<dyn Store>,
-    /// What runs a job in this process.
+    /// The handlers that run a job in this process.
     pub(crate) handlers: Handlers,
-    /// The options of the node that does.
+    /// The options of the node that runs it.
     pub(crate) options: NodeOptions,
 }
 

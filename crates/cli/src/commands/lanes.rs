@@ -1,4 +1,4 @@
-//! `jobwire lanes`: shows the rules and what waits in each lane, sets rules, drains a lane.
+//! `jobwire lanes`: shows the rules and the jobs in each lane, sets rules, drains a lane.
 
 mod list;
 mod relocate;

@@ -35,7 +35,7 @@ pub enum Direction {
 }
 
 pub(crate) async fn run(settings: Settings, args: MigrateArgs) -> Result<(), Error> {
-    // A file that `down` or `status` would create has no tables.
+    // `down` and `status` create no file, because a new file would have no tables.
     let creates = matches!(args.direction, Direction::Up);
     let database = Database::connect(&settings, creates).await?;
     match args.direction {

@@ -1,8 +1,8 @@
-//! `jobwire nodes`: shows the nodes and which jobs each takes.
+//! `jobwire nodes`: shows the nodes and the jobs that each takes.
 //!
-//! It reads the table `node` and asks no broker. A node writes its row once a minute. A node that
-//! has not written it for two and a half minutes is shown as silent; the leader removes its row
-//! after five.
+//! The command reads the table `node` and asks no broker. A node writes its row once a minute. A
+//! node that has not written it for two and a half minutes is shown as silent. After five minutes
+//! the leader removes the row.
 
 use clap::Args;
 use jobwire_core::job::scope::Names;

@@ -27,11 +27,11 @@ pub type StoreWrapper = Box<dyn FnOnce(Arc<dyn Store>) -> Arc<dyn Store> + Send>
 /// Wraps a node's transport.
 pub type TransportWrapper = Box<dyn FnOnce(Arc<dyn Transport>) -> Arc<dyn Transport> + Send>;
 
-/// What a custom program adds to the node that `jobwire run` starts. Settings, signals and
+/// The additions of a custom program to the node that `jobwire run` starts. Settings, signals and
 /// endpoints stay the same.
 #[derive(Default)]
 pub struct Additions {
-    /// Additional handlers; one of the same type replaces a built-in handler.
+    /// Additional handlers. A handler of the same type replaces a built-in one.
     pub handlers: Handlers,
     /// A wrapper of the node's store. Default: none.
     pub store: Option<StoreWrapper>,
@@ -53,8 +53,8 @@ pub(crate) async fn run(settings: Settings, _: RunArgs) -> Result<(), Error> {
 /// Runs a node with additions to the built-in handlers until a signal ends it.
 ///
 /// # Errors
-/// As `jobwire run`: when the settings are invalid, the database can't be used, or a second signal
-/// came.
+/// Fails like `jobwire run`: if the settings are invalid, the database can't be used, or a second
+/// signal came.
 pub async fn run_with(settings: Settings, additions: Additions) -> Result<(), Error> {
     let mut signals = Signals::listen()?;
     let started = tokio::select! {

@@ -1,12 +1,12 @@
 //! `jobwire sweep --dry-run`: shows what the sweeper would do now, by class, and changes nothing.
 //! `jobwire engine sweep` looks at the jobs of a process engine.
 //!
-//! It uses the queries of the sweeper. The classes that the leader cycle repairs are counted in the
-//! database. Whether a ready job has lost its hint is decided by order: a marker is sent down each
-//! lane, and a job that was ready long enough before the marker left, and is still unlocked when it
-//! is back, is an orphan. If a marker is not back in time, the hints before it are undecided, or
-//! the lane has no consumer. The sweeper does nothing in such a lane, and this command can't count
-//! its orphans.
+//! The command uses the queries of the sweeper. It counts the classes that the leader cycle repairs
+//! in the database. It finds lost hints by markers: it sends a marker through each lane. A job is
+//! an orphan if it was ready long enough before the marker left, and is still unlocked when the
+//! marker is back. If a marker is not back in time, the hints before it are undecided, or the lane
+//! has no consumer. The sweeper does nothing in such a lane, and this command can't count its
+//! orphans.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub struct SweepArgs {
     /// Only show what the sweeper would do; the leader sweeps by itself
     #[arg(long, required = true)]
     pub dry_run: bool,
-    /// How it looks and what it prints.
+    /// The wait and the form of the output.
     #[command(flatten)]
     pub look: LookArgs,
 }
@@ -69,7 +69,7 @@ struct Report {
 
 #[derive(Serialize)]
 struct LaneReport {
-    /// The marker came back.
+    /// Whether the marker came back.
     answered: bool,
     /// Number of jobs whose hint is lost; 0 if the marker did not come back.
     orphans: i64,
@@ -104,8 +104,8 @@ pub(crate) async fn run(settings: Settings, args: SweepArgs) -> Result<(), Error
     result
 }
 
-/// Looks at a store, and prints what its sweeper would do. `served` are the types of a node without a
-/// broker, which may not run now.
+/// Looks at a store, and prints the sweeper's next actions. `served` are the types of a node
+/// without a broker, which may not run now.
 pub(crate) async fn look(
     settings: &Settings,
     store: &dyn Store,

@@ -1,4 +1,4 @@
-//! `jobwire tap`: sets up the commit tap, or shows what it lacks.
+//! `jobwire tap`: sets up the commit tap, or shows its problems.
 
 use clap::{Args, Subcommand};
 use jobwire_core::PgStore;
@@ -16,7 +16,7 @@ pub struct TapArgs {
     pub action: Action,
 }
 
-/// What to do with the commit tap.
+/// The actions.
 #[derive(Clone, Copy, Debug, Subcommand)]
 pub enum Action {
     /// Create the publication of the commit tap, or repair it: jobs of plain SQL then start within
@@ -52,12 +52,14 @@ async fn act(store: &PgStore, action: Action) -> Result<(), Error> {
         Action::Status => status(store).await,
         Action::Drop => {
             store.drop_tap().await?;
-            output::line("the publication `jobwire_tap` is gone; nodes stop using it by themselves")
+            output::line(
+                "the publication `jobwire_tap` is removed; nodes stop using it by themselves",
+            )
         }
     }
 }
 
-/// Shows what is missing. Fails if the tap cannot be used.
+/// Shows the problems. Fails if the tap cannot be used.
 async fn status(store: &PgStore) -> Result<(), Error> {
     let findings = store.examine_tap().await?;
     for finding in &findings {

@@ -34,7 +34,7 @@ pub(super) struct Account {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) timers: Option<u64>,
     pub(super) dead_lettered: u64,
-    /// Jobs that are still to run.
+    /// Jobs that have not run yet.
     pub(super) left: u64,
     /// Time from the return of COMMIT to the start of the job.
     pub(super) commit_to_start: Latency,

@@ -27,7 +27,7 @@ pub(super) struct Event {
     /// Its position in its case.
     #[serde(rename = "sequence")]
     pub(super) position: i64,
-    /// When it happened.
+    /// The time of the event.
     pub(super) at: DateTime<Utc>,
     /// The person or system that performed the activity.
     #[serde(default)]

@@ -117,7 +117,7 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// Compares the database's clock with this machine's. The quickest answer is the most exact.
+    /// Compares the database's clock with this machine's, by the quickest of several answers.
     pub(super) async fn of(database: &Database) -> Result<Self, StoreError> {
         let Database::Postgres(store) = database else {
             return Ok(Self {

@@ -1,7 +1,7 @@
 //! A town hall handles applications for permits. Each application is a process instance with eight
 //! jobs:
 //!
-//! | job | how | special cases |
+//! | job | kind | special cases |
 //! | --- | --- | --- |
 //! | `receive-application` | exclusive, in its transaction; creates the next two | every tenth has a duplicate whose transaction rolls back |
 //! | `send-receipt` | concurrent | every ninth fails once and is retried |
@@ -12,7 +12,7 @@
 //! | `archive` | timer, one second later; exclusive, in its transaction | |
 //!
 //! Jobs that run in their transaction write a row in `event_log`, so the account can be checked:
-//! the jobs that one created exist if and only if its row does.
+//! the jobs that such a job created exist if and only if its row exists.
 
 mod handlers;
 mod tally;
@@ -92,7 +92,7 @@ pub(super) async fn run(stage: &mut Stage, applications: u32) -> Result<Account,
     tally.account(stage, run, began_at, seconds).await
 }
 
-/// Tells on standard error what the demonstration shows.
+/// Introduces the demonstration, on standard error.
 fn introduce(applications: u32) {
     let seconds = ARRIVALS.as_secs();
     progress::say(&format!(
@@ -164,7 +164,7 @@ async fn wait(
     let mut moved = Instant::now();
     loop {
         tokio::time::sleep(LOOK).await;
-        // Checks arrivals before the remaining jobs, so that the run never ends too early.
+        // Checks arrivals before the remaining jobs, so that the run does not end too early.
         if citizens.as_ref().is_some_and(JoinHandle::is_finished)
             && let Some(ended) = citizens.take()
         {

@@ -32,8 +32,8 @@ use super::stage::Stage;
 
 /// The interval at which the number of remaining jobs is read from the database.
 const LOOK: Duration = Duration::from_millis(200);
-/// The time without progress after which the run fails. A job whose node died, or whose hint was
-/// lost twice, runs within it.
+/// The time without progress after which the run fails. It is long enough for a job whose node
+/// died, or whose hint was lost twice.
 const STANDSTILL: Duration = Duration::from_secs(120);
 
 /// A committed job.
@@ -122,7 +122,7 @@ async fn create_and_wait(stage: &mut Stage, work: &Arc<Work>) -> Result<Vec<Crea
         for lost in stage.lost_nodes()? {
             progress.say(&lost);
         }
-        // Read before the query, so that jobs created meanwhile do not look finished.
+        // Read before the query, so that jobs created meanwhile do not count as finished.
         let so_far = work.created.load(Ordering::Relaxed);
         let left = u64::try_from(stage.unfinished().await?).unwrap_or_default();
         progress.show(
@@ -201,8 +201,8 @@ async fn create(work: &Work, events: Vec<usize>) -> Result<Vec<Created>, StoreEr
     Ok(created)
 }
 
-/// Creates one job. A transaction that failed by a conflict or a broken connection is repeated.
-/// After a COMMIT without an answer it is not, since it may have committed.
+/// Creates one job. Repeats a transaction that failed by a conflict or a broken connection. Does
+/// not repeat it after a COMMIT without an answer, since it may have committed.
 async fn create_one(work: &Work, event: &Event) -> Result<JobId, StoreError> {
     let mut attempt = 1_u32;
     loop {

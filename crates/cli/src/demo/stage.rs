@@ -1,5 +1,5 @@
-//! The database, transport and nodes of a demonstration. Set up at the start and cleared at the end
-//! in every case.
+//! The database, transport and nodes of a demonstration. They are set up at the start and always
+//! cleared at the end.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(super) struct Stage {
     pub(super) clock: Clock,
     /// The correlation id of all jobs of this run.
     pub(super) run: Uuid,
-    /// Cancelled when no more jobs are to be created.
+    /// Cancelled when no more jobs may be created.
     pub(super) stop: CancellationToken,
     replays: bool,
     crew: Crew,
@@ -118,7 +118,7 @@ impl Stage {
         Ok(hook)
     }
 
-    /// Returns the node processes that ended without being asked to.
+    /// Returns the node processes that ended although they were not asked to stop.
     pub(super) fn lost_nodes(&mut self) -> Result<Vec<String>, Error> {
         match &mut self.crew {
             Crew::Processes(processes, _) => processes.lost(),

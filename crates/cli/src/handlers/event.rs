@@ -2,8 +2,8 @@
 //! position, start and end) in the transaction that completes its job, so the row exists if and
 //! only if the job was finished, and exactly once.
 //!
-//! Start and end are times of the database's clock: the start of the transaction, which is after
-//! the lock, and the insert, which is before the end of the lease.
+//! Start and end are times of the database's clock. The start is that of the transaction, which is
+//! after the lock. The end is that of the insert, which is before the end of the lease.
 
 use async_trait::async_trait;
 use jobwire_core::worker::handler_transaction::TransactionError;

@@ -2,25 +2,26 @@
 //! "headers": {"Accept": "text/plain"}, "body": {"order": 17}}`; only `url` is required. A body
 //! that is a string is sent as it is, any other body as JSON.
 //!
-//! | answer | the job |
+//! | answer | effect on the job |
 //! | --- | --- |
 //! | 2xx | is done |
 //! | 429, 503 with `Retry-After` | waits for that time; no attempt spent |
-//! | 3xx | dead letter: redirects are not followed, since they may lead to hosts that are not allowed |
+//! | 3xx | becomes a dead letter: redirects are not followed, since they may lead to hosts that are not allowed |
 //! | 408, 429, 5xx, no answer within 30 s, network error, a host that this node may not call | is retried by its retry policy; one attempt spent |
-//! | other 4xx, a payload that can't be sent | dead letter |
+//! | other 4xx, a payload that can't be sent | becomes a dead letter |
 //!
-//! A host that this node may not call does not make a dead letter: another node may call it, or
-//! this one after a change of its settings.
+//! A job for a host that this node may not call does not become a dead letter: another node may be
+//! allowed to call it, or this node after a change of its settings.
 //!
-//! Every call carries `Idempotency-Key`, the job's id, which is the same for every attempt, and
-//! `Jobwire-Fence`, which only grows. With them the service can refuse a repeated call and a call
-//! of a node that lost its lease.
+//! Every call has the headers `Idempotency-Key`, the job's id, which is the same for every attempt,
+//! and `Jobwire-Fence`, which only grows. So the service can refuse a repeated call, and a call of
+//! a node that lost its lease.
 //!
-//! The creator of a job chooses where this process connects to (SSRF). Therefore: only hosts that
-//! the operator allowed ([`AllowList`]); a name is resolved once, connected to at that address, and
-//! never at a private one (`resolver`); no redirects; no proxies from the environment; at most 8
-//! KiB of an answer are read, and its first 1,000 characters are kept, escaped.
+//! The creator of a job chooses the service that this process calls (SSRF). Therefore only hosts
+//! that the operator allowed are called ([`AllowList`]). A name is resolved once, and the
+//! connection goes to that address, never to a private one (`resolver`). Redirects and proxies from
+//! the environment are not used. At most 8 KiB of an answer are read, and its first 1,000
+//! characters are kept, escaped.
 
 mod request;
 mod resolver;

@@ -1,4 +1,4 @@
-//! `noop`: is done at once, with any payload. For load tests, and for watching the machinery alone.
+//! `noop`: is done at once, with any payload. For load tests, and for tests of the machinery alone.
 
 use jobwire_core::{HandlerResult, Outcome, Running};
 use serde::de::IgnoredAny;
@@ -9,7 +9,7 @@ pub const TYPE: &str = "noop";
 /// Does nothing.
 ///
 /// # Errors
-/// Never.
+/// Never fails.
 pub async fn run(_: Running<IgnoredAny>) -> HandlerResult<Outcome> {
     Ok(Outcome::Done)
 }

@@ -1,4 +1,4 @@
-//! `sleep`: waits for the milliseconds in its payload, `{"ms": 500}`. When asked to stop, it
+//! `sleep`: waits for the milliseconds in its payload, `{"ms": 500}`. After a stop signal it
 //! returns an error at once, so that the node releases the job.
 
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub struct Sleep {
 /// Waits.
 ///
 /// # Errors
-/// When the job was asked to stop before the time had passed.
+/// Fails if the job was asked to stop before the time had passed.
 pub async fn run(job: Running<Sleep>) -> HandlerResult<Outcome> {
     sleep(Duration::from_millis(job.payload.ms), &job.stop).await
 }

@@ -11,15 +11,15 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use crate::connect::Database;
 use crate::error::Error;
 
-/// The metric of the process's memory, under the name that Prometheus' own clients use.
+/// The metric of the process's memory. Prometheus' own clients use the same name.
 const MEMORY: &str = "process_resident_memory_bytes";
-/// The interval at which histograms are drained. A scrape drains them too, but may never come.
+/// The interval at which histograms are drained. A scrape drains them, too, but there may be none.
 const UPKEEP: Duration = Duration::from_secs(1);
 
 /// Installs the recorder for the whole process.
 ///
 /// # Errors
-/// When another recorder is installed, or when a bucket is invalid.
+/// Fails if another recorder is installed, or if a bucket is invalid.
 pub fn install() -> Result<PrometheusHandle, Error> {
     let failed = |error: &dyn std::fmt::Display| {
         Error::Failed(format!("metrics can't be recorded: {error}"))

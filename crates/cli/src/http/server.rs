@@ -1,10 +1,10 @@
 //! The connections to the endpoints, bounded in number and duration.
 //!
-//! A connection serves one request. It has [`HEAD`] for the request's head and [`LIFETIME`] in
-//! total. There is no keep-alive, so no connection is idle. At most [`MOST`] are open; the next one
-//! closes the oldest. A normal request is answered within milliseconds, so the oldest of that many
-//! is one that does not finish. A flood of such connections neither takes the descriptors that the
-//! database needs nor blocks probes.
+//! A connection serves one request. Its limits are [`HEAD`] for the request's head and [`LIFETIME`]
+//! in total. There is no keep-alive, so no connection is idle. At most [`MOST`] are open; the next
+//! one closes the oldest. A normal request is answered within milliseconds, so the oldest of many
+//! connections is one that does not finish. A flood of such connections does not use up the
+//! descriptors for the database, and does not block probes.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -25,7 +25,7 @@ const HEAD: Duration = Duration::from_secs(5);
 const LIFETIME: Duration = Duration::from_secs(30);
 /// Maximum size of the head of a request.
 const HEAD_BYTES: usize = 16 * 1024;
-/// The wait after a failure to accept a connection, such as when no descriptor is free.
+/// The wait after a failure to accept a connection, for example because no descriptor is free.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves until the future is dropped.
@@ -71,7 +71,8 @@ async fn answer(stream: TcpStream, routes: Router) {
         .keep_alive(false)
         .max_buf_size(HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
-    // Errors are the client's: it has closed the connection, is slow, or sends no HTTP.
+    // The client causes such errors: it has closed the connection, is slow, or sends no
+    // HTTP.
     match tokio::time::timeout(LIFETIME, connection).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {

@@ -1,4 +1,4 @@
-//! Writes log events, each in one line, with any content of its fields.
+//! Writes each log event in one line, for any content of its fields.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -33,8 +33,8 @@ impl<W: Write> Write for Escaped<W> {
     }
 }
 
-/// Writes events that are JSON documents, each given in one call. The formatter escapes only what
-/// JSON forbids; a terminal interprets more characters than those.
+/// Writes events that are JSON documents, each given in one call. The formatter escapes only the
+/// characters that JSON forbids; a terminal interprets more characters.
 pub(super) struct EscapedJson<W> {
     to: W,
 }
@@ -85,8 +85,8 @@ fn line(event: &str, ansi: bool) -> Cow<'_, str> {
     line.into()
 }
 
-/// Returns the length of a colour code at the start of the text. Those in fields are escaped by the
-/// formatter.
+/// Returns the length of a colour code at the start of the text. The formatter escapes colour codes
+/// in fields.
 fn colour(text: &str) -> usize {
     let Some(code) = text.strip_prefix("\u{1b}[") else {
         return 0;

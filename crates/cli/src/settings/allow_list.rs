@@ -25,7 +25,7 @@ struct Rule {
 enum Pattern {
     Address(IpAddr),
     Exact(String),
-    /// With its leading dot.
+    /// Every host below this domain, which has a leading dot.
     Below(String),
 }
 
@@ -124,7 +124,7 @@ fn rule(entry: &str) -> Result<Rule, BadHost> {
     Ok(Rule { host, port })
 }
 
-/// Parses a host as URLs are parsed, so that both sides of a comparison have the same form.
+/// Parses a host by the rules for URLs, so that both sides of a comparison have the same form.
 fn parse_host(text: &str) -> Option<Host> {
     if text.contains('*') {
         return None;

@@ -1,5 +1,4 @@
-//! Checks the brokers' URLs: whether this program was built for them, how they are secured, and
-//! whether they can be combined.
+//! Checks the brokers' URLs: the features of this program, the security, and the combination.
 
 use jobwire_core::Lane;
 use jobwire_core::transport::{BadSetting, Plaintext};
@@ -115,8 +114,9 @@ fn one(settings: &Settings, setting: &'static str, url: &SecretUrl) -> Wrong {
 }
 
 impl Settings {
-    /// Returns the settings for one of several brokers: the files for TLS are removed for a broker
-    /// without TLS. If no broker uses TLS they stay, so that they are reported as having no effect.
+    /// Returns the settings for one of several brokers, without the files for TLS if this broker
+    /// uses no TLS. If no broker uses TLS, the files stay, and a mistake reports that they have no
+    /// effect.
     #[must_use]
     pub fn for_broker(&self, url: &SecretUrl) -> Self {
         let mut settings = self.clone();

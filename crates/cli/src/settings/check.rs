@@ -57,7 +57,7 @@ pub(super) fn check(settings: &Settings) -> Vec<Mistake> {
 }
 
 /// Returns the filter if it is one word and not a level. Such a filter names a module and silences
-/// all others; nearly always it is a misspelt level.
+/// all others; usually it is a misspelt level.
 fn not_a_level(filter: &str) -> Option<&str> {
     let word = filter.trim();
     let plain = word.chars().all(|letter| letter.is_ascii_alphabetic());
@@ -79,7 +79,7 @@ fn database(url: &SecretUrl, plaintext: Plaintext) -> Result<(), String> {
 }
 
 /// Checks each of the transport's settings alone, so that each mistake is reported for the right
-/// one.
+/// setting.
 #[cfg(feature = "amqp")]
 fn amqp(settings: &Settings) -> Vec<(&'static str, String)> {
     use jobwire_amqp::AmqpOptions;

@@ -13,8 +13,8 @@ impl Settings {
         !self.engine_database_url.expose().is_empty() || !self.engine_url.expose().is_empty()
     }
 
-    /// Returns whether the leader taps the commits of the engine. It does, unless `tap` is off: then
-    /// the engine publishes the hints of its jobs.
+    /// Returns whether the leader taps the commits of the engine. It taps them unless `tap` is off;
+    /// then the engine publishes the hints of its jobs.
     #[must_use]
     pub fn engine_tap(&self) -> TapMode {
         match self.tap {

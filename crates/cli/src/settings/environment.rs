@@ -15,8 +15,8 @@ pub(super) struct Environment {
     pub(super) given: AllGiven,
 }
 
-/// Reads the variables. An empty variable counts as not set, as compose files and unit files write
-/// it.
+/// Reads the variables. An empty variable counts as not set, because compose files and unit files
+/// write such variables.
 pub(super) fn read(variables: &[(String, String)], mistakes: &mut Vec<Mistake>) -> Environment {
     let mut read = Environment {
         file: None,

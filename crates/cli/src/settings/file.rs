@@ -48,7 +48,7 @@ pub(super) fn read(which: &Which, mistakes: &mut Vec<Mistake>) -> AllGiven {
     parse(path, &text, mistakes)
 }
 
-/// Reads the file. Refuses a file that is too large: it is the wrong one, or an endless device.
+/// Reads the file. Refuses a large file, which is the wrong one or an endless device.
 fn contents(path: &Path) -> std::io::Result<String> {
     let mut text = String::new();
     let file = std::fs::File::open(path)?;
@@ -81,7 +81,7 @@ fn parse(path: &Path, text: &str, mistakes: &mut Vec<Mistake>) -> AllGiven {
                 setting: "config".to_owned(),
                 value: None,
                 origin: at(path, line),
-                // Without the parser's excerpt, which may show a password.
+                // The parser's excerpt is left out, because it may show a password.
                 problem: format!("this is not TOML: {}", error.message()),
             });
             return given;

@@ -9,8 +9,8 @@ use super::{AllGiven, Given, Origin, TABLE};
 const NOTE: &str = "Settings, such as --database URL and --broker URL, are options of every \
                     command: `jobwire config --help` lists them.";
 
-/// Adds a flag for every setting. The help of a command shows the command's own options; that of
-/// `config` lists the settings.
+/// Adds a flag for every setting. The help of a command shows the command's own options; the help
+/// of `config` lists the settings.
 #[must_use]
 pub fn add_to(command: Command) -> Command {
     let flags = TABLE.iter().map(|setting| {
@@ -25,7 +25,7 @@ pub fn add_to(command: Command) -> Command {
     with_note(command.args(flags)).mut_subcommand("config", |config| config.after_help(list()))
 }
 
-/// Adds the note behind a command's own last words.
+/// Adds the note after the end of a command's own help.
 fn with_note(command: Command) -> Command {
     let note = match command.get_after_help() {
         Some(own) => format!("{own}\n\n{NOTE}"),

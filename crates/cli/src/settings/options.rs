@@ -48,7 +48,7 @@ impl Settings {
         let mut options = PgOptions::default();
         options.max_connections = self.database_connections;
         options.statement_timeout = self.statement_timeout;
-        // A node that froze in a transaction holds row locks no longer than its leases.
+        // A node that froze in a transaction must hold row locks no longer than its leases.
         options.idle_in_transaction_timeout = self.lease;
         options.durable_locks = self.durable_locks;
         options.plaintext = self.database_plaintext;

@@ -18,7 +18,7 @@ impl SecretUrl {
         Self(url.into())
     }
 
-    /// Returns the whole URL, to connect with.
+    /// Returns the whole URL, for the connection.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -76,7 +76,7 @@ impl SecretUrl {
     }
 }
 
-/// Returns where the authority of a URL starts and ends.
+/// Returns the start and the end of the authority of a URL.
 fn authority(text: &str) -> Option<(usize, usize)> {
     let begin = text.find("://")? + 3;
     let length = text.get(begin..)?.find(['/', '?', '#']);

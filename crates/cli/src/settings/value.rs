@@ -86,7 +86,7 @@ impl Value for Plaintext {
     }
 }
 
-/// An interval, or never.
+/// An interval, or the word `off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interval {
     /// Never.
@@ -306,9 +306,9 @@ words_enum! {
 }
 
 words_enum! {
-    /// How the engine executes a job.
+    /// The way in which the engine executes a job.
     EngineExecute {
-        /// By the engine and its version.
+        /// Chosen by the engine and its version.
         Auto = "auto",
         /// Over its REST interface.
         Rest = "rest",

@@ -71,7 +71,7 @@ async fn jobs_are_seen_and_changed(world: &World) {
         assert!(said.contains(&format!("{left} attempts left")), "{said}");
     }
     let said = operator.fails(&["jobs", "execute", &id], 1).await;
-    assert!(said.contains("failed for good"), "{said}");
+    assert!(said.contains("became a dead letter"), "{said}");
     let dead = ["jobs", "list", "--state", "dead-letter"];
     let listed = operator.says(&dead).await;
     assert!(listed.contains(&id) && listed.contains("1 job"), "{listed}");

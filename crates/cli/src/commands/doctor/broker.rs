@@ -1,4 +1,4 @@
-//! Checks the broker: does once what a node will do.
+//! Checks the broker: connects, declares the lanes, publishes and receives, as a node does.
 
 use std::time::{Duration, Instant};
 

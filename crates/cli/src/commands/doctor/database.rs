@@ -51,7 +51,7 @@ fn missing_file(url: &str) -> Option<String> {
     let path = name.split('?').next().unwrap_or_default();
     let in_memory = path == ":memory:" || name.contains("mode=memory");
     let parent = Path::new(path).parent().filter(|p| *p != Path::new(""));
-    // Without its directory the file can't be created; connecting then reports the error.
+    // Without its directory the file can't be created, and the connection reports the error.
     let possible = parent.is_none_or(Path::is_dir);
     (!in_memory && possible && !Path::new(path).exists()).then(|| path.to_owned())
 }
@@ -154,7 +154,8 @@ fn server(settings: &Settings, facts: &Examination, findings: &mut Findings) {
     }
 }
 
-/// Reports the encryption that the server sees. Behind a pooler that is another connection.
+/// Reports the encryption that the server sees. Behind a pooler, the server sees another
+/// connection.
 fn encryption(settings: &Settings, facts: &Examination, findings: &mut Findings) {
     let host = host_elsewhere(settings.database_url.expose());
     match (&facts.encryption, host.ok().flatten()) {

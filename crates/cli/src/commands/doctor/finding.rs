@@ -8,11 +8,11 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Level {
-    /// As it should be.
+    /// No problem.
     Fine,
-    /// Works, but the operator should know about it.
+    /// No problem now, but a fact that the operator needs.
     Remark,
-    /// Must be repaired.
+    /// A problem that must be repaired.
     Wrong,
 }
 
@@ -24,7 +24,7 @@ pub(super) struct Finding {
     pub(super) level: Level,
     /// The result.
     pub(super) found: String,
-    /// What to do about it.
+    /// The remedy.
     pub(super) remedy: Option<String>,
 }
 

@@ -15,10 +15,10 @@ pub(super) struct Created {
     pub(super) line: u64,
 }
 
-/// Prints ids as the arguments ask for.
+/// Prints ids in the form that the arguments choose.
 pub(super) struct Ids {
     json: bool,
-    /// The output is closed, or no ids are wanted. The jobs are created nevertheless.
+    /// Whether no ids are printed: the output is closed, or `--quiet` is given.
     silent: bool,
 }
 

@@ -5,10 +5,10 @@ use std::io::{BufRead, Read};
 /// The maximum length of a line: the largest payload, fully escaped, and the other fields.
 pub(super) const MAX_LINE: usize = 4 << 20;
 
-/// Why a line is refused.
+/// The reason why a line is refused.
 #[derive(Debug)]
 pub(super) enum BadLine {
-    /// Longer than [`MAX_LINE`].
+    /// The line is longer than [`MAX_LINE`].
     TooLong,
     /// The input can't be read.
     Unreadable(std::io::Error),

@@ -108,9 +108,9 @@ fn left(place: Place, id: JobId, view: &JobView) -> (&'static str, String) {
         ),
         JobState::DeadLetter => (
             "dead-letter",
-            format!("job {id} failed for good: {message}"),
+            format!("job {id} failed and became a dead letter: {message}"),
         ),
-        // Camunda keeps a failed job where it is.
+        // Camunda keeps a failed job in the same table.
         JobState::Executable if place == Place::Engine => (
             "waits",
             format!(
@@ -138,7 +138,7 @@ fn refused(id: JobId, why: Refusal) -> (&'static str, String) {
         Refusal::Suspended => "it is suspended, or its instance, definition, type or tenant is",
         Refusal::Gone => "it was done, moved or deleted in the meantime",
         Refusal::Unserved => "this program has no handler for its type",
-        _ => "it was busy for an instant; try again",
+        _ => "another transaction has locked its row; try again",
     };
     let id = written(id);
     (why.as_str(), format!("job {id} did not run: {explanation}"))

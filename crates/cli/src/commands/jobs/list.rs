@@ -16,7 +16,7 @@ const SHOWN: usize = 80;
 pub(super) struct Listed {
     #[serde(flatten)]
     view: JobView,
-    /// The engine's id, where it is another text than `id`.
+    /// The engine's id, if it differs from `id`.
     #[serde(skip_serializing_if = "Option::is_none")]
     engine_id: Option<String>,
 }
@@ -75,7 +75,7 @@ fn row(job: &JobView, place: Place) -> [String; 8] {
     ]
 }
 
-/// Returns the node that holds the job. A node of an engine has no id of Jobwire.
+/// Returns the node that holds the job. A node of an engine has no Jobwire id.
 fn holder(job: &JobView, place: Place) -> String {
     match (job.lock_owner, job.lock_expires_at, place) {
         (Some(owner), ..) => owner.to_string(),

@@ -79,7 +79,7 @@ impl fmt::Display for Matching {
 }
 
 impl Selection {
-    /// Checks that either ids or --all is given.
+    /// Checks that either ids or --all are given.
     pub(super) fn check(&self) -> Result<(), Error> {
         if self.all {
             return Ok(());
@@ -96,8 +96,7 @@ impl Selection {
         }))
     }
 
-    /// Reads the ids. All are read before the first change, since a changed job may no longer
-    /// match.
+    /// Reads all ids. Does so before the first change, since a changed job may no longer match.
     pub(super) async fn ids(&self, store: &dyn Store) -> Result<Vec<JobId>, Error> {
         if !self.all {
             return Ok(self.ids.clone());
@@ -134,7 +133,7 @@ struct Report {
     /// Running jobs whose nodes were asked to stop them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     asked: Vec<JobId>,
-    /// The jobs that the database refused to change, and why.
+    /// The jobs that the database refused to change, with the reason.
     failed: Vec<(JobId, String)>,
 }
 
@@ -197,8 +196,8 @@ pub(super) async fn delete(jobs: &Jobs<'_>, ids: &[JobId], json: bool) -> Result
     report.print("deleted", json)
 }
 
-/// How long `jobs cancel` repeats its question and waits for running jobs to stop. A question is
-/// sent without a confirm, and the connection may not be there yet.
+/// The time for which `jobs cancel` repeats its request and waits for running jobs to stop. A
+/// request has no confirm, and the connection may not exist yet.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
 const ASK_AGAIN: Duration = Duration::from_millis(250);
 
@@ -247,8 +246,8 @@ async fn ask_to_stop(
     Ok(())
 }
 
-/// Returns the outlet of hints. The leader finds a job that its engine has changed, so such a command
-/// needs no broker.
+/// Returns the outlet of hints. A command for an engine needs no broker, because the leader finds
+/// the jobs that the engine has changed.
 pub(super) async fn outlet(jobs: &Jobs<'_>) -> Result<Outlet, Error> {
     match jobs.place {
         Place::Own => Outlet::open(jobs.settings).await,

@@ -1,19 +1,19 @@
-//! Where the jobs of a command are, and how their ids are written.
+//! The place of a command's jobs, and the form of their ids.
 //!
-//! A job of a process engine has the engine's id, which Jobwire carries as a UUID. People write and
-//! read the engine's form: for engines that number their jobs, `1207` and not the UUID.
+//! Jobwire converts the ids of a process engine's jobs to UUIDs. Operators write and read the
+//! engine's form: `1207`, and not a UUID, for engines that number their jobs.
 
 use jobwire_core::JobId;
 use jobwire_engines::id::{engine_id, job_id};
 
 use crate::error::Error;
 
-/// Where the jobs are.
+/// The tables of a command's jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// In Jobwire's own tables.
+    /// Jobwire's own tables.
     Own,
-    /// In the tables of a process engine.
+    /// The tables of a process engine.
     Engine,
 }
 
@@ -58,7 +58,7 @@ pub(super) fn parse(text: &str) -> Result<JobId, String> {
     })
 }
 
-/// Returns the id as people read it.
+/// Returns the id in the form that operators read.
 pub(crate) fn written(id: JobId) -> String {
     engine_id(id).unwrap_or_else(|| id.to_string())
 }

@@ -12,7 +12,7 @@ use crate::output;
 
 const ALL: usize = usize::MAX;
 
-/// The fields of a line of `jobs list`, and those that a list leaves out.
+/// The fields of a line of `jobs list`, and further fields.
 #[derive(Serialize)]
 struct Shown {
     #[serde(flatten)]

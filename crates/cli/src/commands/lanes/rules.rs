@@ -9,7 +9,7 @@
 //! lane = "mail"
 //! type = "send-mail"
 //! ```
-//! All rules are replaced at once or none, and all mistakes are reported at once.
+//! Either all rules are replaced or none. All mistakes are reported together.
 
 use std::io::Read;
 use std::path::Path;
@@ -106,7 +106,7 @@ fn parse(text: &str) -> Result<Vec<LaneRule>, Vec<String>> {
             Err(error) => mistakes.push(format!("rule {}: {}", at + 1, error.message())),
         }
     }
-    // Rules refer to each other by number, which is right only when all of them could be read.
+    // Mistakes name other rules by number, so all rules must be readable.
     if rules.len() == entries.len()
         && let Err(bad) = rule::validate(&rules)
     {

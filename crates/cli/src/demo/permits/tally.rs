@@ -28,10 +28,10 @@ pub(super) struct Tally(Mutex<Seen>);
 struct Seen {
     committed: HashMap<JobId, Instant>,
     rolled_back: Vec<JobId>,
-    /// When each job's first attempt started.
+    /// The start of each job's first attempt.
     started: HashMap<JobId, Instant>,
     done: HashMap<JobId, u32>,
-    /// The jobs of `done` that write no row.
+    /// The done jobs that write no row.
     done_apart: HashSet<JobId>,
     retried: u64,
     gave_up: HashSet<JobId>,
@@ -173,7 +173,7 @@ impl Tally {
         let dead = u64::try_from(stage.dead_letters().await?).unwrap_or_default();
 
         let seen = self.seen();
-        // The jobs that a job creates exist if and only if its row does, so the rows give their
+        // The jobs that a job creates exist if and only if its row exists, so the rows show their
         // number.
         let followers = rows.iter().map(|row| creates(row.position)).sum::<u64>();
         let created = seen.committed.len() as u64 + followers;

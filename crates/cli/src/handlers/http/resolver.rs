@@ -1,5 +1,5 @@
-//! Resolves names. A name is resolved once, and the checked address is the one that is connected
-//! to, so a name server that changes its answer in between (DNS rebinding) gains nothing.
+//! Resolves names. A name is resolved once, its address is checked, and the connection goes to that
+//! address. So a name server that changes its answer (DNS rebinding) has no effect.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -56,7 +56,7 @@ fn check(name: &str, found: &[SocketAddr]) -> Result<(), PrivateAddress> {
     if canonical(name) == "localhost" {
         return Ok(());
     }
-    // One private address among public ones is enough, since any of them might be used.
+    // A single private address is refused, since any of the addresses might be used.
     match found.iter().map(SocketAddr::ip).find(|ip| is_private(*ip)) {
         Some(address) => Err(PrivateAddress {
             name: name.to_owned(),
@@ -66,7 +66,7 @@ fn check(name: &str, found: &[SocketAddr]) -> Result<(), PrivateAddress> {
     }
 }
 
-/// Returns whether the address is anything but public unicast.
+/// Returns whether the address is not public unicast.
 fn is_private(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => is_private_v4(ip),
