@@ -11,7 +11,7 @@
 //!
 //! The consumer's limit bounds the messages that the broker sends ahead. It is fixed for the life
 //! of the consumer: RabbitMQ changes it for new consumers only, and quorum queues refuse a limit of
-//! the channel. When [`Prefetch`] wants another limit, the consumer is cancelled and a new one
+//! the channel. If [`Prefetch`] computes another limit, the consumer is cancelled and a new one
 //! starts on the same channel. The consumer is cancelled only while it holds all messages that its
 //! limit allows, so no message is on its way to it. A quorum queue would take back such a message
 //! and count a failed delivery (rabbitmq-server #3729). So no message goes back, and the order

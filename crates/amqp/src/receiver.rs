@@ -1,9 +1,9 @@
 //! Receives the lanes of one node over the current session.
 //!
 //! A receiver has no background task. It works only inside [`receive`](Receiver::receive); the next
-//! call continues what the last one has begun (opening a channel, consuming). When the session
-//! ends, `receive` fails once, immediately. The next call waits a second for the new session before
-//! it fails again.
+//! call continues the work of the last one (opening a channel, consuming). When the session ends,
+//! `receive` fails once, immediately. The next call waits a second for the new session before it
+//! fails again.
 //!
 //! The prefetch is split over the lanes, with at least one message each, and the lanes take turns
 //! at being polled first, so no lane blocks another. The node decides which lane gets a slot. Of

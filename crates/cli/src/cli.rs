@@ -34,7 +34,7 @@ pub enum Command {
     Demo(demo::DemoArgs),
     /// Create, update or remove the job tables
     Migrate(migrate::MigrateArgs),
-    /// Check database, broker, rights, versions and clock, and show what to do
+    /// Check database, broker, rights, versions and clock, and show the remedies
     Doctor(doctor::DoctorArgs),
     /// Run the jobs of a process engine, such as Flowable, in its own database
     Engine(engine::EngineArgs),
@@ -42,9 +42,9 @@ pub enum Command {
     Enqueue(enqueue::EnqueueArgs),
     /// List, show, retry, delete and execute jobs
     Jobs(jobs::JobsArgs),
-    /// Show or set the rules for lanes, show what waits in each, and drain one
+    /// Show or set the rules for lanes, show the jobs of each, and drain one
     Lanes(lanes::LanesArgs),
-    /// Show the nodes and which jobs each takes
+    /// Show the nodes and the jobs that each takes
     Nodes(nodes::NodesArgs),
     /// Show or set whether exclusive jobs wait for an earlier one that failed
     Order(order::OrderArgs),

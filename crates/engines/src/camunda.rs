@@ -15,9 +15,9 @@
 //! * **`REV_` of a job changes with its lock, and never while the lock is held.** If it changed
 //!   during an execution, the engine would roll back work whose effects stay. If it did not change
 //!   with the lock, an engine node that polls would replace a lock that was written after its read.
-//! * **The lock statement checks what the REST interface ignores**: an existing lock, the due date,
-//!   the attempts, and the suspension. The execution of a suspended job costs an attempt. A cycle
-//!   that runs early gets its next due dates too close together.
+//! * **The lock statement checks conditions that the REST interface ignores**: an existing lock,
+//!   the due date, the attempts, and the suspension. The execution of a suspended job costs an
+//!   attempt. A cycle that runs early gets its next due dates too close together.
 //! * **One job of an instance at a time**, exclusive or not: the REST interface does not keep
 //!   exclusive jobs apart. An instance has no lock. So its row is locked first, and a second
 //!   statement, whose snapshot is younger than that row lock, looks at the jobs of the instance

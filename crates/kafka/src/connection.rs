@@ -94,7 +94,7 @@ impl Link {
         self.doubt(Some(problem));
     }
 
-    /// Requests a check because one broker may be away. Publishing goes on meanwhile.
+    /// Requests a check because one broker may be away. Publishing continues meanwhile.
     pub(crate) fn look(&self) {
         self.doubt(None);
     }

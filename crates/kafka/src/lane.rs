@@ -278,7 +278,7 @@ impl LaneTask {
             }
             // The next client creates the topic again, or looks for it. This one would keep the
             // state of the old partitions, and fetch nothing from new ones with the same numbers.
-            tracing::warn!(%lane, %error, "the lane's topic is gone; it is created again if `KafkaOptions::declare` (setting `kafka_declare`) is true");
+            tracing::warn!(%lane, %error, "the lane's topic was deleted; it is created again if `KafkaOptions::declare` (setting `kafka_declare`) is true");
             return Some(Ended::Broken);
         }
         let problem = explain_error(&error, &format!("lane '{lane}'"));

@@ -22,8 +22,8 @@ use crate::security::TokenSource;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct KafkaOptions {
-    /// Creates missing topics. `false`: uses existing topics only, for brokers that others
-    /// administer; a missing topic is then [`TransportError::Refused`]. Default: `true`.
+    /// Whether to create missing topics. If `false`, for brokers that others administer, only
+    /// existing topics are used, and a missing one is [`TransportError::Refused`]. Default: `true`.
     pub declare: bool,
     /// The number of partitions of a topic that Jobwire creates, and so the maximum number of nodes
     /// that share a lane. 1 to 10,000. Default: 12.
@@ -31,38 +31,39 @@ pub struct KafkaOptions {
     /// The number of copies of each partition of a topic that Jobwire creates. Default: 3, or the
     /// number of brokers if that is smaller.
     pub replication: Option<i32>,
-    /// How long Kafka keeps hints in a topic that Jobwire creates. A job that waits longer loses
-    /// its hint, and the sweeper publishes it again. Default: 24 h.
+    /// The time for which Kafka keeps hints in a topic that Jobwire creates. A job that waits
+    /// longer loses its hint, and the sweeper publishes it again. Default: 24 h.
     pub retention: Duration,
     /// Maximum number of hints in one message; hints of one partition that are published together
     /// share messages. 1 to 512. Default: 16.
     pub hints_per_message: usize,
-    /// How long a message waits for others, to be sent with them. Default: 0: a message is sent at
-    /// once if the connection is free; messages that arrive meanwhile are sent together.
+    /// The time that a message waits for others, to be sent with them. With 0, a message is sent at
+    /// once if the connection is free, and messages that arrive meanwhile are sent together.
+    /// Default: 0.
     pub linger: Duration,
-    /// How long a publish waits for the brokers' confirm before it fails with
+    /// The time that a publish waits for the brokers' confirm before it fails with
     /// [`TransportError::Timeout`]. Default: 5 s.
     pub confirm_timeout: Duration,
-    /// How long a node may send no heartbeat before its partitions go to other nodes. 1 s to
-    /// 30 min; the brokers limit it too (`group.min.session.timeout.ms`, 6 s by default).
+    /// The time without a heartbeat of a node after which its partitions go to other nodes. 1 s to
+    /// 30 min; the brokers limit it, too (`group.min.session.timeout.ms`, 6 s by default).
     /// Default: 10 s.
     pub session_timeout: Duration,
-    /// Static membership (`group.instance.id`): a node that comes back under the same name within
-    /// the session timeout keeps its partitions, without a rebalance. It must be unique per node,
-    /// for example a stateful set's pod name. Default: none.
+    /// The name for static membership (`group.instance.id`): a node that comes back under the same
+    /// name within the session timeout keeps its partitions, without a rebalance. It must be unique
+    /// for each node, for example the name of a stateful set's pod. Default: none.
     pub instance_id: Option<String>,
     /// The node's location (`client.rack`), to fetch from the nearest copy. Default: none.
     pub rack: Option<String>,
     /// The interval at which settled offsets are committed to the group. Default: 1 s.
     pub commit_interval: Duration,
-    /// How long a receiver is paused before it gives its partitions to the other members of its
+    /// The time after which a paused receiver gives its partitions to the other members of its
     /// group. It joins again when it is resumed. Default: 10 s.
     pub release_after: Duration,
     /// The interval at which the brokers' statistics become metrics; `None` for never.
     /// Default: 10 s.
     pub statistics_interval: Option<Duration>,
-    /// TLS: trusted authorities and the client's certificate. The brokers' certificates are always
-    /// verified, with the host's name.
+    /// The TLS options: trusted authorities and the client's certificate. The brokers' certificates
+    /// are always verified, with the host's name.
     pub security: BrokerSecurity,
     /// The source of tokens; selects `OAUTHBEARER` if the URL names no mechanism. Topics must exist
     /// then: the client library can't create them with a token. Default: none.

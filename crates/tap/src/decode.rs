@@ -350,7 +350,7 @@ mod tests {
                     damaged[at] ^= 1 << bit;
                     let mut decoder = Decoder::default();
                     decoder.decode(messages[0].clone().into()).unwrap();
-                    // It must not panic, and must not allocate what a length promises.
+                    // The decoder must not panic, and must not allocate memory for a wrong length.
                     let _ = decoder.decode(damaged.into());
                 }
             }

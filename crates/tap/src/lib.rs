@@ -30,7 +30,7 @@
 //! # }
 //! ```
 //!
-//! # What holds
+//! # Properties
 //! * **Memory is bounded.** A transaction of any size is passed on in events of
 //!   [`TapOptions::rows`] rows, of which at most [`TapOptions::events`] wait.
 //! * **No WAL is kept for ever.** The tap confirms positions that it has received. A receiver that

@@ -1,4 +1,4 @@
-//! TLS of a connection: which authorities are trusted and what is verified.
+//! TLS of a connection: the trusted authorities and the verification.
 //!
 //! The modes mean the same as in sqlx, which makes the other connections of the program. Trusted
 //! are the authorities of this machine and those of the address. An IP address is verified like a

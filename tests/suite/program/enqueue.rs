@@ -75,7 +75,7 @@ async fn a_bad_line_is_named_and_nothing_of_its_transaction_is_kept() {
     for part in [
         "in.jsonl:13: field `retries` is -1; give 1 or more",
         "10 jobs of lines 1 to 11 created",
-        "go on with --skip 11",
+        "continue with --skip 11",
     ] {
         assert!(said.contains(part), "{part} in {said}");
     }

@@ -16,7 +16,7 @@ use super::timers::TimersArgs;
 /// Arguments.
 #[derive(Clone, Debug, Args)]
 pub struct BenchArgs {
-    /// What to measure
+    /// The workload to measure
     #[command(subcommand)]
     pub workload: Workload,
     /// Print the report as JSON

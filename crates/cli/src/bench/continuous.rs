@@ -24,7 +24,7 @@ pub(super) const AHEAD: u32 = 20_000;
 /// Arguments of `continuous`.
 #[derive(Clone, Debug, Args)]
 pub struct ContinuousArgs {
-    /// How long to create jobs, in seconds
+    /// Time for which jobs are created, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3_600))]
     pub seconds: u32,
     /// Jobs that may wait before the clients pause

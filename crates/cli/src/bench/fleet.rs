@@ -15,9 +15,9 @@ use crate::settings::Settings;
 /// The load of a fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Load {
-    /// As `bench drain`
+    /// Like `bench drain`
     Drain,
-    /// As `bench continuous`
+    /// Like `bench continuous`
     Continuous,
 }
 
@@ -33,7 +33,7 @@ pub struct FleetArgs {
     /// Jobs to run, with `--load drain`
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub jobs: u32,
-    /// How long to create jobs, in seconds, with `--load continuous`
+    /// Time for which jobs are created, in seconds, with `--load continuous`
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3_600))]
     pub seconds: u32,
 }

@@ -18,7 +18,7 @@ pub struct IdleArgs {
     /// Node processes that idle
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub nodes: u16,
-    /// How long to measure, in seconds, after ten seconds to settle
+    /// Time to measure, in seconds, after ten seconds to settle
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub seconds: u32,
 }

@@ -21,7 +21,7 @@ pub struct SteadyArgs {
     /// Jobs a second
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub rate: u32,
-    /// How long to measure, in seconds, after two seconds to warm up
+    /// Time to measure, in seconds, after two seconds to warm up
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=3_600))]
     pub seconds: u32,
     /// Create the jobs without hints, like plain SQL: the commit tap of the nodes hints them

@@ -53,7 +53,7 @@ pub struct EnqueueArgs {
     /// Maximum number of jobs in one transaction; it ends earlier at 32 MiB of lines
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub batch: u32,
-    /// What to do with a field that no job has
+    /// The treatment of a field that no job has
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = UnknownFields::Error)]
     pub unknown_fields: UnknownFields,
     /// The type of jobs whose line has no type
@@ -70,7 +70,7 @@ pub struct EnqueueArgs {
     pub skip: u64,
 }
 
-/// What to do with a field that no job has.
+/// The treatment of a field that no job has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum UnknownFields {
     /// Report it
@@ -223,7 +223,7 @@ impl Account {
         let go_on = if *lines == 0 {
             "run it again".to_owned()
         } else {
-            format!("go on with --skip {lines}")
+            format!("continue with --skip {lines}")
         };
         match failure {
             Failure::Input(problem) => {
@@ -231,7 +231,7 @@ impl Account {
             }
             Failure::Store(error @ StoreError::CommitUnknown(_)) => Error::Failed(format!(
                 "{error}. {kept}; whether the transaction that begins after line {lines} of {name} was committed is \
-                 unknown: check with `jobwire jobs list` before you go on with --skip {lines}"
+                 unknown: check with `jobwire jobs list` before you continue with --skip {lines}"
             )),
             Failure::Store(error) => {
                 Error::Failed(format!("{}. {kept}; {go_on}", Error::Store(error)))

@@ -24,7 +24,7 @@ pub struct LanesArgs {
 /// The actions.
 #[derive(Debug, Subcommand)]
 pub enum Action {
-    /// Show the rules, and what waits and runs in each lane
+    /// Show the rules, and the waiting and running jobs of each lane
     List {
         /// Print a JSON object
         #[arg(long)]

@@ -50,7 +50,7 @@ pub struct SweepArgs {
 /// Arguments of a look.
 #[derive(Debug, Args)]
 pub struct LookArgs {
-    /// How long to wait for the return of the markers
+    /// Time to wait for the return of the markers
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = jobwire_core::job::duration::parse)]
     pub wait: Duration,
     /// Print a JSON object

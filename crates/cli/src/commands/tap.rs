@@ -22,7 +22,7 @@ pub enum Action {
     /// Create the publication of the commit tap, or repair it: jobs of plain SQL then start within
     /// milliseconds
     Create,
-    /// Show whether the commit tap can be used, and what it lacks
+    /// Show whether the commit tap can be used, and its problems
     Status,
     /// Remove the publication of the commit tap
     Drop,

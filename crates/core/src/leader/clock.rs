@@ -7,9 +7,9 @@
 //! and living nodes renew theirs (protocol rule 25).
 //!
 //! Every node makes the same comparison with the leader's beats and has its own doubt, which does
-//! not end with the leader. A beat also contains how long the leader still doubts, for nodes that
-//! started later. A beat that shows less time than expected was delayed, and is ignored. A node
-//! that has received no beat trusts the first time that it sees.
+//! not end with the leader. A beat also contains the remaining time of the leader's doubt, for
+//! nodes that started later. A beat that shows less time than expected was delayed, and is ignored.
+//! A node that has received no beat trusts the first time that it reads.
 //!
 //! While the database is away, no node renews. So after an absence of the database, and after its
 //! own start, a node ends no lease for one renewal period after the first answer.
@@ -95,8 +95,8 @@ impl DatabaseClock {
     }
 
     /// Records the leader's beat: the database's clock shows `now`, and the database answered the
-    /// leader `age` ago. If the clock jumped ahead, doubts it for one lease and returns by how much
-    /// it jumped.
+    /// leader `age` ago. If the clock jumped ahead, doubts it for one lease and returns the length
+    /// of the jump.
     pub(crate) fn heard(
         &mut self,
         now: DateTime<Utc>,
@@ -147,7 +147,7 @@ impl DatabaseClock {
     }
 
     /// Records the clock as a leader cycle saw it. If the clock jumped, doubts it for one lease and
-    /// returns by how much it jumped.
+    /// returns the length of the jump.
     pub(crate) fn saw(
         &mut self,
         now: DateTime<Utc>,
@@ -169,7 +169,7 @@ impl DatabaseClock {
 }
 
 impl Seen {
-    /// Returns by how much the clock in `next` is outside the range that is possible after this
+    /// Returns the distance of the clock in `next` from the range that is possible after this
     /// observation.
     fn jump_to(&self, next: &Self) -> Option<chrono::Duration> {
         let least = next.sent.saturating_duration_since(self.received);

@@ -305,8 +305,8 @@ impl Sweeper {
             let Some(state) = self.lanes.get_mut(lane) else {
                 return;
             };
-            // Without a marker behind the page, healing would not continue; the next cycle begins
-            // anew.
+            // Without a marker behind the page, healing would not continue, so the next cycle
+            // begins it again.
             let Some(sent) = sent else {
                 state.healing = None;
                 return;

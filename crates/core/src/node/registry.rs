@@ -67,7 +67,7 @@ impl Registry {
     /// type.
     ///
     /// # Errors
-    /// As [`register`](Self::register).
+    /// The same as those of [`register`](Self::register).
     pub fn register_with<P, F, Fut, O>(
         &self,
         job_type: impl Into<String>,
@@ -93,7 +93,7 @@ impl Registry {
     /// of the type.
     ///
     /// # Errors
-    /// As [`register`](Self::register).
+    /// The same as those of [`register`](Self::register).
     pub fn register_job<A, F, Fut, O>(&self, run: F) -> Result<(), StoreError>
     where
         A: JobArgs,
@@ -107,7 +107,7 @@ impl Registry {
     /// Runs jobs of this type from now on, with anything that implements [`Handler`].
     ///
     /// # Errors
-    /// As [`register`](Self::register).
+    /// The same as those of [`register`](Self::register).
     pub fn register_handler(
         &self,
         job_type: impl Into<String>,

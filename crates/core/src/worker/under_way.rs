@@ -172,7 +172,7 @@ impl UnderWay {
     }
 
     /// Records the answer to the look that was sent at `sent`. Returns the number of the last
-    /// statement that may have written what the look saw.
+    /// statement that may have written leases that the look found.
     pub(crate) fn looked(&mut self, sent: Instant) -> u64 {
         if let Some(doubt) = &mut self.doubt {
             if sent >= doubt.until {

@@ -148,7 +148,7 @@ WHERE handler_type_ <> ALL($1) ORDER BY 1 LIMIT 20";
 /// Probes the tables. `zone` is the zone of the engine's JVM.
 ///
 /// # Errors
-/// The database's error. What was found is no error: see [`Probed::refuse`].
+/// The database's error. Problems are findings and no errors: see [`Probed::refuse`].
 pub async fn probe(pool: &PgPool, zone: &str) -> Result<Probed, StoreError> {
     let mut probed = Probed {
         zone: zone.to_owned(),

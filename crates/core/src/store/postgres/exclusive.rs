@@ -78,9 +78,9 @@ pub(super) async fn enter(
 /// Takes the first ready job, by creation order, of each free instance. That job may be
 /// unavailable, because of its type or because its row is locked at this moment; no younger sibling
 /// overtakes it. An instance is held while the lease that its row names has an owner; no time is
-/// compared. The row of a free instance is deleted: the sweeper would treat it as left over and
-/// hint the instance again and again. The candidate's row is found again by its ctid. A row that
-/// was changed since has another ctid and counts as busy.
+/// compared. The row of a free instance is deleted: otherwise the sweeper would treat it as left
+/// over and hint the instance repeatedly. The candidate's row is found again by its ctid. A row
+/// that was changed since has another ctid and counts as busy.
 const TAKE_FIRST: &str = concat!(
     "
 WITH asked AS MATERIALIZED (

@@ -2,9 +2,9 @@
 //!
 //! A crash of the server sets a sequence back if the commits that drew its last values were not on
 //! disk: row locks hold without a commit, and `synchronous_commit` may be off. A promoted standby
-//! has only what it received. So each store makes a *leap* before its first lock, and again for
-//! each server that its connections meet later: another start, a recovery from a crash, another
-//! timeline. ADR 0027 has the reasons.
+//! has only the values that it received. So each store makes a *leap* before its first lock, and
+//! again for each server that its connections meet later: another start, a recovery from a crash,
+//! another timeline. ADR 0027 has the reasons.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -106,8 +106,8 @@ const READ_COMMITTED: &str = "SET default_transaction_isolation = 'read committe
 /// The identity of the server behind a connection, with regard to sequences.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Server {
-    /// The start of the server and of its statistics. The statistics start anew after each recovery
-    /// from a crash, even one that the main process survived.
+    /// The start of the server and of its statistics. The statistics restart after each recovery
+    /// from a crash, even if the main process survived it.
     since: String,
     /// `None` on a standby.
     pub(super) timeline: Option<i64>,

@@ -127,10 +127,10 @@ impl PgStore {
         })
     }
 
-    /// Returns what a commit tap lacks on this server. Changes nothing.
+    /// Returns the problems of a commit tap on this server. Changes nothing.
     ///
     /// # Errors
-    /// The connection failed, or the server refused a statement.
+    /// Fails if the connection fails, or the server refuses a statement.
     pub async fn examine_tap(&self) -> Result<Vec<Finding>, StoreError> {
         let found = jobwire_tap::preflight(&self.address, &publication()).await;
         found.map_err(|error| StoreError::Config(error.to_string()))

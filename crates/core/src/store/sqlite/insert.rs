@@ -166,7 +166,7 @@ pub(super) async fn insert(
     Ok(created)
 }
 
-/// Returns how many of the jobs fit into one statement, at least one.
+/// Returns the number of jobs that fit into one statement, at least one.
 fn chunk_length(jobs: &[NewJob]) -> usize {
     let mut bytes = 0;
     let fitting = jobs.iter().take(ROWS).take_while(|job| {

@@ -506,7 +506,7 @@ mod tests {
         assert_eq!(pending.passed_over(at(10), at(7), high_only), None);
         assert_eq!(pending.passed_over(at(12), at(9), high_only), None);
         assert_eq!(pending.passed_over(at(13), at(10), high_only), Some(1));
-        // A lane that was served once starts to wait anew.
+        // A lane that was served once starts to wait again.
         assert_eq!(pending.passed_over(at(13), at(10), |_| true), None);
         assert_eq!(pending.passed_over(at(14), at(11), high_only), None);
         pop(&mut pending, 1);

@@ -8,7 +8,7 @@ import org.springframework.transaction.annotation.Transactional;
 import org.springframework.transaction.support.TransactionSynchronization;
 import org.springframework.transaction.support.TransactionSynchronizationManager;
 
-/** Creates jobs in the transaction of whoever calls, and hints them when that has committed. */
+/** Creates jobs in the caller's transaction, and hints them after its commit. */
 @Component
 public class Jobs {
     private static final String CREATE =
