@@ -108,6 +108,7 @@ fn now() -> i64 {
 /// # Errors
 /// Fails if the workload can't run, or if the checks of the run fail.
 pub async fn run(settings: Settings, args: BenchArgs) -> Result<(), Error> {
+    let settings = settings.with_names_of("bench");
     // A node handles its stop signal itself.
     if let Workload::Node(args) = &args.workload {
         return node::run(&settings, args).await;

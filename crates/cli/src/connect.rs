@@ -15,7 +15,7 @@ use jobwire_core::{
     StoreError, Transport,
 };
 
-use crate::error::Error;
+use crate::error::{self, Error};
 use crate::settings::{SecretUrl, Settings};
 
 /// The database that holds the jobs.
@@ -54,6 +54,7 @@ impl Database {
     /// # Errors
     /// Fails if the database can't be reached, has no job tables, or has those of a newer program.
     pub async fn open(settings: &Settings) -> Result<Self, Error> {
+        refuse_default_file(settings)?;
         let database = Self::connect(settings, true).await?;
         database.fit_for_use(settings).await
     }
@@ -64,6 +65,7 @@ impl Database {
     /// # Errors
     /// Fails like [`Database::open`], and if the file does not exist.
     pub async fn open_existing(settings: &Settings) -> Result<Self, Error> {
+        refuse_default_file(settings)?;
         let database = Self::connect(settings, false).await?;
         database.fit_for_use(settings).await
     }
@@ -196,8 +198,22 @@ impl Creator {
     }
 }
 
+/// Refuses a broker beside the default database. Hints name jobs of one database: with the file of
+/// this machine, a node would take the hints of other nodes and find none of their jobs.
+fn refuse_default_file(settings: &Settings) -> Result<(), Error> {
+    if !has_broker(settings) || settings.is_given("database_url") {
+        return Ok(());
+    }
+    Err(Error::Usage(format!(
+        "--broker is given and --database (JOBWIRE_DATABASE_URL) is not. All nodes of a broker use one database: give \
+         it, or --database {} if this is the only node",
+        settings.database_url
+    )))
+}
+
 fn unusable(url: &SecretUrl, source: StoreError) -> Error {
     Error::Database {
+        setting: error::JOBWIRE,
         url: url.to_string(),
         source,
     }

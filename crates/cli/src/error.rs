@@ -17,8 +17,10 @@ pub enum Error {
     #[error("{0}")]
     Usage(String),
     /// The database can't be used.
-    #[error("{}{}", of_database(.url, .source), remedy(.source))]
+    #[error("{}{}", of_database(.url, .source), remedy(.source, .setting))]
     Database {
+        /// The option and the variable that name it.
+        setting: &'static str,
         /// Its URL, without the password.
         url: String,
         /// The error of the database.
@@ -36,7 +38,7 @@ pub enum Error {
     #[error("the node did not start: {0}")]
     Start(#[from] StartError),
     /// A statement failed.
-    #[error("{}{}", .0, remedy(.0))]
+    #[error("{}{}", .0, remedy(.0, JOBWIRE))]
     Store(#[from] StoreError),
     /// The HTTP address can't be used.
     #[error(
@@ -110,21 +112,32 @@ fn of_database(url: &str, error: &StoreError) -> String {
     }
 }
 
-/// Returns the remedy for a database error whose text has none.
-fn remedy(error: &StoreError) -> &'static str {
+/// The option and the variable that name Jobwire's database.
+pub(crate) const JOBWIRE: &str = "--database (JOBWIRE_DATABASE_URL)";
+/// The option and the variable that name the database of an engine.
+pub(crate) const ENGINE: &str = "--engine-database (JOBWIRE_ENGINE_DATABASE_URL)";
+
+/// Returns the remedy for a database error whose text has none. `setting` names the database.
+fn remedy(error: &StoreError, setting: &str) -> String {
     let (StoreError::Database(error) | StoreError::Connect { source: error, .. }) = error else {
-        return "";
+        return String::new();
     };
-    match error {
+    let remedy = match error {
         sqlx::Error::Io(_) => {
-            "; check that the server runs and that host and port are right, or set --database (JOBWIRE_DATABASE_URL)"
+            return format!(
+                "; check that the server runs and that host and port are right, or set {setting}"
+            );
         }
         sqlx::Error::Tls(_) => "; check the server's certificate, or `sslmode` in the URL",
         sqlx::Error::Database(said) => match said.code().as_deref() {
             Some("28P01" | "28000") => {
-                "; correct user and password in --database (JOBWIRE_DATABASE_URL), or the server's pg_hba.conf"
+                return format!(
+                    "; correct user and password in {setting}, or the server's pg_hba.conf"
+                );
             }
-            Some("3D000") => "; create the database (createdb), or set another one with --database",
+            Some("3D000") => {
+                return format!("; create the database (createdb), or set another one: {setting}");
+            }
             Some("42501") => {
                 "; grant this right to the user of the URL; `jobwire doctor` lists the missing rights"
             }
@@ -138,5 +151,6 @@ fn remedy(error: &StoreError) -> &'static str {
             _ => "",
         },
         _ => "",
-    }
+    };
+    remedy.to_owned()
 }

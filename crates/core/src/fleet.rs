@@ -21,6 +21,9 @@ const MOST_HEARD: usize = 2 * MAX_NODES;
 /// Maximum number of different lanes of all nodes. Each of them costs the leader a marker.
 const MOST_LANES: usize = 256;
 const SILENCE: Duration = Duration::from_secs(120);
+/// A node of this database writes its row before its first beat. An id that sends beats for this
+/// time and has no row belongs to another database.
+const STRANGER_AFTER: Duration = Duration::from_secs(10);
 
 /// The living nodes and their services.
 #[derive(Default)]
@@ -61,11 +64,15 @@ pub(crate) struct Beat {
     pub(crate) free: Option<u32>,
     /// The version of the control messages that the node understands.
     pub(crate) speaks: u32,
+    /// The node receives a lane that this node receives, too.
+    pub(crate) shares_lane: bool,
 }
 
 struct Heard {
     beat: Beat,
     at: Instant,
+    /// The time of the first beat.
+    since: Instant,
     /// The node had a row when its last beat arrived.
     is_member: bool,
 }
@@ -118,6 +125,7 @@ impl Fleet {
             Heard {
                 beat,
                 at,
+                since: at,
                 is_member,
             },
         );
@@ -160,11 +168,13 @@ impl Fleet {
             }
         }
         let at = Instant::now();
+        let since = heard.get(&id).map_or(at, |before| before.since);
         let before = heard.insert(
             id,
             Heard {
                 beat,
                 at,
+                since,
                 is_member,
             },
         );
@@ -233,6 +243,20 @@ impl Fleet {
         answering.map(|(id, ..)| id).collect()
     }
 
+    /// Returns an id that receives a lane of this node and has no row although it names one, and
+    /// the number of such ids. These are nodes of another database on the same broker and prefix.
+    pub(crate) fn strangers(&self) -> Option<(NodeId, usize)> {
+        let members = self.lock();
+        let strangers = members.heard.iter().filter(|(id, heard)| {
+            heard.beat.shares_lane
+                && heard.beat.revision.is_some()
+                && heard.at.duration_since(heard.since) >= STRANGER_AFTER
+                && !members.registered.contains_key(id)
+        });
+        let ids: Vec<NodeId> = strangers.map(|(id, _)| *id).collect();
+        Some((*ids.iter().min()?, ids.len()))
+    }
+
     /// Returns whether another node sent a beat within this time.
     pub(crate) fn hears_others(&self, than: NodeId, within: Duration) -> bool {
         self.lock().living(within).any(|(id, ..)| id != than)
@@ -288,6 +312,7 @@ mod tests {
             revision,
             free: Some(1),
             speaks: 1,
+            shares_lane: true,
         }
     }
 
@@ -356,6 +381,26 @@ mod tests {
         assert!(fleet.note(other.id, beat(Some(2))).read_rows);
         fleet.read(vec![other], this);
         assert_eq!(*fleet.services().types, ["fax"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_without_a_row_that_receives_the_same_lane_is_of_another_database() {
+        let fleet = Fleet::default();
+        let ours = row(&["mail"], &["default"], 1);
+        let (ours_id, stranger, other_lane) = (ours.id, NodeId::generate(), NodeId::generate());
+        fleet.read(vec![ours], NodeId::generate());
+        let elsewhere = Beat {
+            shares_lane: false,
+            ..beat(Some(1))
+        };
+        for _ in 0..3 {
+            assert_eq!(fleet.strangers(), None);
+            fleet.note(ours_id, beat(Some(1)));
+            fleet.note(stranger, beat(Some(1)));
+            fleet.note(other_lane, elsewhere);
+            tokio::time::advance(STRANGER_AFTER / 2).await;
+        }
+        assert_eq!(fleet.strangers(), Some((stranger, 1)));
     }
 
     #[test]

@@ -106,6 +106,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// Returns the part beside the database that jobs need and that fails now, and why: the engine
+    /// of a bridge. For health endpoints.
+    fn failing_part(&self) -> Option<(&'static str, String)> {
+        None
+    }
+
     /// Prepares this node for locking. From now on its fences are larger than all earlier ones,
     /// even those of a server that has crashed since (protocol rule 1). The first lock does this,
     /// too; this call reports a missing right or table at the start.

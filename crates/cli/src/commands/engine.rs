@@ -19,7 +19,7 @@ use jobwire_engines::{EngineStore, handlers};
 
 use super::{jobs, sweep};
 use crate::connect;
-use crate::error::Error;
+use crate::error::{self, Error};
 use crate::settings::{EngineType, Settings};
 use crate::signals::Signals;
 use crate::{http, output};
@@ -87,6 +87,7 @@ pub(crate) async fn connect(settings: &Settings) -> Result<EngineStore, Error> {
         EngineType::Activiti => EngineStore::activiti(url.expose(), options).await,
     };
     connected.map_err(|source| Error::Database {
+        setting: error::ENGINE,
         url: url.to_string(),
         source,
     })

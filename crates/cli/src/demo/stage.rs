@@ -48,13 +48,14 @@ const UNFINISHED: [JobState; 3] = [JobState::Executable, JobState::Timer, JobSta
 impl Stage {
     /// Connects, migrates an empty database, and refuses a database whose jobs or rows would
     /// falsify the account.
-    pub(super) async fn set(mut settings: Settings, args: &DemoArgs) -> Result<Self, Error> {
+    pub(super) async fn set(settings: Settings, args: &DemoArgs) -> Result<Self, Error> {
         if args.nodes > 1 && !connect::has_broker(&settings) {
             return Err(Error::Usage(format!(
                 "--nodes {}: several nodes need a broker that all of them use; give --broker amqps://… or kafka://… (or no --nodes)",
                 args.nodes
             )));
         }
+        let mut settings = settings.with_names_of("demo");
         let scratch = if settings.is_given("database_url") {
             None
         } else {

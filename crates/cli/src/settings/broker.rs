@@ -22,6 +22,36 @@ const BUILT: Built = Built {
 /// The mistakes, each with its setting.
 type Wrong = Vec<(&'static str, String)>;
 
+impl Settings {
+    /// Returns these settings with names of their own on the broker, so that a bench or a demo
+    /// beside running nodes takes none of their hints. A prefix that was given stays.
+    pub(crate) fn with_names_of(mut self, what: &str) -> Self {
+        #[cfg(feature = "amqp")]
+        if !self.is_given("amqp_prefix") {
+            self.amqp_prefix = format!("{}.{what}", self.amqp_prefix);
+        }
+        if self.broker_url.scheme() == "kafka" {
+            let named = with_kafka_prefix(self.broker_url.expose(), &format!("jobwire.{what}"));
+            self.broker_url = SecretUrl::new(named);
+        }
+        self
+    }
+}
+
+/// Returns the URL with this prefix if it has none.
+fn with_kafka_prefix(url: &str, prefix: &str) -> String {
+    let (brokers, parameters) = match url.split_once('?') {
+        Some((brokers, parameters)) => (brokers, format!("?{parameters}")),
+        None => (url, String::new()),
+    };
+    let brokers = brokers.strip_suffix('/').unwrap_or(brokers);
+    let path = brokers.split_once("://").map_or(brokers, |(_, rest)| rest);
+    if path.contains('/') {
+        return url.to_owned();
+    }
+    format!("{brokers}/{prefix}{parameters}")
+}
+
 /// Returns all mistakes in the settings of the brokers.
 pub(super) fn check(settings: &Settings) -> Wrong {
     let mut wrong = one(settings, "broker_url", &settings.broker_url);

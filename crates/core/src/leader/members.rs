@@ -20,6 +20,8 @@ const AGAIN: Duration = Duration::from_secs(2);
 const BETWEEN_READS: Duration = Duration::from_millis(100);
 /// The age of a row from which its node counts as dead, if it sends no beats.
 const SILENT: Duration = Duration::from_secs(300);
+/// The minimum time between two warnings about nodes of another database.
+const BETWEEN_WARNINGS: Duration = Duration::from_secs(60);
 
 pub(super) struct Members {
     write_at: Instant,
@@ -27,6 +29,8 @@ pub(super) struct Members {
     /// The time of the last read of the rows, or of the last attempt.
     last_read: Instant,
     failed: LogThrottle,
+    /// The time of the last warning about nodes of another database.
+    warned: Option<Instant>,
 }
 
 impl Members {
@@ -38,6 +42,7 @@ impl Members {
             read_at: now,
             last_read: now,
             failed: LogThrottle::default(),
+            warned: None,
         }
     }
 
@@ -97,6 +102,7 @@ impl Members {
             Ok(rows) => {
                 let rows = rows.into_iter().map(|row| row.membership);
                 node.fleet.read(rows.collect(), node.id);
+                self.warn_of_strangers(node);
             }
             Err(error) => {
                 self.read_at = self.last_read + AGAIN;
@@ -108,6 +114,20 @@ impl Members {
                     );
                 }
             }
+        }
+    }
+
+    fn warn_of_strangers(&mut self, node: &NodeContext) {
+        let is_early = |warned: Instant| warned.elapsed() < BETWEEN_WARNINGS;
+        if self.warned.is_some_and(is_early) {
+            return;
+        }
+        if let Some((stranger, nodes)) = node.fleet.strangers() {
+            self.warned = Some(Instant::now());
+            tracing::warn!(
+                %stranger, nodes,
+                "nodes that use another database receive hints of this node's lanes, so its jobs                  start late; give each database a prefix of its own on the broker (RabbitMQ:                  amqp_prefix; Kafka: the path of the URL), or set the same database on all nodes"
+            );
         }
     }
 

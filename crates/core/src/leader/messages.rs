@@ -99,12 +99,15 @@ impl Leader {
                 free,
                 speaks,
                 row: revision,
+                lanes,
                 ..
             } => {
+                let own = &node.options.lanes;
                 let beat = Beat {
                     revision,
                     free,
                     speaks,
+                    shares_lane: own.iter().any(|share| lanes.contains(&share.lane)),
                 };
                 let noted = node.fleet.note(id, beat);
                 if noted.read_rows {

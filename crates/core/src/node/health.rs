@@ -99,6 +99,9 @@ impl HealthWatch {
         if let Some(problem) = transport.trouble() {
             problems.insert("transport".to_owned(), problem);
         }
+        if let Some((part, problem)) = context.store.failing_part() {
+            problems.insert(part.to_owned(), problem);
+        }
         if context.hook.is_down() {
             problems.insert(
                 "hook".to_owned(),

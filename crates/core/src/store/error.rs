@@ -103,9 +103,18 @@ fn said(error: &sqlx::Error) -> String {
     }
 }
 
+fn is_about_rights(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|said| said.code());
+    code.is_some_and(|code| code == "42501")
+}
+
 fn said_of_migration(error: &sqlx::migrate::MigrateError) -> String {
     use sqlx::migrate::MigrateError;
     match error {
+        MigrateError::Execute(error) if is_about_rights(error) => format!(
+            "{}; run `jobwire migrate up` once with a role that may create the schema",
+            said(error)
+        ),
         MigrateError::Execute(error) => said(error),
         MigrateError::ExecuteMigration(error, version) => {
             format!("version {version}: {}", said(error))

@@ -150,6 +150,7 @@ impl NodeContext {
             revision: Some(*self.served.revision().borrow()),
             free: Some(self.free_slots()),
             speaks: SPOKEN,
+            shares_lane: true,
         }
     }
 

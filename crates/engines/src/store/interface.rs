@@ -57,10 +57,11 @@ impl Store for EngineStore {
                 .await?;
             Ok(())
         };
-        match connections.presence.absence(ask).await {
-            Some(absence) => Some(absence),
-            None => self.0.breaker.problem(),
-        }
+        connections.presence.absence(ask).await
+    }
+
+    fn failing_part(&self) -> Option<(&'static str, String)> {
+        Some(("engine", self.0.breaker.problem()?))
     }
 
     async fn lock(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked> {

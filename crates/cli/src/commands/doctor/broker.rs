@@ -59,7 +59,7 @@ async fn probe(settings: &Settings, transport: &dyn Transport, findings: &mut Fi
         number: 0,
         node: NodeId::generate(),
     };
-    let lanes: Vec<Lane> = settings.lanes.iter().map(|l| l.lane.clone()).collect();
+    let lanes = lanes(settings);
     // A receiver declares its lanes.
     let subscription = Subscription {
         lanes: lanes.clone(),
@@ -68,7 +68,16 @@ async fn probe(settings: &Settings, transport: &dyn Transport, findings: &mut Fi
     let receiver = transport.subscribe(subscription).await;
     for lane in &lanes {
         let started = Instant::now();
-        match publisher.publish_marker(lane, marker).await {
+        // A new topic of Kafka takes no messages before it has a leader.
+        let published = loop {
+            match publisher.publish_marker(lane, marker).await {
+                Err(error) if may_pass(&error) && started.elapsed() < PATIENCE => {
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+                published => break published,
+            }
+        };
+        match published {
             Ok(()) => findings.fine(
                 "publish",
                 format!(
@@ -87,6 +96,27 @@ async fn probe(settings: &Settings, transport: &dyn Transport, findings: &mut Fi
         }
         Err(error) => refused("receive", &error, findings),
     }
+}
+
+/// Returns the lanes that the nodes of these settings receive.
+fn lanes(settings: &Settings) -> Vec<Lane> {
+    let mut lanes = Vec::new();
+    if !settings.has_engine() || settings.is_given("database_url") {
+        lanes.extend(settings.lanes.iter().map(|share| share.lane.clone()));
+    }
+    if settings.has_engine()
+        && let Ok(engine) = settings.engine_options()
+    {
+        lanes.push(engine.lane.into());
+    }
+    lanes
+}
+
+fn may_pass(error: &TransportError) -> bool {
+    !matches!(
+        error,
+        TransportError::Refused { .. } | TransportError::Setting(_)
+    )
 }
 
 fn refused(about: &'static str, error: &TransportError, findings: &mut Findings) {

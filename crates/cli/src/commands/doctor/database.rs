@@ -40,7 +40,7 @@ pub(super) async fn examine(settings: &Settings, findings: &mut Findings) {
     }
     if let Ok(SchemaStatus::Ready { .. }) = database.status().await {
         lanes::examine(settings, &*database.store(), findings).await;
-        nodes::examine(&*database.store(), findings).await;
+        nodes::examine(settings, &*database.store(), findings).await;
     }
     database.store().close().await;
 }

@@ -8,19 +8,28 @@ use jobwire_core::telemetry::plain;
 use jobwire_core::{Store, StoreError};
 
 use super::finding::Findings;
+use crate::connect::has_broker;
 use crate::error::Error;
 use crate::output;
+use crate::settings::Settings;
+
+/// The transport's name in the row of a node without a broker.
+const IN_PROCESS: &str = "in-process";
 
 /// Maximum number of types that are named.
 const NAMED: i64 = 20;
 
-pub(super) async fn examine(store: &dyn Store, findings: &mut Findings) {
-    if let Err(error) = look(store, findings).await {
+pub(super) async fn examine(settings: &Settings, store: &dyn Store, findings: &mut Findings) {
+    if let Err(error) = look(settings, store, findings).await {
         findings.error("nodes", Error::Store(error));
     }
 }
 
-async fn look(store: &dyn Store, findings: &mut Findings) -> Result<(), StoreError> {
+async fn look(
+    settings: &Settings,
+    store: &dyn Store,
+    findings: &mut Findings,
+) -> Result<(), StoreError> {
     let nodes = store.nodes().await?;
     let living: Vec<&NodeView> = nodes.iter().filter(|node| node.lives()).collect();
     if living.is_empty() {
@@ -41,6 +50,20 @@ async fn look(store: &dyn Store, findings: &mut Findings) -> Result<(), StoreErr
         );
     } else {
         findings.fine("nodes", format!("{live} alive"));
+    }
+    let with_broker = living
+        .iter()
+        .filter(|node| node.membership.transport != IN_PROCESS);
+    let with_broker = with_broker.count() as u64;
+    if with_broker > 0 && !has_broker(settings) {
+        findings.wrong(
+            "nodes",
+            format!(
+                "{} alive with a broker, and these settings name none",
+                output::count(with_broker, "node")
+            ),
+            "set --broker (JOBWIRE_BROKER_URL) to the broker of the other nodes",
+        );
     }
     for unserved in store.unserved_types(&services_of(&nodes), NAMED).await? {
         findings.remark(

@@ -4,7 +4,8 @@ use sqlx::migrate::Migrator;
 
 use super::PgStore;
 use crate::store::error::StoreError;
-use crate::store::{Result, SCHEMA_VERSION};
+use crate::store::statements::Database;
+use crate::store::{Result, SCHEMA_VERSION, SchemaStatus};
 
 static MIGRATOR: Migrator = sqlx::migrate!("migrations/postgres");
 
@@ -23,11 +24,15 @@ pub fn migrator() -> Migrator {
 }
 
 impl PgStore {
-    /// Migrates the schema to this program's version.
+    /// Migrates the schema to this program's version. A role that may not create a schema can call
+    /// this when the schema has that version.
     ///
     /// # Errors
     /// Fails if the database refuses a migration. Each migration is one transaction.
     pub async fn migrate(&self) -> Result<()> {
+        if let SchemaStatus::Ready { .. } = self.read_schema().await? {
+            return Ok(());
+        }
         migrator()
             .run(&self.pool.inner)
             .await
