@@ -54,7 +54,8 @@ impl AmqpTransport {
     /// Waits for the broker for at most two seconds. **Returns `Ok` also while the broker is
     /// away**: the transport keeps trying in the background, and [`Publisher::health`] reports the
     /// state. Meanwhile nodes take jobs from the database. The hints of new jobs are buffered; a
-    /// hint that does not fit is dropped, and the sweeper finds its job. Needs a tokio runtime.
+    /// hint that does not fit or becomes too old is dropped, and the sweeper finds its job. Needs a
+    /// tokio runtime.
     ///
     /// # Errors
     /// Fails only if an operator is needed. [`TransportError::Setting`]: the URL is wrong, a TLS

@@ -27,7 +27,8 @@ use crate::settings::Settings;
 const FILLING: u32 = 1_000;
 /// The time without a completion after which a run fails.
 const DONE: Duration = Duration::from_secs(60);
-/// The interval of the checks for an idle machine, which is busy for at most a tenth of it.
+/// The interval of the checks whether the machine is idle. An idle machine is busy for at most a
+/// tenth of the interval.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// See the [module](self).
