@@ -250,7 +250,7 @@ impl Topology {
         consumer.map_err(|e| self.explain(&e, Operation::Consume(queue)))
     }
 
-    /// Runs an operation that the broker may refuse, on a channel of its own.
+    /// Runs an operation that the broker may refuse, on a separate channel.
     async fn apart(
         &self,
         session: &Session,

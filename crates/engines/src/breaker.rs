@@ -51,8 +51,8 @@ impl Breaker {
         }
     }
 
-    /// A poisoned lock means that a thread panicked between whole operations; the state is still
-    /// right.
+    /// Locks the state. A poisoned lock means that a thread panicked between whole operations; the
+    /// state is still right.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

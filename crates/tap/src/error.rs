@@ -1,4 +1,4 @@
-//! Errors of the tap, with the remedy where there is one.
+//! Errors of the tap, with their remedies.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -135,7 +135,7 @@ pub(crate) struct Sweeper {
 
 impl Sweeper {
     /// Sends markers after a cycle that saw waiting jobs and `now` on the database's clock: into
-    /// each lane where none is under way, or where the last one is overdue.
+    /// each lane in which none is under way, or the last one is overdue.
     pub(crate) async fn send_markers(
         &mut self,
         node: &NodeContext,

@@ -183,7 +183,7 @@ impl StoreError {
         self.sqlstate().as_deref() == Some("55P03")
     }
 
-    /// Returns whether the error should pass by itself: the database restarts, the network is cut,
+    /// Returns whether the error is probably temporary: the database restarts, the network is cut,
     /// a statement was slow.
     #[must_use]
     pub fn is_transient(&self) -> bool {

@@ -15,7 +15,7 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(1_500);
 const CONNECT_WITHIN: Duration = Duration::from_millis(500);
 const LASTS: Duration = Duration::from_secs(1);
 
-/// Where the database listens.
+/// The address at which the database listens.
 #[derive(Clone, Debug)]
 pub enum Address {
     /// A host and its port.
@@ -81,7 +81,7 @@ impl Presence {
         }
     }
 
-    /// Returns where the database listens.
+    /// Returns the address of the database.
     pub(super) fn address(&self) -> &Address {
         &self.address
     }

@@ -21,7 +21,7 @@
 //!   decided. Their jobs that were claimed meanwhile are gone, so these hints start nothing. Until
 //!   then the node claims jobs and receives hints; the store decides.
 //! * **Pages**: A node claims at most as many jobs as it has free slots, in pages by key, in
-//!   smaller pages where jobs are large. After a pass through its lanes it pauses: up to a second
+//!   smaller pages if jobs are large. After a pass through its lanes it pauses: up to a second
 //!   while it finds nothing, and a few times as long as the pass kept the database busy ([`pace`]).
 //!   A job that becomes ready in this process shortens the pause. While hints work, the node asks
 //!   nothing.

@@ -112,8 +112,8 @@ impl LeaseBook {
         }
     }
 
-    /// A poisoned lock means that a thread panicked between whole operations; the map is still
-    /// right.
+    /// Locks the map. A poisoned lock means that a thread panicked between whole operations; the
+    /// map is still right.
     fn entries(&self) -> MutexGuard<'_, BTreeMap<JobId, Entry>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }

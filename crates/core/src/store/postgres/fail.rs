@@ -1,4 +1,4 @@
-//! Failing: moving jobs out of the executable table, into the one where they wait.
+//! Failing: moves jobs from the executable table to the table in which they wait.
 
 use chrono::{DateTime, Utc};
 use sqlx::Row;

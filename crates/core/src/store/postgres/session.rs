@@ -97,8 +97,8 @@ pub(super) fn settings(
     )
 }
 
-/// The statements are short. Compiling the larger ones takes seconds (measured: 5 s for a page of
-/// orphans, 0.5 s for a leader cycle) and saves nothing.
+/// Switches off the compilation of statements. They are short. The compilation of the larger ones
+/// takes long (measured: 5 s for a page of orphans, 0.5 s for a leader cycle) and saves nothing.
 const NO_JIT: &str = "SET jit = off";
 
 const READ_COMMITTED: &str = "SET default_transaction_isolation = 'read committed'";
@@ -132,7 +132,7 @@ impl Isolation {
     }
 }
 
-/// The result changes whenever a sequence may have been set back.
+/// Selects the identity of the server. It changes whenever a sequence may have been set back.
 const SERVER: &str = "
 SELECT concat_ws(' ', extract(epoch FROM pg_postmaster_start_time()),
         extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time())),
