@@ -133,7 +133,12 @@ impl LaneReceiver {
                 self.consumer = None;
                 if !self.renews {
                     // The queue was deleted, or its node went down.
-                    tracing::warn!(lane = %self.lane, queue = %self.queue, "the broker cancelled the consumer: its queue was deleted or the queue's node is down; consuming again");
+                    tracing::warn!(
+                        lane = %self.lane,
+                        queue = %self.queue,
+                        "the broker cancelled the consumer: its queue was deleted or the queue's \
+                         node is down; consuming again"
+                    );
                 }
                 continue;
             };
@@ -438,7 +443,11 @@ fn answer(channel: &Channel, tag: u64, multiple: bool, verdict: Verdict) {
             .now_or_never(),
     };
     if let Some(Err(problem)) = said {
-        tracing::debug!(%problem, tag, "could not answer a message: the channel is closed; the broker redelivers it");
+        tracing::debug!(
+            %problem,
+            tag,
+            "could not answer a message: the channel is closed; the broker redelivers it"
+        );
     }
 }
 

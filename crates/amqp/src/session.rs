@@ -174,7 +174,10 @@ impl Session {
             };
             match event {
                 Some(Event::ConnectionBlocked(reason)) => {
-                    tracing::warn!(%reason, "the broker blocks publishers; resolve its alarm (memory, disk)");
+                    tracing::warn!(
+                        %reason,
+                        "the broker blocks publishers; resolve its alarm (memory, disk)"
+                    );
                     metrics::gauge!(BROKER_BLOCKED).set(1.0);
                     self.blocked.send_replace(Some(reason));
                 }

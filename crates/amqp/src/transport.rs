@@ -71,7 +71,11 @@ impl AmqpTransport {
         if endpoint.is_tls() {
             tls::connector(&options.security)?;
         } else if !endpoint.is_loopback() {
-            tracing::info!(%endpoint, "the connections to the broker are not encrypted: `security.plaintext` (setting `broker_plaintext`) allows it");
+            tracing::info!(
+                %endpoint,
+                "the connections to the broker are not encrypted: `security.plaintext` (setting \
+                 `broker_plaintext`) allows it"
+            );
         }
         let lifetime = Lifetime::default();
         let (keepers, stop) = (lifetime.keepers(), lifetime.stop());

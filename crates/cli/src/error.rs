@@ -117,23 +117,27 @@ fn remedy(error: &StoreError) -> &'static str {
     };
     match error {
         sqlx::Error::Io(_) => {
-            "; check that the server runs and that host and port are right, or set --database (JOBWIRE_DATABASE_URL)"
+            "; check that the server runs and that host and port are right, or set --database \
+             (JOBWIRE_DATABASE_URL)"
         }
         sqlx::Error::Tls(_) => "; check the server's certificate, or `sslmode` in the URL",
         sqlx::Error::Database(said) => match said.code().as_deref() {
             Some("28P01" | "28000") => {
-                "; correct user and password in --database (JOBWIRE_DATABASE_URL), or the server's pg_hba.conf"
+                "; correct user and password in --database (JOBWIRE_DATABASE_URL), or the server's \
+                 pg_hba.conf"
             }
             Some("3D000") => "; create the database (createdb), or set another one with --database",
             Some("42501") => {
-                "; grant this right to the user of the URL; `jobwire doctor` lists the missing rights"
+                "; grant this right to the user of the URL; `jobwire doctor` lists the missing \
+                 rights"
             }
             Some("53300") => {
                 "; raise max_connections on the server, or lower `database_connections`"
             }
             Some("42P01" | "3F000") => "; run `jobwire migrate up`",
             _ if said.message().contains("unsupported startup parameter") => {
-                "; PgBouncer refuses it: let Jobwire connect directly, or add `options` to PgBouncer's ignore_startup_parameters"
+                "; PgBouncer refuses it: let Jobwire connect directly, or add `options` to \
+                 PgBouncer's ignore_startup_parameters"
             }
             _ => "",
         },

@@ -180,7 +180,8 @@ pub async fn run_due<S: Store + Clone>(store: &S, handlers: &Handlers) -> Result
             runs += 1;
             if runs > MOST {
                 let text = format!(
-                    "more than {MOST} jobs became due; check whether handlers create jobs without end"
+                    "more than {MOST} jobs became due; check whether handlers create jobs without \
+                     end"
                 );
                 return Err(StoreError::Config(text).into());
             }

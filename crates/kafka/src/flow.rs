@@ -133,7 +133,12 @@ impl Flow {
             && !self.released
         {
             if now >= paused_since + self.release_after {
-                tracing::info!(lane = %state.lane, "no slot was free for `KafkaOptions::release_after` (setting `kafka_release_after`); this node gives its partitions of the lane to other nodes");
+                tracing::info!(
+                    lane = %state.lane,
+                    "no slot was free for `KafkaOptions::release_after` (setting \
+                     `kafka_release_after`); this node gives its partitions of the lane to other \
+                     nodes"
+                );
                 client.leave();
                 self.released = true;
             } else {

@@ -63,7 +63,8 @@ impl<'a> Run<'a> {
         preparing.store().close().await;
         if waiting > 0 {
             return Err(Error::Usage(format!(
-                "the database has {waiting} jobs, which would run; give an empty database with --database"
+                "the database has {waiting} jobs, which would run; give an empty database with \
+                 --database"
             )));
         }
         let (groups, notes) = Groups::of(settings);
@@ -208,8 +209,8 @@ impl<'a> Run<'a> {
             && self.observer.statements().await.is_none()
         {
             self.notes.push(
-                "statements are not measured: add pg_stat_statements to shared_preload_libraries, and run \
-                 CREATE EXTENSION pg_stat_statements in this database"
+                "statements are not measured: add pg_stat_statements to shared_preload_libraries, \
+                 and run CREATE EXTENSION pg_stat_statements in this database"
                     .to_owned(),
             );
         }

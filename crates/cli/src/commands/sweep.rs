@@ -158,7 +158,11 @@ async fn ask(
         match transport.publisher().publish_marker(lane, marker).await {
             Ok(()) => sent.push((lane.clone(), marker)),
             Err(error) => {
-                tracing::warn!(%lane, %error, "can't send a marker; orphans of this lane are not counted")
+                tracing::warn!(
+                    %lane,
+                    %error,
+                    "can't send a marker; orphans of this lane are not counted"
+                )
             }
         }
     }
@@ -235,8 +239,8 @@ fn print(report: &Report, has_broker: bool, wait: Duration) -> Result<(), Error>
     for (lane, of) in &report.lanes {
         let what = match (of.answered, of.ids.as_slice()) {
             (false, _) => format!(
-                "unknown: the lane's marker was not back after {wait:?}; the hints before it are undecided, or no node \
-                 receives the lane; the sweeper would do nothing in it"
+                "unknown: the lane's marker was not back after {wait:?}; the hints before it are \
+                 undecided, or no node receives the lane; the sweeper would do nothing in it"
             ),
             (true, []) => "nothing would be done".to_owned(),
             (true, ids) => {
@@ -262,7 +266,8 @@ fn print(report: &Report, has_broker: bool, wait: Duration) -> Result<(), Error>
         row(
             "instance held",
             c.instance_held,
-            "would be left alone: the job that holds the instance hands it to the next one at its end",
+            "would be left alone: the job that holds the instance hands it to the next one at its \
+             end",
         ),
         row("suspended", c.suspended, "would be left alone"),
         row(
@@ -279,7 +284,8 @@ fn print(report: &Report, has_broker: bool, wait: Duration) -> Result<(), Error>
         ))?;
         if report.nodes == 0 {
             output::line(
-                "without a living node nothing would be hinted, and no marker was sent; start a node",
+                "without a living node nothing would be hinted, and no marker was sent; start a \
+                 node",
             )?;
         }
     }

@@ -347,7 +347,11 @@ impl Sweeper {
         match page {
             Ok(page) => Some(page),
             Err(error) => {
-                tracing::warn!(lane = %query.lane, %error, "could not look for jobs whose hint is lost; the next marker tries again");
+                tracing::warn!(
+                    lane = %query.lane,
+                    %error,
+                    "could not look for jobs whose hint is lost; the next marker tries again"
+                );
                 None
             }
         }

@@ -177,8 +177,8 @@ impl Refusals {
                 operation,
                 job,
                 reason = text,
-                "the database refuses a batch, which is retried; correct what `reason` names (a right, a constraint, a \
-                 trigger, or the row of the job), or delete the job"
+                "the database refuses a batch, which is retried; correct what `reason` names (a \
+                 right, a constraint, a trigger, or the row of the job), or delete the job"
             );
         }
     }
