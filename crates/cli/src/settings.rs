@@ -109,12 +109,12 @@ macro_rules! settings {
 
 settings! {
     database_url: SecretUrl = "sqlite:jobwire.db", "database" "URL",
-        "Where the jobs live: `sqlite:PATH` (created and migrated automatically) or \
+        "The database of the jobs: `sqlite:PATH` (created and migrated automatically) or \
          `postgres://user:password@host/database`.";
     database_plaintext: Plaintext = "loopback", "database-plaintext" "WHERE",
-        "Where PostgreSQL may be used without verified TLS: `loopback` (this machine only; for \
-         other hosts `sslmode=verify-full` is the default in the URL, and less is refused) or \
-         `allow` (anywhere: for networks that are trusted or encrypt by themselves).";
+        "The servers with which PostgreSQL may be used without verified TLS: `loopback` (this \
+         machine only; for other hosts `sslmode=verify-full` is the default in the URL, and less \
+         is refused) or `allow` (all, for networks that are trusted or encrypt by themselves).";
     broker_url: SecretUrl = "in-process:", "broker" "URL",
         "The broker that carries the hints: `in-process:` (one node), \
          `amqps://user:password@host/virtual-host` (RabbitMQ) or \
@@ -139,11 +139,11 @@ settings! {
     broker_tls_key: Option<PathBuf> = "", "broker-tls-key" "FILE",
         "PEM file with the unencrypted private key of `broker_tls_certificate`.";
     broker_plaintext: Plaintext = "loopback", "broker-plaintext" "WHERE",
-        "Where a broker may be used without TLS: `loopback` (this machine only) or `allow` \
-         (anywhere: for networks that are trusted or encrypt by themselves).";
+        "The brokers that may be used without TLS: `loopback` (on this machine only) or `allow` \
+         (all, for networks that are trusted or encrypt by themselves).";
     broker_statistics_interval: Interval = "10s", "broker-statistics-interval" "DURATION",
-        "How often a node reads the length of its lanes from the broker, for metrics; `off` for \
-         never.";
+        "Interval at which a node reads the length of its lanes from the broker, for metrics; \
+         `off` for never.";
     http: HttpAddress = "127.0.0.1:7070", "http" "ADDRESS",
         "The address on which `run` serves /metrics, /healthz and /readyz; `off` for none. If the \
          default is in use, a free port is chosen and printed.";
@@ -152,16 +152,16 @@ settings! {
     concurrency: usize = "64", "concurrency" "N",
         "Maximum number of jobs that a node runs at once.";
     lease: Duration = "30s", "lease" "DURATION",
-        "How long a lease lasts without renewal. The jobs of a dead node are taken over after this \
-         time plus one sweep interval.";
+        "Time that a lease lasts without renewal. The jobs of a dead node are taken over after \
+         this time plus one sweep interval.";
     sweep_interval: Duration = "10s", "sweep-interval" "DURATION",
-        "How often the leader looks for expired leases and lost hints while jobs wait or run; at \
-         least twice a lease.";
+        "Interval at which the leader looks for expired leases and lost hints while jobs wait or \
+         run; at least twice a lease.";
     suspect_after: Duration = "15s", "suspect-after" "DURATION",
-        "How long a job must have been ready before its hint may count as lost; at least \
+        "Time for which a job must have been ready before its hint may count as lost; at least \
          `hint_max_age` plus the broker's confirm timeout.";
     claim_after: Interval = "5s", "claim-after" "DURATION",
-        "How long receiving or publishing hints must fail (the broker is away, or takes no \
+        "Time for which receiving or publishing hints must fail (the broker is away, or accepts no \
          messages) before a node claims jobs from the database, until both work again; `off` lets \
          jobs wait for the broker.";
     quarantine_after: u32 = "3", "quarantine-after" "N",
@@ -175,15 +175,15 @@ settings! {
         "The smallest batch of hints whose jobs are held by row locks; the jobs of a smaller batch \
          get leases.";
     shutdown_timeout: Duration = "60s", "shutdown-timeout" "DURATION",
-        "How long running jobs may take to end at shutdown before they are released.";
+        "Time that running jobs have to end at shutdown before they are released.";
     lanes: Vec<LaneShare> = "default", "lanes" "LANES",
         "The lanes (queues, topics) that a node receives, in order, separated by commas. Lanes \
          that share by weight may have weights: `critical=5,default=3,bulk` (the default weight is \
          1).";
     lane_order: LaneOrder = "weighted", "lane-order" "ORDER",
-        "How lanes share a node's slots while jobs of several wait: `weighted` (each lane gets its \
-         share of the starts) or `strict` (a lane is served only while nothing waits in the lanes \
-         before it).";
+        "Rule by which lanes share a node's slots while jobs of several wait: `weighted` (each \
+         lane gets its share of the starts) or `strict` (a lane is served only while no job waits \
+         in the lanes before it).";
     deployments: Vec<String> = "", "deployments" "NAMES",
         "The deployments whose jobs this node takes, separated by commas; it also takes jobs \
          without a deployment. By default, jobs of all.";
@@ -194,11 +194,13 @@ settings! {
         "The tenants whose jobs this node takes, separated by commas; it also takes jobs without a \
          tenant. By default, jobs of all.";
     hint_max_age: Duration = "10s", "hint-max-age" "DURATION",
-        "How long a hint may wait to be published before it is left to the sweeper.";
+        "Maximum time that a hint waits to be published. After that it is dropped, and the sweeper \
+         finds its job.";
     hint_buffer: usize = "100000", "hint-buffer" "N",
-        "Maximum number of hints that wait to be published; more are left to the sweeper.";
+        "Maximum number of hints that wait to be published. Further hints are dropped, and the \
+         sweeper finds their jobs.";
     statement_timeout: Duration = "15s", "statement-timeout" "DURATION",
-        "How long a statement may take before the database cancels it.";
+        "Maximum time of a statement. After that the database cancels it.";
     database_connections: u32 = "8", "database-connections" "N",
         "Maximum number of connections to PostgreSQL; one more is kept for renewing leases.";
     durable_locks: bool = "true", "durable-locks" "BOOL",
@@ -208,8 +210,8 @@ settings! {
     tap: TapMode = "auto", "tap" "WHEN",
         "Whether the leader taps the commits of PostgreSQL, so that jobs of plain SQL start within \
          milliseconds: `auto` (if `jobwire tap create` has set it up and the server allows it), \
-         `on` (a log line says what is missing, and meanwhile the leader looks every second) or \
-         `off`. See docs/operating/tap.md.";
+         `on` (while it is not possible, a log line has the reason, and the leader looks every \
+         second) or `off`. See docs/operating/tap.md.";
     amqp_queue_type: QueueType = "classic", "amqp-queue-type" "TYPE",
         "`classic` (lowest latency) or `quorum` (replicated over a RabbitMQ cluster). Fixed when a \
          queue is declared.";
@@ -221,7 +223,7 @@ settings! {
     amqp_hints_per_message: usize = "16", "amqp-hints-per-message" "N",
         "Maximum number of hints in one message, 1 to 512.";
     amqp_confirm_timeout: Duration = "5s", "amqp-confirm-timeout" "DURATION",
-        "How long RabbitMQ may take to confirm a message.";
+        "Maximum time for RabbitMQ's confirm of a message.";
     kafka_declare: bool = "true", "kafka-declare" "BOOL",
         "Whether missing topics are created; `false` uses only existing ones.";
     kafka_partitions: usize = "12", "kafka-partitions" "N",
@@ -230,25 +232,26 @@ settings! {
     kafka_replication: Option<u32> = "auto", "kafka-replication" "N",
         "Number of copies of a new topic; `auto` is 3, or the number of brokers if that is smaller.";
     kafka_retention: Duration = "24h", "kafka-retention" "DURATION",
-        "How long Kafka keeps the hints of a new topic; the sweeper hints a job again that waits \
-         longer.";
+        "Time for which Kafka keeps the hints of a new topic. If a job waits longer, the sweeper \
+         hints it again.";
     kafka_hints_per_message: usize = "16", "kafka-hints-per-message" "N",
         "Maximum number of hints in one message, 1 to 512.";
     kafka_linger: Interval = "off", "kafka-linger" "DURATION",
-        "How long a message waits to be sent together with others; `off` sends it as soon as the \
+        "Time that a message waits to be sent together with others; `off` sends it as soon as the \
          connection is free.";
     kafka_confirm_timeout: Duration = "5s", "kafka-confirm-timeout" "DURATION",
-        "How long Kafka may take to confirm a message.";
+        "Maximum time for Kafka's confirm of a message.";
     kafka_session_timeout: Duration = "10s", "kafka-session-timeout" "DURATION",
-        "How long a node may be silent before Kafka gives its partitions to other nodes.";
+        "Time without a sign of life of a node after which Kafka gives its partitions to other \
+         nodes.";
     kafka_instance_id: String = "", "kafka-instance-id" "NAME",
         "Name for static membership: a node that returns under this name within the session \
          timeout gets its partitions back without a rebalance. Must differ for each node.";
     kafka_rack: String = "", "kafka-rack" "NAME",
         "Rack or zone of this node, which fetches from the nearest copy.";
     kafka_release_after: Duration = "10s", "kafka-release-after" "DURATION",
-        "How long a node may have no free slot before it gives its partitions to other nodes until \
-         it has one.";
+        "Time without a free slot after which a node gives its partitions to other nodes, until a \
+         slot is free.";
     kafka_oauth_token_file: Option<PathBuf> = "", "kafka-oauth-token-file" "FILE",
         "File with the token for OAUTHBEARER (a JWT, which another program keeps fresh). Topics \
          must exist already.";
@@ -260,23 +263,24 @@ settings! {
          `postgres://user:password@host/database`. See docs/engines/flowable.md, \
          docs/engines/activiti.md and docs/engines/camunda.md.";
     engine_url: SecretUrl = "", "engine" "URL",
-        "Where the engine's REST interface for processes begins, with its user: \
+        "URL of the engine's REST interface for processes, with its user: \
          `https://user:password@host/process-api` with Spring Boot, \
          `https://user:password@host/flowable-rest/service` for flowable-rest, \
-         `https://user:password@host/engine-rest` for Camunda. With the execution endpoint, where \
-         it stands: `https://user:password@host/jobwire`.";
+         `https://user:password@host/engine-rest` for Camunda. With the execution endpoint, its \
+         URL: `https://user:password@host/jobwire`.";
     engine_execute: EngineExecute = "auto", "engine-execute" "HOW",
-        "How the engine executes a job: over its REST interface (`rest`) or over the execution \
-         endpoint (`endpoint`). `auto` is the endpoint for Activiti and Flowable 8, otherwise REST.";
+        "Way in which the engine executes a job: over its REST interface (`rest`) or over the \
+         execution endpoint (`endpoint`). `auto` is the endpoint for Activiti and Flowable 8, \
+         otherwise REST.";
     engine_token_file: Option<PathBuf> = "", "engine-token-file" "FILE",
         "File with a bearer token for the engine's REST interface, instead of a user in \
          `engine_url`.";
     engine_plaintext: Plaintext = "loopback", "engine-plaintext" "WHERE",
-        "Where the engine and its database may be used without TLS: `loopback` (this machine only) \
-         or `allow` (anywhere: for networks that are trusted or encrypt by themselves).";
+        "The hosts on which the engine and its database may be used without TLS: `loopback` (this \
+         machine only) or `allow` (all, for networks that are trusted or encrypt by themselves).";
     engine_name: String = "", "engine-name" "NAME",
-        "The name of the engine, which tells several engines in one database apart; by default its \
-         type.";
+        "The name of the engine, which distinguishes several engines in one database; by default \
+         its type.";
     engine_schema: String = "", "engine-schema" "NAME",
         "The schema of the engine's tables; by default the first one of the role's search path \
          that has them.";
@@ -289,20 +293,20 @@ settings! {
         "Maximum number of jobs that the engine executes at once for one node. Must be smaller \
          than the engine's connection pool: a failing job takes two connections.";
     engine_answer_within: Duration = "60s", "engine-answer-within" "DURATION",
-        "How long an execution may take to answer. After that the job stays locked until its row \
-         moves.";
+        "Maximum time for the answer of an execution. After that the job stays locked until its \
+         row moves.";
     engine_lock_for: Duration = "5m", "engine-lock-for" "DURATION",
-        "How long a job of Camunda is locked for its execution. The lock can't be extended, so the \
-         jobs of a dead node wait that long. The locks of other engines last as long as `lease` \
-         and are renewed.";
+        "Time for which a job of Camunda is locked for its execution. The lock can't be extended, \
+         so the jobs of a dead node wait for this time. The locks of other engines last as long as \
+         `lease` and are renewed.";
     engine_takeover_patience: Duration = "10m", "engine-takeover-patience" "DURATION",
-        "How long the jobs of a dead node wait at most for transactions of the engine that may \
+        "Maximum time that the jobs of a dead node wait for transactions of the engine that may \
          still execute them.";
     engine_watchdog: bool = "false", "engine-watchdog" "BOOL",
         "Whether a node may cancel statements of the engine that wait for an idle transaction of \
          the engine itself. Not needed where the engine's connections have a `lock_timeout`.";
     log: String = "info", "log" "FILTER",
-        "What is logged: `error`, `warn`, `info`, `debug`, `trace`, or a filter such as \
+        "Content of the log: `error`, `warn`, `info`, `debug`, `trace`, or a filter such as \
          `warn,jobwire_core=debug`. Commands other than `run` log `warn` by default.";
     log_format: LogFormat = "text", "log-format" "FORMAT",
         "`text`, or `json` with one object per line.";
