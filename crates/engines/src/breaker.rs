@@ -108,7 +108,7 @@ impl Breaker {
         });
     }
 
-    /// Returns why the engine can't be reached.
+    /// Returns the reason why the engine can't be reached.
     pub(crate) fn problem(&self) -> Option<String> {
         let state = self.state();
         state.open.as_ref().map(|open| {

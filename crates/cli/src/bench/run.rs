@@ -101,8 +101,8 @@ impl<'a> Run<'a> {
     }
 
     /// Vacuums the tables and waits until the machine is nearly idle. After the creation of jobs,
-    /// database and broker still have work, such as writes to disk. For a backlog that has waited
-    /// for long, that work is done.
+    /// database and broker still have work, such as writes to disk. An old backlog causes no such
+    /// work.
     pub(super) async fn rest(&mut self, at_most: Duration) -> Result<(), Error> {
         self.observer.vacuum().await?;
         let until = Instant::now() + at_most;
