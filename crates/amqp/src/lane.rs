@@ -178,7 +178,7 @@ impl LaneReceiver {
     }
 
     /// Cancels a consumer whose limit is outdated, if it holds all messages that the limit allows.
-    /// To be called when every message that has arrived was returned;
+    /// The caller first returns every message that has arrived.
     /// [`poll_leaving`](Self::poll_leaving) completes the cancellation.
     pub(crate) fn leave_if_outdated(&mut self, cx: &mut Context<'_>, session: &Arc<Session>) {
         let (Some(open), Some(consumer)) = (&self.open, &self.consumer) else {

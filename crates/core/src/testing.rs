@@ -61,7 +61,7 @@ use crate::worker::handler_transaction::HandlerTransaction;
 const MOST: usize = 10_000;
 
 /// Returns a job as a handler receives it, for a test that calls the handler. The job is in no
-/// database and has no transaction. Cancel [`Running::stop`] to test how the handler stops.
+/// database and has no transaction. Cancel [`Running::stop`] to test the stop of the handler.
 ///
 /// # Errors
 /// Fails if the job is invalid, or its payload is not a `P`.

@@ -57,7 +57,7 @@ impl Breaker {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns when the next trial may be made; `None` if a call may be made now.
+    /// Returns the time of the next trial; `None` if a call may be made now.
     pub(crate) fn wait(&self) -> Option<Instant> {
         let mut state = self.state();
         let open = state.open.as_mut()?;

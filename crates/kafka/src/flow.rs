@@ -172,7 +172,7 @@ impl Flow {
         }
     }
 
-    /// Resumes the partitions. Returns when to resume again.
+    /// Resumes the partitions. Returns the time to resume again.
     fn let_flow(&mut self, state: &LaneState, client: &impl Client, now: Instant) -> Instant {
         let mut assignment = state.assignment();
         if let Some(at) = self.resumed_at

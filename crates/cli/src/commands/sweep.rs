@@ -1,4 +1,5 @@
-//! `jobwire sweep --dry-run`: shows what the sweeper would do now, by class, and changes nothing.
+//! `jobwire sweep --dry-run`: shows the work that the sweeper would do now, by class, and changes
+//! nothing.
 //! `jobwire engine sweep` looks at the jobs of a process engine.
 //!
 //! The command uses the queries of the sweeper. It counts the classes that the leader cycle repairs
@@ -39,7 +40,7 @@ const SHOWN: usize = 5;
 /// Arguments.
 #[derive(Debug, Args)]
 pub struct SweepArgs {
-    /// Only show what the sweeper would do; the leader sweeps by itself
+    /// Only show the work that the sweeper would do; the leader sweeps by itself
     #[arg(long, required = true)]
     pub dry_run: bool,
     /// The wait and the form of the output.
@@ -289,6 +290,6 @@ fn print(report: &Report, has_broker: bool, wait: Duration) -> Result<(), Error>
             )?;
         }
     }
-    output::table(["class", "jobs", "what the sweeper would do"], &rows)?;
+    output::table(["class", "jobs", "action of the sweeper"], &rows)?;
     output::line("nothing was changed (dry run); the leader sweeps by itself")
 }

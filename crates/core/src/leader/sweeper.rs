@@ -112,7 +112,7 @@ impl LaneState {
         moment.is_none_or(|moment| Instant::now() >= moment)
     }
 
-    /// Returns when the last marker that has not returned was sent.
+    /// Returns the sending time of the last marker that has not returned.
     fn waits_since(&self) -> Option<Instant> {
         let pages = self.healing.iter().flat_map(|healing| &healing.pages);
         self.outstanding

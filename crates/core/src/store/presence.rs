@@ -34,7 +34,7 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// Returns why the database does not answer.
+    /// Returns the reason why the database does not answer.
     async fn cause(&self, error: &StoreError) -> String {
         match self {
             Self::Socket(path) => {
@@ -122,8 +122,8 @@ impl Presence {
         });
     }
 
-    /// Returns why the database does not answer, or `None` if it answers. Calls `question` unless
-    /// the last answer is recent.
+    /// Returns the reason why the database does not answer, or `None` if it answers. Calls
+    /// `question` unless the last answer is recent.
     pub async fn absence(
         &self,
         question: impl Future<Output = Result<(), StoreError>>,

@@ -234,7 +234,7 @@ impl StuckBatches {
             .collect()
     }
 
-    /// Returns when a row that is refused until a correction was first refused.
+    /// Returns the time of the first refusal of a row that is refused until a correction.
     pub(super) fn first_refused(&self, operation: &str, row: JobId) -> Option<Instant> {
         let rows = &self.operations.get(operation)?.rows;
         let refused = rows.get(&Some(row))?;
