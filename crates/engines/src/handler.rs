@@ -80,9 +80,8 @@ impl Handler for Execute {
         let began = Instant::now();
         loop {
             if !self.wait(&job, began).await {
-                // The engine is away. The job becomes ready again, perhaps for a node that reaches
-                // the
-                // engine.
+                // The engine is away. The job becomes ready again, perhaps for a node that can
+                // reach the engine.
                 return Ok(Outcome::Snooze(PATIENCE));
             }
             // The semaphore is never closed.

@@ -1,4 +1,4 @@
-//! Jobs with due dates: measures how late they start.
+//! Jobs with due dates: measures the time from the due date to the start.
 
 use std::time::Duration;
 

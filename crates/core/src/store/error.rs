@@ -129,8 +129,8 @@ impl StoreError {
         }
     }
 
-    /// Returns the message without the words that say that it is of the database, for texts that
-    /// name the database themselves.
+    /// Returns the message without the prefix that names the database, for texts that name the
+    /// database themselves.
     pub(crate) fn bare(&self) -> String {
         match self {
             Self::Database(error) => said(error),
