@@ -207,7 +207,11 @@ impl Listener {
             Ok(listening) => listening,
             Err(problem) if problem.is_transient() => return PAUSE,
             Err(problem) => {
-                tracing::warn!(%problem, "cannot receive control messages from other nodes; jobs still run, some of them with more latency");
+                tracing::warn!(
+                    %problem,
+                    "cannot receive control messages from other nodes; jobs still run, some of \
+                     them with more latency"
+                );
                 return LONG_PAUSE;
             }
         };

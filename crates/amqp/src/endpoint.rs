@@ -196,8 +196,8 @@ fn look_behind_the_hosts(url: &Url) -> Result<(), BadSetting> {
     let rest = [Some(url.path()), url.query(), url.fragment()];
     if rest.iter().flatten().any(|part| part.contains('@')) {
         return Err(mistake(
-            "there is an '@' after the hosts; write it as %40, and in a password '/' as %2F, '?' as \
-             %3F, '#' as %23",
+            "there is an '@' after the hosts; write it as %40, and in a password '/' as %2F, '?' \
+             as %3F, '#' as %23",
         ));
     }
     if url
@@ -205,8 +205,8 @@ fn look_behind_the_hosts(url: &Url) -> Result<(), BadSetting> {
         .any(|(key, _)| !PARAMETERS.contains(&&*key))
     {
         return Err(mistake(format!(
-            "it has an unknown parameter after '?' (allowed: {}); TLS is set by `security` (settings \
-             `broker_tls_ca`, `broker_tls_certificate` and `broker_tls_key`)",
+            "it has an unknown parameter after '?' (allowed: {}); TLS is set by `security` \
+             (settings `broker_tls_ca`, `broker_tls_certificate` and `broker_tls_key`)",
             PARAMETERS.join(", ")
         )));
     }

@@ -58,8 +58,9 @@ pub(crate) fn connecting(
         let remedy = match code {
             ACCESS_REFUSED | COMMAND_INVALID if endpoint.is_external() => {
                 "enable the broker's plugin rabbitmq_auth_mechanism_ssl, list EXTERNAL in its \
-                 `auth_mechanisms`, and add a user with the certificate's name (its distinguished or \
-                 common name, by `ssl_cert_login_from`); or give user and password in the broker's URL"
+                 `auth_mechanisms`, and add a user with the certificate's name (its distinguished \
+                 or common name, by `ssl_cert_login_from`); or give user and password in the \
+                 broker's URL"
                     .to_owned()
             }
             ACCESS_REFUSED => format!(
@@ -88,8 +89,9 @@ pub(crate) fn connecting(
     // arrive before the reason.
     if endpoint.is_tls() && hung_up(error) {
         return TransportError::Unreachable(format!(
-            "{place}: the broker hung up after the TLS handshake ({error}): it is stopping, or it refuses \
-             the client certificate (`security.certificate`, setting `broker_tls_certificate`); see the broker's log"
+            "{place}: the broker hung up after the TLS handshake ({error}): it is stopping, or it \
+             refuses the client certificate (`security.certificate`, setting \
+             `broker_tls_certificate`); see the broker's log"
         ));
     }
     TransportError::Unreachable(format!("{place}: {error}"))
@@ -143,7 +145,8 @@ pub(crate) fn operating(
         // A classic queue is unavailable while its node is down.
         (NOT_FOUND, _) if said.contains("home node") => {
             return TransportError::Unreachable(format!(
-                "{said}; hints flow again when that node is back (a quorum queue would stay available)"
+                "{said}; hints flow again when that node is back (a quorum queue would stay \
+                 available)"
             ));
         }
         (NOT_FOUND, Operation::Declare(name)) => format!(
@@ -167,7 +170,8 @@ fn missing_right(operation: Operation<'_>, endpoint: &Endpoint) -> String {
     let (user, vhost) = (endpoint.user(), endpoint.vhost());
     let rights = match operation {
         Operation::Declare(name) => format!(
-            "the 'configure' right on '{name}' (or declare it yourself and set `AmqpOptions::declare`, setting `amqp_declare`, to false)"
+            "the 'configure' right on '{name}' (or declare it yourself and set \
+             `AmqpOptions::declare`, setting `amqp_declare`, to false)"
         ),
         Operation::Bind(queue, exchange) => {
             format!("the 'write' right on '{queue}' and the 'read' right on '{exchange}'")

@@ -133,7 +133,12 @@ impl LaneReceiver {
                 self.consumer = None;
                 if !self.renews {
                     // The queue was deleted, or its node went down.
-                    tracing::warn!(lane = %self.lane, queue = %self.queue, "the broker cancelled the consumer: its queue was deleted or the queue's node is down; consuming again");
+                    tracing::warn!(
+                        lane = %self.lane,
+                        queue = %self.queue,
+                        "the broker cancelled the consumer: its queue was deleted or the queue's \
+                         node is down; consuming again"
+                    );
                 }
                 continue;
             };
@@ -173,7 +178,7 @@ impl LaneReceiver {
     }
 
     /// Cancels a consumer whose limit is outdated, if it holds all messages that the limit allows.
-    /// To be called when every message that has arrived was returned;
+    /// The caller first returns every message that has arrived.
     /// [`poll_leaving`](Self::poll_leaving) completes the cancellation.
     pub(crate) fn leave_if_outdated(&mut self, cx: &mut Context<'_>, session: &Arc<Session>) {
         let (Some(open), Some(consumer)) = (&self.open, &self.consumer) else {
@@ -438,7 +443,11 @@ fn answer(channel: &Channel, tag: u64, multiple: bool, verdict: Verdict) {
             .now_or_never(),
     };
     if let Some(Err(problem)) = said {
-        tracing::debug!(%problem, tag, "could not answer a message: the channel is closed; the broker redelivers it");
+        tracing::debug!(
+            %problem,
+            tag,
+            "could not answer a message: the channel is closed; the broker redelivers it"
+        );
     }
 }
 

@@ -121,8 +121,8 @@ impl AmqpOptions {
                     .bytes()
                     .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b':'))
                 && !prefix.starts_with("amq."),
-            "the prefix must have 1 to 100 letters, digits, '-', '_', '.' or ':', and must not begin \
-             with 'amq.'",
+            "the prefix must have 1 to 100 letters, digits, '-', '_', '.' or ':', and must not \
+             begin with 'amq.'",
         );
         check(
             (1..=MAX_HINTS_PER_MESSAGE).contains(&self.hints_per_message),

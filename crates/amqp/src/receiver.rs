@@ -143,7 +143,13 @@ impl AmqpReceiver {
                                 let name = lane.lane.to_string();
                                 metrics::counter!(HINTS_UNREADABLE, "lane" => name).increment(1);
                                 if let Some(more) = self.unreadable.now() {
-                                    tracing::warn!(lane = %lane.lane, %problem, more, "dropped an unreadable message; if it was a hint, the sweeper publishes it again");
+                                    tracing::warn!(
+                                        lane = %lane.lane,
+                                        %problem,
+                                        more,
+                                        "dropped an unreadable message; if it was a hint, the \
+                                         sweeper publishes it again"
+                                    );
                                 }
                             }
                         }

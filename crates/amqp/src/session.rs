@@ -152,8 +152,8 @@ impl Session {
         }))
     }
 
-    /// Returns the events of the connection from now on. To be called once: lapin gives each event
-    /// to one listener only.
+    /// Returns the events of the connection from now on. Is called only once: lapin gives each
+    /// event to one listener only.
     pub(crate) fn events(&self) -> impl Stream<Item = Event> + Send {
         self.connection.events_listener()
     }
@@ -174,7 +174,10 @@ impl Session {
             };
             match event {
                 Some(Event::ConnectionBlocked(reason)) => {
-                    tracing::warn!(%reason, "the broker blocks publishers; resolve its alarm (memory, disk)");
+                    tracing::warn!(
+                        %reason,
+                        "the broker blocks publishers; resolve its alarm (memory, disk)"
+                    );
                     metrics::gauge!(BROKER_BLOCKED).set(1.0);
                     self.blocked.send_replace(Some(reason));
                 }
@@ -221,7 +224,7 @@ impl Session {
         self.over.is_cancelled() || !self.connection.status().connected()
     }
 
-    /// Returns why the session is over.
+    /// Returns the reason why the session is over.
     pub(crate) fn why(&self) -> TransportError {
         let why = self
             .why

@@ -204,7 +204,11 @@ impl Statistics {
                     // The queue was deleted, or the broker's node that holds it is down. The next
                     // publish to the lane checks the queue again.
                     Err(problem) => {
-                        tracing::debug!(%lane, %problem, "could not read the length of a lane's queue");
+                        tracing::debug!(
+                            %lane,
+                            %problem,
+                            "could not read the length of a lane's queue"
+                        );
                         line.0 = None;
                         unknown(lane);
                         self.publishers.queue_is_gone(lane);

@@ -318,7 +318,8 @@ fn alerted(
         setting: CERTIFICATE,
         problem: format!("{place}: {problem}"),
         remedy: "name a client certificate that is in date and signed by an authority in the \
-                 broker's `ssl_options.cacertfile`, and its key in `security.key` (setting `broker_tls_key`)"
+                 broker's `ssl_options.cacertfile`, and its key in `security.key` (setting \
+                 `broker_tls_key`)"
             .to_owned(),
     }))
 }

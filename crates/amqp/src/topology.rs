@@ -44,7 +44,7 @@ const CONTROL_LENGTH: i64 = 1_000;
 /// Maximum size of the control messages that wait for a process, in bytes, in case others publish
 /// large ones.
 const CONTROL_BYTES: i64 = 8 << 20;
-/// The argument that chooses how a classic queue stores its messages.
+/// The argument that chooses the form in which a classic queue stores its messages.
 const VERSION: &str = "x-queue-version";
 /// The version that lanes are declared with.
 const LANE_VERSION: i32 = 2;
@@ -250,7 +250,7 @@ impl Topology {
         consumer.map_err(|e| self.explain(&e, Operation::Consume(queue)))
     }
 
-    /// Runs an operation that the broker may refuse, on a channel of its own.
+    /// Runs an operation that the broker may refuse, on a separate channel.
     async fn apart(
         &self,
         session: &Session,

@@ -54,7 +54,8 @@ impl AmqpTransport {
     /// Waits for the broker for at most two seconds. **Returns `Ok` also while the broker is
     /// away**: the transport keeps trying in the background, and [`Publisher::health`] reports the
     /// state. Meanwhile nodes take jobs from the database. The hints of new jobs are buffered; a
-    /// hint that does not fit is dropped, and the sweeper finds its job. Needs a tokio runtime.
+    /// hint that does not fit or becomes too old is dropped, and the sweeper finds its job. Needs a
+    /// tokio runtime.
     ///
     /// # Errors
     /// Fails only if an operator is needed. [`TransportError::Setting`]: the URL is wrong, a TLS
@@ -70,7 +71,11 @@ impl AmqpTransport {
         if endpoint.is_tls() {
             tls::connector(&options.security)?;
         } else if !endpoint.is_loopback() {
-            tracing::info!(%endpoint, "the connections to the broker are not encrypted: `security.plaintext` (setting `broker_plaintext`) allows it");
+            tracing::info!(
+                %endpoint,
+                "the connections to the broker are not encrypted: `security.plaintext` (setting \
+                 `broker_plaintext`) allows it"
+            );
         }
         let lifetime = Lifetime::default();
         let (keepers, stop) = (lifetime.keepers(), lifetime.stop());

@@ -48,7 +48,7 @@ pub enum Command {
     Nodes(nodes::NodesArgs),
     /// Show or set whether exclusive jobs wait for an earlier one that failed
     Order(order::OrderArgs),
-    /// Show what the sweeper would do now, by class
+    /// Show the work that the sweeper would do now, by class
     Sweep(sweep::SweepArgs),
     /// Set up the commit tap, which starts jobs of plain SQL without delay
     Tap(tap::TapArgs),

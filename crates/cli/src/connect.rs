@@ -133,8 +133,8 @@ impl Database {
             status @ SchemaStatus::TooNew { .. } => status.ready(),
             SchemaStatus::Ready { version, .. } if version > SCHEMA_VERSION => {
                 Err(StoreError::Schema(format!(
-                    "the database has schema version {version}, this program knows {SCHEMA_VERSION}; use the \
-                     newer program for migrations"
+                    "the database has schema version {version}, this program knows \
+                     {SCHEMA_VERSION}; use the newer program for migrations"
                 )))
             }
             _ => Ok(()),

@@ -139,14 +139,16 @@ fn remedy(error: &StoreError, setting: &str) -> String {
                 return format!("; create the database (createdb), or set another one: {setting}");
             }
             Some("42501") => {
-                "; grant this right to the user of the URL; `jobwire doctor` lists the missing rights"
+                "; grant this right to the user of the URL; `jobwire doctor` lists the missing \
+                 rights"
             }
             Some("53300") => {
                 "; raise max_connections on the server, or lower `database_connections`"
             }
             Some("42P01" | "3F000") => "; run `jobwire migrate up`",
             _ if said.message().contains("unsupported startup parameter") => {
-                "; PgBouncer refuses it: let Jobwire connect directly, or add `options` to PgBouncer's ignore_startup_parameters"
+                "; PgBouncer refuses it: let Jobwire connect directly, or add `options` to \
+                 PgBouncer's ignore_startup_parameters"
             }
             _ => "",
         },

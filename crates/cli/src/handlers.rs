@@ -66,7 +66,8 @@ pub fn hold_by_row(handlers: &mut Handlers, types: &[String]) -> Result<(), Erro
         if !handlers.allow_row_lock(job_type) {
             let served = handlers.types().join(", ");
             return Err(Error::Usage(format!(
-                "`row_lock_types` names `{job_type}`, which no handler of this program serves; it serves {served}"
+                "`row_lock_types` names `{job_type}`, which no handler of this program serves; it \
+                 serves {served}"
             )));
         }
     }

@@ -109,137 +109,205 @@ macro_rules! settings {
 
 settings! {
     database_url: SecretUrl = "sqlite:jobwire.db", "database" "URL",
-        "Where the jobs live: `sqlite:PATH` (created and migrated automatically) or `postgres://user:password@host/database`.";
+        "The database of the jobs: `sqlite:PATH` (created and migrated automatically) or \
+         `postgres://user:password@host/database`.";
     database_plaintext: Plaintext = "loopback", "database-plaintext" "WHERE",
-        "Where PostgreSQL may be used without verified TLS: `loopback` (this machine only; for other hosts `sslmode=verify-full` is the default in the URL, and less is refused) or `allow` (anywhere: for networks that are trusted or encrypt by themselves).";
+        "The servers with which PostgreSQL may be used without verified TLS: `loopback` (this \
+         machine only; for other hosts `sslmode=verify-full` is the default in the URL, and less \
+         is refused) or `allow` (all, for networks that are trusted or encrypt by themselves).";
     broker_url: SecretUrl = "in-process:", "broker" "URL",
-        "The broker that carries the hints: `in-process:` (one node), `amqps://user:password@host/virtual-host` (RabbitMQ) or `kafka://user:password@host/prefix?tls=true`; `amqp://…`, and `kafka://…` without `?tls=true`, do not use TLS. Separate several hosts of a cluster by commas: `amqps://user:password@host1:5671,host2:5671/virtual-host`.";
+        "The broker that carries the hints: `in-process:` (one node), \
+         `amqps://user:password@host/virtual-host` (RabbitMQ) or \
+         `kafka://user:password@host/prefix?tls=true`; `amqp://…`, and `kafka://…` without \
+         `?tls=true`, do not use TLS. Separate several hosts of a cluster by commas: \
+         `amqps://user:password@host1:5671,host2:5671/virtual-host`.";
     second_broker_url: SecretUrl = "", "second-broker" "URL",
-        "The broker for the lanes in `second_broker_lanes`, whose hints do not go over `broker_url`. Must be the same in every program of a fleet.";
+        "The broker for the lanes in `second_broker_lanes`, whose hints do not go over \
+         `broker_url`. Must be the same in every program of a fleet.";
     second_broker_lanes: Vec<String> = "", "second-broker-lanes" "LANES",
         "The lanes that go over `second_broker_url`, separated by commas.";
     former_broker_url: SecretUrl = "", "former-broker" "URL",
-        "A broker that you move away from: its hints are still received, but none are published to it.";
+        "A broker that you move away from: its hints are still received, but none are published to \
+         it.";
     broker_tls_ca: Option<PathBuf> = "", "broker-tls-ca" "FILE",
-        "PEM file with the authorities that may sign the broker's certificate; no others are trusted. By default, the authorities that this machine trusts.";
+        "PEM file with the authorities that may sign the broker's certificate; no others are \
+         trusted. By default, the authorities that this machine trusts.";
     broker_tls_certificate: Option<PathBuf> = "", "broker-tls-certificate" "FILE",
-        "PEM file with the certificate that this program presents to the broker. With `amqps://` and no user in the URL it is also the login (EXTERNAL). The files are read again for each new connection.";
+        "PEM file with the certificate that this program presents to the broker. With `amqps://` \
+         and no user in the URL it is also the login (EXTERNAL). The files are read again for each \
+         new connection.";
     broker_tls_key: Option<PathBuf> = "", "broker-tls-key" "FILE",
         "PEM file with the unencrypted private key of `broker_tls_certificate`.";
     broker_plaintext: Plaintext = "loopback", "broker-plaintext" "WHERE",
-        "Where a broker may be used without TLS: `loopback` (this machine only) or `allow` (anywhere: for networks that are trusted or encrypt by themselves).";
+        "The brokers that may be used without TLS: `loopback` (on this machine only) or `allow` \
+         (all, for networks that are trusted or encrypt by themselves).";
     broker_statistics_interval: Interval = "10s", "broker-statistics-interval" "DURATION",
-        "How often a node reads the length of its lanes from the broker, for metrics; `off` for never.";
+        "Interval at which a node reads the length of its lanes from the broker, for metrics; \
+         `off` for never.";
     http: HttpAddress = "127.0.0.1:7070", "http" "ADDRESS",
-        "The address on which `run` serves /metrics, /healthz and /readyz; `off` for none. If the default is in use, a free port is chosen and printed.";
+        "The address on which `run` serves /metrics, /healthz and /readyz; `off` for none. If the \
+         default is in use, a free port is chosen and printed.";
     http_allow_hosts: Vec<String> = "", "http-allow-hosts" "HOSTS",
         "Hosts that `http` jobs may call, separated by commas; none by default.";
     concurrency: usize = "64", "concurrency" "N",
         "Maximum number of jobs that a node runs at once.";
     lease: Duration = "30s", "lease" "DURATION",
-        "How long a lease lasts without renewal. The jobs of a dead node are taken over after this time plus one sweep interval.";
+        "Time that a lease lasts without renewal. The jobs of a dead node are taken over after \
+         this time plus one sweep interval.";
     sweep_interval: Duration = "10s", "sweep-interval" "DURATION",
-        "How often the leader looks for expired leases and lost hints while jobs wait or run; at least twice a lease.";
+        "Interval at which the leader looks for expired leases and lost hints while jobs wait or \
+         run; at least twice a lease.";
     suspect_after: Duration = "15s", "suspect-after" "DURATION",
-        "How long a job must have been ready before its hint may count as lost; at least `hint_max_age` plus the broker's confirm timeout.";
+        "Time for which a job must have been ready before its hint may count as lost; at least \
+         `hint_max_age` plus the broker's confirm timeout.";
     claim_after: Interval = "5s", "claim-after" "DURATION",
-        "How long receiving or publishing hints must fail (the broker is away, or takes no messages) before a node claims jobs from the database, until both work again; `off` lets jobs wait for the broker.";
+        "Time for which receiving or publishing hints must fail (the broker is away, or accepts no \
+         messages) before a node claims jobs from the database, until both work again; `off` lets \
+         jobs wait for the broker.";
     quarantine_after: u32 = "3", "quarantine-after" "N",
-        "Number of nodes in a row that must die while they run a job before it becomes a dead letter; from the second death on it runs alone on its node. At least 3; 0 for never.";
+        "Number of nodes in a row that must die while they run a job before it becomes a dead \
+         letter; from the second death on it runs alone on its node. At least 3; 0 for never.";
     row_lock_types: Vec<String> = "", "row-lock-types" "TYPES",
-        "Types whose handlers are short and may run twice, separated by commas. When many of their jobs arrive at once, PostgreSQL holds them by row locks, which cost half as much as leases. See docs/operating/deployment.md.";
+        "Types whose handlers are short and may run twice, separated by commas. When many of their \
+         jobs arrive at once, PostgreSQL holds them by row locks, which cost half as much as \
+         leases. See docs/operating/deployment.md.";
     row_lock_from: usize = "32", "row-lock-from" "N",
-        "The smallest batch of hints whose jobs are held by row locks; the jobs of a smaller batch get leases.";
+        "The smallest batch of hints whose jobs are held by row locks; the jobs of a smaller batch \
+         get leases.";
     shutdown_timeout: Duration = "60s", "shutdown-timeout" "DURATION",
-        "How long running jobs may take to end at shutdown before they are released.";
+        "Time that running jobs have to end at shutdown before they are released.";
     lanes: Vec<LaneShare> = "default", "lanes" "LANES",
-        "The lanes (queues, topics) that a node receives, in order, separated by commas. Lanes that share by weight may have weights: `critical=5,default=3,bulk` (the default weight is 1).";
+        "The lanes (queues, topics) that a node receives, in order, separated by commas. Lanes \
+         that share by weight may have weights: `critical=5,default=3,bulk` (the default weight is \
+         1).";
     lane_order: LaneOrder = "weighted", "lane-order" "ORDER",
-        "How lanes share a node's slots while jobs of several wait: `weighted` (each lane gets its share of the starts) or `strict` (a lane is served only while nothing waits in the lanes before it).";
+        "Rule by which lanes share a node's slots while jobs of several wait: `weighted` (each \
+         lane gets its share of the starts) or `strict` (a lane is served only while no job waits \
+         in the lanes before it).";
     deployments: Vec<String> = "", "deployments" "NAMES",
-        "The deployments whose jobs this node takes, separated by commas; it also takes jobs without a deployment. By default, jobs of all.";
+        "The deployments whose jobs this node takes, separated by commas; it also takes jobs \
+         without a deployment. By default, jobs of all.";
     categories: Vec<String> = "", "categories" "NAMES",
-        "The categories whose jobs this node takes, separated by commas; it also takes jobs without a category. By default, jobs of all.";
+        "The categories whose jobs this node takes, separated by commas; it also takes jobs \
+         without a category. By default, jobs of all.";
     tenants: Vec<String> = "", "tenants" "NAMES",
-        "The tenants whose jobs this node takes, separated by commas; it also takes jobs without a tenant. By default, jobs of all.";
+        "The tenants whose jobs this node takes, separated by commas; it also takes jobs without a \
+         tenant. By default, jobs of all.";
     hint_max_age: Duration = "10s", "hint-max-age" "DURATION",
-        "How long a hint may wait to be published before it is left to the sweeper.";
+        "Maximum time that a hint waits to be published. After that it is dropped, and the sweeper \
+         finds its job.";
     hint_buffer: usize = "100000", "hint-buffer" "N",
-        "Maximum number of hints that wait to be published; more are left to the sweeper.";
+        "Maximum number of hints that wait to be published. Further hints are dropped, and the \
+         sweeper finds their jobs.";
     statement_timeout: Duration = "15s", "statement-timeout" "DURATION",
-        "How long a statement may take before the database cancels it.";
+        "Maximum time of a statement. After that the database cancels it.";
     database_connections: u32 = "8", "database-connections" "N",
         "Maximum number of connections to PostgreSQL; one more is kept for renewing leases.";
     durable_locks: bool = "true", "durable-locks" "BOOL",
-        "Whether a lock waits until PostgreSQL has flushed it to disk. `false` starts jobs sooner by the time of one flush, but a crash of the server loses the locks of its last half second, and those jobs run again. Completions always wait.";
+        "Whether a lock waits until PostgreSQL has flushed it to disk. `false` starts jobs sooner \
+         by the time of one flush, but a crash of the server loses the locks of its last half \
+         second, and those jobs run again. Completions always wait.";
     tap: TapMode = "auto", "tap" "WHEN",
-        "Whether the leader taps the commits of PostgreSQL, so that jobs of plain SQL start within milliseconds: `auto` (if `jobwire tap create` has set it up and the server allows it), `on` (a log line says what is missing, and meanwhile the leader looks every second) or `off`. See docs/operating/tap.md.";
+        "Whether the leader taps the commits of PostgreSQL, so that jobs of plain SQL start within \
+         milliseconds: `auto` (if `jobwire tap create` has set it up and the server allows it), \
+         `on` (while it is not possible, a log line has the reason, and the leader looks every \
+         second) or `off`. See docs/operating/tap.md.";
     amqp_queue_type: QueueType = "classic", "amqp-queue-type" "TYPE",
-        "`classic` (lowest latency) or `quorum` (replicated over a RabbitMQ cluster). Fixed when a queue is declared.";
+        "`classic` (lowest latency) or `quorum` (replicated over a RabbitMQ cluster). Fixed when a \
+         queue is declared.";
     amqp_prefix: String = "jobwire", "amqp-prefix" "NAME",
-        "Prefix of the name of every queue and exchange; fleets on the same virtual host need different ones.";
+        "Prefix of the name of every queue and exchange; fleets on the same virtual host need \
+         different ones.";
     amqp_declare: bool = "true", "amqp-declare" "BOOL",
         "Whether missing queues and exchanges are declared; `false` uses only existing ones.";
     amqp_hints_per_message: usize = "16", "amqp-hints-per-message" "N",
         "Maximum number of hints in one message, 1 to 512.";
     amqp_confirm_timeout: Duration = "5s", "amqp-confirm-timeout" "DURATION",
-        "How long RabbitMQ may take to confirm a message.";
+        "Maximum time for RabbitMQ's confirm of a message.";
     kafka_declare: bool = "true", "kafka-declare" "BOOL",
         "Whether missing topics are created; `false` uses only existing ones.";
     kafka_partitions: usize = "12", "kafka-partitions" "N",
-        "Number of partitions of a new topic, which is the maximum number of nodes that can share a lane.";
+        "Number of partitions of a new topic, which is the maximum number of nodes that can share \
+         a lane.";
     kafka_replication: Option<u32> = "auto", "kafka-replication" "N",
         "Number of copies of a new topic; `auto` is 3, or the number of brokers if that is smaller.";
     kafka_retention: Duration = "24h", "kafka-retention" "DURATION",
-        "How long Kafka keeps the hints of a new topic; the sweeper hints a job again that waits longer.";
+        "Time for which Kafka keeps the hints of a new topic. If a job waits longer, the sweeper \
+         hints it again.";
     kafka_hints_per_message: usize = "16", "kafka-hints-per-message" "N",
         "Maximum number of hints in one message, 1 to 512.";
     kafka_linger: Interval = "off", "kafka-linger" "DURATION",
-        "How long a message waits to be sent together with others; `off` sends it as soon as the connection is free.";
+        "Time that a message waits to be sent together with others; `off` sends it as soon as the \
+         connection is free.";
     kafka_confirm_timeout: Duration = "5s", "kafka-confirm-timeout" "DURATION",
-        "How long Kafka may take to confirm a message.";
+        "Maximum time for Kafka's confirm of a message.";
     kafka_session_timeout: Duration = "10s", "kafka-session-timeout" "DURATION",
-        "How long a node may be silent before Kafka gives its partitions to other nodes.";
+        "Time without a sign of life of a node after which Kafka gives its partitions to other \
+         nodes.";
     kafka_instance_id: String = "", "kafka-instance-id" "NAME",
-        "Name for static membership: a node that returns under this name within the session timeout gets its partitions back without a rebalance. Must differ for each node.";
+        "Name for static membership: a node that returns under this name within the session \
+         timeout gets its partitions back without a rebalance. Must differ for each node.";
     kafka_rack: String = "", "kafka-rack" "NAME",
         "Rack or zone of this node, which fetches from the nearest copy.";
     kafka_release_after: Duration = "10s", "kafka-release-after" "DURATION",
-        "How long a node may have no free slot before it gives its partitions to other nodes until it has one.";
+        "Time without a free slot after which a node gives its partitions to other nodes, until a \
+         slot is free.";
     kafka_oauth_token_file: Option<PathBuf> = "", "kafka-oauth-token-file" "FILE",
-        "File with the token for OAUTHBEARER (a JWT, which another program keeps fresh). Topics must exist already.";
+        "File with the token for OAUTHBEARER (a JWT, which another program keeps fresh). Topics \
+         must exist already.";
     engine_type: EngineType = "flowable", "engine-type" "TYPE",
-        "The process engine: `flowable`, `activiti`, or `camunda` for Camunda 7, Operaton and CIB seven.";
+        "The process engine: `flowable`, `activiti`, or `camunda` for Camunda 7, Operaton and CIB \
+         seven.";
     engine_database_url: SecretUrl = "", "engine-database" "URL",
-        "The database of a process engine whose jobs `jobwire engine run` runs: `postgres://user:password@host/database`. See docs/engines/flowable.md, docs/engines/activiti.md and docs/engines/camunda.md.";
+        "The database of a process engine whose jobs `jobwire engine run` runs: \
+         `postgres://user:password@host/database`. See docs/engines/flowable.md, \
+         docs/engines/activiti.md and docs/engines/camunda.md.";
     engine_url: SecretUrl = "", "engine" "URL",
-        "Where the engine's REST interface for processes begins, with its user: `https://user:password@host/process-api` with Spring Boot, `https://user:password@host/flowable-rest/service` for flowable-rest, `https://user:password@host/engine-rest` for Camunda. With the execution endpoint, where it stands: `https://user:password@host/jobwire`.";
+        "URL of the engine's REST interface for processes, with its user: \
+         `https://user:password@host/process-api` with Spring Boot, \
+         `https://user:password@host/flowable-rest/service` for flowable-rest, \
+         `https://user:password@host/engine-rest` for Camunda. With the execution endpoint, its \
+         URL: `https://user:password@host/jobwire`.";
     engine_execute: EngineExecute = "auto", "engine-execute" "HOW",
-        "How the engine executes a job: over its REST interface (`rest`) or over the execution endpoint (`endpoint`). `auto` is the endpoint for Activiti and Flowable 8, otherwise REST.";
+        "Way in which the engine executes a job: over its REST interface (`rest`) or over the \
+         execution endpoint (`endpoint`). `auto` is the endpoint for Activiti and Flowable 8, \
+         otherwise REST.";
     engine_token_file: Option<PathBuf> = "", "engine-token-file" "FILE",
-        "File with a bearer token for the engine's REST interface, instead of a user in `engine_url`.";
+        "File with a bearer token for the engine's REST interface, instead of a user in \
+         `engine_url`.";
     engine_plaintext: Plaintext = "loopback", "engine-plaintext" "WHERE",
-        "Where the engine and its database may be used without TLS: `loopback` (this machine only) or `allow` (anywhere: for networks that are trusted or encrypt by themselves).";
+        "The hosts on which the engine and its database may be used without TLS: `loopback` (this \
+         machine only) or `allow` (all, for networks that are trusted or encrypt by themselves).";
     engine_name: String = "", "engine-name" "NAME",
-        "The name of the engine, which tells several engines in one database apart; by default its type.";
+        "The name of the engine, which distinguishes several engines in one database; by default \
+         its type.";
     engine_schema: String = "", "engine-schema" "NAME",
-        "The schema of the engine's tables; by default the first one of the role's search path that has them.";
+        "The schema of the engine's tables; by default the first one of the role's search path \
+         that has them.";
     engine_zone: String = "UTC", "engine-zone" "ZONE",
-        "The time zone of the engine's JVM, such as `UTC` or `Europe/Berlin`: the engine writes due dates and lock times in it.";
+        "The time zone of the engine's JVM, such as `UTC` or `Europe/Berlin`: the engine writes \
+         due dates and lock times in it.";
     engine_lane: String = "", "engine-lane" "LANE",
         "The lane of the hints of the engine's jobs; by default the engine's type.";
     engine_concurrency: usize = "8", "engine-concurrency" "N",
-        "Maximum number of jobs that the engine executes at once for one node. Must be smaller than the engine's connection pool: a failing job takes two connections.";
+        "Maximum number of jobs that the engine executes at once for one node. Must be smaller \
+         than the engine's connection pool: a failing job takes two connections.";
     engine_answer_within: Duration = "60s", "engine-answer-within" "DURATION",
-        "How long an execution may take to answer. After that the job stays locked until its row moves.";
+        "Maximum time for the answer of an execution. After that the job stays locked until its \
+         row moves.";
     engine_lock_for: Duration = "5m", "engine-lock-for" "DURATION",
-        "How long a job of Camunda is locked for its execution. The lock can't be extended, so the jobs of a dead node wait that long. The locks of other engines last as long as `lease` and are renewed.";
+        "Time for which a job of Camunda is locked for its execution. The lock can't be extended, \
+         so the jobs of a dead node wait for this time. The locks of other engines last as long as \
+         `lease` and are renewed.";
     engine_takeover_patience: Duration = "10m", "engine-takeover-patience" "DURATION",
-        "How long the jobs of a dead node wait at most for transactions of the engine that may still execute them.";
+        "Maximum time that the jobs of a dead node wait for transactions of the engine that may \
+         still execute them.";
     engine_watchdog: bool = "false", "engine-watchdog" "BOOL",
-        "Whether a node may cancel statements of the engine that wait for an idle transaction of the engine itself. Not needed where the engine's connections have a `lock_timeout`.";
+        "Whether a node may cancel statements of the engine that wait for an idle transaction of \
+         the engine itself. Not needed where the engine's connections have a `lock_timeout`.";
     log: String = "info", "log" "FILTER",
-        "What is logged: `error`, `warn`, `info`, `debug`, `trace`, or a filter such as `warn,jobwire_core=debug`. Commands other than `run` log `warn` by default.";
+        "Content of the log: `error`, `warn`, `info`, `debug`, `trace`, or a filter such as \
+         `warn,jobwire_core=debug`. Commands other than `run` log `warn` by default.";
     log_format: LogFormat = "text", "log-format" "FORMAT",
         "`text`, or `json` with one object per line.";
 }

@@ -221,7 +221,10 @@ impl Leader {
             self.resign().await;
         }
         if let Err(error) = self.node.store.remove_node(self.node.id).await {
-            tracing::warn!(%error, "could not remove this node's row; the leader removes it after five minutes");
+            tracing::warn!(
+                %error,
+                "could not remove this node's row; the leader removes it after five minutes"
+            );
         }
     }
 

@@ -86,8 +86,9 @@ pub enum StartError {
     Store(#[from] StoreError),
     /// An in-process node serves its database alone (protocol rule 33).
     #[error(
-        "node {leader} runs on this database with the {transport} transport, and an in-process node serves its \
-         database alone; stop that node, or run several nodes on PostgreSQL with one broker"
+        "node {leader} runs on this database with the {transport} transport, and an in-process \
+         node serves its database alone; stop that node, or run several nodes on PostgreSQL with \
+         one broker"
     )]
     NotAlone {
         /// The other node.
@@ -97,8 +98,8 @@ pub enum StartError {
     },
     /// Two nodes of one slot pool use one transport.
     #[error(
-        "another node of this slot pool uses the same transport, and the hints of its database would reach this node; \
-         give each node a transport of its own, with a prefix of its own"
+        "another node of this slot pool uses the same transport, and the hints of its database \
+         would reach this node; give each node a transport of its own, with a prefix of its own"
     )]
     SharedTransport,
 }
@@ -446,7 +447,11 @@ impl Node {
     /// Stops the node in two phases. See the [module](self).
     pub async fn stop(mut self) {
         let context = &self.context;
-        tracing::info!(node = %context.id, running = context.leases.len(), "node stops taking work");
+        tracing::info!(
+            node = %context.id,
+            running = context.leases.len(),
+            "node stops taking work"
+        );
         context.signals.draining.cancel();
         // A statement that was already sent may take long, and the jobs that it locks are known
         // only afterwards.

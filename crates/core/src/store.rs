@@ -100,8 +100,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         self.check().await.map(drop)
     }
 
-    /// Returns why the database does not answer, with its address; `None` if it answers. For health
-    /// endpoints: answers within two seconds, and asks the database at most once a second.
+    /// Returns the reason why the database does not answer, with its address; `None` if it answers.
+    /// For health endpoints: answers within two seconds, and asks the database at most once a
+    /// second.
     async fn absence(&self) -> Option<String> {
         None
     }

@@ -61,7 +61,7 @@ use crate::worker::handler_transaction::HandlerTransaction;
 const MOST: usize = 10_000;
 
 /// Returns a job as a handler receives it, for a test that calls the handler. The job is in no
-/// database and has no transaction. Cancel [`Running::stop`] to test how the handler stops.
+/// database and has no transaction. Cancel [`Running::stop`] to test the stop of the handler.
 ///
 /// # Errors
 /// Fails if the job is invalid, or its payload is not a `P`.
@@ -180,7 +180,8 @@ pub async fn run_due<S: Store + Clone>(store: &S, handlers: &Handlers) -> Result
             runs += 1;
             if runs > MOST {
                 let text = format!(
-                    "more than {MOST} jobs became due; check whether handlers create jobs without end"
+                    "more than {MOST} jobs became due; check whether handlers create jobs without \
+                     end"
                 );
                 return Err(StoreError::Config(text).into());
             }

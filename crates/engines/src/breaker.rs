@@ -51,13 +51,13 @@ impl Breaker {
         }
     }
 
-    /// A poisoned lock means that a thread panicked between whole operations; the state is still
-    /// right.
+    /// Locks the state. A poisoned lock means that a thread panicked between whole operations; the
+    /// state is still right.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns when the next trial may be made; `None` if a call may be made now.
+    /// Returns the time of the next trial; `None` if a call may be made now.
     pub(crate) fn wait(&self) -> Option<Instant> {
         let mut state = self.state();
         let open = state.open.as_mut()?;
@@ -108,7 +108,7 @@ impl Breaker {
         });
     }
 
-    /// Returns why the engine can't be reached.
+    /// Returns the reason why the engine can't be reached.
     pub(crate) fn problem(&self) -> Option<String> {
         let state = self.state();
         state.open.as_ref().map(|open| {

@@ -21,8 +21,8 @@ const MOST: usize = 100_000;
 pub(crate) struct Calls(Mutex<HashMap<Fence, Instant>>);
 
 impl Calls {
-    /// A poisoned lock means that a thread panicked between whole operations; the map is still
-    /// right.
+    /// Locks the map. A poisoned lock means that a thread panicked between whole operations; the
+    /// map is still right.
     fn open(&self) -> MutexGuard<'_, HashMap<Fence, Instant>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

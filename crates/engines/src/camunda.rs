@@ -183,7 +183,7 @@ impl Dialect for Camunda {
         said.contains("InvalidRequestException")
     }
 
-    /// No lock is extended, so a job that has waited for half of its lock is not sent.
+    /// Returns half of the lock: no lock is extended, so a job that has waited longer is not sent.
     fn send_within(&self) -> Option<Duration> {
         Some(self.lock_for / 2)
     }

@@ -98,8 +98,8 @@ async fn lock_timeout(pool: &PgPool) -> Result<Finding, StoreError> {
     let row = sqlx::query(LOCK_TIMEOUT).fetch_one(pool).await?;
     let (set, waits): (bool, Option<f64>) = (row.try_get(0)?, row.try_get(1)?);
     let about = "lock_timeout";
-    let remedy = "append `?options=-c%20lock_timeout=2s` to the engine's JDBC URL: without it, two transactions of \
-                  the engine can wait for each other without an end";
+    let remedy = "append `?options=-c%20lock_timeout=2s` to the engine's JDBC URL: without it, two \
+                  transactions of the engine can wait for each other without an end";
     Ok(match waits {
         Some(seconds) if seconds > WAITED.as_secs_f64() => Finding::bad(
             Level::Wrong,
@@ -111,7 +111,8 @@ async fn lock_timeout(pool: &PgPool) -> Result<Finding, StoreError> {
         _ => Finding::bad(
             Level::Remark,
             about,
-            "not set for the role or the database; the settings of the engine's connections can't be seen",
+            "not set for the role or the database; the settings of the engine's connections can't \
+             be seen",
             remedy,
         ),
     })
@@ -129,8 +130,8 @@ async fn statistics(pool: &PgPool) -> Result<Finding, StoreError> {
         Finding::bad(
             Level::Remark,
             "statistics",
-            "transactions of other roles are hidden, so a job of a dead node is taken over although the engine may \
-             still execute it",
+            "transactions of other roles are hidden, so a job of a dead node is taken over \
+             although the engine may still execute it",
             "GRANT pg_read_all_stats to the role, or use the engine's own role",
         )
     })
@@ -164,8 +165,8 @@ async fn publications(pool: &PgPool) -> Result<Vec<Finding>, StoreError> {
             Level::Wrong,
             "publication",
             format!(
-                "the publication `{publication}` makes the engine's changes of `{table}` fail: it publishes updates \
-                 with a condition, or without the column `id_`"
+                "the publication `{publication}` makes the engine's changes of `{table}` fail: it \
+                 publishes updates with a condition, or without the column `id_`"
             ),
             "publish inserts only, or add `id_` and remove the condition",
         ));
@@ -195,7 +196,8 @@ async fn rest(store: &EngineStore) -> Finding {
             Level::Wrong,
             about,
             format!("{url} answers, and has no execution endpoint below it"),
-            "add the endpoint to the engine's application, and give the URL where it stands, such as …/jobwire",
+            "add the endpoint to the engine's application, and give the URL where it stands, such \
+             as …/jobwire",
         ),
         Answer::Missing(_) => Finding::bad(
             Level::Wrong,
@@ -204,7 +206,8 @@ async fn rest(store: &EngineStore) -> Finding {
                 "{url} answers, and has no path `{}` below it",
                 store.dialect().about()
             ),
-            "give the URL below which the REST interface for processes stands, such as …/process-api or …/engine-rest",
+            "give the URL below which the REST interface for processes stands, such as \
+             …/process-api or …/engine-rest",
         ),
         Answer::Refused(said)
         | Answer::Unusable(said)
@@ -219,7 +222,8 @@ async fn rest(store: &EngineStore) -> Finding {
             Level::Wrong,
             about,
             format!("{url} answers, and is not the REST interface of the engine"),
-            "give the URL below which the REST interface for processes stands, such as …/process-api or …/engine-rest",
+            "give the URL below which the REST interface for processes stands, such as \
+             …/process-api or …/engine-rest",
         ),
     }
 }

@@ -80,9 +80,8 @@ impl Handler for Execute {
         let began = Instant::now();
         loop {
             if !self.wait(&job, began).await {
-                // The engine is away. The job becomes ready again, perhaps for a node that reaches
-                // the
-                // engine.
+                // The engine is away. The job becomes ready again, perhaps for a node that can
+                // reach the engine.
                 return Ok(Outcome::Snooze(PATIENCE));
             }
             // The semaphore is never closed.
@@ -133,7 +132,8 @@ impl Handler for Execute {
                         return Ok(Outcome::Done);
                     }
                     breaker.failed(&format!(
-                        "the engine answers 404 for jobs that exist; check `engine_url` and `engine_path` ({said})"
+                        "the engine answers 404 for jobs that exist; check `engine_url` and \
+                         `engine_path` ({said})"
                     ));
                 }
                 Answer::OtherMethod => {
@@ -195,7 +195,11 @@ impl Execute {
             Ok(Ended::Gone) => Ok(Outcome::Done),
             Ok(Ended::Counted) => Err(HandlerError::retry(said)),
             Err(error) => {
-                tracing::debug!(job = %job.job.id, %error, "could not look at the job after its execution");
+                tracing::debug!(
+                    job = %job.job.id,
+                    %error,
+                    "could not look at the job after its execution"
+                );
                 Err(HandlerError::retry(said))
             }
         }
@@ -207,7 +211,11 @@ impl Execute {
         match self.store.still_ours(job.job.id, owner).await {
             Ok(ours) => ours,
             Err(error) => {
-                tracing::debug!(job = %job.job.id, %error, "could not look at the job after its execution");
+                tracing::debug!(
+                    job = %job.job.id,
+                    %error,
+                    "could not look at the job after its execution"
+                );
                 false
             }
         }
@@ -227,7 +235,8 @@ impl Execute {
         let _shown = self.store.meter().unanswered();
         tracing::warn!(
             job = %id, reason,
-            "the engine gave no answer; the job stays locked until its row moves or its transaction has ended"
+            "the engine gave no answer; the job stays locked until its row moves or its \
+             transaction has ended"
         );
         let sent_at = self.store.clock_at(sent).await;
         let begins = if timed_out {

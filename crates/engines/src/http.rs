@@ -77,7 +77,8 @@ impl Rest {
     pub(crate) fn new(options: &EngineOptions) -> Result<Self, StoreError> {
         let wrong = |problem: String| {
             StoreError::Config(format!(
-                "the engine's URL can't be used: {problem}; write http://host:port/process-api, http://host:port/engine-rest, or https://…"
+                "the engine's URL can't be used: {problem}; write http://host:port/process-api, \
+                 http://host:port/engine-rest, or https://…"
             ))
         };
         let base = Url::parse(&options.url).map_err(|error| wrong(error.to_string()))?;
@@ -93,15 +94,16 @@ impl Rest {
         let is_near = base.host_str().is_some_and(is_loopback);
         if is_open && !is_near && options.plaintext == Plaintext::Loopback {
             return Err(StoreError::Config(
-                "the engine's credentials would be sent unencrypted to another machine; use https, or, if the \
-                 network itself can be trusted, set `engine_plaintext` to `allow`"
+                "the engine's credentials would be sent unencrypted to another machine; use https, \
+                 or, if the network itself can be trusted, set `engine_plaintext` to `allow`"
                     .to_owned(),
             ));
         }
         let path = options.execution_path();
         if !path.starts_with('/') || !path.contains("{id}") {
             return Err(StoreError::Config(format!(
-                "the engine's path `{}` must begin with `/` and contain `{{id}}`, the place of the job's id",
+                "the engine's path `{}` must begin with `/` and contain `{{id}}`, the place of the \
+                 job's id",
                 path.escape_debug()
             )));
         }
@@ -241,7 +243,8 @@ fn state(said: &[u8]) -> Answer {
             Answer::Refused(plain::one_line(message, ANSWER_SHOWN))
         }
         None => Answer::Unusable(
-            "the answer does not tell the state of a job; check whether the execution endpoint stands at `engine_url`"
+            "the answer does not tell the state of a job; check whether the execution endpoint \
+             stands at `engine_url`"
                 .to_owned(),
         ),
     }

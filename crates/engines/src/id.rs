@@ -25,8 +25,8 @@ const PREFIXED: u64 = 1;
 /// An id of a form that no known generator writes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the job id `{}` is neither a UUID nor a number, with or without `JOB-`: the engine has an id generator of its \
-     own, and Jobwire can't name its jobs; use the engine's StrongUuidGenerator",
+    "the job id `{}` is neither a UUID nor a number, with or without `JOB-`: the engine has an id \
+     generator of its own, and Jobwire can't name its jobs; use the engine's StrongUuidGenerator",
     .0.escape_debug()
 )]
 pub struct UnknownId(pub String);

@@ -50,8 +50,8 @@ pub(crate) async fn knows_zone(pool: &PgPool, zone: &str) -> Result<bool, StoreE
 /// Returns the problem of an engine without its tables.
 pub(crate) fn without_tables(engine: &str, missing: &[String]) -> String {
     format!(
-        "the database has no tables of {engine} that Jobwire knows: {} is missing; check the database's URL, the \
-         rights of the role, `engine_type` and `engine_schema`",
+        "the database has no tables of {engine} that Jobwire knows: {} is missing; check the \
+         database's URL, the rights of the role, `engine_type` and `engine_schema`",
         missing.join(", ")
     )
 }
@@ -67,12 +67,13 @@ ORDER BY 1, 2 LIMIT 20";
 pub(crate) async fn elsewhere(pool: &PgPool) -> Result<Vec<String>, StoreError> {
     let found: Vec<(String, String)> = sqlx::query_as(ELSEWHERE).fetch_all(pool).await?;
     let told = found.iter().map(|(schema, table)| match &**table {
-        "act_ru_job" => format!(
-            "the schema `{schema}` has a table `act_ru_job`; set `engine_schema` to it"
-        ),
+        "act_ru_job" => {
+            format!("the schema `{schema}` has a table `act_ru_job`; set `engine_schema` to it")
+        }
         prefixed => format!(
-            "the table `{schema}.{prefixed}` has a table prefix in its name (`databaseTablePrefix`), which Jobwire does not \
-             support; a prefix that is a schema, such as `acme.`, is the setting `engine_schema`"
+            "the table `{schema}.{prefixed}` has a table prefix in its name \
+             (`databaseTablePrefix`), which Jobwire does not support; a prefix that is a schema, \
+             such as `acme.`, is the setting `engine_schema`"
         ),
     });
     Ok(told.collect())
@@ -89,16 +90,16 @@ pub(crate) fn zone_problems(
     let mut problems = Vec::new();
     if is_unknown {
         problems.push(format!(
-            "the database knows no time zone `{zone}`; set `engine_zone` to the zone of the engine's JVM, such as \
-             `UTC` or `Europe/Berlin`"
+            "the database knows no time zone `{zone}`; set `engine_zone` to the zone of the \
+             engine's JVM, such as `UTC` or `Europe/Berlin`"
         ));
     }
     if let Some(newest) = newest
         && newest > now + chrono::Duration::minutes(10)
     {
         problems.push(format!(
-            "the newest entry of the engine is {} minutes in the future if its clock shows `{zone}`; set \
-             `engine_zone` to the zone of the engine's JVM",
+            "the newest entry of the engine is {} minutes in the future if its clock shows \
+             `{zone}`; set `engine_zone` to the zone of the engine's JVM",
             (newest - now).num_minutes()
         ));
     }

@@ -82,8 +82,8 @@ impl Page {
 }
 
 impl Walk {
-    /// A poisoned lock means that a thread panicked between whole operations; the position is still
-    /// right.
+    /// Locks the position. A poisoned lock means that a thread panicked between whole operations;
+    /// the position is still right.
     fn position(&self) -> MutexGuard<'_, Position> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -89,7 +89,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! For a transaction of your own use [`Client::hook`]. A process that only creates jobs needs no
+//! For your own transaction use [`Client::hook`]. A process that only creates jobs needs no
 //! node:
 //!
 #![cfg_attr(all(feature = "postgres", feature = "amqp"), doc = "```no_run")]

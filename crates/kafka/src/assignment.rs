@@ -198,7 +198,11 @@ impl Assignment {
             Ok(()) => self.stored.extend(moved),
             // The partition was just revoked: its next owner receives these messages again.
             Err(error) => {
-                tracing::debug!(topic = self.topic, %error, "settled offsets could not be stored for commit");
+                tracing::debug!(
+                    topic = self.topic,
+                    %error,
+                    "settled offsets could not be stored for commit"
+                );
             }
         }
     }
@@ -247,7 +251,12 @@ impl Assignment {
             match seek(*partition, offset) {
                 Ok(()) => tracker.rewound(),
                 Err(error) => {
-                    tracing::debug!(topic = self.topic, partition, %error, "could not seek to requeued hints yet");
+                    tracing::debug!(
+                        topic = self.topic,
+                        partition,
+                        %error,
+                        "could not seek to requeued hints yet"
+                    );
                     done = false;
                 }
             }

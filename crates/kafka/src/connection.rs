@@ -75,7 +75,7 @@ impl Link {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns why hints can't be published or received, or `None`.
+    /// Returns the reason why hints can't be published or received, or `None`.
     pub(crate) fn problem(&self) -> Option<TransportError> {
         match &*self.0.state.borrow() {
             State::Up | State::Suspected(None) => None,

@@ -63,7 +63,10 @@ impl ControlLine {
                 taken
             }
             Err(error) => {
-                tracing::debug!(%error, "a control message can't be encoded; other nodes do not receive it");
+                tracing::debug!(
+                    %error,
+                    "a control message can't be encoded; other nodes do not receive it"
+                );
                 false
             }
         }
@@ -131,7 +134,11 @@ impl Listener {
                     }
                     Err(problem) if problem.is_transient() => PAUSE,
                     Err(problem) => {
-                        tracing::warn!(%problem, "can't receive control messages from other nodes; jobs still run, some of them with more latency");
+                        tracing::warn!(
+                            %problem,
+                            "can't receive control messages from other nodes; jobs still run, some \
+                             of them with more latency"
+                        );
                         LONG_PAUSE
                     }
                 },

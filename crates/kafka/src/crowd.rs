@@ -88,8 +88,8 @@ pub(crate) async fn watch(state: Arc<LaneState>, topology: Topology) -> Infallib
             lane = %state.lane,
             nodes = crowd.members,
             partitions = crowd.partitions,
-            "this node receives no hints of the lane: its topic has fewer partitions than there are \
-             nodes; add partitions"
+            "this node receives no hints of the lane: its topic has fewer partitions than there \
+             are nodes; add partitions"
         );
     }
 }

@@ -49,7 +49,10 @@ impl<T: Send + 'static> Drop for Elsewhere<T> {
             });
         if let Err(error) = ending {
             // The closure was dropped, and the client with it.
-            tracing::warn!(%error, "no thread could be started; a Kafka client was dropped on the calling thread");
+            tracing::warn!(
+                %error,
+                "no thread could be started; a Kafka client was dropped on the calling thread"
+            );
             self.gone.cancel();
         }
     }

@@ -226,7 +226,8 @@ fn broker(text: &str) -> Result<HostPort, BadKafkaUrl> {
         return Err(wrong(
             "contain a name with characters other than letters, digits, `-`, `_` and `.`"
                 .to_owned(),
-            "write host:port, separated by commas if there are several; in a password write `/` as %2F, `?` as %3F",
+            "write host:port, separated by commas if there are several; in a password write `/` as \
+             %2F, `?` as %3F",
         ));
     }
     let port = match port {

@@ -40,42 +40,49 @@ pub(crate) fn is_missing_topic(code: Code) -> bool {
 pub(crate) fn explain(code: Code, what: &str) -> TransportError {
     let remedy = match code {
         Code::TopicAuthorizationFailed => {
-            "allow this user Read, Write and Describe on the topic, and Create if Jobwire creates topics \
-             (or create them yourself and set `KafkaOptions::declare`, setting `kafka_declare`, to false)"
+            "allow this user Read, Write and Describe on the topic, and Create if Jobwire creates \
+             topics (or create them yourself and set `KafkaOptions::declare`, setting \
+             `kafka_declare`, to false)"
         }
         Code::GroupAuthorizationFailed => "allow this user Read on the consumer group",
         Code::ClusterAuthorizationFailed => {
             "allow this user IdempotentWrite and Describe on the cluster"
         }
         Code::Authentication | Code::SaslAuthenticationFailed => {
-            "check user and password in the broker's URL (or the token of `KafkaOptions::tokens`, setting `kafka_oauth_token_file`), and the \
-             mechanism (?sasl=…)"
+            "check user and password in the broker's URL (or the token of `KafkaOptions::tokens`, \
+             setting `kafka_oauth_token_file`), and the mechanism (?sasl=…)"
         }
         Code::UnsupportedSASLMechanism => {
-            "name a mechanism that the brokers offer: ?sasl=SCRAM-SHA-512, SCRAM-SHA-256, PLAIN or OAUTHBEARER"
+            "name a mechanism that the brokers offer: ?sasl=SCRAM-SHA-512, SCRAM-SHA-256, PLAIN or \
+             OAUTHBEARER"
         }
         Code::SSL => {
-            "check the files of `KafkaOptions::security` (settings `broker_tls_ca`, `broker_tls_certificate`, `broker_tls_key`), and that the URL's host \
-             is named in its certificate"
+            "check the files of `KafkaOptions::security` (settings `broker_tls_ca`, \
+             `broker_tls_certificate`, `broker_tls_key`), and that the URL's host is named in its \
+             certificate"
         }
         Code::PolicyViolation => {
-            "the brokers' policy forbids this topic; create it yourself and set `KafkaOptions::declare`, setting `kafka_declare`, to false"
+            "the brokers' policy forbids this topic; create it yourself and set \
+             `KafkaOptions::declare`, setting `kafka_declare`, to false"
         }
         Code::InvalidReplicationFactor => {
-            "lower `KafkaOptions::replication` (setting `kafka_replication`) to the number of brokers"
+            "lower `KafkaOptions::replication` (setting `kafka_replication`) to the number of \
+             brokers"
         }
         Code::FencedInstanceId => {
-            "another node uses the same `KafkaOptions::instance_id` (setting `kafka_instance_id`); give each node its own"
+            "another node uses the same `KafkaOptions::instance_id` (setting `kafka_instance_id`); \
+             give each node its own"
         }
         Code::InvalidSessionTimeout => {
-            "set `KafkaOptions::session_timeout` (setting `kafka_session_timeout`) within the brokers' group.min.session.timeout.ms and \
-             group.max.session.timeout.ms"
+            "set `KafkaOptions::session_timeout` (setting `kafka_session_timeout`) within the \
+             brokers' group.min.session.timeout.ms and group.max.session.timeout.ms"
         }
         Code::InconsistentGroupProtocol => {
             "clients other than Jobwire are in this consumer group; use another group (?group=…)"
         }
         Code::MessageSizeTooLarge => {
-            "raise the topic's max.message.bytes, or lower `KafkaOptions::hints_per_message` (setting `kafka_hints_per_message`)"
+            "raise the topic's max.message.bytes, or lower `KafkaOptions::hints_per_message` \
+             (setting `kafka_hints_per_message`)"
         }
         Code::QueueFull => return TransportError::Full,
         _ => return TransportError::Unreachable(format!("{what}: {code}")),

@@ -133,7 +133,12 @@ impl Flow {
             && !self.released
         {
             if now >= paused_since + self.release_after {
-                tracing::info!(lane = %state.lane, "no slot was free for `KafkaOptions::release_after` (setting `kafka_release_after`); this node gives its partitions of the lane to other nodes");
+                tracing::info!(
+                    lane = %state.lane,
+                    "no slot was free for `KafkaOptions::release_after` (setting \
+                     `kafka_release_after`); this node gives its partitions of the lane to other \
+                     nodes"
+                );
                 client.leave();
                 self.released = true;
             } else {
@@ -167,7 +172,7 @@ impl Flow {
         }
     }
 
-    /// Resumes the partitions. Returns when to resume again.
+    /// Resumes the partitions. Returns the time to resume again.
     fn let_flow(&mut self, state: &LaneState, client: &impl Client, now: Instant) -> Instant {
         let mut assignment = state.assignment();
         if let Some(at) = self.resumed_at

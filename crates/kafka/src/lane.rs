@@ -191,7 +191,12 @@ impl LaneTask {
                 () = stop.cancelled() => return Ended::Stopped,
                 () = state.wake.notified() => {}
                 partition = &mut forgotten => {
-                    tracing::warn!(lane = %state.lane, partition, "the group lost its settled offsets: the lane's topic was created again; reading it from its start");
+                    tracing::warn!(
+                        lane = %state.lane,
+                        partition,
+                        "the group lost its settled offsets: the lane's topic was created again; \
+                         reading it from its start"
+                    );
                     return Ended::Broken;
                 }
                 never = &mut crowded => match never {},
@@ -256,7 +261,14 @@ impl LaneTask {
                 metrics::counter!(HINTS_UNREADABLE, "lane" => lane()).increment(1);
                 if let Some(more) = self.unreadable.now() {
                     let (partition, offset) = (message.partition(), message.offset());
-                    tracing::warn!(lane = %state.lane, partition, offset, %problem, more, "dropped an unreadable message");
+                    tracing::warn!(
+                        lane = %state.lane,
+                        partition,
+                        offset,
+                        %problem,
+                        more,
+                        "dropped an unreadable message"
+                    );
                 }
             }
         }
@@ -265,7 +277,11 @@ impl LaneTask {
     fn failed(&self, error: KafkaError) -> Option<Ended> {
         let lane = &self.state.lane;
         if let KafkaError::MessageConsumptionFatal(_) = error {
-            tracing::warn!(%lane, %error, "the lane's consumer failed and can't recover; starting another");
+            tracing::warn!(
+                %lane,
+                %error,
+                "the lane's consumer failed and can't recover; starting another"
+            );
             self.complain(explain_error(&error, &format!("lane '{lane}'")));
             return Some(Ended::Broken);
         }
@@ -278,7 +294,12 @@ impl LaneTask {
             }
             // The next client creates the topic again, or looks for it. This one would keep the
             // state of the old partitions, and fetch nothing from new ones with the same numbers.
-            tracing::warn!(%lane, %error, "the lane's topic was deleted; it is created again if `KafkaOptions::declare` (setting `kafka_declare`) is true");
+            tracing::warn!(
+                %lane,
+                %error,
+                "the lane's topic was deleted; it is created again if `KafkaOptions::declare` \
+                 (setting `kafka_declare`) is true"
+            );
             return Some(Ended::Broken);
         }
         let problem = explain_error(&error, &format!("lane '{lane}'"));

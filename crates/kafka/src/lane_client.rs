@@ -112,11 +112,19 @@ impl ConsumerContext for LaneContext {
         };
         match rebalance {
             Rebalance::Revoke(list) => {
-                tracing::debug!(lane = %state.lane, partitions = list.count(), "partitions were revoked from this node");
+                tracing::debug!(
+                    lane = %state.lane,
+                    partitions = list.count(),
+                    "partitions were revoked from this node"
+                );
                 assignment.revoked(numbers(list).into_iter());
             }
             Rebalance::Error(error) => {
-                tracing::warn!(lane = %state.lane, %error, "a rebalance failed; this node has no partition of the lane until the next one");
+                tracing::warn!(
+                    lane = %state.lane,
+                    %error,
+                    "a rebalance failed; this node has no partition of the lane until the next one"
+                );
                 assignment.revoke_all();
             }
             Rebalance::Assign(_) => {}
@@ -130,7 +138,11 @@ impl ConsumerContext for LaneContext {
         let Some(mut assignment) = self.is_of(&state) else {
             return;
         };
-        tracing::debug!(lane = %state.lane, partitions = list.count(), "partitions were assigned to this node");
+        tracing::debug!(
+            lane = %state.lane,
+            partitions = list.count(),
+            "partitions were assigned to this node"
+        );
         assignment.assigned(numbers(list).into_iter());
         assignment.placed = true;
         assignment.troubled = false;
@@ -142,7 +154,11 @@ impl ConsumerContext for LaneContext {
             consumer.resume(list)
         };
         if let Err(error) = told {
-            tracing::debug!(lane = %state.lane, %error, "partitions could not be paused or resumed");
+            tracing::debug!(
+                lane = %state.lane,
+                %error,
+                "partitions could not be paused or resumed"
+            );
         }
     }
 }

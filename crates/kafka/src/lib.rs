@@ -50,7 +50,7 @@
 //!   with the unsettled messages below and above it.
 //! * Offsets answer the sweeper's markers; no marker message is sent.
 //!
-//! # Built with
+//! # Build
 //! librdkafka is compiled from its C sources (gcc, make) and linked statically. OpenSSL and zlib
 //! are the system's (`libssl-dev`, `zlib1g-dev`). GSSAPI and librdkafka's own OpenID Connect are
 //! not included; tokens come from a [`TokenSource`].

@@ -90,10 +90,10 @@ impl Tracker {
         }
     }
 
-    /// Drops requeued messages that are gone. To be called after each arrival. A requeued message
-    /// below `arrived` that did not arrive again is fetched up to [`TRIES`] times more. Then it was
-    /// deleted with the log's start, or belongs to an aborted transaction. Returns the offset to
-    /// commit, if it changed.
+    /// Drops requeued messages that are gone. The caller calls it after each arrival. A requeued
+    /// message below `arrived` that did not arrive again is fetched up to [`TRIES`] times more. A
+    /// message that is still missing then was deleted with the log's start, or belongs to an
+    /// aborted transaction. Returns the offset to commit, if it changed.
     pub(crate) fn notice_gone(&mut self, arrived: i64) -> Option<i64> {
         if self.rewind || self.rewind_to().is_none_or(|first| first > arrived) {
             return None;

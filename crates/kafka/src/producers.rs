@@ -64,7 +64,10 @@ impl Producers {
                 *current = producer;
             }
             Err(problem) => {
-                tracing::error!(%problem, "the producer could not be replaced; hints can't be published until it is")
+                tracing::error!(
+                    %problem,
+                    "the producer could not be replaced; hints can't be published until it is"
+                )
             }
         }
     }

@@ -243,7 +243,11 @@ impl LanePublishers {
         let producer = self.producers.current();
         let flushed = tokio::task::spawn_blocking(move || producer.flush(within));
         if let Ok(Err(error)) = flushed.await {
-            tracing::debug!(%error, "hints were unconfirmed when the producer ended; the sweeper publishes lost hints again");
+            tracing::debug!(
+                %error,
+                "hints were unconfirmed when the producer ended; the sweeper publishes lost hints \
+                 again"
+            );
         }
     }
 }

@@ -199,12 +199,23 @@ impl Settled {
             if now < end {
                 let mut wiped = self.wiped.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(more) = wiped.now() {
-                    tracing::warn!(%lane, partition, more, "a partition was wiped; the sweeper publishes its hints again");
+                    tracing::warn!(
+                        %lane,
+                        partition,
+                        more,
+                        "a partition was wiped; the sweeper publishes its hints again"
+                    );
                 }
                 continue;
             }
             if seen < start && self.is_news(&lane, partition, start) {
-                tracing::warn!(%lane, partition, lost = start - seen, "retention removed hints that no node had received; the sweeper publishes them again");
+                tracing::warn!(
+                    %lane,
+                    partition,
+                    lost = start - seen,
+                    "retention removed hints that no node had received; the sweeper publishes them \
+                     again"
+                );
             }
             settled &= start >= end;
         }
@@ -316,7 +327,11 @@ impl Watch {
                     }),
                     Ok(false) => still_open.push(question),
                     Err(problem) => {
-                        tracing::debug!(lane = %question.lane, %problem, "the lane's offsets can't be read");
+                        tracing::debug!(
+                            lane = %question.lane,
+                            %problem,
+                            "the lane's offsets can't be read"
+                        );
                         still_open.push(question);
                     }
                 }

@@ -69,7 +69,11 @@ impl Census {
                     Err(problem) => {
                         // An unknown count is NaN, not the last value.
                         metrics::gauge!(LANE_WAITING, "lane" => name()).set(f64::NAN);
-                        tracing::debug!(lane = %lane.lane, %problem, "the waiting messages of the lane can't be counted");
+                        tracing::debug!(
+                            lane = %lane.lane,
+                            %problem,
+                            "the waiting messages of the lane can't be counted"
+                        );
                     }
                 }
             }

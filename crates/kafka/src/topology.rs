@@ -261,7 +261,8 @@ impl Topology {
                 %topic,
                 partitions = found.partitions,
                 wanted = wanted.partitions,
-                "the number of partitions of a topic differs from the setting; at most one node per partition can share a lane"
+                "the number of partitions of a topic differs from the setting; at most one node \
+                 per partition can share a lane"
             );
         }
         let copies = match self.options.replication {
@@ -271,7 +272,8 @@ impl Topology {
         if found.copies < copies {
             tracing::warn!(
                 %topic, copies = found.copies, wanted = copies,
-                "a topic has fewer copies than `KafkaOptions::replication` (setting `kafka_replication`) asks for: its hints wait while a broker is away"
+                "a topic has fewer copies than `KafkaOptions::replication` (setting \
+                 `kafka_replication`) asks for: its hints wait while a broker is away"
             );
         }
         if !self.options.declare || self.options.tokens.is_some() {
@@ -282,19 +284,22 @@ impl Topology {
                 if in_sync.is_some_and(|n| n >= found.copies && found.copies > 1) {
                     tracing::warn!(
                         %topic, copies = found.copies, in_sync,
-                        "min.insync.replicas is not less than the number of copies: while one broker is away no hint is published; lower it"
+                        "min.insync.replicas is not less than the number of copies: while one \
+                         broker is away no hint is published; lower it"
                     );
                 }
                 if found.copies > 2 && in_sync == Some(1) {
                     tracing::info!(
                         %topic,
-                        "min.insync.replicas is 1: a broker that fails may lose hints; the sweeper publishes them again"
+                        "min.insync.replicas is 1: a broker that fails may lose hints; the sweeper \
+                         publishes them again"
                     );
                 }
                 if retention.is_some_and(|kept| kept < wanted.retention) {
                     tracing::warn!(
                         %topic, kept = ?retention, wanted = ?wanted.retention,
-                        "a topic keeps hints for less time than the settings ask for; the sweeper publishes lost hints again"
+                        "a topic keeps hints for less time than the settings ask for; the sweeper \
+                         publishes lost hints again"
                     );
                 }
             }

@@ -1,4 +1,4 @@
-//! Errors of the tap, with the remedy where there is one.
+//! Errors of the tap, with their remedies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,8 @@ pub enum TapError {
     Protocol(String),
     /// A message was larger than [`TapOptions::max_message`](crate::TapOptions::max_message).
     #[error(
-        "a row takes {bytes} bytes in the stream, and {limit} are allowed; publish fewer columns, or raise `max_message`"
+        "a row takes {bytes} bytes in the stream, and {limit} are allowed; publish fewer columns, \
+         or raise `max_message`"
     )]
     TooLarge {
         /// The size of the message.

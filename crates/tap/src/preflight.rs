@@ -153,7 +153,8 @@ fn check_server(server: &Row, wanted: &PgPublication, findings: &mut Vec<Finding
             format!(
                 "all replication slots are taken: max_replication_slots is {most}, {used} exist"
             ),
-            "drop unused slots (pg_replication_slots), or raise max_replication_slots and restart the server",
+            "drop unused slots (pg_replication_slots), or raise max_replication_slots and restart \
+             the server",
         );
     }
     if full(6, 7) {
@@ -348,7 +349,8 @@ async fn check_others(
         let (reason, remedy) = match text(&row, 3) {
             "columns" => (
                 "lacks columns of its primary key",
-                "add the columns of the primary key to that publication, or let it publish inserts only",
+                "add the columns of the primary key to that publication, or let it publish inserts \
+                 only",
             ),
             "rows" => (
                 "selects rows by columns outside its primary key",
@@ -356,7 +358,8 @@ async fn check_others(
             ),
             "identity" => (
                 "publishes changes of rows without an identity",
-                "give the table a primary key or REPLICA IDENTITY, or let that publication publish inserts only",
+                "give the table a primary key or REPLICA IDENTITY, or let that publication publish \
+                 inserts only",
             ),
             _ => continue,
         };
@@ -364,8 +367,8 @@ async fn check_others(
             findings,
             About::OtherPublication,
             format!(
-                "the server refuses to update or delete rows of {schema}.{table} (SQLSTATE 42P10 or 55000): the \
-                 publication `{publication}` {reason}"
+                "the server refuses to update or delete rows of {schema}.{table} (SQLSTATE 42P10 \
+                 or 55000): the publication `{publication}` {reason}"
             ),
             remedy,
         );

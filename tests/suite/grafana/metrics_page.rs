@@ -11,15 +11,17 @@ const HEAD: &str = "\
 
 <!-- Made from crates/core/src/telemetry/metrics.rs; a test compares them. -->
 
-`jobwire run` serves them at `/metrics` for Prometheus; a program that uses the library records them with the
-`metrics` crate, for whatever exporter it installs. Labels never hold ids, so their number stays bounded.
+`jobwire run` serves the metrics at `/metrics` for Prometheus. A program that uses the library
+records them with the crate `metrics`, for the exporter that it installs. Labels never hold ids, so
+their number stays bounded.
 [grafana](../../grafana/README.md) has a dashboard and alert rules.
 
-The stages add up: `commit_to_publish` + `publish_to_receive` + `receive_to_lock` + `lock_to_start` is
-`commit_to_start`, up to the skew between the clocks of producer and worker, which is counted.
+The stages add up: `commit_to_publish` + `publish_to_receive` + `receive_to_lock` + `lock_to_start`
+is `commit_to_start`, up to the skew between the clocks of producer and worker, which is counted.
 
-What \"reported by the leader\" says is true of the node whose `jobwire_leader` is 1; a former leader goes on
-showing what it saw last. A counter with labels appears when it first counts.
+For metrics \"reported by the leader\", only the node whose `jobwire_leader` is 1 has the current
+value; a former leader still shows its last value. A counter with labels appears when it first
+counts.
 
 ";
 

@@ -10,7 +10,8 @@ pub(super) fn each_once(seen: &Seen, jobs: u32) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::Failed(format!(
-        "the run failed its check: {} of {jobs} jobs started, {} started more than once, {} unknown jobs started",
+        "the run failed its check: {} of {jobs} jobs started, {} started more than once, {} \
+         unknown jobs started",
         seen.jobs, seen.again, seen.strange
     )))
 }
@@ -31,7 +32,8 @@ pub(super) fn in_turn(seen: &Seen, instances: u32) -> Result<(), Error> {
     };
     let more = wrong.count();
     Err(Error::Failed(format!(
-        "the run failed its check: job {} of instance {} began before job {} of it had ended, and so did {more} others",
+        "the run failed its check: job {} of instance {} began before job {} of it had ended, and \
+         so did {more} others",
         n / instances + 1,
         n % instances,
         n / instances,

@@ -59,7 +59,8 @@ pub(super) async fn run(settings: &Settings, args: &ContinuousArgs) -> Result<Re
     let all = arriving.create(plan).await?;
     let arrived = arriving.finish(&before, first, all).await?;
     let workload = format!(
-        "jobs created for {seconds} s by {clients} clients at once, {batch} a transaction, and run meanwhile"
+        "jobs created for {seconds} s by {clients} clients at once, {batch} a transaction, and run \
+         meanwhile"
     );
     Ok(arrived.report(workload, began))
 }

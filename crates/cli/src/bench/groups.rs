@@ -21,7 +21,8 @@ impl Groups {
         let database = match url.scheme() {
             "sqlite" => {
                 notes.push(
-                    "statements, WAL, row versions and CPU of the database are not measured: SQLite runs inside the nodes"
+                    "statements, WAL, row versions and CPU of the database are not measured: \
+                     SQLite runs inside the nodes"
                         .to_owned(),
                 );
                 None

@@ -13,7 +13,8 @@ pub(super) fn refuse_lonely(settings: &Settings, nodes: u16) -> Result<(), Error
     }
     if nodes > 1 && !has_broker(settings) {
         return Err(Error::Usage(format!(
-            "--nodes {nodes}: several nodes need a broker that all of them use; give --broker amqps://… or kafka://…"
+            "--nodes {nodes}: several nodes need a broker that all of them use; give --broker \
+             amqps://… or kafka://…"
         )));
     }
     Ok(())
@@ -26,6 +27,8 @@ pub(super) fn refuse_embedded(settings: &Settings) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::Usage(
-        "this workload creates jobs in another process than the nodes, which needs a broker; give --broker amqps://… or kafka://…".to_owned(),
+        "this workload creates jobs in another process than the nodes, which needs a broker; give \
+         --broker amqps://… or kafka://…"
+            .to_owned(),
     ))
 }

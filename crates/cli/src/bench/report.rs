@@ -130,7 +130,8 @@ impl Report {
             Some(rows) => say(
                 "row versions",
                 &format!(
-                    "a job: {:.2} inserted, {:.2} updated ({:.2} heap-only), {:.2} deleted; {} dead at the end",
+                    "a job: {:.2} inserted, {:.2} updated ({:.2} heap-only), {:.2} deleted; {} \
+                     dead at the end",
                     rows.inserted_per_job,
                     rows.updated_per_job,
                     rows.hot_updated_per_job,

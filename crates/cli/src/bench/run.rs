@@ -27,7 +27,8 @@ use crate::settings::Settings;
 const FILLING: u32 = 1_000;
 /// The time without a completion after which a run fails.
 const DONE: Duration = Duration::from_secs(60);
-/// The interval of the checks for an idle machine, which is busy for at most a tenth of it.
+/// The interval of the checks whether the machine is idle. An idle machine is busy for at most a
+/// tenth of the interval.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// See the [module](self).
@@ -62,7 +63,8 @@ impl<'a> Run<'a> {
         preparing.store().close().await;
         if waiting > 0 {
             return Err(Error::Usage(format!(
-                "the database has {waiting} jobs, which would run; give an empty database with --database"
+                "the database has {waiting} jobs, which would run; give an empty database with \
+                 --database"
             )));
         }
         let (groups, notes) = Groups::of(settings);
@@ -99,8 +101,8 @@ impl<'a> Run<'a> {
     }
 
     /// Vacuums the tables and waits until the machine is nearly idle. After the creation of jobs,
-    /// database and broker still have work, such as writes to disk. For a backlog that has waited
-    /// for long, that work is done.
+    /// database and broker still have work, such as writes to disk. An old backlog causes no such
+    /// work.
     pub(super) async fn rest(&mut self, at_most: Duration) -> Result<(), Error> {
         self.observer.vacuum().await?;
         let until = Instant::now() + at_most;
@@ -207,8 +209,8 @@ impl<'a> Run<'a> {
             && self.observer.statements().await.is_none()
         {
             self.notes.push(
-                "statements are not measured: add pg_stat_statements to shared_preload_libraries, and run \
-                 CREATE EXTENSION pg_stat_statements in this database"
+                "statements are not measured: add pg_stat_statements to shared_preload_libraries, \
+                 and run CREATE EXTENSION pg_stat_statements in this database"
                     .to_owned(),
             );
         }

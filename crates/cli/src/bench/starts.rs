@@ -96,7 +96,8 @@ impl Starts {
                 last = (started, Instant::now());
             } else if last.1.elapsed() > SILENCE {
                 return Err(Error::Failed(format!(
-                    "{started} of {jobs} jobs started, and no other within {SILENCE:?}; see the nodes' output above"
+                    "{started} of {jobs} jobs started, and no other within {SILENCE:?}; see the \
+                     nodes' output above"
                 )));
             }
             tokio::time::sleep(Duration::from_millis(2)).await;

@@ -1,4 +1,4 @@
-//! Jobs with due dates: measures how late they start.
+//! Jobs with due dates: measures the time from the due date to the start.
 
 use std::time::Duration;
 
@@ -60,7 +60,8 @@ pub(super) async fn run(settings: &Settings, args: &TimersArgs) -> Result<Report
     let late = commits.later_than(|n| due.of(n));
     if late > 0 {
         run.notes.push(format!(
-            "{late} jobs were created after they were due and are measured from their creation; raise --ahead above {ahead}"
+            "{late} jobs were created after they were due and are measured from their creation; \
+             raise --ahead above {ahead}"
         ));
     } else if now() > due.first {
         run.notes.push(format!(

@@ -72,8 +72,8 @@ pub(crate) async fn run(settings: Settings, args: EngineArgs) -> Result<(), Erro
 pub(crate) async fn connect(settings: &Settings) -> Result<EngineStore, Error> {
     if !settings.has_engine() {
         return Err(Error::Usage(
-            "no engine is named; give --engine-database and --engine, or `engine_database_url` and `engine_url` in \
-             jobwire.toml"
+            "no engine is named; give --engine-database and --engine, or `engine_database_url` and \
+             `engine_url` in jobwire.toml"
                 .to_owned(),
         ));
     }
@@ -110,7 +110,8 @@ async fn init(settings: &Settings) -> Result<(), Error> {
         ))?;
     }
     output::line(format_args!(
-        "the schema `jobwire_engine` is ready beside the tables of `{name}`; next: jobwire engine run"
+        "the schema `jobwire_engine` is ready beside the tables of `{name}`; next: jobwire engine \
+         run"
     ))
 }
 
@@ -155,8 +156,8 @@ fn options(settings: &Settings, store: &EngineStore) -> NodeOptions {
 async fn release(settings: &Settings, yes: bool) -> Result<(), Error> {
     if !yes {
         return Err(Error::Usage(
-            "releasing the engine clears all locks of Jobwire and removes the schema `jobwire_engine`; stop every \
-             node, and pass --yes"
+            "releasing the engine clears all locks of Jobwire and removes the schema \
+             `jobwire_engine`; stop every node, and pass --yes"
                 .to_owned(),
         ));
     }
@@ -186,7 +187,8 @@ async fn serve(settings: Settings) -> Result<(), Error> {
     tokio::select! {
         () = stop(started) => Ok(()),
         () = signals.next() => Err(Error::Failed(
-            "stopped at once by a second signal; other nodes take over the running jobs when their locks end".to_owned(),
+            "stopped at once by a second signal; other nodes take over the running jobs when their \
+             locks end".to_owned(),
         )),
     }
 }

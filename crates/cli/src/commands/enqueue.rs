@@ -37,7 +37,8 @@ fn fields_help() -> String {
     let lines: Vec<String> = FIELDS.chunks(8).map(|some| some.join(", ")).collect();
     let fields = lines.join(",\n  ");
     format!(
-        "Fields of a line (docs/reference/jobs.md); only type is required:\n  {fields}\nFor example:\n  {EXAMPLE}"
+        "Fields of a line (docs/reference/jobs.md); only type is required:\n  {fields}\nFor \
+         example:\n  {EXAMPLE}"
     )
 }
 
@@ -199,7 +200,8 @@ impl Account {
         ));
         if hints_left > 0 {
             say(format_args!(
-                "{hints_left} hints could not be published; the sweeper of a running node will publish them"
+                "{hints_left} hints could not be published; the sweeper of a running node will \
+                 publish them"
             ));
         }
     }
@@ -230,8 +232,9 @@ impl Account {
                 Error::Input(format!("{problem}. {kept}; correct the line, then {go_on}"))
             }
             Failure::Store(error @ StoreError::CommitUnknown(_)) => Error::Failed(format!(
-                "{error}. {kept}; whether the transaction that begins after line {lines} of {name} was committed is \
-                 unknown: check with `jobwire jobs list` before you continue with --skip {lines}"
+                "{error}. {kept}; whether the transaction that begins after line {lines} of {name} \
+                 was committed is unknown: check with `jobwire jobs list` before you continue with \
+                 --skip {lines}"
             )),
             Failure::Store(error) => {
                 Error::Failed(format!("{}. {kept}; {go_on}", Error::Store(error)))

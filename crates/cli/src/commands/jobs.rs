@@ -121,8 +121,8 @@ impl Action {
         match self {
             Self::Retry { selection, .. } | Self::Delete { selection, .. } => selection.check(),
             Self::Cancel { .. } if place == Place::Engine => Err(Error::Usage(
-                "an execution of an engine can't be stopped from outside; `jobwire engine jobs delete` deletes jobs \
-                 that do not run"
+                "an execution of an engine can't be stopped from outside; `jobwire engine jobs \
+                 delete` deletes jobs that do not run"
                     .to_owned(),
             )),
             _ => Ok(()),
@@ -186,8 +186,8 @@ impl Jobs<'_> {
                 let by_state = operate::Matching::of(&mut selection, store).await?;
                 if by_state.more_than_dead_letters() && !yes {
                     return Err(Error::Usage(format!(
-                        "{by_state} match and would all run now; check with `{} list` first, then pass --yes, or \
-                         leave --state out for dead letters only",
+                        "{by_state} match and would all run now; check with `{} list` first, then \
+                         pass --yes, or leave --state out for dead letters only",
                         place.command()
                     )));
                 }
@@ -208,7 +208,8 @@ impl Jobs<'_> {
                         ""
                     };
                     return Err(Error::Usage(format!(
-                        "{jobs} match{states} and would all be deleted; check with `{} list` first, then pass --yes",
+                        "{jobs} match{states} and would all be deleted; check with `{} list` \
+                         first, then pass --yes",
                         place.command()
                     )));
                 }

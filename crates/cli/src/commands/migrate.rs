@@ -73,7 +73,8 @@ async fn down(database: &Database, to: Option<i32>, yes: bool) -> Result<(), Err
             "removes what later versions added, with its data"
         };
         return Err(Error::Usage(format!(
-            "going from schema version {found} down to {to} {lost}; stop every node, make a backup, and pass --yes"
+            "going from schema version {found} down to {to} {lost}; stop every node, make a \
+             backup, and pass --yes"
         )));
     }
     database.migrate_down(to).await?;

@@ -1,4 +1,4 @@
-//! `jobwire order`: shows or sets how exclusive jobs wait for each other.
+//! `jobwire order`: shows or sets the waiting rule of exclusive jobs.
 
 use clap::{Args, ValueEnum};
 

@@ -65,7 +65,8 @@ pub async fn run_with(settings: Settings, additions: Additions) -> Result<(), Er
     tokio::select! {
         () = stop(started) => Ok(()),
         () = signals.next() => Err(Error::Failed(
-            "stopped at once by a second signal; other nodes take over the running jobs when their leases end".to_owned(),
+            "stopped at once by a second signal; other nodes take over the running jobs when their \
+             leases end".to_owned(),
         )),
     }
 }

@@ -1,4 +1,5 @@
-//! `jobwire sweep --dry-run`: shows what the sweeper would do now, by class, and changes nothing.
+//! `jobwire sweep --dry-run`: shows the work that the sweeper would do now, by class, and changes
+//! nothing.
 //! `jobwire engine sweep` looks at the jobs of a process engine.
 //!
 //! The command uses the queries of the sweeper. It counts the classes that the leader cycle repairs
@@ -39,7 +40,7 @@ const SHOWN: usize = 5;
 /// Arguments.
 #[derive(Debug, Args)]
 pub struct SweepArgs {
-    /// Only show what the sweeper would do; the leader sweeps by itself
+    /// Only show the work that the sweeper would do; the leader sweeps by itself
     #[arg(long, required = true)]
     pub dry_run: bool,
     /// The wait and the form of the output.
@@ -158,7 +159,11 @@ async fn ask(
         match transport.publisher().publish_marker(lane, marker).await {
             Ok(()) => sent.push((lane.clone(), marker)),
             Err(error) => {
-                tracing::warn!(%lane, %error, "can't send a marker; orphans of this lane are not counted")
+                tracing::warn!(
+                    %lane,
+                    %error,
+                    "can't send a marker; orphans of this lane are not counted"
+                )
             }
         }
     }
@@ -235,8 +240,8 @@ fn print(report: &Report, has_broker: bool, wait: Duration) -> Result<(), Error>
     for (lane, of) in &report.lanes {
         let what = match (of.answered, of.ids.as_slice()) {
             (false, _) => format!(
-                "unknown: the lane's marker was not back after {wait:?}; the hints before it are undecided, or no node \
-                 receives the lane; the sweeper would do nothing in it"
+                "unknown: the lane's marker was not back after {wait:?}; the hints before it are \
+                 undecided, or no node receives the lane; the sweeper would do nothing in it"
             ),
             (true, []) => "nothing would be done".to_owned(),
             (true, ids) => {
@@ -262,7 +267,8 @@ fn print(report: &Report, has_broker: bool, wait: Duration) -> Result<(), Error>
         row(
             "instance held",
             c.instance_held,
-            "would be left alone: the job that holds the instance hands it to the next one at its end",
+            "would be left alone: the job that holds the instance hands it to the next one at its \
+             end",
         ),
         row("suspended", c.suspended, "would be left alone"),
         row(
@@ -279,10 +285,11 @@ fn print(report: &Report, has_broker: bool, wait: Duration) -> Result<(), Error>
         ))?;
         if report.nodes == 0 {
             output::line(
-                "without a living node nothing would be hinted, and no marker was sent; start a node",
+                "without a living node nothing would be hinted, and no marker was sent; start a \
+                 node",
             )?;
         }
     }
-    output::table(["class", "jobs", "what the sweeper would do"], &rows)?;
+    output::table(["class", "jobs", "action of the sweeper"], &rows)?;
     output::line("nothing was changed (dry run); the leader sweeps by itself")
 }

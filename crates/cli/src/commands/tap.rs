@@ -32,8 +32,8 @@ pub(crate) async fn run(settings: Settings, args: TapArgs) -> Result<(), Error> 
     let database = Database::open(&settings).await?;
     let Database::Postgres(store) = &database else {
         return Err(Error::Failed(
-            "SQLite has no commit tap and needs none: jobs of other programs on this machine are noticed within a \
-             second"
+            "SQLite has no commit tap and needs none: jobs of other programs on this machine are \
+             noticed within a second"
                 .to_owned(),
         ));
     };

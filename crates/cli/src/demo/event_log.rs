@@ -108,7 +108,8 @@ fn parse(name: &str, input: impl Read) -> Result<Vec<Event>, Error> {
                 let (position, line) = *entry.get();
                 if event.position <= position {
                     return Err(bad(format!(
-                        "`sequence` {} of {} comes after {position} (line {line}); it must rise within a case",
+                        "`sequence` {} of {} comes after {position} (line {line}); it must rise \
+                         within a case",
                         event.position, event.case
                     )));
                 }

@@ -138,7 +138,8 @@ async fn create_and_wait(stage: &mut Stage, work: &Arc<Work>) -> Result<Vec<Crea
         }
         if moved.elapsed() > STANDSTILL {
             return Err(Error::Failed(format!(
-                "no progress for {STANDSTILL:?}: {so_far} jobs were created and {left} of them have not run"
+                "no progress for {STANDSTILL:?}: {so_far} jobs were created and {left} of them \
+                 have not run"
             )));
         }
     }

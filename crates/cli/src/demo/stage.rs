@@ -51,7 +51,8 @@ impl Stage {
     pub(super) async fn set(settings: Settings, args: &DemoArgs) -> Result<Self, Error> {
         if args.nodes > 1 && !connect::has_broker(&settings) {
             return Err(Error::Usage(format!(
-                "--nodes {}: several nodes need a broker that all of them use; give --broker amqps://… or kafka://… (or no --nodes)",
+                "--nodes {}: several nodes need a broker that all of them use; give --broker \
+                 amqps://… or kafka://… (or no --nodes)",
                 args.nodes
             )));
         }
@@ -224,7 +225,7 @@ async fn refuse_foreign(database: &Database) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::Usage(format!(
-        "the database has {unfinished} unfinished jobs and {rows} rows of earlier replays; give the demo its own \
-         with --database, or pass --keep to run beside them"
+        "the database has {unfinished} unfinished jobs and {rows} rows of earlier replays; give \
+         the demo its own with --database, or pass --keep to run beside them"
     )))
 }

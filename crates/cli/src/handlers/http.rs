@@ -98,7 +98,8 @@ impl HttpHandler {
     async fn call(&self, id: JobId, fence: Fence, payload: &str) -> HandlerResult<Outcome> {
         let payload: Value = serde_json::from_str(payload).map_err(|e| {
             HandlerError::unrecoverable(format!(
-                "field `payload` of an `http` job: {e}; give, for example, {{\"url\": \"https://api.example.org/paid\"}}"
+                "field `payload` of an `http` job: {e}; give, for example, {{\"url\": \
+                 \"https://api.example.org/paid\"}}"
             ))
         })?;
         let request =
@@ -167,7 +168,8 @@ async fn judge(response: Response) -> HandlerResult<Outcome> {
                 plain::one_line(to, ANSWER_SHOWN)
             });
         return Err(HandlerError::unrecoverable(format!(
-            "the service answered {status}, a redirect to {to}, which is not followed; put the final address into `url`"
+            "the service answered {status}, a redirect to {to}, which is not followed; put the \
+             final address into `url`"
         )));
     }
     let retry = status.is_server_error()

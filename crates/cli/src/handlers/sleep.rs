@@ -17,7 +17,7 @@ pub struct Sleep {
     pub ms: u64,
 }
 
-/// Waits.
+/// Waits for the time in the payload.
 ///
 /// # Errors
 /// Fails if the job was asked to stop before the time had passed.

@@ -38,7 +38,11 @@ pub(super) async fn serve(listener: TcpListener, routes: Router) {
             Ok((stream, _)) => stream,
             Err(error) => {
                 if let Some(more) = refused.now() {
-                    tracing::warn!(%error, more, "can't accept a connection to the HTTP endpoints; trying again");
+                    tracing::warn!(
+                        %error,
+                        more,
+                        "can't accept a connection to the HTTP endpoints; trying again"
+                    );
                 }
                 tokio::time::sleep(PAUSE).await;
                 continue;
@@ -56,7 +60,8 @@ pub(super) async fn serve(listener: TcpListener, routes: Router) {
                 tracing::warn!(
                     open = MOST,
                     more,
-                    "too many connections to the HTTP endpoints; the oldest was closed without an answer"
+                    "too many connections to the HTTP endpoints; the oldest was closed without an \
+                     answer"
                 );
             }
         }

@@ -32,7 +32,8 @@ enum Pattern {
 /// An entry that is not a host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{entry}` is not a host to allow: {problem}; write `api.example.org`, `api.example.org:8443` or `*.example.org`"
+    "`{entry}` is not a host to allow: {problem}; write `api.example.org`, `api.example.org:8443` \
+     or `*.example.org`"
 )]
 pub struct BadHost {
     /// The entry as it was given.

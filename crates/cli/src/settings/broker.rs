@@ -5,7 +5,8 @@ use jobwire_core::transport::{BadSetting, Plaintext};
 
 use super::{SecretUrl, Settings};
 
-const FORMS: &str = "write `in-process:`, `amqps://user:password@host:5671/virtual-host`, `amqp://…` or `kafka://…`";
+const FORMS: &str = "write `in-process:`, `amqps://user:password@host:5671/virtual-host`, \
+                     `amqp://…` or `kafka://…`";
 
 /// The brokers that a program was built for.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +73,8 @@ fn several(settings: &Settings) -> Wrong {
             continue;
         }
         if url.scheme() == "in-process" || settings.broker_url.scheme() == "in-process" {
-            let problem = "can't be combined with `in-process:`; set both this and `broker_url` to a broker, or leave this out";
+            let problem = "can't be combined with `in-process:`; set both this and `broker_url` to \
+                           a broker, or leave this out";
             wrong.push((setting, problem.to_owned()));
         } else if url.expose() == settings.broker_url.expose() {
             let problem = "is the same as `broker_url`; leave it out";
@@ -118,7 +120,8 @@ fn one(settings: &Settings, setting: &'static str, url: &SecretUrl) -> Wrong {
             .into_iter()
             .filter(|(_, file)| file.is_some())
             .map(|(setting, _)| {
-                let problem = "has no effect: `broker_url` is `in-process:`, which connects to nothing; leave this setting out";
+                let problem = "has no effect: `broker_url` is `in-process:`, which connects to \
+                               nothing; leave this setting out";
                 (setting, problem.to_owned())
             })
             .collect(),

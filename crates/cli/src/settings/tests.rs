@@ -102,11 +102,15 @@ fn all_mistakes_are_reported_at_once_each_with_its_place() {
     for part in [
         "7 settings are wrong",
         "jobwire.toml:1: setting `lease` is `0s`: the duration `0s` is not more than zero",
-        "jobwire.toml:3: setting `sweep_intervall`: there is no such setting; did you mean `sweep_interval`?",
+        "jobwire.toml:3: setting `sweep_intervall`: there is no such setting; did you mean \
+         `sweep_interval`?",
         "jobwire.toml:4: setting `concurrency` is `-3`: give 1 or more",
-        "environment variable JOBWIRE_LOG_FORMAT: setting `log_format` is `xml`: write `text` or `json`",
-        "environment variable JOBWIRE_DATABASE: setting `JOBWIRE_DATABASE`: there is no such setting; did you mean JOBWIRE_DATABASE_URL?",
-        "flag --sweep-interval: setting `sweep_interval` is `-1s`: the duration `-1s` is not more than zero",
+        "environment variable JOBWIRE_LOG_FORMAT: setting `log_format` is `xml`: write `text` or \
+         `json`",
+        "environment variable JOBWIRE_DATABASE: setting `JOBWIRE_DATABASE`: there is no such \
+         setting; did you mean JOBWIRE_DATABASE_URL?",
+        "flag --sweep-interval: setting `sweep_interval` is `-1s`: the duration `-1s` is not more \
+         than zero",
         "flag --amqp-hints-per-message: setting `amqp_hints_per_message` is `5000`",
     ] {
         assert!(said.contains(part), "{part}\nin\n{said}");

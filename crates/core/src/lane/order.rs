@@ -74,8 +74,8 @@ impl FromStr for LaneShare {
         match weight.parse() {
             Ok(weight) => Ok(Self::new(lane, weight)),
             Err(_) => Err(format!(
-                "the weight of lane `{lane}` is `{weight}`; write a whole number from 1 to {MAX_WEIGHT}, for \
-                 example `{lane}=5`"
+                "the weight of lane `{lane}` is `{weight}`; write a whole number from 1 to \
+                 {MAX_WEIGHT}, for example `{lane}=5`"
             )),
         }
     }
@@ -114,13 +114,14 @@ pub(crate) fn problems(lanes: &[LaneShare], order: LaneOrder) -> Vec<String> {
         }
         if share.weight == 0 || share.weight > MAX_WEIGHT {
             found.push(format!(
-                "gives `{name}` the weight {}; give 1 to {MAX_WEIGHT}, or leave the lane out if this node should not receive it",
+                "gives `{name}` the weight {}; give 1 to {MAX_WEIGHT}, or leave the lane out if \
+                 this node should not receive it",
                 share.weight
             ));
         } else if order == LaneOrder::Strict && share.weight != 1 {
             found.push(format!(
-                "gives `{name}` a weight, which has no effect with `lane_order` strict; write the lanes in their \
-                 order without weights, or set `lane_order` to weighted"
+                "gives `{name}` a weight, which has no effect with `lane_order` strict; write the \
+                 lanes in their order without weights, or set `lane_order` to weighted"
             ));
         }
     }

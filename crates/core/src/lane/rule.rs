@@ -138,7 +138,8 @@ impl LaneRule {
                 ));
             } else if text.len() > MAX_FIELD_BYTES || text.contains('\0') {
                 found.push(format!(
-                    "`{field}` has a value that no job can have; give 1 to {MAX_FIELD_BYTES} bytes without NUL"
+                    "`{field}` has a value that no job can have; give 1 to {MAX_FIELD_BYTES} bytes \
+                     without NUL"
                 ));
             }
         }
@@ -146,7 +147,8 @@ impl LaneRule {
             && min > max
         {
             found.push(format!(
-                "`min_priority` {min} is more than `max_priority` {max}, so no job matches; swap them"
+                "`min_priority` {min} is more than `max_priority` {max}, so no job matches; swap \
+                 them"
             ));
         }
         found
@@ -167,7 +169,8 @@ pub fn validate(rules: &[LaneRule]) -> Result<(), Vec<BadRule>> {
         if problems.is_empty() {
             if let Some((first, _)) = sound.iter().find(|(_, other)| rule.is_within(other)) {
                 problems.push(format!(
-                    "is never reached: rule {first} takes every job that it matches; move it up, or remove it"
+                    "is never reached: rule {first} takes every job that it matches; move it up, \
+                     or remove it"
                 ));
             }
             sound.push((position, rule));
@@ -182,7 +185,8 @@ pub fn validate(rules: &[LaneRule]) -> Result<(), Vec<BadRule>> {
         bad.push(BadRule {
             position: MAX_RULES + 1,
             problem: format!(
-                "there are {} rules; at most {MAX_RULES} are allowed: let creators name the lane instead",
+                "there are {} rules; at most {MAX_RULES} are allowed: let creators name the lane \
+                 instead",
                 rules.len()
             ),
         });

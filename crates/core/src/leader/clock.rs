@@ -141,7 +141,7 @@ impl DatabaseClock {
         self.doubted_until().is_some()
     }
 
-    /// Returns when the doubt ends.
+    /// Returns the end of the doubt.
     pub(crate) fn doubted_until(&self) -> Option<Instant> {
         self.doubted_until.filter(|until| Instant::now() < *until)
     }

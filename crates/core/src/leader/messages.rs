@@ -11,7 +11,7 @@ use crate::transport::Control;
 use crate::worker::forward;
 use crate::worker::held_hints::Question;
 
-/// The minimum time between two searches for unhinted jobs that a control message asks for.
+/// The minimum time between two searches for unhinted jobs on request of a control message.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 
 impl Leader {
@@ -114,8 +114,8 @@ impl Leader {
                     self.members.read_soon();
                 }
                 if noted.is_new && id != node.id {
-                    // The beat tells the new node which node leads and that this node lives. One
-                    // beat answers many new nodes.
+                    // The beat names the leader to the new node, and shows that this node lives.
+                    // One beat answers many new nodes.
                     self.next_beat = self.next_beat.min(self.last_beat + BETWEEN_BEATS);
                 }
             }

@@ -112,7 +112,7 @@ impl LaneState {
         moment.is_none_or(|moment| Instant::now() >= moment)
     }
 
-    /// Returns when the last marker that has not returned was sent.
+    /// Returns the sending time of the last marker that has not returned.
     fn waits_since(&self) -> Option<Instant> {
         let pages = self.healing.iter().flat_map(|healing| &healing.pages);
         self.outstanding
@@ -135,7 +135,7 @@ pub(crate) struct Sweeper {
 
 impl Sweeper {
     /// Sends markers after a cycle that saw waiting jobs and `now` on the database's clock: into
-    /// each lane where none is under way, or where the last one is overdue.
+    /// each lane in which none is under way, or the last one is overdue.
     pub(crate) async fn send_markers(
         &mut self,
         node: &NodeContext,
@@ -347,7 +347,11 @@ impl Sweeper {
         match page {
             Ok(page) => Some(page),
             Err(error) => {
-                tracing::warn!(lane = %query.lane, %error, "could not look for jobs whose hint is lost; the next marker tries again");
+                tracing::warn!(
+                    lane = %query.lane,
+                    %error,
+                    "could not look for jobs whose hint is lost; the next marker tries again"
+                );
                 None
             }
         }

@@ -166,7 +166,7 @@ struct Following {
     node: Arc<NodeContext>,
     tap: Box<dyn CommitTap>,
     stands: bool,
-    /// It has stood before.
+    /// Whether the tap has stood before.
     stood: bool,
     early: Early,
     /// The time of the next look for unhinted jobs.

@@ -62,8 +62,9 @@ impl UnservedLanes {
             if !self.named.contains(&backlog.lane) {
                 tracing::warn!(
                     lane = %backlog.lane.0.escape_debug(), jobs = backlog.jobs,
-                    "jobs wait in a lane that no living node receives; add it to `NodeOptions::lanes` (setting \
-                     `lanes`) of a node, or move them with `Client::move_lane` (`jobwire lanes move`)"
+                    "jobs wait in a lane that no living node receives; add it to \
+                     `NodeOptions::lanes` (setting `lanes`) of a node, or move them with \
+                     `Client::move_lane` (`jobwire lanes move`)"
                 );
                 self.named.push(backlog.lane.clone());
             }

@@ -1,8 +1,8 @@
-//! Executes one job now, as an operator's "execute" asks.
+//! Executes one job now, on an operator's request.
 //!
-//! It waits for no hint, leader or timer: the job is locked by its id, run with its lease renewed,
-//! and completed as on any node. No other job is taken: the next job of a released instance is only
-//! hinted.
+//! The execution needs no hint, leader or timer. It locks the job by its id, runs it under a
+//! renewed lease, and completes it as on any node. It takes no other job: the next job of a
+//! released instance is only hinted.
 
 use std::future::Future;
 use std::time::Duration;

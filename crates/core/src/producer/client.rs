@@ -127,7 +127,7 @@ impl<S: SqlStore> Client<S> {
         Ok(ids)
     }
 
-    /// Returns a hook for a transaction of your own.
+    /// Returns a hook for your own transaction.
     pub fn hook(&self) -> TransactionHook<S> {
         TransactionHook {
             client: self.clone(),
@@ -136,8 +136,7 @@ impl<S: SqlStore> Client<S> {
     }
 }
 
-/// Collects the jobs that a transaction of your own creates. [Fire](Self::fire) it after your
-/// commit.
+/// Collects the jobs that your own transaction creates. [Fire](Self::fire) it after your commit.
 #[must_use = "fire the hook after your commit, else the sweeper has to find the jobs"]
 pub struct TransactionHook<S: SqlStore> {
     client: Client<S>,

@@ -310,7 +310,8 @@ impl CommitHook {
 }
 
 impl Inner {
-    /// A poisoned lock only means that a thread panicked elsewhere; the map is still valid.
+    /// Locks the map. A poisoned lock only means that a thread panicked elsewhere; the map is still
+    /// valid.
     fn failing(&self) -> MutexGuard<'_, BTreeMap<Lane, Instant>> {
         self.failing.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -66,7 +66,12 @@ where
         if !error.is_conflict() || error.is_lock_timeout() || attempt >= CONFLICT_ATTEMPTS {
             return Err(error);
         }
-        tracing::debug!(statement, attempt, %error, "the statement conflicted with another transaction; retrying");
+        tracing::debug!(
+            statement,
+            attempt,
+            %error,
+            "the statement conflicted with another transaction; retrying"
+        );
         tokio::time::sleep(Duration::from_millis(u64::from(5 * attempt))).await;
         attempt += 1;
     }

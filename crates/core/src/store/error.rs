@@ -23,28 +23,28 @@ pub enum StoreError {
     },
     /// The one writing connection of SQLite stayed in use. Nothing was changed.
     #[error(
-        "the writing connection of SQLite was not free within {0:?}: a transaction is open, in this \
-         process or in another one that writes to the file; end it before this call, or create the job \
-         inside it (`tx.create` instead of `client.create`)"
+        "the writing connection of SQLite was not free within {0:?}: a transaction is open, in \
+         this process or in another one that writes to the file; end it before this call, or \
+         create the job inside it (`tx.create` instead of `client.create`)"
     )]
     WriterBusy(Duration),
     /// The database did not answer in time. Whether the statement took effect is unknown.
     #[error(
-        "the database did not answer within {0:?}; if this repeats, look at its load, or raise `PgOptions::statement_timeout` or \
-         `SqliteOptions::deadline` (setting `statement_timeout`)"
+        "the database did not answer within {0:?}; if this repeats, look at its load, or raise \
+         `PgOptions::statement_timeout` or `SqliteOptions::deadline` (setting `statement_timeout`)"
     )]
     Timeout(Duration),
     /// The answer to COMMIT was lost, and the fate of the transaction could not be determined.
     #[error(
-        "the answer to COMMIT was lost, so it is unknown whether the transaction committed; look for its jobs before \
-         you repeat it: {}", said(.0)
+        "the answer to COMMIT was lost, so it is unknown whether the transaction committed; look \
+         for its jobs before you repeat it: {}", said(.0)
     )]
     CommitUnknown(#[source] sqlx::Error),
     /// A statement of this transaction had failed, so the database rolled all of it back at its
     /// COMMIT.
     #[error(
-        "an earlier statement of this transaction failed, so nothing was committed; handle that statement's error, or \
-         run it in a savepoint (`tx.begin()`), then start a new transaction"
+        "an earlier statement of this transaction failed, so nothing was committed; handle that \
+         statement's error, or run it in a savepoint (`tx.begin()`), then start a new transaction"
     )]
     TransactionFailed,
     /// A job is not valid as given.
@@ -95,8 +95,8 @@ fn said(error: &sqlx::Error) -> String {
         sqlx::Error::Io(error) => format!("the connection failed: {error}"),
         sqlx::Error::PoolTimedOut => {
             "no connection to the database became free in time: it is unreachable, or all \
-            connections are in use; check the server, or raise `PgOptions::max_connections` (setting \
-            `database_connections`)"
+             connections are in use; check the server, or raise `PgOptions::max_connections` \
+             (setting `database_connections`)"
                 .to_owned()
         }
         error => error.to_string(),
@@ -138,8 +138,8 @@ impl StoreError {
         }
     }
 
-    /// Returns the message without the words that say that it is of the database, for texts that
-    /// name the database themselves.
+    /// Returns the message without the prefix that names the database, for texts that name the
+    /// database themselves.
     pub(crate) fn bare(&self) -> String {
         match self {
             Self::Database(error) => said(error),
@@ -192,7 +192,7 @@ impl StoreError {
         self.sqlstate().as_deref() == Some("55P03")
     }
 
-    /// Returns whether the error should pass by itself: the database restarts, the network is cut,
+    /// Returns whether the error is probably temporary: the database restarts, the network is cut,
     /// a statement was slow.
     #[must_use]
     pub fn is_transient(&self) -> bool {

@@ -101,7 +101,8 @@ impl Membership {
         for (kind, lengths) in kinds {
             if lengths.len() > MAX_NAMES {
                 return Err(StoreError::Config(format!(
-                    "`{kind}` of a node has {} names, more than {MAX_NAMES}; spread them over several nodes",
+                    "`{kind}` of a node has {} names, more than {MAX_NAMES}; spread them over \
+                     several nodes",
                     lengths.len()
                 )));
             }
@@ -109,7 +110,8 @@ impl Membership {
         }
         if bytes > MAX_NAME_BYTES {
             return Err(StoreError::Config(format!(
-                "the names that a node takes have {bytes} bytes, more than {MAX_NAME_BYTES}; spread them over several nodes"
+                "the names that a node takes have {bytes} bytes, more than {MAX_NAME_BYTES}; \
+                 spread them over several nodes"
             )));
         }
         Ok(())

@@ -45,7 +45,7 @@ pub enum Operated {
 pub struct OperatedJobs {
     /// The result for each job.
     pub operated: Vec<(JobId, Operated)>,
-    /// Jobs that the database refused to change, with the reason. They are as they were.
+    /// Jobs that the database refused to change, with the reason. They are unchanged.
     pub refused: Vec<(JobId, String)>,
     /// Jobs to hint.
     pub ready: Vec<Ready>,
@@ -56,9 +56,9 @@ pub struct OperatedJobs {
 pub struct Suspended {
     /// Number of jobs that moved to the suspended table.
     pub moved: u64,
-    /// Jobs to hint: where the first job of an instance was suspended, the next one is ready.
+    /// Jobs to hint. If the first job of an instance was suspended, the next one is ready.
     pub ready: Vec<Ready>,
-    /// Jobs that the database refused to move, with the reason. They stay where they are, and no
+    /// Jobs that the database refused to move, with the reason. They stay in their tables, and no
     /// node locks them before the suspension ends.
     pub refused: Vec<(JobId, String)>,
 }

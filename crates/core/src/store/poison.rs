@@ -14,7 +14,7 @@
 //!
 //! A refused row that stays is **stuck**: it is logged as an error, and `jobwire_stuck_batches` and
 //! the health of the node name the operation. It is retried after four minutes, or after five
-//! seconds if there is nothing else to do, behind all others. If the reason should pass by itself,
+//! seconds if there is nothing else to do, behind all others. If the reason is probably temporary,
 //! it is retried sooner: after as long as it has been refused so far, at least five seconds.
 //!
 //! Until then an operation that finds its own rows passes over the stuck row. Such an operation
@@ -177,8 +177,8 @@ impl Refusals {
                 operation,
                 job,
                 reason = text,
-                "the database refuses a batch, which is retried; correct what `reason` names (a right, a constraint, a \
-                 trigger, or the row of the job), or delete the job"
+                "the database refuses a batch, which is retried; correct what `reason` names (a \
+                 right, a constraint, a trigger, or the row of the job), or delete the job"
             );
         }
     }

@@ -15,7 +15,7 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(1_500);
 const CONNECT_WITHIN: Duration = Duration::from_millis(500);
 const LASTS: Duration = Duration::from_secs(1);
 
-/// Where the database listens.
+/// The address at which the database listens.
 #[derive(Clone, Debug)]
 pub enum Address {
     /// A host and its port.
@@ -34,7 +34,7 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// Returns why the database does not answer.
+    /// Returns the reason why the database does not answer.
     async fn cause(&self, error: &StoreError) -> String {
         match self {
             Self::Socket(path) => {
@@ -81,7 +81,7 @@ impl Presence {
         }
     }
 
-    /// Returns where the database listens.
+    /// Returns the address of the database.
     pub(super) fn address(&self) -> &Address {
         &self.address
     }
@@ -122,8 +122,8 @@ impl Presence {
         });
     }
 
-    /// Returns why the database does not answer, or `None` if it answers. Calls `question` unless
-    /// the last answer is recent.
+    /// Returns the reason why the database does not answer, or `None` if it answers. Calls
+    /// `question` unless the last answer is recent.
     pub async fn absence(
         &self,
         question: impl Future<Output = Result<(), StoreError>>,

@@ -58,8 +58,8 @@ impl fmt::Debug for HeldRows {
 /// The transaction that holds jobs by row locks.
 #[async_trait]
 pub trait RowHold: Send {
-    /// Commits. Deletes the `done` jobs. From now on leases hold the `leased` jobs, under the terms
-    /// of the lock.
+    /// Deletes the `done` jobs, writes leases for the `leased` jobs under the terms of the lock,
+    /// and commits.
     ///
     /// # Errors
     /// The transaction is lost, and every lock with it. After

@@ -59,18 +59,21 @@ impl SchemaStatus {
         match self {
             Self::Ready { .. } => Ok(()),
             Self::Outdated { found: 0, .. } => Err(StoreError::Schema(
-                "the database has no Jobwire tables; call `migrate` of the store, or run `jobwire migrate up`".to_owned(),
+                "the database has no Jobwire tables; call `migrate` of the store, or run `jobwire \
+                 migrate up`"
+                    .to_owned(),
             )),
             Self::Outdated { found, wanted } => Err(StoreError::Schema(format!(
-                "the database has schema version {found}, this program needs {wanted}; call `migrate` of the store, or run `jobwire migrate up`"
+                "the database has schema version {found}, this program needs {wanted}; call \
+                 `migrate` of the store, or run `jobwire migrate up`"
             ))),
             Self::TooNew {
                 found,
                 readable_by,
                 known,
             } => Err(StoreError::Schema(format!(
-                "the database has schema version {found}, which needs a program that knows version {readable_by} or \
-                 newer; this program knows {known}: upgrade it"
+                "the database has schema version {found}, which needs a program that knows version \
+                 {readable_by} or newer; this program knows {known}: upgrade it"
             ))),
         }
     }

@@ -5,9 +5,10 @@
 /// explicit, so that columns of a later version take their defaults (protocol rule 32).
 macro_rules! moved_columns {
     () => {
-        "id, seq, revision, kind, type, payload, process_instance, execution, process_definition, element, tenant, \
-         category, deployment, priority, exclusive, retries, failures, retry_policy, due_at, repeat, repeat_until, \
-         correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, ready_at, hints"
+        "id, seq, revision, kind, type, payload, process_instance, execution, process_definition, \
+         element, tenant, category, deployment, priority, exclusive, retries, failures, \
+         retry_policy, due_at, repeat, repeat_until, correlation_id, created_at, lane, origin, \
+         exception_message, custom_values, trace_parent, ready_at, hints"
     };
 }
 

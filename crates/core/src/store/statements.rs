@@ -70,7 +70,7 @@ pub(super) trait Database: SetsAside + fmt::Debug + Send + Sync + 'static {
         async { self.run("check", || self.read_schema()).await.map(drop) }
     }
 
-    /// Returns why the database does not answer.
+    /// Returns the reason why the database does not answer.
     fn why_absent(&self) -> impl Future<Output = Option<String>> + Send {
         std::future::ready(None)
     }

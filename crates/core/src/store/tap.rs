@@ -15,11 +15,13 @@ use crate::job::{JobId, text_enum};
 text_enum! {
     /// The condition under which the leader uses the commit tap of its store.
     TapMode {
-        /// If an operator has set it up (`jobwire tap create`), and the server allows it.
+        /// The leader uses the tap if an operator has set it up (`jobwire tap create`) and the
+        /// server allows it.
         Auto = "auto",
-        /// Always. While it cannot be used, the leader looks for unhinted jobs every second.
+        /// The leader always uses the tap. While it cannot, it looks for unhinted jobs every
+        /// second.
         On = "on",
-        /// Never.
+        /// The leader does not use the tap.
         Off = "off",
     }
 }

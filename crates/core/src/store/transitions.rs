@@ -365,7 +365,8 @@ impl<S: Statements> Store for S {
             // The suspension has ended regardless.
             tracing::warn!(
                 %error,
-                "jobs created during a suspension could not be hinted at its end; the sweeper will find them"
+                "jobs created during a suspension could not be hinted at its end; the sweeper will \
+                 find them"
             );
             back
         }))

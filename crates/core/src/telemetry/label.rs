@@ -8,7 +8,7 @@ use crate::job::Lane;
 
 /// The value that replaces all values beyond the limit.
 pub const OTHER: &str = "other";
-/// The number of lanes with a label value of their own, besides those that this process receives.
+/// The number of lanes with their own label value, besides those that this process receives.
 pub const MOST_LANES: usize = 256;
 
 static LANES: LazyLock<Labels> = LazyLock::new(|| Labels::new(MOST_LANES));
@@ -59,7 +59,7 @@ pub fn lane(lane: &Lane) -> Arc<str> {
     LANES.of(&lane.0)
 }
 
-/// Gives the lanes that this process receives values of their own, regardless of other lanes.
+/// Gives the lanes that this process receives their own values, regardless of other lanes.
 pub(crate) fn receives(lanes: &[Lane]) {
     for lane in lanes {
         LANES.keep(&lane.0);

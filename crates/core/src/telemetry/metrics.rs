@@ -65,9 +65,9 @@ metrics! {
         "From COMMIT's return, or if it is unknown from when the job became ready, to the start \
          of the handler.";
     QUEUE_WAIT = "jobwire_queue_wait_seconds" Seconds ["type"]
-        "From the later of due date and commit to the start: how long the user of a job waited.";
+        "From the later of due date and commit to the start: the waiting time of the job's user.";
     EXECUTION = "jobwire_execution_seconds" Seconds ["type", "outcome"]
-        "How long the handler ran.";
+        "Duration of the handler's run.";
     FINISH_TO_COMPLETE = "jobwire_finish_to_complete_seconds" Seconds []
         "From the handler's end to the committed outcome.";
     NEGATIVE_LATENCY = "jobwire_negative_latency_total" Counter ["stage"]
@@ -77,7 +77,8 @@ metrics! {
         "Jobs that were ready when their creating transaction committed in this process, without \
          timers.";
     JOBS_FINISHED = "jobwire_jobs_finished_total" Counter ["type", "outcome"]
-        "Attempts by outcome: done, retry, snooze, dead-letter, conflict, panic, timeout, quarantined, interrupted, lost-lock, unknown.";
+        "Attempts by outcome: done, retry, snooze, dead-letter, conflict, panic, timeout, \
+         quarantined, interrupted, lost-lock, unknown.";
     JOBS_LOCKED = "jobwire_jobs_locked_total" Counter ["source"]
         "Jobs locked by this node, by source: hint, hand-over, claim, timer.";
     CLAIMING = "jobwire_claiming" Gauge ["lane"]
@@ -92,14 +93,16 @@ metrics! {
         "Hints that the broker confirmed, by cause: commit, timer, hand-over, sweep, tap, \
          give-back, operator.";
     HINTS_DROPPED = "jobwire_hints_dropped_total" Counter ["lane", "reason"]
-        "Hints that were dropped and left to the sweeper, by reason: full, stale, failed, closed.";
+        "Hints that were dropped, by reason: full, stale, failed, closed. The sweeper finds their \
+         jobs.";
     HINTS_BUFFERED = "jobwire_hints_buffered" Gauge []
         "Hints that wait to be published.";
     HINTS_RECEIVED = "jobwire_hints_received_total" Counter ["lane"]
         "Hints that this node received from its broker. Each is decided or returned later, while \
          the node lives.";
     HINTS_DECIDED = "jobwire_hints_decided_total" Counter ["lane"]
-        "Hints whose job was locked, or refused for good; a message is settled with the last of its hints.";
+        "Hints whose job was locked, or finally refused; a message is settled with the last of its \
+         hints.";
     HINTS_RETURNED = "jobwire_hints_returned_total" Counter ["lane"]
         "Hints requeued undecided: no slot became free in time, better lanes took all slots, \
          leases could not be renewed, or the node stopped.";
@@ -138,8 +141,8 @@ metrics! {
     LEASES_RENEWED = "jobwire_leases_renewed_total" Counter []
         "Leases renewed.";
     LEASES_RECONCILED = "jobwire_leases_reconciled_total" Counter ["how"]
-        "Lost leases that this node found after a database answer was lost, by what became of \
-         them: adopted, released.";
+        "Lost leases that this node found after a database answer was lost, by outcome: adopted, \
+         released.";
     LEASES_LOST = "jobwire_leases_lost_total" Counter []
         "Leases that this node lost before the outcomes of their jobs were committed.";
     FENCED = "jobwire_fenced_total" Counter ["operation"]
@@ -154,7 +157,7 @@ metrics! {
     LEASED = "jobwire_leased_jobs" Gauge []
         "Jobs that a node holds by a lease, fleet-wide; reported by the leader.";
     OLDEST_AGE = "jobwire_oldest_executable_age_seconds" Gauge []
-        "How long the oldest executable job has been ready; reported by the leader.";
+        "Time for which the oldest executable job has been ready; reported by the leader.";
     UNRECEIVED = "jobwire_unreceived_jobs" Gauge ["lane"]
         "Executable jobs in a lane that no living node receives, as far as the leader knows from \
          beats; reported by the leader.";
@@ -169,44 +172,44 @@ metrics! {
     SWEPT = "jobwire_swept_total" Counter ["class"]
         "Jobs that the sweeper hinted, by class: expired, unhinted, orphan, instance.";
     TAP_STANDING = "jobwire_tap_standing" Gauge []
-        "1 while this node leads and its commit tap reports what other programs commit.";
+        "1 while this node leads and its commit tap reports the commits of other programs.";
     TAP_ROWS = "jobwire_tap_rows_total" Counter ["kind"]
         "Jobs and timers of plain SQL that the commit tap reported, by kind: job, timer.";
     TAP_GAPS = "jobwire_tap_gaps_total" Counter []
-        "How often a standing commit tap was lost. The leader finds what it missed within a second.";
+        "Losses of a standing commit tap. The leader finds the missed jobs within a second.";
     TAP_EARLY = "jobwire_tap_early_jobs_total" Counter ["outcome"]
-        "Jobs that the commit tap reported before their rows were visible, by outcome: hinted (within \
-         milliseconds), left (to the leader cycle).";
+        "Jobs that the commit tap reported before their rows were visible, by outcome: hinted \
+         (within milliseconds), left (to the leader cycle).";
     TAP_COMMIT_TO_HINT = "jobwire_tap_commit_to_hint_seconds" Seconds []
-        "From the commit of a job of plain SQL, by the database's clock, to its hint being given to \
-         the broker's client.";
+        "From the commit of a job of plain SQL, by the database's clock, to its hint being given \
+         to the broker's client.";
     ENGINE_OUTCOMES = "jobwire_engine_outcomes_total" Counter ["engine", "outcome"]
-        "Executed jobs of a process engine by what its rows say: done, retry, dead-letter, suspended, \
-         released (rolled back without a trace), unknown (the lock is left to expire), lost-lock, busy \
-         (tried again).";
+        "Executed jobs of a process engine by outcome, as its rows show it: done, retry, \
+         dead-letter, suspended, released (rolled back without a trace), unknown (the lock stays \
+         until it expires), lost-lock, busy (tried again).";
     ENGINE_EXECUTION = "jobwire_engine_execution_seconds" Seconds ["engine", "answer"]
-        "How long the process engine took to answer a request to execute a job, by answer: executed, \
+        "Time to the process engine's answer to a request to execute a job, by answer: executed, \
          refused, missing, unusable, unsent, unanswered.";
     ENGINE_EXECUTIONS = "jobwire_engine_executions" Gauge ["engine"]
         "Executions under way: sent to the process engine by this node, and not answered yet.";
     ENGINE_UNANSWERED = "jobwire_engine_unanswered_executions" Gauge ["engine"]
         "Executions that gave no answer and may still run. Their jobs stay locked meanwhile.";
     ENGINE_FAILURES = "jobwire_engine_failed_executions_total" Counter ["engine", "class"]
-        "Executions that the process engine ended with an error, by what its rows show: counted (an \
-         attempt), conflict (rolled back, no attempt), suspended, gone, unseen (the rows could not be \
-         read).";
+        "Executions that the process engine ended with an error, by outcome, as its rows show it: \
+         counted (an attempt), conflict (rolled back, no attempt), suspended, gone, unseen (the \
+         rows could not be read).";
     ENGINE_BREAKER = "jobwire_engine_breaker_open" Gauge ["engine"]
-        "1 while this node sends the process engine nothing but trials, because it can't be reached \
-         or can't execute anything.";
+        "1 while this node sends the process engine only trials, because it can't be reached or \
+         can't execute jobs.";
     ENGINE_RESCUED = "jobwire_engine_rescued_total" Counter ["engine", "class"]
-        "Expired locks in a process engine's tables that the leader cleared, by class: job-of-jobwire, \
-         job-of-engine, timer-of-engine, instance.";
+        "Expired locks in a process engine's tables that the leader cleared, by class: \
+         job-of-jobwire, job-of-engine, timer-of-engine, instance.";
     ENGINE_CANCELLED = "jobwire_engine_cancelled_statements_total" Counter ["engine"]
         "Statements of the process engine that the watchdog cancelled, because they waited for the \
          engine's own idle transactions.";
     ENGINE_UNKNOWN_IDS = "jobwire_engine_unknown_ids_total" Counter ["kind"]
-        "Rows of process engines that were left alone, because the id of the job has an unknown form, \
-         by kind of engine.";
+        "Rows of process engines that were left alone, because the id of the job has an unknown \
+         form, by kind of engine.";
     MARKER_ROUND_TRIP = "jobwire_marker_round_trip_seconds" Seconds ["lane"]
         "From sending a marker down a lane to its return.";
     BROKER_UP = "jobwire_broker_up" Gauge ["direction"]

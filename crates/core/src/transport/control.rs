@@ -149,8 +149,7 @@ pub enum Control {
         /// The node.
         node: NodeId,
     },
-    /// Jobs without a hint were created by a tool that has no transport of its own. The leader
-    /// looks for them.
+    /// A tool without a transport has created jobs without hints. The leader looks for them.
     Look,
     /// The node that runs this job is asked to stop it.
     Cancel {

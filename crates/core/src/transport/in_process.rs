@@ -43,7 +43,8 @@ struct Shared {
 }
 
 impl Shared {
-    /// A poisoned lock only means that a thread panicked elsewhere; the queues are still valid.
+    /// Locks the queues. A poisoned lock only means that a thread panicked elsewhere; the queues
+    /// are still valid.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -194,7 +194,11 @@ impl Publisher for RoutedTransport {
         });
         for (other, sent) in join_all(sending).await {
             if let Err(problem) = sent {
-                tracing::debug!(%lane, %problem, "a former broker did not take the marker; the marker does not wait for it");
+                tracing::debug!(
+                    %lane,
+                    %problem,
+                    "a former broker did not take the marker; the marker does not wait for it"
+                );
                 markers.forget(other);
             }
         }

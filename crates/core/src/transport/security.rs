@@ -125,7 +125,8 @@ impl BrokerSecurity {
                     wrong(
                         setting,
                         "has no effect, since the broker's URL does not ask for TLS".to_owned(),
-                        "write `amqps://…` (RabbitMQ) or `…?tls=true` (Kafka) as the broker's URL, or leave it out",
+                        "write `amqps://…` (RabbitMQ) or `…?tls=true` (Kafka) as the broker's URL, \
+                         or leave it out",
                     );
                 }
             }

@@ -179,7 +179,11 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
                 continue;
             }
             Ending::Lost => {
-                tracing::warn!(job = %job.held.id, fence = %job.held.fence, "the lock was lost while the job ran; its outcome was discarded");
+                tracing::warn!(
+                    job = %job.held.id,
+                    fence = %job.held.fence,
+                    "the lock was lost while the job ran; its outcome was discarded"
+                );
                 counter!(m::FENCED, "operation" => "run").increment(1);
                 attempt.count(&node.cached_metrics, AttemptFate::Lost);
                 node.ended(&job.held, End::Unsure);
@@ -302,7 +306,13 @@ where
             Err(error) => {
                 in_doubt |= !error.changed_nothing();
                 let alive = held.iter().any(|h| node.leases.trusts(h));
-                tracing::warn!(operation, jobs = held.len(), %error, alive, "could not commit outcomes; retrying");
+                tracing::warn!(
+                    operation,
+                    jobs = held.len(),
+                    %error,
+                    alive,
+                    "could not commit outcomes; retrying"
+                );
                 if node.signals.ended.is_cancelled() && !alive {
                     for held in held {
                         node.ended(held, End::Unsure);

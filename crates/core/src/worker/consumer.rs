@@ -118,7 +118,8 @@ pub(crate) async fn consume(node: Arc<NodeContext>, own_hints: OwnHints) {
                 if let Some(more) = throttle.now() {
                     tracing::error!(
                         %error, more,
-                        "could not subscribe to hints; retrying, and jobs are claimed from the database meanwhile"
+                        "could not subscribe to hints; retrying, and jobs are claimed from the \
+                         database meanwhile"
                     );
                 }
                 node.reports.part("consumer", Some(error.to_string()));
@@ -278,7 +279,8 @@ impl Consumer {
         }
         tracing::info!(
             undecided = self.pending.len(),
-            "no slot was free for {RETURN_AFTER:?}; requeued undecided hints, receiving resumes when a slot is free"
+            "no slot was free for {RETURN_AFTER:?}; requeued undecided hints, receiving resumes \
+             when a slot is free"
         );
         let until = async {
             tokio::select! {
@@ -302,7 +304,8 @@ impl Consumer {
         }
         tracing::info!(
             undecided = self.pending.len(),
-            "leases could not be renewed for {RETURN_AFTER:?}; requeued undecided hints, receiving resumes when renewals succeed"
+            "leases could not be renewed for {RETURN_AFTER:?}; requeued undecided hints, receiving \
+             resumes when renewals succeed"
         );
         self.step_aside(renewals(), own_hints).await;
     }

@@ -117,7 +117,11 @@ impl NodeContext {
     }
 
     fn look_again(&self, held: &LockToken, owed: Ready) {
-        tracing::debug!(job = %owed.hint.id, after = %held.id, "trying a refused hint of a process instance again");
+        tracing::debug!(
+            job = %owed.hint.id,
+            after = %held.id,
+            "trying a refused hint of a process instance again"
+        );
         let refused = if self.signals.draining.is_cancelled() {
             Some(owed)
         } else {

@@ -21,7 +21,7 @@
 //!   decided. Their jobs that were claimed meanwhile are gone, so these hints start nothing. Until
 //!   then the node claims jobs and receives hints; the store decides.
 //! * **Pages**: A node claims at most as many jobs as it has free slots, in pages by key, in
-//!   smaller pages where jobs are large. After a pass through its lanes it pauses: up to a second
+//!   smaller pages if jobs are large. After a pass through its lanes it pauses: up to a second
 //!   while it finds nothing, and a few times as long as the pass kept the database busy ([`pace`]).
 //!   A job that becomes ready in this process shortens the pause. While hints work, the node asks
 //!   nothing.
@@ -236,7 +236,8 @@ impl Claimer {
                     } else {
                         tracing::warn!(
                             lane = %lane.lane, problem,
-                            "hints can't be received or published: jobs of this lane are claimed from the database until they can"
+                            "hints can't be received or published: jobs of this lane are claimed \
+                             from the database until they can"
                         );
                     }
                     (lane.cursor, lane.rescued_at) = (Cursor::default(), None);
@@ -460,7 +461,11 @@ async fn claim_page(
     let sent = Instant::now();
     let (undecided, mut after) = match node.asks(node.store.claim(&terms, page)).await {
         Err(error) if error.is_answer() => {
-            tracing::debug!(lane = %page.lane, %error, "the database refused a page; trying it in parts");
+            tracing::debug!(
+                lane = %page.lane,
+                %error,
+                "the database refused a page; trying it in parts"
+            );
             let Claimable { hints, after } = node.store.claimable(&terms, page).await?;
             (hints, after)
         }
@@ -510,8 +515,8 @@ async fn claim_page(
             if let Some(more) = told.now() {
                 tracing::warn!(
                     %job, jobs = refused, %error, more,
-                    "the database refuses to lock jobs; they are skipped until the next pass. Fix the cause named in the \
-                     error, or delete the jobs"
+                    "the database refuses to lock jobs; they are skipped until the next pass. Fix \
+                     the cause named in the error, or delete the jobs"
                 );
             }
             Ok((count, after))

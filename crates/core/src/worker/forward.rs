@@ -57,7 +57,11 @@ fn tell(node: &NodeContext, addressed: BTreeMap<NodeId, Vec<Ready>>) -> HashSet<
             if !node.hook.tell(Control::Forwarded { node: to, jobs }) {
                 continue;
             }
-            tracing::debug!(node = %to, jobs = ids.len(), "forwarded jobs that this node does not serve");
+            tracing::debug!(
+                node = %to,
+                jobs = ids.len(),
+                "forwarded jobs that this node does not serve"
+            );
             counter!(m::HINTS_FORWARDED).increment(ids.len() as u64);
             forwarded.extend(ids);
         }

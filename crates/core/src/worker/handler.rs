@@ -88,7 +88,7 @@ pub struct HandlerOptions {
     pub timeout: Option<Duration>,
     /// The maximum number of jobs of this type that run at once on one node. Default: all slots.
     pub concurrency: Option<usize>,
-    /// The waits between attempts of jobs without a policy of their own. Default: 10 s.
+    /// The waits between attempts of jobs without their own policy. Default: 10 s.
     pub retry: RetryPolicy,
     /// Whether the handler runs inside the transaction that completes the job. For short work in
     /// the database only: PostgreSQL ends a transaction that is idle for

@@ -61,8 +61,8 @@ pub(crate) enum End {
 }
 
 impl HeldInstances {
-    /// A poisoned lock means that a thread panicked between whole operations; the map is still
-    /// right.
+    /// Locks the map. A poisoned lock means that a thread panicked between whole operations; the
+    /// map is still right.
     fn instances(&self) -> MutexGuard<'_, HashMap<String, HeldInstance>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

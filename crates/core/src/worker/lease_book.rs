@@ -112,8 +112,8 @@ impl LeaseBook {
         }
     }
 
-    /// A poisoned lock means that a thread panicked between whole operations; the map is still
-    /// right.
+    /// Locks the map. A poisoned lock means that a thread panicked between whole operations; the
+    /// map is still right.
     fn entries(&self) -> MutexGuard<'_, BTreeMap<JobId, Entry>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -146,7 +146,11 @@ impl LeaseBook {
         // Both change in one step: a look that begins in between would not know this lease.
         let mut entries = self.entries();
         if !self.under_way().starts(held.fence) {
-            tracing::warn!(job = %held.id, fence = %held.fence, "the answer to a lock came too late; the job does not start under this lease");
+            tracing::warn!(
+                job = %held.id,
+                fence = %held.fence,
+                "the answer to a lock came too late; the job does not start under this lease"
+            );
             return None;
         }
         Some(self.note(&mut entries, held, sent, Hold::Lease, strikes > 0))
@@ -376,7 +380,11 @@ impl LeaseBook {
                 entry.renewed = sent;
             } else if !busy.contains(&held.id) {
                 counter!(m::LEASES_LOST).increment(1);
-                tracing::warn!(job = %held.id, fence = %held.fence, "the lease was lost while the job ran; the job is asked to stop");
+                tracing::warn!(
+                    job = %held.id,
+                    fence = %held.fence,
+                    "the lease was lost while the job ran; the job is asked to stop"
+                );
                 entry.lease.lose();
             }
         }
@@ -390,11 +398,19 @@ impl LeaseBook {
                 counter!(m::LEASES_LOST).increment(1);
                 // The job was asked to stop before, with a warning.
                 if !entry.lease.stop.is_given() {
-                    tracing::warn!(job = %id, fence = %entry.held.fence, "the lease ended before it could be renewed");
+                    tracing::warn!(
+                        job = %id,
+                        fence = %entry.held.fence,
+                        "the lease ended before it could be renewed"
+                    );
                 }
                 entry.lease.lose();
             } else if age >= lasts * 5 / 6 && !entry.lease.stop.is_given() {
-                tracing::warn!(job = %id, fence = %entry.held.fence, "the lease could not be renewed and ends soon; the job is asked to stop");
+                tracing::warn!(
+                    job = %id,
+                    fence = %entry.held.fence,
+                    "the lease could not be renewed and ends soon; the job is asked to stop"
+                );
                 entry.lease.stop.give();
             }
         }

@@ -64,7 +64,11 @@ pub(crate) async fn last_look(node: &Arc<NodeContext>) {
         }
         Ok(None) => {}
         Err(error) => {
-            tracing::warn!(%error, "could not look for lost leases; if any remain, their jobs are taken over when they expire");
+            tracing::warn!(
+                %error,
+                "could not look for lost leases; if any remain, their jobs are taken over when \
+                 they expire"
+            );
         }
     }
 }

@@ -151,13 +151,15 @@ impl NodeOptions {
         check(
             self.suspect_after >= self.hook.max_age,
             "suspect_after",
-            "must not be shorter than `hook.max_age` (setting `hint_max_age`): hints that still wait to be published would be doubled",
+            "must not be shorter than `hook.max_age` (setting `hint_max_age`): hints that still \
+             wait to be published would be doubled",
         );
         check(
             self.claim_after
                 .is_none_or(|after| after >= Duration::from_millis(100)),
             "claim_after",
-            "must be at least 100ms, so that a connection can break and come back, or `off` to never claim",
+            "must be at least 100ms, so that a connection can break and come back, or `off` to \
+             never claim",
         );
         check(
             self.quarantine_after == 0 || self.quarantine_after >= 3,

@@ -97,7 +97,12 @@ async fn note(node: &NodeContext, held: &LockToken) -> Result<(), Ending> {
         Ok(true) => Ok(()),
         Ok(false) => Err(Ending::Lost),
         Err(error) => {
-            tracing::warn!(job = %held.id, %error, "could not note in the lease that the job runs alone; a death of this node does not count");
+            tracing::warn!(
+                job = %held.id,
+                %error,
+                "could not note in the lease that the job runs alone; a death of this node does \
+                 not count"
+            );
             Ok(())
         }
     }
@@ -105,10 +110,16 @@ async fn note(node: &NodeContext, held: &LockToken) -> Result<(), Ending> {
 
 fn dead_letter(job: &Job, strikes: i32, held: &LockToken) -> Ending {
     let message = format!(
-        "quarantined: {strikes} nodes in a row died while they held this job, the last one while nothing else ran on it; \
-         find out why (memory, a crash in native code, an exit call), then retry it"
+        "quarantined: {strikes} nodes in a row died while they held this job, the last one while \
+         nothing else ran on it; find out why (memory, a crash in native code, an exit call), then \
+         retry it"
     );
-    tracing::error!(job = %held.id, job_type = %job.job_type, strikes, "the job is quarantined as a dead letter; find out why its nodes died, then retry it");
+    tracing::error!(
+        job = %held.id,
+        job_type = %job.job_type,
+        strikes,
+        "the job is quarantined as a dead letter; find out why its nodes died, then retry it"
+    );
     Ending::Failed {
         failure: Failure {
             held: held.clone(),

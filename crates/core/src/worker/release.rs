@@ -14,7 +14,11 @@ pub(crate) async fn release(node: &Arc<NodeContext>, held: Vec<LockToken>) {
     match node.store.release(node.id, &held).await {
         Ok(released) => node.hook.publish(Cause::Requeue, released.ready),
         Err(error) => {
-            tracing::warn!(jobs = held.len(), %error, "could not release locks; the next search for lost leases releases them");
+            tracing::warn!(
+                jobs = held.len(),
+                %error,
+                "could not release locks; the next search for lost leases releases them"
+            );
             node.leases.doubt(node.store.outcome_within());
         }
     }

@@ -86,7 +86,11 @@ async fn renew(node: Arc<NodeContext>, due: Vec<LockToken>) -> bool {
             true
         }
         Err(error) => {
-            tracing::warn!(leases = due.len(), %error, "leases could not be renewed; the node takes no new jobs until they can");
+            tracing::warn!(
+                leases = due.len(),
+                %error,
+                "leases could not be renewed; the node takes no new jobs until they can"
+            );
             false
         }
     }

@@ -138,7 +138,11 @@ impl Batch {
                 }
             }
             Err(error) => {
-                tracing::warn!(jobs = self.open.len(), %error, "could not commit a batch of short jobs; its jobs run again");
+                tracing::warn!(
+                    jobs = self.open.len(),
+                    %error,
+                    "could not commit a batch of short jobs; its jobs run again"
+                );
                 self.give_up(error.changed_nothing());
                 for finished in done {
                     let fate = if error.changed_nothing() {
@@ -202,7 +206,11 @@ impl Batch {
         } = finished;
         if fate == AttemptFate::Lost && matches!(ending, Ending::Done(_)) {
             counter!(m::FENCED, "operation" => "complete").increment(1);
-            tracing::warn!(job = %held.id, fence = %held.fence, "the lock was lost; the outcome of the job was discarded");
+            tracing::warn!(
+                job = %held.id,
+                fence = %held.fence,
+                "the lock was lost; the outcome of the job was discarded"
+            );
         }
         Attempt::of(job, &ending, finished_at).count(&self.node.cached_metrics, fate);
         self.node.leases.forget(&held);

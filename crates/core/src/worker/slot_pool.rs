@@ -139,7 +139,8 @@ struct Request {
 type Grant = (oneshot::Sender<Slot>, Slot);
 
 impl Pool {
-    /// A poisoned lock means that a thread panicked between whole operations; the state is right.
+    /// Locks the state. A poisoned lock means that a thread panicked between whole operations; the
+    /// state is right.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

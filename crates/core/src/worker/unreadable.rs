@@ -30,8 +30,8 @@ pub(crate) fn end(node: &NodeContext, job: &Job, held: &LockToken, fault: &str) 
         counter!(m::SET_ASIDE, "operation" => "read").increment(1);
         tracing::error!(
             job = %held.id, job_type = %job.job_type, fault,
-            "a job was set aside as a dead letter: its row can't be read; correct the column in the database, then \
-             retry or delete it with `Client` (`jobwire jobs`)"
+            "a job was set aside as a dead letter: its row can't be read; correct the column in \
+             the database, then retry or delete it with `Client` (`jobwire jobs`)"
         );
         Destination::DeadLetter
     } else {

@@ -6,7 +6,8 @@ macro_rules! table {
     ($state:literal, $table:literal, $retries:literal, $owner:literal, $until:literal) => {
         concat!(
             "SELECT '", $state, "' AS state, id_, rev_, type_, handler_type_, process_instance_id_, execution_id_, proc_def_id_, {element_id_}, tenant_id_,
-        {category_}, ", $retries, " AS retries_, exception_msg_, exception_stack_id_, {create_time_}, duedate_, ",
+        {category_}, ", $retries, " AS retries_, exception_msg_, exception_stack_id_, \
+                                   {create_time_}, duedate_, ",
             $owner, " AS lock_owner_, ", $until, " AS lock_exp_time_, {scope_type_} FROM ", $table
         )
     };

@@ -18,8 +18,9 @@ use crate::probing;
 
 /// The remedy for jobs of cases. One property of Spring turns both executors off.
 const KEEP_CMMN: &str = "keep an engine node whose CMMN engine has its executor on, although \
-     `flowable.async-executor-activate=false` turns it off, too: an `EngineConfigurationConfigurer` for \
-     `SpringCmmnEngineConfiguration` sets `asyncExecutorActivate` to true; then try again when they have run";
+                         `flowable.async-executor-activate=false` turns it off, too: an \
+                         `EngineConfigurationConfigurer` for `SpringCmmnEngineConfiguration` sets \
+                         `asyncExecutorActivate` to true; then try again when they have run";
 
 /// The findings of the probe.
 #[derive(Clone, Debug)]
@@ -60,7 +61,8 @@ impl Probed {
         let (family, mut problems) = (self.family, Vec::new());
         if let Some(other) = &self.other_engine {
             problems.push(format!(
-                "the tables are those of {other}, not of {}; set `engine_type` to the engine that wrote them",
+                "the tables are those of {other}, not of {}; set `engine_type` to the engine that \
+                 wrote them",
                 family.title
             ));
             return problems;
@@ -81,8 +83,9 @@ impl Probed {
         }
         if self.execution == Execution::Rest && version.is_some_and(|v| v.starts_with("8.")) {
             problems.push(
-                "Flowable 8 has no REST interface for jobs; add the execution endpoint to the engine, set \
-                 `engine_execute` to `endpoint`, and `engine_url` to where it stands, such as https://host/jobwire"
+                "Flowable 8 has no REST interface for jobs; add the execution endpoint to the \
+                 engine, set `engine_execute` to `endpoint`, and `engine_url` to where it stands, \
+                 such as https://host/jobwire"
                     .to_owned(),
             );
         }
@@ -95,7 +98,8 @@ impl Probed {
                 _ => "let an engine node with its own executor run the others",
             };
             problems.push(format!(
-                "{jobs} jobs have the scope `{scope}`; Jobwire runs the jobs of processes only: {remedy}"
+                "{jobs} jobs have the scope `{scope}`; Jobwire runs the jobs of processes only: \
+                 {remedy}"
             ));
         }
         let zone = probing::zone_problems(&self.zone, self.unknown_zone, self.newest, self.now);

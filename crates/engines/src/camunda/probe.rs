@@ -81,7 +81,8 @@ impl Probed {
         }
         if !self.version.as_deref().is_some_and(is_known) {
             problems.push(format!(
-                "the schema version of the engine is {}; Jobwire knows Camunda 7.20 to 7.29, Operaton and CIB seven",
+                "the schema version of the engine is {}; Jobwire knows Camunda 7.20 to 7.29, \
+                 Operaton and CIB seven",
                 self.version.as_deref().unwrap_or("not recorded")
             ));
         }

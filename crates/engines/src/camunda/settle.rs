@@ -190,7 +190,11 @@ impl Batch {
             Fate::DeadLetter => {
                 let said: Option<String> = row.try_get("exception_msg_")?;
                 let error = said.unwrap_or_default();
-                tracing::warn!(job = %text, error, "the engine has no attempt left for the job and created an incident");
+                tracing::warn!(
+                    job = %text,
+                    error,
+                    "the engine has no attempt left for the job and created an incident"
+                );
             }
             _ => {}
         }

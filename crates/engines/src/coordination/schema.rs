@@ -46,7 +46,8 @@ const NEWEST: &str =
 /// Returns whether the schema fits this program.
 pub(crate) async fn status(pool: &PgPool) -> Result<SchemaStatus, StoreError> {
     let (server, exists): (String, bool) = sqlx::query_as(
-        "SELECT current_setting('server_version'), to_regclass('jobwire_engine.schema_version') IS NOT NULL",
+        "SELECT current_setting('server_version'), to_regclass('jobwire_engine.schema_version') IS \
+         NOT NULL",
     )
     .fetch_one(pool)
     .await?;
@@ -59,14 +60,14 @@ pub(crate) async fn status(pool: &PgPool) -> Result<SchemaStatus, StoreError> {
     let (version, readable_by): (i32, i32) = sqlx::query_as(NEWEST).fetch_one(pool).await?;
     if readable_by > SCHEMA_VERSION {
         return Err(StoreError::Schema(format!(
-            "the schema `jobwire_engine` has version {version}, which needs a program that knows version \
-             {readable_by} or newer; this program knows {SCHEMA_VERSION}: upgrade it"
+            "the schema `jobwire_engine` has version {version}, which needs a program that knows \
+             version {readable_by} or newer; this program knows {SCHEMA_VERSION}: upgrade it"
         )));
     }
     if version < SCHEMA_VERSION {
         return Err(StoreError::Schema(format!(
-            "the schema `jobwire_engine` has version {version}, this program needs {SCHEMA_VERSION}; run \
-             `jobwire engine init`"
+            "the schema `jobwire_engine` has version {version}, this program needs \
+             {SCHEMA_VERSION}; run `jobwire engine init`"
         )));
     }
     Ok(SchemaStatus::Ready { version, server })

@@ -74,8 +74,8 @@ impl EngineStore {
                 self.0.meter.cancelled(statements);
                 tracing::warn!(
                     statements,
-                    "cancelled statements of the engine that waited for its own idle transactions; set `lock_timeout` \
-                     for the engine's connections"
+                    "cancelled statements of the engine that waited for its own idle transactions; \
+                     set `lock_timeout` for the engine's connections"
                 );
             }
             Err(error) => {

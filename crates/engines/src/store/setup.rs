@@ -76,7 +76,8 @@ impl EngineStore {
         let publication = tap::publication(self).await?;
         publication.create(self.address()).await.map_err(|error| {
             StoreError::Config(format!(
-                "the publication of the commit tap cannot be created: {error}; let the owner of the tables run: {}",
+                "the publication of the commit tap cannot be created: {error}; let the owner of \
+                 the tables run: {}",
                 publication.create_statement()
             ))
         })

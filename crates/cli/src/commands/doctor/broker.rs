@@ -38,7 +38,8 @@ async fn probe(settings: &Settings, transport: &dyn Transport, findings: &mut Fi
             let remedy = if health.blocked {
                 "free memory or disk on the broker, or raise its limits"
             } else {
-                "check that it runs and that host and port are right, or set --broker (JOBWIRE_BROKER_URL); nodes start without it and are slower until it is back"
+                "check that it runs and that host and port are right, or set --broker \
+                 (JOBWIRE_BROKER_URL); nodes start without it and are slower until it is back"
             };
             return findings.wrong("broker", format!("{url}: {why}"), remedy);
         }
@@ -52,7 +53,8 @@ async fn probe(settings: &Settings, transport: &dyn Transport, findings: &mut Fi
         findings.remark(
             "broker",
             "password and hints leave this machine unencrypted, since `broker_plaintext` allows it",
-            "use the broker's TLS listener (`amqps://…`, `kafka://…?tls=true`), unless the network encrypts by itself",
+            "use the broker's TLS listener (`amqps://…`, `kafka://…?tls=true`), unless the network \
+             encrypts by itself",
         );
     }
     let marker = Marker {

@@ -139,8 +139,8 @@ fn server(settings: &Settings, facts: &Examination, findings: &mut Findings) {
         findings.fine(
             "server",
             format!(
-                "the URL names port {asked}, the server itself listens on {}: a forwarded port, or a pooler, which \
-                 must keep a session for each connection",
+                "the URL names port {asked}, the server itself listens on {}: a forwarded port, or \
+                 a pooler, which must keep a session for each connection",
                 facts.server_port.unwrap_or_default()
             ),
         );
@@ -165,8 +165,12 @@ fn encryption(settings: &Settings, facts: &Examination, findings: &mut Findings)
         (None, None) => findings.fine("encryption", "none; the connection stays on this machine"),
         (None, Some(host)) => findings.remark(
             "encryption",
-            format!("the server's connection is not encrypted, and '{host}' is another machine: the password and every job can be read on the network"),
-            "set `sslmode=verify-full` in --database and switch `ssl` on at the server (behind a pooler: between it and the server)",
+            format!(
+                "the server's connection is not encrypted, and '{host}' is another machine: the \
+                 password and every job can be read on the network"
+            ),
+            "set `sslmode=verify-full` in --database and switch `ssl` on at the server (behind a \
+             pooler: between it and the server)",
         ),
     }
 }
@@ -178,7 +182,8 @@ fn clock(facts: &Examination, findings: &mut Findings) {
         findings.remark(
             "clock",
             format!("the database's clock is {ahead:+.3} s off this machine's"),
-            "let both follow the same time servers (NTP); jobs run by the database's clock, so measured latencies are wrong by this much",
+            "let both follow the same time servers (NTP); jobs run by the database's clock, so \
+             measured latencies are wrong by this much",
         );
     } else {
         findings.fine(
@@ -194,7 +199,8 @@ fn rights(facts: &Examination, findings: &mut Findings) {
             findings.wrong(
                 "rights",
                 format!("user {} may not create the schema `jobwire`", facts.user),
-                "GRANT CREATE ON DATABASE … TO this user, or run `jobwire migrate up` as a user that has this right",
+                "GRANT CREATE ON DATABASE … TO this user, or run `jobwire migrate up` as a user \
+                 that has this right",
             );
         }
         return;
@@ -246,7 +252,8 @@ fn durability(facts: &Examination, findings: &mut Findings) {
     match facts.synchronous_commit.as_str() {
         "off" => findings.remark(
             "durability",
-            "synchronous_commit is off: a crash of the server loses the commits of its last moments, both created and completed jobs",
+            "synchronous_commit is off: a crash of the server loses the commits of its last \
+             moments, both created and completed jobs",
             "ALTER ROLE … SET synchronous_commit = on, unless this is intended",
         ),
         mode => findings.fine("durability", format!("synchronous_commit is {mode}")),

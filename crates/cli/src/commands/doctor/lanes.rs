@@ -58,9 +58,13 @@ async fn look(
         } else {
             findings.remark(
                 "lanes",
-                format!("{jobs} ready in lane {lane}, which is neither in `lanes` here nor named by a rule"),
                 format!(
-                    "if no other node receives it: add it to `lanes`, or move its jobs: jobwire lanes move {lane} {}",
+                    "{jobs} ready in lane {lane}, which is neither in `lanes` here nor named by a \
+                     rule"
+                ),
+                format!(
+                    "if no other node receives it: add it to `lanes`, or move its jobs: jobwire \
+                     lanes move {lane} {}",
                     received.first().map_or(Lane::DEFAULT, |l| l.as_str())
                 ),
             );

@@ -46,7 +46,8 @@ async fn look(
         findings.remark(
             "nodes",
             format!("{live} alive, of the versions {}", versions.join(", ")),
-            "finish the deployment: nodes of older programs may lack handlers and take no forwarded jobs",
+            "finish the deployment: nodes of older programs may lack handlers and take no \
+             forwarded jobs",
         );
     } else {
         findings.fine("nodes", format!("{live} alive"));

@@ -47,7 +47,10 @@ pub(super) fn job(
     unknown: UnknownFields,
 ) -> Result<NewJob, String> {
     let mut fields: Fields = serde_json::from_slice(line).map_err(|e| {
-        format!("this is not a JSON object ({e}); write, for example, {{\"type\": \"noop\", \"payload\": {{}}}}")
+        format!(
+            "this is not a JSON object ({e}); write, for example, {{\"type\": \"noop\", \
+             \"payload\": {{}}}}"
+        )
     })?;
     fields.retain(|_, value| value.get() != "null");
     let job_type = match (
@@ -140,7 +143,8 @@ fn no_such_field(fields: &Fields) -> String {
         .map(|meant| format!("did you mean `{meant}`? Or "))
         .unwrap_or_default();
     format!(
-        "field `{}` is no field of a job; {meant}put it into `payload`, or pass --unknown-fields payload",
+        "field `{}` is no field of a job; {meant}put it into `payload`, or pass --unknown-fields \
+         payload",
         cut(name)
     )
 }
@@ -150,7 +154,8 @@ fn merge(payload: Option<Box<RawValue>>, unknown: Fields) -> Result<Box<RawValue
     let mut merged = unknown;
     if let Some(payload) = payload {
         let own: Fields = serde_json::from_str(payload.get()).map_err(|_| {
-            "field `payload` is not an object, so unknown fields can't be put into it; make it an object, or leave it out"
+            "field `payload` is not an object, so unknown fields can't be put into it; make it an \
+             object, or leave it out"
                 .to_owned()
         })?;
         merged.extend(own);

@@ -163,7 +163,8 @@ impl Reader {
         let name = &self.source.name;
         match bad {
             BadLine::TooLong => format!(
-                "{name}:{at}: the line is longer than {MAX_LINE} bytes; store large data elsewhere and put its key into the payload"
+                "{name}:{at}: the line is longer than {MAX_LINE} bytes; store large data elsewhere \
+                 and put its key into the payload"
             ),
             BadLine::Unreadable(error) => format!("{name}:{at}: can't be read: {error}"),
         }

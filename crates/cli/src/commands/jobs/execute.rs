@@ -23,7 +23,8 @@ pub(super) async fn execute(jobs: &Jobs<'_>, id: JobId, json: bool) -> Result<()
     };
     if handlers.get(&view.job_type).is_none() {
         return Err(Error::Failed(format!(
-            "this program has no handler for the type `{}`, only for {}; execute the job in the program that has one",
+            "this program has no handler for the type `{}`, only for {}; execute the job in the \
+             program that has one",
             view.job_type,
             handlers.types().join(", ")
         )));
@@ -63,7 +64,8 @@ fn report(place: Place, id: JobId, executed: Executed, json: bool) -> Result<(),
         Executed::SiblingFirst(sibling) => (
             "sibling-first",
             format!(
-                "job {name} did not run: {} of the same process instance comes first; execute that one",
+                "job {name} did not run: {} of the same process instance comes first; execute that \
+                 one",
                 written(*sibling)
             ),
         ),

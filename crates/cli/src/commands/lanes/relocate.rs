@@ -101,7 +101,8 @@ fn print(plan: &LaneMove, report: &Report) -> Result<(), Error> {
     ))?;
     if report.left > 0 {
         output::line(format_args!(
-            "{} still in {}: running, locked for a moment, or new; run this again when they have ended",
+            "{} still in {}: running, locked for a moment, or new; run this again when they have \
+             ended",
             output::count(report.left.unsigned_abs(), "job"),
             plan.from
         ))?;

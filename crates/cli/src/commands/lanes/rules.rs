@@ -126,7 +126,8 @@ mod tests {
     #[test]
     fn rules_are_read_in_their_order() {
         let rules = parse(
-            "[[rule]]\nlane = \"critical\"\nmin_priority = 100\n\n[[rule]]\nlane = \"mail\"\ntype = \"send\"\ntenant = \"a\"\ncategory = \"c\"\nmax_priority = 5\n",
+            "[[rule]]\nlane = \"critical\"\nmin_priority = 100\n\n[[rule]]\nlane = \"mail\"\ntype \
+             = \"send\"\ntenant = \"a\"\ncategory = \"c\"\nmax_priority = 5\n",
         )
         .expect("all is well");
         assert_eq!(rules.len(), 2);
@@ -140,7 +141,8 @@ mod tests {
     #[test]
     fn every_mistake_is_said_at_once() {
         let said = parse(
-            "lanes = 1\n[[rule]]\nlane = \"a\"\npriority = 3\n[[rule]]\ntype = \"x\"\n[[rule]]\nlane = 7\n",
+            "lanes = 1\n[[rule]]\nlane = \"a\"\npriority = 3\n[[rule]]\ntype = \
+             \"x\"\n[[rule]]\nlane = 7\n",
         )
         .expect_err("mistakes")
         .join("\n");
@@ -154,9 +156,11 @@ mod tests {
         ] {
             assert!(said.contains(part), "{part} in {said}");
         }
-        let said = parse("[[rule]]\nlane = \"a b\"\n[[rule]]\nlane = \"x\"\nmin_priority = 2\nmax_priority = 1\n")
-            .expect_err("mistakes")
-            .join("\n");
+        let said = parse(
+            "[[rule]]\nlane = \"a b\"\n[[rule]]\nlane = \"x\"\nmin_priority = 2\nmax_priority = 1\n",
+        )
+        .expect_err("mistakes")
+        .join("\n");
         assert!(
             said.contains("rule 1: `lane` is `a b`") && said.contains("rule 2: `min_priority`"),
             "{said}"

@@ -11,7 +11,8 @@ use crate::settings::canonical;
 /// A name that resolves to an address of the operator's own networks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{name}` resolves to the private address {address}; if this is intended, allow the address itself"
+    "`{name}` resolves to the private address {address}; if this is intended, allow the address \
+     itself"
 )]
 pub(super) struct PrivateAddress {
     name: String,

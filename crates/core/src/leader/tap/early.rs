@@ -66,7 +66,7 @@ impl Early {
         }
     }
 
-    /// Returns when the next job is tried again.
+    /// Returns the time at which the next job is tried again.
     pub(super) fn next(&self) -> Option<Instant> {
         let firsts = self.queues.iter().filter_map(VecDeque::front);
         firsts.map(|(due, _)| *due).min()

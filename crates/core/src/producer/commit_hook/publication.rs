@@ -39,7 +39,12 @@ pub(super) fn start_publication(inner: &Arc<Inner>, entry: Entry) -> Publication
             Ok(result) => result,
             Err(panic) => {
                 let why = panic_place::message(&*panic);
-                tracing::error!(lane = %entry.lane, why, "the transport panicked while publishing; the sweeper finds the jobs of these hints");
+                tracing::error!(
+                    lane = %entry.lane,
+                    why,
+                    "the transport panicked while publishing; the sweeper finds the jobs of these \
+                     hints"
+                );
                 Err(TransportError::Closed)
             }
         };
@@ -81,14 +86,25 @@ pub(super) fn account(inner: &Inner, (mut entry, result): Published) -> Option<E
     match result {
         Ok(()) => confirmed(inner, &entry),
         Err(error) if may_go_again(inner, &error) => {
-            tracing::debug!(%lane, hints, %error, "the broker did not confirm hints; they are published again");
+            tracing::debug!(
+                %lane,
+                hints,
+                %error,
+                "the broker did not confirm hints; they are published again"
+            );
             entry.hints.shrink_to_fit();
             return Some(entry);
         }
         Err(error) => {
             if let Some(more) = inner.given_up().now() {
                 let lane = lane.0.escape_debug();
-                tracing::warn!(%lane, hints, %error, more, "hints could not be published; the sweeper finds their jobs");
+                tracing::warn!(
+                    %lane,
+                    hints,
+                    %error,
+                    more,
+                    "hints could not be published; the sweeper finds their jobs"
+                );
             }
             inner.forget(lane, hints, "failed");
         }

@@ -150,8 +150,9 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
     }
     if !T::PASSES_OVER && !untold.is_empty() {
         return Err(StoreError::Config(format!(
-            "the database refused too many rows of `{operation}`: {} of {page} were not tried; correct the refused \
-             ones (`jobwire_stuck_batches` and the log name the first), then run it again",
+            "the database refused too many rows of `{operation}`: {} of {page} were not tried; \
+             correct the refused ones (`jobwire_stuck_batches` and the log name the first), then \
+             run it again",
             waiting().count()
         )));
     }
@@ -195,8 +196,8 @@ pub(super) async fn told<T: Told>(
     if let Some((job, reason)) = refused.first() {
         tracing::warn!(
             operation, jobs = refused.len(), %job, reason,
-            "the database refused jobs of a request; they are unchanged, and the others are done; correct what `reason` \
-             names, then repeat the request"
+            "the database refused jobs of a request; they are unchanged, and the others are done; \
+             correct what `reason` names, then repeat the request"
         );
     }
     outcome.refused(refused);
@@ -206,7 +207,8 @@ pub(super) async fn told<T: Told>(
 /// Returns the message of the dead letter.
 fn reason(operation: &str, error: &StoreError) -> String {
     format!(
-        "set aside, because the database refused `{operation}`: {error}; the stack has the row as it was"
+        "set aside, because the database refused `{operation}`: {error}; the stack has the row as \
+         it was"
     )
 }
 
@@ -214,7 +216,8 @@ fn tell(operation: &'static str, job: JobId, aside: &Aside, error: &StoreError) 
     counter!(m::SET_ASIDE, "operation" => operation).increment(1);
     tracing::error!(
         %job, dead_letter = %aside.letter, operation, %error,
-        "a job was set aside as a dead letter: the database refuses its row and accepts others of its page; see \
-         it with `Client::get` (`jobwire jobs show`), correct what `error` names, then retry or delete it"
+        "a job was set aside as a dead letter: the database refuses its row and accepts others of \
+         its page; see it with `Client::get` (`jobwire jobs show`), correct what `error` names, \
+         then retry or delete it"
     );
 }

@@ -77,7 +77,7 @@ impl Refused {
     }
 
     /// Returns whether the row is passed over while others wait: for four minutes or, if the reason
-    /// should pass by itself, for as long as it has been refused so far.
+    /// is probably temporary, for as long as it has been refused so far.
     pub(super) fn is_passed_over(&self, now: Instant) -> bool {
         let time = match self.lasts {
             Lasts::UntilCorrected => PASSED_OVER,
@@ -101,7 +101,7 @@ pub(super) struct StuckBatches {
     failing: HashMap<(&'static str, Option<JobId>), u32>,
 }
 
-/// Number of failures in a row after which an error no longer counts as passing by itself.
+/// Number of failures in a row after which an error no longer counts as temporary.
 const AGAIN_AND_AGAIN: u32 = 3;
 
 impl StuckBatches {
@@ -148,7 +148,7 @@ impl StuckBatches {
     }
 
     /// Records that a page failed with a transient error. Returns whether the error no longer
-    /// counts as passing by itself.
+    /// counts as temporary.
     pub(super) fn failed(&mut self, operation: &'static str, page: Option<JobId>) -> bool {
         if self.failing.len() >= ROWS {
             self.failing.clear();
@@ -234,7 +234,7 @@ impl StuckBatches {
             .collect()
     }
 
-    /// Returns when a row that is refused until a correction was first refused.
+    /// Returns the time of the first refusal of a row that is refused until a correction.
     pub(super) fn first_refused(&self, operation: &str, row: JobId) -> Option<Instant> {
         let rows = &self.operations.get(operation)?.rows;
         let refused = rows.get(&Some(row))?;
@@ -335,7 +335,7 @@ mod tests {
         assert!(stuck.lately("move_due_timers", later).is_empty());
     }
 
-    /// As a rule, the reason is gone after as long again as it has lasted.
+    /// A temporary reason usually ends within twice its present duration.
     #[test]
     fn a_row_whose_reason_should_go_away_is_passed_over_for_as_long_as_it_was_refused() {
         let mut stuck = StuckBatches::default();

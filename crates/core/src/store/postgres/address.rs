@@ -83,8 +83,8 @@ fn read(
     let behind_the_host = |(name, _): (Cow<'_, str>, Cow<'_, str>)| name.contains('@');
     if url.path().contains('@') || url.query_pairs().any(behind_the_host) {
         return Err(format!(
-            "the database URL can't be read: there is an `@` after the host; {FORM}, with `/`, `?`, `#` and `@` in the \
-             password encoded as %2F, %3F, %23 and %40"
+            "the database URL can't be read: there is an `@` after the host; {FORM}, with `/`, \
+             `?`, `#` and `@` in the password encoded as %2F, %3F, %23 and %40"
         ));
     }
     for (name, _) in url.query_pairs() {
@@ -151,8 +151,8 @@ fn secured(options: &PgConnectOptions) -> Result<(), String> {
     Err(format!(
         "sslmode={mode} {risk}, and '{host}' is another machine; set sslmode=verify-full (with \
          sslrootcert=FILE if this machine does not trust the authority that signed the server's \
-         certificate), or, if the network itself can be trusted, set `PgOptions::plaintext` (setting \
-         `database_plaintext`) to `allow`"
+         certificate), or, if the network itself can be trusted, set `PgOptions::plaintext` \
+         (setting `database_plaintext`) to `allow`"
     ))
 }
 

@@ -20,7 +20,8 @@ use super::connection_pool::ConnectionPool;
 use super::session::{Isolation, lock_timeout};
 use crate::store::error::StoreError;
 
-/// Each transaction names its isolation, since a handler may have changed the connection's default.
+/// Begins a transaction. Names the isolation, since a handler may have changed the connection's
+/// default.
 macro_rules! begin {
     ($($then:expr),*) => {
         concat!("BEGIN ISOLATION LEVEL READ COMMITTED" $(, $then)*)

@@ -149,7 +149,10 @@ impl Claiming for PgStore {
                 }
                 // The plain jobs are already locked.
                 Err(error) if error.changed_nothing() && !claimed.jobs.is_empty() => {
-                    tracing::debug!(%error, "exclusive jobs could not be claimed; they will be tried in parts");
+                    tracing::debug!(
+                        %error,
+                        "exclusive jobs could not be claimed; they will be tried in parts"
+                    );
                     claimed.undecided = exclusive;
                 }
                 Err(error) => return Err(error),

@@ -15,9 +15,9 @@ use crate::store::error::StoreError;
 use crate::store::statements::Completing;
 use crate::store::{BatchOutcome, Completion, Handoff, Origin, instances};
 
-/// The lease is deleted first. The leader cycle that clears its owner changes the same row, so the
-/// guard is checked against the newest version. The guard names no time: an expired lease completes
-/// while it names this owner and fence (protocol rule 1).
+/// Completes jobs. Deletes the lease first. The leader cycle that clears its owner changes the same
+/// row, so the guard is checked against the newest version. The guard names no time: an expired
+/// lease completes while it names this owner and fence (protocol rule 1).
 ///
 /// Both tables are read by the given keys, without a join. The plan may have been made while the
 /// tables were empty. A join in such a plan scans a million rows later (128 completions took ten
@@ -43,7 +43,7 @@ RETURNING j.id"
     };
 }
 
-/// Also deletes the stacks of earlier failures.
+/// Completes jobs and deletes the stacks of earlier failures.
 macro_rules! complete_and_forget {
     ($when:expr) => {
         complete!(

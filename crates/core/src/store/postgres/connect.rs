@@ -27,7 +27,7 @@ impl PgStore {
         Self::connect_with(url, PgOptions::default()).await
     }
 
-    /// Connects.
+    /// Connects with these options.
     ///
     /// # Errors
     /// [`StoreError::Config`] if the URL can't be read, is not one of PostgreSQL, or leads to

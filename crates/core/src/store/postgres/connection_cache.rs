@@ -1,10 +1,10 @@
 //! The cache of connections for locks and completions: they stay out of the pool between two
 //! statements.
 //!
-//! The pool pings each connection that is returned. That is a round trip after every statement, and
-//! where jobs arrive one by one, it delays the start of the job that was just locked. So a
-//! connection that answered is cached here. It returns to the pool after an error, after a timeout,
-//! or when another task waits for a connection.
+//! The pool pings each connection that is returned. This round trip after every statement delays
+//! the start of the job that was just locked, if jobs arrive one by one. So a connection that
+//! answered is cached here. It returns to the pool after an error, after a timeout, or when another
+//! task waits for a connection.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

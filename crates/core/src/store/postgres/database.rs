@@ -47,7 +47,8 @@ impl Database for PgStore {
         session::ensure_fit(&self.pool, &self.renewals).await?;
         self.open_hot().await?;
         let (server, exists): (String, bool) = sqlx::query_as(
-            "SELECT current_setting('server_version'), to_regclass('jobwire.schema_version') IS NOT NULL",
+            "SELECT current_setting('server_version'), to_regclass('jobwire.schema_version') IS \
+             NOT NULL",
         )
         .fetch_one(&self.pool.inner)
         .await?;

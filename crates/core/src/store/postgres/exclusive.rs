@@ -343,7 +343,10 @@ pub(super) async fn next_since(pool: &ConnectionPool, instances: &[String]) -> V
         next(&mut connection, instances).await
     };
     asked.await.unwrap_or_else(|error| {
-        tracing::debug!(%error, "the next jobs of instances could not be looked up; the sweeper will find them");
+        tracing::debug!(
+            %error,
+            "the next jobs of instances could not be looked up; the sweeper will find them"
+        );
         Vec::new()
     })
 }

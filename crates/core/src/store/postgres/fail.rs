@@ -1,4 +1,4 @@
-//! Failing: moving jobs out of the executable table, into the one where they wait.
+//! Failing: moves jobs from the executable table to the table in which they wait.
 
 use chrono::{DateTime, Utc};
 use sqlx::Row;
@@ -28,12 +28,13 @@ WITH given AS MATERIALIZED (
     DELETE FROM jobwire.job j USING held WHERE j.id = held.job_id RETURNING j.*
 ), moved AS MATERIALIZED (
     SELECT ",
-    "id, seq, least(revision, 999999999) + 1 AS revision, kind, type, payload, process_instance, execution, process_definition, element, \
-     tenant, category, deployment, priority, exclusive, coalesce(g.retries_left, 0) AS retries, \
-     coalesce(g.failed, least(j.failures, 999999999) + 1) AS failures, retry_policy, \
-     CASE WHEN g.dead THEN due_at ELSE clock_timestamp() + g.delay_ms * interval '1 millisecond' END AS due_at, repeat, \
-     repeat_until, correlation_id, created_at, lane, origin, coalesce(g.message, exception_message) AS exception_message, \
-     custom_values, trace_parent, clock_timestamp() AS ready_at, greatest(hints, 1) AS hints, g.dead, NOT ",
+    "id, seq, least(revision, 999999999) + 1 AS revision, kind, type, payload, process_instance, \
+     execution, process_definition, element, tenant, category, deployment, priority, exclusive, \
+     coalesce(g.retries_left, 0) AS retries, coalesce(g.failed, least(j.failures, 999999999) + 1) \
+     AS failures, retry_policy, CASE WHEN g.dead THEN due_at ELSE clock_timestamp() + g.delay_ms * \
+     interval '1 millisecond' END AS due_at, repeat, repeat_until, correlation_id, created_at, \
+     lane, origin, coalesce(g.message, exception_message) AS exception_message, custom_values, \
+     trace_parent, clock_timestamp() AS ready_at, greatest(hints, 1) AS hints, g.dead, NOT ",
     not_suspended!("j"),
     " AS put_aside
     FROM gone j JOIN given g ON g.job_id = j.id

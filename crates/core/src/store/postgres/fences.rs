@@ -92,7 +92,8 @@ impl Fences {
         Ok(())
     }
 
-    /// Leaps, unless that was done on this server. Returns false if the sequence is missing.
+    /// Makes a leap, unless this store has made one on this server. Returns false if the sequence
+    /// is missing.
     async fn leap_on(
         &self,
         connection: &mut PgConnection,

@@ -17,12 +17,13 @@ use crate::store::{Created, Origin, TransactionId};
 /// and use more memory.
 const ROWS: usize = 2_500;
 
-/// Both branches compare with the statement's start, so a row that is due at this very moment goes
-/// to exactly one table. Rows keep the order of the arrays, and so their creation order.
+/// Inserts jobs. Both branches compare with the statement's start, so a row that is due at that
+/// moment goes to exactly one table. Rows keep the order of the arrays, and so their creation
+/// order.
 ///
-/// A job without a lane of its own gets that of the first rule that fits. Whether there are any
-/// rules is checked once per statement, so without rules (the usual case) no row pays for them.
-/// Only lanes that the caller can't know are returned.
+/// A job without a lane gets that of the first rule that fits. The statement checks once whether
+/// rules exist, so without rules (the usual case) the rows cost no more. Returns only the lanes
+/// that are unknown to the caller.
 const INSERT: &str = concat!(
     "
 WITH given AS MATERIALIZED (

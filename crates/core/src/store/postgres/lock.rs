@@ -396,7 +396,10 @@ impl Locking for PgStore {
                 if error.changed_nothing()
                     && (locked.rows.is_some() || !locked.jobs.is_empty()) =>
             {
-                tracing::warn!(%error, "some hints of a batch could not be decided; they will be tried again");
+                tracing::warn!(
+                    %error,
+                    "some hints of a batch could not be decided; they will be tried again"
+                );
                 call_busy(hints, &mut locked);
                 locked.is_cut = true;
             }

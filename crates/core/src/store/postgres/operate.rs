@@ -180,8 +180,7 @@ SELECT ",
     " FROM again a"
 );
 
-/// Selects, of the jobs that were not made executable, those that are executable and run. The
-/// others do not exist.
+/// Selects the running jobs among those that were not made executable. The others do not exist.
 const STILL: &str = "SELECT id FROM jobwire.job WHERE id = ANY($1)";
 
 async fn retry(pool: &PgPool, ids: &[JobId], retries: i32) -> Result<OperatedJobs, StoreError> {

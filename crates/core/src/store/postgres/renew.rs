@@ -17,8 +17,9 @@ use crate::store::Renewed;
 use crate::store::error::StoreError;
 use crate::store::statements::Leases;
 
-/// The guard names owner and fence and no time: only the leader cycle ends a lease, by clearing its
-/// owner. A row in `held` that is missing in `free` is locked by another transaction.
+/// Extends leases. The guard names owner and fence and no time: only the leader cycle ends a lease,
+/// by clearing its owner. A row in `held` that is missing in `free` is locked by another
+/// transaction.
 const RENEW: &str = "
 WITH held AS MATERIALIZED (
     SELECT l.job_id FROM jobwire.job_lease l
@@ -143,8 +144,8 @@ async fn unknown(
     rows.iter().map(locked).collect()
 }
 
-/// A strike names the fence for which it was counted, so repeating this statement clears it only
-/// once.
+/// Clears strikes. A strike names the fence for which it was counted, so repeating this statement
+/// clears it only once.
 const ABSOLVE: &str = "
 WITH struck AS MATERIALIZED (
     SELECT l.job_id FROM jobwire.job_lease l JOIN unnest($1::uuid[], $2::bigint[]) AS d(id, fence) ON l.job_id = d.id

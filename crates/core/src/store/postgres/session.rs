@@ -97,8 +97,8 @@ pub(super) fn settings(
     )
 }
 
-/// The statements are short. Compiling the larger ones takes seconds (measured: 5 s for a page of
-/// orphans, 0.5 s for a leader cycle) and saves nothing.
+/// Switches off the compilation of statements. They are short. The compilation of the larger ones
+/// takes long (measured: 5 s for a page of orphans, 0.5 s for a leader cycle) and saves nothing.
 const NO_JIT: &str = "SET jit = off";
 
 const READ_COMMITTED: &str = "SET default_transaction_isolation = 'read committed'";
@@ -132,7 +132,7 @@ impl Isolation {
     }
 }
 
-/// The result changes whenever a sequence may have been set back.
+/// Selects the identity of the server. It changes whenever a sequence may have been set back.
 const SERVER: &str = "
 SELECT concat_ws(' ', extract(epoch FROM pg_postmaster_start_time()),
         extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time())),
@@ -164,7 +164,8 @@ pub(super) async fn begin(
 
 /// Selects the process of the server, and whether it accepts writes. Sent by the simple protocol,
 /// which prepares nothing.
-const WHO: &str = "SELECT pg_backend_pid(), pg_is_in_recovery(), current_setting('transaction_read_only')::boolean";
+const WHO: &str = "SELECT pg_backend_pid(), pg_is_in_recovery(), \
+                   current_setting('transaction_read_only')::boolean";
 
 struct Session {
     process: i32,
@@ -192,9 +193,9 @@ async fn whole(jobs: &ConnectionPool, renewals: &ConnectionPool) -> Result<Sessi
     other.rollback().await?;
     if alone.process == beside.process || alone.process != again.process {
         return Err(StoreError::Config(
-            "a pooler gives sessions of the server to several clients in turn (PgBouncer's pool_mode = transaction \
-             or statement), which breaks prepared statements and timeouts; connect to the server itself, or set \
-             pool_mode = session for this database"
+            "a pooler gives sessions of the server to several clients in turn (PgBouncer's \
+             pool_mode = transaction or statement), which breaks prepared statements and timeouts; \
+             connect to the server itself, or set pool_mode = session for this database"
                 .to_owned(),
         ));
     }
@@ -223,8 +224,8 @@ pub(super) async fn ensure_fit(
     }
     if session.read_only {
         return Err(StoreError::Config(
-            "the database is read-only (default_transaction_read_only is on), so no job can be locked; set it to off \
-             for this user and database"
+            "the database is read-only (default_transaction_read_only is on), so no job can be \
+             locked; set it to off for this user and database"
                 .to_owned(),
         ));
     }

@@ -109,8 +109,8 @@ impl PgStore {
         publication().create(&self.address).await.map_err(|error| {
             let statement = publication().create_statement();
             StoreError::Config(format!(
-                "the publication of the commit tap cannot be created: {error}; let the owner of the \
-                 tables run: {statement}"
+                "the publication of the commit tap cannot be created: {error}; let the owner of \
+                 the tables run: {statement}"
             ))
         })
     }

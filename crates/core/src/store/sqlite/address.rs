@@ -44,7 +44,8 @@ pub(super) fn connect_options(url: &str, create: bool) -> Result<SqliteConnectOp
         let directory = path.parent().filter(|d| *d != Path::new(""));
         if let Some(directory) = directory.filter(|d| !d.is_dir()) {
             return Err(StoreError::Config(format!(
-                "the database file can't be created: {} is not a directory; create it, or give another path",
+                "the database file can't be created: {} is not a directory; create it, or give \
+                 another path",
                 directory.display()
             )));
         }

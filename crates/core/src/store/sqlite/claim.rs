@@ -10,7 +10,7 @@ use crate::store::error::StoreError;
 use crate::store::statements::Claiming;
 use crate::store::{ClaimOf, ClaimPage, Claimable, Claimed, LockTerms};
 
-/// The last row that one claim reads, if there are more.
+/// Selects the last row that one claim reads, if there are more.
 const SLICE: &str = "SELECT id FROM job WHERE id > ?1 ORDER BY id LIMIT 1 OFFSET ?2";
 
 /// Finds jobs in the order of the primary key. There is one writer, so no other node locks a job

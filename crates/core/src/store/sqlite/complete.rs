@@ -11,7 +11,7 @@ use crate::store::error::StoreError;
 use crate::store::statements::Completing;
 use crate::store::{BatchOutcome, Completion, Handoff, Origin, released};
 
-/// The guard compares owner and fence and no time (protocol rule 1).
+/// Deletes leases of a batch. The guard compares owner and fence and no time (protocol rule 1).
 const FINISH: &str = concat!(release_leases!(), " RETURNING job_id");
 
 const DELETE: &str = "DELETE FROM job WHERE id IN (SELECT value FROM json_each(?1)) RETURNING id";

@@ -23,7 +23,7 @@ impl SqliteStore {
         Self::connect_with(url, SqliteOptions::default()).await
     }
 
-    /// Connects.
+    /// Connects with these options.
     ///
     /// # Errors
     /// The same as those of [`connect`](Self::connect).

@@ -90,19 +90,25 @@ impl Database for SqliteStore {
             Err(error) => {
                 tracing::warn!(
                     file = %path.display(), %error,
-                    "cannot lock the node file; after a crash, the jobs of the dead node wait until their leases expire"
+                    "cannot lock the node file; after a crash, the jobs of the dead node wait \
+                     until their leases expire"
                 );
                 return Ok(Succession::Unknown);
             }
         };
         if let Some(dead) = lock.predecessor() {
             let jobs = self.run("succeed", || self.end_leases_of(dead)).await?;
-            tracing::info!(node = %dead, jobs, "the previous node of this database died; its leases end now");
+            tracing::info!(
+                node = %dead,
+                jobs,
+                "the previous node of this database died; its leases end now"
+            );
         }
         if let Err(error) = lock.name(node) {
             tracing::warn!(
                 file = %path.display(), %error,
-                "cannot write the node id to the node file; after a crash, the jobs of this node wait until their leases expire"
+                "cannot write the node id to the node file; after a crash, the jobs of this node \
+                 wait until their leases expire"
             );
         }
         Ok(Succession::Ours(lock))

@@ -21,9 +21,9 @@ use crate::store::error::StoreError;
 /// every reader.
 const END_OF_TIME: i64 = 253_402_300_799_999_999;
 
-/// Returns the time. SQLite has no clock of its own, so this is the clock of the machine, which all
-/// processes share. It is read once inside each transaction, so that one transition compares with
-/// one reading.
+/// Returns the time. SQLite has no clock, so this is the clock of the machine, which all processes
+/// share. It is read once inside each transaction, so that one transition compares with one
+/// reading.
 pub(super) fn now_micros() -> i64 {
     Utc::now().timestamp_micros()
 }

@@ -17,7 +17,7 @@ use crate::job::LockedJob;
 use crate::store::error::StoreError;
 use crate::store::{Handoff, LockTerms, Refusal, Tried};
 
-/// Whether no lease with an owner holds the instance `name.value`.
+/// True if no lease with an owner holds the instance `name.value`.
 macro_rules! is_free {
     () => {
         "NOT EXISTS (SELECT 1 FROM instance_lock i JOIN job_lease l ON l.job_id = i.job_id AND l.fence = i.fence
@@ -71,7 +71,7 @@ WHERE ",
 ORDER BY j.seq"
 );
 
-/// `?1` is an array of `[instance, job, fence]`.
+/// Writes the holders of instances. `?1` is an array of `[instance, job, fence]`.
 const HOLD: &str = "
 INSERT INTO instance_lock (process_instance, job_id, owner, fence)
 SELECT value ->> 0, value ->> 1, ?2, value ->> 2 FROM json_each(?1) WHERE true

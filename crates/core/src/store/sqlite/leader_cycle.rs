@@ -42,7 +42,7 @@ WHERE l.owner IS NOT NULL AND NOT ",
 }
 
 const LATE: &str = late!("");
-/// [`LATE`] for given jobs, in the search for a refused row.
+/// Like [`LATE`], for given jobs, in the search for a refused row.
 const LATE_THESE: &str = late!(" AND l.job_id IN (SELECT value FROM json_each(?3))");
 
 const RESET: &str = concat!(

@@ -45,7 +45,7 @@ ORDER BY j.id LIMIT ?6"
 
 const FIND: &str = find!("");
 
-/// [`FIND`] for given jobs, in the search for a refused row.
+/// Like [`FIND`], for given jobs, in the search for a refused row.
 const FIND_THESE: &str = find!(" AND j.id IN (SELECT value FROM json_each(?9))");
 
 const MARK: &str = "

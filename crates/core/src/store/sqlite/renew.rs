@@ -12,8 +12,8 @@ use crate::store::Renewed;
 use crate::store::error::StoreError;
 use crate::store::statements::Leases;
 
-/// The guard compares owner and fence and no time: only the leader cycle ends a lease, by clearing
-/// its owner.
+/// Extends leases. The guard compares owner and fence and no time: only the leader cycle ends a
+/// lease, by clearing its owner.
 const RENEW: &str = "
 UPDATE job_lease SET expires_at = ?3
 WHERE (job_id, fence) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1)) AND owner = ?2

@@ -12,7 +12,7 @@ macro_rules! job_columns {
     };
 }
 
-/// Whether the lease has not expired at the time `$now`. A lease that ends more than 25 hours later
+/// True if the lease has not expired at the time `$now`. A lease that ends more than 25 hours later
 /// counts as expired: no node wrote it (a lease lasts 24 hours at most,
 /// [`NodeOptions::lease`](crate::NodeOptions::lease)), or the clock was set back.
 macro_rules! unexpired {
@@ -43,7 +43,7 @@ macro_rules! strikes {
     };
 }
 
-/// Whether a suspension covers the job.
+/// True if a suspension covers the job.
 macro_rules! suspended {
     ($t:literal) => {
         concat!(
@@ -54,7 +54,7 @@ macro_rules! suspended {
     };
 }
 
-/// Whether no lease of the job has an owner.
+/// True if no lease of the job has an owner.
 macro_rules! unlocked {
     ($t:literal) => {
         concat!(
@@ -65,7 +65,7 @@ macro_rules! unlocked {
     };
 }
 
-/// Whether the job is in the suspension scope (kind `?1`, value `?2`).
+/// True if the job is in the suspension scope (kind `?1`, value `?2`).
 macro_rules! in_scope {
     ($t:literal) => {
         concat!(
@@ -82,7 +82,7 @@ macro_rules! in_scope {
     };
 }
 
-/// With strict order, whether no elder sibling waits for a retry, is suspended, or is a dead letter
+/// With strict order, true if no elder sibling waits for a retry, is suspended, or is a dead letter
 /// (protocol rule 14). True without strict order.
 macro_rules! in_strict_order {
     ($t:literal) => {
@@ -105,7 +105,7 @@ macro_rules! in_strict_order {
     };
 }
 
-/// Whether the job is not exclusive, or is the first ready sibling of a free instance.
+/// True if the job is not exclusive, or is the first ready sibling of a free instance.
 macro_rules! in_turn {
     ($t:literal) => {
         concat!(
@@ -140,7 +140,7 @@ macro_rules! release_leases {
     };
 }
 
-/// Whether a node of this scope runs the job: for each kind of name that the scope restricts, the
+/// True if a node of this scope runs the job: for each kind of name that the scope restricts, the
 /// job has no such name or one in the scope. The scope is JSON, NULL if it has no restriction.
 macro_rules! in_node_scope {
     ($t:literal, $scope:literal) => {
@@ -176,7 +176,7 @@ macro_rules! in_node_scope {
     };
 }
 
-/// Whether the calling node serves the job: its type is among these, and it is in the node's scope.
+/// True if the calling node serves the job: its type is among these, and it is in the node's scope.
 macro_rules! served {
     ($t:literal, $types:literal, $scope:literal) => {
         concat!(
@@ -191,7 +191,7 @@ macro_rules! served {
     };
 }
 
-/// Whether a living node serves the job. Groups of nodes are given only if types alone do not
+/// True if a living node serves the job. Groups of nodes are given only if types alone do not
 /// decide.
 macro_rules! served_by_fleet {
     ($t:literal, $types:literal, $groups:literal) => {

@@ -57,7 +57,7 @@ macro_rules! put_aside {
 
 /// Moves jobs to the suspended table. Locked jobs continue, and are suspended when they fail.
 const PUT_ASIDE: [&str; 5] = put_aside!("");
-/// [`PUT_ASIDE`] for given jobs, in the search for a refused row.
+/// Like [`PUT_ASIDE`], for given jobs, in the search for a refused row.
 const PUT_THESE_ASIDE: [&str; 5] = put_aside!(" AND j.id IN (SELECT value FROM json_each(?4))");
 
 macro_rules! left {
@@ -101,7 +101,7 @@ const WAITED: &str = concat!(
     ", seq"
 );
 
-/// Whether the job is in the scope and no other suspension covers it.
+/// True if the job is in the scope and no other suspension covers it.
 macro_rules! back {
     ($where:literal) => {
         concat!(in_scope!("j"), $where, " AND NOT ", suspended!("j"))
@@ -146,7 +146,7 @@ macro_rules! not_aside {
 
 const BRING_BACK: [&str; 3] = [back_to_timers!(""), back_to_jobs!(""), not_aside!("")];
 
-/// [`BRING_BACK`] for given jobs, in the search for a refused row.
+/// Like [`BRING_BACK`], for given jobs, in the search for a refused row.
 const BRING_THESE_BACK: [&str; 3] = [
     back_to_timers!(" AND j.id IN (SELECT value FROM json_each(?4))"),
     back_to_jobs!(" AND j.id IN (SELECT value FROM json_each(?4))"),

@@ -33,7 +33,7 @@ SELECT id FROM (
     SELECT * FROM (SELECT id, due_at, seq FROM timer_job WHERE due_at <= ?1 ORDER BY due_at DESC, seq DESC LIMIT ?2)
 ) ORDER BY due_at, seq";
 
-/// [`DUE`] for given timers, in the search for a refused row.
+/// Like [`DUE`], for given timers, in the search for a refused row.
 const DUE_THESE: &str = due!(" AND t.id IN (SELECT value FROM json_each(?3))");
 
 const MOVE: &str = concat!(

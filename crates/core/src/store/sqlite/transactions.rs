@@ -26,9 +26,9 @@ impl SqlStore for SqliteStore {
             .unwrap_or(Err(StoreError::Timeout(self.deadline)))
     }
 
-    /// A failed statement is undone and leaves its transaction open, unless SQLite ends the
-    /// transaction. Then `BEGIN` succeeds, and the owner of the connection rolls that transaction
-    /// back.
+    /// Fails if SQLite has ended the transaction. A failed statement is usually undone and leaves
+    /// its transaction open. If SQLite has ended the transaction, `BEGIN` succeeds here, and the
+    /// owner of the connection rolls the new transaction back.
     async fn ensure_intact(&self, connection: &mut SqliteConnection) -> Result<()> {
         match sqlx::raw_sql("BEGIN").execute(connection).await {
             Ok(_) => Err(StoreError::TransactionFailed),

@@ -97,7 +97,10 @@ impl Receiver for RoutedReceiver {
                     if self.sources.iter().all(failing) || !problem.is_transient() {
                         return Err(problem);
                     }
-                    tracing::debug!(%problem, "cannot receive from one of several brokers; it is tried again");
+                    tracing::debug!(
+                        %problem,
+                        "cannot receive from one of several brokers; it is tried again"
+                    );
                 }
             }
         }

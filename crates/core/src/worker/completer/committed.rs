@@ -57,12 +57,18 @@ pub(super) fn batch_outcome(
         if in_doubt {
             tracing::info!(
                 job = %held.id, fence = %held.fence, operation,
-                "an answer of the database was lost; either the outcome is committed, or the lock was lost before"
+                "an answer of the database was lost; either the outcome is committed, or the lock \
+                 was lost before"
             );
             unknown.push(held.id);
         } else {
             counter!(m::FENCED, "operation" => operation).increment(1);
-            tracing::warn!(job = %held.id, fence = %held.fence, operation, "the lock was lost; the outcome of the job was discarded");
+            tracing::warn!(
+                job = %held.id,
+                fence = %held.fence,
+                operation,
+                "the lock was lost; the outcome of the job was discarded"
+            );
         }
         node.may_have_lost((*held).clone());
     }

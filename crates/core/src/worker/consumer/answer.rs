@@ -35,7 +35,11 @@ impl Consumer {
         jobs.sort_unstable();
         jobs.dedup();
         jobs.truncate(MOST_ANSWERED);
-        tracing::debug!(lane = %question.lane, jobs = jobs.len(), "answering the leader's question about held hints");
+        tracing::debug!(
+            lane = %question.lane,
+            jobs = jobs.len(),
+            "answering the leader's question about held hints"
+        );
         let mut parts = jobs.chunks(MAX_HELD_IN_MESSAGE);
         let mut next = Some(parts.next().unwrap_or_default());
         while let Some(part) = next {

@@ -74,8 +74,8 @@ impl Consumer {
         while !under_way.is_empty() {
             let more = answered && under_way.len() < LOCKS_AT_ONCE && self.may_ask_at_once();
             tokio::select! {
-                // The statement under way is sent before the next one is built, and that one before
-                // more is received.
+                // The order matters: first send the statement under way, then build the next one,
+                // then receive.
                 biased;
                 Some(answer) = under_way.next() => answered &= self.note_answer(answer).await,
                 () = std::future::ready(()), if more => under_way.extend(self.ask_next().await),

@@ -19,7 +19,11 @@ impl Consumer {
         if error.is_answer() {
             self.lock_size.was_refused(hints);
             if hints > 1 {
-                tracing::debug!(hints, %error, "the database refused to lock hinted jobs; trying fewer at once");
+                tracing::debug!(
+                    hints,
+                    %error,
+                    "the database refused to lock hinted jobs; trying fewer at once"
+                );
                 self.put_back(batch);
                 return true;
             }
@@ -41,9 +45,9 @@ impl Consumer {
             if let Some(more) = self.node.reports.throttled_lines.now("refused") {
                 tracing::error!(
                     %job, %error, more,
-                    "the database refuses to lock this job but locks others; its hint is settled, and the sweeper publishes \
-                     it again. Fix the cause named in the error (a constraint, a trigger, a lock that a transaction \
-                     holds), or delete the job"
+                    "the database refuses to lock this job but locks others; its hint is settled, \
+                     and the sweeper publishes it again. Fix the cause named in the error (a \
+                     constraint, a trigger, a lock that a transaction holds), or delete the job"
                 );
             }
             let reason = Refusal::Refused.as_str();

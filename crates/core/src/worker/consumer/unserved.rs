@@ -90,12 +90,14 @@ impl Consumer {
         if closed {
             tracing::warn!(
                 %job, job_type, more,
-                "this node has closed the job's type because the database refuses too many of its outcomes; the job is left to other nodes and to the sweeper"
+                "this node has closed the job's type because the database refuses too many of its \
+                 outcomes; the job is left to other nodes and to the sweeper"
             );
         } else {
             tracing::warn!(
                 %job, job_type, more,
-                "no living node serves the type, deployment, category and tenant of this job; it waits until a node does"
+                "no living node serves the type, deployment, category and tenant of this job; it \
+                 waits until a node does"
             );
         }
     }

@@ -94,7 +94,8 @@ fn spent(run: &Run<'_>, fault: Fault) -> Ending {
         return failure(run, HandlerError::conflict(error), "conflict");
     }
     let message = format!(
-        "the database repeatedly failed the job's transaction while it answered other statements: {error}"
+        "the database repeatedly failed the job's transaction while it answered other statements: \
+         {error}"
     );
     failure(run, HandlerError::retry(message), "retry")
 }

@@ -37,7 +37,8 @@ pub(super) async fn complete_in_transaction(
 ) -> Result<Ending, Fault> {
     let Some(open) = transaction.take() else {
         let error = HandlerError::unrecoverable(
-            "the handler returned while it still held the guard of its transaction; drop the guard before the handler returns",
+            "the handler returned while it still held the guard of its transaction; drop the guard \
+             before the handler returns",
         );
         return Ok(failure(run, error, "dead-letter"));
     };
@@ -54,7 +55,12 @@ pub(super) async fn complete_in_transaction(
         // Only the database has the result. If the job was not completed, its lease is found as a
         // lost lease.
         Err(StoreError::CommitUnknown(error)) => {
-            tracing::warn!(job = %job.id, %error, "the result of the job's commit is unknown; the job runs again if it was not committed");
+            tracing::warn!(
+                job = %job.id,
+                %error,
+                "the result of the job's commit is unknown; the job runs again if it was not \
+                 committed"
+            );
             Ending::Left
         }
         // The database refused the job's data, or a statement of the handler failed.

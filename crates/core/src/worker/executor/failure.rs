@@ -23,7 +23,8 @@ pub(super) fn failure(run: &Run<'_>, error: HandlerError, outcome: &'static str)
         Destination::DeadLetter => {
             tracing::warn!(
                 job = %job.id, job_type = %job.job_type, outcome, error = %error.message,
-                "the job failed and becomes a dead letter; fix the cause named in the error, then retry it with `Client::retry` (`jobwire jobs retry`)"
+                "the job failed and becomes a dead letter; fix the cause named in the error, then \
+                 retry it with `Client::retry` (`jobwire jobs retry`)"
             );
             "dead-letter"
         }

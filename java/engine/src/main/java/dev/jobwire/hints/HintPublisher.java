@@ -10,8 +10,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Publishes the hints of committed jobs. Its callers, threads of the engine after a commit, never
- * wait for the broker and never see its failures.
+ * Publishes the hints of committed jobs. The engine's threads call it after each commit. They never
+ * wait for the broker and never get its failures.
  *
  * <pre>{@code
  * HintPublisher hints = HintPublisher.start(settings);
@@ -92,11 +92,11 @@ public final class HintPublisher implements AutoCloseable {
     public void ready(String job, String instance) {
         Optional<UUID> id = EngineIds.uuid(job);
         if (id.isEmpty()) {
-            drop(DropReason.UNKNOWN_ID, 1, "the engine has an id generator of its own; use its "
+            drop(DropReason.UNKNOWN_ID, 1, "the engine has its own id generator; use the engine's "
                     + "StrongUuidGenerator");
         } else if (!buffer.add(new Hint(id.get(), instance, Clock.micros()))) {
             DropReason reason = buffer.isClosed() ? DropReason.CLOSED : DropReason.FULL;
-            drop(reason, 1, "too many wait for the broker");
+            drop(reason, 1, "too many hints wait for the broker");
         }
     }
 
@@ -228,7 +228,7 @@ public final class HintPublisher implements AutoCloseable {
         List<Hint> young = hints.stream().filter(hint -> hint.committedAt() >= oldest).toList();
         int old = hints.size() - young.size();
         if (old > 0) {
-            drop(DropReason.TOO_OLD, old, "the broker did not take them in time");
+            drop(DropReason.TOO_OLD, old, "the broker did not accept them in time");
         }
         return young;
     }
