@@ -1,12 +1,17 @@
-//! Makes a module of each Rust snippet of the README, of getting-started and of the guides, as
-//! rustdoc makes a test of it: hidden lines count, and a snippet without `main` stands in one.
+//! Makes a module of each Rust snippet of the README, of getting-started, of the guides and of the
+//! engines, as rustdoc makes a test of it: hidden lines count, and a snippet without `main` stands in one.
 
 use std::error::Error;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const PAGES: [&str; 3] = ["README.md", "docs/getting-started", "docs/guides"];
+const PAGES: [&str; 4] = [
+    "README.md",
+    "docs/engines",
+    "docs/getting-started",
+    "docs/guides",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

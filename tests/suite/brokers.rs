@@ -140,6 +140,31 @@ async fn lanes_go_over_two_brokers_and_each_node_serves_its_own() {
 /// The order of docs/operating/deployment.md: first nodes, then producers, then nodes without the
 /// former broker.
 #[tokio::test]
+async fn a_leader_that_lacks_the_broker_of_a_lane_resigns_in_favour_of_a_node_that_has_it() {
+    let brokers = TwoBrokers::new().await;
+    let lacks = brokers
+        .node("lacks", brokers.rabbitmq().await, "default")
+        .await;
+    eventually("the first node to lead", SOON, || async {
+        lacks.health().leads.then_some(())
+    })
+    .await;
+    let kafka = brokers.kafka().await;
+    let routed =
+        RoutedTransport::builder(brokers.rabbitmq().await).lanes([Lane::unchecked("bulk")], kafka);
+    let has = brokers.node("has", Arc::new(routed.build()), "bulk").await;
+    let job = NewJob::of("note", &1).lane("bulk");
+    Client::without_hints(brokers.store.clone())
+        .create(job)
+        .await
+        .unwrap();
+    brokers.until_done().await;
+    assert!(has.health().leads && !lacks.health().leads);
+    has.stop().await;
+    lacks.stop().await;
+}
+
+#[tokio::test]
 async fn a_live_fleet_moves_from_rabbitmq_to_kafka() {
     let brokers = TwoBrokers::new().await;
     let moving = async || {

@@ -211,6 +211,27 @@ fn refuse_default_file(settings: &Settings) -> Result<(), Error> {
     )))
 }
 
+impl Creator {
+    /// Creates these jobs and rolls back, to find out whether the database takes them.
+    ///
+    /// # Errors
+    /// The database's error.
+    pub async fn try_all(&self, jobs: &[NewJob]) -> Result<(), StoreError> {
+        match self {
+            Self::Postgres(creator) => {
+                let mut tx = creator.begin().await?;
+                tx.create_many(jobs.to_vec()).await?;
+                tx.rollback().await
+            }
+            Self::Sqlite(creator) => {
+                let mut tx = creator.begin().await?;
+                tx.create_many(jobs.to_vec()).await?;
+                tx.rollback().await
+            }
+        }
+    }
+}
+
 fn unusable(url: &SecretUrl, source: StoreError) -> Error {
     Error::Database {
         setting: error::JOBWIRE,

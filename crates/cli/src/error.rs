@@ -101,6 +101,18 @@ impl From<InvalidJob> for Error {
     }
 }
 
+/// Returns the error of a command that changes jobs in parts. `done` says which were changed before.
+/// If the answer of the last part was lost, that part may have taken effect.
+pub(crate) fn interrupted(error: StoreError, done: &str) -> Error {
+    let rest = if error.changed_nothing() {
+        "run this again for the rest"
+    } else {
+        "whether the last part of them took effect is unknown, since its answer was lost; look \
+         (`jobwire jobs list`), then run this again for the rest"
+    };
+    Error::Failed(format!("{}; {done}; {rest}", Error::Store(error)))
+}
+
 /// Returns the error of the database at this URL. Errors of the connection name the address
 /// themselves.
 fn of_database(url: &str, error: &StoreError) -> String {

@@ -33,7 +33,7 @@ pub fn start(settings: &Settings, default: Option<&str>) {
     let without_client = filter_fn(move |about| {
         let target = about.target();
         if target.starts_with("sqlx") && target != "sqlx::postgres::notice" {
-            return database_too || *about.level() == Level::ERROR;
+            return database_too;
         }
         !target.starts_with("lapin") || (client_too && *about.level() != Level::TRACE)
     });

@@ -14,7 +14,7 @@ const HEAD: &str = "\
 `jobwire run` serves the metrics at `/metrics` for Prometheus. A program that uses the library
 records them with the crate `metrics`, for the exporter that it installs. Labels never hold ids, so
 their number stays bounded.
-[grafana](../../grafana/README.md) has a dashboard and alert rules.
+[grafana](https://github.com/jobwire/jobwire/blob/main/grafana/README.md) has a dashboard and alert rules.
 
 The stages add up: `commit_to_publish` + `publish_to_receive` + `receive_to_lock` + `lock_to_start`
 is `commit_to_start`, up to the skew between the clocks of producer and worker, which is counted.

@@ -20,14 +20,14 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use jobwire_core::{CommitHook, StoreError};
+use jobwire_core::{CommitHook, NewJob, StoreError};
 use tokio::sync::mpsc;
 
 use crate::connect::{Creator, Database, Outlet};
 use crate::error::Error;
 use crate::output::count;
 use crate::settings::Settings;
-use ids::Ids;
+use ids::{Created, Ids};
 pub use parse::FIELDS;
 use progress::Progress;
 use read::{Batch, Reader, Source};
@@ -117,6 +117,8 @@ pub(crate) async fn run(settings: Settings, args: EnqueueArgs) -> Result<(), Err
 enum Failure {
     /// A bad line, or an error of the file itself.
     Input(String),
+    /// The database refuses the job of this line.
+    Refused(u64, StoreError),
     /// An error of the database.
     Store(StoreError),
 }
@@ -137,10 +139,16 @@ async fn create_all(
         if let Some(hook) = outlet.hook() {
             make_room(&hook, jobs, settings).await;
         }
-        creator
-            .create_all(batch.jobs)
-            .await
-            .map_err(Failure::Store)?;
+        let copy = batch.jobs.clone();
+        if let Err(error) = creator.create_all(batch.jobs).await {
+            if !error.is_row_fault() {
+                return Err(Failure::Store(error));
+            }
+            return Err(match refused(creator, copy, &created).await {
+                Some((line, error)) => Failure::Refused(line, error),
+                None => Failure::Store(error),
+            });
+        }
         account.created += jobs as u64;
         account.transactions += 1;
         account.lines = batch.last_line;
@@ -148,6 +156,31 @@ async fn create_all(
         progress.aside(|| ids.print(created));
     }
     Ok(())
+}
+
+/// Returns the first line that the database refuses, with its error. Halves the jobs, and rolls
+/// each attempt back.
+async fn refused(
+    creator: &Creator,
+    mut jobs: Vec<NewJob>,
+    created: &[Created],
+) -> Option<(u64, StoreError)> {
+    let mut from = 0;
+    loop {
+        let error = creator.try_all(&jobs).await.err()?;
+        if !error.is_row_fault() {
+            return None;
+        }
+        if jobs.len() == 1 {
+            return Some((created.get(from)?.line, error));
+        }
+        let second = jobs.split_off(jobs.len() / 2);
+        let first_fails = creator.try_all(&jobs).await.is_err();
+        if !first_fails {
+            from += jobs.len();
+            jobs = second;
+        }
+    }
 }
 
 /// Waits for room in the hint buffer while the broker accepts hints. The sweeper would publish
@@ -231,6 +264,10 @@ impl Account {
             Failure::Input(problem) => {
                 Error::Input(format!("{problem}. {kept}; correct the line, then {go_on}"))
             }
+            Failure::Refused(line, error) => Error::Input(format!(
+                "{name}, line {line}: {}. {kept}; correct the line, then {go_on}",
+                Error::Store(error)
+            )),
             Failure::Store(error @ StoreError::CommitUnknown(_)) => Error::Failed(format!(
                 "{error}. {kept}; whether the transaction that begins after line {lines} of {name} \
                  was committed is unknown: check with `jobwire jobs list` before you continue with \

@@ -241,7 +241,9 @@ fn print(report: &Report, has_broker: bool, wait: Duration) -> Result<(), Error>
         let what = match (of.answered, of.ids.as_slice()) {
             (false, _) => format!(
                 "unknown: the lane's marker was not back after {wait:?}; the hints before it are \
-                 undecided, or no node receives the lane; the sweeper would do nothing in it"
+                 undecided, no node receives the lane, or a transaction of the database server is \
+                 older than the marker (`xact_start` in pg_stat_activity); the sweeper would do \
+                 nothing in it"
             ),
             (true, []) => "nothing would be done".to_owned(),
             (true, ids) => {

@@ -31,15 +31,27 @@ impl Leader {
             let others = node
                 .fleet
                 .hears_others(node.id, node.options.sweep_interval * 3);
+            let unreachable = self.sweeper.unreachable();
+            let publishing = health.can_publish() && unreachable.is_none();
             if self
                 .publish_watch
-                .makes_room(Instant::now(), health.can_publish(), others)
+                .makes_room(Instant::now(), publishing, others)
             {
-                tracing::warn!(
-                    node = %node.id,
-                    problem = health.problem.as_deref().unwrap_or("the broker takes no messages"),
-                    "this node cannot publish hints; it resigns so that another node may lead"
-                );
+                if let Some(lane) = unreachable {
+                    tracing::warn!(
+                        node = %node.id, %lane,
+                        "living nodes receive a lane that has no queue or topic on the broker of \
+                         this node; it resigns so that another node may lead; give all nodes the \
+                         same brokers (`second_broker_url`, `second_broker_lanes`)"
+                    );
+                } else {
+                    tracing::warn!(
+                        node = %node.id,
+                        problem =
+                            health.problem.as_deref().unwrap_or("the broker takes no messages"),
+                        "this node cannot publish hints; it resigns so that another node may lead"
+                    );
+                }
                 self.resign().await;
                 self.next_cycle = Instant::now() + self.interval() * 3;
                 return;

@@ -5,6 +5,9 @@
 //! the database keeps other nodes from leading. So it resigns after some seconds, and waits for
 //! another node to try. If no other node can publish either, it leads again, because nodes in
 //! fallback need a leader that moves timers. From then on it resigns at growing intervals.
+//!
+//! The same holds for a leader that lacks a broker of the fleet, and so can't publish to a lane that
+//! other nodes receive.
 
 use std::time::Duration;
 

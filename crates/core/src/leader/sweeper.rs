@@ -32,7 +32,7 @@
 
 mod question;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,6 +46,7 @@ use crate::producer::commit_hook::Cause;
 use crate::store::{Horizon, OrphanPage, OrphanQuery};
 use crate::telemetry::label;
 use crate::telemetry::metrics as m;
+use crate::transport::TransportError;
 use crate::worker::context::NodeContext;
 use question::{Asked, Silent};
 
@@ -131,9 +132,17 @@ pub(crate) struct Sweeper {
     /// The horizons of earlier cycles, oldest first. At most one of them has the age of a suspected
     /// job.
     horizons: VecDeque<(Instant, Horizon)>,
+    /// Lanes that living nodes receive, without a queue or topic on the broker of this node.
+    unreachable: BTreeSet<Lane>,
 }
 
 impl Sweeper {
+    /// Returns a lane that living nodes receive and to which this node can't publish: its nodes use
+    /// a broker that this node does not know.
+    pub(crate) fn unreachable(&self) -> Option<&Lane> {
+        self.unreachable.first()
+    }
+
     /// Sends markers after a cycle that saw waiting jobs and `now` on the database's clock: into
     /// each lane in which none is under way, or the last one is overdue.
     pub(crate) async fn send_markers(
@@ -146,6 +155,7 @@ impl Sweeper {
         // Any client that may publish can invent a lane, so the state of a lane ends with its last
         // receiver.
         self.lanes.retain(|lane, _| received.contains(lane));
+        self.unreachable.retain(|lane| received.contains(lane));
         let mut due = Vec::new();
         for lane in received {
             let state = self.lanes.entry(lane.clone()).or_default();
@@ -201,10 +211,15 @@ impl Sweeper {
         let sending = lanes.iter().zip(markers);
         let sending = sending.map(|(lane, marker)| send(node, lane, marker, before));
         let sent = futures_util::future::join_all(sending).await;
-        let all = sent.iter().all(Option::is_some);
+        let all = sent.iter().all(Result::is_ok);
         for (lane, sent) in lanes.into_iter().zip(sent) {
+            if let Err(TransportError::NoReceiver(_)) = sent {
+                self.unreachable.insert(lane.clone());
+            } else {
+                self.unreachable.remove(&lane);
+            }
             let state = self.lanes.entry(lane).or_default();
-            state.outstanding.extend(sent);
+            state.outstanding.extend(sent.ok());
         }
         all
     }
@@ -299,7 +314,7 @@ impl Sweeper {
             query.mark = true;
             let (before, next) = (healing.before, self.page(node, query).await);
             let sent = match next {
-                Some(_) => send(node, lane, self.marker(node), before).await,
+                Some(_) => send(node, lane, self.marker(node), before).await.ok(),
                 None => None,
             };
             let Some(state) = self.lanes.get_mut(lane) else {
@@ -358,19 +373,22 @@ impl Sweeper {
     }
 }
 
-async fn send(node: &NodeContext, lane: &Lane, marker: Marker, before: Before) -> Option<Sent> {
+async fn send(
+    node: &NodeContext,
+    lane: &Lane,
+    marker: Marker,
+    before: Before,
+) -> Result<Sent, TransportError> {
     let publisher = node.transport.publisher();
-    match publisher.publish_marker(lane, marker).await {
-        Ok(()) => Some(Sent {
-            number: marker.number,
-            before,
-            since: Instant::now(),
-        }),
-        Err(error) => {
-            tracing::debug!(%lane, %error, "no marker could be sent");
-            None
-        }
+    let sent = publisher.publish_marker(lane, marker).await;
+    if let Err(error) = &sent {
+        tracing::debug!(%lane, %error, "no marker could be sent");
     }
+    sent.map(|()| Sent {
+        number: marker.number,
+        before,
+        since: Instant::now(),
+    })
 }
 
 fn measure(lane: &Lane, sent: &Sent) {

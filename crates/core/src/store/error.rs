@@ -61,6 +61,9 @@ pub enum StoreError {
     /// This node's lock on the job is gone. Nothing was changed.
     #[error("the lock on job {0} was lost; another node may run it")]
     LostLock(JobId),
+    /// Another transaction locks the row of this job. Nothing was changed.
+    #[error("another transaction locks the row of job {0}; end it, or try again")]
+    RowLocked(JobId),
     /// The schema is missing, older than this program needs, or too new for it.
     #[error("{0}")]
     Schema(String),
@@ -199,7 +202,10 @@ impl StoreError {
         if self.is_conflict() || self.server_is_away() {
             return true;
         }
-        if matches!(self, Self::Timeout(_) | Self::WriterBusy(_)) {
+        if matches!(
+            self,
+            Self::Timeout(_) | Self::WriterBusy(_) | Self::RowLocked(_)
+        ) {
             return true;
         }
         match self.of_client() {
@@ -272,6 +278,7 @@ impl StoreError {
             | Self::InvalidJob { .. }
             | Self::InvalidRules(_)
             | Self::LostLock(_)
+            | Self::RowLocked(_)
             | Self::TransactionFailed
             | Self::Schema(_)
             | Self::Config(_) => true,

@@ -63,12 +63,23 @@ impl NodeView {
 
 /// Returns the rows that can be read. A node with an unreadable row is left out.
 pub(super) fn readable(rows: impl Iterator<Item = Result<NodeView, StoreError>>) -> Vec<NodeView> {
-    let told = rows.map(|row| {
-        row.inspect_err(|error| {
-            tracing::warn!(%error, "a row of the table `node` can't be read; its node is ignored");
-        })
-    });
-    told.flatten().collect()
+    let (mut read, mut bad, mut first) = (Vec::new(), 0_u32, None);
+    for row in rows {
+        match row {
+            Ok(node) => read.push(node),
+            Err(error) => {
+                bad += 1;
+                first.get_or_insert(error);
+            }
+        }
+    }
+    if let Some(error) = first {
+        tracing::warn!(
+            rows = bad, %error,
+            "rows of the table `node` can't be read; their nodes are ignored"
+        );
+    }
+    read
 }
 
 /// Returns the services of the living nodes among these.

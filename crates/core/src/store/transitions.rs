@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use futures_util::FutureExt;
 
+use super::error::StoreError;
 use super::poison::{Found, StuckBatch, found_page, held_page, told_page};
 use super::statements::Statements;
 use super::transaction::AfterCommit;
@@ -317,6 +318,9 @@ impl<S: Statements> Store for S {
     async fn retry(&self, id: JobId, retries: i32) -> Result<(Operated, Vec<Ready>)> {
         let retry = || self.retry_jobs(std::slice::from_ref(&id), retries);
         let retried = self.run("retry", retry).await?;
+        if !retried.refused.is_empty() {
+            return Err(StoreError::RowLocked(id));
+        }
         let of_it = retried.operated.first().map(|(_, operated)| *operated);
         Ok((of_it.unwrap_or(Operated::NotFound), retried.ready))
     }

@@ -152,7 +152,7 @@ impl NodeOptions {
             self.suspect_after >= self.hook.max_age,
             "suspect_after",
             "must not be shorter than `hook.max_age` (setting `hint_max_age`): hints that still \
-             wait to be published would be doubled",
+             wait to be published would be doubled; raise this one as well",
         );
         check(
             self.claim_after

@@ -124,6 +124,19 @@ fn server(settings: &Settings, facts: &Examination, findings: &mut Findings) {
     } else {
         findings.fine("server", format!("{version}, as user {}", facts.user));
     }
+    match &*facts.encoding {
+        "UTF8" => {}
+        "SQL_ASCII" => findings.wrong(
+            "encoding",
+            "SQL_ASCII: the database takes bytes of any encoding, and jobs with such bytes can't be read",
+            "move the tables to a database with ENCODING 'UTF8'",
+        ),
+        other => findings.remark(
+            "encoding",
+            format!("{other}: jobs whose texts have other characters are refused"),
+            "use a database with ENCODING 'UTF8'",
+        ),
+    }
     if facts.in_recovery {
         findings.wrong(
             "server",

@@ -1,10 +1,13 @@
 //! Parses one line into one job.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
 
 use chrono::{DateTime, Utc};
 use jobwire_core::NewJob;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
@@ -35,7 +38,52 @@ pub const FIELDS: [&str; 20] = [
     "trace_parent",
 ];
 
-type Fields = BTreeMap<String, Box<RawValue>>;
+/// The fields of an object, each of which stands once.
+#[derive(Debug, Default, Serialize)]
+struct Fields(BTreeMap<String, Box<RawValue>>);
+
+impl Deref for Fields {
+    type Target = BTreeMap<String, Box<RawValue>>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for Fields {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(OnceEach)
+    }
+}
+
+/// Reads an object and refuses a second value of a field.
+struct OnceEach;
+
+impl<'de> Visitor<'de> for OnceEach {
+    type Value = Fields;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Fields, A::Error> {
+        let mut fields = Fields::default();
+        while let Some((name, value)) = object.next_entry::<String, Box<RawValue>>()? {
+            if fields.contains_key(&name) {
+                let name = cut(&name);
+                return Err(A::Error::custom(format!("field `{name}` has two values")));
+            }
+            fields.insert(name, value);
+        }
+        Ok(fields)
+    }
+}
 
 /// Parses a line.
 ///
@@ -62,7 +110,7 @@ pub(super) fn job(
         (None, None) => return Err("field `type` is missing; add it, or pass --type".to_owned()),
     };
     let payload = fields.remove("payload");
-    let mut known = Fields::new();
+    let mut known = Fields::default();
     for name in FIELDS {
         if let Some(value) = fields.remove(name) {
             known.insert(name.to_owned(), value);
@@ -153,12 +201,21 @@ fn no_such_field(fields: &Fields) -> String {
 fn merge(payload: Option<Box<RawValue>>, unknown: Fields) -> Result<Box<RawValue>, String> {
     let mut merged = unknown;
     if let Some(payload) = payload {
-        let own: Fields = serde_json::from_str(payload.get()).map_err(|_| {
-            "field `payload` is not an object, so unknown fields can't be put into it; make it an \
-             object, or leave it out"
-                .to_owned()
+        let own: Fields = serde_json::from_str(payload.get()).map_err(|e| {
+            format!(
+                "field `payload` is not an object ({e}), so unknown fields can't be put into it; \
+                 correct it, or leave it out"
+            )
         })?;
-        merged.extend(own);
+        for (name, value) in own.0 {
+            if merged.contains_key(&name) {
+                return Err(format!(
+                    "field `{}` stands in the line and in `payload`; leave one of them out",
+                    cut(&name)
+                ));
+            }
+            merged.insert(name, value);
+        }
     }
     serde_json::value::to_raw_value(&merged).map_err(|e| format!("field `payload`: {e}"))
 }
@@ -171,6 +228,15 @@ mod tests {
         job(line.as_bytes(), None, UnknownFields::Error)
             .map(|job| format!("{job:?}"))
             .expect_err("refused")
+    }
+
+    #[test]
+    fn a_field_has_one_value() {
+        let twice = error(r#"{"type":"noop","due_at":"2030-01-01T00:00:00Z","due_at":null}"#);
+        assert!(twice.contains("field `due_at` has two values"), "{twice}");
+        let line = br#"{"type":"noop","foo":1,"payload":{"foo":2}}"#;
+        let both = job(line, None, UnknownFields::Payload).expect_err("refused");
+        assert!(both.contains("field `foo` stands in the line"), "{both}");
     }
 
     #[test]

@@ -56,6 +56,9 @@ pub(super) async fn list(
         return output::line(output::count(jobs.len() as u64, "job"));
     }
     let all = store.count(&filter).await?;
+    if filter.offset == 0 && shown == all {
+        return output::line(output::count(jobs.len() as u64, "job"));
+    }
     output::line(format_args!(
         "{shown} of {all} jobs; see more with --limit and --offset"
     ))

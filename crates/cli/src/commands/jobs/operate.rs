@@ -14,7 +14,7 @@ use super::Jobs;
 use super::filter::FilterArgs;
 use super::place::{self, Place, written};
 use crate::connect::{self, Outlet};
-use crate::error::Error;
+use crate::error::{Error, interrupted};
 use crate::output;
 use crate::settings::Settings;
 
@@ -278,11 +278,8 @@ async fn batches(
     let hook = outlet.hook();
     for batch in ids.chunks(BATCH) {
         let done = operate(batch).await.map_err(|error| {
-            Error::Failed(format!(
-                "{}; {} jobs were changed before the error",
-                Error::Store(error),
-                report.done.len()
-            ))
+            let done = format!("{} jobs were changed before the error", report.done.len());
+            interrupted(error, &done)
         })?;
         for (id, operated) in done.operated {
             report.note(id, operated);

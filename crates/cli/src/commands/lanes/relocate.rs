@@ -6,7 +6,7 @@ use jobwire_core::{CommitHook, Lane, LaneMove, LaneMoved, Store};
 use serde::Serialize;
 
 use crate::connect::Outlet;
-use crate::error::Error;
+use crate::error::{Error, interrupted};
 use crate::output;
 use crate::settings::Settings;
 
@@ -56,11 +56,11 @@ pub(super) async fn relocate(
         );
     }
     let moved = result.map_err(|error| {
-        Error::Failed(format!(
-            "{}; {} moved before the error; run this again for the rest",
-            Error::Store(error),
+        let done = format!(
+            "{} moved before the error",
             output::count(sofar.jobs(), "job")
-        ))
+        );
+        interrupted(error, &done)
     })?;
     let report = Report {
         moved,

@@ -188,6 +188,7 @@ impl Sweeper {
     pub(crate) fn forget(&mut self) {
         self.lanes.clear();
         self.horizons.clear();
+        self.unreachable.clear();
     }
 
     async fn go_on(&mut self, node: &Arc<NodeContext>, lane: &Lane) {

@@ -36,6 +36,8 @@ pub struct Examination {
     pub encryption: Option<String>,
     /// The port that the server itself listens on. A pooler in between has another one.
     pub server_port: Option<i32>,
+    /// The encoding of the database, for example `UTF8`.
+    pub encoding: String,
     /// Whether the schema `jobwire` exists.
     pub schema_exists: bool,
     /// Whether the user may create a schema in this database.
@@ -52,7 +54,7 @@ SELECT current_setting('server_version_num')::integer, current_user::text, pg_is
     (SELECT reset_val FROM pg_settings WHERE name = 'default_transaction_isolation'), inet_server_port(),
     EXISTS (SELECT FROM pg_namespace WHERE nspname = 'jobwire'),
     has_database_privilege(current_database(), 'CREATE'),
-    (SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid() AND ssl)";
+    (SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid() AND ssl), current_setting('server_encoding')";
 
 /// Selects by oid: a name can't be looked up in a schema without the right USAGE. The CASE is
 /// needed because the planner may check the right to a sequence before the kind of the object.
@@ -120,6 +122,7 @@ impl PgStore {
                 isolation: row.try_get(8)?,
                 encryption: row.try_get(12)?,
                 server_port: row.try_get(9)?,
+                encoding: row.try_get(13)?,
                 schema_exists: row.try_get(10)?,
                 may_create_schema: row.try_get(11)?,
                 missing_rights: rights

@@ -1,8 +1,10 @@
 //! Operators' actions.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use sqlx::PgPool;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::begin::begin;
@@ -60,6 +62,17 @@ async fn delete(pool: &ConnectionPool, id: JobId) -> Result<(Operated, Vec<Ready
     Ok((done, ready))
 }
 
+/// Selects the asked rows of a table that no other transaction has locked, and locks them.
+macro_rules! free_rows {
+    ($table:literal) => {
+        concat!(
+            "SELECT id FROM jobwire.",
+            $table,
+            " WHERE id = ANY($1) FOR UPDATE SKIP LOCKED"
+        )
+    };
+}
+
 /// Locks the rows that no other transaction has locked. A batch that waited for rows could end in
 /// a deadlock with another batch.
 const ROW_LOCKS: &str = "
@@ -69,9 +82,9 @@ const DELETE_MANY: &str = concat!(
 WITH executable AS (DELETE FROM jobwire.job j WHERE j.id = ANY($2) AND ",
     unlocked!("j"),
     " RETURNING j.id, j.exclusive, j.process_instance),
-     timer AS (DELETE FROM jobwire.timer_job WHERE id = ANY($1) RETURNING id, exclusive, process_instance),
-     suspended AS (DELETE FROM jobwire.suspended_job WHERE id = ANY($1) RETURNING id, exclusive, process_instance),
-     letter AS (DELETE FROM jobwire.dead_letter_job WHERE id = ANY($1) RETURNING id, exclusive, process_instance),
+     timer AS (DELETE FROM jobwire.timer_job WHERE id IN (", free_rows!("timer_job"), ") RETURNING id, exclusive, process_instance),
+     suspended AS (DELETE FROM jobwire.suspended_job WHERE id IN (", free_rows!("suspended_job"), ") RETURNING id, exclusive, process_instance),
+     letter AS (DELETE FROM jobwire.dead_letter_job WHERE id IN (", free_rows!("dead_letter_job"), ") RETURNING id, exclusive, process_instance),
      gone AS (SELECT * FROM executable UNION ALL SELECT * FROM timer UNION ALL SELECT * FROM suspended
               UNION ALL SELECT * FROM letter),
      lease AS (DELETE FROM jobwire.job_lease l USING gone WHERE l.job_id = gone.id),
@@ -99,10 +112,10 @@ async fn delete_many(
         .await?;
     let is_gone: HashSet<Uuid> = gone.iter().map(|(id, _)| *id).collect();
     asked.retain(|id| !is_gone.contains(id));
-    let still: HashSet<Uuid> = if asked.is_empty() {
-        HashSet::new()
+    let still: HashMap<Uuid, bool> = if asked.is_empty() {
+        HashMap::new()
     } else {
-        let still = sqlx::query_scalar(STILL).bind(&asked);
+        let still = sqlx::query_as(STILL).bind(&asked);
         still.fetch_all(&mut *tx).await?.into_iter().collect()
     };
     tx.commit().await?;
@@ -115,7 +128,7 @@ async fn delete_many(
     }
     let entered: HashSet<Uuid> = entered.into_iter().collect();
     for id in asked {
-        if !still.contains(&id) {
+        if !still.contains_key(&id) {
             deleted.operated.push((JobId(id), Operated::NotFound));
         } else if entered.contains(&id) {
             deleted.operated.push((JobId(id), Operated::Running));
@@ -142,9 +155,9 @@ macro_rules! used_attempts {
 /// that is executable already is hinted again.
 const RETRY: &str = concat!(
     "
-WITH timer AS (DELETE FROM jobwire.timer_job WHERE id = ANY($1) RETURNING *),
-     suspended AS (DELETE FROM jobwire.suspended_job WHERE id = ANY($1) RETURNING *),
-     letter AS (DELETE FROM jobwire.dead_letter_job WHERE id = ANY($1) RETURNING *),
+WITH timer AS (DELETE FROM jobwire.timer_job WHERE id IN (", free_rows!("timer_job"), ") RETURNING *),
+     suspended AS (DELETE FROM jobwire.suspended_job WHERE id IN (", free_rows!("suspended_job"), ") RETURNING *),
+     letter AS (DELETE FROM jobwire.dead_letter_job WHERE id IN (", free_rows!("dead_letter_job"), ") RETURNING *),
      source AS (SELECT ",
     moved_columns!(),
     " FROM timer UNION ALL SELECT ",
@@ -168,7 +181,9 @@ WITH timer AS (DELETE FROM jobwire.timer_job WHERE id = ANY($1) RETURNING *),
     UPDATE jobwire.job j SET retries = $2, failures = ",
     used_attempts!(),
     ", revision = least(revision, 999999999) + 1, hints = least(hints, 999999999) + 1, ready_at = clock_timestamp()
-    WHERE j.id = ANY($1) AND ",
+    WHERE j.id IN (",
+    free_rows!("job"),
+    ") AND ",
     unlocked!("j"),
     "
     RETURNING j.id, j.lane, j.exclusive, j.process_instance, j.trace_parent, j.type
@@ -180,46 +195,79 @@ SELECT ",
     " FROM again a"
 );
 
-/// Selects the running jobs among those that were not made executable. The others do not exist.
-const STILL: &str = "SELECT id FROM jobwire.job WHERE id = ANY($1)";
+/// Selects the jobs that were not changed: `true` for those outside the executable table, whose rows
+/// were locked. The others of the executable table run. A job without a row does not exist.
+const STILL: &str = "
+SELECT id, false FROM jobwire.job WHERE id = ANY($1)
+UNION ALL SELECT id, true FROM jobwire.timer_job WHERE id = ANY($1)
+UNION ALL SELECT id, true FROM jobwire.suspended_job WHERE id = ANY($1)
+UNION ALL SELECT id, true FROM jobwire.dead_letter_job WHERE id = ANY($1)";
 
+/// The time for which a retry waits for locked rows, and the pause between two attempts.
+const ROWS_WITHIN: Duration = Duration::from_secs(2);
+const ROWS_AGAIN: Duration = Duration::from_millis(50);
+
+/// Makes the jobs executable. Rows that other transactions lock delay no other job; they are tried
+/// again for [`ROWS_WITHIN`].
 async fn retry(pool: &PgPool, ids: &[JobId], retries: i32) -> Result<OperatedJobs, StoreError> {
     let mut asked: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
     asked.sort_unstable();
     asked.dedup();
+    let mut retried = OperatedJobs::default();
+    let until = Instant::now() + ROWS_WITHIN;
+    loop {
+        retry_free(pool, &mut asked, retries, &mut retried).await?;
+        if asked.is_empty() {
+            return Ok(retried);
+        }
+        if Instant::now() >= until {
+            let locked = asked.into_iter().map(|id| (JobId(id), LOCKED.to_owned()));
+            retried.refused.extend(locked);
+            return Ok(retried);
+        }
+        tokio::time::sleep(ROWS_AGAIN).await;
+    }
+}
+
+const LOCKED: &str = "another transaction locks the row of this job; end it, or try again";
+
+/// Makes those of the jobs executable whose rows are free, and leaves the locked ones in `asked`.
+async fn retry_free(
+    pool: &PgPool,
+    asked: &mut Vec<Uuid>,
+    retries: i32,
+    retried: &mut OperatedJobs,
+) -> Result<(), StoreError> {
     let rows = sqlx::query(RETRY)
-        .bind(&asked)
+        .bind(&*asked)
         .bind(retries)
         .fetch_all(pool)
         .await?;
     let ready = decode::all_ready(&rows)?;
     let done: HashSet<Uuid> = ready.iter().map(|ready| ready.hint.id.0).collect();
-    let mut operated: Vec<_> = ready
-        .iter()
-        .map(|ready| (ready.hint.id, Operated::Done))
-        .collect();
+    let operated = ready.iter().map(|ready| (ready.hint.id, Operated::Done));
+    retried.operated.extend(operated);
+    retried.ready.extend(ready);
     asked.retain(|id| !done.contains(id));
-    if !asked.is_empty() {
-        let running: HashSet<Uuid> = sqlx::query_scalar(STILL)
-            .bind(&asked)
-            .fetch_all(pool)
-            .await?
-            .into_iter()
-            .collect();
-        operated.extend(asked.into_iter().map(|id| {
-            let why = if running.contains(&id) {
-                Operated::Running
-            } else {
-                Operated::NotFound
-            };
-            (JobId(id), why)
-        }));
+    if asked.is_empty() {
+        return Ok(());
     }
-    Ok(OperatedJobs {
-        operated,
-        ready,
-        ..OperatedJobs::default()
-    })
+    let still: HashMap<Uuid, bool> = sqlx::query_as(STILL)
+        .bind(&*asked)
+        .fetch_all(pool)
+        .await?
+        .into_iter()
+        .collect();
+    asked.retain(|id| {
+        let why = match still.get(id) {
+            Some(true) => return true,
+            Some(false) => Operated::Running,
+            None => Operated::NotFound,
+        };
+        retried.operated.push((JobId(*id), why));
+        false
+    });
+    Ok(())
 }
 
 impl Operating for PgStore {
