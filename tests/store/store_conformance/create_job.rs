@@ -601,3 +601,39 @@ async fn an_owner_who_may_make_no_role_migrates_all_the_same() {
         w.store.execute(&sql).await;
     }
 }
+
+/// A role that runs and creates jobs may call `migrate` when the schema is current.
+#[tokio::test]
+async fn a_current_schema_is_migrated_by_a_role_without_rights_to_create_one() {
+    let w = World::<PgStore>::open().await;
+    let role = role();
+    let app = as_role(&w, &role).await;
+    let refused = app.migrate().await.unwrap_err().to_string();
+    for right in [
+        "USAGE ON SCHEMA jobwire",
+        "SELECT ON jobwire.schema_version",
+    ] {
+        let sql = format!("GRANT {right} TO {role}");
+        w.store.execute(&sql).await;
+    }
+    app.migrate().await.unwrap();
+    app.close().await;
+    for sql in [format!("DROP OWNED BY {role}"), format!("DROP ROLE {role}")] {
+        w.store.execute(&sql).await;
+    }
+    assert!(refused.contains("permission denied"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_role_that_may_not_create_the_schema_is_told_who_may() {
+    let w = World::<PgStore>::empty().await;
+    let role = role();
+    let app = as_role(&w, &role).await;
+    let refused = app.migrate().await.unwrap_err().to_string();
+    app.close().await;
+    w.store.execute(&format!("DROP ROLE {role}")).await;
+    assert!(
+        refused.contains("with a role that may create the schema"),
+        "{refused}"
+    );
+}

@@ -2,11 +2,13 @@
 
 use jobwire_core::job::LockedJob;
 use jobwire_core::store::{ClaimOf, ClaimPage, CycleOutcome, Refusal};
-use jobwire_core::{JobFilter, JobId, Lane, LaneRule, NodeId, PgStore, Store};
+use jobwire_core::{
+    JobFilter, JobId, JobState, Lane, LaneRule, NodeId, PgStore, Store, StoreError,
+};
 use jobwire_harness::eventually;
 use sqlx::AssertSqlSafe;
 
-use super::world::{LEASE, SqlBench, World, ids, job_ids, node, take, terms, work};
+use super::world::{LEASE, SqlBench, World, give_up, ids, job_ids, node, take, terms, work};
 use jobwire_harness::world::{SOON, until_waiting};
 
 #[tokio::test]
@@ -460,4 +462,48 @@ async fn a_timer_that_fails_as_if_it_were_the_server_stops_no_other() {
     })
     .await;
     assert!(w.store.stuck().is_empty());
+}
+
+/// A transaction that holds a dead letter and a timer delays neither a retry nor a deletion of
+/// other jobs. What it holds is refused with the reason, and stays.
+#[tokio::test]
+async fn locked_rows_of_any_table_delay_no_other_job_of_an_operator() {
+    let w = World::<PgStore>::open().await;
+    let worker = node();
+    let mut dead = Vec::new();
+    for hint in w.ready(vec![work(), work(), work(), work()]).await {
+        let job = w.hold(worker, &hint).await;
+        w.fail(worker, give_up(&job)).await;
+        dead.push(hint.id);
+    }
+    let mut other = w.store.pool().begin().await.unwrap();
+    sqlx::query("SELECT FROM jobwire.dead_letter_job WHERE id = $1 FOR UPDATE")
+        .bind(dead[0].uuid())
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    let retried = w.store.retry_many(&dead[..3], 3).await.unwrap();
+    let mut done: Vec<JobId> = retried.operated.iter().map(|(id, _)| *id).collect();
+    done.sort_unstable();
+    assert_eq!(done, dead[1..3]);
+    let refused: Vec<JobId> = retried.refused.iter().map(|(id, _)| *id).collect();
+    assert_eq!(refused, dead[..1]);
+    let one = w.store.retry(dead[0], 3).await.unwrap_err();
+    assert!(
+        matches!(one, StoreError::RowLocked(id) if id == dead[0]),
+        "{one}"
+    );
+    assert!(one.changed_nothing() && one.is_transient());
+
+    let asked = [dead[0], dead[3]];
+    let deleting = w.store.delete_many(&asked);
+    let free = eventually("the free row to be deleted", SOON, || async {
+        (w.state(dead[3]).await.is_none()).then_some(())
+    });
+    let (deleted, ()) = tokio::join!(deleting, async {
+        free.await;
+        assert_eq!(w.state(dead[0]).await, Some(JobState::DeadLetter));
+        other.rollback().await.unwrap();
+    });
+    assert_eq!(deleted.unwrap().operated.len(), 2);
 }

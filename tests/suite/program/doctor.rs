@@ -153,3 +153,49 @@ async fn missing_tables_and_missing_rights_are_listed() {
     let part = "GRANT USAGE ON SCHEMA jobwire";
     fails_saying(|| doctor(theirs.as_str()), 1, &[part]).await;
 }
+
+#[tokio::test]
+async fn a_forgotten_broker_is_found_by_the_nodes_that_have_one() {
+    let home = Scratch::new();
+    let url = shared::postgres().await.create_database().await;
+    let store = PgStore::connect(&url).await.unwrap();
+    store.migrate().await.unwrap();
+    sqlx::query(
+        "INSERT INTO jobwire.node (id, revision, types, lanes, host, version, transport)
+         VALUES (gen_random_uuid(), 1, '{noop}', '{default}', 'elsewhere', '0.1.0', 'rabbitmq')",
+    )
+    .execute(store.pool())
+    .await
+    .unwrap();
+    let doctor = jobwire(&home, &["doctor"]).args(["--database", &url]);
+    let said = fails(doctor, 1).await;
+    for part in ["1 node alive with a broker", "set --broker"] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_takes_any_bytes_is_wrong() {
+    let home = Scratch::new();
+    let server = PgStore::connect(shared::postgres().await.url())
+        .await
+        .unwrap();
+    let name = format!("ascii_{}", uuid::Uuid::new_v4().simple());
+    sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
+        "CREATE DATABASE {name} TEMPLATE template0 ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C'"
+    )))
+    .execute(server.pool())
+    .await
+    .unwrap();
+    let mut url = Url::parse(shared::postgres().await.url()).unwrap();
+    url.set_path(&name);
+    let doctor = jobwire(&home, &["doctor"]).args(["--database", url.as_str()]);
+    let said = fails(doctor, 1).await;
+    sqlx::raw_sql(sqlx::AssertSqlSafe(format!("DROP DATABASE {name}")))
+        .execute(server.pool())
+        .await
+        .unwrap();
+    for part in ["encoding: SQL_ASCII", "ENCODING 'UTF8'"] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+}

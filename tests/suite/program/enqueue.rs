@@ -218,3 +218,37 @@ async fn hints_leave_through_the_broker() {
     node.signal(Signal::SIGTERM);
     assert!(node.exit(SOON).await.success());
 }
+
+#[tokio::test]
+async fn a_line_that_only_the_database_refuses_is_named() {
+    let home = Scratch::new();
+    let url = shared::postgres().await.create_database().await;
+    let store = PgStore::connect(&url).await.unwrap();
+    store.migrate().await.unwrap();
+    sqlx::raw_sql(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN RAISE 'tenant % is closed', NEW.tenant USING ERRCODE = 'check_violation'; END $$;
+         CREATE TRIGGER refuse BEFORE INSERT ON jobwire.job
+            FOR EACH ROW WHEN (NEW.tenant = 'closed') EXECUTE FUNCTION refuse()",
+    )
+    .execute(store.pool())
+    .await
+    .unwrap();
+    let mut text = String::new();
+    for line in 1..=20 {
+        let tenant = if line == 14 { "closed" } else { "open" };
+        writeln!(text, "{{\"type\":\"noop\",\"tenant\":\"{tenant}\"}}").unwrap();
+    }
+    let _ = home.write("in.jsonl", &text);
+    let arguments = ["enqueue", "in.jsonl", "--batch", "10", "--database", &url];
+    let said = fails(jobwire(&home, &arguments), 1).await;
+    for part in [
+        "in.jsonl, line 14: ",
+        "tenant closed is closed",
+        "10 jobs of lines 1 to 10 created",
+        "correct the line, then continue with --skip 10",
+    ] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    assert_eq!(store.count(&JobFilter::default()).await.unwrap(), 10);
+}

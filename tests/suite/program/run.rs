@@ -274,3 +274,19 @@ async fn until_running(store: &impl Store) {
     })
     .await;
 }
+
+/// Beside a broker the default database is a mistake: the node would take the hints of a fleet and
+/// find none of its jobs.
+#[tokio::test]
+async fn a_broker_needs_a_database_that_is_named() {
+    let home = Scratch::new();
+    for arguments in [&["run"][..], &["enqueue"], &["jobs", "list"]] {
+        let program = jobwire(&home, arguments).args(["--broker", "amqp://127.0.0.1:1"]);
+        let said = fails(program, 2).await;
+        assert!(
+            said.contains("--broker is given and --database (JOBWIRE_DATABASE_URL) is not"),
+            "{arguments:?}: {said}"
+        );
+        assert!(!home.join("jobwire.db").exists());
+    }
+}
