@@ -109,7 +109,7 @@ fn lanes(settings: &Settings) -> Vec<Lane> {
     if settings.has_engine()
         && let Ok(engine) = settings.engine_options()
     {
-        lanes.push(engine.lane.into());
+        lanes.push(engine.lane);
     }
     lanes
 }
