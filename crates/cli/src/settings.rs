@@ -211,7 +211,7 @@ settings! {
     engine_type: EngineType = "flowable", "engine-type" "TYPE",
         "The process engine: `flowable`, `activiti`, or `camunda` for Camunda 7, Operaton and CIB seven.";
     engine_database_url: SecretUrl = "", "engine-database" "URL",
-        "The database of a process engine whose jobs `jobwire engine run` runs: `postgres://user:password@host/database`. See docs/engines/flowable.md, docs/engines/activiti.md and docs/engines/camunda.md.";
+        "The database of a process engine whose jobs `jobwire engine run` runs: `postgres://user:password@host/database`. Empty, with `engine_execute` = `endpoint`: an engine on another database, over its endpoint alone (docs/engines/other-databases.md). See docs/engines/flowable.md, docs/engines/activiti.md and docs/engines/camunda.md.";
     engine_url: SecretUrl = "", "engine" "URL",
         "Where the engine's REST interface for processes begins, with its user: `https://user:password@host/process-api` with Spring Boot, `https://user:password@host/flowable-rest/service` for flowable-rest, `https://user:password@host/engine-rest` for Camunda. With the execution endpoint, where it stands: `https://user:password@host/jobwire`.";
     engine_execute: EngineExecute = "auto", "engine-execute" "HOW",
