@@ -38,7 +38,10 @@ impl MariaDb {
         let output = tokio::process::Command::from(install).output().await;
         let output = output.unwrap_or_else(|error| panic!("mariadb-install-db: {error}"));
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "mariadb-install-db failed:\n{said}");
+        assert!(
+            output.status.success(),
+            "mariadb-install-db failed:\n{said}"
+        );
         let port = port::free();
         let mut command = program("mariadbd");
         command

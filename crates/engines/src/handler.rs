@@ -61,10 +61,7 @@ pub fn handlers(store: &EngineStore) -> Result<Handlers, StoreError> {
 }
 
 /// Returns handlers of these types.
-pub(crate) fn executing(
-    store: Arc<dyn Executing>,
-    types: &[&str],
-) -> Result<Handlers, StoreError> {
+pub(crate) fn executing(store: Arc<dyn Executing>, types: &[&str]) -> Result<Handlers, StoreError> {
     let options = store.of_bridge();
     let execute: Arc<dyn Handler> = Arc::new(Execute {
         rest: Rest::new(options)?,

@@ -66,7 +66,8 @@ impl World {
 
     async fn until_ended(&self, instances: &[String]) {
         let ids = instances.join("','");
-        let left = format!("SELECT count(*) FROM ACT_RU_EXECUTION WHERE PROC_INST_ID_ IN ('{ids}')");
+        let left =
+            format!("SELECT count(*) FROM ACT_RU_EXECUTION WHERE PROC_INST_ID_ IN ('{ids}')");
         eventually("all instances to end", DONE, || async {
             (self.database.count(&left).await == 0).then_some(())
         })
@@ -220,7 +221,10 @@ async fn the_program_on_mariadb_survives_a_kill_and_gives_the_jobs_back() {
     world.until_no_lock_is_left().await;
     let (status, lines) = program(&["engine", "release", "--yes"]).run(SOON).await;
     let said = lines.join("\n");
-    assert!(!status.success() && said.contains("stop it first"), "{said}");
+    assert!(
+        !status.success() && said.contains("stop it first"),
+        "{said}"
+    );
     second.signal(Signal::SIGTERM);
     assert!(second.exit(SOON).await.success());
     // The row of the killed node stays for a while.
