@@ -26,6 +26,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jobwire_core::{Handlers, StoreError};
+use tokio::time::Instant;
 
 use self::client::Client;
 use self::suspects::Suspects;
@@ -74,7 +75,12 @@ struct Inner {
     in_doubt: AtomicBool,
     /// The jobs that the last searches for orphans saw.
     suspects: Mutex<Suspects>,
+    /// The last answer to a health endpoint. Endpoints that ask at the same time share one question.
+    asked: tokio::sync::Mutex<Option<Absence>>,
 }
+
+/// When the endpoint was asked, and why it does not answer.
+type Absence = (Instant, Option<String>);
 
 impl std::fmt::Debug for EndpointStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -112,6 +118,7 @@ impl EndpointStore {
             fence: AtomicI64::new(0),
             in_doubt: AtomicBool::new(false),
             suspects: Mutex::default(),
+            asked: tokio::sync::Mutex::default(),
             options,
         })))
     }

@@ -15,14 +15,17 @@ use jobwire_core::store::{
     SchemaStatus, Store, Suspended, SuspensionScope, TransactionId,
 };
 use jobwire_core::{Fence, Hint, Job, JobId, Lane, LaneRule, NodeId};
+use tokio::time::Instant;
 
 use super::operating::Wish;
 use super::wire::{Orphans, Page};
 use super::{EndpointStore, Result};
 use crate::id::engine_id;
 
-/// Within this time a health endpoint is answered.
+/// A question of a health endpoint is answered within this time, and for the other one its answer is
+/// given again.
 const ABSENT_AFTER: Duration = Duration::from_millis(1_500);
+const LASTS: Duration = Duration::from_secs(1);
 
 #[async_trait]
 impl Store for EndpointStore {
@@ -39,14 +42,22 @@ impl Store for EndpointStore {
     }
 
     async fn absence(&self) -> Option<String> {
-        match tokio::time::timeout(ABSENT_AFTER, self.clock()).await {
+        let mut asked = self.0.asked.lock().await;
+        if let Some((at, answer)) = &*asked
+            && at.elapsed() < LASTS
+        {
+            return answer.clone();
+        }
+        let answer = match tokio::time::timeout(ABSENT_AFTER, self.clock()).await {
             Ok(Ok(_)) => self.0.breaker.problem(),
             Ok(Err(error)) => Some(error.to_string()),
             Err(_) => Some(format!(
                 "the engine's endpoint at {} does not answer",
                 self.0.options.url
             )),
-        }
+        };
+        *asked = Some((Instant::now(), answer.clone()));
+        answer
     }
 
     async fn lock(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked> {

@@ -9,6 +9,7 @@ use jobwire_core::store::{
 };
 use std::time::Duration;
 
+use super::suspects::Seen;
 use super::wire::{
     self, AtMost, Backlog, Lead, Leads, Nothing, OfNode, Orphans, Page, Timers, millis,
 };
@@ -111,7 +112,8 @@ impl EndpointStore {
         }
         let asked = Orphans {
             after: query.after.and_then(engine_id),
-            created_before: Some(query.ready_before),
+            // Younger ones are noted for the next search.
+            created_before: None,
             limit: query.limit.clamp(1, MOST),
         };
         let page: Page = self.0.client.ask("orphans", "orphans", &asked).await?;
@@ -132,7 +134,13 @@ impl EndpointStore {
                 continue;
             };
             let id = ready.hint.id;
-            let is_orphan = suspects.is_orphan(id, row.created, page.now, query.ready_before);
+            let seen = Seen {
+                created: row.created,
+                // A lock raises the revision of a new row.
+                was_locked: row.revision > 1,
+                now: page.now,
+            };
+            let is_orphan = suspects.is_orphan(id, seen, query.ready_before);
             if is_orphan && !query.held.contains(&id) {
                 found.ready.push(ready);
             }

@@ -1,8 +1,9 @@
 //! Jobs that may have lost their hint.
 //!
-//! Over the endpoint nothing shows since when a job is ready. So a job is an orphan when two
-//! searches have seen it unlocked, and the first one was at the moment before which every hint has
-//! been decided.
+//! Every hint before a moment has been decided. A job that was ready before that moment and still
+//! is has lost its hint. One that was never locked is ready since its creation. Nothing shows since
+//! when another one is ready: two searches must have seen it unlocked, the first one before the
+//! moment.
 
 use std::collections::HashMap;
 
@@ -13,6 +14,15 @@ use jobwire_core::JobId;
 const MOST: usize = 100_000;
 /// A job that was created so long before counts as seen.
 const OLD: chrono::Duration = chrono::Duration::minutes(10);
+
+/// An unlocked job, as a search sees it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    pub(super) created: Option<DateTime<Utc>>,
+    pub(super) was_locked: bool,
+    /// The database's clock.
+    pub(super) now: DateTime<Utc>,
+}
 
 /// The jobs that were seen unlocked, and when first, by the database's clock.
 #[derive(Debug, Default)]
@@ -32,14 +42,21 @@ impl Suspects {
     pub(super) fn is_orphan(
         &mut self,
         id: JobId,
-        created: Option<DateTime<Utc>>,
-        now: DateTime<Utc>,
+        Seen {
+            created,
+            was_locked,
+            now,
+        }: Seen,
         ready_before: DateTime<Utc>,
     ) -> bool {
         let known = self.seen.get(&id).copied();
         let first = known.unwrap_or(now);
-        let is_old = created.is_some_and(|created| created <= ready_before - OLD);
-        let is_orphan = known.is_some_and(|first| first <= ready_before) || is_old;
+        let before = |moment| created.is_some_and(|created| created <= moment);
+        let is_orphan = match known {
+            Some(first) => first <= ready_before,
+            None if was_locked => before(ready_before - OLD),
+            None => before(ready_before),
+        };
         if self.passing.len() < MOST {
             // One that is hinted now is not suspected again before the next moment.
             self.passing.insert(id, if is_orphan { now } else { first });
@@ -56,33 +73,47 @@ mod tests {
         DateTime::from_timestamp(10_000 + seconds, 0).unwrap_or_default()
     }
 
+    fn seen(created: Option<i64>, was_locked: bool, now: i64) -> Seen {
+        Seen {
+            created: created.map(at),
+            was_locked,
+            now: at(now),
+        }
+    }
+
     #[test]
     fn a_job_is_an_orphan_when_it_was_seen_before_the_moment_and_still_is() {
         let (mut suspects, id) = (Suspects::default(), JobId::generate());
+        let mut pass = |now, ready_before| {
+            suspects.begin();
+            suspects.is_orphan(id, seen(Some(0), true, now), at(ready_before))
+        };
+        assert!(!pass(1, 0) && !pass(2, 0));
+        assert!(pass(3, 1));
+        assert!(!pass(4, 2), "hinted at 3");
+        assert!(pass(5, 3));
+    }
+
+    #[test]
+    fn a_job_that_was_never_locked_is_ready_since_its_creation() {
+        let (mut suspects, id) = (Suspects::default(), JobId::generate());
         suspects.begin();
-        assert!(!suspects.is_orphan(id, Some(at(0)), at(1), at(0)));
+        assert!(suspects.is_orphan(id, seen(Some(0), false, 2), at(1)));
         suspects.begin();
-        assert!(!suspects.is_orphan(id, Some(at(0)), at(2), at(0)));
-        suspects.begin();
-        assert!(suspects.is_orphan(id, Some(at(0)), at(3), at(1)));
-        suspects.begin();
-        assert!(
-            !suspects.is_orphan(id, Some(at(0)), at(4), at(2)),
-            "hinted at 3"
-        );
-        suspects.begin();
-        assert!(suspects.is_orphan(id, Some(at(0)), at(5), at(3)));
+        assert!(!suspects.is_orphan(id, seen(Some(0), false, 3), at(1)));
+        let younger = seen(Some(2), false, 3);
+        assert!(!suspects.is_orphan(JobId::generate(), younger, at(1)));
     }
 
     #[test]
     fn a_job_that_a_pass_did_not_see_is_forgotten_and_an_old_one_needs_no_second_look() {
         let (mut suspects, id) = (Suspects::default(), JobId::generate());
         suspects.begin();
-        assert!(!suspects.is_orphan(id, None, at(1), at(0)));
+        assert!(!suspects.is_orphan(id, seen(None, true, 1), at(0)));
         suspects.begin();
         suspects.begin();
-        assert!(!suspects.is_orphan(id, None, at(9), at(8)));
-        let other = JobId::generate();
-        assert!(suspects.is_orphan(other, Some(at(-1_000)), at(9), at(8)));
+        assert!(!suspects.is_orphan(id, seen(None, true, 9), at(8)));
+        let old = seen(Some(-1_000), true, 9);
+        assert!(suspects.is_orphan(JobId::generate(), old, at(8)));
     }
 }

@@ -180,12 +180,21 @@ public final class Locks {
         });
     }
 
-    /** Extends the lock of one job, without a new {@code REV_}. Returns whether it is the owner's. */
+    /**
+     * Extends the lock of one job, without a new {@code REV_}. Never shortens it: the node and the
+     * engine extend the same lock, each for its own time. Returns whether it is the owner's.
+     */
     boolean extend(Connection connection, String id, String owner, Instant until)
             throws SQLException {
-        String sql = "UPDATE " + tables.jobs()
-                + " SET LOCK_EXP_TIME_ = ? WHERE ID_ = ? AND LOCK_OWNER_ = ?";
-        return tables.update(connection, sql, until, id, owner) == 1;
+        String sql = "UPDATE " + tables.jobs() + " SET LOCK_EXP_TIME_ = ?"
+                + " WHERE ID_ = ? AND LOCK_OWNER_ = ? AND LOCK_EXP_TIME_ < ?";
+        return tables.update(connection, sql, until, id, owner, until) == 1
+                || isHeld(connection, id, owner);
+    }
+
+    private boolean isHeld(Connection connection, String id, String owner) throws SQLException {
+        String sql = "SELECT ID_ FROM " + tables.jobs() + " WHERE ID_ = ? AND LOCK_OWNER_ = ?";
+        return !tables.query(connection, sql, List.of(id, owner), 1, row -> true).isEmpty();
     }
 
     /** Extends the lock of one job for its execution. Returns whether it is the owner's. */
