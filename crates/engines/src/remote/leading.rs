@@ -120,7 +120,7 @@ impl EndpointStore {
         let suspects = self.0.suspects.lock();
         let mut suspects = suspects.unwrap_or_else(PoisonError::into_inner);
         if query.after.is_none() {
-            suspects.begin();
+            suspects.begin(page.now);
         }
         let mut found = OrphanPage {
             next: page
@@ -140,7 +140,7 @@ impl EndpointStore {
                 was_locked: row.revision > 1,
                 now: page.now,
             };
-            let is_orphan = suspects.is_orphan(id, seen, query.ready_before);
+            let is_orphan = suspects.is_orphan(id, seen, query.ready_before, query.mark);
             if is_orphan && !query.held.contains(&id) {
                 found.ready.push(ready);
             }
