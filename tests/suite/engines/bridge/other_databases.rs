@@ -143,7 +143,7 @@ async fn a_job_that_fails_on_mariadb_has_the_engines_own_retries_and_is_revived(
     .await;
     assert_eq!(world.runs(&instance).await, 3);
     let message = dead.exception_message.unwrap_or_default();
-    assert!(message.contains("attempt 3 fails"), "{message}");
+    assert!(message.contains("work.fail"), "{message}");
     store.retry(dead.id, 3).await.unwrap();
     world.until_ended(std::slice::from_ref(&instance)).await;
     assert_eq!(world.runs(&instance).await, 4);
