@@ -7,6 +7,8 @@ pub(crate) struct Jdbc {
     pub(crate) url: String,
     pub(crate) user: String,
     pub(crate) password: String,
+    /// It is PostgreSQL, and not MariaDB.
+    pub(crate) is_postgres: bool,
 }
 
 impl Jdbc {
@@ -18,11 +20,17 @@ impl Jdbc {
         let url =
             Url::parse(database).unwrap_or_else(|error| panic!("the database's URL: {error}"));
         let host = url.host_str().unwrap_or("localhost");
-        let port = url.port().unwrap_or(5432);
+        let is_postgres = url.scheme() != "mariadb";
+        let (name, usual) = match is_postgres {
+            true => ("postgresql", 5432),
+            false => ("mariadb", 3306),
+        };
+        let port = url.port().unwrap_or(usual);
         Jdbc {
-            url: format!("jdbc:postgresql://{host}:{port}{}", url.path()),
+            url: format!("jdbc:{name}://{host}:{port}{}", url.path()),
             user: url.username().to_owned(),
             password: url.password().unwrap_or_default().to_owned(),
+            is_postgres,
         }
     }
 }

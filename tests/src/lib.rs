@@ -24,6 +24,7 @@
 //! | a check of a history of jobs | [`history::Checker`] |
 //! | all faults at once | [`chaos::run`] |
 //! | a process engine: Flowable, Camunda, Activiti | [`EngineServer::start`] |
+//! | an engine's database that is not PostgreSQL | [`MariaDb::start`] |
 //! | the bridge beside the engines' own executors | [`engine_bench::run`] |
 //! | the sample for Spring | [`SpringSample::compile`] |
 //! | waiting for a condition | [`eventually`], the only place where a test may pause |
@@ -54,6 +55,7 @@ pub mod kafka_cluster;
 mod kafka_jars;
 pub mod kafka_security;
 pub mod kafka_settings;
+pub mod mariadb;
 pub mod program;
 pub mod prometheus;
 pub mod proxy;
@@ -74,6 +76,7 @@ pub use kafka_admin::KafkaAdmin;
 pub use kafka_cluster::KafkaCluster;
 pub use kafka_security::KafkaListener;
 pub use kafka_settings::KafkaSettings;
+pub use mariadb::MariaDb;
 pub use program::{Program, Running};
 pub use prometheus::Prometheus;
 pub use proxy::{Direction, Flow, Proxy};

@@ -52,6 +52,7 @@ impl SpringSample {
             url,
             user,
             password,
+            ..
         } = Jdbc::of(database);
         let java = Program::at(&kafka_jars::java("java", "default-jdk-headless"))
             .args(["-Xms64m", "-Xmx256m", "-XX:+UseSerialGC"])

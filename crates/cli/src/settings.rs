@@ -260,8 +260,9 @@ settings! {
          seven.";
     engine_database_url: SecretUrl = "", "engine-database" "URL",
         "The database of a process engine whose jobs `jobwire engine run` runs: \
-         `postgres://user:password@host/database`. See docs/engines/flowable.md, \
-         docs/engines/activiti.md and docs/engines/camunda.md.";
+         `postgres://user:password@host/database`. Empty, with `engine_execute` = `endpoint`: an \
+         engine on another database, over its endpoint alone (docs/engines/other-databases.md). See \
+         docs/engines/flowable.md, docs/engines/activiti.md and docs/engines/camunda.md.";
     engine_url: SecretUrl = "", "engine" "URL",
         "URL of the engine's REST interface for processes, with its user: \
          `https://user:password@host/process-api` with Spring Boot, \

@@ -2,7 +2,6 @@
 
 use std::sync::Mutex;
 
-use chrono::{DateTime, Utc};
 use jobwire_core::hint::Ready;
 use jobwire_core::job::query::{JobFilter, JobView};
 use jobwire_core::job::scope::Needs;
@@ -16,6 +15,7 @@ use sqlx::postgres::PgRow;
 use crate::id;
 use crate::meter;
 use crate::owner;
+use crate::row::EngineRow;
 
 /// The type of jobs whose handler is not one of the engine's own.
 pub const OTHER: &str = "other";
@@ -86,81 +86,66 @@ impl Decoder {
         Ok(self.ready(&id, instance, handler.as_deref()))
     }
 
-    /// Returns the job of a row with the columns of the dialect's `job_columns`. `None` if its id
-    /// can't be read.
-    pub(crate) fn job(&self, row: &PgRow) -> Result<Option<Job>, StoreError> {
-        let text: String = row.try_get("id_")?;
-        let Some(id) = self.job_id(&text) else {
-            return Ok(None);
-        };
-        let kind: Option<String> = row.try_get("type_")?;
-        let handler: Option<String> = row.try_get("handler_type_")?;
-        let instance: Option<String> = row.try_get("process_instance_id_")?;
-        let created: Option<DateTime<Utc>> = row.try_get("created_at")?;
-        let created = created.unwrap_or_default();
-        Ok(Some(Job {
+    /// Returns the job of a row. `None` if its id can't be read.
+    pub(crate) fn job(&self, row: &EngineRow) -> Option<Job> {
+        let id = self.job_id(&row.id)?;
+        let created = row.created.unwrap_or_default();
+        Some(Job {
             id,
             seq: created.timestamp_micros(),
-            revision: row.try_get::<Option<i32>, _>("rev_")?.unwrap_or_default(),
-            kind: match kind.as_deref() {
+            revision: row.revision,
+            kind: match row.kind.as_deref() {
                 Some("timer") => JobKind::Timer,
                 _ => JobKind::Message,
             },
-            job_type: self.type_of(handler.as_deref()).to_owned(),
+            job_type: self.type_of(row.handler.as_deref()).to_owned(),
             payload: RawValue::NULL.to_owned(),
-            // The jobs of an instance exclude each other.
-            exclusive: instance.is_some(),
-            process_instance: instance,
-            execution: row.try_get("execution_id_")?,
-            process_definition: row.try_get("proc_def_id_")?,
-            element: row.try_get("element_id_")?,
-            tenant: some(row.try_get("tenant_id_")?),
-            category: some(row.try_get("category_")?),
-            deployment: some(row.try_get("deployment_id_")?),
-            priority: row
-                .try_get::<Option<i64>, _>("priority_")?
-                .unwrap_or_default(),
-            retries: row
-                .try_get::<Option<i32>, _>("retries_")?
-                .unwrap_or_default(),
+            // Any two jobs of an instance exclude each other.
+            exclusive: row.instance.is_some(),
+            process_instance: row.instance.clone(),
+            execution: row.execution.clone(),
+            process_definition: row.definition.clone(),
+            element: row.element.clone(),
+            tenant: some(row.tenant.clone()),
+            category: some(row.category.clone()),
+            deployment: some(row.deployment.clone()),
+            priority: row.priority,
+            retries: row.retries.unwrap_or_default(),
             failures: 0,
             retry_policy: None,
-            due_at: row.try_get("due_at")?,
+            due_at: row.due,
             repeat: None,
             repeat_until: None,
             correlation_id: id.uuid(),
             created_at: created,
             ready_at: created,
             lane: self.lane.clone(),
-            exception_message: row.try_get("exception_msg_")?,
+            exception_message: row.message.clone(),
             custom_values: None,
             trace_parent: None,
             unreadable: None,
-        }))
+        })
     }
 
-    /// Returns the locked job of a row that also has the column `fence`.
+    /// Returns the locked job of a row with the columns of the dialect's `job_columns` and the
+    /// column `fence`.
     pub(crate) fn locked(&self, row: &PgRow) -> Result<Option<LockedJob>, StoreError> {
         let fence: i64 = row.try_get("fence")?;
-        Ok(self.job(row)?.map(|job| LockedJob {
+        let job = self.job(&EngineRow::read(row)?);
+        Ok(job.map(|job| LockedJob {
             job,
             fence: Fence::new(fence),
             strikes: 0,
         }))
     }
 
-    /// Returns the view of a row that also has the columns `state`, `lock_owner_` and
-    /// `locked_until`.
-    pub(crate) fn view(&self, row: &PgRow) -> Result<Option<(JobView, Job)>, StoreError> {
-        let Some(job) = self.job(row)? else {
-            return Ok(None);
-        };
-        let state: String = row.try_get("state")?;
-        let holder: Option<String> = row.try_get("lock_owner_")?;
-        let ours = holder.as_deref().and_then(owner::parse);
+    /// Returns the view of a row, and the job. `None` if its id can't be read.
+    pub(crate) fn view(&self, row: &EngineRow) -> Option<(JobView, Job)> {
+        let job = self.job(row)?;
+        let ours = row.owner.as_deref().and_then(owner::parse);
         let view = JobView {
             id: job.id,
-            state: JobState::parse(&state).unwrap_or(JobState::Executable),
+            state: row.state(),
             seq: job.seq,
             kind: job.kind,
             job_type: job.job_type.clone(),
@@ -179,11 +164,11 @@ impl Decoder {
             correlation_id: job.correlation_id,
             exception_message: job.exception_message.clone(),
             lock_owner: ours.map(|(node, _): (NodeId, Fence)| node.uuid()),
-            lock_expires_at: row.try_get("locked_until")?,
+            lock_expires_at: row.locked_until,
             locked_at: None,
             fence: ours.map(|(_, fence)| fence.number()),
         };
-        Ok(Some((view, job)))
+        Some((view, job))
     }
 
     /// Returns the needs of the job of a row with the columns `needs_type`, `needs_tenant`,

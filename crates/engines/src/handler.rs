@@ -7,7 +7,7 @@
 //! | an error, and the row has moved | the engine has counted a failure, by its own rules |
 //! | an error, and the row is unchanged | a conflict: after a short pause the job is ready again |
 //! | the job was given back | another job of its instance runs; the job is ready again after a short pause |
-//! | none | the lock stays until the row moves, or the execution has ended without a trace |
+//! | none | the lock stays until the row moves, or the execution has ended without a trace; over the endpoint alone the engine extends it |
 //! | the engine can't be reached | the job waits for the engine under its lock, then for another node; no attempt is spent |
 //!
 //! After any answer, the [store](crate::EngineStore) determines the fate of the job by its rows.
@@ -17,13 +17,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jobwire_core::{
-    Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, Outcome, Running,
+    Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, Outcome, Running, StoreError,
 };
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::EngineStore;
-use crate::activity::{self, Activity};
+use crate::activity::Activity;
+use crate::executing::Executing;
 use crate::fate::Ended;
 use crate::http::{Answer, Rest};
 use crate::id::engine_id;
@@ -44,7 +45,7 @@ const BEGINS_AFTER_BREAK: Duration = Duration::from_secs(3);
 
 /// Executes jobs through the engine. See the [module](self).
 struct Execute {
-    store: EngineStore,
+    store: Arc<dyn Executing>,
     rest: Rest,
     slots: Arc<Semaphore>,
 }
@@ -55,15 +56,20 @@ struct Execute {
 ///
 /// # Errors
 /// Fails if the engine's URL or path can't be used.
-pub fn handlers(store: &EngineStore) -> Result<Handlers, jobwire_core::StoreError> {
-    let options = store.options();
+pub fn handlers(store: &EngineStore) -> Result<Handlers, StoreError> {
+    executing(Arc::new(store.clone()), store.types())
+}
+
+/// Returns handlers of these types.
+pub(crate) fn executing(store: Arc<dyn Executing>, types: &[&str]) -> Result<Handlers, StoreError> {
+    let options = store.of_bridge();
     let execute: Arc<dyn Handler> = Arc::new(Execute {
-        store: store.clone(),
         rest: Rest::new(options)?,
         slots: Arc::new(Semaphore::new(options.concurrency.max(1))),
+        store,
     });
     let mut handlers = Handlers::default();
-    for job_type in store.types() {
+    for job_type in types {
         handlers.register(*job_type, HandlerOptions::default(), execute.clone());
     }
     Ok(handlers)
@@ -86,7 +92,7 @@ impl Handler for Execute {
             }
             // The semaphore is never closed.
             let slot = self.slots.clone().acquire_owned().await.ok();
-            let within = self.store.dialect().send_within();
+            let within = self.store.send_within();
             if within.is_some_and(|within| began.elapsed() >= within) {
                 // The lock can't be renewed, and would end during the execution.
                 return Ok(Outcome::Snooze(PATIENCE));
@@ -96,10 +102,7 @@ impl Handler for Execute {
             let sent = Instant::now();
             calls.sent(job.fence);
             let execution = self.store.meter().execution();
-            let answer = self
-                .rest
-                .execute(&id, self.store.dialect().execution())
-                .await;
+            let answer = self.store.execute(&self.rest, &id, &owner).await;
             execution.answered(&answer);
             drop(slot);
             if !matches!(answer, Answer::Unanswered(_)) {
@@ -122,7 +125,7 @@ impl Handler for Execute {
                         "the engine gave the job back: another job of its instance runs",
                     ));
                 }
-                Answer::Missing(said) if self.store.dialect().is_refusal(&said) => {
+                Answer::Missing(said) if self.store.is_refusal(&said) => {
                     breaker.answered();
                     return self.refused(&job, &owner, said).await;
                 }
@@ -149,7 +152,7 @@ impl Handler for Execute {
                 }
                 Answer::Unsent(reason) => breaker.failed(&reason),
                 Answer::Unanswered(reason) => {
-                    let timed_out = sent.elapsed() >= self.store.options().answer_within;
+                    let timed_out = sent.elapsed() >= self.store.of_bridge().answer_within;
                     if !timed_out {
                         breaker.failed(&reason);
                     }
@@ -232,6 +235,12 @@ impl Execute {
         reason: String,
     ) -> HandlerResult<Outcome> {
         let id = job.job.id;
+        if self.store.engine_renews() {
+            // The fence stays open, so the lock is left to the engine, or to its expiry.
+            return Err(HandlerError::conflict(format!(
+                "the engine gave no answer; it keeps the lock while it runs the job: {reason}"
+            )));
+        }
         let _shown = self.store.meter().unanswered();
         tracing::warn!(
             job = %id, reason,
@@ -245,7 +254,7 @@ impl Execute {
             BEGINS_AFTER_BREAK
         };
         let (mut pause, mut quiet) = (FIRST_LOOK, 0);
-        while sent.elapsed() < self.store.options().unknown_for {
+        while sent.elapsed() < self.store.of_bridge().unknown_for {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_LOOK);
             match self.store.still_ours(id, owner).await {
@@ -257,7 +266,7 @@ impl Execute {
                 _ => continue,
             }
             let Ok(sent_at) = &sent_at else { continue };
-            match activity::around(self.store.pool(), *sent_at).await {
+            match self.store.activity(*sent_at).await {
                 Ok(Activity::Quiet) => quiet += 1,
                 _ => quiet = 0,
             }

@@ -1,7 +1,8 @@
 //! The client of the engine's REST interface.
 //!
 //! Connections are kept and reused. No redirect is followed and no proxy of the environment is
-//! used. At most 8 KiB of an answer are read, and 64 KiB of an answer of the endpoint.
+//! used. At most 8 KiB of an answer are read, 64 KiB of an answer about a job of the endpoint, and 8 MiB of an
+//! answer about many jobs.
 
 use std::error::Error;
 use std::time::Duration;
@@ -23,6 +24,8 @@ const ANSWER_BYTES: usize = 8 * 1024;
 /// Maximum number of bytes of an answer of the endpoint: an engine keeps messages of 4,000
 /// characters.
 const TOLD_BYTES: usize = 64 * 1024;
+/// Maximum number of bytes of an answer to an operation: two hundred jobs with such messages.
+const OPERATED_BYTES: usize = 8 * 1024 * 1024;
 const ANSWER_SHOWN: usize = 1_000;
 
 /// The engine's answer to an execution. It is only a hint: the rows decide.
@@ -143,7 +146,33 @@ impl Rest {
         }
     }
 
-    /// Asks whether the execution endpoint exists. Sends a GET, which executes nothing.
+    /// Executes a job by an operation of the endpoint, which tells what became of it.
+    pub(crate) async fn run(&self, path: &str, body: String) -> Answer {
+        match self.exchange(Method::Post, path, body).await {
+            Ok(response) => told(response).await,
+            Err(failed) => failed,
+        }
+    }
+
+    /// Sends an operation to the endpoint, and returns the bytes of its answer of success.
+    ///
+    /// # Errors
+    /// What the endpoint said instead.
+    pub(crate) async fn operate(&self, path: &str, body: String) -> Result<Vec<u8>, Answer> {
+        let response = self.exchange(Method::Post, path, body).await?;
+        if !response.status().is_success() {
+            return Err(judge(response).await);
+        }
+        match beginning(response, OPERATED_BYTES).await {
+            (said, None) if said.len() < OPERATED_BYTES => Ok(said),
+            (_, None) => Err(Answer::Unusable(format!(
+                "the answer to {path} has more than {OPERATED_BYTES} bytes"
+            ))),
+            (_, Some(error)) => Err(Answer::Unanswered(error)),
+        }
+    }
+
+    /// Asks whether the execution endpoint is there, without an execution: it takes no GET.
     pub(crate) async fn ask_endpoint(&self) -> Answer {
         let path = self.path.replace("{id}", "0");
         self.get(&path).await
@@ -238,6 +267,9 @@ fn state(said: &[u8]) -> Answer {
     match said["state"].as_str() {
         Some("gone") => Answer::Executed,
         Some("job") => Answer::GivenBack,
+        Some("running") => {
+            Answer::Unanswered("an execution under this lock is under way".to_owned())
+        }
         Some(state) => {
             let message = said["message"].as_str().unwrap_or(state);
             Answer::Refused(plain::one_line(message, ANSWER_SHOWN))
@@ -320,6 +352,8 @@ mod tests {
         let said = |text: &str| state(text.as_bytes());
         assert_eq!(said(r#"{"state":"gone"}"#), Answer::Executed);
         assert_eq!(said(r#"{"state":"job","id":"7"}"#), Answer::GivenBack);
+        let running = said(r#"{"state":"running"}"#);
+        assert!(matches!(running, Answer::Unanswered(_)), "{running:?}");
         let failed = said(r#"{"state":"timer","retries":2,"message":"no\nroute"}"#);
         assert_eq!(failed, Answer::Refused("no\\nroute".to_owned()));
         let dead = said(r#"{"state":"dead letter","message":null}"#);

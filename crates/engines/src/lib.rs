@@ -28,7 +28,9 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | [`store`] | the store of every engine |
+//! | [`store`] | the store of every engine, over its database |
+//! | [`remote`] | the store of an engine over its endpoint alone, on any database |
+//! | [`bridge`] | what both stores share |
 //! | [`handler`] | the handler that lets the engine execute a job |
 //! | [`examine`] | the examination of an engine, for `jobwire doctor` |
 //! | [`flowable`] | Flowable, over REST or the endpoint |
@@ -41,6 +43,7 @@ mod act;
 pub mod activiti;
 mod activity;
 mod breaker;
+pub mod bridge;
 mod call;
 mod calls;
 pub mod camunda;
@@ -49,7 +52,9 @@ mod connection;
 pub mod coordination;
 mod decode;
 mod dialect;
+mod doubt;
 pub mod examine;
+mod executing;
 mod fate;
 mod finding;
 pub mod flowable;
@@ -63,6 +68,8 @@ mod options;
 mod owner;
 mod probing;
 mod queries;
+pub mod remote;
+mod row;
 mod settling;
 mod statements;
 pub mod store;
@@ -71,8 +78,10 @@ mod sweepable;
 mod tap;
 mod walk;
 
+pub use bridge::Bridge;
 pub use handler::handlers;
 pub use options::{Credentials, EngineOptions, Execution};
+pub use remote::EndpointStore;
 pub use store::EngineStore;
 
 /// Checks that the Rust snippet of this page compiles.

@@ -9,6 +9,7 @@ use sqlx::{PgPool, Postgres, Row};
 use crate::decode::{OTHER, states};
 use crate::dialect::Dialect;
 use crate::id::engine_id;
+use crate::row::EngineRow;
 
 fn bound<'q>(
     dialect: &'q dyn Dialect,
@@ -65,7 +66,7 @@ async fn rows(
         .await?;
     let mut found = Vec::with_capacity(rows.len());
     for row in &rows {
-        found.extend(dialect.decoder().view(row)?);
+        found.extend(dialect.decoder().view(&EngineRow::read_with_lock(row)?));
     }
     Ok(found)
 }

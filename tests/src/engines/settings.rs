@@ -155,9 +155,12 @@ impl EngineSettings {
             mut url,
             user,
             password,
+            is_postgres,
         } = Jdbc::of(&self.database);
-        url.push_str("?ApplicationName=engine");
-        if let Some(timeout) = self.lock_timeout {
+        if is_postgres {
+            url.push_str("?ApplicationName=engine");
+        }
+        if let Some(timeout) = self.lock_timeout.filter(|_| is_postgres) {
             let milliseconds = timeout.as_millis();
             url = format!("{url}&options=-c%20lock_timeout={milliseconds}ms");
         }

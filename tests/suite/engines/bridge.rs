@@ -10,6 +10,7 @@ mod flowable8;
 mod hooks;
 mod load;
 mod operators;
+mod other_databases;
 mod processes;
 mod program;
 mod refusals;

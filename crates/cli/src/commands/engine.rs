@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use jobwire_core::store::TapMode;
-use jobwire_core::{Node, NodeOptions, Store, Transport};
-use jobwire_engines::{EngineStore, handlers};
+use jobwire_core::{Node, NodeOptions, Transport};
+use jobwire_engines::{Bridge, EndpointStore, EngineStore};
 
 use super::{jobs, sweep};
 use crate::connect;
@@ -69,7 +69,7 @@ pub(crate) async fn run(settings: Settings, args: EngineArgs) -> Result<(), Erro
 }
 
 /// Connects to the engine that the settings name.
-pub(crate) async fn connect(settings: &Settings) -> Result<EngineStore, Error> {
+pub(crate) async fn connect(settings: &Settings) -> Result<Arc<dyn Bridge>, Error> {
     if !settings.has_engine() {
         return Err(Error::Usage(
             "no engine is named; give --engine-database and --engine, or `engine_database_url` and \
@@ -80,38 +80,41 @@ pub(crate) async fn connect(settings: &Settings) -> Result<EngineStore, Error> {
     let options = settings
         .engine_options()
         .map_err(|(setting, problem)| Error::Usage(format!("`{setting}` {problem}")))?;
+    if settings.engine_has_no_database() {
+        return Ok(Arc::new(EndpointStore::flowable(options)?));
+    }
     let url = &settings.engine_database_url;
     let connected = match settings.engine_type {
         EngineType::Flowable => EngineStore::flowable(url.expose(), options).await,
         EngineType::Camunda => EngineStore::camunda(url.expose(), options).await,
         EngineType::Activiti => EngineStore::activiti(url.expose(), options).await,
     };
-    connected.map_err(|source| Error::Database {
+    let store = connected.map_err(|source| Error::Database {
         setting: error::ENGINE,
         url: url.to_string(),
         source,
-    })
+    })?;
+    Ok(Arc::new(store))
 }
 
 async fn init(settings: &Settings) -> Result<(), Error> {
     let store = connect(settings).await?;
     store.probe().await?;
-    store.init().await?;
-    store.check().await?.ready()?;
-    let tap = match settings.engine_tap() {
-        TapMode::Off => Ok(()),
-        _ => store.create_tap().await,
-    };
+    let remark = store.prepare(settings.engine_tap() != TapMode::Off).await?;
     let name = store.options().name.clone();
     store.close().await;
-    if let Err(error) = tap {
+    if let Some(remark) = remark {
         output::line(format_args!(
-            "remark {error}\n       -> until then new jobs are looked for every second"
+            "remark {remark}\n       -> until then new jobs are looked for every second"
         ))?;
     }
     output::line(format_args!(
-        "the schema `jobwire_engine` is ready beside the tables of `{name}`; next: jobwire engine \
-         run"
+        "{} `{name}`; next: jobwire engine run",
+        if settings.engine_has_no_database() {
+            "the endpoint answers, and nothing has to be created for"
+        } else {
+            "the schema `jobwire_engine` is ready beside the tables of"
+        }
     ))
 }
 
@@ -122,9 +125,9 @@ async fn operate(settings: &Settings, args: jobs::JobsArgs) -> Result<(), Error>
     let jobs = jobs::Jobs {
         settings,
         place: jobs::Place::Engine,
-        handlers: handlers(&store)?,
-        options: options(settings, &store),
-        store: Arc::new(store.clone()),
+        handlers: store.handlers()?,
+        options: options(settings, &*store),
+        store: store.clone(),
     };
     let result = jobs.act(args.action).await;
     store.close().await;
@@ -139,17 +142,22 @@ async fn dry_run(settings: &Settings, args: sweep::LookArgs) -> Result<(), Error
         .iter()
         .map(|name| (*name).to_owned())
         .collect();
-    let result = sweep::look(settings, &store, types, &args).await;
+    let result = sweep::look(settings, &*store, types, &args).await;
     store.close().await;
     result
 }
 
 /// Returns the options of a node for this engine.
-fn options(settings: &Settings, store: &EngineStore) -> NodeOptions {
+fn options(settings: &Settings, store: &dyn Bridge) -> NodeOptions {
+    let tap = if store.has_tap() {
+        settings.engine_tap()
+    } else {
+        TapMode::Off
+    };
     settings
         .node_options()
         .lanes(vec![store.options().lane.clone().into()])
-        .tap(settings.engine_tap())
+        .tap(tap)
         .concurrency(settings.engine_concurrency.min(settings.concurrency))
 }
 
@@ -173,7 +181,7 @@ async fn release(settings: &Settings, yes: bool) -> Result<(), Error> {
 /// The parts that are stopped at the end.
 struct Started {
     node: Node,
-    store: EngineStore,
+    store: Arc<dyn Bridge>,
     transport: Arc<dyn Transport>,
 }
 
@@ -198,9 +206,9 @@ async fn start(settings: &Settings) -> Result<Started, Error> {
     let metrics = http::metrics::install()?;
     let store = connect(settings).await?;
     let transport = connect::transport(settings).await?;
-    let node = Node::builder(store.clone(), transport.clone())
-        .handlers(handlers(&store)?)
-        .options(options(settings, &store))
+    let node = Node::on(store.clone(), transport.clone())
+        .handlers(store.handlers()?)
+        .options(options(settings, &*store))
         .start()
         .await?;
     let address = listener.as_ref().and_then(|l| l.local_addr().ok());
@@ -216,7 +224,11 @@ async fn start(settings: &Settings) -> Result<Started, Error> {
         "jobwire node {} is ready: engine {} in {}, broker {}, http {}",
         node.id(),
         settings.engine_url,
-        settings.engine_database_url,
+        if settings.engine_has_no_database() {
+            "its own database, over the endpoint".to_owned()
+        } else {
+            settings.engine_database_url.to_string()
+        },
         settings.broker_url,
         address.map_or("off".to_owned(), |a| format!("http://{a}")),
     ))?;

@@ -13,6 +13,13 @@ impl Settings {
         !self.engine_database_url.expose().is_empty() || !self.engine_url.expose().is_empty()
     }
 
+    /// Returns whether the nodes know the engine by its endpoint alone.
+    #[must_use]
+    pub fn engine_has_no_database(&self) -> bool {
+        self.engine_database_url.expose().is_empty()
+            && self.engine_execute == EngineExecute::Endpoint
+    }
+
     /// Returns whether the leader taps the commits of the engine. It taps them unless `tap` is off;
     /// then the engine publishes the hints of its jobs.
     #[must_use]
@@ -106,10 +113,18 @@ pub(super) fn check(settings: &Settings) -> Vec<(&'static str, String)> {
     if !settings.has_engine() {
         return wrong;
     }
-    if settings.engine_database_url.expose().is_empty() {
+    if settings.engine_has_no_database() {
+        if settings.engine_type != EngineType::Flowable {
+            wrong.push((
+                "engine_database_url",
+                "is missing; only Flowable works without it, over its endpoint alone".to_owned(),
+            ));
+        }
+    } else if settings.engine_database_url.expose().is_empty() {
         wrong.push((
             "engine_database_url",
-            "is missing beside `engine_url`; write postgres://user:password@host/database"
+            "is missing beside `engine_url`; write postgres://user:password@host/database, or, for an engine on \
+             another database, set `engine_execute` to `endpoint`"
                 .to_owned(),
         ));
     }

@@ -73,6 +73,14 @@ pub enum StoreError {
     /// A row can't be read as a job.
     #[error("the row of a job can't be read: {0}; check whether another program wrote it")]
     BadRow(String),
+    /// A program through which the database is reached did not answer, or could not ask it.
+    #[error("{what}")]
+    Remote {
+        /// What was found.
+        what: String,
+        /// Whether the question was sent, so that it may have taken effect.
+        sent: bool,
+    },
     /// The database URL or an option is wrong.
     #[error("{0}")]
     Config(String),
@@ -204,7 +212,7 @@ impl StoreError {
         }
         if matches!(
             self,
-            Self::Timeout(_) | Self::WriterBusy(_) | Self::RowLocked(_)
+            Self::Timeout(_) | Self::WriterBusy(_) | Self::RowLocked(_) | Self::Remote { .. }
         ) {
             return true;
         }
@@ -272,6 +280,7 @@ impl StoreError {
     pub fn changed_nothing(&self) -> bool {
         match self {
             Self::Database(sqlx::Error::Database(_)) => !self.server_is_away(),
+            Self::Remote { sent, .. } => !sent,
             Self::Database(sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed)
             | Self::Connect { .. }
             | Self::WriterBusy(_)

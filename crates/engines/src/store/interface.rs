@@ -19,10 +19,10 @@ use jobwire_core::store::{
 };
 use jobwire_core::{Fence, Hint, Job, JobId, Lane, LaneRule, NodeId};
 
-use super::statement::Asked;
 use super::{EngineStore, Result};
 use crate::coordination::{leader, nodes, schema};
 use crate::dialect::Change;
+use crate::doubt::Asked;
 use crate::{locking, queries, sweep, sweepable, tap};
 
 #[async_trait]

@@ -2,7 +2,6 @@
 //! answer.
 
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -10,17 +9,7 @@ use jobwire_core::store::answer::measured;
 use jobwire_core::store::postgres::connection_pool::ConnectionPool;
 
 use super::{EngineStore, Result};
-
-/// Records a doubt on drop, unless the answer came.
-pub(super) struct Asked<'a>(pub(super) &'a AtomicBool, pub(super) bool);
-
-impl Drop for Asked<'_> {
-    fn drop(&mut self) {
-        if self.1 {
-            self.0.store(true, Ordering::SeqCst);
-        }
-    }
-}
+use crate::doubt::Asked;
 
 impl EngineStore {
     /// Runs one transition with a deadline, measures it, and retries it after a conflict between

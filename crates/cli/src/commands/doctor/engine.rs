@@ -1,7 +1,7 @@
 //! Checks a process engine.
 
-use jobwire_core::{Store, TapMode};
-use jobwire_engines::examine::{self, Level};
+use jobwire_core::TapMode;
+use jobwire_engines::examine::Level;
 
 use super::finding::Findings;
 use crate::commands::engine::connect;
@@ -12,7 +12,7 @@ pub(super) async fn examine(settings: &Settings, findings: &mut Findings) {
         Ok(store) => store,
         Err(error) => return findings.error("engine", error),
     };
-    match examine::examine(&store).await {
+    match store.examine().await {
         Ok(found) => {
             let is_off = settings.engine_tap() == TapMode::Off;
             for finding in found {
@@ -32,7 +32,9 @@ pub(super) async fn examine(settings: &Settings, findings: &mut Findings) {
         }
         Err(error) => findings.error("engine", error),
     }
-    if settings.engine_tap() == TapMode::Off {
+    if !store.has_tap() {
+        findings.fine("tap", "none: the engine's hook publishes the hints");
+    } else if settings.engine_tap() == TapMode::Off {
         findings.fine(
             "tap",
             "off, by the setting `tap`: the engine's hook publishes the hints",

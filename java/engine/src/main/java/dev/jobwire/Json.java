@@ -1,8 +1,41 @@
 package dev.jobwire;
 
-/** Writes texts as JSON. */
+import java.util.Map;
+
+/** Values as JSON. */
 public final class Json {
     private Json() {}
+
+    /** Returns null, a text, a number, a flag, a map of texts or a sequence as JSON. */
+    public static String of(Object value) {
+        StringBuilder json = new StringBuilder();
+        write(value, json);
+        return json.toString();
+    }
+
+    private static void write(Object value, StringBuilder json) {
+        if (value instanceof Map<?, ?> map) {
+            char before = '{';
+            for (Map.Entry<?, ?> entry : map.entrySet()) {
+                json.append(before).append(quoted(entry.getKey().toString())).append(':');
+                write(entry.getValue(), json);
+                before = ',';
+            }
+            json.append(map.isEmpty() ? "{}" : "}");
+        } else if (value instanceof Iterable<?> sequence) {
+            char before = '[';
+            for (Object item : sequence) {
+                json.append(before);
+                write(item, json);
+                before = ',';
+            }
+            json.append(before == '[' ? "[]" : "]");
+        } else if (value == null || value instanceof Number || value instanceof Boolean) {
+            json.append(value);
+        } else {
+            json.append(quoted(value.toString()));
+        }
+    }
 
     /** Returns a text in quotes; {@code null} for null. */
     public static String quoted(String text) {

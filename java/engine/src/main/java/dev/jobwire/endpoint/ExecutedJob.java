@@ -1,6 +1,8 @@
 package dev.jobwire.endpoint;
 
 import dev.jobwire.Json;
+import java.util.LinkedHashMap;
+import java.util.Map;
 
 /**
  * The state of a job after the endpoint ran it: the table that has its row now.
@@ -41,15 +43,20 @@ public record ExecutedJob(State state, String id, Integer retries, String messag
         return new ExecutedJob(State.GONE, null, null, null);
     }
 
+    /** Returns the fields of the answer. */
+    Map<String, Object> fields() {
+        Map<String, Object> fields = new LinkedHashMap<>();
+        fields.put("state", state.word());
+        if (state != State.GONE) {
+            fields.put("id", id);
+            fields.put("retries", retries);
+            fields.put("message", message);
+        }
+        return fields;
+    }
+
     /** Returns the answer as JSON. */
     public String json() {
-        String state = "{\"state\":" + Json.quoted(this.state.word());
-        if (this.state == State.GONE) {
-            return state + "}";
-        }
-        return state
-                + ",\"id\":" + Json.quoted(id)
-                + ",\"retries\":" + retries
-                + ",\"message\":" + Json.quoted(message) + "}";
+        return Json.of(fields());
     }
 }

@@ -2,10 +2,14 @@ package dev.jobwire.spring;
 
 import dev.jobwire.activiti.ActivitiJobRunner;
 import dev.jobwire.endpoint.ExecutionEndpoint;
+import dev.jobwire.endpoint.JobEndpoint;
+import dev.jobwire.endpoint.JobEngine;
 import dev.jobwire.endpoint.JobRunner;
-import dev.jobwire.flowable.FlowableJobRunner;
+import dev.jobwire.flowable.FlowableJobEngine;
+import java.util.Optional;
 import org.springframework.beans.factory.ObjectProvider;
 import org.springframework.boot.autoconfigure.AutoConfiguration;
+import org.springframework.boot.autoconfigure.condition.ConditionalOnBean;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnClass;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnMissingBean;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnProperty;
@@ -22,14 +26,23 @@ import org.springframework.context.annotation.Configuration;
 @ConditionalOnWebApplication(type = ConditionalOnWebApplication.Type.SERVLET)
 class EndpointAutoConfiguration {
     @Bean
-    EndpointController jobwireEndpointController(ObjectProvider<JobRunner> runners) {
+    EndpointController jobwireEndpointController(
+            ObjectProvider<JobRunner> runners, ObjectProvider<JobEndpoint> jobs) {
         JobRunner runner = runners.getIfAvailable();
         if (runner == null) {
             throw new IllegalStateException("jobwire.engine-endpoint is for Flowable and Activiti, "
                     + "and the application has neither; Camunda needs no endpoint: leave the "
                     + "property out");
         }
-        return new EndpointController(new ExecutionEndpoint(runner));
+        return new EndpointController(
+                new ExecutionEndpoint(runner), Optional.ofNullable(jobs.getIfAvailable()));
+    }
+
+    /** The whole contract, for engines whose database the nodes do not reach. */
+    @Bean(destroyMethod = "close")
+    @ConditionalOnBean(JobEngine.class)
+    JobEndpoint jobwireJobEndpoint(JobEngine engine) {
+        return new JobEndpoint(engine);
     }
 
     /** Serves the jobs of Flowable. */
@@ -38,8 +51,8 @@ class EndpointAutoConfiguration {
     @ConditionalOnMissingBean(JobRunner.class)
     static class Flowable {
         @Bean
-        JobRunner jobwireFlowableRunner(org.flowable.engine.ProcessEngine engine) {
-            return new FlowableJobRunner(engine);
+        FlowableJobEngine jobwireFlowableRunner(org.flowable.engine.ProcessEngine engine) {
+            return new FlowableJobEngine(engine);
         }
     }
 

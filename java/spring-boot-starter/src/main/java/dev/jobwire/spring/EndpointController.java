@@ -1,24 +1,40 @@
 package dev.jobwire.spring;
 
 import dev.jobwire.endpoint.ExecutionEndpoint;
+import dev.jobwire.endpoint.JobEndpoint;
+import java.util.Optional;
 import org.springframework.http.MediaType;
 import org.springframework.http.ResponseEntity;
 import org.springframework.web.bind.annotation.PathVariable;
 import org.springframework.web.bind.annotation.PostMapping;
+import org.springframework.web.bind.annotation.RequestBody;
 import org.springframework.web.bind.annotation.RestController;
 
-/** The path of the execution endpoint. */
+/** The paths of the endpoint. */
 @RestController
 class EndpointController {
-    private final ExecutionEndpoint endpoint;
+    private final ExecutionEndpoint execution;
+    private final Optional<JobEndpoint> jobs;
 
-    EndpointController(ExecutionEndpoint endpoint) {
-        this.endpoint = endpoint;
+    EndpointController(ExecutionEndpoint execution, Optional<JobEndpoint> jobs) {
+        this.execution = execution;
+        this.jobs = jobs;
     }
 
     @PostMapping("/jobwire/jobs/{id}/execute")
     ResponseEntity<String> execute(@PathVariable("id") String id) {
-        ExecutionEndpoint.Answer answer = endpoint.execute(id);
+        return response(execution.execute(id));
+    }
+
+    @PostMapping("/jobwire/v1/{operation}")
+    ResponseEntity<String> operate(
+            @PathVariable("operation") String operation,
+            @RequestBody(required = false) String body) {
+        return jobs.map(endpoint -> response(endpoint.answer(operation, body)))
+                .orElseGet(() -> ResponseEntity.notFound().build());
+    }
+
+    private static ResponseEntity<String> response(ExecutionEndpoint.Answer answer) {
         return ResponseEntity.status(answer.status())
                 .contentType(MediaType.APPLICATION_JSON)
                 .body(answer.json());

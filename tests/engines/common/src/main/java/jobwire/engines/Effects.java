@@ -14,15 +14,16 @@ import javax.sql.DataSource;
 final class Effects {
     private static final String CREATE = """
             CREATE TABLE IF NOT EXISTS jobwire_effect (
-                instance text NOT NULL,
-                activity text NOT NULL,
+                instance varchar(64) NOT NULL,
+                activity varchar(255) NOT NULL,
                 attempt int NOT NULL,
-                node text NOT NULL,
-                at timestamptz NOT NULL DEFAULT clock_timestamp(),
-                ended_at timestamptz
-            );
-            CREATE INDEX IF NOT EXISTS jobwire_effect_instance ON jobwire_effect (instance);
+                node varchar(64) NOT NULL,
+                at %s,
+                ended_at %s
+            )
             """;
+    private static final String INDEX =
+            "CREATE INDEX IF NOT EXISTS jobwire_effect_instance ON jobwire_effect (instance)";
 
     /** Two runs at the same time may get the same attempt. */
     private static final String INSERT = """
@@ -32,7 +33,7 @@ final class Effects {
             """;
 
     private static final String END = """
-            UPDATE jobwire_effect SET ended_at = clock_timestamp()
+            UPDATE jobwire_effect SET ended_at = CURRENT_TIMESTAMP(6)
             WHERE instance = ? AND activity = ? AND attempt = ? AND node = ?
             """;
 
@@ -44,10 +45,19 @@ final class Effects {
         this.node = node;
         try (Connection connection = database.getConnection();
                 Statement statement = connection.createStatement()) {
-            // IF NOT EXISTS does not wait for another node that creates the table.
-            statement.execute("SELECT pg_advisory_lock(hashtext('jobwire_effect'))");
-            statement.execute(CREATE);
-            statement.execute("SELECT pg_advisory_unlock(hashtext('jobwire_effect'))");
+            String product = connection.getMetaData().getDatabaseProductName();
+            if (product.equals("PostgreSQL")) {
+                // IF NOT EXISTS does not wait for another node that creates the table.
+                statement.execute("SELECT pg_advisory_lock(hashtext('jobwire_effect'))");
+                statement.execute(CREATE.formatted(
+                        "timestamptz NOT NULL DEFAULT clock_timestamp()", "timestamptz"));
+                statement.execute(INDEX);
+                statement.execute("SELECT pg_advisory_unlock(hashtext('jobwire_effect'))");
+            } else {
+                statement.execute(CREATE.formatted(
+                        "datetime(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)", "datetime(6)"));
+                statement.execute(INDEX);
+            }
         } catch (SQLException error) {
             throw new IllegalStateException("the table of effects", error);
         }

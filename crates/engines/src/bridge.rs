@@ -1,0 +1,132 @@
+//! What the two stores of engines share: [`EngineStore`] over the engine's database, and
+//! [`EndpointStore`] over the engine's endpoint alone.
+
+use async_trait::async_trait;
+use jobwire_core::{Handlers, Store, StoreError};
+
+use crate::examine::{self, Finding};
+use crate::options::EngineOptions;
+use crate::remote::EndpointStore;
+use crate::store::EngineStore;
+
+/// A store of an engine's jobs. `jobwire engine` works with any.
+#[async_trait]
+pub trait Bridge: Store {
+    /// Returns the options.
+    fn options(&self) -> &EngineOptions;
+
+    /// Returns the types of the engine's jobs.
+    fn types(&self) -> &'static [&'static str];
+
+    /// Returns the handlers of all its types, which let the engine execute a job.
+    ///
+    /// # Errors
+    /// If the engine's URL or path can't be used.
+    fn handlers(&self) -> Result<Handlers, StoreError>;
+
+    /// Returns whether its leader can tap the commits of the engine's database.
+    fn has_tap(&self) -> bool;
+
+    /// Checks that the tables are those of a supported engine. Changes nothing.
+    ///
+    /// # Errors
+    /// [`StoreError::Config`] with what stands in the way, and as the database reports.
+    async fn probe(&self) -> Result<(), StoreError>;
+
+    /// Prepares the database for nodes. Returns a remark if something is missing that only makes new
+    /// jobs start sooner. With `tap`, it prepares the commit tap, too.
+    ///
+    /// # Errors
+    /// As the database reports.
+    async fn prepare(&self, tap: bool) -> Result<Option<String>, StoreError>;
+
+    /// Hands everything back to the engine. Returns the number of locks that were cleared. No node
+    /// may run meanwhile.
+    ///
+    /// # Errors
+    /// [`StoreError::Config`] if a node lives, and as the database reports.
+    async fn release_engine(&self) -> Result<u64, StoreError>;
+
+    /// Examines the engine. Changes nothing.
+    ///
+    /// # Errors
+    /// As the database reports.
+    async fn examine(&self) -> Result<Vec<Finding>, StoreError>;
+}
+
+#[async_trait]
+impl Bridge for EngineStore {
+    fn options(&self) -> &EngineOptions {
+        Self::options(self)
+    }
+
+    fn types(&self) -> &'static [&'static str] {
+        Self::types(self)
+    }
+
+    fn handlers(&self) -> Result<Handlers, StoreError> {
+        crate::handlers(self)
+    }
+
+    fn has_tap(&self) -> bool {
+        true
+    }
+
+    async fn probe(&self) -> Result<(), StoreError> {
+        Self::probe(self).await
+    }
+
+    async fn prepare(&self, tap: bool) -> Result<Option<String>, StoreError> {
+        self.init().await?;
+        self.check().await?.ready()?;
+        if !tap {
+            return Ok(None);
+        }
+        let created = self.create_tap().await;
+        Ok(created.err().map(|error| error.to_string()))
+    }
+
+    async fn release_engine(&self) -> Result<u64, StoreError> {
+        Self::release_engine(self).await
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>, StoreError> {
+        examine::examine(self).await
+    }
+}
+
+#[async_trait]
+impl Bridge for EndpointStore {
+    fn options(&self) -> &EngineOptions {
+        Self::options(self)
+    }
+
+    fn types(&self) -> &'static [&'static str] {
+        Self::types(self)
+    }
+
+    fn handlers(&self) -> Result<Handlers, StoreError> {
+        Self::handlers(self)
+    }
+
+    fn has_tap(&self) -> bool {
+        false
+    }
+
+    async fn probe(&self) -> Result<(), StoreError> {
+        Self::probe(self).await
+    }
+
+    async fn prepare(&self, _: bool) -> Result<Option<String>, StoreError> {
+        // Its rows are those of the engine's own table of properties, written when they are needed.
+        Ok(None)
+    }
+
+    async fn release_engine(&self) -> Result<u64, StoreError> {
+        Self::release_engine(self).await
+    }
+
+    async fn examine(&self) -> Result<Vec<Finding>, StoreError> {
+        Self::examine(self).await
+    }
+}

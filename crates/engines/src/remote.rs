@@ -1,0 +1,192 @@
+//! The store of an engine whose database the nodes do not reach, or that Jobwire has no statements
+//! for: MySQL, MariaDB, Oracle, SQL Server. The engine's endpoint locks, runs, settles and rescues
+//! the jobs, and this store speaks its contract
+//! (docs/reference/engine-endpoint.md).
+//!
+//! * **Hints come from the engine**: its hook publishes them after its commits. There is no tap.
+//! * **The answer of an execution is only a hint.** The store asks the endpoint what became of the
+//!   row. Without an answer the lock stays: the engine extends it while it runs the job, and it
+//!   expires when the engine has died.
+//! * **A lock is a guard.** The endpoint runs a job only under the lock of the node that asks.
+//! * **The clock is that of the engine's database**, which the endpoint asks.
+
+mod client;
+mod executing;
+mod interface;
+mod leading;
+mod locking;
+mod members;
+mod operating;
+mod probe;
+mod suspects;
+mod wire;
+
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use jobwire_core::{Handlers, StoreError};
+use tokio::time::Instant;
+
+use self::client::Client;
+use self::suspects::Suspects;
+use crate::breaker::Breaker;
+use crate::calls::Calls;
+use crate::decode::Decoder;
+use crate::meter::Meter;
+use crate::options::{EngineOptions, Execution};
+use crate::{flowable, handler};
+
+type Result<T, E = StoreError> = std::result::Result<T, E>;
+
+/// The jobs of an engine, over its endpoint alone. Cheap to clone. See the [module](self).
+///
+/// ```no_run
+/// # async fn example(transport: std::sync::Arc<dyn jobwire_core::Transport>) -> Result<(), Box<dyn std::error::Error>> {
+/// use jobwire_core::store::TapMode;
+/// use jobwire_core::{Node, NodeOptions};
+/// use jobwire_engines::{EndpointStore, EngineOptions};
+///
+/// let options = EngineOptions::new("https://engine.example/jobwire");
+/// let store = EndpointStore::flowable(options)?;
+/// store.probe().await?;
+/// let lane = store.options().lane.clone();
+/// let node = Node::builder(store.clone(), transport)
+///     .handlers(store.handlers()?)
+///     .options(NodeOptions::default().lanes(vec![lane.into()]).tap(TapMode::Off))
+///     .start()
+///     .await?;
+/// # node.stop().await;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct EndpointStore(Arc<Inner>);
+
+struct Inner {
+    client: Client,
+    options: EngineOptions,
+    decoder: Decoder,
+    calls: Calls,
+    breaker: Breaker,
+    meter: Meter,
+    /// The fence of the last lock.
+    fence: AtomicI64,
+    /// An answer that may contain locks was lost since the last search for lost leases.
+    in_doubt: AtomicBool,
+    /// The jobs that the last searches for orphans saw.
+    suspects: Mutex<Suspects>,
+    /// The last answer to a health endpoint. Endpoints that ask at the same time share one question.
+    asked: tokio::sync::Mutex<Option<Absence>>,
+}
+
+/// When the endpoint was asked, and why it does not answer.
+type Absence = (Instant, Option<String>);
+
+impl std::fmt::Debug for EndpointStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EndpointStore")
+            .field("engine", &self.0.options.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl EndpointStore {
+    /// Returns the store of a Flowable engine whose endpoint is at the URL of the options. Sends
+    /// nothing yet.
+    ///
+    /// # Errors
+    /// If the URL or an option can't be used.
+    pub fn flowable(mut options: EngineOptions) -> Result<Self> {
+        if options.execution == Execution::Rest {
+            return Err(StoreError::Config(
+                "without a database, the endpoint executes the jobs; set `engine_execute` to `endpoint`"
+                    .to_owned(),
+            ));
+        }
+        options.execution = Execution::Endpoint;
+        let meter = Meter::new(&options.name);
+        Ok(Self(Arc::new(Inner {
+            client: Client::new(&options)?,
+            decoder: Decoder {
+                engine: flowable::FAMILY.engine,
+                types: flowable::FAMILY.types,
+                lane: options.lane.clone(),
+            },
+            calls: Calls::default(),
+            breaker: Breaker::new(meter.clone()),
+            meter,
+            fence: AtomicI64::new(0),
+            in_doubt: AtomicBool::new(false),
+            suspects: Mutex::default(),
+            asked: tokio::sync::Mutex::default(),
+            options,
+        })))
+    }
+
+    /// Returns the options.
+    #[must_use]
+    pub fn options(&self) -> &EngineOptions {
+        &self.0.options
+    }
+
+    /// Returns the types of the engine's jobs.
+    #[must_use]
+    pub fn types(&self) -> &'static [&'static str] {
+        self.0.decoder.types
+    }
+
+    /// Returns the handlers of all types of the engine's jobs, for a node.
+    ///
+    /// # Errors
+    /// If the engine's URL or path can't be used.
+    pub fn handlers(&self) -> Result<Handlers> {
+        handler::executing(Arc::new(self.clone()), self.types())
+    }
+
+    /// Returns the first of so many fences. They grow with the clock of this machine, so that they
+    /// also grow over a restart. The owner of a lock names the node, too, so no two locks have the
+    /// same owner.
+    fn fences(&self, count: usize) -> i64 {
+        let now = chrono::Utc::now().timestamp_micros();
+        let count = i64::try_from(count).unwrap_or(i64::MAX).max(1);
+        let next = |last: i64| Some(last.max(now).saturating_add(count));
+        let fence = &self.0.fence;
+        let last = fence.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next);
+        // The update always succeeds.
+        last.unwrap_or_default().max(now)
+    }
+
+    /// Returns how long an operation may take.
+    fn within(&self) -> Duration {
+        self.0.options.statement_timeout
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store() -> EndpointStore {
+        EndpointStore::flowable(EngineOptions::new("http://127.0.0.1:1/jobwire")).expect("usable")
+    }
+
+    #[test]
+    fn fences_grow_and_no_two_batches_share_one() {
+        let store = store();
+        let mut last = 0;
+        for count in [1, 200, 0, 3, 1] {
+            let first = store.fences(count);
+            assert!(first > last, "{first} after {last}");
+            last = first + i64::try_from(count).unwrap_or_default().max(1) - 1;
+        }
+    }
+
+    #[test]
+    fn rest_is_refused() {
+        let options = EngineOptions::new("http://127.0.0.1:1").execution(Execution::Rest);
+        let said = EndpointStore::flowable(options)
+            .expect_err("refused")
+            .to_string();
+        assert!(said.contains("engine_execute"), "{said}");
+    }
+}

@@ -1,0 +1,107 @@
+//! Operations of the endpoint: a request and its typed answer.
+//!
+//! Connections are kept and reused, an answer is bounded, and every operation has a deadline. An
+//! operation that was sent and not answered may have taken effect.
+
+use std::time::Duration;
+
+use jobwire_core::StoreError;
+use jobwire_core::store::answer::measured;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::Result;
+use crate::http::{Answer, Rest};
+use crate::options::EngineOptions;
+
+/// The path of the contract's version below the URL.
+const VERSION: &str = "/v1/";
+
+/// The endpoint of an engine.
+#[derive(Debug)]
+pub(super) struct Client {
+    rest: Rest,
+    url: String,
+    within: Duration,
+}
+
+impl Client {
+    pub(super) fn new(options: &EngineOptions) -> Result<Self> {
+        let within = options.statement_timeout;
+        let options = options.clone().answer_within(within);
+        Ok(Self {
+            rest: Rest::new(&options)?,
+            url: options.url,
+            within,
+        })
+    }
+
+    /// Sends an operation, measures it as `statement`, and reads its answer.
+    pub(super) async fn ask<T: DeserializeOwned + Send>(
+        &self,
+        statement: &'static str,
+        operation: &str,
+        request: &(impl Serialize + Sync),
+    ) -> Result<T> {
+        self.ask_within(statement, operation, request, self.within)
+            .await
+    }
+
+    /// The same within a deadline.
+    pub(super) async fn ask_within<T: DeserializeOwned + Send>(
+        &self,
+        statement: &'static str,
+        operation: &str,
+        request: &(impl Serialize + Sync),
+        within: Duration,
+    ) -> Result<T> {
+        let path = path(operation);
+        let body = serde_json::to_string(request)
+            .map_err(|error| StoreError::Config(format!("the request {path}: {error}")))?;
+        let said = measured(statement, within, || async {
+            let said = self.rest.operate(&path, body.clone()).await;
+            said.map_err(|answer| self.failed(operation, answer))
+        })
+        .await?;
+        serde_json::from_slice(&said).map_err(|error| {
+            StoreError::Config(format!(
+                "the answer to {path} can't be read ({error}); check whether `engine_url` ({}) is where the endpoint \
+                 stands, and whether both have the same version",
+                self.url
+            ))
+        })
+    }
+
+    fn failed(&self, operation: &str, answer: Answer) -> StoreError {
+        let url = &self.url;
+        let away = |what: String, sent: bool| StoreError::Remote { what, sent };
+        match answer {
+            Answer::Unsent(said) => away(
+                format!("the engine's endpoint at {url} can't be reached: {said}"),
+                false,
+            ),
+            Answer::Unanswered(said) => away(
+                format!("the engine's endpoint at {url} gave no answer: {said}"),
+                true,
+            ),
+            // The engine reports that its database failed.
+            Answer::Refused(said) => away(
+                format!("the engine's endpoint could not do `{operation}`: {said}"),
+                true,
+            ),
+            Answer::Missing(_) | Answer::OtherMethod => StoreError::Config(format!(
+                "{url} has no operation `{operation}` of the endpoint; give the URL below which `v1` stands, such as \
+                 …/jobwire, and use the Java artefact of this version"
+            )),
+            Answer::Unusable(said) => StoreError::Config(format!("{url}: {said}")),
+            Answer::Executed | Answer::GivenBack => {
+                StoreError::Config(format!("{url} gave an answer of another contract"))
+            }
+        }
+    }
+}
+
+/// Returns the path of an operation.
+pub(super) fn path(operation: &str) -> String {
+    format!("{VERSION}{operation}")
+}

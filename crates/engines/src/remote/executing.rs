@@ -1,0 +1,103 @@
+//! What the handler asks while the engine executes a job.
+
+use async_trait::async_trait;
+use chrono::{DateTime, Utc};
+use jobwire_core::{Job, JobId};
+use tokio::time::Instant;
+
+use super::client::path;
+use super::wire::{Find, Jobs, Run, millis};
+use super::{EndpointStore, Result};
+use crate::activity::Activity;
+use crate::breaker::Breaker;
+use crate::calls::Calls;
+use crate::executing::Executing;
+use crate::fate::Ended;
+use crate::http::{Answer, Rest};
+use crate::id::engine_id;
+use crate::meter::Meter;
+use crate::options::EngineOptions;
+use crate::row::EngineRow;
+
+/// How long the engine locks a job for its execution. It extends the lock every third of it, so it
+/// is also how long the job of an engine that died waits.
+const RUN_LEASE: std::time::Duration = std::time::Duration::from_secs(15);
+
+impl EndpointStore {
+    /// Returns the row of a job, in whatever table.
+    pub(super) async fn row(&self, id: JobId) -> Result<Option<EngineRow>> {
+        let Some(id) = engine_id(id) else {
+            return Ok(None);
+        };
+        let find = Find {
+            ids: Some(vec![id]),
+            limit: 1,
+            ..Find::default()
+        };
+        let found: Jobs = self.0.client.ask("look_at_job", "find", &find).await?;
+        // The tables are read one after the other: a job that moves is in the last one.
+        Ok(found.jobs.into_iter().next_back())
+    }
+}
+
+#[async_trait]
+impl Executing for EndpointStore {
+    fn of_bridge(&self) -> &EngineOptions {
+        &self.0.options
+    }
+
+    fn calls(&self) -> &Calls {
+        &self.0.calls
+    }
+
+    fn meter(&self) -> &Meter {
+        &self.0.meter
+    }
+
+    fn breaker(&self) -> &Breaker {
+        &self.0.breaker
+    }
+
+    async fn execute(&self, rest: &Rest, id: &str, owner: &str) -> Answer {
+        let run = Run {
+            id,
+            owner,
+            lease: millis(RUN_LEASE),
+        };
+        match serde_json::to_string(&run) {
+            Ok(body) => rest.run(&path("run"), body).await,
+            Err(error) => Answer::Unsent(error.to_string()),
+        }
+    }
+
+    fn engine_renews(&self) -> bool {
+        true
+    }
+
+    async fn still_ours(&self, id: JobId, owner: &str) -> Result<bool> {
+        let row = self.row(id).await?;
+        Ok(row.is_some_and(|row| row.state == "job" && row.owner.as_deref() == Some(owner)))
+    }
+
+    async fn ended(&self, job: &Job, owner: &str) -> Result<Ended> {
+        Ok(match self.row(job.id).await? {
+            None => Ended::Gone,
+            Some(row) if row.state == "suspended" => Ended::Suspended,
+            Some(row) if row.state == "job" && row.owner.as_deref() == Some(owner) => {
+                Ended::Conflict
+            }
+            Some(_) => Ended::Counted,
+        })
+    }
+
+    async fn clock_at(&self, moment: Instant) -> Result<DateTime<Utc>> {
+        let now = self.clock().await?;
+        let ago = chrono::Duration::from_std(moment.elapsed()).unwrap_or(chrono::Duration::MAX);
+        Ok(now.checked_sub_signed(ago).unwrap_or(now))
+    }
+
+    async fn activity(&self, _: DateTime<Utc>) -> Result<Activity> {
+        // The endpoint shows no transactions.
+        Ok(Activity::Hidden)
+    }
+}

@@ -1,0 +1,186 @@
+//! The probe and the examination of an engine over its endpoint.
+
+use chrono::{DateTime, Utc};
+use jobwire_core::StoreError;
+use jobwire_core::store::SchemaStatus;
+
+use super::wire::{Clock, Nothing, Probe, Released};
+use super::{EndpointStore, Result};
+use crate::decode::OTHER;
+use crate::finding::{Finding, Level};
+use crate::id::job_id;
+use crate::{flowable, probing};
+
+/// The version of the contract that this store speaks.
+const CONTRACT: u32 = 1;
+/// How far the clock of the engine's machine may be ahead of the database's, in milliseconds. The
+/// engine compares due dates and lock times with its own.
+const APART: i64 = 5_000;
+
+impl EndpointStore {
+    async fn probed(&self) -> Result<Probe> {
+        self.0.client.ask("check", "probe", &Nothing {}).await
+    }
+
+    /// Returns the clock of the engine's database.
+    pub(super) async fn clock(&self) -> Result<DateTime<Utc>> {
+        let clock: Clock = self.0.client.ask("answers", "clock", &Nothing {}).await?;
+        Ok(clock.now)
+    }
+
+    /// Checks that the endpoint answers for a supported engine. Changes nothing.
+    ///
+    /// # Errors
+    /// [`StoreError::Config`] with what stands in the way, and if the endpoint does not answer.
+    pub async fn probe(&self) -> Result<()> {
+        self.status().await.map(drop)
+    }
+
+    /// Returns the version of the contract and the database, if nothing stands in the way. Nothing
+    /// of Jobwire's own has to be in the database.
+    pub(super) async fn status(&self) -> Result<SchemaStatus> {
+        let probe = self.probed().await?;
+        probing::refuse(&problems(&probe))?;
+        Ok(SchemaStatus::Ready {
+            version: i32::try_from(probe.contract).unwrap_or(i32::MAX),
+            server: probe.database,
+        })
+    }
+
+    /// Hands everything back to the engine: clears all locks of Jobwire and removes its properties.
+    /// Returns the number of jobs that were locked. No node may run meanwhile.
+    ///
+    /// # Errors
+    /// [`StoreError::Config`] if a node lives, and if the endpoint does not answer.
+    pub async fn release_engine(&self) -> Result<u64> {
+        if let Some(node) = self.members().await?.iter().find(|node| node.lives()) {
+            return Err(StoreError::Config(format!(
+                "node {} on {} serves the engine; stop it first",
+                node.membership.id, node.membership.host
+            )));
+        }
+        let client = &self.0.client;
+        let released: Released = client.ask("release", "release", &Nothing {}).await?;
+        Ok(released.released)
+    }
+
+    /// Examines the engine, for `jobwire doctor`. Changes nothing.
+    ///
+    /// # Errors
+    /// If the endpoint does not answer.
+    pub async fn examine(&self) -> Result<Vec<Finding>> {
+        let probe = self.probed().await?;
+        let url = &self.0.options.url;
+        let version = probe.version.as_deref().unwrap_or("unknown");
+        let fine = || {
+            format!(
+                "Flowable, schema version {version}, on {} over the endpoint",
+                probe.database
+            )
+        };
+        let mut findings = vec![Finding::fine("endpoint", format!("{url} answers"))];
+        findings.extend(probing::found(problems(&probe), fine));
+        if probe.polls || probe.executor {
+            findings.push(probing::polls(flowable::FAMILY.hand_over));
+        }
+        if probe.clock_ahead.abs() > APART {
+            findings.push(Finding::bad(
+                Level::Remark,
+                "clock",
+                format!(
+                    "the clock of the engine's machine differs from its database's by {} ms",
+                    probe.clock_ahead
+                ),
+                "synchronise both clocks: the engine writes due dates by its own, and Jobwire reads them by the \
+                 database's",
+            ));
+        }
+        let own: Vec<String> = probe
+            .handlers
+            .into_iter()
+            .filter(|name| self.0.decoder.type_of(Some(name)) == OTHER)
+            .filter(|name| !name.starts_with("cmmn"))
+            .collect();
+        findings.extend(probing::own_handlers(&own));
+        Ok(findings)
+    }
+}
+
+/// Returns what stands in the way, each with the remedy.
+fn problems(probe: &Probe) -> Vec<String> {
+    let (family, mut problems) = (&flowable::FAMILY, Vec::new());
+    if probe.contract != CONTRACT {
+        problems.push(format!(
+            "the endpoint speaks version {} of its contract, and this program version {CONTRACT}; use the Java \
+             artefact and the program of one release",
+            probe.contract
+        ));
+    }
+    if probe.engine != family.engine {
+        problems.push(format!(
+            "the engine is `{}`; without its database, Jobwire runs the jobs of Flowable",
+            probe.engine
+        ));
+    }
+    let version = probe.version.as_deref();
+    let is_known = |version: &str| family.versions.iter().any(|v| version.starts_with(v));
+    if !version.is_some_and(is_known) {
+        problems.push(format!(
+            "the schema version of the engine is {}; Jobwire knows {}",
+            version.unwrap_or("not recorded"),
+            family.known
+        ));
+    }
+    let unknown = probe.ids.iter().find_map(|id| job_id(id).err());
+    problems.extend(unknown.map(|error| error.to_string()));
+    if probe.other_scopes > 0 {
+        problems.push(format!(
+            "{} jobs are of another scope than processes, such as cases; Jobwire runs the jobs of processes only: let \
+             an engine node with its own executor run the others",
+            probe.other_scopes
+        ));
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn good() -> Probe {
+        Probe {
+            contract: CONTRACT,
+            engine: "flowable".to_owned(),
+            version: Some("7.2.0.2".to_owned()),
+            executor: false,
+            database: "MariaDB 10.11".to_owned(),
+            clock_ahead: 0,
+            ids: vec!["17".to_owned()],
+            other_scopes: 0,
+            handlers: Vec::new(),
+            polls: false,
+        }
+    }
+
+    #[test]
+    fn a_known_engine_is_accepted_and_each_problem_is_told() {
+        assert_eq!(problems(&good()), Vec::<String>::new());
+        type Spoil = fn(&mut Probe);
+        let cases: [(Spoil, &str); 5] = [
+            (|p| p.contract = 2, "one release"),
+            (|p| p.engine = "activiti".to_owned(), "Flowable"),
+            (|p| p.version = Some("6.4.1.3".to_owned()), "6.8, 7 and 8.0"),
+            (|p| p.ids.push("order-1".to_owned()), "StrongUuidGenerator"),
+            (|p| p.other_scopes = 3, "3 jobs"),
+        ];
+        for (spoil, said) in cases {
+            let mut probe = good();
+            spoil(&mut probe);
+            let problems = problems(&probe);
+            assert!(
+                problems.len() == 1 && problems[0].contains(said),
+                "{problems:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,173 @@
+package dev.jobwire.endpoint;
+
+import dev.jobwire.Json;
+import dev.jobwire.endpoint.Arguments.BadRequest;
+import dev.jobwire.tables.JobRow;
+import dev.jobwire.tables.Locks;
+import dev.jobwire.tables.LockTerms;
+import dev.jobwire.tables.Settlement;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * The whole contract of the endpoint, without a server: nodes that do not reach the engine's
+ * database lock, run and rescue its jobs over it. An application calls it for a {@code POST} of
+ * {@code /jobwire/v1/OPERATION}, behind its authentication. docs/reference/engine-endpoint.md
+ * describes each operation.
+ */
+public final class JobEndpoint implements AutoCloseable {
+    private static final Logger LOG = LoggerFactory.getLogger(JobEndpoint.class);
+    /** The longest body of a request, in characters. */
+    public static final int LONGEST_BODY = 1024 * 1024;
+    private static final long LONGEST_LEASE = 24 * 3_600_000L;
+    private static final long MOST_FENCES = Long.MAX_VALUE / 2;
+
+    private final JobEngine engine;
+    private final Locks locks;
+    private final Settlement settlement;
+    private final RunningJobs running;
+    private final LeaderOperations leading;
+    private final OperatorOperations operating;
+
+    /** Jobs of this engine are locked, run and rescued. */
+    public JobEndpoint(JobEngine engine) {
+        this.engine = engine;
+        this.locks = new Locks(engine.tables());
+        this.settlement = new Settlement(engine.tables());
+        this.running = new RunningJobs(locks);
+        this.leading = new LeaderOperations(engine);
+        this.operating = new OperatorOperations(engine);
+    }
+
+    /**
+     * Answers an operation: 200 with its result, 400 for a request that can't be used, 404 for an
+     * unknown operation, 500 if the engine or its database failed. Never fails.
+     */
+    public ExecutionEndpoint.Answer answer(String operation, String body) {
+        try {
+            if (body != null && body.length() > LONGEST_BODY) {
+                return error(400, "the body has more than " + LONGEST_BODY + " characters");
+            }
+            Arguments arguments = Arguments.of(body);
+            return result(operation, arguments)
+                    .or(() -> leading.result(operation, arguments))
+                    .or(() -> operating.result(operation, arguments))
+                    .map(result -> new ExecutionEndpoint.Answer(200, Json.of(result)))
+                    .orElseGet(() -> error(404, "there is no operation " + operation));
+        } catch (BadRequest bad) {
+            return error(400, bad.getMessage());
+        } catch (RuntimeException | LinkageError failed) {
+            LOG.warn("the operation {} failed", operation, failed);
+            return error(500, failed.toString());
+        }
+    }
+
+    private static ExecutionEndpoint.Answer error(int status, String message) {
+        return new ExecutionEndpoint.Answer(status, Json.of(Map.of("message", message)));
+    }
+
+    private Optional<Object> result(String operation, Arguments arguments) {
+        return Optional.ofNullable(switch (operation) {
+            case "lock" -> lock(arguments);
+            case "run" -> run(arguments);
+            case "settle" -> settle(arguments);
+            case "renew" -> locks.renew(
+                    arguments.objects("held").stream().map(JobEndpoint::held).toList(),
+                    arguments.number("lease", 1, LONGEST_LEASE));
+            case "held" -> Map.of("jobs", rows(locks.heldBy(
+                    arguments.text("node"),
+                    arguments.texts("known"),
+                    arguments.number("lease", 1, LONGEST_LEASE))));
+            default -> null;
+        });
+    }
+
+    private static LockTerms terms(Arguments arguments) {
+        return new LockTerms(
+                arguments.text("node"),
+                arguments.number("fence", 0, MOST_FENCES),
+                arguments.number("lease", 1, LONGEST_LEASE),
+                arguments.optionalTexts("tenants"),
+                arguments.optionalTexts("categories"));
+    }
+
+    private Object lock(Arguments arguments) {
+        List<Locks.Wanted> wanted = arguments.objects("jobs").stream()
+                .map(job -> new Locks.Wanted(job.text("id"), job.optional("instance")))
+                .toList();
+        Locks.Locked locked = locks.lock(wanted, terms(arguments));
+        return Map.of(
+                "jobs", rows(locked.jobs()),
+                "refused", locked.refused().stream().map(JobEndpoint::refused).toList());
+    }
+
+    private static Map<String, Object> refused(Locks.Refused refused) {
+        Map<String, Object> fields = new LinkedHashMap<>();
+        fields.put("id", refused.id());
+        fields.put("why", refused.why());
+        if (refused.job() != null) {
+            fields.put("job", refused.job().fields());
+        }
+        return fields;
+    }
+
+    /** Runs a job under the lock that its caller holds. */
+    private Object run(Arguments arguments) {
+        String job = arguments.text("id");
+        String owner = arguments.text("owner");
+        long lease = arguments.number("lease", 1, LONGEST_LEASE);
+        if (!running.enter(job, owner, lease)) {
+            return Map.of("state", "running");
+        }
+        try {
+            if (!locks.extend(job, owner, lease)) {
+                return Map.of("state", "not held");
+            }
+            return engine.run(job).map(ExecutedJob::fields)
+                    .orElseGet(() -> Map.of("state", "not held"));
+        } finally {
+            running.leave(owner);
+        }
+    }
+
+    private Object settle(Arguments arguments) {
+        List<Settlement.Ending> endings = arguments.objects("held").stream()
+                .map(lock -> new Settlement.Ending(held(lock), lock.flag("unanswered")))
+                .toList();
+        Arguments take = arguments.optionalObject("take");
+        Settlement.Settled settled =
+                settlement.settle(endings, take == null ? null : terms(take));
+        return Map.of(
+                "fates", settled.fates().stream().map(JobEndpoint::fate).toList(),
+                "next", rows(settled.next()),
+                "ready", rows(settled.ready()));
+    }
+
+    private static Map<String, Object> fate(Settlement.Fate fate) {
+        Map<String, Object> fields = new LinkedHashMap<>();
+        fields.put("id", fate.id());
+        fields.put("fate", fate.fate());
+        if (fate.job() != null && fate.job().due() != null) {
+            fields.put("due", JobRow.millis(fate.job().due()));
+        }
+        return fields;
+    }
+
+    private static Locks.Held held(Arguments lock) {
+        return new Locks.Held(lock.text("id"), lock.text("owner"), lock.optional("instance"));
+    }
+
+    static List<Map<String, Object>> rows(List<JobRow> jobs) {
+        return jobs.stream().map(JobRow::fields).toList();
+    }
+
+    /** Ends the renewals. Executions that are under way go on. */
+    @Override
+    public void close() {
+        running.close();
+    }
+}

@@ -1,0 +1,35 @@
+package dev.jobwire.endpoint;
+
+import dev.jobwire.tables.EngineTables;
+import dev.jobwire.tables.Timers;
+
+/** An engine whose jobs nodes lock, run and rescue over the endpoint alone. */
+public interface JobEngine extends JobRunner {
+    /** Returns {@code flowable} or {@code activiti}. */
+    String name();
+
+    /** Returns the version of the engine's schema; null if it is not recorded. */
+    String version();
+
+    /** Returns whether the engine's own executor is active. */
+    boolean hasExecutor();
+
+    /** Returns the tables of its jobs. */
+    EngineTables tables();
+
+    /**
+     * Makes a due timer executable in a transaction of the engine, which keeps its numbers of jobs.
+     * {@link Timers#mayMove} decides within that transaction. Returns false if the timer waits.
+     */
+    boolean moveTimer(String timer);
+
+    /**
+     * Makes a timer or a dead letter executable now. Returns false if there is none of this id.
+     *
+     * @param retries the number of attempts of a dead letter
+     */
+    boolean retry(String job, int retries);
+
+    /** Deletes a job that is not locked. Returns false if there is none of this id. */
+    boolean delete(String job);
+}

@@ -1,0 +1,40 @@
+package dev.jobwire.tables;
+
+/**
+ * Which of the columns an engine has that not every engine has.
+ *
+ * @param createTime jobs have a time of creation
+ * @param category jobs have a category
+ * @param element jobs name their element
+ * @param scope jobs have the type of their scope
+ * @param instanceOwner instances have a lock owner
+ * @param externalJobs there are jobs of external workers
+ */
+public record Columns(
+        boolean createTime,
+        boolean category,
+        boolean element,
+        boolean scope,
+        boolean instanceOwner,
+        boolean externalJobs) {
+    /** Returns the columns of Flowable 6.8 to 8. */
+    public static Columns ofFlowable() {
+        return new Columns(true, true, true, true, true, true);
+    }
+
+    /** Returns the columns of Activiti 6 and 7. */
+    public static Columns ofActiviti() {
+        return new Columns(false, false, false, false, false, false);
+    }
+
+    /** Returns a condition: a job of a process. */
+    String ofProcesses(String alias) {
+        String type = alias + "SCOPE_TYPE_";
+        return scope ? "(" + type + " IS NULL OR " + type + " = 'bpmn')" : "1 = 1";
+    }
+
+    /** Returns the order in which the jobs of an instance run. */
+    String byAge() {
+        return createTime ? "CREATE_TIME_, ID_" : "ID_";
+    }
+}

@@ -1,0 +1,168 @@
+package dev.jobwire.tables;
+
+import java.sql.Connection;
+import java.sql.PreparedStatement;
+import java.sql.ResultSet;
+import java.sql.SQLException;
+import java.sql.Timestamp;
+import java.time.Instant;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.List;
+import javax.sql.DataSource;
+
+/** The tables of one engine: transactions on them, and what the statements share. */
+public final class EngineTables {
+    /** The beginning of the owner of a lock of Jobwire, which no engine writes. */
+    static final String OURS = "jobwire:";
+    /** Seconds after which the driver ends a statement. */
+    private static final int STATEMENT_SECONDS = 10;
+
+    /** Work in a transaction. */
+    interface Work<T> {
+        T in(Connection connection) throws SQLException;
+    }
+
+    /** Reads a row. */
+    interface Reader<T> {
+        T of(ResultSet row) throws SQLException;
+    }
+
+    private final DataSource source;
+    private final String prefix;
+    private final Columns columns;
+    private final Database database;
+    private final DatabaseClock clock;
+
+    /**
+     * Connects to the tables.
+     *
+     * @param prefix what stands before the name of each table, or nothing
+     */
+    public EngineTables(DataSource source, String prefix, Columns columns) {
+        this.source = source;
+        this.prefix = prefix == null ? "" : prefix;
+        this.columns = columns;
+        try (Connection connection = source.getConnection()) {
+            this.database = Database.of(connection);
+        } catch (SQLException failed) {
+            throw new TablesException(failed);
+        }
+        this.clock = new DatabaseClock(database);
+    }
+
+    /** Returns which columns the engine has. */
+    public Columns columns() {
+        return columns;
+    }
+
+    /**
+     * Works in a transaction of its own. It reads what is committed: a row that was locked before it
+     * was read shows its newest version.
+     */
+    <T> T transaction(Work<T> work) {
+        try (Connection connection = source.getConnection()) {
+            boolean commitsEach = connection.getAutoCommit();
+            int isolation = connection.getTransactionIsolation();
+            if (isolation != Connection.TRANSACTION_READ_COMMITTED) {
+                connection.setTransactionIsolation(Connection.TRANSACTION_READ_COMMITTED);
+            }
+            connection.setAutoCommit(false);
+            boolean isDone = false;
+            try {
+                T result = work.in(connection);
+                connection.commit();
+                isDone = true;
+                return result;
+            } finally {
+                if (!isDone) {
+                    connection.rollback();
+                }
+                connection.setAutoCommit(commitsEach);
+                if (isolation != Connection.TRANSACTION_READ_COMMITTED) {
+                    connection.setTransactionIsolation(isolation);
+                }
+            }
+        } catch (SQLException failed) {
+            throw new TablesException(failed);
+        }
+    }
+
+    Instant now(Connection connection) throws SQLException {
+        return clock.now(connection);
+    }
+
+    /** Returns the name of a table. */
+    String table(String name) {
+        return prefix + name;
+    }
+
+    String jobs() {
+        return table(JobTable.JOB.table());
+    }
+
+    String executions() {
+        return table("ACT_RU_EXECUTION");
+    }
+
+    /** Returns a statement that locks the rows of a table that no other transaction has locked. */
+    String locking(String columns, String table, String condition) {
+        return "SELECT " + columns + " FROM " + table + database.hint() + " WHERE " + condition
+                + " ORDER BY ID_" + database.suffix();
+    }
+
+    /** Returns the places of so many parameters. */
+    static String places(int count) {
+        return "(" + "?, ".repeat(Math.max(count, 1) - 1) + "?)";
+    }
+
+    /** Runs a query; a limit of 0 means all rows. */
+    <T> List<T> query(
+            Connection connection, String sql, List<?> parameters, int limit, Reader<T> reader)
+            throws SQLException {
+        try (PreparedStatement query = connection.prepareStatement(sql)) {
+            query.setQueryTimeout(STATEMENT_SECONDS);
+            query.setMaxRows(limit);
+            bind(query, parameters);
+            List<T> found = new ArrayList<>();
+            try (ResultSet rows = query.executeQuery()) {
+                while (rows.next()) {
+                    found.add(reader.of(rows));
+                }
+            }
+            return found;
+        }
+    }
+
+    /** Runs a statement and returns the number of its rows. */
+    int update(Connection connection, String sql, Object... parameters) throws SQLException {
+        try (PreparedStatement update = connection.prepareStatement(sql)) {
+            update.setQueryTimeout(STATEMENT_SECONDS);
+            bind(update, List.of(parameters));
+            return update.executeUpdate();
+        }
+    }
+
+    private static void bind(PreparedStatement statement, List<?> parameters) throws SQLException {
+        for (int at = 0; at < parameters.size(); at++) {
+            Object value = parameters.get(at);
+            if (value instanceof Instant time) {
+                // In the zone of this Java virtual machine, as the engine writes it.
+                statement.setTimestamp(at + 1, Timestamp.from(time));
+            } else {
+                statement.setObject(at + 1, value);
+            }
+        }
+    }
+
+    /** Returns the jobs of these ids in a table. */
+    List<JobRow> byId(Connection connection, JobTable table, Collection<String> ids)
+            throws SQLException {
+        if (ids.isEmpty()) {
+            return List.of();
+        }
+        String sql = "SELECT " + table.columns(columns) + " FROM " + table(table.table())
+                + " WHERE ID_ IN " + places(ids.size()) + " ORDER BY ID_";
+        return query(connection, sql, List.copyOf(ids), 0, row -> JobRow.of(table, row));
+    }
+}

@@ -1,0 +1,124 @@
+package dev.jobwire.tables;
+
+import java.sql.Connection;
+import java.sql.SQLException;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.HashSet;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeSet;
+
+/** The rows of instances, and the first job of each that may run. */
+final class Instances {
+    /** How many jobs of an instance are looked at for one that a node takes. */
+    private static final int MOST = 100;
+
+    /** The row of an instance that this transaction holds. */
+    record Execution(boolean isLocked, boolean isSuspended) {}
+
+    private final EngineTables tables;
+
+    Instances(EngineTables tables) {
+        this.tables = tables;
+    }
+
+    /**
+     * Locks the rows of instances until the transaction ends, in the order of their ids. Those on
+     * which another transaction works are left out.
+     */
+    Map<String, Execution> hold(Connection connection, Collection<String> instances)
+            throws SQLException {
+        Map<String, Execution> held = new LinkedHashMap<>();
+        if (instances.isEmpty()) {
+            return held;
+        }
+        List<String> sorted = List.copyOf(new TreeSet<>(instances));
+        String owner = tables.columns().instanceOwner() ? "LOCK_OWNER_" : "NULL AS LOCK_OWNER_";
+        String sql = tables.locking(
+                "ID_, LOCK_TIME_, SUSPENSION_STATE_, " + owner,
+                tables.executions(),
+                "ID_ IN " + EngineTables.places(sorted.size()));
+        tables.query(connection, sql, sorted, 0, row -> held.put(
+                row.getString("ID_"),
+                new Execution(
+                        row.getTimestamp("LOCK_TIME_") != null
+                                || row.getString("LOCK_OWNER_") != null,
+                        row.getInt("SUSPENSION_STATE_") == 2)));
+        return held;
+    }
+
+    /** Returns those of the instances of which a job is locked, by whomever. */
+    Set<String> withLockedJob(Connection connection, Collection<String> instances)
+            throws SQLException {
+        return withLocked(connection, tables.jobs(), instances);
+    }
+
+    private Set<String> withLocked(
+            Connection connection, String table, Collection<String> instances)
+            throws SQLException {
+        if (instances.isEmpty()) {
+            return Set.of();
+        }
+        String sql = "SELECT DISTINCT PROCESS_INSTANCE_ID_ FROM " + table
+                + " WHERE LOCK_EXP_TIME_ IS NOT NULL AND PROCESS_INSTANCE_ID_ IN "
+                + EngineTables.places(instances.size());
+        return new HashSet<>(tables.query(
+                connection, sql, List.copyOf(instances), 0, row -> row.getString(1)));
+    }
+
+    /** Returns the eldest unlocked job of an instance that the terms allow; null without one. */
+    JobRow first(Connection connection, String instance, LockTerms terms) throws SQLException {
+        Columns has = tables.columns();
+        String sql = "SELECT " + JobTable.JOB.columns(has) + " FROM " + tables.jobs()
+                + " WHERE PROCESS_INSTANCE_ID_ = ? AND LOCK_EXP_TIME_ IS NULL"
+                + " AND LOCK_OWNER_ IS NULL AND " + has.ofProcesses("") + " ORDER BY " + has.byAge();
+        List<JobRow> jobs = tables.query(
+                connection, sql, List.of(instance), MOST, row -> JobRow.of(JobTable.JOB, row));
+        return jobs.stream()
+                .filter(job -> terms == null || terms.takes(job))
+                .findFirst()
+                .orElse(null);
+    }
+
+    /** Returns the first job of each of these instances, which are free. */
+    List<JobRow> firsts(Connection connection, Collection<String> free, LockTerms terms)
+            throws SQLException {
+        List<JobRow> firsts = new ArrayList<>();
+        for (String instance : new TreeSet<>(free)) {
+            JobRow first = first(connection, instance, terms);
+            if (first != null) {
+                firsts.add(first);
+            }
+        }
+        return firsts;
+    }
+
+    /**
+     * Clears the locks that the engine left on instances of which no job is locked: it died during
+     * an execution. The rows are held by this transaction. Returns the instances.
+     */
+    Set<String> clearLeft(Connection connection, Map<String, Execution> held)
+            throws SQLException {
+        Set<String> left = new TreeSet<>();
+        held.forEach((instance, execution) -> {
+            if (execution.isLocked) {
+                left.add(instance);
+            }
+        });
+        left.removeAll(withLockedJob(connection, left));
+        if (tables.columns().externalJobs()) {
+            // An external worker locks an instance, too.
+            left.removeAll(withLocked(connection, tables.table("ACT_RU_EXTERNAL_JOB"), left));
+        }
+        String owner = tables.columns().instanceOwner() ? "LOCK_OWNER_ = NULL, " : "";
+        String sql = "UPDATE " + tables.executions() + " SET " + owner
+                + "LOCK_TIME_ = NULL WHERE ID_ = ?";
+        for (String instance : left) {
+            tables.update(connection, sql, instance);
+        }
+        return left;
+    }
+}

@@ -1,0 +1,114 @@
+package dev.jobwire.tables;
+
+import java.sql.ResultSet;
+import java.sql.SQLException;
+import java.sql.Timestamp;
+import java.time.Instant;
+import java.util.LinkedHashMap;
+import java.util.Map;
+
+/** A job as its row shows it. Null stands for an empty column. */
+public record JobRow(
+        JobTable table,
+        String id,
+        int revision,
+        String type,
+        String instance,
+        String execution,
+        String definition,
+        String tenant,
+        String handler,
+        Integer retries,
+        Instant due,
+        String message,
+        Instant created,
+        String category,
+        String element,
+        String scope,
+        String owner,
+        Instant lockedUntil) {
+    /** Reads a row with the columns of {@link JobTable#columns}. */
+    static JobRow of(JobTable table, ResultSet row) throws SQLException {
+        int retries = row.getInt("RETRIES_");
+        boolean hasRetries = !row.wasNull();
+        return new JobRow(
+                table,
+                row.getString("ID_"),
+                row.getInt("REV_"),
+                row.getString("TYPE_"),
+                row.getString("PROCESS_INSTANCE_ID_"),
+                row.getString("EXECUTION_ID_"),
+                row.getString("PROC_DEF_ID_"),
+                some(row.getString("TENANT_ID_")),
+                row.getString("HANDLER_TYPE_"),
+                hasRetries ? retries : null,
+                time(row, "DUEDATE_"),
+                row.getString("EXCEPTION_MSG_"),
+                time(row, "CREATE_TIME_"),
+                some(row.getString("CATEGORY_")),
+                row.getString("ELEMENT_ID_"),
+                row.getString("SCOPE_TYPE_"),
+                row.getString("LOCK_OWNER_"),
+                time(row, "LOCK_EXP_TIME_"));
+    }
+
+    private static Instant time(ResultSet row, String column) throws SQLException {
+        Timestamp time = row.getTimestamp(column);
+        return time == null ? null : time.toInstant();
+    }
+
+    /** Engines write an empty text for no tenant. */
+    private static String some(String text) {
+        return text == null || text.isEmpty() ? null : text;
+    }
+
+    boolean isLocked() {
+        return owner != null || lockedUntil != null;
+    }
+
+    /** Whether it is a job of a process: other engines of Flowable share the tables. */
+    boolean isOfProcess() {
+        return scope == null || scope.equals("bpmn");
+    }
+
+    /** Returns it as it is locked. */
+    JobRow locked(String owner, Instant until) {
+        return new JobRow(
+                table, id, revision + 1, type, instance, execution, definition, tenant, handler,
+                retries, due, message, created, category, element, scope, owner, until);
+    }
+
+    /** Returns the answer's fields. */
+    public Map<String, Object> fields() {
+        Map<String, Object> fields = new LinkedHashMap<>();
+        fields.put("state", table.word());
+        fields.put("id", id);
+        fields.put("revision", revision);
+        put(fields, "type", type);
+        put(fields, "instance", instance);
+        put(fields, "execution", execution);
+        put(fields, "definition", definition);
+        put(fields, "element", element);
+        put(fields, "tenant", tenant);
+        put(fields, "category", category);
+        put(fields, "handler", handler);
+        put(fields, "retries", retries);
+        put(fields, "due", millis(due));
+        put(fields, "created", millis(created));
+        put(fields, "owner", owner);
+        put(fields, "locked_until", millis(lockedUntil));
+        put(fields, "message", message);
+        return fields;
+    }
+
+    private static void put(Map<String, Object> fields, String name, Object value) {
+        if (value != null) {
+            fields.put(name, value);
+        }
+    }
+
+    /** Returns a time as the contract writes it. */
+    public static Long millis(Instant time) {
+        return time == null ? null : time.toEpochMilli();
+    }
+}

@@ -1,0 +1,55 @@
+package dev.jobwire.tables;
+
+import java.time.Instant;
+import java.util.Set;
+
+/**
+ * What a node wants to lock, and for whom. The owner of a lock is {@code jobwire:NODE:FENCE}; each
+ * lock gets the next fence.
+ */
+public final class LockTerms {
+    private final String node;
+    private final long leaseMillis;
+    private final Set<String> tenants;
+    private final Set<String> categories;
+    private long fence;
+
+    /**
+     * Creates terms.
+     *
+     * @param node the id of the node
+     * @param fence the fence of the first lock
+     * @param tenants the tenants whose jobs the node takes beside those of no tenant; null for all
+     * @param categories the same for categories
+     */
+    public LockTerms(
+            String node,
+            long fence,
+            long leaseMillis,
+            Set<String> tenants,
+            Set<String> categories) {
+        this.node = node;
+        this.fence = fence;
+        this.leaseMillis = leaseMillis;
+        this.tenants = tenants;
+        this.categories = categories;
+    }
+
+    String nextOwner() {
+        return EngineTables.OURS + node + ":" + fence++;
+    }
+
+    Instant until(Instant now) {
+        return now.plusMillis(leaseMillis);
+    }
+
+    boolean takes(JobRow job) {
+        return job.isOfProcess()
+                && isIn(tenants, job.tenant())
+                && isIn(categories, job.category());
+    }
+
+    private static boolean isIn(Set<String> names, String name) {
+        return names == null || name == null || names.contains(name);
+    }
+}

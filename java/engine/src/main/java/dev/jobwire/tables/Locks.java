@@ -1,0 +1,225 @@
+package dev.jobwire.tables;
+
+import java.sql.Connection;
+import java.sql.SQLException;
+import java.time.Instant;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.HashSet;
+import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.stream.Collectors;
+
+/** Locks jobs, extends their locks, and finds locks whose answer was lost. */
+public final class Locks {
+    /** How many locks of a node are returned at once. */
+    private static final int MOST = 1_000;
+
+    /**
+     * A hint.
+     *
+     * @param instance the instance that it names; null for none
+     */
+    public record Wanted(String id, String instance) {}
+
+    /** A lock that a node holds. */
+    public record Held(String id, String owner, String instance) {}
+
+    /**
+     * A hint whose job was not locked.
+     *
+     * @param job its row, if it is there
+     */
+    public record Refused(String id, String why, JobRow job) {}
+
+    /** The result of locking. */
+    public record Locked(List<JobRow> jobs, List<Refused> refused) {}
+
+    private final EngineTables tables;
+    private final Instances instances;
+
+    /** Locks jobs in these tables. */
+    public Locks(EngineTables tables) {
+        this.tables = tables;
+        this.instances = new Instances(tables);
+    }
+
+    /** Locks the jobs of these hints. Of an instance, its first unlocked job is locked. */
+    public Locked lock(List<Wanted> wanted, LockTerms terms) {
+        return tables.transaction(connection -> lock(connection, wanted, terms));
+    }
+
+    private Locked lock(Connection connection, List<Wanted> wanted, LockTerms terms)
+            throws SQLException {
+        Map<String, String> hints = new LinkedHashMap<>();
+        wanted.forEach(hint -> hints.putIfAbsent(hint.id(), hint.instance()));
+        Map<String, JobRow> named = tables.byId(connection, JobTable.JOB, hints.keySet()).stream()
+                .collect(Collectors.toMap(JobRow::id, job -> job));
+        Map<String, String> instanceOf = new LinkedHashMap<>();
+        hints.forEach((id, instance) -> {
+            JobRow job = named.get(id);
+            instanceOf.put(id, job == null ? instance : job.instance());
+        });
+        Set<String> ofHints = new LinkedHashSet<>(instanceOf.values());
+        ofHints.remove(null);
+        Map<String, Instances.Execution> held = instances.hold(connection, ofHints);
+        Set<String> free = new LinkedHashSet<>(held.keySet());
+        free.removeIf(id -> held.get(id).isLocked() || held.get(id).isSuspended());
+        // Read after the rows of the instances were locked, so it sees every lock.
+        free.removeAll(instances.withLockedJob(connection, free));
+        List<JobRow> chosen = new ArrayList<>(instances.firsts(connection, free, terms));
+        for (String id : hints.keySet()) {
+            JobRow job = named.get(id);
+            if (job != null && job.instance() == null && !job.isLocked() && terms.takes(job)) {
+                chosen.add(job);
+            }
+        }
+        List<JobRow> locked = write(connection, chosen, terms);
+        Set<String> ids = locked.stream().map(JobRow::id).collect(Collectors.toSet());
+        List<Refused> refused = new ArrayList<>();
+        for (String id : hints.keySet()) {
+            if (!ids.contains(id)) {
+                JobRow job = named.get(id);
+                Instances.Execution instance = held.get(instanceOf.get(id));
+                refused.add(new Refused(id, why(job, instance, terms), job));
+            }
+        }
+        return new Locked(locked, refused);
+    }
+
+    /**
+     * Returns the word of the contract for a refusal.
+     *
+     * @param instance null if another transaction works on the row of the instance
+     */
+    private static String why(JobRow job, Instances.Execution instance, LockTerms terms) {
+        if (job == null) {
+            return "gone";
+        }
+        if (job.isLocked()) {
+            return "locked";
+        }
+        if (!terms.takes(job)) {
+            return "unserved";
+        }
+        if (instance == null) {
+            return "busy";
+        }
+        // Or an elder job of the instance was locked instead.
+        return instance.isSuspended() ? "suspended" : "instance-held";
+    }
+
+    /**
+     * Writes the locks of jobs that were read without one, and returns the jobs as they are locked.
+     * {@code REV_} rises as with the engine's own lock: a polling node that has read the row before
+     * can't replace the lock.
+     */
+    List<JobRow> write(Connection connection, List<JobRow> jobs, LockTerms terms)
+            throws SQLException {
+        Set<String> free = new HashSet<>(
+                hold(connection, jobs.stream().map(JobRow::id).toList()));
+        Instant until = terms.until(tables.now(connection));
+        String sql = "UPDATE " + tables.jobs() + " SET REV_ = REV_ + 1, LOCK_OWNER_ = ?,"
+                + " LOCK_EXP_TIME_ = ? WHERE ID_ = ? AND REV_ = ? AND LOCK_EXP_TIME_ IS NULL"
+                + " AND LOCK_OWNER_ IS NULL";
+        List<JobRow> locked = new ArrayList<>();
+        for (JobRow job : jobs) {
+            if (!free.contains(job.id())) {
+                continue;
+            }
+            String owner = terms.nextOwner();
+            if (tables.update(connection, sql, owner, until, job.id(), job.revision()) == 1) {
+                locked.add(job.locked(owner, until));
+            }
+        }
+        return locked;
+    }
+
+    /** Locks the rows of jobs until the transaction ends; those that others work on are left out. */
+    List<String> hold(Connection connection, Collection<String> ids) throws SQLException {
+        if (ids.isEmpty()) {
+            return List.of();
+        }
+        String sql = tables.locking(
+                "ID_", tables.jobs(), "ID_ IN " + EngineTables.places(ids.size()));
+        return tables.query(connection, sql, List.copyOf(ids), 0, row -> row.getString("ID_"));
+    }
+
+    /**
+     * Extends locks. Waits for no row.
+     *
+     * @return the ids that were extended or are no longer executable, and those that are ours and
+     *     were not extended, because another transaction works on them
+     */
+    public Map<String, List<String>> renew(List<Held> held, long leaseMillis) {
+        return tables.transaction(connection -> {
+            List<String> ids = held.stream().map(Held::id).toList();
+            Set<String> free = new HashSet<>(hold(connection, ids));
+            Map<String, JobRow> rows = tables.byId(connection, JobTable.JOB, ids).stream()
+                    .collect(Collectors.toMap(JobRow::id, job -> job));
+            Instant until = tables.now(connection).plusMillis(leaseMillis);
+            List<String> renewed = new ArrayList<>();
+            List<String> busy = new ArrayList<>();
+            for (Held lock : held) {
+                JobRow row = rows.get(lock.id());
+                if (row == null) {
+                    // The engine has moved it; its end is told when the lock is settled.
+                    renewed.add(lock.id());
+                } else if (lock.owner().equals(row.owner())) {
+                    boolean isFree = free.contains(lock.id());
+                    if (isFree) {
+                        extend(connection, lock.id(), lock.owner(), until);
+                    }
+                    (isFree ? renewed : busy).add(lock.id());
+                }
+            }
+            return Map.of("renewed", renewed, "busy", busy);
+        });
+    }
+
+    /**
+     * Extends the lock of one job, without a new {@code REV_}. Never shortens it: the node and the
+     * engine extend the same lock, each for its own time. Returns whether it is the owner's.
+     */
+    boolean extend(Connection connection, String id, String owner, Instant until)
+            throws SQLException {
+        String sql = "UPDATE " + tables.jobs() + " SET LOCK_EXP_TIME_ = ?"
+                + " WHERE ID_ = ? AND LOCK_OWNER_ = ? AND LOCK_EXP_TIME_ < ?";
+        return tables.update(connection, sql, until, id, owner, until) == 1
+                || isHeld(connection, id, owner);
+    }
+
+    private boolean isHeld(Connection connection, String id, String owner) throws SQLException {
+        String sql = "SELECT ID_ FROM " + tables.jobs() + " WHERE ID_ = ? AND LOCK_OWNER_ = ?";
+        return !tables.query(connection, sql, List.of(id, owner), 1, row -> true).isEmpty();
+    }
+
+    /** Extends the lock of one job for its execution. Returns whether it is the owner's. */
+    public boolean extend(String id, String owner, long leaseMillis) {
+        return tables.transaction(connection ->
+                extend(connection, id, owner, tables.now(connection).plusMillis(leaseMillis)));
+    }
+
+    /** Extends and returns the locks of a node that are none of these. Reads every job. */
+    public List<JobRow> heldBy(String node, Set<String> known, long leaseMillis) {
+        return tables.transaction(connection -> {
+            String sql = "SELECT " + JobTable.JOB.columns(tables.columns()) + " FROM "
+                    + tables.jobs() + " WHERE LOCK_OWNER_ LIKE ? ORDER BY ID_";
+            String ours = EngineTables.OURS + node + ":%";
+            List<JobRow> held = tables.query(
+                    connection, sql, List.of(ours), MOST, row -> JobRow.of(JobTable.JOB, row));
+            Instant until = tables.now(connection).plusMillis(leaseMillis);
+            List<JobRow> lost = new ArrayList<>();
+            for (JobRow job : held) {
+                if (!known.contains(job.owner())
+                        && extend(connection, job.id(), job.owner(), until)) {
+                    lost.add(job);
+                }
+            }
+            return lost;
+        });
+    }
+}

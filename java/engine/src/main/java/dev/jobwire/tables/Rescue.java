@@ -1,0 +1,137 @@
+package dev.jobwire.tables;
+
+import java.sql.Connection;
+import java.sql.SQLException;
+import java.time.Duration;
+import java.time.Instant;
+import java.util.ArrayList;
+import java.util.HashSet;
+import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeSet;
+
+/**
+ * Clears locks whose holder is dead: of a node of Jobwire when they have expired, and of an engine
+ * node a minute later, since the engine's own reset comes first. An execution that goes on in an
+ * engine extends the lock of its job, so its lock is none of these.
+ */
+public final class Rescue {
+    private static final Duration ENGINE = Duration.ofMinutes(1);
+    private static final int MOST = 1_000;
+
+    /**
+     * What was cleared.
+     *
+     * @param jobs the jobs, with the owners of their locks
+     * @param timers the number of timers
+     * @param ready the first job of each instance that was locked without a locked job
+     */
+    public record Rescued(List<JobRow> jobs, int timers, List<JobRow> ready) {}
+
+    private final EngineTables tables;
+    private final Instances instances;
+    private final Locks locks;
+
+    /** Rescues jobs in these tables. */
+    public Rescue(EngineTables tables) {
+        this.tables = tables;
+        this.instances = new Instances(tables);
+        this.locks = new Locks(tables);
+    }
+
+    /** Clears expired locks, at most this number of each kind. */
+    public Rescued rescue(int atMost) {
+        int most = Math.min(atMost, MOST);
+        return new Rescued(
+                tables.transaction(connection -> jobs(connection, most)),
+                tables.transaction(connection -> timers(connection, most)),
+                tables.transaction(connection -> instances(connection, most)));
+    }
+
+    private List<JobRow> jobs(Connection connection, int most) throws SQLException {
+        Instant now = tables.now(connection);
+        String sql = "SELECT " + JobTable.JOB.columns(tables.columns()) + " FROM " + tables.jobs()
+                + " WHERE (LOCK_EXP_TIME_ < ? AND LOCK_OWNER_ LIKE 'jobwire:%')"
+                + " OR LOCK_EXP_TIME_ < ? ORDER BY LOCK_EXP_TIME_, ID_";
+        List<JobRow> late = tables.query(
+                connection, sql, List.of(now, now.minus(ENGINE)), most,
+                row -> JobRow.of(JobTable.JOB, row));
+        Set<String> ofLate = new LinkedHashSet<>();
+        late.forEach(job -> ofLate.add(job.instance()));
+        ofLate.remove(null);
+        Map<String, Instances.Execution> held = new LinkedHashMap<>();
+        for (List<String> part : parts(List.copyOf(new TreeSet<>(ofLate)))) {
+            held.putAll(instances.hold(connection, part));
+        }
+        Set<String> free = new HashSet<>();
+        for (List<String> part : parts(late.stream().map(JobRow::id).toList())) {
+            free.addAll(locks.hold(connection, part));
+        }
+        String clear = "UPDATE " + tables.jobs() + " SET LOCK_OWNER_ = NULL, LOCK_EXP_TIME_ = NULL"
+                + " WHERE ID_ = ? AND REV_ = ? AND LOCK_EXP_TIME_ < ?";
+        List<JobRow> freed = new ArrayList<>();
+        for (JobRow job : late) {
+            boolean isHeld = job.instance() == null || held.containsKey(job.instance());
+            if (isHeld && free.contains(job.id())
+                    && tables.update(connection, clear, job.id(), job.revision(), now) == 1) {
+                freed.add(job);
+            }
+        }
+        held.keySet().retainAll(freed.stream().map(JobRow::instance).toList());
+        clearLeft(connection, held);
+        return freed;
+    }
+
+    private int timers(Connection connection, int most) throws SQLException {
+        String timers = tables.table(JobTable.TIMER.table());
+        Instant late = tables.now(connection).minus(ENGINE);
+        List<String> ids = tables.query(
+                connection, "SELECT ID_ FROM " + timers + " WHERE LOCK_EXP_TIME_ < ? ORDER BY ID_",
+                List.of(late), most, row -> row.getString("ID_"));
+        String clear = "UPDATE " + timers + " SET LOCK_OWNER_ = NULL, LOCK_EXP_TIME_ = NULL"
+                + " WHERE ID_ = ? AND LOCK_EXP_TIME_ < ?";
+        int cleared = 0;
+        for (String id : ids) {
+            cleared += tables.update(connection, clear, id, late);
+        }
+        return cleared;
+    }
+
+    /** The engine died after it had locked an instance, and a job of the instance waits. */
+    private List<JobRow> instances(Connection connection, int most) throws SQLException {
+        String jobs = " (SELECT j.ID_ FROM " + tables.jobs()
+                + " j WHERE j.PROCESS_INSTANCE_ID_ = e.ID_ AND j.LOCK_EXP_TIME_ IS ";
+        String sql = "SELECT e.ID_ FROM " + tables.executions() + " e WHERE e.LOCK_TIME_ < ?"
+                + " AND EXISTS" + jobs + "NULL) AND NOT EXISTS" + jobs + "NOT NULL) ORDER BY e.ID_";
+        List<String> left = tables.query(
+                connection, sql, List.of(tables.now(connection)), most, row -> row.getString(1));
+        List<JobRow> ready = new ArrayList<>();
+        for (List<String> part : parts(left)) {
+            Map<String, Instances.Execution> held = instances.hold(connection, part);
+            Set<String> cleared = instances.clearLeft(connection, held);
+            ready.addAll(instances.firsts(connection, cleared, null));
+        }
+        return ready;
+    }
+
+    private void clearLeft(Connection connection, Map<String, Instances.Execution> held)
+            throws SQLException {
+        for (List<String> part : parts(List.copyOf(held.keySet()))) {
+            Map<String, Instances.Execution> some = new LinkedHashMap<>(held);
+            some.keySet().retainAll(part);
+            instances.clearLeft(connection, some);
+        }
+    }
+
+    /** Statements take a bounded number of parameters. */
+    private static List<List<String>> parts(List<String> ids) {
+        List<List<String>> parts = new ArrayList<>();
+        for (int at = 0; at < ids.size(); at += 200) {
+            parts.add(ids.subList(at, Math.min(at + 200, ids.size())));
+        }
+        return parts;
+    }
+}

@@ -1,0 +1,149 @@
+package dev.jobwire.tables;
+
+import java.sql.Connection;
+import java.sql.SQLException;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+
+/** Ends locks: says what became of each job, and hands its instance to the next job. */
+public final class Settlement {
+    /**
+     * A lock that ends.
+     *
+     * @param isUnanswered the execution gave no answer: the lock stays until it expires
+     */
+    public record Ending(Locks.Held held, boolean isUnanswered) {}
+
+    /** What became of a job, and its row, if there is one. */
+    public record Fate(String id, String fate, JobRow job) {}
+
+    /**
+     * The result.
+     *
+     * @param next the next jobs of the instances, locked
+     * @param ready jobs that are ready and were not locked
+     */
+    public record Settled(List<Fate> fates, List<JobRow> next, List<JobRow> ready) {}
+
+    private final EngineTables tables;
+    private final Instances instances;
+    private final Locks locks;
+
+    /** Settles locks in these tables. */
+    public Settlement(EngineTables tables) {
+        this.tables = tables;
+        this.instances = new Instances(tables);
+        this.locks = new Locks(tables);
+    }
+
+    /** Settles locks. Without terms, the next job of each instance is told, and not locked. */
+    public Settled settle(List<Ending> endings, LockTerms terms) {
+        return tables.transaction(connection -> settle(connection, endings, terms));
+    }
+
+    private Settled settle(Connection connection, List<Ending> endings, LockTerms terms)
+            throws SQLException {
+        List<String> ids = endings.stream().map(ending -> ending.held().id()).toList();
+        Set<String> named = new LinkedHashSet<>();
+        endings.forEach(ending -> named.add(ending.held().instance()));
+        named.remove(null);
+        Map<String, Instances.Execution> held = instances.hold(connection, named);
+        Set<String> free = new HashSet<>(locks.hold(connection, ids));
+        Map<String, JobRow> rows = rows(connection, ids);
+        List<Fate> fates = new ArrayList<>();
+        List<JobRow> alone = new ArrayList<>();
+        Set<String> left = new LinkedHashSet<>();
+        for (Ending ending : endings) {
+            Locks.Held lock = ending.held();
+            JobRow row = rows.get(lock.id());
+            String fate = fate(connection, ending, row, free.contains(lock.id()));
+            fates.add(new Fate(lock.id(), fate, row));
+            boolean isOver = !Set.of("unknown", "lost", "busy").contains(fate);
+            if (isOver && lock.instance() != null) {
+                left.add(lock.instance());
+            } else if (isOver && fate.equals("released")) {
+                alone.add(row);
+            }
+        }
+        // An instance on which somebody works is left to the sweeper.
+        held.keySet().retainAll(left);
+        return handOn(connection, held, terms, new Settled(fates, new ArrayList<>(), alone));
+    }
+
+    private Map<String, JobRow> rows(Connection connection, List<String> ids) throws SQLException {
+        Map<String, JobRow> rows = new HashMap<>();
+        Set<String> open = new LinkedHashSet<>(ids);
+        // The engine moves a job to another table in one transaction. Executable ones are read
+        // first: a job that leaves them meanwhile is in its new table when that one is read.
+        for (JobTable table : JobTable.values()) {
+            for (JobRow row : tables.byId(connection, table, open)) {
+                rows.putIfAbsent(row.id(), row);
+            }
+            open.removeAll(rows.keySet());
+        }
+        return rows;
+    }
+
+    private String fate(Connection connection, Ending ending, JobRow row, boolean isFree)
+            throws SQLException {
+        if (row == null) {
+            return "done";
+        }
+        switch (row.table()) {
+            case TIMER -> {
+                return "retry";
+            }
+            case SUSPENDED -> {
+                return "suspended";
+            }
+            case DEAD_LETTER -> {
+                return "dead-letter";
+            }
+            default -> {
+            }
+        }
+        if (!row.isLocked()) {
+            // The engine has given it back.
+            return "released";
+        }
+        if (!ending.held().owner().equals(row.owner())) {
+            return "lost";
+        }
+        if (ending.isUnanswered()) {
+            return "unknown";
+        }
+        if (!isFree) {
+            return "busy";
+        }
+        String sql = "UPDATE " + tables.jobs() + " SET LOCK_OWNER_ = NULL, LOCK_EXP_TIME_ = NULL"
+                + " WHERE ID_ = ? AND LOCK_OWNER_ = ?";
+        return tables.update(connection, sql, row.id(), row.owner()) == 1 ? "released" : "lost";
+    }
+
+    /** Takes the next job of each instance, or tells it. */
+    private Settled handOn(
+            Connection connection,
+            Map<String, Instances.Execution> held,
+            LockTerms terms,
+            Settled settled)
+            throws SQLException {
+        Set<String> cleared = instances.clearLeft(connection, held);
+        Set<String> free = new HashSet<>(held.keySet());
+        free.removeIf(id -> held.get(id).isSuspended()
+                || (held.get(id).isLocked() && !cleared.contains(id)));
+        free.removeAll(instances.withLockedJob(connection, free));
+        List<JobRow> firsts = instances.firsts(connection, free, terms);
+        List<JobRow> next = terms == null ? List.of() : locks.write(connection, firsts, terms);
+        Set<String> taken = new HashSet<>();
+        next.forEach(job -> taken.add(job.id()));
+        settled.next().addAll(next);
+        firsts.stream().filter(job -> !taken.contains(job.id())).forEach(settled.ready()::add);
+        return settled;
+    }
+}

@@ -1,0 +1,121 @@
+package dev.jobwire.tables;
+
+import java.sql.Connection;
+import java.sql.SQLException;
+import java.sql.Timestamp;
+import java.time.Instant;
+import java.util.ArrayList;
+import java.util.List;
+
+/** What the leader reads: jobs that may have lost their hint, and the numbers of jobs. */
+public final class Sweep {
+    /** How many jobs are counted at most in each table. */
+    private static final int COUNTED = 10_001;
+
+    /**
+     * A page of unlocked jobs.
+     *
+     * @param next the id behind which the next page begins; null at the end
+     */
+    public record Page(List<JobRow> jobs, String next, Instant now) {}
+
+    /** The numbers of jobs, each exact up to ten thousand. */
+    public record Backlog(
+            int locked,
+            int executable,
+            int timers,
+            int deadLetters,
+            Instant oldest,
+            Instant nextDue,
+            Instant now) {}
+
+    private record Job(Instant created, Instant lockedUntil) {}
+
+    private final EngineTables tables;
+
+    /** Reads these tables. */
+    public Sweep(EngineTables tables) {
+        this.tables = tables;
+    }
+
+    /**
+     * Returns unlocked jobs in the order of their ids, at most {@code limit}: of an instance only the
+     * eldest, and none of an instance that is locked.
+     *
+     * @param after the id behind which the page begins; null for the first page
+     */
+    public Page orphans(String after, Instant createdBefore, int limit) {
+        Columns has = tables.columns();
+        List<Object> parameters = new ArrayList<>();
+        StringBuilder sql = new StringBuilder("SELECT ")
+                .append(JobTable.JOB.columns(has)).append(" FROM ").append(tables.jobs())
+                .append(" j WHERE j.LOCK_EXP_TIME_ IS NULL AND j.LOCK_OWNER_ IS NULL AND ")
+                .append(has.ofProcesses("j."));
+        if (after != null) {
+            sql.append(" AND j.ID_ > ?");
+            parameters.add(after);
+        }
+        if (has.createTime() && createdBefore != null) {
+            sql.append(" AND j.CREATE_TIME_ <= ?");
+            parameters.add(createdBefore);
+        }
+        sql.append(" AND NOT EXISTS (SELECT e.ID_ FROM ").append(tables.executions())
+                .append(" e WHERE e.ID_ = j.PROCESS_INSTANCE_ID_ AND e.LOCK_TIME_ IS NOT NULL)")
+                .append(" AND NOT EXISTS (SELECT s.ID_ FROM ").append(tables.jobs())
+                .append(" s WHERE s.PROCESS_INSTANCE_ID_ = j.PROCESS_INSTANCE_ID_ AND (")
+                .append("s.LOCK_EXP_TIME_ IS NOT NULL OR ").append(elder(has))
+                .append(")) ORDER BY j.ID_");
+        return tables.transaction(connection -> {
+            Instant now = tables.now(connection);
+            List<JobRow> lost = tables.query(
+                    connection, sql.toString(), parameters, limit,
+                    row -> JobRow.of(JobTable.JOB, row));
+            String next = lost.size() < limit ? null : lost.get(lost.size() - 1).id();
+            return new Page(lost, next, now);
+        });
+    }
+
+    private static String elder(Columns has) {
+        return has.createTime()
+                ? "s.CREATE_TIME_ < j.CREATE_TIME_"
+                        + " OR (s.CREATE_TIME_ = j.CREATE_TIME_ AND s.ID_ < j.ID_)"
+                : "s.ID_ < j.ID_";
+    }
+
+    /** Counts the jobs. */
+    public Backlog backlog() {
+        Columns has = tables.columns();
+        String created = has.createTime() ? "CREATE_TIME_" : "NULL AS CREATE_TIME_";
+        return tables.transaction(connection -> {
+            Instant now = tables.now(connection);
+            List<Job> jobs = tables.query(
+                    connection,
+                    "SELECT " + created + ", LOCK_EXP_TIME_ FROM " + tables.jobs() + " WHERE "
+                            + has.ofProcesses(""),
+                    List.of(), COUNTED,
+                    row -> new Job(
+                            instant(row.getTimestamp(1)), instant(row.getTimestamp(2))));
+            int locked = (int) jobs.stream()
+                    .filter(job -> job.lockedUntil != null && !job.lockedUntil.isBefore(now))
+                    .count();
+            Instant oldest = jobs.stream()
+                    .filter(job -> job.lockedUntil == null && job.created != null)
+                    .map(Job::created)
+                    .min(Instant::compareTo)
+                    .orElse(null);
+            return new Backlog(
+                    locked, jobs.size(), count(connection, JobTable.TIMER),
+                    count(connection, JobTable.DEAD_LETTER), oldest,
+                    new Timers(tables).nextDue(connection, null), now);
+        });
+    }
+
+    private int count(Connection connection, JobTable table) throws SQLException {
+        String sql = "SELECT ID_ FROM " + tables.table(table.table());
+        return tables.query(connection, sql, List.of(), COUNTED, row -> true).size();
+    }
+
+    private static Instant instant(Timestamp time) {
+        return time == null ? null : time.toInstant();
+    }
+}
