@@ -40,7 +40,6 @@
 mod act;
 pub mod activiti;
 mod activity;
-mod breaker;
 mod call;
 mod calls;
 pub mod camunda;
@@ -63,12 +62,14 @@ mod options;
 mod owner;
 mod probing;
 mod queries;
+mod routing;
 mod settling;
 mod statements;
 pub mod store;
 mod sweep;
 mod sweepable;
 mod tap;
+mod unserved;
 mod walk;
 
 pub use handler::handlers;

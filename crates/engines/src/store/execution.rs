@@ -1,14 +1,16 @@
 //! What the handler asks while the engine executes a job.
 
+use std::sync::Arc;
+
 use chrono::{DateTime, Utc};
 use jobwire_core::{Job, JobId};
 use tokio::time::Instant;
 
 use super::{EngineStore, Result};
-use crate::breaker::Breaker;
 use crate::calls::Calls;
 use crate::fate::Ended;
 use crate::meter::Meter;
+use crate::routing::Routes;
 use crate::{activity, columns};
 
 impl EngineStore {
@@ -20,8 +22,8 @@ impl EngineStore {
         &self.0.meter
     }
 
-    pub(crate) fn breaker(&self) -> &Breaker {
-        &self.0.breaker
+    pub(crate) fn routes(&self) -> &Arc<Routes> {
+        &self.0.routes
     }
 
     pub(crate) async fn still_ours(&self, id: JobId, owner: &str) -> Result<bool> {

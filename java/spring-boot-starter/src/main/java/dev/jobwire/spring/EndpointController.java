@@ -3,11 +3,12 @@ package dev.jobwire.spring;
 import dev.jobwire.endpoint.ExecutionEndpoint;
 import org.springframework.http.MediaType;
 import org.springframework.http.ResponseEntity;
+import org.springframework.web.bind.annotation.GetMapping;
 import org.springframework.web.bind.annotation.PathVariable;
 import org.springframework.web.bind.annotation.PostMapping;
 import org.springframework.web.bind.annotation.RestController;
 
-/** The path of the execution endpoint. */
+/** The paths of the execution endpoint. */
 @RestController
 class EndpointController {
     private final ExecutionEndpoint endpoint;
@@ -18,7 +19,15 @@ class EndpointController {
 
     @PostMapping("/jobwire/jobs/{id}/execute")
     ResponseEntity<String> execute(@PathVariable("id") String id) {
-        ExecutionEndpoint.Answer answer = endpoint.execute(id);
+        return response(endpoint.execute(id));
+    }
+
+    @GetMapping("/jobwire/scope")
+    ResponseEntity<String> scope() {
+        return response(endpoint.scope());
+    }
+
+    private static ResponseEntity<String> response(ExecutionEndpoint.Answer answer) {
         return ResponseEntity.status(answer.status())
                 .contentType(MediaType.APPLICATION_JSON)
                 .body(answer.json());

@@ -1,0 +1,7 @@
+//! Every kind of job runs, or a sentence says that it does not: docs/engines has the tables.
+
+mod batches;
+mod cases;
+mod history;
+mod timers;
+mod workers;
