@@ -12,10 +12,11 @@ use sqlx::{PgPool, Row};
 
 use crate::EngineStore;
 use crate::coordination::schema;
-pub use crate::finding::{Finding, Level};
 use crate::decode::OTHER;
+pub use crate::finding::{Finding, Level};
 use crate::http::{Answer, Rest};
 use crate::options::Execution;
+use crate::routing::question::Silent;
 use crate::unserved;
 
 /// Examines an engine: its tables, rights, connections, publications and REST interface.
@@ -247,7 +248,10 @@ async fn reach(store: &EngineStore) -> Result<Vec<Finding>, StoreError> {
         let url = route.rest().url_shown();
         match said {
             Ok(scope) => {
-                let names = scope.deployments.as_ref().map(|names| (names, "deployments"));
+                let names = scope
+                    .deployments
+                    .as_ref()
+                    .map(|names| (names, "deployments"));
                 let names = names.or(scope.categories.as_ref().map(|names| (names, "categories")));
                 let told = match names {
                     Some((names, of)) => format!("{url} runs the jobs of {} {of}", names.len()),
@@ -259,7 +263,7 @@ async fn reach(store: &EngineStore) -> Result<Vec<Finding>, StoreError> {
                     scope,
                 });
             }
-            Err(reason) => findings.push(Finding::bad(
+            Err(Silent { reason, .. }) => findings.push(Finding::bad(
                 Level::Wrong,
                 about,
                 format!("{url} does not say which jobs it can run: {reason}"),

@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use jobwire_core::job::scope::Needs;
 use jobwire_core::{
     Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, Outcome, Running,
 };
-use jobwire_core::job::scope::Needs;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 

@@ -187,7 +187,9 @@ impl Rest {
         }
         match beginning(response, most).await {
             (said, None) if said.len() < most => Ok(said),
-            (_, None) => Err(Answer::Unusable(format!("the answer is longer than {most} bytes"))),
+            (_, None) => Err(Answer::Unusable(format!(
+                "the answer is longer than {most} bytes"
+            ))),
             (_, Some(error)) => Err(Answer::Unanswered(error)),
         }
     }
@@ -345,7 +347,9 @@ mod tests {
     fn credentials_go_to_another_machine_over_tls_only() {
         let with = |url: &str| {
             let options = EngineOptions::new(url).credentials(Credentials::basic("me", "secret"));
-            Rest::new(&options, url).map(drop).map_err(|e| e.to_string())
+            Rest::new(&options, url)
+                .map(drop)
+                .map_err(|e| e.to_string())
         };
         assert!(with("http://127.0.0.1:8080").is_ok() && with("https://engine").is_ok());
         let said = with("http://engine:8080").expect_err("refused");

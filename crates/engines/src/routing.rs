@@ -147,7 +147,7 @@ impl Routes {
                 token.drop_guard()
             });
             if let Some(stop) = stop {
-                self.look().await;
+                let _ = self.look().await;
                 tokio::spawn(watch::watch(Arc::downgrade(self), stop));
             }
         }
@@ -162,7 +162,13 @@ mod tests {
     fn routes(question: Option<Question>) -> Routes {
         let options = EngineOptions::camunda("http://127.0.0.1:1/engine-rest")
             .also("http://127.0.0.1:2/engine-rest");
-        Routes::new(&options, question, "/version".to_owned(), &Meter::new("test")).expect("usable")
+        Routes::new(
+            &options,
+            question,
+            "/version".to_owned(),
+            &Meter::new("test"),
+        )
+        .expect("usable")
     }
 
     fn of(deployment: &str) -> Needs {

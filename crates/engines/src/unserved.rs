@@ -72,7 +72,9 @@ impl Unserved {
     pub(crate) fn needs(&self) -> String {
         let mut by_need: BTreeMap<&str, i64> = BTreeMap::new();
         for (_, need, jobs) in &self.0 {
-            *by_need.entry(need.as_deref().unwrap_or_default()).or_default() += jobs;
+            *by_need
+                .entry(need.as_deref().unwrap_or_default())
+                .or_default() += jobs;
         }
         let mut needs: Vec<(&str, i64)> = by_need.into_iter().collect();
         needs.sort_by_key(|(_, jobs)| std::cmp::Reverse(*jobs));
@@ -94,7 +96,9 @@ impl Unserved {
         let mut throttle = WARNINGS.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(more) = throttle.get_or_insert_default().now() {
             tracing::warn!(
-                jobs = self.jobs(), needs = self.needs(), more,
+                jobs = self.jobs(),
+                needs = self.needs(),
+                more,
                 "no address of the engine has the deployment or the category of these jobs; they wait, and no attempt is spent"
             );
         }
@@ -116,7 +120,10 @@ mod tests {
         assert_eq!(found.jobs(), 8);
         assert_eq!(found.needs(), "`d1` (7), `d2` (1)");
         let types = found.types(1);
-        assert_eq!((&*types[0].job_type, types[0].jobs), ("async-continuation", 6));
+        assert_eq!(
+            (&*types[0].job_type, types[0].jobs),
+            ("async-continuation", 6)
+        );
         let many = (0..7).map(|n| ("other", need(&format!("d{n}")), 1));
         assert!(Unserved(many.collect()).needs().ends_with("…"));
     }

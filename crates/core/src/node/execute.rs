@@ -12,9 +12,9 @@ use tokio::time::Instant;
 
 use super::{NodeBuilder, StartError};
 use crate::hint::Hint;
-use crate::job::scope::Scope;
 use crate::job::JobId;
 use crate::job::query::JobView;
+use crate::job::scope::Scope;
 use crate::store::Refusal;
 use crate::worker::executor;
 use crate::worker::release;

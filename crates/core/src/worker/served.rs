@@ -277,7 +277,13 @@ mod tests {
         served.change_scope(|scope| scope.deployments = Some(["d2".to_owned()].into()));
         assert_eq!(*served.scope(), Scope::default().deployments(["d2"]));
         served.set_reach(Scope::default().deployments(["d1"]));
-        assert!(served.scope().deployments.as_ref().is_some_and(|d| d.is_empty()));
+        assert!(
+            served
+                .scope()
+                .deployments
+                .as_ref()
+                .is_some_and(|d| d.is_empty())
+        );
         served.set_reach(Scope::default());
         assert_eq!(*served.scope(), Scope::default().deployments(["d2"]));
         let revision = *served.revision().borrow();

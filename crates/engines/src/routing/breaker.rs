@@ -104,7 +104,8 @@ impl Breaker {
         }
         self.away.opened();
         tracing::warn!(
-            address = self.address, reason,
+            address = self.address,
+            reason,
             "the engine can't execute jobs at this address; they go to another one or wait, and no attempt is spent"
         );
         state.open = Some(Open {

@@ -10,6 +10,40 @@ const MOST: usize = 1024 * 1024;
 /// Maximum number of bytes of a name.
 const LONGEST: usize = 255;
 
+/// Why an address does not answer a question.
+#[derive(Debug)]
+pub(crate) struct Silent {
+    pub(crate) reason: String,
+    /// It can't be reached.
+    pub(crate) is_away: bool,
+}
+
+impl Silent {
+    fn there(reason: String) -> Self {
+        Self {
+            reason,
+            is_away: false,
+        }
+    }
+
+    /// Returns why this is no answer of an engine.
+    pub(super) fn unless(answer: Answer) -> Result<(), Self> {
+        match answer {
+            Answer::Executed => Ok(()),
+            Answer::Unsent(reason) | Answer::Unanswered(reason) => Err(Self {
+                reason,
+                is_away: true,
+            }),
+            // Another path may be usable.
+            Answer::Refused(said) | Answer::Unusable(said) => Err(Self::there(said)),
+            Answer::Missing(said) => Err(Self::there(format!("there is no such path: {said}"))),
+            Answer::GivenBack | Answer::OtherMethod => {
+                Err(Self::there("the path takes no GET".to_owned()))
+            }
+        }
+    }
+}
+
 /// A question to an engine node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Question {
@@ -41,25 +75,16 @@ impl Question {
     ///
     /// # Errors
     /// Why it does not say what it takes.
-    pub(crate) async fn ask(self, rest: &Rest) -> Result<Scope, String> {
+    pub(crate) async fn ask(self, rest: &Rest) -> Result<Scope, Silent> {
         match rest.read(self.path(), MOST).await {
-            Ok(said) => self.understand(&said),
+            Ok(said) => self.understand(&said).map_err(Silent::there),
             // An application with an older endpoint.
             Err(Answer::Missing(_) | Answer::OtherMethod) if self == Self::Endpoint => {
                 Ok(Scope::default())
             }
-            Err(Answer::Missing(said)) => Err(format!(
-                "the engine does not know the path `{}`; Camunda has it since 7.7: {said}",
-                self.path()
-            )),
-            Err(
-                Answer::Refused(said)
-                | Answer::Unusable(said)
-                | Answer::Unsent(said)
-                | Answer::Unanswered(said),
-            ) => Err(said),
-            Err(Answer::Executed | Answer::GivenBack | Answer::OtherMethod) => {
-                Err(format!("`{}` takes no GET", self.path()))
+            Err(answer) => {
+                Silent::unless(answer)?;
+                Err(Silent::there(format!("`{}` gives no names", self.path())))
             }
         }
     }

@@ -71,19 +71,22 @@ impl Route {
         known.filter(|_| !self.is_away())
     }
 
-    /// Records the jobs that it takes; `None` if it did not say.
-    pub(super) fn takes_only(&self, scope: Option<Scope>) {
+    /// Records the jobs that it takes; `None` if it did not say. Returns whether it has become
+    /// unknown by that.
+    pub(super) fn takes_only(&self, scope: Option<Scope>) -> bool {
         let mut told = self.told();
         match scope {
             Some(scope) => {
                 told.scope = Some(scope);
                 told.missed = 0;
+                false
             }
             None => {
                 told.missed = told.missed.saturating_add(1);
                 if told.missed >= MISSED {
                     told.scope = None;
                 }
+                told.missed == MISSED
             }
         }
     }

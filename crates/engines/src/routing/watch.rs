@@ -1,7 +1,7 @@
 //! Watches the addresses: what each one takes, and whether one that is away answers again.
 //!
-//! A job is a trial only where every address that takes it is away. Otherwise the watch makes the
-//! trials, so that no job waits for a machine that is gone.
+//! An address that gives no answer to three questions in a row is away, so that no job waits for a
+//! machine that is gone. It is back when it answers one. A lone address is tried with jobs.
 
 use std::sync::Weak;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use jobwire_core::job::scope::{Names, Scope};
 use jobwire_core::store::MAX_NAMES;
 use tokio_util::sync::CancellationToken;
 
+use super::question::Silent;
 use super::{Route, Routes};
-use crate::http::Answer;
 
 /// The pause between two looks at all addresses.
 const EVERY: Duration = Duration::from_secs(5);
@@ -25,7 +25,7 @@ const WITHIN: Duration = Duration::from_secs(5);
 
 /// Looks at the addresses until `stop`, or until nobody uses them.
 pub(super) async fn watch(routes: Weak<Routes>, stop: CancellationToken) {
-    let mut pause = EVERY;
+    let mut pause = SOON;
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
@@ -34,79 +34,72 @@ pub(super) async fn watch(routes: Weak<Routes>, stop: CancellationToken) {
         let Some(routes) = routes.upgrade() else {
             return;
         };
-        tokio::select! {
+        pause = tokio::select! {
             () = stop.cancelled() => return,
-            () = routes.look() => {}
-        }
-        pause = routes.pause();
+            pause = routes.look() => pause,
+        };
     }
 }
 
 impl Routes {
-    /// Asks all addresses at once, and tells what they take together.
-    pub(super) async fn look(&self) {
-        let known = |route: &Route| route.scope().is_some();
-        let before: Vec<bool> = self.routes.iter().map(known).collect();
+    /// Asks all addresses at once, and tells what they take together. Returns the pause before the
+    /// next look.
+    pub(super) async fn look(&self) -> Duration {
         let said = join_all(self.routes.iter().map(|route| self.look_at(route))).await;
-        for ((route, said), was_known) in self.routes.iter().zip(said).zip(before) {
-            let address = route.rest().address();
-            match said {
-                Err(reason) if was_known && !known(route) => tracing::warn!(
-                    address, reason,
-                    "the engine node no longer says which jobs it can run; it gets none that names a deployment or a category"
-                ),
-                Err(reason) => {
-                    tracing::debug!(address, reason, "the engine node does not say which jobs it can run");
-                }
-                Ok(()) => {}
-            }
-        }
+        let is_whole = said.iter().all(Result::is_ok);
         self.tell();
-    }
-
-    async fn look_at(&self, route: &Route) -> Result<(), String> {
-        let is_trial = self.routes.len() > 1 && route.is_away() && route.trial().is_none();
-        if let Some(question) = self.question {
-            let asks = question.ask(route.rest());
-            let said = tokio::time::timeout(WITHIN, asks).await;
-            let said = said.unwrap_or_else(|_| Err("it gave no answer within 5 s".to_owned()));
-            route.takes_only(said.as_ref().ok().cloned());
-            if is_trial {
-                match &said {
-                    Ok(_) => route.answered(),
-                    Err(reason) => route.failed(reason),
-                }
-            }
-            return said.map(drop);
-        }
-        if is_trial {
-            let asks = route.rest().ask(&self.about);
-            match tokio::time::timeout(WITHIN, asks).await {
-                Ok(Answer::Executed) => route.answered(),
-                Ok(other) => route.failed(other.as_str()),
-                Err(_) => route.failed("it gave no answer within 5 s"),
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns the pause before the next look.
-    fn pause(&self) -> Duration {
-        if self.routes.iter().any(Route::is_away) {
-            return SOON;
-        }
-        if self.question.is_none() {
-            // Only an address that is away is asked.
-            return SOON;
-        }
-        let said: Vec<Option<Scope>> = self.routes.iter().map(Route::scope).collect();
-        if said.iter().any(Option::is_none) {
+        if !is_whole || self.routes.iter().any(Route::is_away) {
             SOON
-        } else if said.iter().flatten().all(Scope::takes_all) {
+        } else if self.routes.len() == 1 && self.reach.borrow().takes_all() {
             SELDOM
         } else {
             EVERY
         }
+    }
+
+    /// Asks an address, and records whether it is away. A lone address that is away stays so until a
+    /// job was executed there.
+    async fn look_at(&self, route: &Route) -> Result<(), Silent> {
+        let (was_away, is_alone) = (route.is_away(), self.routes.len() == 1);
+        let said = tokio::time::timeout(WITHIN, self.ask(route)).await;
+        let said = said.unwrap_or_else(|_| {
+            Err(Silent {
+                reason: format!("it gave no answer within {} s", WITHIN.as_secs()),
+                is_away: true,
+            })
+        });
+        if let Err(silent) = &said {
+            tracing::debug!(
+                address = route.rest().address(),
+                reason = silent.reason,
+                "the engine node gave no answer"
+            );
+        }
+        match &said {
+            Ok(()) if was_away && !is_alone => route.answered(),
+            Err(silent) if silent.is_away && !(was_away && is_alone) => {
+                route.failed(&silent.reason);
+            }
+            _ => {}
+        }
+        said
+    }
+
+    async fn ask(&self, route: &Route) -> Result<(), Silent> {
+        let Some(question) = self.question else {
+            return Silent::unless(route.rest().ask(&self.about).await);
+        };
+        let said = question.ask(route.rest()).await;
+        if route.takes_only(said.as_ref().ok().cloned())
+            && let Err(silent) = &said
+        {
+            tracing::warn!(
+                address = route.rest().address(),
+                reason = silent.reason,
+                "the engine node does not say which jobs it can run; it gets none that names a deployment or a category"
+            );
+        }
+        said.map(drop)
     }
 
     /// Tells what the addresses take together. While none of them answers, that stays as it was:

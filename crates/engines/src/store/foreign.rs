@@ -22,7 +22,11 @@ impl EngineStore {
     pub(super) async fn tell_foreign(&self) {
         let now = Instant::now();
         {
-            let mut next = self.0.foreign_at.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut next = self
+                .0
+                .foreign_at
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             if next.is_some_and(|next| now < next) {
                 return;
             }
@@ -36,11 +40,18 @@ impl EngineStore {
             }
         };
         let next = now + (now.elapsed() * DISTANCE).max(EVERY);
-        *self.0.foreign_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
-        self.0.meter.unrun(Unrun::Scope, found.iter().map(|(_, jobs)| jobs).sum());
+        *self
+            .0
+            .foreign_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(next);
+        self.0
+            .meter
+            .unrun(Unrun::Scope, found.iter().map(|(_, jobs)| jobs).sum());
         for (scope, jobs) in found {
             tracing::warn!(
-                scope, jobs,
+                scope,
+                jobs,
                 "the engine has jobs of another scope, which Jobwire does not run; let an engine node with its own executor run them (jobwire doctor says how)"
             );
         }

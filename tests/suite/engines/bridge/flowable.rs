@@ -42,7 +42,9 @@ fn with_user(options: EngineOptions) -> EngineOptions {
 pub(super) async fn store(world: &World, options: EngineOptions) -> EngineStore {
     let store = match world.engine.program() {
         EngineProgram::Camunda7 => EngineStore::camunda(&world.database, options).await,
-        EngineProgram::Activiti6 | EngineProgram::Activiti7 => EngineStore::activiti(&world.database, options).await,
+        EngineProgram::Activiti6 | EngineProgram::Activiti7 => {
+            EngineStore::activiti(&world.database, options).await
+        }
         _ => EngineStore::flowable(&world.database, options).await,
     };
     let store = store.unwrap();

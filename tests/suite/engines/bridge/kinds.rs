@@ -3,5 +3,6 @@
 mod batches;
 mod cases;
 mod history;
+mod suspended;
 mod timers;
 mod workers;

@@ -114,17 +114,26 @@ async fn a_job_of_camunda_goes_to_the_node_with_its_deployment_and_waits_while_t
     }
     // The node with the classes dies. Its jobs wait, and those of the others go on.
     other.kill();
-    shows("the address to be away", "jobwire_engine_addresses_away{engine=\"camunda\"} 1").await;
+    shows(
+        "the address to be away",
+        "jobwire_engine_addresses_away{engine=\"camunda\"} 1",
+    )
+    .await;
     let waiting = world.engine.start_instances("local", 3, &[]).await;
     instances.extend(world.engine.start_instances("chain", 5, &[]).await);
     until_ended(&rows, &instances).await;
-    shows("the jobs to be counted", "jobwire_engine_unserved_jobs{engine=\"camunda\",why=\"reach\"} 3").await;
+    shows(
+        "the jobs to be counted",
+        "jobwire_engine_unserved_jobs{engine=\"camunda\",why=\"reach\"} 3",
+    )
+    .await;
     for instance in &waiting {
         let job = rows.job(JOB, instance).await;
         assert!(job.retries == Some(3) && !job.is_locked(), "{job:?}");
         assert!(rows.effects(instance).await.is_empty());
     }
-    node.wait_for_line("no address of the engine has the deployment", DONE).await;
+    node.wait_for_line("no address of the engine has the deployment", DONE)
+        .await;
     let (status, said) = program(&["doctor"]).run(DONE).await;
     let said = said.join("\n");
     assert!(!status.success(), "{said}");
@@ -139,13 +148,21 @@ async fn a_job_of_camunda_goes_to_the_node_with_its_deployment_and_waits_while_t
     assert!(said.contains("unserved"), "{said}");
     // An engine that starts registers nothing by itself; its application deploys again.
     other.start_again().await;
-    shows("the address to answer", "jobwire_engine_addresses_away{engine=\"camunda\"} 0").await;
+    shows(
+        "the address to answer",
+        "jobwire_engine_addresses_away{engine=\"camunda\"} 0",
+    )
+    .await;
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(!rows.ended(&waiting[0]).await);
     other.deploy("local").await;
     until_ended(&rows, &waiting).await;
     assert_eq!(repeated(&rows).await, []);
-    shows("no job to wait", "jobwire_engine_unserved_jobs{engine=\"camunda\",why=\"reach\"} 0").await;
+    shows(
+        "no job to wait",
+        "jobwire_engine_unserved_jobs{engine=\"camunda\",why=\"reach\"} 0",
+    )
+    .await;
     until_no_lock_is_left(&rows).await;
     node.signal(Signal::SIGTERM);
     assert!(node.exit(DONE).await.success());

@@ -44,7 +44,10 @@ async fn batches_of_camunda_that_change_jobs_and_instances_run_to_their_end() {
         "instance-update-suspension-state",
         "set-job-retries",
     ] {
-        assert!(types.iter().any(|found| found == kind), "{kind} in {types:?}");
+        assert!(
+            types.iter().any(|found| found == kind),
+            "{kind} in {types:?}"
+        );
     }
     until_no_lock_is_left(&rows).await;
     bridge.stop().await;

@@ -32,7 +32,8 @@ async fn jobs_of_cases_are_told_while_a_node_runs_and_refused_when_one_starts() 
     assert_eq!(begun.status, 200, "{}", begun.body);
     let of_cases = "SELECT count(*) FROM act_ru_job WHERE scope_type_ = $1 AND lock_owner_ IS NULL";
     assert_eq!(rows.count(of_cases, "cmmn").await, 1);
-    node.wait_for_line("the engine has jobs of another scope", TOLD).await;
+    node.wait_for_line("the engine has jobs of another scope", TOLD)
+        .await;
     let metrics = http::get(address.trim(), "/metrics").await.unwrap().body;
     let series = "jobwire_engine_unserved_jobs{engine=\"flowable\",why=\"scope\"} 1";
     assert!(metrics.contains(series), "{metrics}");
@@ -46,7 +47,10 @@ async fn jobs_of_cases_are_told_while_a_node_runs_and_refused_when_one_starts() 
         let (status, lines) = program(arguments).run(DONE).await;
         let said = lines.join("\n");
         assert!(!status.success(), "{arguments:?}: {said}");
-        for part in ["1 jobs have the scope `cmmn`", "SpringCmmnEngineConfiguration"] {
+        for part in [
+            "1 jobs have the scope `cmmn`",
+            "SpringCmmnEngineConfiguration",
+        ] {
             assert!(said.contains(part), "{arguments:?}: {said}");
         }
     }

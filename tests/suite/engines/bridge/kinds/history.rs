@@ -24,9 +24,14 @@ async fn flowable_writes_no_history_jobs_and_the_doctor_tells_of_those_of_others
     bridge.stop().await;
     let written = "SELECT count(*) FROM act_ru_history_job WHERE $1 = ''";
     assert_eq!(rows.count(written, "").await, 0);
-    let ended = "SELECT count(*) FROM act_hi_procinst WHERE end_time_ IS NOT NULL AND proc_inst_id_ = $1";
+    let ended =
+        "SELECT count(*) FROM act_hi_procinst WHERE end_time_ IS NOT NULL AND proc_inst_id_ = $1";
     for instance in &instances {
-        assert_eq!(rows.count(ended, instance).await, 1, "history is written at once");
+        assert_eq!(
+            rows.count(ended, instance).await,
+            1,
+            "history is written at once"
+        );
     }
     let store = store(&world, options(&world.engine)).await;
     let told = || async {
@@ -36,7 +41,8 @@ async fn flowable_writes_no_history_jobs_and_the_doctor_tells_of_those_of_others
     };
     assert_eq!(told().await, None);
     let insert = "INSERT INTO act_ru_history_job (id_, rev_, retries_) VALUES ($1, 1, 3)";
-    rows.change(insert, "0198c0de-7777-7000-8000-000000000001").await;
+    rows.change(insert, "0198c0de-7777-7000-8000-000000000001")
+        .await;
     let (level, found) = told().await.expect("told");
     assert_eq!(level, Level::Remark);
     assert!(found.contains("1 jobs of asynchronous history"), "{found}");

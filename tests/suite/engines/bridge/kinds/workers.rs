@@ -21,8 +21,11 @@ async fn a_job_of_an_external_worker_waits_for_it_and_its_completion_runs() {
     until_ended(&rows, &later).await;
     let external = "SELECT count(*) FROM act_ru_external_job WHERE process_instance_id_ = $1 AND lock_owner_ IS NULL";
     assert_eq!(rows.count(external, &instance).await, 1);
-    let acquire = r#"{"topic":"outside","lockDuration":"PT1M","numberOfTasks":1,"workerId":"test"}"#;
-    let acquired = engine.post_json("/external-job-api/acquire/jobs", acquire).await;
+    let acquire =
+        r#"{"topic":"outside","lockDuration":"PT1M","numberOfTasks":1,"workerId":"test"}"#;
+    let acquired = engine
+        .post_json("/external-job-api/acquire/jobs", acquire)
+        .await;
     assert_eq!(acquired.status, 200, "{}", acquired.body);
     let jobs: Value = serde_json::from_str(&acquired.body).unwrap();
     let job = jobs[0]["id"].as_str().unwrap();
