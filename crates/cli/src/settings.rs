@@ -268,7 +268,13 @@ settings! {
          `https://user:password@host/process-api` with Spring Boot, \
          `https://user:password@host/flowable-rest/service` for flowable-rest, \
          `https://user:password@host/engine-rest` for Camunda. With the execution endpoint, its \
-         URL: `https://user:password@host/jobwire`.";
+         URL: `https://user:password@host/jobwire`. Several engine nodes are several hosts, \
+         separated by commas: `https://user:password@host-1,host-2/engine-rest`.";
+    engine_deployment_aware: bool = "false", "engine-deployment-aware" "BOOL",
+        "Whether a job of Camunda goes only to an engine node of `engine_url` that has registered \
+         its deployment, as with the engine's own setting `jobExecutorDeploymentAware`. A job \
+         whose deployment no node has waits. Flowable's execution endpoint reports the categories \
+         of its node by itself.";
     engine_execute: EngineExecute = "auto", "engine-execute" "HOW",
         "Way in which the engine executes a job: over its REST interface (`rest`) or over the \
          execution endpoint (`endpoint`). `auto` is the endpoint for Activiti and Flowable 8, \

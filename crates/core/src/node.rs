@@ -34,7 +34,7 @@ use tokio_util::task::TaskTracker;
 use crate::fleet::Fleet;
 use crate::job::NodeId;
 use crate::job::args::JobArgs;
-use crate::job::scope::Services;
+use crate::job::scope::{Scope, Services};
 use crate::leader;
 use crate::leader::{tap, timers};
 use crate::producer::commit_hook::CommitHook;
@@ -59,6 +59,7 @@ use crate::worker::leadership::Leadership;
 use crate::worker::lease_book::LeaseBook;
 use crate::worker::middleware::Middleware;
 use crate::worker::own_hints::OwnHints;
+use crate::worker::reach;
 use crate::worker::refused_outcomes::RefusedOutcomes;
 use crate::worker::renewal;
 use crate::worker::reports::Reports;
@@ -244,7 +245,11 @@ impl NodeBuilder {
 
     /// Returns the data that the parts of the node share, and the receivers of outcomes and own
     /// hints.
-    fn share(self, slots: Slots) -> (Arc<NodeContext>, mpsc::Receiver<Finished>, OwnHints) {
+    fn share(
+        self,
+        slots: Slots,
+        reach: Scope,
+    ) -> (Arc<NodeContext>, mpsc::Receiver<Finished>, OwnHints) {
         let Self {
             store,
             transport,
@@ -266,6 +271,7 @@ impl NodeBuilder {
             served: Served::new(
                 handlers,
                 options.scope.clone(),
+                reach,
                 gauges.of_node(m::TYPES_CLOSED),
             ),
             row_pause: RowPause::default(),
@@ -373,7 +379,9 @@ impl Node {
         // Runs before the first leader cycle: a node that must not lock must not lead.
         builder.store.begin_locking().await?;
         ensure_alone(id, &builder, alive).await?;
-        let (context, queue, own_hints) = builder.share(slots);
+        let reach = builder.store.reach().await;
+        let reachable = reach.as_ref().map(|reach| Scope::clone(&reach.borrow()));
+        let (context, queue, own_hints) = builder.share(slots, reachable.unwrap_or_default());
         context.store.write_node(&context.membership()).await?;
         let draining = context.signals.draining.clone();
         gauge!(m::BUILD_INFO, "version" => env!("CARGO_PKG_VERSION"), "store" => context.store.name(),
@@ -397,7 +405,15 @@ impl Node {
             consumer::consume(node.clone(), own_hints.clone())
         });
         let node = context.clone();
-        workers.spawn("claim", draining, move || fallback::claim(node.clone()));
+        workers.spawn("claim", draining.clone(), move || {
+            fallback::claim(node.clone())
+        });
+        if let Some(reach) = reach {
+            let node = context.clone();
+            workers.spawn("reach", draining, move || {
+                reach::follow(node.clone(), reach.clone())
+            });
+        }
         tracing::info!(
             node = %id, store = context.store.name(), transport = context.transport.name(),
             concurrency = context.options.concurrency, "node started"

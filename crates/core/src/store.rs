@@ -48,12 +48,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use crate::hint::{Hint, Ready};
 use crate::job::new_job::NewJob;
 use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
-use crate::job::scope::Services;
+use crate::job::scope::{Scope, Services};
 use crate::job::{Fence, Job, JobId, Lane, LockToken, LockedJob, NodeId, text_enum};
 use crate::lane::rule::{self, LaneRule};
 pub use crate::store::created::{Created, TransactionId};
@@ -118,6 +118,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// too; this call reports a missing right or table at the start.
     async fn begin_locking(&self) -> Result<()> {
         Ok(())
+    }
+
+    /// Returns which jobs can be run through this store, and each change of that: the nodes of a
+    /// process engine may have some of its deployments only. A node takes the jobs that its own
+    /// scope and this one take. `None` if all jobs can be run at any time. Called at the start of a
+    /// node; answers within some seconds.
+    async fn reach(&self) -> Option<watch::Receiver<Scope>> {
+        None
     }
 
     /// Locks the jobs that a batch of hints names (protocol rules 6 to 12). The caller passes no

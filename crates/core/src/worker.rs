@@ -34,6 +34,7 @@ pub mod options;
 pub(crate) mod outcome;
 pub(crate) mod own_hints;
 pub(crate) mod quarantine;
+pub(crate) mod reach;
 pub(crate) mod refused_outcomes;
 pub(crate) mod release;
 pub(crate) mod renewal;

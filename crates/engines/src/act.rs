@@ -256,6 +256,10 @@ impl Dialect for Act {
         self.probed(pool).await?.refuse()
     }
 
+    async fn foreign(&self, pool: &PgPool) -> Result<Vec<(String, i64)>, StoreError> {
+        self.of_other_scopes(pool).await
+    }
+
     async fn send_lock(
         &self,
         pool: &PgPool,

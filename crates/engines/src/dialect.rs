@@ -142,6 +142,12 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
     /// Checks that the tables are those of a supported engine.
     async fn probe(&self, pool: &PgPool) -> Result<(), StoreError>;
 
+    /// Returns the number of jobs in the engine's tables that belong to another engine, such as that
+    /// of cases, by its name. They never run over Jobwire.
+    async fn foreign(&self, _: &PgPool) -> Result<Vec<(String, i64)>, StoreError> {
+        Ok(Vec::new())
+    }
+
     /// Sends the lock statement. Its rows have the columns of a locked job, all NULL if none was
     /// locked; `hinted`: the id of the hint, or NULL; `class`: `locked-now` or a refusal; and the
     /// needs of the job for the refusal `unserved`.

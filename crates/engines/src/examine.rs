@@ -4,15 +4,21 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use jobwire_core::StoreError;
+use jobwire_core::job::scope::{Group, Services};
 use jobwire_core::store::SchemaStatus;
 use sqlx::{PgPool, Row};
 
 use crate::EngineStore;
 use crate::coordination::schema;
+use crate::decode::OTHER;
+use crate::executing::Executing as _;
 pub use crate::finding::{Finding, Level};
-use crate::http::Answer;
+use crate::http::{Answer, Rest};
 use crate::options::Execution;
+use crate::routing::question::Silent;
+use crate::unserved;
 
 /// Examines an engine: its tables, rights, connections, publications and REST interface.
 ///
@@ -30,7 +36,8 @@ pub async fn examine(store: &EngineStore) -> Result<Vec<Finding>, StoreError> {
     findings.push(statistics(pool).await?);
     findings.extend(publications(pool).await?);
     findings.extend(tap(store).await?);
-    findings.push(rest(store).await);
+    findings.extend(addresses(store).await);
+    findings.extend(reach(store).await?);
     if store.dialect().tells_age() {
         findings.extend(waiting(pool, &store.options().zone).await?);
     }
@@ -186,11 +193,17 @@ async fn tap(store: &EngineStore) -> Result<Vec<Finding>, StoreError> {
         .collect())
 }
 
-async fn rest(store: &EngineStore) -> Finding {
-    let url = &store.options().url;
+/// Asks every address.
+async fn addresses(store: &EngineStore) -> Vec<Finding> {
+    let routes = store.routes().all();
+    join_all(routes.iter().map(|route| address(store, route.rest()))).await
+}
+
+async fn address(store: &EngineStore, rest: &Rest) -> Finding {
+    let url = rest.url_shown();
     let is_endpoint = store.options().execution == Execution::Endpoint;
     let about = if is_endpoint { "endpoint" } else { "rest" };
-    match store.ask_engine().await {
+    match rest.ask(&store.dialect().about()).await {
         Answer::Executed => Finding::fine(about, format!("{url} answers")),
         Answer::Missing(_) if is_endpoint => Finding::bad(
             Level::Wrong,
@@ -228,7 +241,63 @@ async fn rest(store: &EngineStore) -> Finding {
     }
 }
 
-/// Selects the waiting times of unlocked jobs.
+/// What each address can run, and the jobs that none of them can.
+async fn reach(store: &EngineStore) -> Result<Vec<Finding>, StoreError> {
+    let routes = store.routes();
+    let Some(question) = routes.question() else {
+        return Ok(Vec::new());
+    };
+    let about = "reach";
+    let (mut findings, mut groups) = (Vec::new(), Vec::new());
+    let asked = routes.all().iter().map(|route| question.ask(route.rest()));
+    for (route, said) in routes.all().iter().zip(join_all(asked).await) {
+        let url = route.rest().url_shown();
+        match said {
+            Ok(scope) => {
+                let names = scope
+                    .deployments
+                    .as_ref()
+                    .map(|names| (names, "deployments"));
+                let names = names.or(scope.categories.as_ref().map(|names| (names, "categories")));
+                let told = match names {
+                    Some((names, of)) => format!("{url} runs the jobs of {} {of}", names.len()),
+                    None => format!("{url} runs all jobs"),
+                };
+                findings.push(Finding::fine(about, told));
+                groups.push(Group {
+                    types: vec![OTHER.to_owned()],
+                    scope,
+                });
+            }
+            Err(Silent { reason, .. }) => findings.push(Finding::bad(
+                Level::Wrong,
+                about,
+                format!("{url} does not say which jobs it can run: {reason}"),
+                "until it does, it gets only jobs that name no deployment and no category",
+            )),
+        }
+    }
+    if groups.is_empty() {
+        return Ok(findings);
+    }
+    let services = Services::of(groups);
+    let unserved = unserved::count(store.dialect(), store.pool(), &services).await?;
+    if unserved.jobs() > 0 {
+        findings.push(Finding::bad(
+            Level::Wrong,
+            about,
+            format!(
+                "{} jobs wait, and no address has their deployment or category: {}",
+                unserved.jobs(),
+                unserved.needs()
+            ),
+            "start the engine node that has it, or deploy the process there again; the jobs wait, and lose no attempt",
+        ));
+    }
+    Ok(findings)
+}
+
+/// How long unlocked jobs have waited.
 const WAITING: &str = "
 SELECT count(*), percentile_cont(0.5) WITHIN GROUP (ORDER BY age), percentile_cont(0.99) WITHIN GROUP (ORDER BY age)
 FROM (SELECT greatest(extract(epoch FROM (clock_timestamp() AT TIME ZONE $1) - greatest(create_time_, duedate_)), 0)::double precision AS age

@@ -8,12 +8,12 @@ use jobwire_core::{Job, JobId, StoreError};
 use tokio::time::Instant;
 
 use crate::activity::Activity;
-use crate::breaker::Breaker;
 use crate::calls::Calls;
 use crate::fate::Ended;
 use crate::http::{Answer, Rest};
 use crate::meter::Meter;
 use crate::options::EngineOptions;
+use crate::routing::Routes;
 
 /// A store whose jobs the engine executes.
 #[async_trait]
@@ -27,8 +27,8 @@ pub(crate) trait Executing: Send + Sync + 'static {
     /// Returns what counts.
     fn meter(&self) -> &Meter;
 
-    /// Returns whether the engine can be reached.
-    fn breaker(&self) -> &Breaker;
+    /// Returns the addresses of the engine.
+    fn routes(&self) -> &Routes;
 
     /// Lets the engine execute a job under this owner's lock.
     async fn execute(&self, rest: &Rest, id: &str, owner: &str) -> Answer;

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use jobwire_core::job::scope::Needs;
 use jobwire_core::{
     Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, Outcome, Running, StoreError,
 };
@@ -26,9 +27,10 @@ use crate::EngineStore;
 use crate::activity::Activity;
 use crate::executing::Executing;
 use crate::fate::Ended;
-use crate::http::{Answer, Rest};
+use crate::http::Answer;
 use crate::id::engine_id;
 use crate::owner::owner;
+use crate::routing::{Choice, Route, Sending};
 
 /// The time that a job waits for an engine that can't be reached, before it is released.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -46,7 +48,6 @@ const BEGINS_AFTER_BREAK: Duration = Duration::from_secs(3);
 /// Executes jobs through the engine. See the [module](self).
 struct Execute {
     store: Arc<dyn Executing>,
-    rest: Rest,
     slots: Arc<Semaphore>,
 }
 
@@ -64,7 +65,6 @@ pub fn handlers(store: &EngineStore) -> Result<Handlers, StoreError> {
 pub(crate) fn executing(store: Arc<dyn Executing>, types: &[&str]) -> Result<Handlers, StoreError> {
     let options = store.of_bridge();
     let execute: Arc<dyn Handler> = Arc::new(Execute {
-        rest: Rest::new(options)?,
         slots: Arc::new(Semaphore::new(options.concurrency.max(1))),
         store,
     });
@@ -84,12 +84,14 @@ impl Handler for Execute {
             ));
         };
         let began = Instant::now();
+        let mut failed = None;
         loop {
-            if !self.wait(&job, began).await {
-                // The engine is away. The job becomes ready again, perhaps for a node that can
-                // reach the engine.
+            let Some(sending) = self.route(&job, began, failed).await else {
+                // No address takes it now. The job is ready again, perhaps for a node that reaches
+                // one.
                 return Ok(Outcome::Snooze(PATIENCE));
-            }
+            };
+            let route = sending.route();
             // The semaphore is never closed.
             let slot = self.slots.clone().acquire_owned().await.ok();
             let within = self.store.send_within();
@@ -102,59 +104,59 @@ impl Handler for Execute {
             let sent = Instant::now();
             calls.sent(job.fence);
             let execution = self.store.meter().execution();
-            let answer = self.store.execute(&self.rest, &id, &owner).await;
+            let answer = self.store.execute(route.rest(), &id, &owner).await;
             execution.answered(&answer);
-            drop(slot);
+            drop((slot, sending));
+            failed = Some(route);
             if !matches!(answer, Answer::Unanswered(_)) {
                 calls.answered(job.fence);
             }
-            let breaker = self.store.breaker();
             match answer {
                 Answer::Executed => {
-                    breaker.answered();
+                    route.answered();
                     return Ok(Outcome::Done);
                 }
                 Answer::Refused(said) => {
-                    breaker.answered();
+                    route.answered();
                     return self.refused(&job, &owner, said).await;
                 }
                 Answer::GivenBack => {
-                    breaker.answered();
+                    route.answered();
                     tokio::time::sleep(CONFLICT_PAUSE).await;
                     return Err(HandlerError::conflict(
                         "the engine gave the job back: another job of its instance runs",
                     ));
                 }
                 Answer::Missing(said) if self.store.is_refusal(&said) => {
-                    breaker.answered();
+                    route.answered();
                     return self.refused(&job, &owner, said).await;
                 }
                 Answer::Missing(said) => {
                     if !self.still_ours(&job, &owner).await {
-                        breaker.answered();
+                        route.answered();
                         return Ok(Outcome::Done);
                     }
-                    breaker.failed(&format!(
+                    route.failed(&format!(
                         "the engine answers 404 for jobs that exist; check `engine_url` and \
                          `engine_path` ({said})"
                     ));
                 }
                 Answer::OtherMethod => {
-                    breaker.failed("the path of the engine takes no POST; check `engine_url`");
+                    route.failed("the path of the engine takes no POST; check `engine_url`");
                 }
                 Answer::Unusable(reason) => {
                     // A gateway may have changed the answer of an execution.
                     if !self.still_ours(&job, &owner).await {
-                        breaker.answered();
+                        route.answered();
                         return Ok(Outcome::Done);
                     }
-                    breaker.failed(&reason);
+                    route.failed(&reason);
                 }
-                Answer::Unsent(reason) => breaker.failed(&reason),
+                Answer::Unsent(reason) => route.failed(&reason),
                 Answer::Unanswered(reason) => {
                     let timed_out = sent.elapsed() >= self.store.of_bridge().answer_within;
                     if !timed_out {
-                        breaker.failed(&reason);
+                        route.failed(&reason);
                     }
                     return self.unanswered(&job, &owner, sent, timed_out, reason).await;
                 }
@@ -164,20 +166,41 @@ impl Handler for Execute {
 }
 
 impl Execute {
-    /// Waits until the breaker allows a call. Returns false if the engine stays away.
-    async fn wait(&self, job: &Running, began: Instant) -> bool {
+    /// Chooses an address, and waits until one lets a call through. `failed` is the last one that
+    /// was asked in vain. Returns `None` if no address takes the job, or all that do stay away.
+    async fn route(
+        &self,
+        job: &Running,
+        began: Instant,
+        failed: Option<&Route>,
+    ) -> Option<Sending<'_>> {
+        let needs = Needs {
+            deployment: job.job.deployment.clone(),
+            category: job.job.category.clone(),
+            ..Needs::of(job.job.job_type.clone())
+        };
         loop {
             if job.stop.is_cancelled() {
-                return false;
+                return None;
             }
-            let Some(trial) = self.store.breaker().wait() else {
-                return true;
+            let trial = match self.store.routes().choose(&needs, failed) {
+                Choice::Go(sending) => return Some(sending),
+                Choice::Wait(trial) => trial,
+                Choice::Nowhere => {
+                    // Not at once, or the job would go round and round.
+                    let until = began + PATIENCE;
+                    tokio::select! {
+                        () = job.stop.cancelled() => {}
+                        () = tokio::time::sleep_until(until) => {}
+                    }
+                    return None;
+                }
             };
             if trial > began + PATIENCE {
-                return false;
+                return None;
             }
             tokio::select! {
-                () = job.stop.cancelled() => return false,
+                () = job.stop.cancelled() => return None,
                 () = tokio::time::sleep_until(trial) => {}
             }
         }

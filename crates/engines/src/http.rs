@@ -65,7 +65,7 @@ impl Answer {
     }
 }
 
-/// The REST interface of an engine.
+/// The REST interface of an engine, at one address.
 #[derive(Debug)]
 pub(crate) struct Rest {
     client: Client,
@@ -76,15 +76,15 @@ pub(crate) struct Rest {
 }
 
 impl Rest {
-    /// Creates a client, without a connection.
-    pub(crate) fn new(options: &EngineOptions) -> Result<Self, StoreError> {
+    /// Creates a client of the engine at this URL. Connects to nothing yet.
+    pub(crate) fn new(options: &EngineOptions, url: &str) -> Result<Self, StoreError> {
         let wrong = |problem: String| {
             StoreError::Config(format!(
                 "the engine's URL can't be used: {problem}; write http://host:port/process-api, \
                  http://host:port/engine-rest, or https://…"
             ))
         };
-        let base = Url::parse(&options.url).map_err(|error| wrong(error.to_string()))?;
+        let base = Url::parse(url).map_err(|error| wrong(error.to_string()))?;
         if !matches!(base.scheme(), "http" | "https") || base.host().is_none() {
             return Err(wrong("it names no host of HTTP".to_owned()));
         }
@@ -173,18 +173,60 @@ impl Rest {
     }
 
     /// Asks whether the execution endpoint is there, without an execution: it takes no GET.
-    pub(crate) async fn ask_endpoint(&self) -> Answer {
+    async fn ask_endpoint(&self) -> Answer {
         let path = self.path.replace("{id}", "0");
         self.get(&path).await
     }
 
-    /// Sends a call.
-    pub(crate) async fn call(&self, call: Call) -> Answer {
-        self.send(call.method, &call.path, call.body).await
+    /// Asks whether the engine answers: over REST for its version at the path `about`, and at the
+    /// endpoint whether it is there.
+    pub(crate) async fn ask(&self, about: &str) -> Answer {
+        match self.execution {
+            Execution::Endpoint => match self.ask_endpoint().await {
+                Answer::OtherMethod => Answer::Executed,
+                Answer::Executed => Answer::Missing(String::new()),
+                other => other,
+            },
+            Execution::Auto | Execution::Rest => self.get(about).await,
+        }
     }
 
-    /// Sends a GET to a path. Ignores the content of the answer.
-    pub(crate) async fn get(&self, path: &str) -> Answer {
+    /// Returns the URL, without secrets.
+    pub(crate) fn url_shown(&self) -> &str {
+        self.base.as_str()
+    }
+
+    /// Returns the host and the port.
+    pub(crate) fn address(&self) -> String {
+        let host = self.base.host_str().unwrap_or_default();
+        match self.base.port_or_known_default() {
+            Some(port) => format!("{host}:{port}"),
+            None => host.to_owned(),
+        }
+    }
+
+    /// Sends a call.
+    pub(crate) async fn call(&self, call: &Call) -> Answer {
+        self.send(call.method, &call.path, call.body.clone()).await
+    }
+
+    /// Reads at most this many bytes that are at a path. A longer answer is none.
+    pub(crate) async fn read(&self, path: &str, most: usize) -> Result<Vec<u8>, Answer> {
+        let response = self.exchange(Method::Get, path, "").await?;
+        if !response.status().is_success() {
+            return Err(judge(response).await);
+        }
+        match beginning(response, most).await {
+            (said, None) if said.len() < most => Ok(said),
+            (_, None) => Err(Answer::Unusable(format!(
+                "the answer is longer than {most} bytes"
+            ))),
+            (_, Some(error)) => Err(Answer::Unanswered(error)),
+        }
+    }
+
+    /// Reads what is at a path, without its content.
+    async fn get(&self, path: &str) -> Answer {
         self.send(Method::Get, path, "").await
     }
 
@@ -320,7 +362,7 @@ mod tests {
 
     fn rest(url: &str, path: &str) -> Result<Rest, String> {
         let options = EngineOptions::new(url).path(path.to_owned());
-        Rest::new(&options).map_err(|error| error.to_string())
+        Rest::new(&options, url).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -340,7 +382,9 @@ mod tests {
     fn credentials_go_to_another_machine_over_tls_only() {
         let with = |url: &str| {
             let options = EngineOptions::new(url).credentials(Credentials::basic("me", "secret"));
-            Rest::new(&options).map(drop).map_err(|e| e.to_string())
+            Rest::new(&options, url)
+                .map(drop)
+                .map_err(|e| e.to_string())
         };
         assert!(with("http://127.0.0.1:8080").is_ok() && with("https://engine").is_ok());
         let said = with("http://engine:8080").expect_err("refused");

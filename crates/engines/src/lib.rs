@@ -42,7 +42,6 @@
 mod act;
 pub mod activiti;
 mod activity;
-mod breaker;
 pub mod bridge;
 mod call;
 mod calls;
@@ -69,6 +68,7 @@ mod owner;
 mod probing;
 mod queries;
 pub mod remote;
+mod routing;
 mod row;
 mod settling;
 mod statements;
@@ -76,6 +76,7 @@ pub mod store;
 mod sweep;
 mod sweepable;
 mod tap;
+mod unserved;
 mod walk;
 
 pub use bridge::Bridge;

@@ -41,13 +41,30 @@ impl Rescue {
     }
 }
 
+/// Why no node can let the engine execute a job.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Unrun {
+    /// No address has its deployment or category.
+    Reach,
+    /// It belongs to another scope, such as cases.
+    Scope,
+}
+
+impl Unrun {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Reach => "reach",
+            Self::Scope => "scope",
+        }
+    }
+}
+
 impl Meter {
     /// Returns the meter of the engine with this name. Its gauges are zero from now on.
     pub(crate) fn new(engine: &str) -> Self {
         let meter = Self {
             engine: engine.to_owned().into(),
         };
-        meter.breaker(false);
         for name in [m::ENGINE_EXECUTIONS, m::ENGINE_UNANSWERED] {
             gauge!(name, "engine" => meter.engine.clone()).increment(0.0);
         }
@@ -87,10 +104,17 @@ impl Meter {
         counter!(m::ENGINE_FAILURES, "engine" => engine, "class" => class).increment(1);
     }
 
-    /// Shows whether the breaker is open.
-    pub(crate) fn breaker(&self, is_open: bool) {
+    /// Shows how many of the engine's addresses are away.
+    pub(crate) fn away(&self, away: usize, addresses: usize) {
         let open = gauge!(m::ENGINE_BREAKER, "engine" => self.engine.clone());
-        open.set(if is_open { 1.0 } else { 0.0 });
+        open.set(if away >= addresses { 1.0 } else { 0.0 });
+        gauge!(m::ENGINE_ADDRESSES_AWAY, "engine" => self.engine.clone()).set(away as f64);
+    }
+
+    /// Shows the number of jobs that no node can let the engine execute.
+    pub(crate) fn unrun(&self, why: Unrun, jobs: i64) {
+        let engine = self.engine.clone();
+        gauge!(m::ENGINE_UNSERVED, "engine" => engine, "why" => why.as_str()).set(jobs as f64);
     }
 
     /// Counts locks that the leader has cleared.

@@ -71,13 +71,18 @@ pub enum Execution {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EngineOptions {
-    /// The URL of the engine's REST interface for processes: `http://host:port/process-api` for
+    /// The engine's addresses, one for each engine node; a load balancer before several nodes is one
+    /// address. An address is where the engine's REST interface for processes begins: `http://host:port/process-api` for
     /// Flowable with Spring Boot, `http://host:port/flowable-rest/service` for the application
-    /// flowable-rest, `http://host:port/engine-rest` for Camunda (followed by `/engine/NAME` if the
-    /// engine is not the default one). With the execution endpoint, its URL:
-    /// `http://host:port/jobwire`.
-    pub url: String,
-    /// The way in which the engine executes a job. Default: [`Execution::Auto`].
+    /// flowable-rest, `http://host:port/engine-rest` for Camunda. Behind the latter stands
+    /// `/engine/NAME` if the engine is not the default one. With the execution endpoint, where it
+    /// stands: `http://host:port/jobwire`.
+    pub urls: Vec<String>,
+    /// Whether a job of Camunda goes only to an address that has registered its deployment, as the
+    /// engine's setting of the same name lets its own executor do. Default: no. Flowable's execution
+    /// endpoint reports the categories of its node by itself.
+    pub deployment_aware: bool,
+    /// How the engine executes a job. Default: [`Execution::Auto`].
     pub execution: Execution,
     /// The path of an execution over REST below the URL, in which `{id}` stands for the job's id.
     /// Default: `/management/jobs/{id}`, which is Flowable's own; for Camunda `/job/{id}/execute`.
@@ -129,6 +134,7 @@ pub struct EngineOptions {
 
 jobwire_core::setters! {
     EngineOptions {
+        deployment_aware: bool,
         execution: Execution,
         path: String,
         endpoint_path: String,
@@ -154,7 +160,8 @@ impl EngineOptions {
     /// endpoint, is at this URL.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
-            url: url.into(),
+            urls: vec![url.into()],
+            deployment_aware: false,
             execution: Execution::Auto,
             path: "/management/jobs/{id}".to_owned(),
             endpoint_path: "/jobs/{id}/execute".to_owned(),
@@ -190,6 +197,22 @@ impl EngineOptions {
             lane: Lane::unchecked("activiti"),
             ..Self::new(url)
         }
+    }
+
+    /// Adds another address of the engine, which has the same interface, paths and credentials.
+    ///
+    /// ```
+    /// use jobwire_engines::EngineOptions;
+    ///
+    /// let options = EngineOptions::camunda("http://one:8080/engine-rest")
+    ///     .also("http://two:8080/engine-rest")
+    ///     .deployment_aware(true);
+    /// assert_eq!(options.urls.len(), 2);
+    /// ```
+    #[must_use]
+    pub fn also(mut self, url: impl Into<String>) -> Self {
+        self.urls.push(url.into());
+        self
     }
 
     /// Returns the path of an execution.

@@ -30,11 +30,11 @@ use tokio::time::Instant;
 
 use self::client::Client;
 use self::suspects::Suspects;
-use crate::breaker::Breaker;
 use crate::calls::Calls;
 use crate::decode::Decoder;
 use crate::meter::Meter;
 use crate::options::{EngineOptions, Execution};
+use crate::routing::Routes;
 use crate::{flowable, handler};
 
 type Result<T, E = StoreError> = std::result::Result<T, E>;
@@ -67,7 +67,7 @@ struct Inner {
     options: EngineOptions,
     decoder: Decoder,
     calls: Calls,
-    breaker: Breaker,
+    routes: Arc<Routes>,
     meter: Meter,
     /// The fence of the last lock.
     fence: AtomicI64,
@@ -113,7 +113,8 @@ impl EndpointStore {
                 lane: options.lane.clone(),
             },
             calls: Calls::default(),
-            breaker: Breaker::new(meter.clone()),
+            // An endpoint that is asked for its existence needs no path of a version.
+            routes: Arc::new(Routes::new(&options, None, String::new(), &meter)?),
             meter,
             fence: AtomicI64::new(0),
             in_doubt: AtomicBool::new(false),

@@ -23,13 +23,17 @@ pub(crate) struct Sweep {
     /// locked. A statement that reads only a part of the table has a column `read_to`: the id after
     /// which to continue, or NULL at the end. Then a row without an id is no orphan.
     ///
-    /// `$1`: the zone, `$2`: after this id, `$3`: the horizon, `$4`: a moment, `$5`: ids whose
-    /// hints are known, `$6`: maximum number, `$7`: whether to mark.
+    /// `$1`: the zone, `$2`: after this id, `$3`: the horizon, `$4`: a moment, `$5`: ids whose hints
+    /// are known, `$6`: maximum number, `$7`: whether to mark, `$8`: the groups of nodes, as JSON.
     pub(crate) orphans: &'static str,
     /// Counts the jobs: locked (among 100,000 rows), executable, timers, dead letters; the oldest
     /// ready job; the next due date; and an estimate of the executable jobs, or NULL. `$1`: the
     /// zone, `$2`: the limit of counting.
     pub(crate) backlog: &'static str,
+    /// Counts the unlocked jobs that no group of nodes takes, by handler and by the deployment or
+    /// category that the job needs, the largest numbers first. `$1`: the zone, `$2`: the groups as
+    /// JSON, `$3`: maximum number of rows.
+    pub(crate) unserved: &'static str,
 }
 
 /// The statement of a dry run.
@@ -37,7 +41,7 @@ pub(crate) struct Sweep {
 pub(crate) struct DryRun {
     /// Counts the jobs, in the order of the fields of
     /// [`Sweepable`](jobwire_core::job::query::Sweepable). `$1`: the zone, `$2`: the patience,
-    /// `$3`: the engine.
+    /// `$3`: the engine, `$4`: the groups of nodes, as JSON, or NULL if each takes all jobs.
     pub(crate) sql: &'static str,
     /// The maximum time for which an expired lock stays while a transaction may be its execution.
     pub(crate) patience: Duration,

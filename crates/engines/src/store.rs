@@ -5,6 +5,7 @@
 //! engine creates, changes and suspends jobs; such methods fail and name the engine's interface.
 
 mod execution;
+mod foreign;
 mod interface;
 mod leader_cycle;
 mod operation;
@@ -21,15 +22,15 @@ use tokio::time::Instant;
 
 use crate::act::{self, Act};
 use crate::activiti;
-use crate::breaker::Breaker;
 use crate::calls::Calls;
 use crate::camunda::Camunda;
 use crate::connection::Connections;
 use crate::dialect::Dialect;
 use crate::flowable;
-use crate::http::Rest;
 use crate::meter::Meter;
 use crate::options::{EngineOptions, Execution};
+use crate::routing::Routes;
+use crate::routing::question::Question;
 
 type Result<T, E = StoreError> = std::result::Result<T, E>;
 
@@ -41,15 +42,16 @@ struct Inner {
     dialect: Box<dyn Dialect>,
     connections: Connections,
     options: EngineOptions,
-    rest: Rest,
+    routes: Arc<Routes>,
     calls: Calls,
-    breaker: Breaker,
     meter: Meter,
     /// Whether an answer that may contain locks was lost since the last search for lost leases.
     in_doubt: AtomicBool,
     /// The time since which a tap reports new jobs. Leader cycles then only remember their looks.
     tapped: Mutex<Option<Instant>>,
-    /// The node of this process that leads, and the end of its lead.
+    /// When the leader looks for jobs of other scopes again.
+    foreign_at: Mutex<Option<Instant>>,
+    /// The node of this process that leads, and until when.
     leads: Mutex<Option<(NodeId, Instant)>>,
 }
 
@@ -61,12 +63,25 @@ impl std::fmt::Debug for EngineStore {
     }
 }
 
+/// Only jobs of Camunda name their deployment.
+fn of_camunda(options: &EngineOptions) -> Result<()> {
+    if options.deployment_aware {
+        return Err(StoreError::Config(
+            "only jobs of Camunda name their deployment; remove `engine_deployment_aware`, and give the jobs of Flowable \
+             categories instead"
+                .to_owned(),
+        ));
+    }
+    Ok(())
+}
+
 impl EngineStore {
     /// Connects to the database of a Flowable engine. Changes nothing.
     ///
     /// # Errors
     /// Fails if the URL or an option can't be used, or the server refuses the connection.
     pub async fn flowable(database: &str, mut options: EngineOptions) -> Result<Self> {
+        of_camunda(&options)?;
         let connections = Connections::connect(database, &options).await?;
         if options.execution == Execution::Auto {
             options.execution = act::execution_by_version(&connections.rest.inner).await?;
@@ -86,6 +101,7 @@ impl EngineStore {
     /// Fails like [`flowable`](Self::flowable), and if the options ask for execution over REST,
     /// which Activiti does not have.
     pub async fn activiti(database: &str, mut options: EngineOptions) -> Result<Self> {
+        of_camunda(&options)?;
         if options.execution == Execution::Rest {
             return Err(StoreError::Config(
                 "Activiti has no REST interface for jobs; set `engine_execute` to `endpoint`"
@@ -126,18 +142,23 @@ impl EngineStore {
         options: EngineOptions,
         dialect: Box<dyn Dialect>,
     ) -> Result<Self> {
-        let rest = Rest::new(&options)?;
         let meter = Meter::new(&options.name);
+        let question = match options.execution {
+            Execution::Endpoint => Some(Question::Endpoint),
+            _ if options.deployment_aware => Some(Question::Deployments),
+            _ => None,
+        };
+        let routes = Routes::new(&options, question, dialect.about(), &meter)?;
         Ok(Self(Arc::new(Inner {
             dialect,
             connections,
             options,
-            rest,
+            routes: Arc::new(routes),
             calls: Calls::default(),
-            breaker: Breaker::new(meter.clone()),
             meter,
             in_doubt: AtomicBool::new(false),
             tapped: Mutex::new(None),
+            foreign_at: Mutex::new(None),
             leads: Mutex::new(None),
         })))
     }

@@ -62,6 +62,7 @@ async fn part(
         .bind(texts(query.held.iter().copied()))
         .bind(query.limit)
         .bind(query.mark)
+        .bind(query.services.bound())
         .fetch_all(pool)
         .await?;
     let mut ready = Vec::new();

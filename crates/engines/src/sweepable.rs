@@ -2,6 +2,7 @@
 
 use jobwire_core::StoreError;
 use jobwire_core::job::query::Sweepable;
+use jobwire_core::job::scope::Services;
 use sqlx::{PgPool, Row};
 
 use crate::dialect::Dialect;
@@ -20,6 +21,7 @@ pub(crate) async fn count(
     dialect: &dyn Dialect,
     pool: &PgPool,
     engine: &str,
+    services: &Services,
 ) -> Result<Sweepable, StoreError> {
     let Some(statement) = dialect.sweepable() else {
         return Err(StoreError::Config(format!(
@@ -30,6 +32,7 @@ pub(crate) async fn count(
         .bind(dialect.zone())
         .bind(statement.patience)
         .bind(engine)
+        .bind(services.bound())
         .fetch_one(pool)
         .await?;
     Ok(Sweepable {

@@ -111,6 +111,11 @@ impl EngineServer {
         self.send(authorized(request)).await
     }
 
+    /// Sends JSON to a path of another interface, such as `/external-job-api/…`.
+    pub async fn post_json(&self, path: &str, json: &str) -> Response {
+        self.send(self.post(path).json(json)).await
+    }
+
     /// Runs a job by its REST.
     ///
     /// # Panics

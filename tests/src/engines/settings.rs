@@ -58,6 +58,12 @@ impl EngineSettings {
         EngineSettings::new(EngineProgram::Flowable7, database)
     }
 
+    /// Returns the settings of Flowable 6.8 on the database of this URL.
+    #[must_use]
+    pub fn flowable6(database: &str) -> EngineSettings {
+        EngineSettings::new(EngineProgram::Flowable6, database)
+    }
+
     /// Returns the settings of Flowable 8 on the database of this URL.
     #[must_use]
     pub fn flowable8(database: &str) -> EngineSettings {
@@ -68,6 +74,12 @@ impl EngineSettings {
     #[must_use]
     pub fn camunda7(database: &str) -> EngineSettings {
         EngineSettings::new(EngineProgram::Camunda7, database)
+    }
+
+    /// Returns the settings of Activiti 6 on the database of this URL.
+    #[must_use]
+    pub fn activiti6(database: &str) -> EngineSettings {
+        EngineSettings::new(EngineProgram::Activiti6, database)
     }
 
     /// Returns the settings of Activiti 7 on the database of this URL.

@@ -8,7 +8,7 @@ use crate::engines::rows::{DEAD, JOB, LOCK, LOCK_INSTANCE, Rows, TIMER, state};
 /// Moves the one timer of an instance to the executable jobs, as a due timer.
 async fn fire(rows: &Rows, program: EngineProgram, instance: &str) {
     let columns = match program {
-        EngineProgram::Activiti7 => ACTIVITI,
+        EngineProgram::Activiti6 | EngineProgram::Activiti7 => ACTIVITI,
         _ => FLOWABLE,
     };
     let moved = format!(

@@ -44,9 +44,11 @@ async fn what_was_committed_is_hinted(settings: fn(&str) -> EngineSettings, spac
     let world = World::start(|database| settings(database).hints(&space)).await;
     let (engine, rows) = (&world.engine, world.connect().await);
     let lane = match engine.program() {
-        EngineProgram::Flowable7 | EngineProgram::Flowable8 => "flowable",
+        EngineProgram::Flowable6 | EngineProgram::Flowable7 | EngineProgram::Flowable8 => {
+            "flowable"
+        }
         EngineProgram::Camunda7 => "camunda",
-        EngineProgram::Activiti7 => "activiti",
+        EngineProgram::Activiti6 | EngineProgram::Activiti7 => "activiti",
     };
     let subscription = Subscription {
         lanes: vec![Lane::unchecked(lane)],

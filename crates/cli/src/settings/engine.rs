@@ -35,16 +35,28 @@ impl Settings {
     /// # Errors
     /// The setting that can't be used, and the remedy.
     pub fn engine_options(&self) -> Result<EngineOptions, (&'static str, String)> {
-        let mut url = Url::parse(self.engine_url.expose()).map_err(|error| {
-            (
-                "engine_url",
-                format!("is not a URL ({error}); write https://user:password@host/process-api"),
-            )
-        })?;
-        let credentials = self.engine_credentials(&url)?;
-        // Fails only without a host, which is reported later.
-        let _ = url.set_username("");
-        let _ = url.set_password(None);
+        if self.engine_url.expose().is_empty() {
+            let problem = "is missing; write https://user:password@host/process-api";
+            return Err(("engine_url", problem.to_owned()));
+        }
+        let mut credentials = Credentials::None;
+        let mut urls = Vec::new();
+        for url in self.engine_url.of_each_host() {
+            let mut url = Url::parse(&url).map_err(|error| {
+                (
+                    "engine_url",
+                    format!(
+                        "is not a URL ({error}); write https://user:password@host/process-api, or \
+                         https://user:password@host-1,host-2/process-api for several engine nodes"
+                    ),
+                )
+            })?;
+            credentials = self.engine_credentials(&url)?;
+            // Fails only without a host, which is reported later.
+            let _ = url.set_username("");
+            let _ = url.set_password(None);
+            urls.push(String::from(url));
+        }
         let or_type = |text: &str| match text {
             "" => self.engine_type.to_string(),
             named => named.to_owned(),
@@ -52,12 +64,14 @@ impl Settings {
         let lane = Lane::new(or_type(&self.engine_lane));
         let lane = lane.map_err(|bad| ("engine_lane", bad.to_string()))?;
         let schema = Some(self.engine_schema.clone()).filter(|schema| !schema.is_empty());
-        let options = match self.engine_type {
-            EngineType::Flowable => EngineOptions::new(url),
-            EngineType::Camunda => EngineOptions::camunda(url),
-            EngineType::Activiti => EngineOptions::activiti(url),
+        let mut options = match self.engine_type {
+            EngineType::Flowable => EngineOptions::new(""),
+            EngineType::Camunda => EngineOptions::camunda(""),
+            EngineType::Activiti => EngineOptions::activiti(""),
         };
+        options.urls = urls;
         Ok(options
+            .deployment_aware(self.engine_deployment_aware)
             .execution(match self.engine_execute {
                 EngineExecute::Auto => Execution::Auto,
                 EngineExecute::Rest => Execution::Rest,
@@ -139,6 +153,14 @@ pub(super) fn check(settings: &Settings) -> Vec<(&'static str, String)> {
         _ => None,
     };
     wrong.extend(wrong_execution.map(|problem| ("engine_execute", problem.to_owned())));
+    if settings.engine_deployment_aware && settings.engine_type != EngineType::Camunda {
+        wrong.push((
+            "engine_deployment_aware",
+            "is for Camunda, whose jobs name their deployment; give the jobs of Flowable categories, which the \
+             execution endpoint reports"
+                .to_owned(),
+        ));
+    }
     if settings.engine_lock_for < settings.lease {
         wrong.push((
             "engine_lock_for",

@@ -30,6 +30,24 @@ impl SecretUrl {
         self.0.split_once(':').map_or("", |(scheme, _)| scheme)
     }
 
+    /// Returns the whole URL for each of its hosts: `http://me:secret@one,two/` is two URLs.
+    #[must_use]
+    pub fn of_each_host(&self) -> Vec<String> {
+        let parts = || {
+            let (begin, end) = authority(&self.0)?;
+            let (head, tail) = (self.0.get(..end)?, self.0.get(end..)?);
+            let hosts = head.rfind('@').map_or(begin, |at| at + 1);
+            Some((head.get(..hosts)?, head.get(hosts..)?, tail))
+        };
+        match parts() {
+            Some((head, hosts, tail)) => {
+                let hosts = hosts.split(',');
+                hosts.map(|host| format!("{head}{host}{tail}")).collect()
+            }
+            None => vec![self.0.clone()],
+        }
+    }
+
     fn redacted(&self) -> String {
         let (first, more) = split_hosts(&self.0);
         let Ok(mut url) = Url::parse(&first) else {
@@ -166,6 +184,21 @@ mod tests {
             assert_eq!(url.to_string(), shown);
             assert!(!format!("{url:?}").contains("secret"));
         }
+    }
+
+    #[test]
+    fn each_host_has_a_url_of_its_own() {
+        let urls = |text: &str| SecretUrl::new(text).of_each_host();
+        assert_eq!(
+            urls("https://me:a,b@one:8443,[::1],two/engine-rest"),
+            [
+                "https://me:a,b@one:8443/engine-rest",
+                "https://me:a,b@[::1]/engine-rest",
+                "https://me:a,b@two/engine-rest"
+            ]
+        );
+        assert_eq!(urls("http://one/a,b"), ["http://one/a,b"]);
+        assert_eq!(urls("nonsense"), ["nonsense"]);
     }
 
     #[test]

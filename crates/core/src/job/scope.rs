@@ -93,6 +93,20 @@ impl Scope {
             && takes(&self.tenants, &needs.tenant)
     }
 
+    /// Returns the scope of the jobs that both take. A field that one leaves open is the other's.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        let both = |these: &Names, those: &Names| match (these, those) {
+            (Some(these), Some(those)) => Some(these & those),
+            (some, None) | (None, some) => some.clone(),
+        };
+        Self {
+            deployments: both(&self.deployments, &other.deployments),
+            categories: both(&self.categories, &other.categories),
+            tenants: both(&self.tenants, &other.tenants),
+        }
+    }
+
     /// Returns whether the scope takes every job.
     #[must_use]
     pub fn takes_all(&self) -> bool {
@@ -157,7 +171,9 @@ impl Services {
     }
 
     /// Returns the groups as a statement's parameter: `None` if types alone decide.
-    pub(crate) fn bound(&self) -> Option<serde_json::Value> {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn bound(&self) -> Option<serde_json::Value> {
         if self.groups.is_empty() {
             return None;
         }
@@ -211,6 +227,19 @@ mod tests {
         let services = Services::of(vec![scoped, group(&["fax"], Scope::default())]);
         assert!(services.serve(&of_tenant("acme")) && services.serve(&Needs::of("mail")));
         assert!(!services.serve(&of_tenant("initech")) && !services.serve(&Needs::of("print")));
+    }
+
+    #[test]
+    fn two_scopes_take_together_what_each_of_them_takes() {
+        let own = Scope::default().tenants(["acme"]).deployments(["d1", "d2"]);
+        let reach = Scope::default().deployments(["d2", "d3"]);
+        let both = Scope::default().tenants(["acme"]).deployments(["d2"]);
+        assert_eq!(own.and(&reach), both);
+        assert_eq!(reach.and(&own), both);
+        assert_eq!(own.and(&Scope::default()), own);
+        let none: [&str; 0] = [];
+        let apart = own.and(&Scope::default().deployments(["d3"]));
+        assert_eq!(apart, Scope::default().tenants(["acme"]).deployments(none));
     }
 
     #[test]

@@ -14,6 +14,7 @@ use super::{NodeBuilder, StartError};
 use crate::hint::Hint;
 use crate::job::JobId;
 use crate::job::query::JobView;
+use crate::job::scope::Scope;
 use crate::store::Refusal;
 use crate::worker::executor;
 use crate::worker::release;
@@ -50,7 +51,9 @@ impl NodeBuilder {
         self.options.concurrency = 1;
         let owns_hook = self.hook.is_none();
         let slots = self.join()?;
-        let (node, queue, _) = self.share(slots);
+        let reach = self.store.reach().await;
+        let reach = reach.map(|reach| Scope::clone(&reach.borrow()));
+        let (node, queue, _) = self.share(slots, reach.unwrap_or_default());
         // The node drains from the start: the next jobs are for other nodes.
         node.signals.draining.cancel();
         let mut keepers = super::keep(&node, queue);

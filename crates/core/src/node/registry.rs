@@ -216,7 +216,7 @@ impl Registry {
     }
 
     fn add(&self, what: &str, kind: Kind, name: String) -> Result<(), StoreError> {
-        let mut scope = Scope::clone(&self.0.served.scope());
+        let mut scope = self.0.served.own_scope();
         has_room(what, kind(&mut scope).iter().flatten(), &name)?;
         self.0.served.change_scope(|scope| {
             kind(scope).get_or_insert_default().insert(name);

@@ -199,8 +199,15 @@ metrics! {
          counted (an attempt), conflict (rolled back, no attempt), suspended, gone, unseen (the \
          rows could not be read).";
     ENGINE_BREAKER = "jobwire_engine_breaker_open" Gauge ["engine"]
-        "1 while this node sends the process engine only trials, because it can't be reached or \
-         can't execute jobs.";
+        "1 while this node sends the process engine nothing but trials, because none of its addresses \
+         can be reached or can execute anything.";
+    ENGINE_ADDRESSES_AWAY = "jobwire_engine_addresses_away" Gauge ["engine"]
+        "Addresses of the process engine to which this node sends nothing but trials, because they \
+         can't be reached or can't execute anything.";
+    ENGINE_UNSERVED = "jobwire_engine_unserved_jobs" Gauge ["engine", "why"]
+        "Jobs of the process engine that no living node can let it execute, by the reason: reach (no \
+         address has their deployment or category; they wait, and no attempt is spent), scope (they are \
+         not of processes, such as those of cases). Counted by the leader, up to 100,000 jobs.";
     ENGINE_RESCUED = "jobwire_engine_rescued_total" Counter ["engine", "class"]
         "Expired locks in a process engine's tables that the leader cleared, by class: \
          job-of-jobwire, job-of-engine, timer-of-engine, instance.";

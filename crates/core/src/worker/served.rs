@@ -45,6 +45,11 @@ struct Now {
     open: Arc<[String]>,
     /// The types whose jobs may be held by row locks.
     by_row: Arc<[String]>,
+    /// What the options and the registry say.
+    own: Scope,
+    /// What can be run through the store ([`Store::reach`](crate::store::Store::reach)).
+    reach: Scope,
+    /// The jobs that both take.
     scope: Arc<Scope>,
     /// The types with refused outcomes that wait.
     waiting: HashMap<String, Waiting>,
@@ -62,14 +67,16 @@ struct Waiting {
 pub(crate) type TypeTurn = Arc<tokio::sync::Mutex<()>>;
 
 impl Served {
-    /// Creates the state of a node with these handlers and this scope.
-    pub(crate) fn new(handlers: Handlers, scope: Scope, closed: Gauge) -> Self {
+    /// Creates the state of a node with these handlers, this scope and this reach of its store.
+    pub(crate) fn new(handlers: Handlers, own: Scope, reach: Scope, closed: Gauge) -> Self {
         let all: Arc<[String]> = handlers.types().into();
         let now = Now {
             open: all.clone(),
             all,
             by_row: handlers.row_lock_types().into(),
-            scope: Arc::new(scope),
+            scope: Arc::new(own.and(&reach)),
+            own,
+            reach,
             waiting: HashMap::new(),
             total: 0,
         };
@@ -116,12 +123,28 @@ impl Served {
 
     pub(crate) fn change_scope(&self, change: impl FnOnce(&mut Scope)) {
         let mut now = self.lock();
-        let mut scope = Scope::clone(&now.scope);
-        change(&mut scope);
+        change(&mut now.own);
+        self.take_both(&mut now);
+    }
+
+    /// Limits the scope to what can be run through the store.
+    pub(crate) fn set_reach(&self, reach: Scope) {
+        let mut now = self.lock();
+        now.reach = reach;
+        self.take_both(&mut now);
+    }
+
+    fn take_both(&self, now: &mut Now) {
+        let scope = now.own.and(&now.reach);
         if scope != *now.scope {
             now.scope = Arc::new(scope);
             self.revision.send_modify(|revision| *revision += 1);
         }
+    }
+
+    /// Returns the scope of the options and the registry.
+    pub(crate) fn own_scope(&self) -> Scope {
+        self.lock().own.clone()
     }
 
     /// Returns the scope, which limits the jobs of the served types.
@@ -230,7 +253,7 @@ mod tests {
         for job_type in types {
             handlers.add(job_type, |_: Running<()>| async { Ok(Outcome::Done) });
         }
-        Served::new(handlers, Scope::default(), Gauge::noop())
+        Served::new(handlers, Scope::default(), Scope::default(), Gauge::noop())
     }
 
     #[test]
@@ -245,6 +268,27 @@ mod tests {
         assert_eq!(after, 3);
         served.change_scope(|scope| scope.tenants = Some(["acme".to_owned()].into()));
         assert_eq!(*revision.borrow(), after, "nothing has changed");
+    }
+
+    #[test]
+    fn the_reach_of_the_store_limits_the_scope_and_the_registry_changes_only_its_own_part() {
+        let served = served();
+        served.set_reach(Scope::default().deployments(["d1", "d2"]));
+        served.change_scope(|scope| scope.deployments = Some(["d2".to_owned()].into()));
+        assert_eq!(*served.scope(), Scope::default().deployments(["d2"]));
+        served.set_reach(Scope::default().deployments(["d1"]));
+        assert!(
+            served
+                .scope()
+                .deployments
+                .as_ref()
+                .is_some_and(|d| d.is_empty())
+        );
+        served.set_reach(Scope::default());
+        assert_eq!(*served.scope(), Scope::default().deployments(["d2"]));
+        let revision = *served.revision().borrow();
+        served.set_reach(Scope::default().deployments(["d2", "d3"]));
+        assert_eq!(*served.revision().borrow(), revision, "nothing has changed");
     }
 
     fn served() -> Served {

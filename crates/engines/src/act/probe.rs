@@ -11,7 +11,8 @@ use sqlx::{PgPool, Row};
 
 use super::Act;
 use super::family::Family;
-use crate::finding::Finding;
+use super::sql::of_processes;
+use crate::finding::{Finding, Level};
 use crate::id::job_id;
 use crate::options::Execution;
 use crate::probing;
@@ -41,6 +42,8 @@ pub(super) struct Probed {
     unknown_id: Option<String>,
     /// The number of jobs of other scopes, by scope: CMMN, and others.
     other_scopes: BTreeMap<String, i64>,
+    /// The number of jobs of asynchronous history.
+    history_jobs: i64,
     /// Handler types that are not the engine's own.
     own_handlers: Vec<String>,
     /// The newest creation of a job or an instance, by the engine's clock in the configured zone.
@@ -131,6 +134,17 @@ impl Probed {
         if self.polls {
             findings.push(probing::polls(self.family.hand_over));
         }
+        if self.history_jobs > 0 {
+            findings.push(Finding::bad(
+                Level::Remark,
+                "history",
+                format!(
+                    "{} jobs of asynchronous history wait; they stay with the engine",
+                    self.history_jobs
+                ),
+                "leave the engine's executor of asynchronous history on: `flowable.async-history-executor-activate=true`",
+            ));
+        }
         findings.extend(probing::own_handlers(&self.own_handlers));
         findings
     }
@@ -168,10 +182,18 @@ const IDS: &str = "
 (SELECT id_ FROM act_ru_job LIMIT 1000) UNION ALL (SELECT id_ FROM act_ru_timer_job LIMIT 1000)
 UNION ALL (SELECT id_ FROM act_ru_deadletter_job LIMIT 1000) UNION ALL (SELECT id_ FROM act_ru_suspended_job LIMIT 1000)";
 
-pub(super) const SCOPES: &str = "
+/// Counts the jobs of other scopes, up to 100,000 in each table.
+pub(super) const SCOPES: &str = concat!(
+    "
 SELECT scope_type_, count(*) FROM (
-    SELECT {scope_type_} FROM act_ru_job UNION ALL SELECT {scope_type_} FROM act_ru_timer_job) j
-WHERE scope_type_ IS NOT NULL AND scope_type_ <> 'bpmn' GROUP BY 1 ORDER BY 1 LIMIT 20";
+    (SELECT {j.scope_type_} AS scope_type_ FROM act_ru_job j WHERE NOT ",
+    of_processes!("j"),
+    " LIMIT 100000)
+    UNION ALL (SELECT {j.scope_type_} FROM act_ru_timer_job j WHERE NOT ",
+    of_processes!("j"),
+    " LIMIT 100000)) j
+GROUP BY 1 ORDER BY 1 LIMIT 20"
+);
 
 const HANDLERS: &str = "
 SELECT DISTINCT handler_type_ FROM (
@@ -194,6 +216,7 @@ impl Act {
             counts: None,
             unknown_id: None,
             other_scopes: BTreeMap::new(),
+            history_jobs: 0,
             own_handlers: Vec::new(),
             newest: None,
             now: DateTime::default(),
@@ -221,15 +244,37 @@ impl Act {
         probed.polls = row.try_get(3)?;
         let ids: Vec<String> = sqlx::query_scalar(IDS).fetch_all(pool).await?;
         probed.unknown_id = ids.into_iter().find(|id| job_id(id).is_err());
-        for row in &sqlx::query(self.sql.scopes).fetch_all(pool).await? {
-            probed.other_scopes.insert(row.try_get(0)?, row.try_get(1)?);
-        }
+        probed.other_scopes = self.of_other_scopes(pool).await?.into_iter().collect();
+        probed.history_jobs = history_jobs(pool).await?;
         probed.own_handlers = sqlx::query_scalar(HANDLERS)
             .bind(self.family.types)
             .fetch_all(pool)
             .await?;
         Ok(probed)
     }
+}
+
+impl Act {
+    /// Returns the number of jobs of other scopes, by scope.
+    pub(super) async fn of_other_scopes(
+        &self,
+        pool: &PgPool,
+    ) -> Result<Vec<(String, i64)>, StoreError> {
+        Ok(sqlx::query_as(self.sql.scopes).fetch_all(pool).await?)
+    }
+}
+
+/// Returns the number of jobs of asynchronous history, up to 100,000; 0 if the engine has no such
+/// table, or the role may not read it.
+async fn history_jobs(pool: &PgPool) -> Result<i64, StoreError> {
+    let is_readable =
+        "SELECT coalesce(has_table_privilege(to_regclass('act_ru_history_job'), 'SELECT'), false)";
+    let is_readable: bool = sqlx::query_scalar(is_readable).fetch_one(pool).await?;
+    if !is_readable {
+        return Ok(0);
+    }
+    let count = "SELECT count(*) FROM (SELECT FROM act_ru_history_job LIMIT 100000) h";
+    Ok(sqlx::query_scalar(count).fetch_one(pool).await?)
 }
 
 /// Returns the schema version that the engine wrote; `None` if its table is missing.
@@ -257,6 +302,7 @@ mod tests {
             counts: None,
             unknown_id: None,
             other_scopes: BTreeMap::new(),
+            history_jobs: 0,
             own_handlers: Vec::new(),
             newest: None,
             now: Utc::now(),

@@ -85,6 +85,7 @@ impl Statements {
             sweep: Sweep {
                 orphans: fill(sweep::ORPHANS),
                 backlog: fill(sweep::BACKLOG),
+                unserved: fill(sweep::UNSERVED),
             },
         }
     }
@@ -128,7 +129,7 @@ mod tests {
     use super::*;
     use crate::{activiti, flowable};
 
-    fn all(sql: &Statements) -> [&'static str; 22] {
+    fn all(sql: &Statements) -> [&'static str; 23] {
         [
             sql.lock,
             sql.claimable,
@@ -152,6 +153,7 @@ mod tests {
             sql.queries.stack,
             sql.sweep.orphans,
             sql.sweep.backlog,
+            sql.sweep.unserved,
         ]
     }
 

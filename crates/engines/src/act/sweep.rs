@@ -1,6 +1,6 @@
 //! Statements of the leader: jobs whose hint was lost, and the numbers of jobs.
 
-use super::sql::{local_now, of_processes, unlocked};
+use super::sql::{in_groups, local_now, of_processes, unlocked};
 
 /// Selects orphans. Reads at most 20,000 rows, in the order of the key: `read_to` is the last one,
 /// if there may be more. A row has no time at which it became ready, but its xmin shows it: the
@@ -11,7 +11,7 @@ pub(super) const ORPHANS: &str = concat!(
     "
 WITH lost AS MATERIALIZED (
     SELECT j.id_, j.process_instance_id_, j.handler_type_ FROM (
-        SELECT j.id_, j.process_instance_id_, j.handler_type_, {j.scope_type_} AS scope_type_, j.lock_exp_time_, j.lock_owner_,
+        SELECT j.id_, j.process_instance_id_, j.handler_type_, j.tenant_id_, {j.category_} AS category_, {j.scope_type_} AS scope_type_, j.lock_exp_time_, j.lock_owner_,
             {j.create_time_} AS create_time_,
             j.xmin::text::bigint AS written_by
         FROM act_ru_job j
@@ -25,6 +25,9 @@ WITH lost AS MATERIALIZED (
       AND ($3::bigint IS NULL OR ($3 - j.written_by) & 4294967295 BETWEEN 1 AND 2147483648
           OR j.create_time_ AT TIME ZONE $1 <= $4 - interval '10 minutes')
       AND j.id_ <> ALL($5)
+      AND ",
+    in_groups!("j", "$8"),
+    "
       AND NOT EXISTS (SELECT FROM act_ru_execution e WHERE e.id_ = j.process_instance_id_ AND e.lock_time_ IS NOT NULL)
       AND NOT EXISTS (SELECT FROM act_ru_job s WHERE s.process_instance_id_ = j.process_instance_id_
           AND (s.lock_exp_time_ IS NOT NULL OR ({by_age s}) < ({by_age j})))
@@ -41,6 +44,22 @@ SELECT p.read_to, lost.*, NOT $7 OR EXISTS (SELECT FROM free WHERE free.id_ = lo
 FROM (SELECT (SELECT id_ FROM act_ru_job WHERE id_ > coalesce($2, '') ORDER BY id_ OFFSET 19999 LIMIT 1) AS read_to) p
     LEFT JOIN lost ON true
 ORDER BY lost.id_"
+);
+
+/// The zone `$1` is unused here.
+pub(super) const UNSERVED: &str = concat!(
+    "
+SELECT handler_type_, needs, count(*) FROM (
+    SELECT j.handler_type_, {j.category_} AS needs FROM act_ru_job j
+    WHERE $1::text IS NOT NULL AND ",
+    unlocked!("j"),
+    " AND (",
+    of_processes!("j"),
+    ") AND NOT ",
+    in_groups!("j", "$2"),
+    "
+    LIMIT 100000) j
+GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT $3"
 );
 
 pub(super) const BACKLOG: &str = concat!(

@@ -1,14 +1,14 @@
 //! The dry run of a sweep.
 
-use super::sql::{local_now, of_processes, unlocked};
+use super::sql::{in_groups, local_now, of_processes, unlocked};
 use crate::activity::other_transactions;
 use crate::sweepable::is_tapped;
 
-/// Counts the jobs by the leader's action for them, in the order of the fields of `Sweepable`.
-/// `$1`: the zone, `$2`: patience, `$3`: the engine. The conditions are those of the
+/// Counts the jobs by what the leader would do with them, in the order of the fields of `Sweepable`.
+/// `$1`: the zone, `$2`: patience, `$3`: the engine, `$4`: the groups of nodes. The conditions are those of the
 /// [rescue](super::rescue), the [look](super::look) and the [sweep](super::sweep).
 ///
-/// Jobs of other scopes count as unserved.
+/// Jobs of other scopes count as unserved, and so do jobs that no node takes.
 pub(super) const SWEEPABLE: &str = concat!(
     "
 WITH last AS MATERIALIZED (
@@ -33,6 +33,9 @@ WITH last AS MATERIALIZED (
     unlocked!("j"),
     " THEN 'running'
         WHEN e.suspension_state_ = 2 THEN 'suspended'
+        WHEN NOT ",
+    in_groups!("j", "$4"),
+    " THEN 'unserved'
         WHEN e.lock_time_ IS NOT NULL OR {e.lock_owner_} IS NOT NULL OR EXISTS (
             SELECT FROM act_ru_job s WHERE s.process_instance_id_ = j.process_instance_id_
               AND (s.lock_exp_time_ IS NOT NULL OR ({by_age s}) < ({by_age j}))) THEN 'instance-held'

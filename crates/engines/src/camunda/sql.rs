@@ -120,3 +120,27 @@ macro_rules! in_scope {
     };
 }
 pub(super) use in_scope;
+
+/// A group of nodes takes the job: `$groups` is JSON, or NULL for all.
+macro_rules! in_groups {
+    ($j:literal, $groups:literal) => {
+        concat!(
+            "(",
+            $groups,
+            "::jsonb IS NULL OR EXISTS (SELECT FROM jsonb_array_elements(",
+            $groups,
+            "::jsonb) AS g
+        WHERE (g->'tenants' IS NULL OR coalesce(",
+            $j,
+            ".tenant_id_, '') = '' OR g->'tenants' ? ",
+            $j,
+            ".tenant_id_)
+          AND (g->'deployments' IS NULL OR coalesce(",
+            $j,
+            ".deployment_id_, '') = '' OR g->'deployments' ? ",
+            $j,
+            ".deployment_id_)))"
+        )
+    };
+}
+pub(super) use in_groups;

@@ -1,12 +1,13 @@
 //! Statements of the leader: jobs whose hint was lost, and the numbers of jobs.
 
-use super::sql::{by_age, due, local_now, runnable, unlocked};
+use super::sql::{by_age, due, in_groups, local_now, runnable, unlocked};
 use crate::statements::Sweep;
 
 /// The statements.
 pub(super) const SWEEP: Sweep = Sweep {
     orphans: ORPHANS,
     backlog: BACKLOG,
+    unserved: UNSERVED,
 };
 
 /// Selects orphans. Reads at most 20,000 rows, in the order of the key: `read_to` is the last one,
@@ -18,7 +19,7 @@ const ORPHANS: &str = concat!(
     "
 WITH lost AS MATERIALIZED (
     SELECT j.id_, j.process_instance_id_, j.handler_type_ FROM (
-        SELECT j.id_, j.process_instance_id_, j.handler_type_, j.retries_, j.suspension_state_, j.lock_exp_time_, j.duedate_,
+        SELECT j.id_, j.process_instance_id_, j.handler_type_, j.tenant_id_, j.deployment_id_, j.retries_, j.suspension_state_, j.lock_exp_time_, j.duedate_,
             j.create_time_, j.sequence_counter_, j.xmin::text::bigint AS written_by
         FROM act_ru_job j
         WHERE j.id_ > coalesce($2, '') ORDER BY j.id_ LIMIT 20000
@@ -31,6 +32,9 @@ WITH lost AS MATERIALIZED (
       AND ($3::bigint IS NULL OR ($3 - j.written_by) & 4294967295 BETWEEN 1 AND 2147483648
           OR j.create_time_ AT TIME ZONE $1 <= $4 - interval '10 minutes')
       AND j.id_ <> ALL($5)
+      AND ",
+    in_groups!("j", "$8"),
+    "
       AND NOT EXISTS (SELECT FROM act_ru_execution e WHERE e.id_ = j.process_instance_id_ AND e.suspension_state_ = 2)
       AND NOT EXISTS (SELECT FROM act_ru_job s WHERE s.process_instance_id_ = j.process_instance_id_
           AND (s.lock_exp_time_ IS NOT NULL OR (",
@@ -55,6 +59,23 @@ SELECT p.read_to, lost.*, NOT $7 OR EXISTS (SELECT FROM free WHERE free.id_ = lo
 FROM (SELECT (SELECT id_ FROM act_ru_job WHERE id_ > coalesce($2, '') ORDER BY id_ OFFSET 19999 LIMIT 1) AS read_to) p
     LEFT JOIN lost ON true
 ORDER BY lost.id_"
+);
+
+const UNSERVED: &str = concat!(
+    "
+SELECT handler_type_, deployment_id_ AS needs, count(*) FROM (
+    SELECT j.handler_type_, j.deployment_id_ FROM act_ru_job j
+    WHERE ",
+    unlocked!("j"),
+    " AND ",
+    runnable!("j"),
+    " AND (",
+    due!("j"),
+    ") AND NOT ",
+    in_groups!("j", "$2"),
+    "
+    LIMIT 100000) j
+GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT $3"
 );
 
 const BACKLOG: &str = concat!(

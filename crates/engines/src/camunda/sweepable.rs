@@ -1,13 +1,13 @@
 //! The dry run of a sweep over Camunda's table.
 
-use super::sql::{by_age, due, local_now, runnable, unlocked};
+use super::sql::{by_age, due, in_groups, local_now, runnable, unlocked};
 use crate::activity::other_transactions;
 use crate::sweepable::is_tapped;
 
-/// Counts the jobs by the leader's action for them, in the order of the fields of `Sweepable`.
-/// `$1`: the zone, `$2`: patience, `$3`: the engine. The conditions are those of the
-/// [rescue](super::rescue), the [look](super::look) and the [sweep](super::sweep). Does not count
-/// timers that are not due, jobs without attempts, and instances, which have no lock.
+/// Counts the jobs by what the leader would do with them, in the order of the fields of `Sweepable`.
+/// `$1`: the zone, `$2`: patience, `$3`: the engine, `$4`: the groups of nodes. The conditions are those of the
+/// [rescue](super::rescue), the [look](super::look) and the [sweep](super::sweep). Timers that are not
+/// due and jobs without attempts count nowhere, and an instance has no lock that could be left.
 pub(super) const SWEEPABLE: &str = concat!(
     "
 WITH last AS MATERIALIZED (
@@ -36,6 +36,9 @@ WITH last AS MATERIALIZED (
         WHEN NOT ",
     due!("j"),
     " THEN 'timer'
+        WHEN NOT ",
+    in_groups!("j", "$4"),
+    " THEN 'unserved'
         WHEN EXISTS (
             SELECT FROM act_ru_job s WHERE s.process_instance_id_ = j.process_instance_id_
               AND (s.lock_exp_time_ IS NOT NULL OR (",
@@ -55,6 +58,6 @@ WITH last AS MATERIALIZED (
 SELECT clock_timestamp(),
     count(*) FILTER (WHERE class = 'expired'), count(*) FILTER (WHERE class = 'unhinted'), 0::bigint,
     count(*) FILTER (WHERE class = 'ready'), count(*) FILTER (WHERE class = 'instance-held'),
-    count(*) FILTER (WHERE class = 'suspended'), 0::bigint, count(*) FILTER (WHERE class = 'running')
+    count(*) FILTER (WHERE class = 'suspended'), count(*) FILTER (WHERE class = 'unserved'), count(*) FILTER (WHERE class = 'running')
 FROM looked"
 );

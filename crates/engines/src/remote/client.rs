@@ -3,6 +3,7 @@
 //! Connections are kept and reused, an answer is bounded, and every operation has a deadline. An
 //! operation that was sent and not answered may have taken effect.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use jobwire_core::StoreError;
@@ -20,7 +21,10 @@ const VERSION: &str = "/v1/";
 /// The endpoint of an engine.
 #[derive(Debug)]
 pub(super) struct Client {
-    rest: Rest,
+    /// One for each address. They serve one database, so each takes every operation.
+    rests: Vec<Rest>,
+    /// The address that is asked first: the last one that answered.
+    current: AtomicUsize,
     url: String,
     within: Duration,
 }
@@ -29,11 +33,31 @@ impl Client {
     pub(super) fn new(options: &EngineOptions) -> Result<Self> {
         let within = options.statement_timeout;
         let options = options.clone().answer_within(within);
+        let rests = options.urls.iter().map(|url| Rest::new(&options, url));
         Ok(Self {
-            rest: Rest::new(&options)?,
-            url: options.url,
+            rests: rests.collect::<Result<_>>()?,
+            current: AtomicUsize::new(0),
+            url: options.urls.join(", "),
             within,
         })
+    }
+
+    /// Sends an operation to the first address that can be reached.
+    async fn operate(&self, path: &str, body: &str) -> Result<Vec<u8>, Answer> {
+        let current = self.current.load(Ordering::Relaxed);
+        let mut said = Err(Answer::Unsent("the engine has no address".to_owned()));
+        for turn in 0..self.rests.len() {
+            let at = (current + turn) % self.rests.len();
+            let Some(rest) = self.rests.get(at) else {
+                break;
+            };
+            said = rest.operate(path, body.to_owned()).await;
+            if !matches!(said, Err(Answer::Unsent(_))) {
+                self.current.store(at, Ordering::Relaxed);
+                break;
+            }
+        }
+        said
     }
 
     /// Sends an operation, measures it as `statement`, and reads its answer.
@@ -59,7 +83,7 @@ impl Client {
         let body = serde_json::to_string(request)
             .map_err(|error| StoreError::Config(format!("the request {path}: {error}")))?;
         let said = measured(statement, within, || async {
-            let said = self.rest.operate(&path, body.clone()).await;
+            let said = self.operate(&path, &body).await;
             said.map_err(|answer| self.failed(operation, answer))
         })
         .await?;

@@ -9,7 +9,6 @@ use super::client::path;
 use super::wire::{Find, Jobs, Run, millis};
 use super::{EndpointStore, Result};
 use crate::activity::Activity;
-use crate::breaker::Breaker;
 use crate::calls::Calls;
 use crate::executing::Executing;
 use crate::fate::Ended;
@@ -17,6 +16,7 @@ use crate::http::{Answer, Rest};
 use crate::id::engine_id;
 use crate::meter::Meter;
 use crate::options::EngineOptions;
+use crate::routing::Routes;
 use crate::row::EngineRow;
 
 /// How long the engine locks a job for its execution. It extends the lock every third of it, so it
@@ -54,8 +54,8 @@ impl Executing for EndpointStore {
         &self.0.meter
     }
 
-    fn breaker(&self) -> &Breaker {
-        &self.0.breaker
+    fn routes(&self) -> &Routes {
+        &self.0.routes
     }
 
     async fn execute(&self, rest: &Rest, id: &str, owner: &str) -> Answer {

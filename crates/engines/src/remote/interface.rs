@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jobwire_core::hint::Ready;
 use jobwire_core::job::query::{JobFilter, JobView, LaneBacklog, LaneView};
+use jobwire_core::job::scope::Scope;
 use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::transaction::AfterCommit;
 use jobwire_core::store::{
@@ -15,6 +16,7 @@ use jobwire_core::store::{
     SchemaStatus, Store, Suspended, SuspensionScope, TransactionId,
 };
 use jobwire_core::{Fence, Hint, Job, JobId, Lane, LaneRule, NodeId};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::operating::Wish;
@@ -49,15 +51,23 @@ impl Store for EndpointStore {
             return answer.clone();
         }
         let answer = match tokio::time::timeout(ABSENT_AFTER, self.clock()).await {
-            Ok(Ok(_)) => self.0.breaker.problem(),
+            Ok(Ok(_)) => None,
             Ok(Err(error)) => Some(error.to_string()),
             Err(_) => Some(format!(
                 "the engine's endpoint at {} does not answer",
-                self.0.options.url
+                self.0.options.urls.join(", ")
             )),
         };
         *asked = Some((Instant::now(), answer.clone()));
         answer
+    }
+
+    fn failing_part(&self) -> Option<(&'static str, String)> {
+        Some(("engine", self.0.routes.problem()?))
+    }
+
+    async fn reach(&self) -> Option<watch::Receiver<Scope>> {
+        self.0.routes.watch().await
     }
 
     async fn lock(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked> {

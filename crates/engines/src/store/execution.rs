@@ -9,7 +9,6 @@ use tokio::time::Instant;
 
 use super::{EngineStore, Result};
 use crate::activity::{self, Activity};
-use crate::breaker::Breaker;
 use crate::calls::Calls;
 use crate::columns;
 use crate::executing::Executing;
@@ -17,6 +16,7 @@ use crate::fate::Ended;
 use crate::http::{Answer, Rest};
 use crate::meter::Meter;
 use crate::options::EngineOptions;
+use crate::routing::Routes;
 
 #[async_trait]
 impl Executing for EngineStore {
@@ -32,8 +32,8 @@ impl Executing for EngineStore {
         &self.0.meter
     }
 
-    fn breaker(&self) -> &Breaker {
-        &self.0.breaker
+    fn routes(&self) -> &Routes {
+        &self.0.routes
     }
 
     async fn execute(&self, rest: &Rest, id: &str, _: &str) -> Answer {

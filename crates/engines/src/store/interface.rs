@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jobwire_core::hint::Ready;
-use jobwire_core::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable};
-use jobwire_core::job::scope::Services;
+use jobwire_core::job::query::{
+    JobFilter, JobView, LaneBacklog, LaneView, Sweepable, UnservedType,
+};
+use jobwire_core::job::scope::{Scope, Services};
 use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::answer::measured;
 use jobwire_core::store::transaction::AfterCommit;
@@ -18,12 +20,14 @@ use jobwire_core::store::{
     SchemaStatus, Store, Suspended, SuspensionScope, TapOffer, TransactionId,
 };
 use jobwire_core::{Fence, Hint, Job, JobId, Lane, LaneRule, NodeId};
+use tokio::sync::watch;
 
 use super::{EngineStore, Result};
 use crate::coordination::{leader, nodes, schema};
 use crate::dialect::Change;
 use crate::doubt::Asked;
-use crate::{locking, queries, sweep, sweepable, tap};
+use crate::meter::Unrun;
+use crate::{locking, queries, sweep, sweepable, tap, unserved};
 
 #[async_trait]
 impl Store for EngineStore {
@@ -61,7 +65,11 @@ impl Store for EngineStore {
     }
 
     fn failing_part(&self) -> Option<(&'static str, String)> {
-        Some(("engine", self.0.breaker.problem()?))
+        Some(("engine", self.0.routes.problem()?))
+    }
+
+    async fn reach(&self) -> Option<watch::Receiver<Scope>> {
+        self.0.routes.watch().await
     }
 
     async fn lock(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked> {
@@ -264,12 +272,24 @@ impl Store for EngineStore {
         .await
     }
 
-    async fn sweepable(&self, _: &Services) -> Result<Sweepable> {
+    async fn sweepable(&self, services: &Services) -> Result<Sweepable> {
         let (dialect, pool) = (self.dialect(), &self.0.connections.rest);
         self.run("sweepable", pool, || {
-            sweepable::count(dialect, &pool.inner, &self.0.options.name)
+            sweepable::count(dialect, &pool.inner, &self.0.options.name, services)
         })
         .await
+    }
+
+    async fn unserved_types(&self, services: &Services, limit: i64) -> Result<Vec<UnservedType>> {
+        let (dialect, pool) = (self.dialect(), &self.0.connections.rest);
+        let found = self
+            .run("unserved_types", pool, || {
+                unserved::count(dialect, &pool.inner, services)
+            })
+            .await?;
+        self.0.meter.unrun(Unrun::Reach, found.jobs());
+        found.warn();
+        Ok(found.types(usize::try_from(limit).unwrap_or_default()))
     }
 
     async fn free_instances(&self) -> Result<Vec<Ready>> {

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::{EngineStore, Inner, Result};
 use crate::coordination::leader::{self, Lead};
 use crate::dialect::Backlog;
-use crate::meter::Rescue;
+use crate::meter::{Rescue, Unrun};
 use crate::walk::Walk;
 use crate::{sweep, walk};
 
@@ -123,6 +123,8 @@ impl EngineStore {
                 // The row names this node while one of its own statements has locked it.
                 if leader != cycle.node {
                     self.set_leading(None);
+                    self.0.meter.unrun(Unrun::Reach, 0);
+                    self.0.meter.unrun(Unrun::Scope, 0);
                 }
                 return Ok(CycleOutcome::Follows {
                     leader,
@@ -154,6 +156,11 @@ impl EngineStore {
             self.cancel_hung().await;
         }
         let backlog = self.backlog().await?;
+        if backlog.executable <= backlog.leased {
+            // The leader asks only while jobs wait.
+            self.0.meter.unrun(Unrun::Reach, 0);
+        }
+        self.tell_foreign().await;
         report.next_due = backlog.next_due;
         report.leased = backlog.leased;
         report.executable = backlog.executable;

@@ -67,7 +67,7 @@ impl EngineStore {
             return Ok(Changed::Operated(Operated::Done));
         };
         let failed = |said: &str| format!("the engine did not change job {text}: {said}");
-        Ok(match self.0.rest.call(call).await {
+        Ok(match self.0.routes.call(&call).await {
             Answer::Executed => Changed::Operated(Operated::Done),
             Answer::Missing(_) => Changed::Operated(Operated::NotFound),
             Answer::Unsent(said) => Changed::Unsent(failed(&said)),

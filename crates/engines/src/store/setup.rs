@@ -5,8 +5,6 @@ use jobwire_core::StoreError;
 
 use super::{EngineStore, Result};
 use crate::coordination::{nodes, schema};
-use crate::http::Answer;
-use crate::options::Execution;
 use crate::tap;
 
 impl EngineStore {
@@ -47,19 +45,6 @@ impl EngineStore {
         let released = self.0.dialect.release_all(self.pool()).await?;
         schema::remove(self.pool()).await?;
         Ok(released)
-    }
-
-    /// Asks the engine for an answer: over REST for its version, or at the endpoint for its
-    /// existence.
-    pub(crate) async fn ask_engine(&self) -> Answer {
-        match self.0.options.execution {
-            Execution::Endpoint => match self.0.rest.ask_endpoint().await {
-                Answer::OtherMethod => Answer::Executed,
-                Answer::Executed => Answer::Missing(String::new()),
-                other => other,
-            },
-            _ => self.0.rest.get(&self.0.dialect.about()).await,
-        }
     }
 
     /// Returns the address of the database, for the tap.

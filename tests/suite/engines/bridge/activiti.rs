@@ -116,7 +116,7 @@ async fn the_doctor_knows_activiti_and_tells_it_from_flowable() {
     // No endpoint below this URL.
     let world = shared_world().await;
     let mut wrong = options(engine);
-    wrong.url = wrong.url.replace("/jobwire", "/nowhere");
+    wrong.urls = vec![wrong.urls[0].replace("/jobwire", "/nowhere")];
     let elsewhere = EngineStore::activiti(&world.database, wrong).await.unwrap();
     let findings = examine(&elsewhere).await.unwrap();
     assert!(

@@ -18,10 +18,12 @@ pub(super) const DONE: Duration = Duration::from_secs(60);
 pub(super) fn options(engine: &EngineServer) -> EngineOptions {
     let options = match engine.program() {
         EngineProgram::Camunda7 => EngineOptions::camunda(engine.url()),
-        EngineProgram::Activiti7 => EngineOptions::activiti(engine.endpoint()),
+        EngineProgram::Activiti6 | EngineProgram::Activiti7 => {
+            EngineOptions::activiti(engine.endpoint())
+        }
         // By its version.
         EngineProgram::Flowable8 => EngineOptions::new(engine.endpoint()),
-        EngineProgram::Flowable7 => EngineOptions::new(engine.url()),
+        EngineProgram::Flowable6 | EngineProgram::Flowable7 => EngineOptions::new(engine.url()),
     };
     with_user(options)
 }
@@ -40,7 +42,9 @@ fn with_user(options: EngineOptions) -> EngineOptions {
 pub(super) async fn store(world: &World, options: EngineOptions) -> EngineStore {
     let store = match world.engine.program() {
         EngineProgram::Camunda7 => EngineStore::camunda(&world.database, options).await,
-        EngineProgram::Activiti7 => EngineStore::activiti(&world.database, options).await,
+        EngineProgram::Activiti6 | EngineProgram::Activiti7 => {
+            EngineStore::activiti(&world.database, options).await
+        }
         _ => EngineStore::flowable(&world.database, options).await,
     };
     let store = store.unwrap();

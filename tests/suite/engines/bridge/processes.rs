@@ -34,6 +34,18 @@ async fn every_process_of_flowable8_ends_and_each_activity_runs_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "long: scripts/test --long engines::"]
+async fn every_process_of_flowable6_ends_and_each_activity_runs_once() {
+    every_process_ends(World::start(EngineSettings::flowable6).await, 10).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: scripts/test --long engines::"]
+async fn every_process_of_activiti6_ends_and_each_activity_runs_once() {
+    every_process_ends(World::start(EngineSettings::activiti6).await, 10).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: scripts/test --long engines::"]
 async fn every_process_of_flowable_ends_over_the_endpoint() {
     let world = world().await;
     let options = over_endpoint(&world.engine);

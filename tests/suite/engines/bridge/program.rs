@@ -17,19 +17,25 @@ const SOON: Duration = Duration::from_secs(30);
 /// Returns the type of the engine, as the settings name it.
 fn kind(world: &World) -> &'static str {
     match world.engine.program() {
-        EngineProgram::Activiti7 => "activiti",
+        EngineProgram::Activiti6 | EngineProgram::Activiti7 => "activiti",
+        EngineProgram::Camunda7 => "camunda",
         _ => "flowable",
     }
 }
 
+/// Returns this URL with the user of an engine's REST.
+pub(super) fn with_user(url: &str) -> String {
+    let (user, password) = EngineServer::USER;
+    url.replace("http://", &format!("http://{user}:{password}@"))
+}
+
 /// Returns the program with the settings of this engine.
 pub(super) fn jobwire(home: &Scratch, world: &World, arguments: &[&str]) -> Program {
-    let (user, password) = EngineServer::USER;
     let url = match world.engine.program() {
-        EngineProgram::Activiti7 => world.engine.endpoint(),
+        EngineProgram::Activiti6 | EngineProgram::Activiti7 => world.engine.endpoint(),
         _ => world.engine.url(),
     };
-    let url = url.replace("http://", &format!("http://{user}:{password}@"));
+    let url = with_user(&url);
     Program::jobwire()
         .in_directory(home.path())
         .env("JOBWIRE_ENGINE_DATABASE_URL", &world.database)

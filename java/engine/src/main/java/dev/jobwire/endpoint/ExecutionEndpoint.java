@@ -2,12 +2,13 @@ package dev.jobwire.endpoint;
 
 import dev.jobwire.Json;
 import java.util.Optional;
+import java.util.stream.Collectors;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The execution endpoint without a server. An application calls it for an authenticated {@code
- * POST} to {@code /jobwire/jobs/ID/execute}.
+ * The execution endpoint without a server: an application calls it for a {@code POST} of {@code
+ * /jobwire/jobs/ID/execute} and a {@code GET} of {@code /jobwire/scope}, behind its authentication.
  */
 public final class ExecutionEndpoint {
     private static final Logger LOG = LoggerFactory.getLogger(ExecutionEndpoint.class);
@@ -35,6 +36,24 @@ public final class ExecutionEndpoint {
                     .orElseGet(() -> error(404, "there is no executable job " + job));
         } catch (RuntimeException | LinkageError failed) {
             LOG.warn("job {} could not be executed", job, failed);
+            return error(500, failed.toString());
+        }
+    }
+
+    /**
+     * Returns which jobs this node of the engine runs, for a {@code GET} of {@code /jobwire/scope}:
+     * {@code {"categories": ["red"]}}, or {@code {"categories": null}} for all. Never fails.
+     */
+    public Answer scope() {
+        try {
+            String categories = runner.categories()
+                    .map(names -> names.stream()
+                            .map(Json::quoted)
+                            .collect(Collectors.joining(",", "[", "]")))
+                    .orElse("null");
+            return new Answer(200, "{\"categories\":" + categories + "}");
+        } catch (RuntimeException failed) {
+            LOG.warn("the engine does not say which jobs it runs", failed);
             return error(500, failed.toString());
         }
     }

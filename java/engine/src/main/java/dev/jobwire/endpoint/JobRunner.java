@@ -1,5 +1,6 @@
 package dev.jobwire.endpoint;
 
+import java.util.Collection;
 import java.util.Optional;
 
 /** Runs jobs of one engine by the engine's own rules. */
@@ -9,4 +10,12 @@ public interface JobRunner {
      * counts the failure, and this method succeeds.
      */
     Optional<ExecutedJob> run(String job);
+
+    /**
+     * Returns the categories whose jobs this node of the engine runs; empty if it runs all. A job
+     * without a category runs on any node.
+     */
+    default Optional<Collection<String>> categories() {
+        return Optional.empty();
+    }
 }

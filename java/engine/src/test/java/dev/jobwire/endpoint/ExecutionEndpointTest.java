@@ -2,6 +2,8 @@ package dev.jobwire.endpoint;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
+import java.util.Collection;
+import java.util.List;
 import java.util.Optional;
 import org.junit.jupiter.api.Test;
 
@@ -21,6 +23,28 @@ class ExecutionEndpointTest {
         assertEquals(
                 new ExecutionEndpoint.Answer(200, "{\"state\":\"gone\"}"),
                 answer(job -> Optional.of(ExecutedJob.gone())));
+    }
+
+    @Test
+    void theScopeNamesTheCategories() {
+        JobRunner all = job -> Optional.empty();
+        assertEquals(
+                new ExecutionEndpoint.Answer(200, "{\"categories\":null}"),
+                new ExecutionEndpoint(all).scope());
+        JobRunner some = new JobRunner() {
+            @Override
+            public Optional<ExecutedJob> run(String job) {
+                return Optional.empty();
+            }
+
+            @Override
+            public Optional<Collection<String>> categories() {
+                return Optional.of(List.of("red", "\"blue\""));
+            }
+        };
+        assertEquals(
+                new ExecutionEndpoint.Answer(200, "{\"categories\":[\"red\",\"\\\"blue\\\"\"]}"),
+                new ExecutionEndpoint(some).scope());
     }
 
     @Test

@@ -2,6 +2,7 @@ package dev.jobwire.flowable;
 
 import dev.jobwire.endpoint.ExecutedJob;
 import dev.jobwire.endpoint.JobRunner;
+import java.util.Collection;
 import java.util.Optional;
 import org.flowable.common.engine.impl.interceptor.CommandExecutor;
 import org.flowable.engine.ProcessEngine;
@@ -39,6 +40,12 @@ public final class FlowableJobRunner implements JobRunner {
                 job, jobs, jobs.getJobEntityManager(), null, JobExecutionObservationProvider.NOOP)
                 .run();
         return Optional.of(commands.execute(context -> became(id)));
+    }
+
+    /** Returns the engine's enabled categories. */
+    @Override
+    public Optional<Collection<String>> categories() {
+        return Optional.ofNullable(jobs.getEnabledJobCategories());
     }
 
     private ExecutedJob became(String id) {

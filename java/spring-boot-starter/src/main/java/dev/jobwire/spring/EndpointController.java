@@ -5,6 +5,7 @@ import dev.jobwire.endpoint.JobEndpoint;
 import java.util.Optional;
 import org.springframework.http.MediaType;
 import org.springframework.http.ResponseEntity;
+import org.springframework.web.bind.annotation.GetMapping;
 import org.springframework.web.bind.annotation.PathVariable;
 import org.springframework.web.bind.annotation.PostMapping;
 import org.springframework.web.bind.annotation.RequestBody;
@@ -32,6 +33,11 @@ class EndpointController {
             @RequestBody(required = false) String body) {
         return jobs.map(endpoint -> response(endpoint.answer(operation, body)))
                 .orElseGet(() -> ResponseEntity.notFound().build());
+    }
+
+    @GetMapping("/jobwire/scope")
+    ResponseEntity<String> scope() {
+        return response(execution.scope());
     }
 
     private static ResponseEntity<String> response(ExecutionEndpoint.Answer answer) {

@@ -24,8 +24,8 @@ import java.util.stream.IntStream;
  * <tr><td>POST /test/release</td><td>lets the held activities of {@code instance} end</td></tr>
  * <tr><td>POST /test/suspend, /test/activate</td><td>{@code instance}</td></tr>
  * <tr><td>POST /test/deploy</td><td>deploys {@code process}</td></tr>
- * <tr><td>POST /jobwire/jobs/ID/execute</td><td>the execution endpoint, on engines without
- *   Spring</td></tr>
+ * <tr><td>POST /jobwire/jobs/ID/execute, GET /jobwire/scope</td><td>the execution endpoint, on
+ *   engines without Spring</td></tr>
  * </table>
  */
 public final class Requests {
@@ -64,13 +64,15 @@ public final class Requests {
                 return hints.map(Requests::counts).map(Answer::ok)
                         .orElseGet(() -> Answer.error(404, "the engine publishes no hints"));
             }
+            if (method.equals("GET") && path.equals("/jobwire/scope") && endpoint.isPresent()) {
+                return answer(endpoint.get().scope());
+            }
             if (!method.equals("POST")) {
                 return Answer.error(405, method + " " + path + " is not supported");
             }
             if (path.startsWith(JOBS) && path.endsWith(EXECUTE)) {
                 String job = path.substring(JOBS.length(), path.length() - EXECUTE.length());
-                return endpoint.map(runs -> runs.execute(job))
-                        .map(answer -> new Answer(answer.status(), answer.json()))
+                return endpoint.map(runs -> answer(runs.execute(job)))
                         .orElseGet(() -> Answer.error(404, "the engine has no endpoint"));
             }
             return Answer.ok(post(path, parameters));
@@ -79,6 +81,10 @@ public final class Requests {
         } catch (RuntimeException error) {
             return Answer.error(500, error.toString());
         }
+    }
+
+    private static Answer answer(ExecutionEndpoint.Answer answer) {
+        return new Answer(answer.status(), answer.json());
     }
 
     private static String counts(HintPublisher hints) {

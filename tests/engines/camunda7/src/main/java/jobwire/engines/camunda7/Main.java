@@ -9,6 +9,7 @@ import jobwire.engines.Work;
 import jobwire.engines.spring.Application;
 import org.camunda.bpm.engine.ProcessEngine;
 import org.springframework.boot.autoconfigure.SpringBootApplication;
+import org.springframework.boot.autoconfigure.condition.ConditionalOnProperty;
 import org.springframework.context.annotation.Bean;
 
 /** Camunda 7 with its REST below {@code /engine-rest}, on Spring Boot. */
@@ -25,6 +26,12 @@ public class Main {
         properties.put(
                 "camunda.bpm.generic-properties.properties.enforce-history-time-to-live", false);
         Application.run(Main.class, properties, arguments);
+    }
+
+    @Bean
+    @ConditionalOnProperty("local")
+    Local local(Work work) {
+        return new Local(work);
     }
 
     @Bean

@@ -11,13 +11,13 @@ import org.springframework.security.core.userdetails.User;
 import org.springframework.security.core.userdetails.UserDetailsService;
 import org.springframework.security.core.userdetails.UsernameNotFoundException;
 import org.springframework.security.web.SecurityFilterChain;
-import org.springframework.security.web.servlet.util.matcher.PathPatternRequestMatcher;
+import org.springframework.security.web.util.matcher.RequestMatcher;
 
 /** Basic authentication for all requests but those of tests. */
 @Configuration
 class Security {
-    private static final PathPatternRequestMatcher OF_TESTS =
-            PathPatternRequestMatcher.withDefaults().matcher("/test/**");
+    private static final RequestMatcher OF_TESTS =
+            request -> request.getRequestURI().startsWith("/test/");
 
     /**
      * Not Spring's manager of users in memory: that one replaces the plain password by its bcrypt

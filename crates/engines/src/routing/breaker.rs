@@ -1,5 +1,5 @@
-//! The circuit breaker: while the engine can't be reached, no execution is tried and no attempt is
-//! spent.
+//! The circuit breaker of an address: while it can't be reached, no execution is tried there and no
+//! attempt is spent.
 //!
 //! ```text
 //!             several failures in a row                 a second has passed
@@ -8,12 +8,12 @@
 //!      └──────────── an answer ─────────────┴───────────── a failure ────────────┘
 //! ```
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::meter::Meter;
+use super::away::Away;
 
 /// The number of failures in a row that open the breaker.
 const FAILURES: u32 = 3;
@@ -21,11 +21,12 @@ const FAILURES: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// The circuit breaker of an engine. Shared by all executions of a process.
+/// Whether an address can be reached. Shared by all executions of a process.
 #[derive(Debug)]
-pub(crate) struct Breaker {
+pub(super) struct Breaker {
     state: Mutex<State>,
-    meter: Meter,
+    address: String,
+    away: Arc<Away>,
 }
 
 #[derive(Debug, Default)]
@@ -44,10 +45,11 @@ struct Open {
 
 impl Breaker {
     /// Returns a closed breaker.
-    pub(crate) fn new(meter: Meter) -> Self {
+    pub(super) fn new(address: String, away: Arc<Away>) -> Self {
         Self {
             state: Mutex::default(),
-            meter,
+            address,
+            away,
         }
     }
 
@@ -57,8 +59,8 @@ impl Breaker {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the time of the next trial; `None` if a call may be made now.
-    pub(crate) fn wait(&self) -> Option<Instant> {
+    /// Returns when the next trial may be made; `None` if a call may be made now.
+    pub(super) fn wait(&self) -> Option<Instant> {
         let mut state = self.state();
         let open = state.open.as_mut()?;
         let now = Instant::now();
@@ -70,19 +72,24 @@ impl Breaker {
         None
     }
 
+    /// Returns whether it is open.
+    pub(super) fn is_open(&self) -> bool {
+        self.state().open.is_some()
+    }
+
     /// Records that the engine answered.
-    pub(crate) fn answered(&self) {
+    pub(super) fn answered(&self) {
         let mut state = self.state();
         state.failures = 0;
         if let Some(open) = state.open.take() {
             let seconds = open.since.elapsed().as_millis() as f64 / 1e3;
-            self.meter.breaker(false);
-            tracing::info!(seconds, "the engine answers again");
+            self.away.closed();
+            tracing::info!(address = self.address, seconds, "the engine answers again");
         }
     }
 
-    /// Records that the engine could not be reached, or can't execute jobs.
-    pub(crate) fn failed(&self, reason: &str) {
+    /// Records that the engine could not be reached, or can't execute anything.
+    pub(super) fn failed(&self, reason: &str) {
         let mut state = self.state();
         state.failures = state.failures.saturating_add(1);
         let now = Instant::now();
@@ -95,10 +102,11 @@ impl Breaker {
         if state.failures < FAILURES {
             return;
         }
-        self.meter.breaker(true);
+        self.away.opened();
         tracing::warn!(
+            address = self.address,
             reason,
-            "the engine can't execute jobs; they wait, and no attempt is spent"
+            "the engine can't execute jobs at this address; they go to another one or wait, and no attempt is spent"
         );
         state.open = Some(Open {
             since: now,
@@ -108,12 +116,13 @@ impl Breaker {
         });
     }
 
-    /// Returns the reason why the engine can't be reached.
-    pub(crate) fn problem(&self) -> Option<String> {
+    /// Returns why the engine can't be reached.
+    pub(super) fn problem(&self) -> Option<String> {
         let state = self.state();
         state.open.as_ref().map(|open| {
             format!(
-                "the engine has executed nothing for {} s: {}",
+                "the engine at {} has executed nothing for {} s: {}",
+                self.address,
                 open.since.elapsed().as_secs(),
                 open.reason
             )
@@ -124,9 +133,11 @@ impl Breaker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::meter::Meter;
 
     fn closed() -> Breaker {
-        Breaker::new(Meter::new("test"))
+        let away = Away::new(Meter::new("test"), 1);
+        Breaker::new("127.0.0.1:8080".to_owned(), Arc::new(away))
     }
 
     #[tokio::test(start_paused = true)]

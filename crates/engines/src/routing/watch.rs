@@ -1,0 +1,139 @@
+//! Watches the addresses: what each one takes, and whether one that is away answers again.
+//!
+//! An address that gives no answer to three questions in a row is away, so that no job waits for a
+//! machine that is gone. It is back when it answers one. A lone address is tried with jobs.
+
+use std::sync::Weak;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use jobwire_core::job::scope::{Names, Scope};
+use jobwire_core::store::MAX_NAMES;
+use tokio_util::sync::CancellationToken;
+
+use super::question::Silent;
+use super::{Route, Routes};
+
+/// The pause between two looks at all addresses.
+const EVERY: Duration = Duration::from_secs(5);
+/// The same while each address takes all jobs.
+const SELDOM: Duration = Duration::from_secs(30);
+/// The same while an address is away, or has not said what it takes.
+const SOON: Duration = Duration::from_secs(1);
+/// How long an address may take to answer a question.
+const WITHIN: Duration = Duration::from_secs(5);
+
+/// Looks at the addresses until `stop`, or until nobody uses them.
+pub(super) async fn watch(routes: Weak<Routes>, stop: CancellationToken) {
+    let mut pause = SOON;
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(pause) => {}
+        }
+        let Some(routes) = routes.upgrade() else {
+            return;
+        };
+        pause = tokio::select! {
+            () = stop.cancelled() => return,
+            pause = routes.look() => pause,
+        };
+    }
+}
+
+impl Routes {
+    /// Asks all addresses at once, and tells what they take together. Returns the pause before the
+    /// next look.
+    pub(super) async fn look(&self) -> Duration {
+        let said = join_all(self.routes.iter().map(|route| self.look_at(route))).await;
+        let is_whole = said.iter().all(Result::is_ok);
+        self.tell();
+        if !is_whole || self.routes.iter().any(Route::is_away) {
+            SOON
+        } else if self.routes.len() == 1 && self.reach.borrow().takes_all() {
+            SELDOM
+        } else {
+            EVERY
+        }
+    }
+
+    /// Asks an address, and records whether it is away. A lone address that is away stays so until a
+    /// job was executed there.
+    async fn look_at(&self, route: &Route) -> Result<(), Silent> {
+        let (was_away, is_alone) = (route.is_away(), self.routes.len() == 1);
+        let said = tokio::time::timeout(WITHIN, self.ask(route)).await;
+        let said = said.unwrap_or_else(|_| {
+            Err(Silent {
+                reason: format!("it gave no answer within {} s", WITHIN.as_secs()),
+                is_away: true,
+            })
+        });
+        if let Err(silent) = &said {
+            tracing::debug!(
+                address = route.rest().address(),
+                reason = silent.reason,
+                "the engine node gave no answer"
+            );
+        }
+        match &said {
+            Ok(()) if was_away && !is_alone => route.answered(),
+            Err(silent) if silent.is_away && !(was_away && is_alone) => {
+                route.failed(&silent.reason);
+            }
+            _ => {}
+        }
+        said
+    }
+
+    async fn ask(&self, route: &Route) -> Result<(), Silent> {
+        let Some(question) = self.question else {
+            return Silent::unless(route.rest().ask(&self.about).await);
+        };
+        let said = question.ask(route.rest()).await;
+        if route.takes_only(said.as_ref().ok().cloned())
+            && let Err(silent) = &said
+        {
+            tracing::warn!(
+                address = route.rest().address(),
+                reason = silent.reason,
+                "the engine node does not say which jobs it can run; it gets none that names a deployment or a category"
+            );
+        }
+        said.map(drop)
+    }
+
+    /// Tells what the addresses take together. While none of them answers, that stays as it was:
+    /// the jobs wait for the engine.
+    pub(super) fn tell(&self) {
+        let known: Vec<Scope> = self.routes.iter().filter_map(Route::scope).collect();
+        if self.question.is_none() || known.is_empty() {
+            return;
+        }
+        let mut reach = Scope::default();
+        reach.deployments = together(known.iter().map(|scope| &scope.deployments));
+        reach.categories = together(known.iter().map(|scope| &scope.categories));
+        self.reach.send_if_modified(|before| {
+            if *before == reach {
+                return false;
+            }
+            tracing::info!(
+                addresses = known.len(),
+                deployments = reach.deployments.as_ref().map(|names| names.len()),
+                categories = reach.categories.as_ref().map(|names| names.len()),
+                "the jobs that the engine nodes can run have changed"
+            );
+            *before = reach;
+            true
+        });
+    }
+}
+
+/// Returns the names of all addresses; `None` for all, also if they are too many for the row of a
+/// node: each job still goes only to an address that takes it.
+fn together<'a>(all: impl Iterator<Item = &'a Names>) -> Names {
+    let mut together = std::collections::BTreeSet::new();
+    for names in all {
+        together.extend(names.as_ref()?.iter().cloned());
+    }
+    (together.len() <= MAX_NAMES).then_some(together)
+}

@@ -1,0 +1,59 @@
+//! Tells of jobs of other scopes, such as cases, that the engine created after the node's start.
+//!
+//! The probe refuses an engine that has such jobs. One that creates them later keeps them in the same
+//! tables, and the property that hands the jobs of processes over turns their executor off, too. So
+//! the leader looks for them once a minute.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::EngineStore;
+use crate::meter::Unrun;
+
+/// The pause between two looks.
+const EVERY: Duration = Duration::from_secs(60);
+/// The same as a multiple of the duration of one: it reads every job.
+const DISTANCE: u32 = 200;
+
+impl EngineStore {
+    /// Looks for them, if it is time.
+    pub(super) async fn tell_foreign(&self) {
+        let now = Instant::now();
+        {
+            let mut next = self
+                .0
+                .foreign_at
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            if next.is_some_and(|next| now < next) {
+                return;
+            }
+            *next = Some(now + EVERY);
+        }
+        let found = match self.0.dialect.foreign(self.pool()).await {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::debug!(%error, "could not look for jobs of other scopes");
+                return;
+            }
+        };
+        let next = now + (now.elapsed() * DISTANCE).max(EVERY);
+        *self
+            .0
+            .foreign_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(next);
+        self.0
+            .meter
+            .unrun(Unrun::Scope, found.iter().map(|(_, jobs)| jobs).sum());
+        for (scope, jobs) in found {
+            tracing::warn!(
+                scope,
+                jobs,
+                "the engine has jobs of another scope, which Jobwire does not run; let an engine node with its own executor run them (jobwire doctor says how)"
+            );
+        }
+    }
+}
