@@ -8,6 +8,7 @@
 //! | an error, and the row is as it was | a conflict: after a short pause the job is ready again |
 //! | the job was given back | another job of its instance runs; it is ready again after a short pause |
 //! | none | the lock stays until the row moves, or the execution has ended without a trace |
+//! | not asked: too many executions are under way for a second | the job is ready again, for any node |
 //! | the engine can't be reached | the job waits for it under its lock, then for another node; no attempt is spent |
 //!
 //! Whatever the answer, the [store](crate::EngineStore) decides by the rows what became of the job.
@@ -28,6 +29,7 @@ use crate::fate::Ended;
 use crate::http::{Answer, Rest};
 use crate::id::engine_id;
 use crate::owner::owner;
+use crate::pace::GIVE_BACK;
 
 /// How long a job waits for an engine that can't be reached, before it is released.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -83,8 +85,13 @@ impl Handler for Execute {
                 // The engine is away. The job is ready again, perhaps for a node that reaches it.
                 return Ok(Outcome::Snooze(PATIENCE));
             }
+            let slot = self.slots.clone().acquire_owned();
             // The semaphore is never closed.
-            let slot = self.slots.clone().acquire_owned().await.ok();
+            let Ok(slot) = tokio::time::timeout(GIVE_BACK, slot).await else {
+                // Other jobs have become long. Another node may be free.
+                self.store.calls().gave_back(job.fence);
+                return Ok(Outcome::Snooze(PATIENCE));
+            };
             let within = self.store.dialect().send_within();
             if within.is_some_and(|within| began.elapsed() >= within) {
                 // Its lock can't be renewed, and would end during the execution.
@@ -94,13 +101,13 @@ impl Handler for Execute {
             let calls = self.store.calls();
             let sent = Instant::now();
             calls.sent(job.fence);
-            let execution = self.store.meter().execution();
+            let (execution, paced) = (self.store.meter().execution(), self.store.pace().begin());
             let answer = self
                 .rest
                 .execute(&id, self.store.dialect().execution())
                 .await;
             execution.answered(&answer);
-            drop(slot);
+            drop((slot, paced));
             if !matches!(answer, Answer::Unanswered(_)) {
                 calls.answered(job.fence);
             }

@@ -61,6 +61,7 @@ mod locking;
 mod meter;
 mod options;
 mod owner;
+mod pace;
 mod probing;
 mod queries;
 mod settling;

@@ -15,7 +15,7 @@ mod statement;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-use jobwire_core::{NodeId, StoreError};
+use jobwire_core::{NodeId, SlotLimit, StoreError};
 use sqlx::PgPool;
 use tokio::time::Instant;
 
@@ -30,6 +30,7 @@ use crate::flowable;
 use crate::http::Rest;
 use crate::meter::Meter;
 use crate::options::{EngineOptions, Execution};
+use crate::pace::Pace;
 
 type Result<T, E = StoreError> = std::result::Result<T, E>;
 
@@ -45,6 +46,7 @@ struct Inner {
     calls: Calls,
     breaker: Breaker,
     meter: Meter,
+    pace: Pace,
     /// An answer that may contain locks was lost since the last search for lost leases.
     in_doubt: AtomicBool,
     /// Since when a tap reports new jobs. Leader cycles then only remember what they saw.
@@ -128,6 +130,7 @@ impl EngineStore {
     ) -> Result<Self> {
         let rest = Rest::new(&options)?;
         let meter = Meter::new(&options.name);
+        let pace = Pace::new(options.concurrency);
         Ok(Self(Arc::new(Inner {
             dialect,
             connections,
@@ -136,6 +139,7 @@ impl EngineStore {
             calls: Calls::default(),
             breaker: Breaker::new(meter.clone()),
             meter,
+            pace,
             in_doubt: AtomicBool::new(false),
             tapped: Mutex::new(None),
             leads: Mutex::new(None),
@@ -152,6 +156,22 @@ impl EngineStore {
     #[must_use]
     pub fn types(&self) -> &'static [&'static str] {
         self.0.dialect.decoder().types
+    }
+
+    /// Returns the number of slots that a node uses at most:
+    /// [`NodeOptions::concurrency`](jobwire_core::NodeOptions::concurrency). While a job is locked or
+    /// its outcome is committed, it has a slot and no execution, so there are more slots than
+    /// [executions at once](EngineOptions::concurrency).
+    #[must_use]
+    pub fn most_slots(&self) -> usize {
+        self.0.pace.most()
+    }
+
+    /// Returns the number of slots that keep the engine busy, which follows the duration of its
+    /// executions: [`NodeOptions::slot_limit`](jobwire_core::NodeOptions::slot_limit).
+    #[must_use]
+    pub fn slot_limit(&self) -> SlotLimit {
+        self.0.pace.limit().clone()
     }
 
     /// Returns a pool of connections to the engine's database, for statements that are not on the hot

@@ -147,7 +147,8 @@ fn options(settings: &Settings, store: &EngineStore) -> NodeOptions {
         .node_options()
         .lanes(vec![store.options().lane.clone().into()])
         .tap(settings.engine_tap())
-        .concurrency(settings.engine_concurrency.min(settings.concurrency))
+        .concurrency(store.most_slots())
+        .slot_limit(Some(store.slot_limit()))
 }
 
 async fn release(settings: &Settings, yes: bool) -> Result<(), Error> {

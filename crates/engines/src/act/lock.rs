@@ -11,8 +11,8 @@
 //! A statement that finds an instance held has locked its row for a moment. The end of the holder
 //! locks that row, too, and looks for the next job afterwards, so one of both sees a new job.
 //!
-//! Where the endpoint executes, the lock changes nothing on the row of the instance. So a statement
-//! before it locks these rows: the lock statement then sees every lock that was committed under
+//! Where the engine locks the instance, the lock changes nothing on its row. So a statement before
+//! it locks these rows: the lock statement then sees every lock that was committed under
 //! them.
 
 use jobwire_core::StoreError;
@@ -23,10 +23,10 @@ use sqlx::{PgConnection, PgPool, Row};
 
 use super::Act;
 use super::sql::{in_scope, job_columns, local_now, of_processes, unlocked};
+use super::statements::InstanceLock;
 use crate::columns::{Wanted, names};
 use crate::id::engine_id;
 use crate::locking;
-use crate::options::Execution;
 
 /// Locks the rows of the instances that no other transaction has locked. `$1`: ids, `$2`: the
 /// instance that each hint names.
@@ -38,7 +38,7 @@ WHERE e.id_ IN (
 ORDER BY e.id_ FOR NO KEY UPDATE SKIP LOCKED";
 
 /// `$2`: ids, `$3`: the instance that each hint names, `$4`: the owner without its fence, `$5`: the
-/// lease, `$6` and `$7`: tenants and categories. With the endpoint, `$8`: the instances whose rows
+/// lease, `$6` and `$7`: tenants and categories. Where the engine locks instances, `$8`: those whose rows
 /// the transaction has locked.
 ///
 /// * `free` are the rows of instances that no other transaction has locked.
@@ -126,7 +126,7 @@ impl Act {
         terms: &LockTerms,
         wanted: &Wanted,
     ) -> Result<Vec<PgRow>, StoreError> {
-        if self.execution == Execution::Rest {
+        if self.instances_of == InstanceLock::OfNode {
             let mut connection = pool.acquire().await?;
             return self.send(&mut connection, terms, wanted, &[]).await;
         }
@@ -181,7 +181,7 @@ impl Act {
             .bind(terms.lease)
             .bind(names(&terms.scope.tenants))
             .bind(names(&terms.scope.categories));
-        if self.execution == Execution::Endpoint {
+        if self.instances_of == InstanceLock::OfEngine {
             lock = lock.bind(held);
         }
         Ok(lock.fetch_all(connection).await?)

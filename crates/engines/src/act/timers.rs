@@ -24,7 +24,7 @@ use sqlx::{PgPool, Row};
 
 use super::Act;
 use super::sql::{of_processes, unlocked};
-use crate::options::Execution;
+use super::statements::InstanceLock;
 
 /// How soon timers are tried again that are due and could not be moved: their instance is locked.
 const HELD: chrono::Duration = chrono::Duration::milliseconds(500);
@@ -120,7 +120,7 @@ impl Act {
         let mut moving = sqlx::query(self.sql.move_due)
             .bind(&self.zone)
             .bind(at_most);
-        if self.execution == Execution::Endpoint {
+        if self.instances_of == InstanceLock::OfEngine {
             let held: Vec<String> = sqlx::query_scalar(self.sql.hold)
                 .bind(&self.zone)
                 .bind(at_most)

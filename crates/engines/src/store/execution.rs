@@ -9,6 +9,7 @@ use crate::breaker::Breaker;
 use crate::calls::Calls;
 use crate::fate::Ended;
 use crate::meter::Meter;
+use crate::pace::Pace;
 use crate::{activity, columns};
 
 impl EngineStore {
@@ -18,6 +19,10 @@ impl EngineStore {
 
     pub(crate) fn meter(&self) -> &Meter {
         &self.0.meter
+    }
+
+    pub(crate) fn pace(&self) -> &Pace {
+        &self.0.pace
     }
 
     pub(crate) fn breaker(&self) -> &Breaker {

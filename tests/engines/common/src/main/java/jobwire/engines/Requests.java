@@ -69,7 +69,7 @@ public final class Requests {
             }
             if (path.startsWith(JOBS) && path.endsWith(EXECUTE)) {
                 String job = path.substring(JOBS.length(), path.length() - EXECUTE.length());
-                return endpoint.map(runs -> runs.execute(job))
+                return endpoint.map(runs -> runs.execute(job, parameters.get("instance")))
                         .map(answer -> new Answer(answer.status(), answer.json()))
                         .orElseGet(() -> Answer.error(404, "the engine has no endpoint"));
             }
