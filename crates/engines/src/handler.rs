@@ -89,6 +89,7 @@ impl Handler for Execute {
             // The semaphore is never closed.
             let Ok(slot) = tokio::time::timeout(GIVE_BACK, slot).await else {
                 // Other jobs have become long. Another node may be free.
+                self.store.pace().look();
                 self.store.calls().gave_back(job.fence);
                 return Ok(Outcome::Snooze(PATIENCE));
             };
