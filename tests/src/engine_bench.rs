@@ -17,6 +17,8 @@
 //!   machine, which is that of the database.
 //! * **Drain.** Prepared jobs wait, then the contender begins: jobs a second from the first start to
 //!   the last.
+//! * **Cost.** What a job of a drain takes: processor time of the engine, of the node of Jobwire, and
+//!   of the database for each of them; transactions; and WAL.
 //! * **Checks.** Each job ran exactly once, or the run fails.
 //!
 //! Engine nodes that poll are frozen while others are measured. So every node is warm in its turn.
@@ -27,9 +29,11 @@
 //! | `stage.rs` | the servers, the engine nodes, and Jobwire |
 //! | `load.rs`, `kept_connections.rs` | the instances that are started; connections to the engine |
 //! | `moments.rs` | commits and starts, as the database recorded them |
+//! | `cost.rs` | what a drain takes of processor, transactions and WAL |
 //! | `percentiles.rs`, `report.rs` | the results |
 
 mod contender;
+mod cost;
 mod kept_connections;
 mod load;
 mod moments;
@@ -70,18 +74,18 @@ async fn measure(options: &EngineBenchOptions, stage: &mut Stage<'_>) -> EngineR
     let mut report = EngineReport::new(stage.version().await);
     // The same number of jobs as a drain has, up to a bound: the engines' code becomes warm.
     let first = options.jobs.min(WARM_UP);
-    for contender in options.drained() {
+    for contender in stage.contenders() {
         stage.drain(contender, first).await;
     }
     for rate in &options.rates {
-        for contender in &options.contenders {
-            let latency = stage.latency(*contender, *rate).await;
+        for contender in stage.contenders() {
+            let latency = stage.latency(contender, *rate).await;
             options.say(&format!("{} {latency}", report.version));
             report.latency.push(latency);
         }
     }
     for round in 1..=options.drains {
-        for contender in options.drained() {
+        for contender in stage.contenders() {
             let drain = stage.drain(contender, options.jobs).await;
             let drain = Drain { round, ..drain };
             options.say(&format!("{} {drain}", report.version));

@@ -77,6 +77,7 @@ pub use worker::handler::{
     Stop, Verdict,
 };
 pub use worker::middleware::{Middleware, Next};
+pub use worker::slot_limit::SlotLimit;
 pub use worker::slot_pool::SlotPool;
 
 /// The crates whose types are part of the public API.

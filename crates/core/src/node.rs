@@ -239,7 +239,11 @@ impl NodeBuilder {
         let pool = self.slots.take();
         let pool = pool.unwrap_or_else(|| SlotPool::new(concurrency));
         self.options.concurrency = concurrency.min(pool.slots());
-        let share = pool.join(concurrency, &self.transport);
+        let share = pool.join(
+            concurrency,
+            self.options.slot_limit.clone(),
+            &self.transport,
+        );
         share.map(Slots::new).ok_or(StartError::SharedTransport)
     }
 

@@ -156,6 +156,15 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Returns the time after which an unanswered statement can no longer take effect.
     fn outcome_within(&self) -> Duration;
 
+    /// Returns how long a saturated node gathers outcomes of exclusive jobs for one statement. By
+    /// default it does not wait for more.
+    ///
+    /// The next job of an instance waits for this. But while every slot is taken, it would wait for
+    /// another job anyway, and a statement of many outcomes costs little more than that of one.
+    fn gathers_for(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// Records that this job, whose earlier holders died, runs alone on its node from now on. If
     /// this holder dies too, the job counts as the cause (protocol rule 26). Returns false if the
     /// lock is gone.

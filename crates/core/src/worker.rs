@@ -44,6 +44,7 @@ pub(crate) mod row_pause;
 pub(crate) mod running;
 pub(crate) mod served;
 pub(crate) mod signals;
+pub(crate) mod slot_limit;
 pub(crate) mod slot_pool;
 pub(crate) mod slots;
 pub(crate) mod stages;

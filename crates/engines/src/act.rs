@@ -57,8 +57,9 @@ use sqlx::PgPool;
 use sqlx::postgres::PgRow;
 
 pub(crate) use self::family::Family;
+use self::statements::InstanceLock;
 pub(crate) use self::statements::Statements;
-use crate::call::{Call, Method};
+use crate::call::{Call, Method, Request};
 use crate::columns::{Columns, Wanted};
 use crate::decode::Decoder;
 use crate::dialect::{Change, Dialect, Settled};
@@ -76,6 +77,7 @@ const EXECUTE: &str = "{\"action\":\"execute\"}";
 pub(crate) struct Act {
     family: &'static Family,
     execution: Execution,
+    instances_of: InstanceLock,
     sql: &'static Statements,
     zone: String,
     decoder: Decoder,
@@ -96,6 +98,7 @@ impl Act {
         Self {
             family,
             execution: options.execution,
+            instances_of: InstanceLock::of(family, options.execution),
             sql,
             zone: options.zone.clone(),
             decoder: Decoder {
@@ -193,10 +196,17 @@ impl Dialect for Act {
         Some(&self.instances)
     }
 
-    fn execution(&self) -> &'static str {
-        match self.execution {
-            Execution::Endpoint => "{}",
-            _ => EXECUTE,
+    fn execution(&self) -> Request {
+        match (self.execution, self.instances_of) {
+            (Execution::Endpoint, InstanceLock::OfNode) => Request {
+                query: "?instance=held",
+                body: "",
+            },
+            (Execution::Endpoint, InstanceLock::OfEngine) => Request::default(),
+            _ => Request {
+                query: "",
+                body: EXECUTE,
+            },
         }
     }
 

@@ -2,9 +2,10 @@
 //! [`EndpointStore`] over the engine's endpoint alone.
 
 use async_trait::async_trait;
-use jobwire_core::{Handlers, Store, StoreError};
+use jobwire_core::{Handlers, SlotLimit, Store, StoreError};
 
 use crate::examine::{self, Finding};
+use crate::executing::Executing as _;
 use crate::options::EngineOptions;
 use crate::remote::EndpointStore;
 use crate::store::EngineStore;
@@ -14,6 +15,16 @@ use crate::store::EngineStore;
 pub trait Bridge: Store {
     /// Returns the options.
     fn options(&self) -> &EngineOptions;
+
+    /// Returns the maximum number of slots of a node:
+    /// [`NodeOptions::concurrency`](jobwire_core::NodeOptions::concurrency). While a job is locked
+    /// or its outcome is committed, it has a slot and no execution, so there are more slots than
+    /// [executions at once](EngineOptions::concurrency).
+    fn most_slots(&self) -> usize;
+
+    /// Returns the number of slots that keep the engine busy, which follows the duration of its
+    /// executions: [`NodeOptions::slot_limit`](jobwire_core::NodeOptions::slot_limit).
+    fn slot_limit(&self) -> SlotLimit;
 
     /// Returns the types of the engine's jobs.
     fn types(&self) -> &'static [&'static str];
@@ -60,6 +71,14 @@ impl Bridge for EngineStore {
         Self::options(self)
     }
 
+    fn most_slots(&self) -> usize {
+        Self::most_slots(self)
+    }
+
+    fn slot_limit(&self) -> SlotLimit {
+        Self::slot_limit(self)
+    }
+
     fn types(&self) -> &'static [&'static str] {
         Self::types(self)
     }
@@ -99,6 +118,14 @@ impl Bridge for EngineStore {
 impl Bridge for EndpointStore {
     fn options(&self) -> &EngineOptions {
         Self::options(self)
+    }
+
+    fn most_slots(&self) -> usize {
+        self.pace().most()
+    }
+
+    fn slot_limit(&self) -> SlotLimit {
+        self.pace().limit().clone()
     }
 
     fn types(&self) -> &'static [&'static str] {

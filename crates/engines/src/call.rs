@@ -9,6 +9,15 @@ pub(crate) enum Method {
     Put,
 }
 
+/// The request that executes a job, without its path.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Request {
+    /// Behind the path: empty, or with its question mark.
+    pub(crate) query: &'static str,
+    /// JSON, or nothing.
+    pub(crate) body: &'static str,
+}
+
 /// A call of the engine's REST interface.
 #[derive(Debug)]
 pub(crate) struct Call {

@@ -4,7 +4,7 @@
 //! was sent and not answered must not be released, because another node would execute the job at
 //! the same time. Such a lock stays until it expires.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,9 +16,10 @@ const REMEMBERED: Duration = Duration::from_secs(24 * 3_600);
 /// Maximum number of remembered executions. Beyond it the oldest are forgotten.
 const MOST: usize = 100_000;
 
-/// The executions without an answer, by the fence of their lock.
+/// The executions without an answer, by the fence of their lock, and the locks that are given back
+/// without an execution.
 #[derive(Debug, Default)]
-pub(crate) struct Calls(Mutex<HashMap<Fence, Instant>>);
+pub(crate) struct Calls(Mutex<HashMap<Fence, Instant>>, Mutex<HashSet<Fence>>);
 
 impl Calls {
     /// Locks the map. A poisoned lock means that a thread panicked between whole operations; the
@@ -45,6 +46,20 @@ impl Calls {
         self.open().remove(&fence);
     }
 
+    /// Records that the job of this lock is for another node: its lock ends without an execution.
+    pub(crate) fn gave_back(&self, fence: Fence) {
+        let mut back = self.1.lock().unwrap_or_else(PoisonError::into_inner);
+        if back.len() < MOST {
+            back.insert(fence);
+        }
+    }
+
+    /// Returns whether the job of this lock is for another node, once.
+    pub(crate) fn is_given_back(&self, fence: Fence) -> bool {
+        let mut back = self.1.lock().unwrap_or_else(PoisonError::into_inner);
+        back.remove(&fence)
+    }
+
     /// Returns whether an execution under this lock was sent and not answered.
     pub(crate) fn is_open(&self, fence: Fence) -> bool {
         self.open().contains_key(&fence)
@@ -62,6 +77,14 @@ mod tests {
         calls.sent(fence);
         assert!(calls.is_open(fence));
         calls.answered(fence);
+        assert!(!calls.is_open(fence));
+    }
+
+    #[test]
+    fn a_lock_is_given_back_once() {
+        let (calls, fence) = (Calls::default(), Fence::new(7));
+        calls.gave_back(fence);
+        assert!(calls.is_given_back(fence) && !calls.is_given_back(fence));
         assert!(!calls.is_open(fence));
     }
 

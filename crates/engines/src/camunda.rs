@@ -56,7 +56,7 @@ use jobwire_tap::{PgPublication, Rows};
 use sqlx::PgPool;
 use sqlx::postgres::PgRow;
 
-use crate::call::{Call, Method};
+use crate::call::{Call, Method, Request};
 use crate::columns::{Columns, Wanted};
 use crate::decode::Decoder;
 pub use crate::decode::OTHER;
@@ -174,8 +174,11 @@ impl Dialect for Camunda {
         &self.rescues
     }
 
-    fn execution(&self) -> &'static str {
-        "{}"
+    fn execution(&self) -> Request {
+        Request {
+            query: "",
+            body: "{}",
+        }
     }
 
     fn is_refusal(&self, said: &str) -> bool {

@@ -18,7 +18,7 @@ use jobwire_tap::{PgPublication, Rows};
 use sqlx::PgPool;
 use sqlx::postgres::PgRow;
 
-use crate::call::Call;
+use crate::call::{Call, Request};
 use crate::columns::{Columns, Wanted, still_ours};
 use crate::decode::Decoder;
 use crate::fate::{Ended, Fate};
@@ -47,6 +47,16 @@ pub(crate) struct Settled {
     /// The earliest due date that the engine wrote for a failed job, or for a timer of its
     /// instance.
     pub(crate) timer: Option<DateTime<Utc>>,
+}
+
+impl Settled {
+    /// Adds the result of another statement.
+    pub(crate) fn add(&mut self, other: Settled) {
+        self.fates.extend(other.fates);
+        self.next.extend(other.next);
+        self.ready.extend(other.ready);
+        self.timer = self.timer.into_iter().chain(other.timer).min();
+    }
 }
 
 /// An operator's change of a job.
@@ -98,8 +108,8 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Returns the body of the request that executes a job.
-    fn execution(&self) -> &'static str;
+    /// Returns the request that executes a job.
+    fn execution(&self) -> Request;
 
     /// Returns whether jobs have a time of creation.
     fn tells_age(&self) -> bool {

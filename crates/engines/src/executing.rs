@@ -13,6 +13,7 @@ use crate::fate::Ended;
 use crate::http::{Answer, Rest};
 use crate::meter::Meter;
 use crate::options::EngineOptions;
+use crate::pace::Pace;
 use crate::routing::Routes;
 
 /// A store whose jobs the engine executes.
@@ -26,6 +27,9 @@ pub(crate) trait Executing: Send + Sync + 'static {
 
     /// Returns what counts.
     fn meter(&self) -> &Meter;
+
+    /// Returns the pace of the executions.
+    fn pace(&self) -> &Pace;
 
     /// Returns the addresses of the engine.
     fn routes(&self) -> &Routes;

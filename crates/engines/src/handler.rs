@@ -8,6 +8,7 @@
 //! | an error, and the row is unchanged | a conflict: after a short pause the job is ready again |
 //! | the job was given back | another job of its instance runs; the job is ready again after a short pause |
 //! | none | the lock stays until the row moves, or the execution has ended without a trace; over the endpoint alone the engine extends it |
+//! | not asked: too many executions are under way for a second | the job is ready again, for any node |
 //! | the engine can't be reached | the job waits for the engine under its lock, then for another node; no attempt is spent |
 //!
 //! After any answer, the [store](crate::EngineStore) determines the fate of the job by its rows.
@@ -30,6 +31,7 @@ use crate::fate::Ended;
 use crate::http::Answer;
 use crate::id::engine_id;
 use crate::owner::owner;
+use crate::pace::GIVE_BACK;
 use crate::routing::{Choice, Route, Sending};
 
 /// The time that a job waits for an engine that can't be reached, before it is released.
@@ -92,8 +94,14 @@ impl Handler for Execute {
                 return Ok(Outcome::Snooze(PATIENCE));
             };
             let route = sending.route();
+            let slot = self.slots.clone().acquire_owned();
             // The semaphore is never closed.
-            let slot = self.slots.clone().acquire_owned().await.ok();
+            let Ok(slot) = tokio::time::timeout(GIVE_BACK, slot).await else {
+                // Other jobs have become long. Another node may be free.
+                self.store.pace().look();
+                self.store.calls().gave_back(job.fence);
+                return Ok(Outcome::Snooze(PATIENCE));
+            };
             let within = self.store.send_within();
             if within.is_some_and(|within| began.elapsed() >= within) {
                 // The lock can't be renewed, and would end during the execution.
@@ -103,10 +111,10 @@ impl Handler for Execute {
             let calls = self.store.calls();
             let sent = Instant::now();
             calls.sent(job.fence);
-            let execution = self.store.meter().execution();
+            let (execution, paced) = (self.store.meter().execution(), self.store.pace().begin());
             let answer = self.store.execute(route.rest(), &id, &owner).await;
             execution.answered(&answer);
-            drop((slot, sending));
+            drop((slot, paced, sending));
             failed = Some(route);
             if !matches!(answer, Answer::Unanswered(_)) {
                 calls.answered(job.fence);

@@ -14,7 +14,7 @@ use reqwest::header::CONTENT_TYPE;
 use reqwest::{Body, Client, Response, StatusCode, redirect};
 use url::Url;
 
-use crate::call::{Call, Method};
+use crate::call::{Call, Method, Request};
 use crate::options::{Credentials, EngineOptions, Execution};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -136,10 +136,10 @@ impl Rest {
         })
     }
 
-    /// Executes a job by the engine's id, with this JSON body.
-    pub(crate) async fn execute(&self, id: &str, body: &'static str) -> Answer {
-        let path = self.path.replace("{id}", id);
-        match self.exchange(Method::Post, &path, body).await {
+    /// Executes a job by the engine's id.
+    pub(crate) async fn execute(&self, id: &str, request: Request) -> Answer {
+        let path = self.path.replace("{id}", id) + request.query;
+        match self.exchange(Method::Post, &path, request.body).await {
             Ok(response) if self.execution == Execution::Endpoint => told(response).await,
             Ok(response) => judge(response).await,
             Err(failed) => failed,

@@ -65,6 +65,7 @@ mod locking;
 mod meter;
 mod options;
 mod owner;
+mod pace;
 mod probing;
 mod queries;
 pub mod remote;

@@ -34,6 +34,7 @@ use crate::calls::Calls;
 use crate::decode::Decoder;
 use crate::meter::Meter;
 use crate::options::{EngineOptions, Execution};
+use crate::pace::Pace;
 use crate::routing::Routes;
 use crate::{flowable, handler};
 
@@ -67,6 +68,7 @@ struct Inner {
     options: EngineOptions,
     decoder: Decoder,
     calls: Calls,
+    pace: Pace,
     routes: Arc<Routes>,
     meter: Meter,
     /// The fence of the last lock.
@@ -113,6 +115,7 @@ impl EndpointStore {
                 lane: options.lane.clone(),
             },
             calls: Calls::default(),
+            pace: Pace::new(options.concurrency),
             // An endpoint that is asked for its existence needs no path of a version.
             routes: Arc::new(Routes::new(&options, None, String::new(), &meter)?),
             meter,

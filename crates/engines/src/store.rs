@@ -16,7 +16,7 @@ mod statement;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-use jobwire_core::{NodeId, StoreError};
+use jobwire_core::{NodeId, SlotLimit, StoreError};
 use sqlx::PgPool;
 use tokio::time::Instant;
 
@@ -29,6 +29,7 @@ use crate::dialect::Dialect;
 use crate::flowable;
 use crate::meter::Meter;
 use crate::options::{EngineOptions, Execution};
+use crate::pace::Pace;
 use crate::routing::Routes;
 use crate::routing::question::Question;
 
@@ -46,6 +47,8 @@ struct Inner {
     calls: Calls,
     meter: Meter,
     /// Whether an answer that may contain locks was lost since the last search for lost leases.
+    pace: Pace,
+    /// An answer that may contain locks was lost since the last search for lost leases.
     in_doubt: AtomicBool,
     /// The time since which a tap reports new jobs. Leader cycles then only remember their looks.
     tapped: Mutex<Option<Instant>>,
@@ -149,6 +152,7 @@ impl EngineStore {
             _ => None,
         };
         let routes = Routes::new(&options, question, dialect.about(), &meter)?;
+        let pace = Pace::new(options.concurrency);
         Ok(Self(Arc::new(Inner {
             dialect,
             connections,
@@ -156,6 +160,7 @@ impl EngineStore {
             routes: Arc::new(routes),
             calls: Calls::default(),
             meter,
+            pace,
             in_doubt: AtomicBool::new(false),
             tapped: Mutex::new(None),
             foreign_at: Mutex::new(None),
@@ -175,8 +180,24 @@ impl EngineStore {
         self.0.dialect.decoder().types
     }
 
-    /// Returns a pool of connections to the engine's database, for statements that are not on the
-    /// hot path.
+    /// Returns the number of slots that a node uses at most:
+    /// [`NodeOptions::concurrency`](jobwire_core::NodeOptions::concurrency). While a job is locked or
+    /// its outcome is committed, it has a slot and no execution, so there are more slots than
+    /// [executions at once](EngineOptions::concurrency).
+    #[must_use]
+    pub fn most_slots(&self) -> usize {
+        self.0.pace.most()
+    }
+
+    /// Returns the number of slots that keep the engine busy, which follows the duration of its
+    /// executions: [`NodeOptions::slot_limit`](jobwire_core::NodeOptions::slot_limit).
+    #[must_use]
+    pub fn slot_limit(&self) -> SlotLimit {
+        self.0.pace.limit().clone()
+    }
+
+    /// Returns a pool of connections to the engine's database, for statements that are not on the hot
+    /// path.
     #[must_use]
     pub fn pool(&self) -> &PgPool {
         &self.0.connections.rest.inner

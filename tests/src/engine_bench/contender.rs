@@ -1,5 +1,7 @@
 //! What runs the jobs of an engine.
 
+use std::time::Duration;
+
 use serde::{Serialize, Serializer};
 
 use crate::engine_bench::options::BenchedEngine;
@@ -10,7 +12,9 @@ use crate::{EngineSettings, JobExecutor};
 pub enum Contender {
     /// `jobwire engine run` with the commit tap; hints stay in its process.
     Jobwire,
-    /// The same with hints over RabbitMQ.
+    /// The same over the execution endpoint.
+    JobwireEndpoint,
+    /// As the first, with hints over RabbitMQ.
     JobwireRabbitMq,
     /// The executor of another engine node, with the engine's defaults.
     Own,
@@ -19,16 +23,20 @@ pub enum Contender {
     /// The bench, which executes each job over REST as soon as its instance is started: no search,
     /// no lock. The least that an execution over REST takes.
     Rest,
+    /// The same over the execution endpoint.
+    Endpoint,
 }
 
 impl Contender {
     /// All of them.
-    pub const ALL: [Contender; 5] = [
+    pub const ALL: [Contender; 7] = [
         Contender::Jobwire,
+        Contender::JobwireEndpoint,
         Contender::JobwireRabbitMq,
         Contender::Own,
         Contender::OwnTuned,
         Contender::Rest,
+        Contender::Endpoint,
     ];
 
     /// Returns its name.
@@ -36,10 +44,12 @@ impl Contender {
     pub const fn name(self) -> &'static str {
         match self {
             Contender::Jobwire => "jobwire",
+            Contender::JobwireEndpoint => "jobwire-endpoint",
             Contender::JobwireRabbitMq => "jobwire-rabbitmq",
             Contender::Own => "own",
             Contender::OwnTuned => "own-tuned",
             Contender::Rest => "rest",
+            Contender::Endpoint => "endpoint",
         }
     }
 
@@ -50,6 +60,26 @@ impl Contender {
     /// Returns whether it runs in a node of the engine.
     pub(super) const fn is_own(self) -> bool {
         matches!(self, Contender::Own | Contender::OwnTuned)
+    }
+
+    /// Returns whether the jobs are executed over the execution endpoint.
+    pub(super) const fn has_endpoint(self) -> bool {
+        matches!(self, Contender::JobwireEndpoint | Contender::Endpoint)
+    }
+
+    /// Returns whether the bench executes the jobs itself.
+    pub(super) const fn is_bare(self) -> bool {
+        matches!(self, Contender::Rest | Contender::Endpoint)
+    }
+
+    /// Returns whether it can run the jobs of this engine: Camunda needs no endpoint and has none,
+    /// and Activiti has no REST.
+    pub(super) fn runs(self, engine: BenchedEngine) -> bool {
+        match engine {
+            BenchedEngine::Flowable => true,
+            BenchedEngine::Camunda => !self.has_endpoint(),
+            BenchedEngine::Activiti => self.is_own() || self.has_endpoint(),
+        }
     }
 
     /// Returns the settings of the engine node that runs the jobs, whose acquisition waits
@@ -64,8 +94,13 @@ impl Contender {
         if self != Contender::OwnTuned {
             return settings;
         }
+        if engine == BenchedEngine::Activiti {
+            // By default one job an acquisition, two threads, and ten seconds between them.
+            return settings.activiti_acquisition(Duration::from_millis(acquire_wait.into()));
+        }
         let wait = acquire_wait.to_string();
         let tuned: &[(&str, String)] = match engine {
+            BenchedEngine::Activiti => &[],
             // By default 512 jobs an acquisition, eight threads, and a queue without a bound.
             BenchedEngine::Flowable => &[
                 (

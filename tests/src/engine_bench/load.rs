@@ -8,6 +8,7 @@ use sqlx::types::chrono::Utc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::engine_bench::contender::Contender;
 use crate::engine_bench::kept_connections::KeptConnections;
 use crate::engine_bench::options::BenchedEngine;
 use crate::{EngineProgram, EngineServer};
@@ -34,7 +35,6 @@ pub(super) struct Load(Arc<Inner>);
 struct Inner {
     connections: KeptConnections,
     program: EngineProgram,
-    rest: &'static str,
     pool: PgPool,
 }
 
@@ -43,7 +43,6 @@ impl Load {
         Load(Arc::new(Inner {
             connections: KeptConnections::to(engine.address(), EngineServer::AUTHORIZATION),
             program: engine.program(),
-            rest: engine.rest_path(),
             pool: pool.clone(),
         }))
     }
@@ -72,7 +71,12 @@ impl Load {
 
     /// Starts `count` instances, each at its planned time, whether or not those before have been
     /// started. With `executes`, the bench executes each job itself.
-    pub(super) async fn steady(&self, rate: u32, count: usize, executes: bool) -> Vec<Started> {
+    pub(super) async fn steady(
+        &self,
+        rate: u32,
+        count: usize,
+        executes: Option<Contender>,
+    ) -> Vec<Started> {
         let (began, period) = (Instant::now(), Duration::from_secs(1) / rate);
         let mut starting = JoinSet::new();
         for nth in (0_u32..).take(count) {
@@ -80,9 +84,10 @@ impl Load {
             let load = self.clone();
             starting.spawn(async move {
                 let mut started = load.start(1).await;
-                if executes {
+                if let Some(way) = executes {
                     for started in &mut started {
-                        started.requested = Some(load.execute(&started.instance).await);
+                        let job = load.job(&started.instance).await;
+                        started.requested = Some(load.execute(&job, way).await);
                     }
                 }
                 started
@@ -107,16 +112,35 @@ impl Load {
             .collect()
     }
 
-    /// Executes the job of an instance, and returns when the request was sent.
-    async fn execute(&self, instance: &str) -> i64 {
-        let job: String =
-            sqlx::query_scalar("SELECT id_ FROM act_ru_job WHERE process_instance_id_ = $1")
-                .bind(instance)
-                .fetch_one(&self.0.pool)
-                .await
-                .unwrap_or_else(|error| panic!("the job of {instance}: {error}"));
-        let (path, body) = BenchedEngine::execution(self.0.program, &job);
-        let path = format!("{}{path}", self.0.rest);
+    async fn job(&self, instance: &str) -> String {
+        sqlx::query_scalar("SELECT id_ FROM act_ru_job WHERE process_instance_id_ = $1")
+            .bind(instance)
+            .fetch_one(&self.0.pool)
+            .await
+            .unwrap_or_else(|error| panic!("the job of {instance}: {error}"))
+    }
+
+    /// Executes every waiting job, `at_once` of them at a time.
+    pub(super) async fn execute_all(&self, way: Contender, at_once: usize) {
+        let jobs = sqlx::query_scalar("SELECT id_ FROM act_ru_job ORDER BY id_");
+        let jobs: Vec<String> = jobs
+            .fetch_all(&self.0.pool)
+            .await
+            .unwrap_or_else(|error| panic!("the waiting jobs: {error}"));
+        let mut executing = JoinSet::new();
+        for job in jobs {
+            if executing.len() >= at_once {
+                executing.join_next().await;
+            }
+            let load = self.clone();
+            executing.spawn(async move { load.execute(&job, way).await });
+        }
+        executing.join_all().await;
+    }
+
+    /// Executes a job, and returns when the request was sent.
+    async fn execute(&self, job: &str, way: Contender) -> i64 {
+        let (path, body) = BenchedEngine::execution(self.0.program, way.has_endpoint(), job);
         let connected = self.0.connections.ready().await;
         connected.unwrap_or_else(|error| panic!("the engine does not listen: {error}"));
         let sent = Utc::now().timestamp_micros();

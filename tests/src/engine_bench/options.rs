@@ -6,13 +6,15 @@ use std::str::FromStr;
 use crate::engine_bench::contender::Contender;
 use crate::{EngineProgram, EngineSettings};
 
-/// An engine that has REST.
+/// An engine that a node of Jobwire can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BenchedEngine {
     /// Flowable 7.
     Flowable,
     /// Camunda 7.
     Camunda,
+    /// Activiti 7.
+    Activiti,
 }
 
 impl BenchedEngine {
@@ -22,6 +24,7 @@ impl BenchedEngine {
         match self {
             BenchedEngine::Flowable => "flowable",
             BenchedEngine::Camunda => "camunda",
+            BenchedEngine::Activiti => "activiti",
         }
     }
 
@@ -29,14 +32,25 @@ impl BenchedEngine {
         match self {
             BenchedEngine::Flowable => EngineSettings::flowable7(database),
             BenchedEngine::Camunda => EngineSettings::camunda7(database),
+            BenchedEngine::Activiti => EngineSettings::activiti7(database),
         }
     }
 
-    /// Returns the path and the body of the request that executes a job.
-    pub(super) fn execution(program: EngineProgram, job: &str) -> (String, &'static str) {
+    /// Returns the path and the body of the request that executes a job over REST, which stands
+    /// below `rest`, or over the endpoint.
+    pub(super) fn execution(
+        program: EngineProgram,
+        by_endpoint: bool,
+        job: &str,
+    ) -> (String, &'static str) {
+        let rest = program.rest().unwrap_or_default();
         match program {
-            EngineProgram::Camunda7 => (format!("/job/{job}/execute"), "{}"),
-            _ => (format!("/management/jobs/{job}"), r#"{"action":"execute"}"#),
+            _ if by_endpoint => (format!("/jobwire/jobs/{job}/execute"), "{}"),
+            EngineProgram::Camunda7 => (format!("{rest}/job/{job}/execute"), "{}"),
+            _ => (
+                format!("{rest}/management/jobs/{job}"),
+                r#"{"action":"execute"}"#,
+            ),
         }
     }
 }
@@ -74,7 +88,9 @@ impl Default for EngineBenchOptions {
             engines: vec![BenchedEngine::Flowable, BenchedEngine::Camunda],
             contenders: vec![
                 Contender::Rest,
+                Contender::Endpoint,
                 Contender::Jobwire,
+                Contender::JobwireEndpoint,
                 Contender::OwnTuned,
                 Contender::Own,
             ],
@@ -92,10 +108,10 @@ impl Default for EngineBenchOptions {
 }
 
 impl EngineBenchOptions {
-    /// Returns the contenders that find waiting jobs by themselves.
-    pub(super) fn drained(&self) -> impl Iterator<Item = Contender> {
+    /// Returns the contenders that can run the jobs of an engine.
+    pub(super) fn of(&self, engine: BenchedEngine) -> impl Iterator<Item = Contender> {
         let all = self.contenders.iter().copied();
-        all.filter(|contender| *contender != Contender::Rest)
+        all.filter(move |contender| contender.runs(engine))
     }
 
     #[allow(clippy::print_stderr, reason = "the progress of a program")]
@@ -107,7 +123,7 @@ impl EngineBenchOptions {
 }
 
 /// The arguments.
-pub const USAGE: &str = "--engines flowable,camunda --contenders rest,jobwire,jobwire-rabbitmq,own-tuned,own --rates 20,50,100 --seconds N --jobs N --drains N --acquire-wait MILLISECONDS --concurrency N --program FILE --json";
+pub const USAGE: &str = "--engines flowable,camunda,activiti --contenders rest,endpoint,jobwire,jobwire-endpoint,jobwire-rabbitmq,own-tuned,own --rates 20,50,100|none --seconds N --jobs N --drains N --acquire-wait MILLISECONDS --concurrency N --program FILE --json";
 
 /// Parses the command line.
 ///
@@ -132,17 +148,21 @@ pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<EngineBenchO
                 options.engines = list(&value, |part| match part {
                     "flowable" => Some(BenchedEngine::Flowable),
                     "camunda" => Some(BenchedEngine::Camunda),
+                    "activiti" => Some(BenchedEngine::Activiti),
                     _ => None,
                 })
-                .ok_or_else(|| wrong("must be flowable or camunda, or both with a comma"))?;
+                .ok_or_else(|| {
+                    wrong("must be flowable, camunda or activiti, or several with commas")
+                })?;
             }
             "--contenders" => {
                 options.contenders =
                     list(&value, Contender::named).ok_or_else(|| wrong("see the usage"))?;
             }
+            "--rates" if value == "none" => options.rates = Vec::new(),
             "--rates" => {
                 options.rates = list(&value, |part| positive(part, 10_000))
-                    .ok_or_else(|| wrong("must be numbers from 1 to 10000 with commas"))?;
+                    .ok_or_else(|| wrong("must be numbers from 1 to 10000 with commas, or none"))?;
             }
             "--seconds" => options.seconds = number(&value, 3_600).map_err(|it| wrong(&it))?,
             "--jobs" => options.jobs = number(&value, 100_000).map_err(|it| wrong(&it))?,
@@ -201,9 +221,9 @@ mod tests {
     fn every_argument_of_the_usage_is_read() {
         let options = parsed(&[
             "--engines",
-            "camunda",
+            "camunda,activiti",
             "--contenders",
-            "jobwire-rabbitmq,own",
+            "jobwire-rabbitmq,jobwire-endpoint,own",
             "--rates",
             "5,7",
             "--seconds",
@@ -221,11 +241,20 @@ mod tests {
             "--json",
         ])
         .unwrap();
-        assert_eq!(options.engines, [BenchedEngine::Camunda]);
+        assert_eq!(
+            options.engines,
+            [BenchedEngine::Camunda, BenchedEngine::Activiti]
+        );
         assert_eq!(
             options.contenders,
-            [Contender::JobwireRabbitMq, Contender::Own]
+            [
+                Contender::JobwireRabbitMq,
+                Contender::JobwireEndpoint,
+                Contender::Own
+            ]
         );
+        let activiti: Vec<Contender> = options.of(BenchedEngine::Activiti).collect();
+        assert_eq!(activiti, [Contender::JobwireEndpoint, Contender::Own]);
         assert_eq!((options.rates, options.seconds), (vec![5, 7], 3));
         assert_eq!((options.jobs, options.drains), (40, 2));
         assert_eq!((options.acquire_wait, options.concurrency), (50, 4));

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::engine_bench::contender::Contender;
+use crate::engine_bench::cost::Cost;
 use crate::engine_bench::options::EngineBenchOptions;
 use crate::engine_bench::percentiles::Percentiles;
 
@@ -59,6 +60,8 @@ pub struct Drain {
     pub seconds: f64,
     /// Jobs a second.
     pub jobs_per_second: f64,
+    /// What a job took.
+    pub cost: Cost,
 }
 
 /// The median of some values, with the least and the largest.
@@ -115,6 +118,33 @@ impl EngineReport {
             }
         }
         found
+    }
+
+    /// Writes what a job of each contender took: the median of each figure.
+    fn costs(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "\n| ms of processor a job | engine | database for it | node | database for it | transactions | WAL, bytes |"
+        )?;
+        writeln!(f, "| --- | --- | --- | --- | --- | --- | --- |")?;
+        for contender in self.contenders() {
+            let costs: Vec<Cost> = self.of(contender).map(|drain| drain.cost).collect();
+            let middle = |figure: fn(&Cost) -> f64| {
+                Middle::of(costs.iter().map(figure).collect()).map_or(0.0, |it| it.median)
+            };
+            writeln!(
+                f,
+                "| {} | {:.2} | {:.2} | {:.2} | {:.2} | {:.1} | {:.0} |",
+                contender.name(),
+                middle(|it| it.engine),
+                middle(|it| it.engine_database),
+                middle(|it| it.node),
+                middle(|it| it.node_database),
+                middle(|it| it.transactions),
+                middle(|it| it.wal)
+            )?;
+        }
+        Ok(())
     }
 
     /// Returns the speed of `one` divided by that of `other`, round by round.
@@ -202,7 +232,7 @@ impl fmt::Display for EngineReport {
             }
             writeln!(f)?;
         }
-        Ok(())
+        self.costs(f)
     }
 }
 
@@ -218,8 +248,8 @@ impl fmt::Display for Drain {
         let (name, jobs) = (self.contender.name(), self.jobs);
         write!(
             f,
-            "{name}, drain of {jobs}: {:.0} jobs/s",
-            self.jobs_per_second
+            "{name}, drain of {jobs}: {:.0} jobs/s; a job: {}",
+            self.jobs_per_second, self.cost
         )
     }
 }
@@ -235,6 +265,7 @@ mod tests {
             jobs: 100,
             seconds: 1.0,
             jobs_per_second,
+            cost: Cost::default(),
         }
     }
 

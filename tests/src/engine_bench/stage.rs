@@ -6,6 +6,7 @@ use serde_json::Value;
 use sqlx::PgPool;
 
 use crate::engine_bench::contender::Contender;
+use crate::engine_bench::cost::Spent;
 use crate::engine_bench::load::{Load, Started};
 use crate::engine_bench::moments::{self, Moments};
 use crate::engine_bench::options::{BenchedEngine, EngineBenchOptions};
@@ -47,7 +48,17 @@ pub(super) struct Stage<'a> {
 enum Turn {
     Jobwire(Box<Running>),
     Own(Contender),
-    Rest,
+    Bare,
+}
+
+impl Turn {
+    /// Returns the process of Jobwire.
+    fn program(&self) -> Option<u32> {
+        match self {
+            Turn::Jobwire(node) => Some(node.id()),
+            Turn::Own(_) | Turn::Bare => None,
+        }
+    }
 }
 
 impl<'a> Stage<'a> {
@@ -62,11 +73,10 @@ impl<'a> Stage<'a> {
         let creator = EngineServer::start(engine.settings(&database)).await;
         let pool = PgPool::connect(&database).await;
         let pool = pool.unwrap_or_else(|error| panic!("the engine's database: {error}"));
-        let own = options.contenders.iter().filter(|it| it.is_own());
         let mut nodes = Vec::new();
-        for contender in own {
+        for contender in options.of(engine).filter(|it| it.is_own()) {
             let settings = contender.node(engine, &database, options.acquire_wait);
-            nodes.push((*contender, EngineServer::start(settings).await));
+            nodes.push((contender, EngineServer::start(settings).await));
         }
         let stage = Stage {
             options,
@@ -83,7 +93,8 @@ impl<'a> Stage<'a> {
         for (contender, _) in &stage.nodes {
             stage.freeze(*contender).await;
         }
-        let (status, lines) = stage.jobwire(&["engine", "init"]).run(SOON).await;
+        let init = stage.jobwire(false, &["engine", "init"]);
+        let (status, lines) = init.run(SOON).await;
         assert!(status.success(), "{}", lines.join("\n"));
         stage
     }
@@ -103,7 +114,7 @@ impl<'a> Stage<'a> {
         let a_second = usize::try_from(rate).unwrap_or(usize::MAX);
         let warm_up = a_second.saturating_mul(WARM_UP_SECONDS);
         self.vacuum().await;
-        let executes = contender == Contender::Rest;
+        let executes = contender.is_bare().then_some(contender);
         let turn = if contender.is_own() {
             // The node finds them as soon as it is thawed, and its pauses are short again.
             self.load.prepare(warm_up).await;
@@ -133,8 +144,14 @@ impl<'a> Stage<'a> {
     pub(super) async fn drain(&self, contender: Contender, jobs: usize) -> Drain {
         let started = self.load.prepare(jobs).await;
         self.vacuum().await;
+        let before = self.spent(None).await;
         let turn = self.begin(contender).await;
+        if contender.is_bare() {
+            let at_once = self.options.concurrency;
+            self.load.execute_all(contender, at_once).await;
+        }
         self.until_done().await;
+        let after = self.spent(turn.program()).await;
         self.end(turn).await;
         let moments = self.moments(&started).await;
         let starts = || moments.iter().map(|job| job.started);
@@ -146,7 +163,21 @@ impl<'a> Stage<'a> {
             jobs,
             seconds,
             jobs_per_second: jobs as f64 / seconds.max(1e-6),
+            cost: after.since(&before, jobs),
         }
+    }
+
+    /// Returns what was spent so far, by the engine, by a node of Jobwire and by the database.
+    async fn spent(&self, node: Option<u32>) -> Spent {
+        let engines = std::iter::once(&self.creator).chain(self.nodes.iter().map(|(_, it)| it));
+        let engines = engines.filter_map(EngineServer::id).collect();
+        Spent::now(&self.pool, engines, node).await
+    }
+
+    /// Returns the contenders of this engine.
+    pub(super) fn contenders(&self) -> impl Iterator<Item = Contender> + use<> {
+        let all: Vec<Contender> = self.options.of(self.engine).collect();
+        all.into_iter()
     }
 
     async fn moments(&self, started: &[Started]) -> Vec<Moments> {
@@ -155,13 +186,13 @@ impl<'a> Stage<'a> {
 
     async fn begin(&self, contender: Contender) -> Turn {
         match contender {
-            Contender::Rest => Turn::Rest,
+            Contender::Rest | Contender::Endpoint => Turn::Bare,
             Contender::Own | Contender::OwnTuned => {
                 self.node(contender).signal(Signal::SIGCONT);
                 Turn::Own(contender)
             }
-            Contender::Jobwire | Contender::JobwireRabbitMq => {
-                let mut program = self.jobwire(&["engine", "run"]);
+            Contender::Jobwire | Contender::JobwireEndpoint | Contender::JobwireRabbitMq => {
+                let mut program = self.jobwire(contender.has_endpoint(), &["engine", "run"]);
                 if let Some(rabbitmq) = self.rabbitmq
                     && contender == Contender::JobwireRabbitMq
                 {
@@ -187,7 +218,7 @@ impl<'a> Stage<'a> {
 
     async fn end(&self, turn: Turn) {
         match turn {
-            Turn::Rest => {}
+            Turn::Bare => {}
             Turn::Own(contender) => self.freeze(contender).await,
             Turn::Jobwire(mut node) => {
                 node.signal(Signal::SIGTERM);
@@ -241,20 +272,28 @@ impl<'a> Stage<'a> {
         done.unwrap_or_else(|error| panic!("VACUUM: {error}"));
     }
 
-    /// Returns the program with the settings of this engine.
-    fn jobwire(&self, arguments: &[&str]) -> Program {
+    /// Returns the program with the settings of this engine, and of the endpoint if it is used.
+    fn jobwire(&self, by_endpoint: bool, arguments: &[&str]) -> Program {
+        let by_endpoint = by_endpoint || self.creator.program().rest().is_none();
         let program = match &self.options.program {
             Some(path) => Program::at(path),
             None => Program::jobwire(),
         };
         let (user, password) = EngineServer::USER;
-        let url = self.creator.url();
+        let url = match by_endpoint {
+            true => self.creator.endpoint(),
+            false => self.creator.url(),
+        };
         let url = url.replace("http://", &format!("http://{user}:{password}@"));
         program
             .in_directory(self.home.path())
             .env("JOBWIRE_ENGINE_TYPE", self.engine.name())
             .env("JOBWIRE_ENGINE_DATABASE_URL", &self.database)
             .env("JOBWIRE_ENGINE_URL", url)
+            .env(
+                "JOBWIRE_ENGINE_EXECUTE",
+                if by_endpoint { "endpoint" } else { "rest" },
+            )
             .env(
                 "JOBWIRE_ENGINE_CONCURRENCY",
                 self.options.concurrency.to_string(),

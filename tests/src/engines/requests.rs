@@ -134,6 +134,12 @@ impl EngineServer {
             .await
     }
 
+    /// Runs a job by the execution endpoint, whose instance the caller has locked.
+    pub async fn execute_in_held_instance(&self, job: &str) -> Response {
+        self.send(self.post(&format!("/jobwire/jobs/{job}/execute?instance=held")))
+            .await
+    }
+
     fn post(&self, path: &str) -> Request {
         authorized(Request::new("POST", &self.address(), path))
     }

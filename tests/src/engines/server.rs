@@ -98,6 +98,12 @@ impl EngineServer {
         self.settings.port.to_string()
     }
 
+    /// Returns the id of its process, while it runs.
+    #[must_use]
+    pub fn id(&self) -> Option<u32> {
+        self.node.as_ref().map(Server::id)
+    }
+
     /// Returns which engine it is.
     #[must_use]
     pub fn program(&self) -> EngineProgram {

@@ -31,6 +31,7 @@ pub struct EngineSettings {
     zone: String,
     lock_time: Duration,
     reset_interval: Duration,
+    acquire_wait: Option<Duration>,
     properties: Vec<String>,
     hints: Vec<(&'static str, String)>,
 }
@@ -47,6 +48,7 @@ impl EngineSettings {
             zone: "UTC".to_owned(),
             lock_time: Duration::from_secs(300),
             reset_interval: Duration::from_secs(60),
+            acquire_wait: None,
             properties: Vec::new(),
             hints: Vec::new(),
         }
@@ -125,6 +127,14 @@ impl EngineSettings {
         self
     }
 
+    /// Lets Activiti's executor look for jobs this often, and take up to 100 at once for eight
+    /// threads.
+    #[must_use]
+    pub fn activiti_acquisition(mut self, wait: Duration) -> EngineSettings {
+        self.acquire_wait = Some(wait);
+        self
+    }
+
     /// Sets a property of Spring Boot, which the engines with REST read.
     #[must_use]
     pub fn property(mut self, name: &str, value: &str) -> EngineSettings {
@@ -194,6 +204,9 @@ impl EngineSettings {
                 self.reset_interval.as_millis().to_string(),
             ),
         ];
+        let acquire = self.acquire_wait.iter();
+        environment
+            .extend(acquire.map(|wait| ("ENGINE_ACQUIRE_MILLIS", wait.as_millis().to_string())));
         environment.extend(self.hints.iter().cloned());
         environment
     }

@@ -5,6 +5,7 @@ mod camunda;
 mod conformance;
 mod endpoint;
 mod faults;
+mod fleet;
 mod flowable;
 mod flowable8;
 mod hooks;

@@ -114,6 +114,28 @@ pub(crate) async fn a_locked_instance_is_refused(engine: &EngineServer, rows: &R
     assert!(rows.effects(&instance).await.is_empty());
 }
 
+/// Where the caller holds the lock of the instance, the engine runs the job and leaves the lock.
+pub(crate) async fn a_job_of_a_held_instance_runs_and_the_lock_stays(
+    engine: &EngineServer,
+    rows: &Rows,
+) {
+    let is_locked =
+        "SELECT count(*) FROM act_ru_execution WHERE id_ = $1 AND lock_time_ IS NOT NULL";
+    for (process, variables, ended) in [
+        ("chain", &[][..], "gone"),
+        ("failing", &[("failures", "1")][..], "timer"),
+    ] {
+        let instance = engine.start_instance(process, variables).await;
+        let job = rows.job(JOB, &instance).await;
+        assert_eq!(rows.change(LOCK_INSTANCE, &instance).await, 1);
+        rows.change(LOCK, &job.id).await;
+        let answer = engine.execute_in_held_instance(&job.id).await;
+        assert_eq!(state(&answer), ended);
+        assert_eq!(rows.effects(&instance).await.len(), 1);
+        assert_eq!(rows.count(is_locked, &instance).await, 1);
+    }
+}
+
 /// Declares the cases for an engine: `endpoint_cases!(world, #[ignore = "…"])`.
 macro_rules! endpoint_cases {
     ($world:path $(, #[$attribute:meta])?) => {
@@ -146,6 +168,13 @@ macro_rules! endpoint_cases {
             async fn a_conflict_costs_a_retry() {
                 let (engine, rows) = $world().await;
                 cases::a_conflict_costs_a_retry(engine, &rows).await;
+            }
+
+            #[tokio::test]
+            $(#[$attribute])?
+            async fn a_job_of_a_held_instance_runs_and_the_lock_stays() {
+                let (engine, rows) = $world().await;
+                cases::a_job_of_a_held_instance_runs_and_the_lock_stays(engine, &rows).await;
             }
 
             #[tokio::test]

@@ -158,7 +158,8 @@ fn options(settings: &Settings, store: &dyn Bridge) -> NodeOptions {
         .node_options()
         .lanes(vec![store.options().lane.clone().into()])
         .tap(tap)
-        .concurrency(settings.engine_concurrency.min(settings.concurrency))
+        .concurrency(store.most_slots())
+        .slot_limit(Some(store.slot_limit()))
 }
 
 async fn release(settings: &Settings, yes: bool) -> Result<(), Error> {

@@ -82,7 +82,7 @@ impl Settings {
             .schema(schema)
             .zone(self.engine_zone.clone())
             .lane(lane)
-            .concurrency(self.engine_concurrency)
+            .concurrency(self.engine_concurrency.min(self.concurrency))
             .answer_within(self.engine_answer_within)
             .lock_for(self.engine_lock_for)
             .takeover_patience(self.engine_takeover_patience)

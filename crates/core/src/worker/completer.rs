@@ -4,7 +4,8 @@
 //! apart. At low load an outcome is committed at once; at high load hundreds are committed
 //! together. The next job of an instance waits for the end of an exclusive job, so a batch with
 //! such an outcome does not wait for another batch that is being committed. A full batch does not
-//! wait either. If the database does not accept a batch, the commit is retried for as long as the
+//! wait either. A store may ask for a pause between the commits of a saturated node, in which
+//! outcomes gather ([`Store::gathers_for`](crate::Store::gathers_for)). If the database does not accept a batch, the commit is retried for as long as the
 //! node runs: an outcome is valid while its lease has this node and fence, even after a long
 //! absence of the database.
 
@@ -63,6 +64,8 @@ pub(crate) struct Batcher {
     commits: FuturesUnordered<BoxFuture<'static, ()>>,
     /// The earliest beginning of the next commit that is not urgent.
     not_before: Instant,
+    /// The earliest beginning of the next awaited commit of a saturated node.
+    awaited_not_before: Instant,
 }
 
 impl Batcher {
@@ -76,6 +79,7 @@ impl Batcher {
             looked_at: 0,
             commits: FuturesUnordered::new(),
             not_before: Instant::now(),
+            awaited_not_before: Instant::now(),
         }
     }
 
@@ -86,17 +90,29 @@ impl Batcher {
         let mut new = self.gathered.iter().skip(self.looked_at);
         self.awaited |= new.any(Finished::is_awaited);
         self.looked_at = self.gathered.len();
-        let urgent = self.awaited || self.looked_at >= self.batch;
+        let waits = now < self.awaited_not_before && node.slots.of_node.free() == 0;
+        let urgent = (self.awaited && !waits) || self.looked_at >= self.batch;
         let may = match self.commits.len() {
             0 => urgent || ending || now >= self.not_before,
             under_way => urgent && under_way < COMMITS_AT_ONCE,
         };
         if may && !self.gathered.is_empty() {
             self.not_before = now + GATHER;
+            self.awaited_not_before = now + node.store.gathers_for();
             (self.awaited, self.looked_at) = (false, 0);
             let batch = std::mem::take(&mut self.gathered);
             self.commits
                 .push(Box::pin(commit_or_leave(node.clone(), batch)));
+        }
+    }
+
+    /// Returns when the gathered outcomes can be committed, if they wait for that moment.
+    fn next_commit(&self) -> Option<Instant> {
+        let awaited = self.awaited.then_some(self.awaited_not_before);
+        match self.commits.len() {
+            _ if self.gathered.is_empty() => None,
+            0 => awaited.into_iter().chain([self.not_before]).min(),
+            under_way => awaited.filter(|_| under_way < COMMITS_AT_ONCE),
         }
     }
 }
@@ -110,18 +126,18 @@ pub(crate) async fn commit_all(node: Arc<NodeContext>, batcher: Arc<Mutex<Batche
     let mut ending = false;
     loop {
         batcher.commit_some(&node, ending);
-        let (idle, not_before) = (batcher.commits.is_empty(), batcher.not_before);
+        let idle = batcher.commits.is_empty();
         if ending && idle && batcher.gathered.is_empty() && batcher.queue.is_empty() {
             return;
         }
         let room = batcher.batch.saturating_sub(batcher.gathered.len());
-        let waits = idle && !batcher.gathered.is_empty();
+        let next = batcher.next_commit();
         tokio::select! {
             // Commits outcomes that have arrived, even if the node ends at the same moment.
             biased;
             count = batcher.queue.recv_many(&mut batcher.gathered, room), if room > 0 => if count == 0 { return },
             Some(()) = batcher.commits.next(), if !idle => {}
-            () = tokio::time::sleep_until(not_before), if waits => {}
+            () = tokio::time::sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
             () = node.signals.ended.cancelled(), if !ending => ending = true,
         }
     }

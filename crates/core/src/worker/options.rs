@@ -7,6 +7,7 @@ use crate::job::scope::Scope;
 use crate::lane::order::{self, LaneOrder, LaneShare};
 use crate::producer::commit_hook::HookOptions;
 use crate::store::{RowTerms, TapMode};
+use crate::worker::slot_limit::SlotLimit;
 
 /// Options of a node, with their defaults.
 #[derive(Clone, Debug)]
@@ -16,6 +17,9 @@ pub struct NodeOptions {
     /// [`SlotPool`](crate::SlotPool) run at most as many as it has slots. Default
     /// 64.
     pub concurrency: usize,
+    /// A lower number of slots that changes while the node runs. Default: none, the node uses
+    /// `concurrency` slots.
+    pub slot_limit: Option<SlotLimit>,
     /// The time that a lock lasts without a renewal. The jobs of a dead node are taken over after
     /// this time and one sweep. Default 30 s, at least 1 s.
     pub lease: Duration,
@@ -64,6 +68,7 @@ pub struct NodeOptions {
 crate::setters! {
     NodeOptions {
         concurrency: usize,
+        slot_limit: Option<SlotLimit>,
         lease: Duration,
         sweep_interval: Duration,
         suspect_after: Duration,
@@ -85,6 +90,7 @@ impl Default for NodeOptions {
     fn default() -> Self {
         Self {
             concurrency: 64,
+            slot_limit: None,
             lease: Duration::from_secs(30),
             sweep_interval: Duration::from_secs(10),
             suspect_after: Duration::from_secs(15),

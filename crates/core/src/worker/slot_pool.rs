@@ -21,6 +21,7 @@ use tokio::sync::oneshot;
 
 use crate::telemetry::metrics as m;
 use crate::transport::Transport;
+use crate::worker::slot_limit::SlotLimit;
 
 /// The slots of a process, for [nodes](crate::Node) of several databases. Each node takes at most
 /// [`concurrency`](crate::NodeOptions::concurrency) of them.
@@ -73,9 +74,15 @@ impl SlotPool {
         self.0.slots
     }
 
-    /// Adds a node that takes at most `most` slots at once. Returns `None` if another node of this
+    /// Adds a node that takes at most `most` slots at once, and at most as many as `limit` says at
+    /// the time. Returns `None` if another node of this
     /// pool uses the transport: the hints of one database would reach the node of another.
-    pub(crate) fn join(&self, most: usize, transport: &Arc<dyn Transport>) -> Option<Share> {
+    pub(crate) fn join(
+        &self,
+        most: usize,
+        limit: Option<SlotLimit>,
+        transport: &Arc<dyn Transport>,
+    ) -> Option<Share> {
         let mut state = self.0.state();
         let taken = state.members.values().any(|member| {
             let theirs = member.transport.as_ref().and_then(Weak::upgrade);
@@ -89,6 +96,7 @@ impl SlotPool {
             member,
             Member {
                 most: most.min(self.0.slots),
+                limit,
                 transport: Some(Arc::downgrade(transport)),
                 ..Member::default()
             },
@@ -121,6 +129,7 @@ struct State {
 struct Member {
     held: usize,
     most: usize,
+    limit: Option<SlotLimit>,
     /// Whether the node needs more slots: it has found none since it last had nothing to start.
     wants: bool,
     /// The transport of the node; `None` once the node has left. Its last slots come back later.
@@ -173,7 +182,10 @@ impl State {
         if self.waiting.values().any(|request| request.all) {
             return 0;
         }
-        let mut room = self.free.min(mine.most.saturating_sub(mine.held));
+        let limit = mine.limit.as_ref().map_or(mine.most, SlotLimit::slots);
+        let mut room = self
+            .free
+            .min(mine.most.min(limit).saturating_sub(mine.held));
         if self.members.len() == 1 || room == 0 {
             return room;
         }

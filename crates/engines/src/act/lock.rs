@@ -12,7 +12,7 @@
 //! A statement that finds an instance held has locked its row for a moment. The end of the holder
 //! locks that row, too, and looks for the next job afterwards. So one of the two sees a new job.
 //!
-//! With the endpoint, the lock changes nothing on the row of the instance. So an earlier statement
+//! If the engine locks the instance, the lock changes nothing on its row. So an earlier statement
 //! locks these rows: the lock statement then sees every lock that was committed under them.
 
 use jobwire_core::StoreError;
@@ -23,10 +23,10 @@ use sqlx::{PgConnection, PgPool, Row};
 
 use super::Act;
 use super::sql::{in_scope, job_columns, local_now, of_processes, unlocked};
+use super::statements::InstanceLock;
 use crate::columns::{Wanted, names};
 use crate::id::engine_id;
 use crate::locking;
-use crate::options::Execution;
 
 /// Locks the rows of the instances that no other transaction has locked. `$1`: ids, `$2`: the
 /// instance that each hint names.
@@ -39,8 +39,8 @@ ORDER BY e.id_ FOR NO KEY UPDATE SKIP LOCKED";
 
 /// Locks jobs, or returns the reason why a job is not locked. `$1`: the zone, `$2`: ids, `$3`: the
 /// instance that each hint names, `$4`: the owner without its fence, `$5`: the lease, `$6` and
-/// `$7`: tenants and categories. With the endpoint, `$8`: the instances whose rows the transaction
-/// has locked.
+/// `$7`: tenants and categories. If the engine locks instances, `$8`: those whose rows the
+/// transaction has locked.
 ///
 /// * `free` are the rows of instances that no other transaction has locked.
 /// * `firsts` are the jobs to lock: no other job of their instance is locked, by a Jobwire node or
@@ -127,7 +127,7 @@ impl Act {
         terms: &LockTerms,
         wanted: &Wanted,
     ) -> Result<Vec<PgRow>, StoreError> {
-        if self.execution == Execution::Rest {
+        if self.instances_of == InstanceLock::OfNode {
             let mut connection = pool.acquire().await?;
             return self.send(&mut connection, terms, wanted, &[]).await;
         }
@@ -182,7 +182,7 @@ impl Act {
             .bind(terms.lease)
             .bind(names(&terms.scope.tenants))
             .bind(names(&terms.scope.categories));
-        if self.execution == Execution::Endpoint {
+        if self.instances_of == InstanceLock::OfEngine {
             lock = lock.bind(held);
         }
         Ok(lock.fetch_all(connection).await?)

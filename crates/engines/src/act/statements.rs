@@ -1,19 +1,38 @@
 //! The statements of an engine: the shared texts, with the differences filled in.
 //!
-//! The ways of execution differ in the holder of an instance's lock:
+//! The holder of an instance's lock while a job of it runs ([`InstanceLock`]):
 //!
-//! * **REST** locks no instance. So a Jobwire node writes the lock of the instance together with
-//!   that of the job, and the rules about instances are rules about that lock.
-//! * **The endpoint** locks the instance of an exclusive job itself, and refuses an instance that
-//!   is locked. So a Jobwire node writes nothing on the instance. It locks the row of the instance
-//!   first. A second statement, whose snapshot is younger than that row lock, looks for locked jobs
-//!   of the instance.
+//! * **The node**, for Flowable: it writes the lock of the instance with that of the job, and the
+//!   rules about instances are rules about that lock. REST locks no instance; the endpoint is told
+//!   that the instance is held, and locks none.
+//! * **The engine**, for Activiti, whose instances have no lock owner. The endpoint locks the
+//!   instance of an exclusive job, and refuses an instance that is locked. So a node writes nothing
+//!   on the instance. It locks the row of the instance first, and a second statement, whose snapshot
+//!   is younger than that row lock, looks for locked jobs of the instance.
 
 use super::family::Family;
 use super::sql::{Parts, filled};
 use super::{lock, look, operate, probe, release, renew, rescue, settle, sweep, sweepable, timers};
 use crate::options::Execution;
 use crate::statements::{Queries, Sweep};
+
+/// Who locks the instance of a job for its execution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum InstanceLock {
+    /// The node of Jobwire, with the job.
+    OfNode,
+    /// The engine, when the endpoint runs the job.
+    OfEngine,
+}
+
+impl InstanceLock {
+    pub(super) fn of(family: &Family, execution: Execution) -> Self {
+        match family.lacks("e.lock_owner_") {
+            Some(_) if execution == Execution::Endpoint => Self::OfEngine,
+            _ => Self::OfNode,
+        }
+    }
+}
 
 /// The statements of one engine for one way of execution.
 #[derive(Debug)]
@@ -42,10 +61,14 @@ pub(crate) struct Statements {
 impl Statements {
     /// Returns the statements of an engine.
     pub(crate) fn of(family: &Family, execution: Execution) -> Self {
-        let mut parts: Vec<(&str, &str)> = match execution {
-            Execution::Endpoint => ENDPOINT.to_vec(),
-            _ => REST.to_vec(),
+        let mut parts: Vec<(&str, &str)> = match InstanceLock::of(family, execution) {
+            InstanceLock::OfNode => OF_NODE.to_vec(),
+            InstanceLock::OfEngine => OF_ENGINE.to_vec(),
         };
+        parts.push(match execution {
+            Execution::Endpoint => ("is free again", UNLOCKED),
+            _ => ("is free again", "false"),
+        });
         parts.push(match family.lacks("e.lock_owner_") {
             None => ("no instance lock", "lock_owner_ = NULL, lock_time_ = NULL"),
             Some(_) => ("no instance lock", "lock_time_ = NULL"),
@@ -96,30 +119,28 @@ impl Statements {
 const NO_EXTERNAL_JOB: &str = "NOT EXISTS (SELECT FROM act_ru_external_job x
         WHERE x.process_instance_id_ = e.id_ AND x.lock_exp_time_ IS NOT NULL)";
 
-/// The parts for execution over REST.
-const REST: &Parts = &[
+/// The endpoint gives a job back unlocked.
+const UNLOCKED: &str = "(j.lock_owner_ IS NULL AND j.lock_exp_time_ IS NULL)";
+
+/// The parts where the node holds the lock of an instance.
+const OF_NODE: &Parts = &[
     ("rows held", ""),
     ("write instance lock", lock::WRITE_INSTANCE_LOCK),
     ("extended instance", "e.lock_owner_ = h.owner"),
     ("settled instance", settle::OUR_INSTANCE),
     ("is left", "f.id_ IS NOT NULL"),
-    ("is free again", "false"),
     ("expired instance", rescue::OUR_INSTANCE),
     ("no job runs", "true"),
 ];
 
-/// The parts for execution over the endpoint.
-const ENDPOINT: &Parts = &[
+/// The parts where the engine holds the lock of an instance.
+const OF_ENGINE: &Parts = &[
     ("rows held", "AND e.id_ = ANY($8::text[])"),
     ("write instance lock", ""),
     // The lock that the engine wrote for the execution, when it is about to end.
     ("extended instance", renew::ENDING_INSTANCE_LOCK),
     ("settled instance", settle::LEFT_INSTANCE),
     ("is left", settle::IS_LEFT),
-    (
-        "is free again",
-        "(j.lock_owner_ IS NULL AND j.lock_exp_time_ IS NULL)",
-    ),
     ("expired instance", rescue::LEFT_INSTANCE),
     ("no job runs", timers::NO_JOB_RUNS),
 ];
@@ -171,10 +192,21 @@ mod tests {
     }
 
     #[test]
-    fn only_over_rest_the_lock_of_the_instance_is_written() {
+    fn the_lock_of_an_instance_is_written_where_the_instance_has_an_owner() {
         let writes = "UPDATE act_ru_execution";
-        let rest = Statements::of(&flowable::FAMILY, Execution::Rest);
+        for execution in [Execution::Rest, Execution::Endpoint] {
+            let flowable = Statements::of(&flowable::FAMILY, execution);
+            assert!(flowable.lock.contains(writes));
+        }
+        let activiti = Statements::of(&activiti::FAMILY, Execution::Endpoint);
+        assert!(!activiti.lock.contains(writes));
+    }
+
+    #[test]
+    fn a_job_that_the_endpoint_gives_back_is_released() {
         let endpoint = Statements::of(&flowable::FAMILY, Execution::Endpoint);
-        assert!(rest.lock.contains(writes) && !endpoint.lock.contains(writes));
+        assert!(endpoint.settle.contains(UNLOCKED));
+        let rest = Statements::of(&flowable::FAMILY, Execution::Rest);
+        assert!(!rest.settle.contains(UNLOCKED));
     }
 }

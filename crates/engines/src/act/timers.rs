@@ -23,7 +23,7 @@ use sqlx::{PgPool, Row};
 
 use super::Act;
 use super::sql::{of_processes, unlocked};
-use crate::options::Execution;
+use super::statements::InstanceLock;
 
 /// The pause before another try for due timers that could not be moved because their instance is
 /// locked.
@@ -120,7 +120,7 @@ impl Act {
         let mut moving = sqlx::query(self.sql.move_due)
             .bind(&self.zone)
             .bind(at_most);
-        if self.execution == Execution::Endpoint {
+        if self.instances_of == InstanceLock::OfEngine {
             let held: Vec<String> = sqlx::query_scalar(self.sql.hold)
                 .bind(&self.zone)
                 .bind(at_most)

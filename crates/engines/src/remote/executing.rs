@@ -16,6 +16,7 @@ use crate::http::{Answer, Rest};
 use crate::id::engine_id;
 use crate::meter::Meter;
 use crate::options::EngineOptions;
+use crate::pace::Pace;
 use crate::routing::Routes;
 use crate::row::EngineRow;
 
@@ -52,6 +53,10 @@ impl Executing for EndpointStore {
 
     fn meter(&self) -> &Meter {
         &self.0.meter
+    }
+
+    fn pace(&self) -> &Pace {
+        &self.0.pace
     }
 
     fn routes(&self) -> &Routes {

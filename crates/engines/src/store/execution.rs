@@ -16,6 +16,7 @@ use crate::fate::Ended;
 use crate::http::{Answer, Rest};
 use crate::meter::Meter;
 use crate::options::EngineOptions;
+use crate::pace::Pace;
 use crate::routing::Routes;
 
 #[async_trait]
@@ -30,6 +31,10 @@ impl Executing for EngineStore {
 
     fn meter(&self) -> &Meter {
         &self.0.meter
+    }
+
+    fn pace(&self) -> &Pace {
+        &self.0.pace
     }
 
     fn routes(&self) -> &Routes {

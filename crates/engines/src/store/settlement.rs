@@ -18,23 +18,33 @@ impl EngineStore {
         then: &Handoff,
     ) -> Result<BatchOutcome> {
         let (dialect, connections) = (self.dialect(), &self.0.connections);
-        let jobs: Vec<Settling> = held
+        let settling = |held: LockToken| Settling {
+            unanswered: self.0.calls.is_open(held.fence),
+            held,
+        };
+        // This node has no room for a job that it gives back, nor for its siblings.
+        let (back, ended): (Vec<LockToken>, Vec<LockToken>) = held
             .into_iter()
-            .map(|held| Settling {
-                unanswered: self.0.calls.is_open(held.fence),
-                held,
-            })
-            .collect();
+            .partition(|held| self.0.calls.is_given_back(held.fence));
         let take = match then {
             Handoff::Take(terms) => Some(terms),
             Handoff::Hint => None,
         };
-        let settled = self
-            .run_locking(statement, || {
-                settling::settle(dialect, &connections.keyed.inner, owner, &jobs, take)
-            })
-            .await?;
-        Ok(self.outcome(settled))
+        let mut all = Settled::default();
+        // The locks of an answer must not be lost with the failure of a later statement.
+        for (held, take) in [(back, None), (ended, take)] {
+            if held.is_empty() {
+                continue;
+            }
+            let jobs: Vec<Settling> = held.into_iter().map(settling).collect();
+            let settled = self
+                .run_locking(statement, || {
+                    settling::settle(dialect, &connections.keyed.inner, owner, &jobs, take)
+                })
+                .await?;
+            all.add(settled);
+        }
+        Ok(self.outcome(all))
     }
 
     fn outcome(&self, settled: Settled) -> BatchOutcome {

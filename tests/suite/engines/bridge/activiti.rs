@@ -31,6 +31,10 @@ async fn shared() -> Shared {
 }
 
 endpoint_cases!(shared);
+endpoint_cases!(
+    shared: a_job_that_is_given_back_is_ready_again,
+    the_lock_of_the_engine_is_extended,
+);
 
 /// Activiti's message-queue mode, whose queue loses every message: the engine clears the lock of the
 /// producer and forgets the job.

@@ -11,9 +11,10 @@ fn transport() -> Arc<dyn Transport> {
 fn shared(slots: usize, nodes: usize) -> (Vec<Share>, Vec<Arc<dyn Transport>>) {
     let pool = SlotPool::new(slots);
     let transports: Vec<_> = (0..nodes).map(|_| transport()).collect();
-    let shares = transports
-        .iter()
-        .map(|transport| pool.join(slots, transport).expect("another transport"));
+    let shares = transports.iter().map(|transport| {
+        pool.join(slots, None, transport)
+            .expect("another transport")
+    });
     (shares.collect(), transports)
 }
 
@@ -39,8 +40,8 @@ fn a_node_alone_takes_every_slot() {
 fn a_node_takes_no_more_than_its_own_limit() {
     let pool = SlotPool::new(8);
     let (first, second) = (transport(), transport());
-    let small = pool.join(2, &first).expect("a share");
-    let large = pool.join(8, &second).expect("a share");
+    let small = pool.join(2, None, &first).expect("a share");
+    let large = pool.join(8, None, &second).expect("a share");
     assert_eq!(take_until_full(&small).len(), 2);
     assert_eq!(take_until_full(&large).len(), 6);
 }
@@ -157,11 +158,11 @@ async fn requests_are_served_when_a_node_leaves() {
 fn two_nodes_do_not_share_a_transport() {
     let pool = SlotPool::new(2);
     let transport = transport();
-    let first = pool.join(2, &transport);
+    let first = pool.join(2, None, &transport);
     assert!(first.is_some());
-    assert!(pool.join(2, &transport).is_none());
+    assert!(pool.join(2, None, &transport).is_none());
     drop(first);
-    assert!(pool.join(2, &transport).is_some());
+    assert!(pool.join(2, None, &transport).is_some());
 }
 
 /// A sequence of numbers that is the same in every run.
@@ -215,4 +216,27 @@ fn slots_are_neither_lost_nor_invented() {
             .expect("three nodes never leave");
         assert!(share.is_idle(), "seed {seed}");
     }
+}
+
+#[tokio::test]
+async fn a_limit_that_grows_frees_slots_and_one_that_shrinks_takes_none_away() {
+    let pool = SlotPool::new(8);
+    let (transport, limit) = (transport(), SlotLimit::new(2));
+    let share = pool.join(8, Some(limit.clone()), &transport);
+    let share = share.expect("a share");
+    let mut slots = take_until_full(&share);
+    assert_eq!(slots.len(), 2);
+    limit.set(100);
+    slots.extend(take_until_full(&share));
+    assert_eq!(slots.len(), 8);
+    limit.set(3);
+    for left in (3..8).rev() {
+        slots.pop();
+        assert_eq!((slots.len(), share.free()), (left, 0));
+    }
+    let waits = share.take();
+    tokio::pin!(waits);
+    assert!(futures_util::poll!(&mut waits).is_pending());
+    slots.pop();
+    drop(soon(waits).await);
 }

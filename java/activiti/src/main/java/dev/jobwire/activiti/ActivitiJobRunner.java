@@ -1,6 +1,7 @@
 package dev.jobwire.activiti;
 
 import dev.jobwire.endpoint.ExecutedJob;
+import dev.jobwire.endpoint.InstanceLock;
 import dev.jobwire.endpoint.JobRunner;
 import java.util.List;
 import java.util.Optional;
@@ -14,7 +15,7 @@ import org.activiti.engine.runtime.Job;
 /**
  * Runs a job as the engine's own executor does: it locks the instance of an exclusive job, runs the
  * job in one transaction, and handles a failure after that transaction has ended. The caller holds
- * the lock of the job's row, and no lock of the instance. A job that Activiti gives back gets a new
+ * the lock of the job's row. If it also holds that of the instance, this takes none. A job that Activiti gives back has a new
  * id.
  */
 public final class ActivitiJobRunner implements JobRunner {
@@ -29,16 +30,19 @@ public final class ActivitiJobRunner implements JobRunner {
     }
 
     @Override
-    public Optional<ExecutedJob> run(String id) {
+    public Optional<ExecutedJob> run(String id, InstanceLock lock) {
         JobEntity job = configuration.getCommandExecutor()
                 .execute(context -> context.getJobEntityManager().findById(id));
         if (job == null) {
             return Optional.empty();
         }
-        Execution execution = new Execution(job, configuration);
+        Execution execution = new Execution(job, configuration, lock);
         execution.run();
-        return Optional.of(
-                execution.isGivenBack ? givenBack(job.getExecutionId()) : became(id));
+        if (execution.isGivenBack) {
+            return Optional.of(givenBack(job.getExecutionId()));
+        }
+        // A success has deleted the row, so there is nothing to look for.
+        return Optional.of(execution.hasFailed ? became(id) : ExecutedJob.gone());
     }
 
     /** Finds a job that the engine gave back: its id is new, its execution is the same. */
@@ -72,10 +76,32 @@ public final class ActivitiJobRunner implements JobRunner {
 
     /** One run of a job. Notes whether the engine gave the job back. */
     private static final class Execution extends ExecuteAsyncRunnable {
+        private final InstanceLock lock;
         private boolean isGivenBack;
+        private boolean hasFailed;
 
-        private Execution(JobEntity job, ProcessEngineConfigurationImpl configuration) {
+        private Execution(
+                JobEntity job, ProcessEngineConfigurationImpl configuration, InstanceLock lock) {
             super(job, configuration);
+            this.lock = lock;
+        }
+
+        @Override
+        protected boolean lockJobIfNeeded() {
+            return lock == InstanceLock.OF_CALLER || super.lockJobIfNeeded();
+        }
+
+        @Override
+        protected void unlockJobIfNeeded() {
+            if (lock == InstanceLock.OF_ENGINE) {
+                super.unlockJobIfNeeded();
+            }
+        }
+
+        @Override
+        protected void handleFailedJob(Throwable failure) {
+            hasFailed = true;
+            super.handleFailedJob(failure);
         }
 
         @Override

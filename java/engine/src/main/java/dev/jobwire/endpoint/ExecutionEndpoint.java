@@ -7,8 +7,9 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The execution endpoint without a server: an application calls it for a {@code POST} of {@code
- * /jobwire/jobs/ID/execute} and a {@code GET} of {@code /jobwire/scope}, behind its authentication.
+ * The execution endpoint without a server. An authenticated application calls it for a {@code
+ * POST} to {@code /jobwire/jobs/ID/execute}, with its parameter {@code instance}, and for a {@code
+ * GET} of {@code /jobwire/scope}.
  */
 public final class ExecutionEndpoint {
     private static final Logger LOG = LoggerFactory.getLogger(ExecutionEndpoint.class);
@@ -28,10 +29,18 @@ public final class ExecutionEndpoint {
         this.runner = runner;
     }
 
-    /** Runs a job and returns the answer: 200 with the job's state, 404 or 500. Never fails. */
-    public Answer execute(String job) {
+    /**
+     * Runs a job and returns the answer: 200 with its state, 400, 404 or 500. Never fails.
+     *
+     * @param instance the parameter {@code instance} of the request; null without one
+     */
+    public Answer execute(String job, String instance) {
         try {
-            Optional<ExecutedJob> executed = runner.run(job);
+            Optional<InstanceLock> lock = InstanceLock.named(instance);
+            if (lock.isEmpty()) {
+                return error(400, "instance must be held, or left out: " + instance);
+            }
+            Optional<ExecutedJob> executed = runner.run(job, lock.get());
             return executed.map(became -> new Answer(200, became.json()))
                     .orElseGet(() -> error(404, "there is no executable job " + job));
         } catch (RuntimeException | LinkageError failed) {

@@ -8,8 +8,10 @@ public interface JobRunner {
     /**
      * Runs a job and returns its state; empty if it is not executable. If the job fails, the engine
      * counts the failure, and this method succeeds.
+     *
+     * @param lock who locks the instance of the job
      */
-    Optional<ExecutedJob> run(String job);
+    Optional<ExecutedJob> run(String job, InstanceLock lock);
 
     /**
      * Returns the categories whose jobs this node of the engine runs; empty if it runs all. A job

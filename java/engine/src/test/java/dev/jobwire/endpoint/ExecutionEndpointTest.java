@@ -5,11 +5,12 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import java.util.Collection;
 import java.util.List;
 import java.util.Optional;
+import java.util.concurrent.atomic.AtomicReference;
 import org.junit.jupiter.api.Test;
 
 class ExecutionEndpointTest {
     private static ExecutionEndpoint.Answer answer(JobRunner runner) {
-        return new ExecutionEndpoint(runner).execute("17");
+        return new ExecutionEndpoint(runner).execute("17", null);
     }
 
     @Test
@@ -19,10 +20,10 @@ class ExecutionEndpointTest {
         assertEquals(
                 new ExecutionEndpoint.Answer(200, "{\"state\":\"dead letter\",\"id\":\"17\","
                         + "\"retries\":0,\"message\":\"said \\\"no\\\"\\u000a\"}"),
-                answer(job -> Optional.of(failed)));
+                answer((job, lock) -> Optional.of(failed)));
         assertEquals(
                 new ExecutionEndpoint.Answer(200, "{\"state\":\"gone\"}"),
-                answer(job -> Optional.of(ExecutedJob.gone())));
+                answer((job, lock) -> Optional.of(ExecutedJob.gone())));
     }
 
     @Test
@@ -49,12 +50,26 @@ class ExecutionEndpointTest {
 
     @Test
     void aJobThatIsNotExecutableIsNotFound() {
-        assertEquals(404, answer(job -> Optional.empty()).status());
+        assertEquals(404, answer((job, lock) -> Optional.empty()).status());
+    }
+
+    @Test
+    void theRequestTellsWhoLocksTheInstance() {
+        AtomicReference<InstanceLock> seen = new AtomicReference<>();
+        ExecutionEndpoint endpoint = new ExecutionEndpoint((job, lock) -> {
+            seen.set(lock);
+            return Optional.empty();
+        });
+        endpoint.execute("17", null);
+        assertEquals(InstanceLock.OF_ENGINE, seen.get());
+        endpoint.execute("17", "held");
+        assertEquals(InstanceLock.OF_CALLER, seen.get());
+        assertEquals(400, endpoint.execute("17", "mine").status());
     }
 
     @Test
     void aFailureOfTheEngineIsAnAnswer() {
-        ExecutionEndpoint.Answer answer = answer(job -> {
+        ExecutionEndpoint.Answer answer = answer((job, lock) -> {
             throw new IllegalStateException("the database is away");
         });
         assertEquals(500, answer.status());

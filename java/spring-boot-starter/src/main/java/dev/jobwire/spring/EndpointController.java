@@ -9,6 +9,7 @@ import org.springframework.web.bind.annotation.GetMapping;
 import org.springframework.web.bind.annotation.PathVariable;
 import org.springframework.web.bind.annotation.PostMapping;
 import org.springframework.web.bind.annotation.RequestBody;
+import org.springframework.web.bind.annotation.RequestParam;
 import org.springframework.web.bind.annotation.RestController;
 
 /** The paths of the endpoint. */
@@ -23,8 +24,10 @@ class EndpointController {
     }
 
     @PostMapping("/jobwire/jobs/{id}/execute")
-    ResponseEntity<String> execute(@PathVariable("id") String id) {
-        return response(execution.execute(id));
+    ResponseEntity<String> execute(
+            @PathVariable("id") String id,
+            @RequestParam(name = "instance", required = false) String instance) {
+        return response(execution.execute(id, instance));
     }
 
     @PostMapping("/jobwire/v1/{operation}")

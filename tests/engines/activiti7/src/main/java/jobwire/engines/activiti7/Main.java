@@ -39,6 +39,11 @@ public final class Main {
         configuration.setAsyncExecutorTimerLockTimeInMillis(settings.lockMillis());
         configuration.setAsyncExecutorResetExpiredJobsInterval(settings.resetMillis());
         configuration.setAsyncExecutorDefaultTimerJobAcquireWaitTime(settings.resetMillis());
+        settings.acquireMillis().ifPresent(millis -> {
+            configuration.setAsyncExecutorDefaultAsyncJobAcquireWaitTime(millis);
+            configuration.setAsyncExecutorMaxAsyncJobsDuePerAcquisition(100);
+            configuration.setAsyncExecutorCorePoolSize(8);
+        });
         Optional<HintPublisher> hints =
                 HintSettings.fromEnvironment(ActivitiHints.LANE).map(HintPublisher::start);
         hints.ifPresent(publisher -> ActivitiHints.install(configuration, publisher));
