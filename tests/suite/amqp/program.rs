@@ -183,7 +183,14 @@ async fn a_broker_that_can_not_be_trusted_is_one_clear_line() {
 async fn a_broker_elsewhere_without_tls_is_refused_before_anything_is_sent() {
     let home = Scratch::new();
     let run = |extra: &[&str]| {
-        let mut arguments = vec!["run", "--http", "off", "--broker"];
+        let mut arguments = vec![
+            "run",
+            "--http",
+            "off",
+            "--database",
+            "sqlite:jobs.db",
+            "--broker",
+        ];
         arguments.push("amqp://bob:hunter2@mq.example.org/jobs");
         arguments.extend_from_slice(extra);
         let program = Program::jobwire().in_directory(home.path());

@@ -137,7 +137,7 @@ async fn a_node_starts_while_the_broker_is_away_and_says_so() {
     let home = Scratch::new();
     let broker = format!("amqp://me:secret@127.0.0.1:{}/%2F", port::free());
     let mut arguments = ANY_PORT.to_vec();
-    arguments.extend(["--broker", &broker]);
+    arguments.extend(["--database", "sqlite:jobs.db", "--broker", &broker]);
     let (mut node, address) = start(jobwire(&home, &arguments)).await;
     assert_eq!(http::get(&address, "/healthz").await.unwrap().status, 200);
     eventually("/readyz to name the transport", SOON, || async {
@@ -162,7 +162,15 @@ async fn a_broker_that_refuses_the_password_is_one_clear_line() {
     wrong.set_password(Some("not-the-password")).unwrap();
     // A broker whose first answer is slow counts as away; then the node starts.
     let said = eventually("the node to be refused", SOON, async || {
-        let run = ["run", "--http", "off", "--broker", wrong.as_str()];
+        let run = [
+            "run",
+            "--http",
+            "off",
+            "--database",
+            "sqlite:jobs.db",
+            "--broker",
+            wrong.as_str(),
+        ];
         let mut node = jobwire(&home, &run).start();
         let status = eventually("its end, or its start", SOON, || {
             let started = node.lines().all().iter().any(|l| l.contains("is ready"));

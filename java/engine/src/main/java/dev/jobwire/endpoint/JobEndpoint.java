@@ -127,7 +127,7 @@ public final class JobEndpoint implements AutoCloseable {
             if (!locks.extend(job, owner, lease)) {
                 return Map.of("state", "not held");
             }
-            return engine.run(job).map(ExecutedJob::fields)
+            return engine.run(job, InstanceLock.OF_ENGINE).map(ExecutedJob::fields)
                     .orElseGet(() -> Map.of("state", "not held"));
         } finally {
             running.leave(owner);

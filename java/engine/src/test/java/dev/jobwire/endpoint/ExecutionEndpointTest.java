@@ -28,13 +28,13 @@ class ExecutionEndpointTest {
 
     @Test
     void theScopeNamesTheCategories() {
-        JobRunner all = job -> Optional.empty();
+        JobRunner all = (job, lock) -> Optional.empty();
         assertEquals(
                 new ExecutionEndpoint.Answer(200, "{\"categories\":null}"),
                 new ExecutionEndpoint(all).scope());
         JobRunner some = new JobRunner() {
             @Override
-            public Optional<ExecutedJob> run(String job) {
+            public Optional<ExecutedJob> run(String job, InstanceLock lock) {
                 return Optional.empty();
             }
 

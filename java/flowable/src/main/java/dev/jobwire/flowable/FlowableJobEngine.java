@@ -1,11 +1,13 @@
 package dev.jobwire.flowable;
 
 import dev.jobwire.endpoint.ExecutedJob;
+import dev.jobwire.endpoint.InstanceLock;
 import dev.jobwire.endpoint.JobEngine;
 import dev.jobwire.tables.Columns;
 import dev.jobwire.tables.EngineTables;
 import dev.jobwire.tables.Timers;
 import java.sql.Connection;
+import java.util.Collection;
 import java.util.Map;
 import java.util.Optional;
 import org.flowable.common.engine.impl.db.DbSqlSession;
@@ -66,8 +68,13 @@ public final class FlowableJobEngine implements JobEngine {
     }
 
     @Override
-    public Optional<ExecutedJob> run(String job) {
-        return runner.run(job);
+    public Optional<ExecutedJob> run(String job, InstanceLock lock) {
+        return runner.run(job, lock);
+    }
+
+    @Override
+    public Optional<Collection<String>> categories() {
+        return runner.categories();
     }
 
     @Override
