@@ -126,7 +126,9 @@ impl Members {
             self.warned = Some(Instant::now());
             tracing::warn!(
                 %stranger, nodes,
-                "nodes that use another database receive hints of this node's lanes, so its jobs                  start late; give each database a prefix of its own on the broker (RabbitMQ:                  amqp_prefix; Kafka: the path of the URL), or set the same database on all nodes"
+                "nodes that use another database receive hints of this node's lanes, so its jobs \
+                 start late; give each database a prefix of its own on the broker (RabbitMQ: \
+                 amqp_prefix; Kafka: the path of the URL), or set the same database on all nodes"
             );
         }
     }
