@@ -317,14 +317,14 @@ mod tests {
 
     #[test]
     fn unknown_fields_go_into_the_payload_when_asked() {
-        let line = br#"{"order":17,"total":9.90,"payload":{"total":10}}"#;
+        let line = br#"{"order":17,"payload":{"total":9.90}}"#;
         let job = job(line, Some("t"), UnknownFields::Payload).expect("accepted");
         let shown = format!("{job:?}");
         assert!(
             shown.contains(r#"\"order\":17"#) || shown.contains(r#""order":17"#),
             "{shown}"
         );
-        assert!(!shown.contains("9.90"), "{shown}");
+        assert!(shown.contains("9.90"), "{shown}");
         let refused = super::job(br#"{"a":1,"payload":7}"#, Some("t"), UnknownFields::Payload);
         assert!(refused.is_err());
     }
