@@ -60,6 +60,11 @@ impl Calls {
         back.remove(&fence)
     }
 
+    /// Returns the locks under which an execution was sent and not answered.
+    pub(crate) fn unanswered(&self) -> Vec<Fence> {
+        self.open().keys().copied().collect()
+    }
+
     /// Returns whether an execution under this lock was sent and not answered.
     pub(crate) fn is_open(&self, fence: Fence) -> bool {
         self.open().contains_key(&fence)
@@ -76,6 +81,7 @@ mod tests {
         assert!(!calls.is_open(fence));
         calls.sent(fence);
         assert!(calls.is_open(fence));
+        assert_eq!(calls.unanswered(), [fence]);
         calls.answered(fence);
         assert!(!calls.is_open(fence));
     }

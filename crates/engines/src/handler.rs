@@ -32,7 +32,7 @@ use crate::http::Answer;
 use crate::id::engine_id;
 use crate::owner::owner;
 use crate::pace::GIVE_BACK;
-use crate::routing::{Choice, Route, Sending};
+use crate::routing::Choice;
 
 /// The time that a job waits for an engine that can't be reached, before it is released.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -88,12 +88,8 @@ impl Handler for Execute {
         let began = Instant::now();
         let mut failed = None;
         loop {
-            let Some(sending) = self.route(&job, began, failed).await else {
-                // No address takes it now. The job is ready again, perhaps for a node that reaches
-                // one.
-                return Ok(Outcome::Snooze(PATIENCE));
-            };
-            let route = sending.route();
+            // The permit comes first: a job that waits is bound to no address, which may stop
+            // answering meanwhile.
             let slot = self.slots.clone().acquire_owned();
             // The semaphore is never closed.
             let Ok(slot) = tokio::time::timeout(GIVE_BACK, slot).await else {
@@ -102,9 +98,24 @@ impl Handler for Execute {
                 self.store.calls().gave_back(job.fence);
                 return Ok(Outcome::Snooze(PATIENCE));
             };
+            let sending = match self.store.routes().choose(&needs(&job), failed) {
+                Choice::Go(sending) => sending,
+                other => {
+                    drop(slot);
+                    if self.wait(&job, began, other).await {
+                        continue;
+                    }
+                    // No address takes the job now. It is ready again, perhaps for a node that
+                    // reaches one.
+                    self.store.calls().gave_back(job.fence);
+                    return Ok(Outcome::Snooze(PATIENCE));
+                }
+            };
+            let route = sending.route();
             let within = self.store.send_within();
             if within.is_some_and(|within| began.elapsed() >= within) {
                 // The lock can't be renewed, and would end during the execution.
+                self.store.calls().gave_back(job.fence);
                 return Ok(Outcome::Snooze(PATIENCE));
             }
             let owner = owner(job.node, job.fence);
@@ -173,44 +184,29 @@ impl Handler for Execute {
     }
 }
 
+/// Returns what an address must have for this job.
+fn needs(job: &Running) -> Needs {
+    Needs {
+        deployment: job.job.deployment.clone(),
+        category: job.job.category.clone(),
+        ..Needs::of(job.job.job_type.clone())
+    }
+}
+
 impl Execute {
-    /// Chooses an address, and waits until one lets a call through. `failed` is the last one that
-    /// was asked in vain. Returns `None` if no address takes the job, or all that do stay away.
-    async fn route(
-        &self,
-        job: &Running,
-        began: Instant,
-        failed: Option<&Route>,
-    ) -> Option<Sending<'_>> {
-        let needs = Needs {
-            deployment: job.job.deployment.clone(),
-            category: job.job.category.clone(),
-            ..Needs::of(job.job.job_type.clone())
+    /// Waits after a choice that gave no address. Returns whether to choose again: the trial of an
+    /// address comes soon enough.
+    async fn wait(&self, job: &Running, began: Instant, choice: Choice<'_>) -> bool {
+        let patience = began + PATIENCE;
+        let (until, again) = match choice {
+            Choice::Wait(trial) if trial <= patience => (trial, true),
+            Choice::Wait(_) => return false,
+            // Not at once, or the job would go round and round.
+            _ => (patience, false),
         };
-        loop {
-            if job.stop.is_cancelled() {
-                return None;
-            }
-            let trial = match self.store.routes().choose(&needs, failed) {
-                Choice::Go(sending) => return Some(sending),
-                Choice::Wait(trial) => trial,
-                Choice::Nowhere => {
-                    // Not at once, or the job would go round and round.
-                    let until = began + PATIENCE;
-                    tokio::select! {
-                        () = job.stop.cancelled() => {}
-                        () = tokio::time::sleep_until(until) => {}
-                    }
-                    return None;
-                }
-            };
-            if trial > began + PATIENCE {
-                return None;
-            }
-            tokio::select! {
-                () = job.stop.cancelled() => return None,
-                () = tokio::time::sleep_until(trial) => {}
-            }
+        tokio::select! {
+            () = job.stop.cancelled() => false,
+            () = tokio::time::sleep_until(until) => again,
         }
     }
 

@@ -36,6 +36,7 @@ use crate::meter::Meter;
 use crate::options::{EngineOptions, Execution};
 use crate::pace::Pace;
 use crate::routing::Routes;
+use crate::routing::question::Question;
 use crate::{flowable, handler};
 
 type Result<T, E = StoreError> = std::result::Result<T, E>;
@@ -116,8 +117,13 @@ impl EndpointStore {
             },
             calls: Calls::default(),
             pace: Pace::new(options.concurrency),
-            // An endpoint that is asked for its existence needs no path of a version.
-            routes: Arc::new(Routes::new(&options, None, String::new(), &meter)?),
+            // An endpoint that is asked for its scope needs no path of a version.
+            routes: Arc::new(Routes::new(
+                &options,
+                Some(Question::Endpoint),
+                String::new(),
+                &meter,
+            )?),
             meter,
             fence: AtomicI64::new(0),
             in_doubt: AtomicBool::new(false),

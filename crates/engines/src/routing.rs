@@ -287,4 +287,23 @@ mod tests {
         routes.tell();
         assert_eq!(reach(), Scope::default(), "it takes all");
     }
+
+    /// Its next job is the trial, so the jobs that it has reported must stay within reach.
+    #[tokio::test(start_paused = true)]
+    async fn a_lone_address_that_is_away_keeps_its_jobs_within_reach() {
+        let options = EngineOptions::camunda("http://127.0.0.1:1/engine-rest");
+        let (question, about) = (Some(Question::Deployments), "/version".to_owned());
+        let routes = Routes::new(&options, question, about, &Meter::new("test")).expect("usable");
+        let [lone] = routes.all() else {
+            panic!("one address");
+        };
+        for _ in 0..3 {
+            lone.failed("refused");
+        }
+        lone.takes_only(Some(Scope::default().deployments(["d1"])));
+        routes.tell();
+        let reach = Scope::clone(&routes.reach.borrow());
+        assert_eq!(reach, Scope::default().deployments(["d1"]));
+        assert!(matches!(routes.choose(&of("d1"), None), Choice::Wait(_)));
+    }
 }

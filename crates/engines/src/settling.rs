@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use jobwire_core::job::LockedJob;
 use jobwire_core::store::LockTerms;
 use jobwire_core::{NodeId, StoreError};
 use sqlx::PgPool;
@@ -20,6 +21,24 @@ const BUSY: [Duration; 4] = [
     Duration::from_millis(15),
     Duration::from_millis(40),
 ];
+
+/// Returns the instances of which this node has locked no next job. Their first jobs may be those of
+/// other nodes, and nobody else would hint them. A node that takes all jobs needs no such search.
+pub(crate) fn for_others(
+    terms: &LockTerms,
+    mut left: Vec<String>,
+    next: &[LockedJob],
+) -> Vec<String> {
+    if terms.scope.takes_all() {
+        return Vec::new();
+    }
+    let taken = next.iter();
+    let taken: HashSet<&str> = taken
+        .filter_map(|locked| locked.job.process_instance.as_deref())
+        .collect();
+    left.retain(|instance| !taken.contains(instance.as_str()));
+    left
+}
 
 /// Settles a batch. Reports rows that stay locked by the engine as busy.
 pub(crate) async fn settle(

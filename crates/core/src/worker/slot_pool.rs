@@ -136,6 +136,14 @@ struct Member {
     transport: Option<Weak<dyn Transport>>,
 }
 
+impl Member {
+    /// Returns the number of slots that the node may have now.
+    fn cap(&self) -> usize {
+        let limit = self.limit.as_ref().map_or(self.most, SlotLimit::slots);
+        self.most.min(limit)
+    }
+}
+
 #[derive(Debug)]
 struct Request {
     member: u64,
@@ -182,10 +190,7 @@ impl State {
         if self.waiting.values().any(|request| request.all) {
             return 0;
         }
-        let limit = mine.limit.as_ref().map_or(mine.most, SlotLimit::slots);
-        let mut room = self
-            .free
-            .min(mine.most.min(limit).saturating_sub(mine.held));
+        let mut room = self.free.min(mine.cap().saturating_sub(mine.held));
         if self.members.len() == 1 || room == 0 {
             return room;
         }
@@ -194,13 +199,13 @@ impl State {
             others.map(|(_, other)| other)
         };
         if slots >= self.members.len() {
-            let idle = others().filter(|other| other.held == 0 && other.most > 0);
+            let idle = others().filter(|other| other.held == 0 && other.cap() > 0);
             room = room.min(self.free.saturating_sub(idle.count()));
         }
-        let want = || others().filter(|other| other.wants && other.held < other.most);
+        let want = || others().filter(|other| other.wants && other.held < other.cap());
         let part = slots / (want().count() + 1);
         let owed: usize = want()
-            .map(|other| part.min(other.most).saturating_sub(other.held))
+            .map(|other| part.min(other.cap()).saturating_sub(other.held))
             .sum();
         let fewest = want().all(|other| mine.held <= other.held);
         room.min(self.free.saturating_sub(owed).max(usize::from(fewest)))

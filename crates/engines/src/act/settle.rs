@@ -33,6 +33,7 @@ use crate::columns::Columns;
 use crate::dialect::Settled;
 use crate::fate::Fate;
 use crate::id::job_id;
+use crate::settling;
 
 /// Settles jobs. `$1`: the zone, `$2`: ids, `$3`: owners, `$4`: instances, `$5`: ids whose locks
 /// stay, `$6`: the time for which these stay.
@@ -160,7 +161,13 @@ impl Act {
         let mut next = Vec::new();
         if !left.is_empty() {
             match take {
-                Some(terms) => next = self.lock_next(&mut tx, terms, left).await?,
+                Some(terms) => {
+                    next = self.lock_next(&mut tx, terms, left.clone()).await?;
+                    let others = settling::for_others(terms, left, &next);
+                    if !others.is_empty() {
+                        ready.extend(self.next_of(&mut tx, others).await?);
+                    }
+                }
                 None => ready.extend(self.next_of(&mut tx, left).await?),
             }
         }

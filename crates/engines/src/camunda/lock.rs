@@ -131,7 +131,7 @@ ORDER BY j.id_ LIMIT $3"
 );
 
 /// Instances whose rows this transaction has locked.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Free {
     pub(super) instances: Vec<String>,
     pub(super) suspended: Vec<String>,

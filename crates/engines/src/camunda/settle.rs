@@ -32,6 +32,7 @@ use crate::columns::Columns;
 use crate::dialect::Settled;
 use crate::fate::{Ended, Fate};
 use crate::id::{engine_id, job_id};
+use crate::settling;
 
 /// Settles jobs. `$1`: the zone, `$2`: ids, `$3`: owners, `$4`: instances, `$5`: ids whose locks
 /// stay.
@@ -116,12 +117,19 @@ impl Camunda {
             fates,
             mut ready,
             timer,
-            left,
+            mut left,
         } = batch;
         let mut next = Vec::new();
         if !left.instances.is_empty() {
             match take {
-                Some(terms) => next = self.lock_next(&mut tx, terms, left).await?,
+                Some(terms) => {
+                    next = self.lock_next(&mut tx, terms, left.clone()).await?;
+                    let instances = left.instances;
+                    left.instances = settling::for_others(terms, instances, &next);
+                    if !left.instances.is_empty() {
+                        ready.extend(self.next_of(&mut tx, left).await?);
+                    }
+                }
                 None => ready.extend(self.next_of(&mut tx, left).await?),
             }
         }

@@ -23,7 +23,8 @@ const VERSION: &str = "/v1/";
 pub(super) struct Client {
     /// One for each address. They serve one database, so each takes every operation.
     rests: Vec<Rest>,
-    /// The address that is asked first: the last one that answered.
+    /// The address that is asked first: the last one that did an operation. After an error it is the
+    /// next one.
     current: AtomicUsize,
     url: String,
     within: Duration,
@@ -52,8 +53,11 @@ impl Client {
                 break;
             };
             said = rest.operate(path, body.to_owned()).await;
+            let next = if said.is_ok() { at } else { at + 1 };
+            self.current
+                .store(next % self.rests.len(), Ordering::Relaxed);
+            // What was sent is not sent again: it may have taken effect.
             if !matches!(said, Err(Answer::Unsent(_))) {
-                self.current.store(at, Ordering::Relaxed);
                 break;
             }
         }
@@ -87,12 +91,13 @@ impl Client {
             said.map_err(|answer| self.failed(operation, answer))
         })
         .await?;
-        serde_json::from_slice(&said).map_err(|error| {
-            StoreError::Config(format!(
-                "the answer to {path} can't be read ({error}); check whether `engine_url` ({}) is where the endpoint \
-                 stands, and whether both have the same version",
+        serde_json::from_slice(&said).map_err(|error| StoreError::Remote {
+            what: format!(
+                "the answer to {path} can't be read ({error}); check that `engine_url` ({}) is the \
+                 URL of the endpoint, and that both have the same version",
                 self.url
-            ))
+            ),
+            sent: true,
         })
     }
 
@@ -117,7 +122,8 @@ impl Client {
                 "{url} has no operation `{operation}` of the endpoint; give the URL below which `v1` stands, such as \
                  …/jobwire, and use the Java artefact of this version"
             )),
-            Answer::Unusable(said) => StoreError::Config(format!("{url}: {said}")),
+            // A gateway may have changed the answer of an operation that took effect.
+            Answer::Unusable(said) => away(format!("{url}: {said}"), true),
             Answer::Executed | Answer::GivenBack => {
                 StoreError::Config(format!("{url} gave an answer of another contract"))
             }

@@ -49,7 +49,14 @@ impl EndpointStore {
         if may_rescue && cycle.reset_at_most > 0 {
             self.rescue(cycle, &mut report).await?;
         }
-        let backlog = self.backlog().await?;
+        let backlog = match self.backlog().await {
+            Ok(backlog) => backlog,
+            // The rescued jobs need their hints. The numbers come with the next cycle.
+            Err(error) if report.rescued.is_empty() && report.unhinted.is_empty() => {
+                return Err(error);
+            }
+            Err(_) => return Ok(CycleOutcome::Leads(Box::new(report))),
+        };
         report.next_due = backlog.next_due;
         report.leased = backlog.locked;
         report.executable = backlog.executable;
@@ -133,6 +140,9 @@ impl EndpointStore {
             let Some(ready) = self.ready(row) else {
                 continue;
             };
+            if !query.services.serve(&self.needs(row)) {
+                continue;
+            }
             let id = ready.hint.id;
             let seen = Seen {
                 created: row.created,

@@ -31,6 +31,9 @@ const LOOK_AGAIN: [Duration; 2] = [Duration::from_millis(2), Duration::from_mill
 /// A hint of a commit that is longer ago is not ahead of its row.
 const FRESH: chrono::Duration = chrono::Duration::seconds(1);
 
+/// The length of an engine's longest id.
+const LONGEST_INSTANCE: usize = 64;
+
 impl EndpointStore {
     /// Locks the jobs of these hints.
     pub(super) async fn lock_hinted(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked> {
@@ -84,7 +87,11 @@ impl EndpointStore {
         let wanted = hints.iter().filter_map(|hint| {
             Some(Wanted {
                 id: engine_id(hint.id)?,
-                instance: hint.instance.as_deref(),
+                // A longer name is of no instance: the endpoint would refuse the whole batch.
+                instance: hint
+                    .instance
+                    .as_deref()
+                    .filter(|name| name.len() <= LONGEST_INSTANCE),
             })
         });
         let lock = Lock {
@@ -138,7 +145,7 @@ impl EndpointStore {
         })
     }
 
-    fn needs(&self, row: &EngineRow) -> Needs {
+    pub(super) fn needs(&self, row: &EngineRow) -> Needs {
         Needs {
             tenant: row.tenant.clone(),
             category: row.category.clone(),
@@ -185,7 +192,14 @@ impl EndpointStore {
         let lost = Lost {
             node: node.to_string(),
             lease: millis(lease),
-            known: known.iter().map(|fence| owner(node, *fence)).collect(),
+            // An execution without an answer may still run: its lock stays, and its job is not run
+            // again.
+            known: known
+                .iter()
+                .copied()
+                .chain(self.0.calls.unanswered())
+                .map(|fence| owner(node, fence))
+                .collect(),
         };
         let mut doubt = Asked(&self.0.in_doubt, true);
         let found: Jobs = self.0.client.ask("unknown", "held", &lost).await?;
@@ -204,7 +218,14 @@ impl EndpointStore {
         then: &Handoff,
     ) -> Result<BatchOutcome> {
         let mut outcome = BatchOutcome::default();
-        for batch in held.chunks(BATCH) {
+        // This node has no room for a job that it gives back, nor for its siblings.
+        let (back, ended): (Vec<LockToken>, Vec<LockToken>) = held
+            .iter()
+            .cloned()
+            .partition(|held| self.0.calls.is_given_back(held.fence));
+        let batches = back.chunks(BATCH).map(|batch| (batch, &Handoff::Hint));
+        let batches = batches.chain(ended.chunks(BATCH).map(|batch| (batch, then)));
+        for (batch, then) in batches {
             let mut open: Vec<&LockToken> = batch.iter().collect();
             let mut pauses = BUSY.iter();
             loop {

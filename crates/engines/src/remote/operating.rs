@@ -1,7 +1,7 @@
 //! Operators' queries and changes of jobs. The engine makes the changes by its own rules.
 
 use jobwire_core::job::query::{JobFilter, JobView};
-use jobwire_core::store::{COUNT_LIMIT, Operated, OperatedJobs};
+use jobwire_core::store::{Operated, OperatedJobs};
 use jobwire_core::{Job, JobId, JobState, StoreError};
 
 use super::wire::{Change, Changed, Find, Jobs};
@@ -16,6 +16,9 @@ pub(super) enum Wish {
     Retry(i32),
 }
 
+/// Maximum number of jobs of each state that are listed or counted. The endpoint bounds its answer.
+const MOST_FOUND: i64 = 1_000;
+
 impl EndpointStore {
     /// Returns the error of a method that stays the engine's affair.
     pub(super) fn refuse<T>(&self, what: &str, instead: &str) -> Result<T> {
@@ -26,7 +29,7 @@ impl EndpointStore {
     }
 
     /// Returns the jobs that match. The endpoint filters by state, id, instance and type, and reads
-    /// at most ten thousand of each state; the rest is filtered here.
+    /// at most [`MOST_FOUND`] of each state; the rest is filtered here.
     pub(super) async fn list(&self, filter: &JobFilter) -> Result<Vec<(JobView, Job)>> {
         let ids = filter.id.into_iter();
         let ids: Vec<JobId> = ids
@@ -46,7 +49,7 @@ impl EndpointStore {
             instance: filter.process_instance.clone(),
             // A type of no handler stands for many.
             handler: filter.job_type.clone().filter(|name| name != OTHER),
-            limit: COUNT_LIMIT + 1,
+            limit: MOST_FOUND,
         };
         let found: Jobs = self.0.client.ask("find", "find", &find).await?;
         let views = found.jobs.iter();

@@ -41,6 +41,8 @@ struct Open {
     trial_at: Instant,
     pause: Duration,
     reason: String,
+    /// Executions failed, and not only looks.
+    by_jobs: bool,
 }
 
 impl Breaker {
@@ -88,12 +90,36 @@ impl Breaker {
         }
     }
 
-    /// Records that the engine could not be reached, or can't execute anything.
+    /// Records that a look was answered. Closes what looks have opened. If executions have failed,
+    /// allows one trial.
+    pub(super) fn heard(&self) {
+        let mut state = self.state();
+        match &mut state.open {
+            Some(open) if open.by_jobs => open.trial_at = open.trial_at.min(Instant::now()),
+            Some(_) => {
+                drop(state);
+                self.answered();
+            }
+            None => {}
+        }
+    }
+
+    /// Records that a look had no answer.
+    pub(super) fn silent(&self, reason: &str) {
+        self.record(reason, false);
+    }
+
+    /// Records that an execution could not be sent, or that the engine can't execute anything.
     pub(super) fn failed(&self, reason: &str) {
+        self.record(reason, true);
+    }
+
+    fn record(&self, reason: &str, by_job: bool) {
         let mut state = self.state();
         state.failures = state.failures.saturating_add(1);
         let now = Instant::now();
         if let Some(open) = &mut state.open {
+            open.by_jobs |= by_job;
             open.pause = (open.pause * 2).min(LONGEST_PAUSE);
             open.trial_at = now + open.pause;
             reason.clone_into(&mut open.reason);
@@ -113,6 +139,7 @@ impl Breaker {
             trial_at: now + FIRST_PAUSE,
             pause: FIRST_PAUSE,
             reason: reason.to_owned(),
+            by_jobs: by_job,
         });
     }
 
@@ -172,5 +199,23 @@ mod tests {
             breaker.answered();
         }
         assert!(breaker.problem().is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_look_closes_what_looks_have_opened_and_allows_a_trial_after_failed_jobs() {
+        let breaker = closed();
+        for _ in 0..FAILURES {
+            breaker.silent("no answer");
+        }
+        assert!(breaker.is_open());
+        breaker.heard();
+        assert!(!breaker.is_open());
+        for _ in 0..FAILURES {
+            breaker.failed("reset");
+        }
+        breaker.heard();
+        assert!(breaker.is_open(), "looks answer, jobs do not");
+        assert!(breaker.wait().is_none(), "a trial");
+        assert!(breaker.wait().is_some(), "one at a time");
     }
 }

@@ -65,10 +65,9 @@ impl Route {
         }
     }
 
-    /// Returns the jobs that it takes, if that is known and it is not away.
+    /// Returns the jobs that it takes, if that is known.
     pub(super) fn scope(&self) -> Option<Scope> {
-        let known = self.told().scope.clone();
-        known.filter(|_| !self.is_away())
+        self.told().scope.clone()
     }
 
     /// Records the jobs that it takes; `None` if it did not say. Returns whether it has become
@@ -115,6 +114,16 @@ impl Route {
     /// Records that it answered.
     pub(crate) fn answered(&self) {
         self.breaker.answered();
+    }
+
+    /// Records that a look was answered.
+    pub(super) fn heard(&self) {
+        self.breaker.heard();
+    }
+
+    /// Records that a look had no answer.
+    pub(super) fn silent(&self, reason: &str) {
+        self.breaker.silent(reason);
     }
 
     /// Records that it could not be reached, or can't execute anything.

@@ -57,10 +57,10 @@ impl Routes {
         }
     }
 
-    /// Asks an address, and records whether it is away. A lone address that is away stays so until a
-    /// job was executed there.
+    /// Asks an address, and records whether it is away. Only jobs decide whether a lone address is
+    /// away: there is no other one for them.
     async fn look_at(&self, route: &Route) -> Result<(), Silent> {
-        let (was_away, is_alone) = (route.is_away(), self.routes.len() == 1);
+        let is_alone = self.routes.len() == 1;
         let said = tokio::time::timeout(WITHIN, self.ask(route)).await;
         let said = said.unwrap_or_else(|_| {
             Err(Silent {
@@ -76,10 +76,8 @@ impl Routes {
             );
         }
         match &said {
-            Ok(()) if was_away && !is_alone => route.answered(),
-            Err(silent) if silent.is_away && !(was_away && is_alone) => {
-                route.failed(&silent.reason);
-            }
+            Ok(()) if !is_alone => route.heard(),
+            Err(silent) if silent.is_away && !is_alone => route.silent(&silent.reason),
             _ => {}
         }
         said
@@ -105,7 +103,11 @@ impl Routes {
     /// Tells what the addresses take together. While none of them answers, that stays as it was:
     /// the jobs wait for the engine.
     pub(super) fn tell(&self) {
-        let known: Vec<Scope> = self.routes.iter().filter_map(Route::scope).collect();
+        let is_alone = self.routes.len() == 1;
+        // A lone address that is away gets a job as its trial, so its jobs stay within reach.
+        let counts = |route: &&Route| is_alone || !route.is_away();
+        let known = self.routes.iter().filter(counts);
+        let known: Vec<Scope> = known.filter_map(Route::scope).collect();
         if self.question.is_none() || known.is_empty() {
             return;
         }

@@ -136,9 +136,12 @@ impl Store for EngineStore {
         }
         let mut asked = Asked(&self.0.in_doubt, true);
         let (dialect, pool) = (self.dialect(), &self.0.connections.rest);
+        // An execution without an answer may still run: its lock stays, and its job is not run again.
+        let mut known = known.to_vec();
+        known.extend(self.0.calls.unanswered());
         let found = self
             .run("unknown", pool, || {
-                dialect.held_by(&pool.inner, owner, lease, known)
+                dialect.held_by(&pool.inner, owner, lease, &known)
             })
             .await;
         asked.1 = found.is_err();

@@ -155,7 +155,14 @@ impl EngineStore {
             }
             self.cancel_hung().await;
         }
-        let backlog = self.backlog().await?;
+        let backlog = match self.backlog().await {
+            Ok(backlog) => backlog,
+            // The rescued and new jobs need their hints. The numbers come with the next cycle.
+            Err(error) if report.rescued.is_empty() && report.unhinted.is_empty() => {
+                return Err(error);
+            }
+            Err(_) => return Ok(CycleOutcome::Leads(Box::new(report))),
+        };
         if backlog.executable <= backlog.leased {
             // The leader asks only while jobs wait.
             self.0.meter.unrun(Unrun::Reach, 0);

@@ -41,8 +41,15 @@ impl EngineStore {
                 .run_locking(statement, || {
                     settling::settle(dialect, &connections.keyed.inner, owner, &jobs, take)
                 })
-                .await?;
-            all.add(settled);
+                .await;
+            match settled {
+                Ok(settled) => all.add(settled),
+                Err(error) if all.fates.is_empty() => return Err(error),
+                // The first statement has committed. These jobs are settled by the next one.
+                Err(_) => all
+                    .fates
+                    .extend(jobs.iter().map(|job| (job.held.id, Fate::Busy))),
+            }
         }
         Ok(self.outcome(all))
     }

@@ -216,7 +216,15 @@ async fn retry(pool: &PgPool, ids: &[JobId], retries: i32) -> Result<OperatedJob
     let mut retried = OperatedJobs::default();
     let until = Instant::now() + ROWS_WITHIN;
     loop {
-        retry_free(pool, &mut asked, retries, &mut retried).await?;
+        if let Err(error) = retry_free(pool, &mut asked, retries, &mut retried).await {
+            // What was changed before needs its hints.
+            if retried.operated.is_empty() {
+                return Err(error);
+            }
+            let unknown = asked.into_iter().map(|id| (JobId(id), error.to_string()));
+            retried.refused.extend(unknown);
+            return Ok(retried);
+        }
         if asked.is_empty() {
             return Ok(retried);
         }

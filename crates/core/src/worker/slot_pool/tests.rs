@@ -240,3 +240,18 @@ async fn a_limit_that_grows_frees_slots_and_one_that_shrinks_takes_none_away() {
     slots.pop();
     drop(soon(waits).await);
 }
+
+/// What its own limit keeps a node from taking stays free for the others.
+#[tokio::test]
+async fn no_slot_is_kept_for_a_node_beyond_its_limit() {
+    let pool = SlotPool::new(16);
+    let (one, two, limit) = (transport(), transport(), SlotLimit::new(2));
+    let limited = pool.join(16, Some(limit), &one).expect("a share");
+    let other = pool.join(16, None, &two).expect("a share");
+    let held = take_until_full(&limited);
+    assert_eq!(held.len(), 2);
+    let waits = limited.take();
+    tokio::pin!(waits);
+    assert!(futures_util::poll!(&mut waits).is_pending());
+    assert_eq!(take_until_full(&other).len(), 14);
+}
