@@ -36,13 +36,14 @@ public final class ExecutionEndpoint {
      */
     public Answer execute(String job, String instance) {
         try {
-            Optional<InstanceLock> lock = InstanceLock.named(instance);
+            Optional<CallerLock> lock = CallerLock.named(instance);
             if (lock.isEmpty()) {
                 return error(400, "instance must be held, or left out: " + instance);
             }
             Optional<ExecutedJob> executed = runner.run(job, lock.get());
             return executed.map(became -> new Answer(200, became.json()))
-                    .orElseGet(() -> error(404, "there is no executable job " + job));
+                    .orElseGet(() -> error(404, "there is no executable job " + job
+                            + (lock.get().holdsInstance() ? " that a node has locked" : "")));
         } catch (RuntimeException | LinkageError failed) {
             LOG.warn("job {} could not be executed", job, failed);
             return error(500, failed.toString());

@@ -79,7 +79,7 @@ public final class JobEndpoint implements AutoCloseable {
                     arguments.objects("held").stream().map(JobEndpoint::held).toList(),
                     arguments.number("lease", 1, LONGEST_LEASE));
             case "held" -> Map.of("jobs", rows(locks.heldBy(
-                    arguments.text("node"),
+                    arguments.node(),
                     arguments.texts("known"),
                     arguments.number("lease", 1, LONGEST_LEASE))));
             default -> null;
@@ -88,7 +88,7 @@ public final class JobEndpoint implements AutoCloseable {
 
     private static LockTerms terms(Arguments arguments) {
         return new LockTerms(
-                arguments.text("node"),
+                arguments.node(),
                 arguments.number("fence", 0, MOST_FENCES),
                 arguments.number("lease", 1, LONGEST_LEASE),
                 arguments.optionalTexts("tenants"),
@@ -118,7 +118,7 @@ public final class JobEndpoint implements AutoCloseable {
     /** Runs a job under the lock that its caller holds. */
     private Object run(Arguments arguments) {
         String job = arguments.text("id");
-        String owner = arguments.text("owner");
+        String owner = owner(arguments);
         long lease = arguments.number("lease", 1, LONGEST_LEASE);
         if (!running.enter(job, owner, lease)) {
             return Map.of("state", "running");
@@ -127,7 +127,7 @@ public final class JobEndpoint implements AutoCloseable {
             if (!locks.extend(job, owner, lease)) {
                 return Map.of("state", "not held");
             }
-            return engine.run(job, InstanceLock.OF_ENGINE).map(ExecutedJob::fields)
+            return engine.run(job, CallerLock.of(owner)).map(ExecutedJob::fields)
                     .orElseGet(() -> Map.of("state", "not held"));
         } finally {
             running.leave(owner);
@@ -158,7 +158,16 @@ public final class JobEndpoint implements AutoCloseable {
     }
 
     private static Locks.Held held(Arguments lock) {
-        return new Locks.Held(lock.text("id"), lock.text("owner"), lock.optional("instance"));
+        return new Locks.Held(lock.text("id"), owner(lock), lock.optional("instance"));
+    }
+
+    /** Only the locks of nodes are run, extended and ended: never those of the engine itself. */
+    private static String owner(Arguments arguments) {
+        String owner = arguments.text("owner");
+        if (!Locks.isOurs(owner)) {
+            throw new BadRequest("`owner` must begin with " + Locks.OURS);
+        }
+        return owner;
     }
 
     static List<Map<String, Object>> rows(List<JobRow> jobs) {

@@ -38,7 +38,7 @@ final class LeaderOperations {
         return Optional.ofNullable(switch (operation) {
             case "lead" -> lead(arguments);
             case "resign" -> {
-                lease.resign(arguments.text("node"));
+                lease.resign(arguments.node());
                 yield Map.of();
             }
             case "join" -> {
@@ -47,11 +47,11 @@ final class LeaderOperations {
                     throw new Arguments.BadRequest(
                             "`about` has more than " + Members.LONGEST + " characters");
                 }
-                members.join(node(arguments), about);
+                members.join(arguments.node(), about);
                 yield Map.of();
             }
             case "leave" -> {
-                members.leave(node(arguments));
+                members.leave(arguments.node());
                 yield Map.of();
             }
             case "nodes" -> nodes();
@@ -64,22 +64,13 @@ final class LeaderOperations {
         });
     }
 
-    /** A node's id is a part of a name of 64 characters. */
-    private static String node(Arguments arguments) {
-        String node = arguments.text("node");
-        if (!node.matches("[0-9a-f-]{1,40}")) {
-            throw new Arguments.BadRequest("`node` must be a UUID");
-        }
-        return node;
-    }
-
     private Object lead(Arguments arguments) {
         String transport = arguments.text("transport");
         if (!transport.matches("[a-z0-9-]{1,40}")) {
             throw new Arguments.BadRequest("`transport` must be a short name");
         }
         LeaderLease.Lead lead = lease.take(
-                node(arguments), transport, arguments.number("lease", 1, LONGEST_LEASE));
+                arguments.node(), transport, arguments.number("lease", 1, LONGEST_LEASE));
         return Map.of(
                 "leads", lead.isOurs(),
                 "term", lead.term(),

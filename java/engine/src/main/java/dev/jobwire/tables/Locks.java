@@ -15,6 +15,8 @@ import java.util.stream.Collectors;
 
 /** Locks jobs, extends their locks, and finds locks whose answer was lost. */
 public final class Locks {
+    /** The beginning of the owner of a lock of a node, which no engine writes. */
+    public static final String OURS = EngineTables.OURS;
     /** How many locks of a node are returned at once. */
     private static final int MOST = 1_000;
 
@@ -45,6 +47,11 @@ public final class Locks {
     public Locks(EngineTables tables) {
         this.tables = tables;
         this.instances = new Instances(tables);
+    }
+
+    /** Returns whether a node of Jobwire holds a lock with this owner. */
+    public static boolean isOurs(String owner) {
+        return owner != null && owner.startsWith(OURS);
     }
 
     /** Locks the jobs of these hints. Of an instance, its first unlocked job is locked. */

@@ -1,6 +1,8 @@
 package dev.jobwire.endpoint;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.util.Collection;
 import java.util.List;
@@ -34,7 +36,7 @@ class ExecutionEndpointTest {
                 new ExecutionEndpoint(all).scope());
         JobRunner some = new JobRunner() {
             @Override
-            public Optional<ExecutedJob> run(String job, InstanceLock lock) {
+            public Optional<ExecutedJob> run(String job, CallerLock lock) {
                 return Optional.empty();
             }
 
@@ -55,15 +57,15 @@ class ExecutionEndpointTest {
 
     @Test
     void theRequestTellsWhoLocksTheInstance() {
-        AtomicReference<InstanceLock> seen = new AtomicReference<>();
+        AtomicReference<CallerLock> seen = new AtomicReference<>();
         ExecutionEndpoint endpoint = new ExecutionEndpoint((job, lock) -> {
             seen.set(lock);
             return Optional.empty();
         });
         endpoint.execute("17", null);
-        assertEquals(InstanceLock.OF_ENGINE, seen.get());
+        assertFalse(seen.get().holdsInstance());
         endpoint.execute("17", "held");
-        assertEquals(InstanceLock.OF_CALLER, seen.get());
+        assertTrue(seen.get().holdsInstance());
         assertEquals(400, endpoint.execute("17", "mine").status());
     }
 
