@@ -7,6 +7,7 @@ import java.util.Collection;
 import java.util.Optional;
 import java.util.concurrent.atomic.AtomicReference;
 import org.flowable.common.engine.impl.interceptor.CommandExecutor;
+import org.flowable.common.engine.impl.tenant.CurrentTenant;
 import org.flowable.engine.ProcessEngine;
 import org.flowable.engine.impl.cfg.ProcessEngineConfigurationImpl;
 import org.flowable.job.service.JobServiceConfiguration;
@@ -65,17 +66,21 @@ public final class FlowableJobRunner implements JobRunner {
     /** Finds the job and runs it in one transaction, since no lock comes before. */
     private Optional<ExecutedJob> runHeld(String id, CallerLock lock) {
         AtomicReference<JobEntity> found = new AtomicReference<>();
-        boolean isRun;
         try {
-            isRun = commands.execute(context -> {
+            boolean isRun = commands.execute(context -> {
                 JobEntity job = covered(id, lock);
                 found.set(job);
                 if (job == null || hasNoTransaction(job)) {
                     return false;
                 }
+                // As ExecuteAsyncRunnable.run() does.
+                CurrentTenant.getTenantContext().setTenantId(job.getTenantId());
                 new ExecuteAsyncRunnableJobCmd(id, entities, jobs, false).execute(context);
                 return true;
             });
+            if (isRun) {
+                return Optional.of(ExecutedJob.gone());
+            }
         } catch (Throwable failure) {
             if (found.get() == null) {
                 throw failure;
@@ -83,15 +88,11 @@ public final class FlowableJobRunner implements JobRunner {
             // As the engine's executor, whatever the delegate has thrown.
             new Run(found.get(), jobs, lock).handleFailedJob(failure);
             return Optional.of(lookedUp(id));
+        } finally {
+            CurrentTenant.getTenantContext().clearTenantId();
         }
         JobEntity job = found.get();
-        if (job == null) {
-            return Optional.empty();
-        }
-        if (isRun) {
-            return Optional.of(ExecutedJob.gone());
-        }
-        return outcome(new Run(job, jobs, lock), id);
+        return job == null ? Optional.empty() : outcome(new Run(job, jobs, lock), id);
     }
 
     /** The handler works before the transaction of its job, for example over the network. */
