@@ -3,6 +3,7 @@ package dev.jobwire.endpoint;
 import dev.jobwire.Json;
 import dev.jobwire.endpoint.Arguments.BadRequest;
 import dev.jobwire.tables.JobRow;
+import dev.jobwire.tables.KeptConnection;
 import dev.jobwire.tables.Locks;
 import dev.jobwire.tables.LockTerms;
 import dev.jobwire.tables.Settlement;
@@ -38,7 +39,7 @@ public final class JobEndpoint implements AutoCloseable {
         this.engine = engine;
         this.locks = new Locks(engine.tables());
         this.settlement = new Settlement(engine.tables());
-        this.running = new RunningJobs(locks);
+        this.running = new RunningJobs(locks, new KeptConnection(engine.tables()));
         this.leading = new LeaderOperations(engine);
         this.operating = new OperatorOperations(engine);
     }
