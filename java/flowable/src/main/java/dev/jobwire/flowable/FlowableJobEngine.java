@@ -89,6 +89,7 @@ public final class FlowableJobEngine implements JobEngine {
             }
             boolean mayMove = timers.mayMove(
                     connection(context),
+                    id,
                     timer.getProcessInstanceId(),
                     timer.getDuedate().toInstant());
             return mayMove && jobs.getJobManager().moveTimerJobToExecutableJob(timer) != null;
