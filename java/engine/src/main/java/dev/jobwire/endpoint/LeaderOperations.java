@@ -59,7 +59,10 @@ final class LeaderOperations {
             case "orphans" -> orphans(arguments);
             case "rescue" -> rescue(arguments);
             case "backlog" -> backlog();
-            case "release" -> Map.of("released", new Release(engine.tables()).all());
+            case "release" -> {
+                Release.Released released = new Release(engine.tables()).all();
+                yield Map.of("released", released.released(), "left", released.left());
+            }
             default -> null;
         });
     }

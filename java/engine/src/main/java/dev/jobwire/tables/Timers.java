@@ -21,6 +21,8 @@ public final class Timers {
     /** How long a timer is left alone that could not be moved, in nanoseconds. */
     private static final long PATIENCE = TimeUnit.MINUTES.toNanos(1);
     private static final int MOST_FAILED = 1_000;
+    /** After so many failures in a row the move ends: the database may be away. */
+    private static final int MOST_IN_A_ROW = 10;
 
     /** Makes a timer executable in a transaction of the engine. Returns false if it waits. */
     public interface Mover {
@@ -52,12 +54,18 @@ public final class Timers {
                 .limit(atMost)
                 .toList();
         List<JobRow> ready = new ArrayList<>();
+        int failures = 0;
         for (JobRow timer : due) {
+            if (failures >= MOST_IN_A_ROW) {
+                break;
+            }
             try {
                 if (mover.move(timer.id())) {
                     ready.add(timer);
                 }
+                failures = 0;
             } catch (RuntimeException broken) {
+                failures++;
                 LOG.warn("the timer {} could not be made executable", timer.id(), broken);
                 if (failed.size() < MOST_FAILED) {
                     failed.put(timer.id(), System.nanoTime());
