@@ -52,7 +52,8 @@ public final class ExecutionEndpoint {
 
     /**
      * Returns which jobs this node of the engine runs, for a {@code GET} of {@code /jobwire/scope}:
-     * {@code {"categories": ["red"]}}, or {@code {"categories": null}} for all. Never fails.
+     * {@code {"categories": ["red"]}}, or {@code {"categories": null}} for all. Where the instances
+     * of its jobs can be held by the caller, {@code "instance": "held"} says so. Never fails.
      */
     public Answer scope() {
         try {
@@ -61,7 +62,8 @@ public final class ExecutionEndpoint {
                             .map(Json::quoted)
                             .collect(Collectors.joining(",", "[", "]")))
                     .orElse("null");
-            return new Answer(200, "{\"categories\":" + categories + "}");
+            String instance = runner.takesHeldInstances() ? ",\"instance\":\"held\"" : "";
+            return new Answer(200, "{\"categories\":" + categories + instance + "}");
         } catch (RuntimeException failed) {
             LOG.warn("the engine does not say which jobs it runs", failed);
             return error(500, failed.toString());

@@ -13,6 +13,11 @@ public interface JobRunner {
      */
     Optional<ExecutedJob> run(String job, CallerLock lock);
 
+    /** Returns whether the instances of its jobs can be held by the caller. */
+    default boolean takesHeldInstances() {
+        return false;
+    }
+
     /**
      * Returns the categories whose jobs this node of the engine runs; empty if it runs all. A job
      * without a category runs on any node.

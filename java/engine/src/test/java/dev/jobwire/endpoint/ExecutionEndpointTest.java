@@ -51,6 +51,24 @@ class ExecutionEndpointTest {
     }
 
     @Test
+    void theScopeSaysThatInstancesCanBeHeld() {
+        JobRunner runner = new JobRunner() {
+            @Override
+            public Optional<ExecutedJob> run(String job, CallerLock lock) {
+                return Optional.empty();
+            }
+
+            @Override
+            public boolean takesHeldInstances() {
+                return true;
+            }
+        };
+        assertEquals(
+                new ExecutionEndpoint.Answer(200, "{\"categories\":null,\"instance\":\"held\"}"),
+                new ExecutionEndpoint(runner).scope());
+    }
+
+    @Test
     void aJobThatIsNotExecutableIsNotFound() {
         assertEquals(404, answer((job, lock) -> Optional.empty()).status());
     }

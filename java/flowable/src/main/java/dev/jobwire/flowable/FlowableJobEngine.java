@@ -73,6 +73,11 @@ public final class FlowableJobEngine implements JobEngine {
     }
 
     @Override
+    public boolean takesHeldInstances() {
+        return runner.takesHeldInstances();
+    }
+
+    @Override
     public Optional<Collection<String>> categories() {
         return runner.categories();
     }

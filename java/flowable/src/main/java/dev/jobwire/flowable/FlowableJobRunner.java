@@ -105,6 +105,11 @@ public final class FlowableJobRunner implements JobRunner {
         return commands.execute(context -> became(id));
     }
 
+    @Override
+    public boolean takesHeldInstances() {
+        return true;
+    }
+
     /** Returns the engine's enabled categories. */
     @Override
     public Optional<Collection<String>> categories() {
