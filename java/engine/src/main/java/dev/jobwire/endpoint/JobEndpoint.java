@@ -7,6 +7,9 @@ import dev.jobwire.tables.KeptConnection;
 import dev.jobwire.tables.Locks;
 import dev.jobwire.tables.LockTerms;
 import dev.jobwire.tables.Settlement;
+import java.io.IOException;
+import java.io.InputStream;
+import java.nio.charset.StandardCharsets;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -24,6 +27,8 @@ public final class JobEndpoint implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(JobEndpoint.class);
     /** The longest body of a request, in characters. */
     public static final int LONGEST_BODY = 1024 * 1024;
+    /** The longest body of a request, in bytes. */
+    private static final int MOST_BYTES = 4 * LONGEST_BODY;
     private static final long LONGEST_LEASE = 24 * 3_600_000L;
     private static final long MOST_FENCES = Long.MAX_VALUE / 2;
 
@@ -42,6 +47,23 @@ public final class JobEndpoint implements AutoCloseable {
         this.running = new RunningJobs(locks, new KeptConnection(engine.tables()));
         this.leading = new LeaderOperations(engine);
         this.operating = new OperatorOperations(engine);
+    }
+
+    /**
+     * Answers an operation, as the other method. Reads a bounded part of the body, and does not
+     * close it.
+     *
+     * @param body the body of the request, in UTF-8; null for none
+     */
+    public ExecutionEndpoint.Answer answer(String operation, InputStream body) {
+        try {
+            byte[] read = body == null ? new byte[0] : body.readNBytes(MOST_BYTES + 1);
+            return read.length > MOST_BYTES
+                    ? error(400, "the body has more than " + MOST_BYTES + " bytes")
+                    : answer(operation, new String(read, StandardCharsets.UTF_8));
+        } catch (IOException failed) {
+            return error(400, "the body could not be read: " + failed);
+        }
     }
 
     /**
@@ -169,6 +191,11 @@ public final class JobEndpoint implements AutoCloseable {
             throw new BadRequest("`owner` must begin with " + Locks.OURS);
         }
         return owner;
+    }
+
+    /** Returns many jobs for a leader, who reads no messages. */
+    static List<Map<String, Object>> brief(List<JobRow> jobs) {
+        return rows(jobs.stream().map(job -> job.withMessage(0)).toList());
     }
 
     static List<Map<String, Object>> rows(List<JobRow> jobs) {

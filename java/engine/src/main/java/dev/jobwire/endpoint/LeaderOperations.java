@@ -99,7 +99,7 @@ final class LeaderOperations {
         int most = (int) arguments.number("at_most", 1, MOST);
         Timers.Moved moved = timers.move(most, engine::moveTimer);
         Map<String, Object> fields = new LinkedHashMap<>();
-        fields.put("ready", JobEndpoint.rows(moved.ready()));
+        fields.put("ready", JobEndpoint.brief(moved.ready()));
         fields.put("next_due", JobRow.millis(moved.nextDue()));
         fields.put("now", moved.now().toEpochMilli());
         return fields;
@@ -112,7 +112,7 @@ final class LeaderOperations {
                 before == null ? null : Instant.ofEpochMilli(before),
                 (int) arguments.number("limit", 1, MOST));
         Map<String, Object> fields = new LinkedHashMap<>();
-        fields.put("jobs", JobEndpoint.rows(page.jobs()));
+        fields.put("jobs", JobEndpoint.brief(page.jobs()));
         fields.put("next", page.next());
         fields.put("now", page.now().toEpochMilli());
         return fields;
@@ -121,9 +121,9 @@ final class LeaderOperations {
     private Object rescue(Arguments arguments) {
         Rescue.Rescued rescued = rescue.rescue((int) arguments.number("at_most", 1, MOST));
         return Map.of(
-                "jobs", JobEndpoint.rows(rescued.jobs()),
+                "jobs", JobEndpoint.brief(rescued.jobs()),
                 "timers", rescued.timers(),
-                "ready", JobEndpoint.rows(rescued.ready()));
+                "ready", JobEndpoint.brief(rescued.ready()));
     }
 
     private Object backlog() {
