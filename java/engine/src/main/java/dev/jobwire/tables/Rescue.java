@@ -87,8 +87,8 @@ public final class Rescue {
         for (List<String> part : EngineTables.parts(List.copyOf(new TreeSet<>(ofLate)))) {
             held.putAll(instances.hold(connection, part));
         }
-        Set<String> free = new HashSet<>();
-        free.addAll(tables.hold(connection, JobTable.JOB, late.stream().map(JobRow::id).toList()));
+        Set<String> free = new HashSet<>(tables.hold(
+                connection, JobTable.JOB, late.stream().map(JobRow::id).toList()));
         String clear = "UPDATE " + tables.jobs() + " SET LOCK_OWNER_ = NULL, LOCK_EXP_TIME_ = NULL"
                 + " WHERE ID_ = ? AND REV_ = ? AND LOCK_EXP_TIME_ < ?";
         List<JobRow> freed = new ArrayList<>();
