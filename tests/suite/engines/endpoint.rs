@@ -3,7 +3,7 @@
 
 use jobwire_tests::{EngineProgram, EngineServer};
 
-use crate::engines::rows::{DEAD, JOB, LOCK, LOCK_INSTANCE, Rows, TIMER, state};
+use crate::engines::rows::{DEAD, JOB, LOCK, LOCK_BY_NODE, LOCK_INSTANCE, Rows, TIMER, state};
 
 /// Moves the one timer of an instance to the executable jobs, as a due timer.
 async fn fire(rows: &Rows, program: EngineProgram, instance: &str) {
@@ -129,6 +129,9 @@ pub(crate) async fn a_job_of_a_held_instance_runs_and_the_lock_stays(
         let job = rows.job(JOB, &instance).await;
         assert_eq!(rows.change(LOCK_INSTANCE, &instance).await, 1);
         rows.change(LOCK, &job.id).await;
+        let refused = engine.execute_in_held_instance(&job.id).await;
+        assert_eq!(refused.status, 404, "the lock is no node's");
+        rows.change(LOCK_BY_NODE, &job.id).await;
         let answer = engine.execute_in_held_instance(&job.id).await;
         assert_eq!(state(&answer), ended);
         assert_eq!(rows.effects(&instance).await.len(), 1);

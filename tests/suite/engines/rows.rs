@@ -21,6 +21,11 @@ pub(crate) const DEAD: &str = "act_ru_deadletter_job";
 pub(crate) const LOCK: &str = "UPDATE act_ru_job SET lock_owner_ = 'somebody',
     lock_exp_time_ = localtimestamp + interval '1 hour' WHERE id_ = $1";
 
+/// Locks a job as a node of Jobwire does.
+pub(crate) const LOCK_BY_NODE: &str = "UPDATE act_ru_job
+    SET lock_owner_ = 'jobwire:0198c0de-7777-7000-8000-000000000001:1',
+    lock_exp_time_ = localtimestamp + interval '1 hour' WHERE id_ = $1";
+
 /// Locks an instance as a node of the engine does; Flowable writes the owner, too.
 pub(crate) const LOCK_INSTANCE: &str = "UPDATE act_ru_execution
     SET lock_time_ = localtimestamp + interval '1 hour' WHERE id_ = $1";

@@ -1,7 +1,7 @@
 package dev.jobwire.activiti;
 
+import dev.jobwire.endpoint.CallerLock;
 import dev.jobwire.endpoint.ExecutedJob;
-import dev.jobwire.endpoint.InstanceLock;
 import dev.jobwire.endpoint.JobRunner;
 import java.util.List;
 import java.util.Optional;
@@ -9,14 +9,16 @@ import org.activiti.engine.ManagementService;
 import org.activiti.engine.ProcessEngine;
 import org.activiti.engine.impl.asyncexecutor.ExecuteAsyncRunnable;
 import org.activiti.engine.impl.cfg.ProcessEngineConfigurationImpl;
+import org.activiti.engine.impl.cmd.ExecuteAsyncJobCmd;
+import org.activiti.engine.impl.interceptor.CommandExecutor;
 import org.activiti.engine.impl.persistence.entity.JobEntity;
 import org.activiti.engine.runtime.Job;
 
 /**
  * Runs a job as the engine's own executor does: it locks the instance of an exclusive job, runs the
  * job in one transaction, and handles a failure after that transaction has ended. The caller holds
- * the lock of the job's row. If it also holds that of the instance, this takes none. A job that Activiti gives back has a new
- * id.
+ * the lock of the job's row. If it also holds that of the instance, this takes none. A job that
+ * Activiti gives back has a new id.
  */
 public final class ActivitiJobRunner implements JobRunner {
     private final ProcessEngineConfigurationImpl configuration;
@@ -30,14 +32,17 @@ public final class ActivitiJobRunner implements JobRunner {
     }
 
     @Override
-    public Optional<ExecutedJob> run(String id, InstanceLock lock) {
+    public Optional<ExecutedJob> run(String id, CallerLock lock) {
         JobEntity job = configuration.getCommandExecutor()
                 .execute(context -> context.getJobEntityManager().findById(id));
-        if (job == null) {
+        if (job == null || !lock.covers(job.getLockOwner())) {
             return Optional.empty();
         }
         Execution execution = new Execution(job, configuration, lock);
         execution.run();
+        if (execution.isNotHeld) {
+            return Optional.empty();
+        }
         if (execution.isGivenBack) {
             return Optional.of(givenBack(job.getExecutionId()));
         }
@@ -76,24 +81,49 @@ public final class ActivitiJobRunner implements JobRunner {
 
     /** One run of a job. Notes whether the engine gave the job back. */
     private static final class Execution extends ExecuteAsyncRunnable {
-        private final InstanceLock lock;
+        private final CallerLock lock;
+        private final CommandExecutor commands;
+        private boolean isNotHeld;
         private boolean isGivenBack;
         private boolean hasFailed;
 
         private Execution(
-                JobEntity job, ProcessEngineConfigurationImpl configuration, InstanceLock lock) {
+                JobEntity job, ProcessEngineConfigurationImpl configuration, CallerLock lock) {
             super(job, configuration);
             this.lock = lock;
+            this.commands = configuration.getCommandExecutor();
+        }
+
+        /** The row is compared with the caller's lock once more, in the transaction of the job. */
+        @Override
+        protected void executeJob() {
+            if (lock.owner() == null && !lock.holdsInstance()) {
+                super.executeJob();
+                return;
+            }
+            try {
+                isNotHeld = !commands.execute(context -> {
+                    JobEntity loaded = context.getJobEntityManager().findById(jobId);
+                    if (loaded == null || !lock.covers(loaded.getLockOwner())) {
+                        return false;
+                    }
+                    new ExecuteAsyncJobCmd(jobId).execute(context);
+                    return true;
+                });
+            } catch (Throwable failure) {
+                // As the engine's executor, whatever the delegate has thrown.
+                handleFailedJob(failure);
+            }
         }
 
         @Override
         protected boolean lockJobIfNeeded() {
-            return lock == InstanceLock.OF_CALLER || super.lockJobIfNeeded();
+            return lock.holdsInstance() || super.lockJobIfNeeded();
         }
 
         @Override
         protected void unlockJobIfNeeded() {
-            if (lock == InstanceLock.OF_ENGINE) {
+            if (!lock.holdsInstance()) {
                 super.unlockJobIfNeeded();
             }
         }

@@ -67,6 +67,15 @@ final class Arguments {
         return text;
     }
 
+    /** Returns the id of a node. It is a part of names and of patterns. */
+    String node() {
+        String node = text("node");
+        if (!node.matches("[0-9a-f-]{1,40}")) {
+            throw new BadRequest("`node` must be a UUID");
+        }
+        return node;
+    }
+
     /** Returns a whole number between two bounds. */
     long number(String name, long least, long most) {
         Long number = optionalNumber(name);

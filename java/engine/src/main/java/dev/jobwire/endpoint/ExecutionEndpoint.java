@@ -36,13 +36,14 @@ public final class ExecutionEndpoint {
      */
     public Answer execute(String job, String instance) {
         try {
-            Optional<InstanceLock> lock = InstanceLock.named(instance);
+            Optional<CallerLock> lock = CallerLock.named(instance);
             if (lock.isEmpty()) {
                 return error(400, "instance must be held, or left out: " + instance);
             }
             Optional<ExecutedJob> executed = runner.run(job, lock.get());
             return executed.map(became -> new Answer(200, became.json()))
-                    .orElseGet(() -> error(404, "there is no executable job " + job));
+                    .orElseGet(() -> error(404, "there is no executable job " + job
+                            + (lock.get().holdsInstance() ? " that a node has locked" : "")));
         } catch (RuntimeException | LinkageError failed) {
             LOG.warn("job {} could not be executed", job, failed);
             return error(500, failed.toString());
@@ -51,7 +52,8 @@ public final class ExecutionEndpoint {
 
     /**
      * Returns which jobs this node of the engine runs, for a {@code GET} of {@code /jobwire/scope}:
-     * {@code {"categories": ["red"]}}, or {@code {"categories": null}} for all. Never fails.
+     * {@code {"categories": ["red"]}}, or {@code {"categories": null}} for all. Where the instances
+     * of its jobs can be held by the caller, {@code "instance": "held"} says so. Never fails.
      */
     public Answer scope() {
         try {
@@ -60,7 +62,8 @@ public final class ExecutionEndpoint {
                             .map(Json::quoted)
                             .collect(Collectors.joining(",", "[", "]")))
                     .orElse("null");
-            return new Answer(200, "{\"categories\":" + categories + "}");
+            String instance = runner.takesHeldInstances() ? ",\"instance\":\"held\"" : "";
+            return new Answer(200, "{\"categories\":" + categories + instance + "}");
         } catch (RuntimeException failed) {
             LOG.warn("the engine does not say which jobs it runs", failed);
             return error(500, failed.toString());

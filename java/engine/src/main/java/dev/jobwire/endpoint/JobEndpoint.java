@@ -3,9 +3,13 @@ package dev.jobwire.endpoint;
 import dev.jobwire.Json;
 import dev.jobwire.endpoint.Arguments.BadRequest;
 import dev.jobwire.tables.JobRow;
+import dev.jobwire.tables.KeptConnection;
 import dev.jobwire.tables.Locks;
 import dev.jobwire.tables.LockTerms;
 import dev.jobwire.tables.Settlement;
+import java.io.IOException;
+import java.io.InputStream;
+import java.nio.charset.StandardCharsets;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -23,6 +27,8 @@ public final class JobEndpoint implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(JobEndpoint.class);
     /** The longest body of a request, in characters. */
     public static final int LONGEST_BODY = 1024 * 1024;
+    /** The longest body of a request, in bytes. */
+    private static final int MOST_BYTES = 4 * LONGEST_BODY;
     private static final long LONGEST_LEASE = 24 * 3_600_000L;
     private static final long MOST_FENCES = Long.MAX_VALUE / 2;
 
@@ -38,9 +44,26 @@ public final class JobEndpoint implements AutoCloseable {
         this.engine = engine;
         this.locks = new Locks(engine.tables());
         this.settlement = new Settlement(engine.tables());
-        this.running = new RunningJobs(locks);
+        this.running = new RunningJobs(locks, new KeptConnection(engine.tables()));
         this.leading = new LeaderOperations(engine);
         this.operating = new OperatorOperations(engine);
+    }
+
+    /**
+     * Answers an operation, as the other method. Reads a bounded part of the body, and does not
+     * close it.
+     *
+     * @param body the body of the request, in UTF-8; null for none
+     */
+    public ExecutionEndpoint.Answer answer(String operation, InputStream body) {
+        try {
+            byte[] read = body == null ? new byte[0] : body.readNBytes(MOST_BYTES + 1);
+            return read.length > MOST_BYTES
+                    ? error(400, "the body has more than " + MOST_BYTES + " bytes")
+                    : answer(operation, new String(read, StandardCharsets.UTF_8));
+        } catch (IOException failed) {
+            return error(400, "the body could not be read: " + failed);
+        }
     }
 
     /**
@@ -79,7 +102,7 @@ public final class JobEndpoint implements AutoCloseable {
                     arguments.objects("held").stream().map(JobEndpoint::held).toList(),
                     arguments.number("lease", 1, LONGEST_LEASE));
             case "held" -> Map.of("jobs", rows(locks.heldBy(
-                    arguments.text("node"),
+                    arguments.node(),
                     arguments.texts("known"),
                     arguments.number("lease", 1, LONGEST_LEASE))));
             default -> null;
@@ -88,7 +111,7 @@ public final class JobEndpoint implements AutoCloseable {
 
     private static LockTerms terms(Arguments arguments) {
         return new LockTerms(
-                arguments.text("node"),
+                arguments.node(),
                 arguments.number("fence", 0, MOST_FENCES),
                 arguments.number("lease", 1, LONGEST_LEASE),
                 arguments.optionalTexts("tenants"),
@@ -118,7 +141,7 @@ public final class JobEndpoint implements AutoCloseable {
     /** Runs a job under the lock that its caller holds. */
     private Object run(Arguments arguments) {
         String job = arguments.text("id");
-        String owner = arguments.text("owner");
+        String owner = owner(arguments);
         long lease = arguments.number("lease", 1, LONGEST_LEASE);
         if (!running.enter(job, owner, lease)) {
             return Map.of("state", "running");
@@ -127,7 +150,7 @@ public final class JobEndpoint implements AutoCloseable {
             if (!locks.extend(job, owner, lease)) {
                 return Map.of("state", "not held");
             }
-            return engine.run(job, InstanceLock.OF_ENGINE).map(ExecutedJob::fields)
+            return engine.run(job, CallerLock.of(owner)).map(ExecutedJob::fields)
                     .orElseGet(() -> Map.of("state", "not held"));
         } finally {
             running.leave(owner);
@@ -158,7 +181,21 @@ public final class JobEndpoint implements AutoCloseable {
     }
 
     private static Locks.Held held(Arguments lock) {
-        return new Locks.Held(lock.text("id"), lock.text("owner"), lock.optional("instance"));
+        return new Locks.Held(lock.text("id"), owner(lock), lock.optional("instance"));
+    }
+
+    /** Only the locks of nodes are run, extended and ended: never those of the engine itself. */
+    private static String owner(Arguments arguments) {
+        String owner = arguments.text("owner");
+        if (!Locks.isOurs(owner)) {
+            throw new BadRequest("`owner` must begin with " + Locks.OURS);
+        }
+        return owner;
+    }
+
+    /** Returns many jobs for a leader, who reads no messages. */
+    static List<Map<String, Object>> brief(List<JobRow> jobs) {
+        return rows(jobs.stream().map(job -> job.withMessage(0)).toList());
     }
 
     static List<Map<String, Object>> rows(List<JobRow> jobs) {

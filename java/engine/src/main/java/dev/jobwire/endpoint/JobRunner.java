@@ -6,12 +6,17 @@ import java.util.Optional;
 /** Runs jobs of one engine by the engine's own rules. */
 public interface JobRunner {
     /**
-     * Runs a job and returns its state; empty if it is not executable. If the job fails, the engine
-     * counts the failure, and this method succeeds.
+     * Runs a job and returns its state; empty if it is not executable, or if the caller does not
+     * hold its lock. If the job fails, the engine counts the failure, and this method succeeds.
      *
-     * @param lock who locks the instance of the job
+     * @param lock the locks that the caller holds
      */
-    Optional<ExecutedJob> run(String job, InstanceLock lock);
+    Optional<ExecutedJob> run(String job, CallerLock lock);
+
+    /** Returns whether the instances of its jobs can be held by the caller. */
+    default boolean takesHeldInstances() {
+        return false;
+    }
 
     /**
      * Returns the categories whose jobs this node of the engine runs; empty if it runs all. A job

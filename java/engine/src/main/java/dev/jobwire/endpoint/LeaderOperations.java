@@ -38,7 +38,7 @@ final class LeaderOperations {
         return Optional.ofNullable(switch (operation) {
             case "lead" -> lead(arguments);
             case "resign" -> {
-                lease.resign(arguments.text("node"));
+                lease.resign(arguments.node());
                 yield Map.of();
             }
             case "join" -> {
@@ -47,11 +47,11 @@ final class LeaderOperations {
                     throw new Arguments.BadRequest(
                             "`about` has more than " + Members.LONGEST + " characters");
                 }
-                members.join(node(arguments), about);
+                members.join(arguments.node(), about);
                 yield Map.of();
             }
             case "leave" -> {
-                members.leave(node(arguments));
+                members.leave(arguments.node());
                 yield Map.of();
             }
             case "nodes" -> nodes();
@@ -59,18 +59,12 @@ final class LeaderOperations {
             case "orphans" -> orphans(arguments);
             case "rescue" -> rescue(arguments);
             case "backlog" -> backlog();
-            case "release" -> Map.of("released", new Release(engine.tables()).all());
+            case "release" -> {
+                Release.Released released = new Release(engine.tables()).all();
+                yield Map.of("released", released.released(), "left", released.left());
+            }
             default -> null;
         });
-    }
-
-    /** A node's id is a part of a name of 64 characters. */
-    private static String node(Arguments arguments) {
-        String node = arguments.text("node");
-        if (!node.matches("[0-9a-f-]{1,40}")) {
-            throw new Arguments.BadRequest("`node` must be a UUID");
-        }
-        return node;
     }
 
     private Object lead(Arguments arguments) {
@@ -79,7 +73,7 @@ final class LeaderOperations {
             throw new Arguments.BadRequest("`transport` must be a short name");
         }
         LeaderLease.Lead lead = lease.take(
-                node(arguments), transport, arguments.number("lease", 1, LONGEST_LEASE));
+                arguments.node(), transport, arguments.number("lease", 1, LONGEST_LEASE));
         return Map.of(
                 "leads", lead.isOurs(),
                 "term", lead.term(),
@@ -105,7 +99,7 @@ final class LeaderOperations {
         int most = (int) arguments.number("at_most", 1, MOST);
         Timers.Moved moved = timers.move(most, engine::moveTimer);
         Map<String, Object> fields = new LinkedHashMap<>();
-        fields.put("ready", JobEndpoint.rows(moved.ready()));
+        fields.put("ready", JobEndpoint.brief(moved.ready()));
         fields.put("next_due", JobRow.millis(moved.nextDue()));
         fields.put("now", moved.now().toEpochMilli());
         return fields;
@@ -118,7 +112,7 @@ final class LeaderOperations {
                 before == null ? null : Instant.ofEpochMilli(before),
                 (int) arguments.number("limit", 1, MOST));
         Map<String, Object> fields = new LinkedHashMap<>();
-        fields.put("jobs", JobEndpoint.rows(page.jobs()));
+        fields.put("jobs", JobEndpoint.brief(page.jobs()));
         fields.put("next", page.next());
         fields.put("now", page.now().toEpochMilli());
         return fields;
@@ -127,9 +121,9 @@ final class LeaderOperations {
     private Object rescue(Arguments arguments) {
         Rescue.Rescued rescued = rescue.rescue((int) arguments.number("at_most", 1, MOST));
         return Map.of(
-                "jobs", JobEndpoint.rows(rescued.jobs()),
+                "jobs", JobEndpoint.brief(rescued.jobs()),
                 "timers", rescued.timers(),
-                "ready", JobEndpoint.rows(rescued.ready()));
+                "ready", JobEndpoint.brief(rescued.ready()));
     }
 
     private Object backlog() {

@@ -2,6 +2,7 @@ package dev.jobwire.endpoint;
 
 import dev.jobwire.tables.Health;
 import dev.jobwire.tables.JobList;
+import dev.jobwire.tables.JobRow;
 import dev.jobwire.tables.JobTable;
 import java.util.EnumSet;
 import java.util.LinkedHashMap;
@@ -9,12 +10,15 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import java.util.stream.Collectors;
 
 /** The operations of people: the probe, and looks at jobs and changes of them. */
 final class OperatorOperations {
     /** The version of the contract. */
     static final int CONTRACT = 1;
     private static final int MOST = 10_001;
+    /** How many jobs of each state are returned at most, whatever the limit is. */
+    private static final int MOST_FOUND = 1_000;
 
     private final JobEngine engine;
     private final Health health;
@@ -64,6 +68,11 @@ final class OperatorOperations {
                 arguments.optional("instance"),
                 arguments.optional("handler"));
         int limit = (int) arguments.number("limit", 1, MOST);
-        return Map.of("jobs", JobEndpoint.rows(jobs.find(filter, limit)));
+        int most = Math.min(limit, MOST_FOUND);
+        List<JobRow> found = jobs.find(filter, most);
+        boolean isCut = most < limit && found.stream()
+                .collect(Collectors.groupingBy(JobRow::table, Collectors.counting()))
+                .containsValue((long) most);
+        return Map.of("jobs", JobEndpoint.rows(found), "cut", isCut);
     }
 }

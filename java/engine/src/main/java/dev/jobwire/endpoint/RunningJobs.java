@@ -1,7 +1,10 @@
 package dev.jobwire.endpoint;
 
+import dev.jobwire.tables.KeptConnection;
 import dev.jobwire.tables.Locks;
+import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Executors;
 import java.util.concurrent.ScheduledExecutorService;
@@ -19,22 +22,24 @@ final class RunningJobs implements AutoCloseable {
     private static final long TICK_MILLIS = 250;
 
     private static final class Lock {
-        private final String job;
-        private final long leaseMillis;
+        private final Locks.Running running;
         private volatile long renewedAt = System.nanoTime();
 
-        Lock(String job, long leaseMillis) {
-            this.job = job;
-            this.leaseMillis = leaseMillis;
+        Lock(Locks.Running running) {
+            this.running = running;
         }
 
         boolean isDue() {
             long passed = TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - renewedAt);
-            return passed >= leaseMillis / 3;
+            return passed >= running.leaseMillis() / 3;
         }
     }
 
     private final Locks locks;
+    private final KeptConnection connection;
+    /** Guards the field below, and that the connection is kept while jobs run. */
+    private final Object gate = new Object();
+    private boolean isOpen;
     private final Map<String, Lock> running = new ConcurrentHashMap<>();
     private final ScheduledExecutorService renewals =
             Executors.newSingleThreadScheduledExecutor(task -> {
@@ -43,15 +48,34 @@ final class RunningJobs implements AutoCloseable {
                 return thread;
             });
 
-    RunningJobs(Locks locks) {
+    RunningJobs(Locks locks, KeptConnection connection) {
         this.locks = locks;
+        this.connection = connection;
         renewals.scheduleWithFixedDelay(
-                this::renewDue, TICK_MILLIS, TICK_MILLIS, TimeUnit.MILLISECONDS);
+                this::tick, TICK_MILLIS, TICK_MILLIS, TimeUnit.MILLISECONDS);
     }
 
-    /** Enters an execution under this owner's lock. Returns false if one is under way. */
+    /**
+     * Enters an execution under this owner's lock. Returns false if one is under way. The first one
+     * takes the connection of the renewals: later the pool may be full of executions.
+     */
     boolean enter(String job, String owner, long leaseMillis) {
-        return running.putIfAbsent(owner, new Lock(job, leaseMillis)) == null;
+        Lock lock = new Lock(new Locks.Running(job, owner, leaseMillis));
+        if (running.putIfAbsent(owner, lock) != null) {
+            return false;
+        }
+        try {
+            synchronized (gate) {
+                if (!isOpen) {
+                    connection.open();
+                    isOpen = true;
+                }
+            }
+            return true;
+        } catch (RuntimeException failed) {
+            running.remove(owner);
+            throw failed;
+        }
     }
 
     /** The execution has ended. */
@@ -59,23 +83,39 @@ final class RunningJobs implements AutoCloseable {
         running.remove(owner);
     }
 
+    private void tick() {
+        try {
+            synchronized (gate) {
+                if (running.isEmpty()) {
+                    isOpen = false;
+                    connection.close();
+                    return;
+                }
+            }
+            renewDue();
+        } catch (RuntimeException failed) {
+            // The next tick tries again.
+            LOG.warn("the locks of running jobs could not be extended", failed);
+        }
+    }
+
     private void renewDue() {
-        running.forEach((owner, lock) -> {
-            if (!lock.isDue()) {
-                return;
-            }
-            try {
-                locks.extend(lock.job, owner, lock.leaseMillis);
-                lock.renewedAt = System.nanoTime();
-            } catch (RuntimeException failed) {
-                // The next tick tries again.
-                LOG.warn("the lock of job {} could not be extended", lock.job, failed);
-            }
-        });
+        List<Lock> due = running.values().stream().filter(Lock::isDue).toList();
+        if (due.isEmpty()) {
+            return;
+        }
+        long now = System.nanoTime();
+        Set<String> extended =
+                locks.extend(connection, due.stream().map(lock -> lock.running).toList());
+        // A row on which another transaction works is tried again at the next tick.
+        due.stream()
+                .filter(lock -> extended.contains(lock.running.id()))
+                .forEach(lock -> lock.renewedAt = now);
     }
 
     @Override
     public void close() {
         renewals.shutdownNow();
+        connection.close();
     }
 }

@@ -11,7 +11,7 @@ import java.util.Locale;
 /** What differs between databases: the clock, and how a row is locked without a wait. */
 public enum Database {
     /** MySQL 8, and MariaDB 10.6 or later. */
-    MYSQL("SELECT UNIX_TIMESTAMP(NOW(3))"),
+    MYSQL("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) / 1000000"),
     /** Oracle. */
     ORACLE("SELECT (CAST(SYS_EXTRACT_UTC(SYSTIMESTAMP) AS DATE) - DATE '1970-01-01') * 86400"
             + " + MOD(EXTRACT(SECOND FROM SYSTIMESTAMP), 1) FROM DUAL"),

@@ -10,13 +10,18 @@ import java.util.ArrayList;
 import java.util.Collection;
 import java.util.List;
 import javax.sql.DataSource;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /** The tables of one engine: transactions on them, and what the statements share. */
 public final class EngineTables {
+    private static final Logger LOG = LoggerFactory.getLogger(EngineTables.class);
     /** The beginning of the owner of a lock of Jobwire, which no engine writes. */
     static final String OURS = "jobwire:";
     /** Seconds after which the driver ends a statement. */
     private static final int STATEMENT_SECONDS = 10;
+    /** How many parameters of one kind a statement has at most. */
+    private static final int PART = 200;
 
     /** Work in a transaction. */
     interface Work<T> {
@@ -61,30 +66,73 @@ public final class EngineTables {
      * was read shows its newest version.
      */
     <T> T transaction(Work<T> work) {
-        try (Connection connection = source.getConnection()) {
-            boolean commitsEach = connection.getAutoCommit();
-            int isolation = connection.getTransactionIsolation();
-            if (isolation != Connection.TRANSACTION_READ_COMMITTED) {
-                connection.setTransactionIsolation(Connection.TRANSACTION_READ_COMMITTED);
-            }
-            connection.setAutoCommit(false);
-            boolean isDone = false;
-            try {
-                T result = work.in(connection);
-                connection.commit();
-                isDone = true;
-                return result;
-            } finally {
-                if (!isDone) {
-                    connection.rollback();
-                }
-                connection.setAutoCommit(commitsEach);
-                if (isolation != Connection.TRANSACTION_READ_COMMITTED) {
-                    connection.setTransactionIsolation(isolation);
-                }
-            }
+        try (Session session = open()) {
+            return session.transaction(work);
+        }
+    }
+
+    /** Takes a connection of the pool. */
+    Session open() {
+        try {
+            return new Session(source.getConnection());
         } catch (SQLException failed) {
             throw new TablesException(failed);
+        }
+    }
+
+    /** A connection for transactions, which is given back as it was. */
+    static final class Session implements AutoCloseable {
+        private final Connection connection;
+        private final boolean commitsEach;
+        private final int isolation;
+
+        private Session(Connection connection) throws SQLException {
+            this.connection = connection;
+            boolean isReady = false;
+            try {
+                commitsEach = connection.getAutoCommit();
+                isolation = connection.getTransactionIsolation();
+                if (isolation != Connection.TRANSACTION_READ_COMMITTED) {
+                    connection.setTransactionIsolation(Connection.TRANSACTION_READ_COMMITTED);
+                }
+                connection.setAutoCommit(false);
+                isReady = true;
+            } finally {
+                if (!isReady) {
+                    connection.close();
+                }
+            }
+        }
+
+        <T> T transaction(Work<T> work) {
+            boolean isDone = false;
+            try {
+                try {
+                    T result = work.in(connection);
+                    connection.commit();
+                    isDone = true;
+                    return result;
+                } finally {
+                    if (!isDone) {
+                        connection.rollback();
+                    }
+                }
+            } catch (SQLException failed) {
+                throw new TablesException(failed);
+            }
+        }
+
+        @Override
+        public void close() {
+            try (Connection closed = connection) {
+                closed.setAutoCommit(commitsEach);
+                if (isolation != Connection.TRANSACTION_READ_COMMITTED) {
+                    closed.setTransactionIsolation(isolation);
+                }
+            } catch (SQLException failed) {
+                // What was committed stays so, and a pool throws a broken connection away.
+                LOG.debug("a connection could not be given back", failed);
+            }
         }
     }
 
@@ -153,6 +201,26 @@ public final class EngineTables {
                 statement.setObject(at + 1, value);
             }
         }
+    }
+
+    /** Statements take a bounded number of parameters. */
+    static <T> List<List<T>> parts(List<T> all) {
+        List<List<T>> parts = new ArrayList<>();
+        for (int at = 0; at < all.size(); at += PART) {
+            parts.add(all.subList(at, Math.min(at + PART, all.size())));
+        }
+        return parts;
+    }
+
+    /** Locks rows until the transaction ends; those that others work on are left out. */
+    List<String> hold(Connection connection, JobTable table, Collection<String> ids)
+            throws SQLException {
+        List<String> held = new ArrayList<>();
+        for (List<String> part : parts(ids.stream().sorted().toList())) {
+            String sql = locking("ID_", table(table.table()), "ID_ IN " + places(part.size()));
+            held.addAll(query(connection, sql, part, 0, row -> row.getString("ID_")));
+        }
+        return held;
     }
 
     /** Returns the jobs of these ids in a table. */

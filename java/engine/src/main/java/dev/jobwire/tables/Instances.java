@@ -50,6 +50,15 @@ final class Instances {
         return held;
     }
 
+    /** Returns a condition: the instance of a job in this table is not locked, nor a job of it. */
+    String free(String alias) {
+        String instance = alias + ".PROCESS_INSTANCE_ID_";
+        return "NOT EXISTS (SELECT e.ID_ FROM " + tables.executions() + " e WHERE e.ID_ = "
+                + instance + " AND e.LOCK_TIME_ IS NOT NULL) AND NOT EXISTS (SELECT l.ID_ FROM "
+                + tables.jobs() + " l WHERE l.PROCESS_INSTANCE_ID_ = " + instance
+                + " AND l.LOCK_EXP_TIME_ IS NOT NULL)";
+    }
+
     /** Returns those of the instances of which a job is locked, by whomever. */
     Set<String> withLockedJob(Connection connection, Collection<String> instances)
             throws SQLException {

@@ -1,18 +1,29 @@
 package dev.jobwire.tables;
 
+import java.sql.Connection;
+import java.sql.SQLException;
 import java.util.ArrayList;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
 /** Jobs as operators see them. */
 public final class JobList {
+    /** How many characters of a message a list has. */
+    private static final int LONGEST_MESSAGE = 1_000;
+
     /**
      * Which jobs.
      *
      * @param ids null for all; the other fields as well
      */
-    public record Filter(Set<JobTable> in, List<String> ids, String instance, String handler) {}
+    public record Filter(Set<JobTable> in, List<String> ids, String instance, String handler) {
+        Filter without(Set<String> found) {
+            List<String> open = ids.stream().filter(id -> !found.contains(id)).toList();
+            return new Filter(in, open, instance, handler);
+        }
+    }
 
     private final EngineTables tables;
 
@@ -21,28 +32,55 @@ public final class JobList {
         this.tables = tables;
     }
 
-    /** Returns jobs in the order of their tables and ids, at most this number of each table. */
+    /**
+     * Returns jobs in the order of their tables and ids, at most this number of each table. With
+     * ids, each job is in it once and with its whole message.
+     */
     public List<JobRow> find(Filter filter, int limit) {
+        return filter.ids() == null ? all(filter, limit) : byIds(filter, limit);
+    }
+
+    private List<JobRow> all(Filter filter, int limit) {
         return tables.transaction(connection -> {
             List<JobRow> found = new ArrayList<>();
             for (JobTable table : JobTable.values()) {
                 if (filter.in().contains(table)) {
-                    List<Object> parameters = new ArrayList<>();
-                    String sql = "SELECT " + table.columns(tables.columns()) + " FROM "
-                            + tables.table(table.table()) + " WHERE "
-                            + tables.columns().ofProcesses("") + conditions(filter, parameters)
-                            + " ORDER BY ID_";
-                    found.addAll(tables.query(
-                            connection, sql, parameters, limit, row -> JobRow.of(table, row)));
+                    found.addAll(read(connection, table, filter, limit));
                 }
             }
-            return found;
+            return found.stream().map(job -> job.withMessage(LONGEST_MESSAGE)).toList();
         });
+    }
+
+    private List<JobRow> byIds(Filter filter, int limit) {
+        return tables.transaction(connection -> {
+            Map<String, JobRow> found = new LinkedHashMap<>();
+            for (JobTable table : JobTable.followed()) {
+                if (filter.in().contains(table)) {
+                    Filter open = filter.without(found.keySet());
+                    read(connection, table, open, limit).forEach(job -> found.put(job.id(), job));
+                }
+            }
+            return List.copyOf(found.values());
+        });
+    }
+
+    private List<JobRow> read(Connection connection, JobTable table, Filter filter, int limit)
+            throws SQLException {
+        if (filter.ids() != null && filter.ids().isEmpty()) {
+            return List.of();
+        }
+        List<Object> parameters = new ArrayList<>();
+        String sql = "SELECT " + table.columns(tables.columns()) + " FROM "
+                + tables.table(table.table()) + " WHERE "
+                + tables.columns().ofProcesses("") + conditions(filter, parameters)
+                + " ORDER BY ID_";
+        return tables.query(connection, sql, parameters, limit, row -> JobRow.of(table, row));
     }
 
     private static String conditions(Filter filter, List<Object> parameters) {
         StringBuilder sql = new StringBuilder();
-        Map<String, String> texts = new java.util.LinkedHashMap<>();
+        Map<String, String> texts = new LinkedHashMap<>();
         texts.put("PROCESS_INSTANCE_ID_", filter.instance());
         texts.put("HANDLER_TYPE_", filter.handler());
         texts.forEach((column, text) -> {
@@ -53,7 +91,7 @@ public final class JobList {
         });
         if (filter.ids() != null) {
             sql.append(" AND ID_ IN ").append(EngineTables.places(filter.ids().size()));
-            parameters.addAll(filter.ids().isEmpty() ? List.of("") : filter.ids());
+            parameters.addAll(filter.ids());
         }
         return sql.toString();
     }

@@ -78,6 +78,19 @@ public record JobRow(
                 retries, due, message, created, category, element, scope, owner, until);
     }
 
+    /** Returns it with at most this number of its message's characters; 0 for no message. */
+    public JobRow withMessage(int most) {
+        if (message == null || message.length() <= most) {
+            return this;
+        }
+        // A character of two halves is not cut in the middle.
+        boolean isHalf = most > 0 && Character.isHighSurrogate(message.charAt(most - 1));
+        String cut = most == 0 ? null : message.substring(0, isHalf ? most - 1 : most);
+        return new JobRow(
+                table, id, revision, type, instance, execution, definition, tenant, handler,
+                retries, due, cut, created, category, element, scope, owner, lockedUntil);
+    }
+
     /** Returns the answer's fields. */
     public Map<String, Object> fields() {
         Map<String, Object> fields = new LinkedHashMap<>();

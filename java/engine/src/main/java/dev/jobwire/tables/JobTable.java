@@ -1,5 +1,6 @@
 package dev.jobwire.tables;
 
+import java.util.List;
 import java.util.Optional;
 import java.util.stream.Stream;
 
@@ -27,6 +28,16 @@ public enum JobTable {
     /** Returns the table that a word of the contract names. */
     public static Optional<JobTable> of(String word) {
         return Stream.of(values()).filter(table -> table.word.equals(word)).findFirst();
+    }
+
+    /**
+     * Returns the tables in the order in which a job is looked for that the engine may be moving,
+     * each time in one transaction. Executable ones come first: a job that leaves them meanwhile is
+     * in its new table when that one is read. They also come last: a timer may have become
+     * executable between the first two.
+     */
+    static List<JobTable> followed() {
+        return List.of(JOB, TIMER, SUSPENDED, DEAD_LETTER, JOB);
     }
 
     /** Returns the word of the contract. */

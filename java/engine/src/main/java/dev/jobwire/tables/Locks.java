@@ -15,6 +15,8 @@ import java.util.stream.Collectors;
 
 /** Locks jobs, extends their locks, and finds locks whose answer was lost. */
 public final class Locks {
+    /** The beginning of the owner of a lock of a node, which no engine writes. */
+    public static final String OURS = EngineTables.OURS;
     /** How many locks of a node are returned at once. */
     private static final int MOST = 1_000;
 
@@ -27,6 +29,9 @@ public final class Locks {
 
     /** A lock that a node holds. */
     public record Held(String id, String owner, String instance) {}
+
+    /** A lock under which an execution is under way. */
+    public record Running(String id, String owner, long leaseMillis) {}
 
     /**
      * A hint whose job was not locked.
@@ -45,6 +50,11 @@ public final class Locks {
     public Locks(EngineTables tables) {
         this.tables = tables;
         this.instances = new Instances(tables);
+    }
+
+    /** Returns whether a node of Jobwire holds a lock with this owner. */
+    public static boolean isOurs(String owner) {
+        return owner != null && owner.startsWith(OURS);
     }
 
     /** Locks the jobs of these hints. Of an instance, its first unlocked job is locked. */
@@ -140,12 +150,7 @@ public final class Locks {
 
     /** Locks the rows of jobs until the transaction ends; those that others work on are left out. */
     List<String> hold(Connection connection, Collection<String> ids) throws SQLException {
-        if (ids.isEmpty()) {
-            return List.of();
-        }
-        String sql = tables.locking(
-                "ID_", tables.jobs(), "ID_ IN " + EngineTables.places(ids.size()));
-        return tables.query(connection, sql, List.copyOf(ids), 0, row -> row.getString("ID_"));
+        return tables.hold(connection, JobTable.JOB, ids);
     }
 
     /**
@@ -186,10 +191,14 @@ public final class Locks {
      */
     boolean extend(Connection connection, String id, String owner, Instant until)
             throws SQLException {
+        return write(connection, id, owner, until) || isHeld(connection, id, owner);
+    }
+
+    private boolean write(Connection connection, String id, String owner, Instant until)
+            throws SQLException {
         String sql = "UPDATE " + tables.jobs() + " SET LOCK_EXP_TIME_ = ?"
                 + " WHERE ID_ = ? AND LOCK_OWNER_ = ? AND LOCK_EXP_TIME_ < ?";
-        return tables.update(connection, sql, until, id, owner, until) == 1
-                || isHeld(connection, id, owner);
+        return tables.update(connection, sql, until, id, owner, until) == 1;
     }
 
     private boolean isHeld(Connection connection, String id, String owner) throws SQLException {
@@ -201,6 +210,27 @@ public final class Locks {
     public boolean extend(String id, String owner, long leaseMillis) {
         return tables.transaction(connection ->
                 extend(connection, id, owner, tables.now(connection).plusMillis(leaseMillis)));
+    }
+
+    /**
+     * Extends the locks of executions in one transaction. Waits for no row, and for no connection
+     * while one is kept.
+     *
+     * @return the ids of the rows that were free; another transaction works on the others
+     */
+    public Set<String> extend(KeptConnection kept, List<Running> running) {
+        return kept.transaction(connection -> {
+            Set<String> free = new HashSet<>(
+                    hold(connection, running.stream().map(Running::id).toList()));
+            Instant now = tables.now(connection);
+            for (Running lock : running) {
+                if (free.contains(lock.id())) {
+                    Instant until = now.plusMillis(lock.leaseMillis());
+                    write(connection, lock.id(), lock.owner(), until);
+                }
+            }
+            return free;
+        });
     }
 
     /** Extends and returns the locks of a node that are none of these. Reads every job. */

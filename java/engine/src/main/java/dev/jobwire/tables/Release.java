@@ -3,14 +3,18 @@ package dev.jobwire.tables;
 import dev.jobwire.tables.Properties.Property;
 import java.sql.Connection;
 import java.sql.SQLException;
+import java.time.Instant;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.TreeSet;
 
-/** Hands everything back to the engine: no lock and no row of Jobwire stays. */
+/** Hands everything back to the engine: no expired lock and no row of Jobwire stays. */
 public final class Release {
     private static final int PART = 200;
+    private static final int MOST = 10_001;
 
     private final EngineTables tables;
     private final Instances instances;
@@ -23,40 +27,66 @@ public final class Release {
         this.properties = new Properties(tables);
     }
 
-    /** Clears all locks of nodes of Jobwire and removes its properties. Returns the number of locks. */
-    public int all() {
+    /**
+     * What was released.
+     *
+     * @param released the number of locks that were cleared
+     * @param left the number of locks that have not expired, or on which another transaction works
+     */
+    public record Released(int released, int left) {}
+
+    /** What a transaction has read: the last id, and the number of locks that it cleared. */
+    private record Part(String last, int cleared) {}
+
+    /**
+     * Clears the expired locks of nodes of Jobwire and removes its properties. A lock that has not
+     * expired may have an execution: it expires soon, and the engine's own reset clears it.
+     */
+    public Released all() {
         int released = 0;
-        for (int part = PART; part == PART; ) {
-            part = tables.transaction(this::part);
-            released += part;
+        // Each id is greater than a space; an empty text is NULL in Oracle.
+        for (Part part = new Part(" ", 0); part.last != null; ) {
+            String after = part.last;
+            part = tables.transaction(connection -> part(connection, after));
+            released += part.cleared;
         }
-        tables.transaction(connection -> {
+        int left = tables.transaction(connection -> {
             for (Property row : properties.under(connection, Properties.OURS, 0)) {
                 properties.remove(connection, row.name());
             }
-            return null;
+            String sql = "SELECT ID_ FROM " + tables.jobs() + " WHERE LOCK_OWNER_ LIKE ?";
+            return tables.query(
+                    connection, sql, List.of(EngineTables.OURS + "%"), MOST, row -> true).size();
         });
-        return released;
+        return new Released(released, left);
     }
 
-    private int part(Connection connection) throws SQLException {
+    private Part part(Connection connection, String after) throws SQLException {
+        Instant now = tables.now(connection);
+        String expired = "LOCK_OWNER_ LIKE ? AND (LOCK_EXP_TIME_ IS NULL OR LOCK_EXP_TIME_ < ?)";
+        String ours = EngineTables.OURS + "%";
         String sql = "SELECT " + JobTable.JOB.columns(tables.columns()) + " FROM " + tables.jobs()
-                + " WHERE LOCK_OWNER_ LIKE 'jobwire:%' ORDER BY ID_";
+                + " WHERE ID_ > ? AND " + expired + " ORDER BY ID_";
         List<JobRow> jobs = tables.query(
-                connection, sql, List.of(), PART, row -> JobRow.of(JobTable.JOB, row));
+                connection, sql, List.of(after, ours, now), PART,
+                row -> JobRow.of(JobTable.JOB, row));
+        Set<String> free = new HashSet<>(tables.hold(
+                connection, JobTable.JOB, jobs.stream().map(JobRow::id).toList()));
         String clear = "UPDATE " + tables.jobs() + " SET LOCK_OWNER_ = NULL, LOCK_EXP_TIME_ = NULL"
-                + " WHERE ID_ = ? AND LOCK_OWNER_ = ?";
+                + " WHERE ID_ = ? AND " + expired;
         int cleared = 0;
-        TreeSet<String> left = new TreeSet<>();
+        TreeSet<String> instancesLeft = new TreeSet<>();
         for (JobRow job : jobs) {
-            cleared += tables.update(connection, clear, job.id(), job.owner());
-            if (job.instance() != null) {
-                left.add(job.instance());
+            if (free.contains(job.id())) {
+                cleared += tables.update(connection, clear, job.id(), ours, now);
+                if (job.instance() != null) {
+                    instancesLeft.add(job.instance());
+                }
             }
         }
         Map<String, Instances.Execution> held =
-                new LinkedHashMap<>(instances.hold(connection, left));
+                new LinkedHashMap<>(instances.hold(connection, instancesLeft));
         instances.clearLeft(connection, held);
-        return cleared;
+        return new Part(jobs.size() < PART ? null : jobs.get(PART - 1).id(), cleared);
     }
 }

@@ -12,6 +12,8 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /**
  * Clears locks whose holder is dead: of a node of Jobwire when they have expired, and of an engine
@@ -19,6 +21,7 @@ import java.util.TreeSet;
  * engine extends the lock of its job, so its lock is none of these.
  */
 public final class Rescue {
+    private static final Logger LOG = LoggerFactory.getLogger(Rescue.class);
     private static final Duration ENGINE = Duration.ofMinutes(1);
     private static final int MOST = 1_000;
 
@@ -33,22 +36,40 @@ public final class Rescue {
 
     private final EngineTables tables;
     private final Instances instances;
-    private final Locks locks;
 
     /** Rescues jobs in these tables. */
     public Rescue(EngineTables tables) {
         this.tables = tables;
         this.instances = new Instances(tables);
-        this.locks = new Locks(tables);
     }
 
-    /** Clears expired locks, at most this number of each kind. */
+    /**
+     * Clears expired locks, at most this number of each kind. A kind that fails stops no other one;
+     * it is logged.
+     *
+     * @throws TablesException if all of them fail
+     */
     public Rescued rescue(int atMost) {
         int most = Math.min(atMost, MOST);
-        return new Rescued(
-                tables.transaction(connection -> jobs(connection, most)),
-                tables.transaction(connection -> timers(connection, most)),
-                tables.transaction(connection -> instances(connection, most)));
+        List<TablesException> failures = new ArrayList<>();
+        Rescued rescued = new Rescued(
+                part(failures, List.of(), connection -> jobs(connection, most)),
+                part(failures, 0, connection -> timers(connection, most)),
+                part(failures, List.of(), connection -> instances(connection, most)));
+        if (failures.size() == 3) {
+            throw failures.get(0);
+        }
+        failures.forEach(failed -> LOG.warn("a part of the rescue failed", failed));
+        return rescued;
+    }
+
+    private <T> T part(List<TablesException> failures, T nothing, EngineTables.Work<T> work) {
+        try {
+            return tables.transaction(work);
+        } catch (TablesException failed) {
+            failures.add(failed);
+            return nothing;
+        }
     }
 
     private List<JobRow> jobs(Connection connection, int most) throws SQLException {
@@ -63,13 +84,11 @@ public final class Rescue {
         late.forEach(job -> ofLate.add(job.instance()));
         ofLate.remove(null);
         Map<String, Instances.Execution> held = new LinkedHashMap<>();
-        for (List<String> part : parts(List.copyOf(new TreeSet<>(ofLate)))) {
+        for (List<String> part : EngineTables.parts(List.copyOf(new TreeSet<>(ofLate)))) {
             held.putAll(instances.hold(connection, part));
         }
-        Set<String> free = new HashSet<>();
-        for (List<String> part : parts(late.stream().map(JobRow::id).toList())) {
-            free.addAll(locks.hold(connection, part));
-        }
+        Set<String> free = new HashSet<>(tables.hold(
+                connection, JobTable.JOB, late.stream().map(JobRow::id).toList()));
         String clear = "UPDATE " + tables.jobs() + " SET LOCK_OWNER_ = NULL, LOCK_EXP_TIME_ = NULL"
                 + " WHERE ID_ = ? AND REV_ = ? AND LOCK_EXP_TIME_ < ?";
         List<JobRow> freed = new ArrayList<>();
@@ -94,22 +113,22 @@ public final class Rescue {
         String clear = "UPDATE " + timers + " SET LOCK_OWNER_ = NULL, LOCK_EXP_TIME_ = NULL"
                 + " WHERE ID_ = ? AND LOCK_EXP_TIME_ < ?";
         int cleared = 0;
-        for (String id : ids) {
+        for (String id : tables.hold(connection, JobTable.TIMER, ids)) {
             cleared += tables.update(connection, clear, id, late);
         }
         return cleared;
     }
 
-    /** The engine died after it had locked an instance, and a job of the instance waits. */
+    /** The engine died after it had locked an instance, and a job or a timer of it waits. */
     private List<JobRow> instances(Connection connection, int most) throws SQLException {
-        String jobs = " (SELECT j.ID_ FROM " + tables.jobs()
-                + " j WHERE j.PROCESS_INSTANCE_ID_ = e.ID_ AND j.LOCK_EXP_TIME_ IS ";
         String sql = "SELECT e.ID_ FROM " + tables.executions() + " e WHERE e.LOCK_TIME_ < ?"
-                + " AND EXISTS" + jobs + "NULL) AND NOT EXISTS" + jobs + "NOT NULL) ORDER BY e.ID_";
+                + " AND (EXISTS" + jobsOf(JobTable.JOB) + "NULL) OR EXISTS"
+                + jobsOf(JobTable.TIMER) + "NULL)) AND NOT EXISTS" + jobsOf(JobTable.JOB)
+                + "NOT NULL) ORDER BY e.ID_";
         List<String> left = tables.query(
                 connection, sql, List.of(tables.now(connection)), most, row -> row.getString(1));
         List<JobRow> ready = new ArrayList<>();
-        for (List<String> part : parts(left)) {
+        for (List<String> part : EngineTables.parts(left)) {
             Map<String, Instances.Execution> held = instances.hold(connection, part);
             Set<String> cleared = instances.clearLeft(connection, held);
             ready.addAll(instances.firsts(connection, cleared, null));
@@ -117,21 +136,17 @@ public final class Rescue {
         return ready;
     }
 
+    private String jobsOf(JobTable table) {
+        return " (SELECT j.ID_ FROM " + tables.table(table.table())
+                + " j WHERE j.PROCESS_INSTANCE_ID_ = e.ID_ AND j.LOCK_EXP_TIME_ IS ";
+    }
+
     private void clearLeft(Connection connection, Map<String, Instances.Execution> held)
             throws SQLException {
-        for (List<String> part : parts(List.copyOf(held.keySet()))) {
+        for (List<String> part : EngineTables.parts(List.copyOf(held.keySet()))) {
             Map<String, Instances.Execution> some = new LinkedHashMap<>(held);
             some.keySet().retainAll(part);
             instances.clearLeft(connection, some);
         }
-    }
-
-    /** Statements take a bounded number of parameters. */
-    private static List<List<String>> parts(List<String> ids) {
-        List<List<String>> parts = new ArrayList<>();
-        for (int at = 0; at < ids.size(); at += 200) {
-            parts.add(ids.subList(at, Math.min(at + 200, ids.size())));
-        }
-        return parts;
     }
 }

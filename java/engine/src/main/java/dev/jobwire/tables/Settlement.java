@@ -79,9 +79,7 @@ public final class Settlement {
     private Map<String, JobRow> rows(Connection connection, List<String> ids) throws SQLException {
         Map<String, JobRow> rows = new HashMap<>();
         Set<String> open = new LinkedHashSet<>(ids);
-        // The engine moves a job to another table in one transaction. Executable ones are read
-        // first: a job that leaves them meanwhile is in its new table when that one is read.
-        for (JobTable table : JobTable.values()) {
+        for (JobTable table : JobTable.followed()) {
             for (JobRow row : tables.byId(connection, table, open)) {
                 rows.putIfAbsent(row.id(), row);
             }

@@ -59,11 +59,10 @@ public final class Sweep {
             sql.append(" AND j.CREATE_TIME_ <= ?");
             parameters.add(createdBefore);
         }
-        sql.append(" AND NOT EXISTS (SELECT e.ID_ FROM ").append(tables.executions())
-                .append(" e WHERE e.ID_ = j.PROCESS_INSTANCE_ID_ AND e.LOCK_TIME_ IS NOT NULL)")
+        sql.append(" AND ").append(new Instances(tables).free("j"))
                 .append(" AND NOT EXISTS (SELECT s.ID_ FROM ").append(tables.jobs())
                 .append(" s WHERE s.PROCESS_INSTANCE_ID_ = j.PROCESS_INSTANCE_ID_ AND (")
-                .append("s.LOCK_EXP_TIME_ IS NOT NULL OR ").append(elder(has))
+                .append(elder(has))
                 .append(")) ORDER BY j.ID_");
         return tables.transaction(connection -> {
             Instant now = tables.now(connection);
@@ -106,7 +105,7 @@ public final class Sweep {
             return new Backlog(
                     locked, jobs.size(), count(connection, JobTable.TIMER),
                     count(connection, JobTable.DEAD_LETTER), oldest,
-                    new Timers(tables).nextDue(connection, null), now);
+                    new Timers(tables).nextDue(connection), now);
         });
     }
 

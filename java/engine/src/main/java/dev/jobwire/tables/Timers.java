@@ -8,11 +8,21 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.TimeUnit;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /** Timers: which are due, and which may become executable now. */
 public final class Timers {
-    /** How soon timers are tried again whose instance is locked. */
+    private static final Logger LOG = LoggerFactory.getLogger(Timers.class);
+    /** How soon timers are tried again that are due and wait. */
     private static final long HELD_MILLIS = 500;
+    /** How long a timer is left alone that could not be moved, in nanoseconds. */
+    private static final long PATIENCE = TimeUnit.MINUTES.toNanos(1);
+    private static final int MOST_FAILED = 1_000;
+    /** After so many failures in a row the move ends: the database may be away. */
+    private static final int MOST_IN_A_ROW = 10;
 
     /** Makes a timer executable in a transaction of the engine. Returns false if it waits. */
     public interface Mover {
@@ -28,50 +38,74 @@ public final class Timers {
     public record Moved(List<JobRow> ready, Instant nextDue, Instant now) {}
 
     private final EngineTables tables;
+    /** Timers that could not be moved, and when: they hold up none behind them. */
+    private final Map<String, Long> failed = new ConcurrentHashMap<>();
 
     /** Reads these tables. */
     public Timers(EngineTables tables) {
         this.tables = tables;
     }
 
-    /** Moves timers that are due, at most this number. */
+    /** Moves timers that are due and whose instances are free, at most this number. */
     public Moved move(int atMost, Mover mover) {
-        Columns has = tables.columns();
-        String timers = tables.table(JobTable.TIMER.table());
-        String sql = "SELECT " + JobTable.TIMER.columns(has) + " FROM " + timers
-                + " WHERE DUEDATE_ <= ? AND LOCK_EXP_TIME_ IS NULL AND LOCK_OWNER_ IS NULL AND "
-                + has.ofProcesses("") + " ORDER BY DUEDATE_, ID_";
-        List<JobRow> due = tables.transaction(connection -> tables.query(
-                connection, sql, List.of(tables.now(connection)), atMost,
-                row -> JobRow.of(JobTable.TIMER, row)));
+        failed.values().removeIf(at -> System.nanoTime() - at > PATIENCE);
+        List<JobRow> due = due(atMost + failed.size()).stream()
+                .filter(timer -> !failed.containsKey(timer.id()))
+                .limit(atMost)
+                .toList();
         List<JobRow> ready = new ArrayList<>();
+        int failures = 0;
         for (JobRow timer : due) {
-            if (mover.move(timer.id())) {
-                ready.add(timer);
+            if (failures >= MOST_IN_A_ROW) {
+                break;
+            }
+            try {
+                if (mover.move(timer.id())) {
+                    ready.add(timer);
+                }
+                failures = 0;
+            } catch (RuntimeException broken) {
+                failures++;
+                LOG.warn("the timer {} could not be made executable", timer.id(), broken);
+                if (failed.size() < MOST_FAILED) {
+                    failed.put(timer.id(), System.nanoTime());
+                }
             }
         }
         return tables.transaction(connection -> {
             Instant now = tables.now(connection);
-            Instant next = nextDue(connection, now);
-            if (due.size() >= atMost && !ready.isEmpty()) {
-                next = now;
-            } else if (ready.size() < due.size()) {
-                Instant again = now.plusMillis(HELD_MILLIS);
-                next = next == null || again.isBefore(next) ? again : next;
+            Instant next = nextDue(connection);
+            if (next != null && !next.isAfter(now)) {
+                // Timers are left: more than could be moved at once, or only such as wait.
+                boolean isMore = due.size() >= atMost && !ready.isEmpty();
+                next = isMore ? now : now.plusMillis(HELD_MILLIS);
             }
             return new Moved(ready, next, now);
         });
     }
 
-    /** Returns the first due date behind a moment; null without one. */
-    Instant nextDue(Connection connection, Instant after) throws SQLException {
-        String behind = after == null ? "" : " AND DUEDATE_ > ?";
-        String sql = "SELECT MIN(DUEDATE_) FROM " + tables.table(JobTable.TIMER.table())
+    private List<JobRow> due(int limit) {
+        Columns has = tables.columns();
+        String sql = "SELECT " + JobTable.TIMER.columns(has) + " FROM " + timers()
+                + " t WHERE t.DUEDATE_ <= ? AND t.LOCK_EXP_TIME_ IS NULL"
+                + " AND t.LOCK_OWNER_ IS NULL AND " + has.ofProcesses("t.")
+                + " AND " + new Instances(tables).free("t") + " ORDER BY t.DUEDATE_, t.ID_";
+        return tables.transaction(connection -> tables.query(
+                connection, sql, List.of(tables.now(connection)), limit,
+                row -> JobRow.of(JobTable.TIMER, row)));
+    }
+
+    private String timers() {
+        return tables.table(JobTable.TIMER.table());
+    }
+
+    /** Returns the first due date of all timers, which may have passed; null without one. */
+    Instant nextDue(Connection connection) throws SQLException {
+        String sql = "SELECT MIN(DUEDATE_) FROM " + timers()
                 + " WHERE LOCK_EXP_TIME_ IS NULL AND LOCK_OWNER_ IS NULL AND "
-                + tables.columns().ofProcesses("") + behind;
-        List<Object> parameters = after == null ? List.of() : List.of(after);
+                + tables.columns().ofProcesses("");
         List<Instant> next = new ArrayList<>();
-        tables.query(connection, sql, parameters, 1, row -> {
+        tables.query(connection, sql, List.of(), 1, row -> {
             Timestamp due = row.getTimestamp(1);
             return due != null && next.add(due.toInstant());
         });
@@ -80,23 +114,27 @@ public final class Timers {
 
     /**
      * Returns whether a timer that is due may become executable in this transaction of the engine:
-     * its instance is free, and its row stays locked until the transaction ends. The move changes
-     * numbers on the row of an execution, so a job of the instance that runs would conflict with it.
+     * its instance is free, and the rows of both stay locked until the transaction ends. The move
+     * changes numbers on the row of an execution, so a job of the instance that runs would conflict
+     * with it. Waits for no row.
      */
-    public boolean mayMove(Connection connection, String instance, Instant due) {
+    public boolean mayMove(Connection connection, String timer, String instance, Instant due) {
         try {
             if (due == null || due.isAfter(tables.now(connection))) {
                 return false;
             }
-            if (instance == null) {
-                return true;
+            if (instance != null) {
+                Instances instances = new Instances(tables);
+                Map<String, Instances.Execution> held =
+                        instances.hold(connection, Set.of(instance));
+                Instances.Execution execution = held.get(instance);
+                if (execution == null
+                        || execution.isLocked()
+                        || !instances.withLockedJob(connection, held.keySet()).isEmpty()) {
+                    return false;
+                }
             }
-            Instances instances = new Instances(tables);
-            Map<String, Instances.Execution> held = instances.hold(connection, Set.of(instance));
-            Instances.Execution execution = held.get(instance);
-            return execution != null
-                    && !execution.isLocked()
-                    && instances.withLockedJob(connection, held.keySet()).isEmpty();
+            return !tables.hold(connection, JobTable.TIMER, List.of(timer)).isEmpty();
         } catch (SQLException failed) {
             throw new TablesException(failed);
         }

@@ -32,6 +32,7 @@ class ArgumentsTest {
         refused("{\"id\":\"" + "x".repeat(401) + "\"}", "`id`", a -> a.text("id"));
         refused("{\"lease\":0}", "`lease`", arguments -> arguments.number("lease", 1, 9));
         refused("{\"lease\":1.5}", "`lease`", arguments -> arguments.number("lease", 1, 9));
+        refused("{\"node\":\"%\"}", "`node`", Arguments::node);
         refused("{\"flag\":1}", "`flag`", arguments -> arguments.flag("flag"));
         refused("{\"known\":[1]}", "`known`", arguments -> arguments.texts("known"));
         refused("{\"jobs\":7}", "`jobs`", arguments -> arguments.objects("jobs"));

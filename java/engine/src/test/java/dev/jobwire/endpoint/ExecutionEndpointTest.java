@@ -1,6 +1,8 @@
 package dev.jobwire.endpoint;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.util.Collection;
 import java.util.List;
@@ -34,7 +36,7 @@ class ExecutionEndpointTest {
                 new ExecutionEndpoint(all).scope());
         JobRunner some = new JobRunner() {
             @Override
-            public Optional<ExecutedJob> run(String job, InstanceLock lock) {
+            public Optional<ExecutedJob> run(String job, CallerLock lock) {
                 return Optional.empty();
             }
 
@@ -49,21 +51,39 @@ class ExecutionEndpointTest {
     }
 
     @Test
+    void theScopeSaysThatInstancesCanBeHeld() {
+        JobRunner runner = new JobRunner() {
+            @Override
+            public Optional<ExecutedJob> run(String job, CallerLock lock) {
+                return Optional.empty();
+            }
+
+            @Override
+            public boolean takesHeldInstances() {
+                return true;
+            }
+        };
+        assertEquals(
+                new ExecutionEndpoint.Answer(200, "{\"categories\":null,\"instance\":\"held\"}"),
+                new ExecutionEndpoint(runner).scope());
+    }
+
+    @Test
     void aJobThatIsNotExecutableIsNotFound() {
         assertEquals(404, answer((job, lock) -> Optional.empty()).status());
     }
 
     @Test
     void theRequestTellsWhoLocksTheInstance() {
-        AtomicReference<InstanceLock> seen = new AtomicReference<>();
+        AtomicReference<CallerLock> seen = new AtomicReference<>();
         ExecutionEndpoint endpoint = new ExecutionEndpoint((job, lock) -> {
             seen.set(lock);
             return Optional.empty();
         });
         endpoint.execute("17", null);
-        assertEquals(InstanceLock.OF_ENGINE, seen.get());
+        assertFalse(seen.get().holdsInstance());
         endpoint.execute("17", "held");
-        assertEquals(InstanceLock.OF_CALLER, seen.get());
+        assertTrue(seen.get().holdsInstance());
         assertEquals(400, endpoint.execute("17", "mine").status());
     }
 

@@ -1,7 +1,7 @@
 package dev.jobwire.flowable;
 
 import dev.jobwire.endpoint.ExecutedJob;
-import dev.jobwire.endpoint.InstanceLock;
+import dev.jobwire.endpoint.CallerLock;
 import dev.jobwire.endpoint.JobEngine;
 import dev.jobwire.tables.Columns;
 import dev.jobwire.tables.EngineTables;
@@ -68,8 +68,13 @@ public final class FlowableJobEngine implements JobEngine {
     }
 
     @Override
-    public Optional<ExecutedJob> run(String job, InstanceLock lock) {
+    public Optional<ExecutedJob> run(String job, CallerLock lock) {
         return runner.run(job, lock);
+    }
+
+    @Override
+    public boolean takesHeldInstances() {
+        return runner.takesHeldInstances();
     }
 
     @Override
@@ -89,6 +94,7 @@ public final class FlowableJobEngine implements JobEngine {
             }
             boolean mayMove = timers.mayMove(
                     connection(context),
+                    id,
                     timer.getProcessInstanceId(),
                     timer.getDuedate().toInstant());
             return mayMove && jobs.getJobManager().moveTimerJobToExecutableJob(timer) != null;

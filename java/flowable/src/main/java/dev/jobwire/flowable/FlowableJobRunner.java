@@ -1,12 +1,13 @@
 package dev.jobwire.flowable;
 
+import dev.jobwire.endpoint.CallerLock;
 import dev.jobwire.endpoint.ExecutedJob;
-import dev.jobwire.endpoint.InstanceLock;
 import dev.jobwire.endpoint.JobRunner;
 import java.util.Collection;
 import java.util.Optional;
 import java.util.concurrent.atomic.AtomicReference;
 import org.flowable.common.engine.impl.interceptor.CommandExecutor;
+import org.flowable.common.engine.impl.tenant.CurrentTenant;
 import org.flowable.engine.ProcessEngine;
 import org.flowable.engine.impl.cfg.ProcessEngineConfigurationImpl;
 import org.flowable.job.service.JobServiceConfiguration;
@@ -39,52 +40,59 @@ public final class FlowableJobRunner implements JobRunner {
     }
 
     @Override
-    public Optional<ExecutedJob> run(String id, InstanceLock lock) {
-        return lock == InstanceLock.OF_CALLER ? runHeld(id) : runLocking(id);
+    public Optional<ExecutedJob> run(String id, CallerLock lock) {
+        return lock.holdsInstance() ? runHeld(id, lock) : runLocking(id, lock);
     }
 
-    private Optional<ExecutedJob> runLocking(String id) {
-        JobEntity job = commands.execute(context -> entities.findById(id));
-        if (job == null) {
+    private Optional<ExecutedJob> runLocking(String id, CallerLock lock) {
+        JobEntity job = commands.execute(context -> covered(id, lock));
+        return job == null ? Optional.empty() : outcome(new Run(job, jobs, lock), id);
+    }
+
+    private Optional<ExecutedJob> outcome(Run run, String id) {
+        run.run();
+        if (run.isNotHeld) {
             return Optional.empty();
         }
-        Run run = new Run(job, jobs);
-        run.run();
         return Optional.of(run.isDone ? ExecutedJob.gone() : lookedUp(id));
     }
 
+    /** Loads a job in this transaction; null if it is gone, or is under another lock. */
+    private JobEntity covered(String id, CallerLock lock) {
+        JobEntity job = entities.findById(id);
+        return job != null && lock.covers(job.getLockOwner()) ? job : null;
+    }
+
     /** Finds the job and runs it in one transaction, since no lock comes before. */
-    private Optional<ExecutedJob> runHeld(String id) {
+    private Optional<ExecutedJob> runHeld(String id, CallerLock lock) {
         AtomicReference<JobEntity> found = new AtomicReference<>();
-        boolean isRun;
         try {
-            isRun = commands.execute(context -> {
-                JobEntity job = entities.findById(id);
+            boolean isRun = commands.execute(context -> {
+                JobEntity job = covered(id, lock);
                 found.set(job);
                 if (job == null || hasNoTransaction(job)) {
                     return false;
                 }
+                // As ExecuteAsyncRunnable.run() does.
+                CurrentTenant.getTenantContext().setTenantId(job.getTenantId());
                 new ExecuteAsyncRunnableJobCmd(id, entities, jobs, false).execute(context);
                 return true;
             });
+            if (isRun) {
+                return Optional.of(ExecutedJob.gone());
+            }
         } catch (Throwable failure) {
             if (found.get() == null) {
                 throw failure;
             }
             // As the engine's executor, whatever the delegate has thrown.
-            Run.held(found.get(), jobs).handleFailedJob(failure);
+            new Run(found.get(), jobs, lock).handleFailedJob(failure);
             return Optional.of(lookedUp(id));
+        } finally {
+            CurrentTenant.getTenantContext().clearTenantId();
         }
         JobEntity job = found.get();
-        if (job == null) {
-            return Optional.empty();
-        }
-        if (isRun) {
-            return Optional.of(ExecutedJob.gone());
-        }
-        Run run = Run.held(job, jobs);
-        run.run();
-        return Optional.of(run.isDone ? ExecutedJob.gone() : lookedUp(id));
+        return job == null ? Optional.empty() : outcome(new Run(job, jobs, lock), id);
     }
 
     /** The handler works before the transaction of its job, for example over the network. */
@@ -95,6 +103,11 @@ public final class FlowableJobRunner implements JobRunner {
 
     private ExecutedJob lookedUp(String id) {
         return commands.execute(context -> became(id));
+    }
+
+    @Override
+    public boolean takesHeldInstances() {
+        return true;
     }
 
     /** Returns the engine's enabled categories. */
@@ -126,23 +139,42 @@ public final class FlowableJobRunner implements JobRunner {
 
     /** One run of a job, which notes whether it succeeded: then its row is deleted. */
     private static final class Run extends ExecuteAsyncRunnable {
+        private final CallerLock lock;
         private boolean isDone = true;
-        private boolean isHeld;
+        private boolean isNotHeld;
 
-        private Run(JobEntity job, JobServiceConfiguration jobs) {
+        /** If the caller holds the instance, no lock of it is taken or ended. */
+        private Run(JobEntity job, JobServiceConfiguration jobs, CallerLock lock) {
             super(job, jobs, jobs.getJobEntityManager(), null, JobExecutionObservationProvider.NOOP);
+            this.lock = lock;
         }
 
-        /** A run in an instance that the caller holds: no lock of it is taken or ended. */
-        private static Run held(JobEntity job, JobServiceConfiguration jobs) {
-            Run run = new Run(job, jobs);
-            run.isHeld = true;
-            return run;
+        /** The row is compared with the caller's lock once more, in the transaction of the job. */
+        @Override
+        protected void handleTransactionalJob(boolean unlock) {
+            if (lock.owner() == null && !lock.holdsInstance()) {
+                super.handleTransactionalJob(unlock);
+                return;
+            }
+            isNotHeld = !jobServiceConfiguration.getCommandExecutor().execute(context -> {
+                JobEntity loaded = jobServiceConfiguration.getJobEntityManager()
+                        .findById(job.getId());
+                if (loaded == null || !lock.covers(loaded.getLockOwner())) {
+                    return false;
+                }
+                new ExecuteAsyncRunnableJobCmd(
+                        job.getId(), jobEntityManager, jobServiceConfiguration, unlock)
+                        .execute(context);
+                return true;
+            });
+            if (isNotHeld && unlock) {
+                unlockJobIfNeeded();
+            }
         }
 
         @Override
         protected void runInternally(JobExecutionObservation observation) {
-            if (isHeld) {
+            if (lock.holdsInstance()) {
                 executeJob(false, observation);
             } else {
                 super.runInternally(observation);
@@ -151,7 +183,7 @@ public final class FlowableJobRunner implements JobRunner {
 
         @Override
         protected void unlockJobIfNeeded() {
-            if (!isHeld) {
+            if (!lock.holdsInstance()) {
                 super.unlockJobIfNeeded();
             }
         }

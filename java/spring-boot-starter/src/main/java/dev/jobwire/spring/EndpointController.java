@@ -2,13 +2,13 @@ package dev.jobwire.spring;
 
 import dev.jobwire.endpoint.ExecutionEndpoint;
 import dev.jobwire.endpoint.JobEndpoint;
+import java.io.InputStream;
 import java.util.Optional;
 import org.springframework.http.MediaType;
 import org.springframework.http.ResponseEntity;
 import org.springframework.web.bind.annotation.GetMapping;
 import org.springframework.web.bind.annotation.PathVariable;
 import org.springframework.web.bind.annotation.PostMapping;
-import org.springframework.web.bind.annotation.RequestBody;
 import org.springframework.web.bind.annotation.RequestParam;
 import org.springframework.web.bind.annotation.RestController;
 
@@ -33,7 +33,7 @@ class EndpointController {
     @PostMapping("/jobwire/v1/{operation}")
     ResponseEntity<String> operate(
             @PathVariable("operation") String operation,
-            @RequestBody(required = false) String body) {
+            InputStream body) {
         return jobs.map(endpoint -> response(endpoint.answer(operation, body)))
                 .orElseGet(() -> ResponseEntity.notFound().build());
     }

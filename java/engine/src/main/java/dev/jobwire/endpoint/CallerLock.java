@@ -1,0 +1,43 @@
+package dev.jobwire.endpoint;
+
+import dev.jobwire.tables.Locks;
+import java.util.Optional;
+
+/**
+ * The locks that the caller of a run holds. The row of the job is compared with them when it is
+ * loaded, and again inside the transaction of the job: the lock may have been lost in between.
+ *
+ * @param holdsInstance whether the caller has also locked the process instance of the job, and
+ *     unlocks it afterwards; otherwise the engine locks it, if the job is exclusive
+ * @param owner the owner of the lock of the job's row; null if the request names none
+ */
+public record CallerLock(boolean holdsInstance, String owner) {
+    /**
+     * Returns the locks by the parameter {@code instance} of a request: {@code held}, or null where
+     * the request has none; empty for another value.
+     */
+    public static Optional<CallerLock> named(String parameter) {
+        if (parameter == null || parameter.isEmpty()) {
+            return Optional.of(new CallerLock(false, null));
+        }
+        return parameter.equals("held")
+                ? Optional.of(new CallerLock(true, null))
+                : Optional.empty();
+    }
+
+    /** Returns the lock of a job's row under this owner. */
+    public static CallerLock of(String owner) {
+        return new CallerLock(false, owner);
+    }
+
+    /**
+     * Returns whether a row with this lock owner may run. A caller that names no owner but holds the
+     * instance is a node, so a node must have locked the row.
+     */
+    public boolean covers(String rowOwner) {
+        if (owner != null) {
+            return owner.equals(rowOwner);
+        }
+        return !holdsInstance || Locks.isOurs(rowOwner);
+    }
+}

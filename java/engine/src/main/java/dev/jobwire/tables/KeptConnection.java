@@ -1,0 +1,45 @@
+package dev.jobwire.tables;
+
+import java.sql.Connection;
+import java.sql.SQLException;
+
+/**
+ * A connection that is kept between transactions, for work that must not wait for a full pool. It is
+ * closed after a failure, and the next transaction opens another one.
+ */
+public final class KeptConnection implements AutoCloseable {
+    private final EngineTables tables;
+    private EngineTables.Session session;
+
+    /** Opens nothing yet. */
+    public KeptConnection(EngineTables tables) {
+        this.tables = tables;
+    }
+
+    /** Opens the connection, unless it is open. */
+    public synchronized void open() {
+        if (session == null) {
+            session = tables.open();
+        }
+    }
+
+    synchronized <T> T transaction(EngineTables.Work<T> work) {
+        open();
+        try {
+            return session.transaction(work);
+        } catch (RuntimeException failed) {
+            close();
+            throw failed;
+        }
+    }
+
+    /** Gives the connection back to the pool. */
+    @Override
+    public synchronized void close() {
+        EngineTables.Session open = session;
+        session = null;
+        if (open != null) {
+            open.close();
+        }
+    }
+}
