@@ -33,6 +33,8 @@ async fn a_pooler_of_sessions_is_as_good_as_the_server() {
     );
     let (status, said) = Program::jobwire()
         .args(["doctor", "--database", &through])
+        .env("JOBWIRE_BROKER_URL", &fleet.space.url)
+        .env("JOBWIRE_AMQP_PREFIX", &fleet.space.prefix)
         .run(SOON)
         .await;
     assert!(status.success(), "{said:#?}");

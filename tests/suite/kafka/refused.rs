@@ -100,7 +100,7 @@ async fn a_topic_of_somebody_else_is_used_as_it_is() {
         .program()
         .env("JOBWIRE_KAFKA_DECLARE", "false")
         .start();
-    node.wait_for_line("another number of partitions", HEALED)
+    node.wait_for_line("number of partitions of a topic differs", HEALED)
         .await;
     fleet.create(10, 2).await;
     fleet.all_have_run().await;

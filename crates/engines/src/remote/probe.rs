@@ -61,6 +61,13 @@ impl EndpointStore {
         }
         let client = &self.0.client;
         let released: Released = client.ask("release", "release", &Nothing {}).await?;
+        if released.left > 0 {
+            tracing::warn!(
+                locks = released.left,
+                "executions may still run, so their locks stay; the engine clears them when they \
+                 have expired"
+            );
+        }
         Ok(released.released)
     }
 

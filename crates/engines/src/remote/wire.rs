@@ -269,6 +269,9 @@ pub(super) struct Changed {
 #[derive(Deserialize)]
 pub(super) struct Released {
     pub(super) released: u64,
+    /// The locks that have not expired: their executions may still run.
+    #[serde(default)]
+    pub(super) left: u64,
 }
 
 #[derive(Deserialize)]
