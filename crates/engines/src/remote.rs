@@ -1,14 +1,14 @@
-//! The store of an engine whose database the nodes do not reach, or that Jobwire has no statements
-//! for: MySQL, MariaDB, Oracle, SQL Server. The engine's endpoint locks, runs, settles and rescues
-//! the jobs, and this store speaks its contract
-//! (docs/reference/engine-endpoint.md).
+//! The store of an engine over its endpoint alone. It serves databases that the nodes do not reach
+//! and databases without statements in Jobwire: MySQL, MariaDB, Oracle, SQL Server. The engine's
+//! endpoint locks, runs, settles and rescues the jobs. Its contract is
+//! docs/reference/engine-endpoint.md.
 //!
 //! * **Hints come from the engine**: its hook publishes them after its commits. There is no tap.
-//! * **The answer of an execution is only a hint.** The store asks the endpoint what became of the
-//!   row. Without an answer the lock stays: the engine extends it while it runs the job, and it
-//!   expires when the engine has died.
-//! * **A lock is a guard.** The endpoint runs a job only under the lock of the node that asks.
-//! * **The clock is that of the engine's database**, which the endpoint asks.
+//! * **The answer of an execution is only a hint.** The store reads the fate of the row from the
+//!   endpoint. Without an answer the lock stays. The engine extends it during the execution, and it
+//!   expires after the engine's death.
+//! * **A lock is a guard.** The endpoint runs a job only under the lock of the requesting node.
+//! * **The clock is that of the engine's database.** The endpoint reads it.
 
 mod client;
 mod executing;
@@ -41,7 +41,8 @@ use crate::{flowable, handler};
 
 type Result<T, E = StoreError> = std::result::Result<T, E>;
 
-/// The jobs of an engine, over its endpoint alone. Cheap to clone. See the [module](self).
+/// The jobs of an engine, over its endpoint alone. Clones share the connections. See the
+/// [module](self).
 ///
 /// ```no_run
 /// # async fn example(transport: std::sync::Arc<dyn jobwire_core::Transport>) -> Result<(), Box<dyn std::error::Error>> {
@@ -74,15 +75,15 @@ struct Inner {
     meter: Meter,
     /// The fence of the last lock.
     fence: AtomicI64,
-    /// An answer that may contain locks was lost since the last search for lost leases.
+    /// Whether an answer that may contain locks was lost since the last search for lost leases.
     in_doubt: AtomicBool,
-    /// The jobs that the last searches for orphans saw.
+    /// The jobs that the last searches for orphans found.
     suspects: Mutex<Suspects>,
-    /// The last answer to a health endpoint. Endpoints that ask at the same time share one question.
+    /// The last answer to a health endpoint. Concurrent checks share one request.
     asked: tokio::sync::Mutex<Option<Absence>>,
 }
 
-/// When the endpoint was asked, and why it does not answer.
+/// The time of the last check of the endpoint, and the reason if it failed.
 type Absence = (Instant, Option<String>);
 
 impl std::fmt::Debug for EndpointStore {
@@ -94,8 +95,8 @@ impl std::fmt::Debug for EndpointStore {
 }
 
 impl EndpointStore {
-    /// Returns the store of a Flowable engine whose endpoint is at the URL of the options. Sends
-    /// nothing yet.
+    /// Returns the store of the Flowable engine whose endpoint is at the URL of the options. Sends
+    /// no request.
     ///
     /// # Errors
     /// If the URL or an option can't be used.
@@ -117,7 +118,7 @@ impl EndpointStore {
             },
             calls: Calls::default(),
             pace: Pace::new(options.concurrency),
-            // An endpoint that is asked for its scope needs no path of a version.
+            // The scope request to the endpoint needs no version path.
             routes: Arc::new(Routes::new(
                 &options,
                 Some(Question::Endpoint),
@@ -153,9 +154,8 @@ impl EndpointStore {
         handler::executing(Arc::new(self.clone()), self.types())
     }
 
-    /// Returns the first of so many fences. They grow with the clock of this machine, so that they
-    /// also grow over a restart. The owner of a lock names the node, too, so no two locks have the
-    /// same owner.
+    /// Returns the first fence. Fences start at the clock of this machine, so they also grow over a
+    /// restart. The owner of a lock includes the node, so no two locks have the same owner.
     fn fences(&self, count: usize) -> i64 {
         let now = chrono::Utc::now().timestamp_micros();
         let count = i64::try_from(count).unwrap_or(i64::MAX).max(1);
@@ -166,7 +166,7 @@ impl EndpointStore {
         last.unwrap_or_default().max(now)
     }
 
-    /// Returns how long an operation may take.
+    /// Returns the time limit of an operation.
     fn within(&self) -> Duration {
         self.0.options.statement_timeout
     }

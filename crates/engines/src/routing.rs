@@ -1,11 +1,11 @@
-//! The routes to an engine: its addresses, and which of them executes a job.
+//! The routes to an engine: its addresses, and the choice of the address for a job.
 //!
-//! * An address executes the jobs that it takes: those of the deployments that its engine node has,
-//!   where it reports them ([`question`]), otherwise all.
-//! * Of the addresses that take a job, the one with the fewest executions under way from this
-//!   process is asked; of several such, the next one in turn.
-//! * Each address has a circuit breaker. While it is open, the others are asked.
-//! * What no address takes is out of reach: the node locks no such job ([`watch`]).
+//! * An address executes the jobs that it takes. These are the jobs of the deployments that its
+//!   engine node reports ([`question`]), or all jobs if it reports none.
+//! * A job goes to the address with the fewest executions under way from this process among those
+//!   that take it. Equal addresses alternate.
+//! * Each address has a circuit breaker. While it is open, jobs go to the other addresses.
+//! * The node locks no job that no address takes ([`watch`]).
 
 mod away;
 mod breaker;
@@ -34,20 +34,20 @@ use crate::options::EngineOptions;
 #[derive(Debug)]
 pub(crate) struct Routes {
     routes: Vec<Route>,
-    /// The question that tells what an address takes; `None` if each takes all.
+    /// The query for the jobs that an address takes; `None` if each takes all.
     question: Option<Question>,
-    /// The path at which an address shows that its engine answers.
+    /// The path of the liveness check of an address.
     about: String,
     next: AtomicUsize,
     reach: Sender<Scope>,
-    /// Ends the watch with the routes.
+    /// Ends the watch when the routes are dropped.
     watched: OnceLock<DropGuard>,
 }
 
-/// Where a job goes.
+/// The destination of a job.
 #[derive(Debug)]
 pub(crate) enum Choice<'a> {
-    /// To this address, now.
+    /// This address, now.
     Go(Sending<'a>),
     /// Every address that takes the job is away. The next trial is at this moment.
     Wait(Instant),
@@ -56,8 +56,8 @@ pub(crate) enum Choice<'a> {
 }
 
 impl Routes {
-    /// Creates the routes. Connects to nothing yet. `about` is the path that answers with the
-    /// engine's version.
+    /// Creates the routes without a connection. `about` is the path that answers with the engine's
+    /// version.
     pub(crate) fn new(
         options: &EngineOptions,
         question: Option<Question>,
@@ -89,12 +89,12 @@ impl Routes {
         &self.routes
     }
 
-    /// Returns the question that tells what an address takes.
+    /// Returns the query for the jobs that an address takes.
     pub(crate) fn question(&self) -> Option<Question> {
         self.question
     }
 
-    /// Chooses an address for a job. `not` has just failed, so another one is preferred.
+    /// Chooses an address for a job. Prefers another one than `not`, which has just failed.
     pub(crate) fn choose(&self, needs: &Needs, not: Option<&Route>) -> Choice<'_> {
         let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.routes.len().max(1);
         let (before, from) = self.routes.split_at(turn);
@@ -115,7 +115,7 @@ impl Routes {
         soonest.map_or(Choice::Nowhere, Choice::Wait)
     }
 
-    /// Sends a call to an address that answers; to the next one if it could not be sent.
+    /// Sends a call to an address that answers. Tries the next one if the call could not be sent.
     pub(crate) async fn call(&self, call: &Call) -> Answer {
         let mut said = Answer::Unsent("the engine has no address".to_owned());
         let mut routes: Vec<&Route> = self.routes.iter().collect();
@@ -129,15 +129,15 @@ impl Routes {
         said
     }
 
-    /// Returns why the engine can't be reached, if no address can.
+    /// Returns the reason why the engine is unreachable; `None` if an address is reachable.
     pub(crate) fn problem(&self) -> Option<String> {
         let problems: Option<Vec<String>> = self.routes.iter().map(Route::problem).collect();
         problems.and_then(|problems| problems.into_iter().next())
     }
 
-    /// Begins to watch the addresses, unless it has begun or there is nothing to watch. Returns
-    /// what they take together and each change of it, after the first answer of each; `None` if
-    /// that is always all.
+    /// Begins to watch the addresses, unless the watch runs or is not needed. Waits for the first
+    /// answer of each address. Returns the jobs that all addresses take together, and each change
+    /// of them; `None` if the addresses always take all jobs.
     pub(crate) async fn watch(self: &Arc<Self>) -> Option<Receiver<Scope>> {
         if self.routes.len() > 1 || self.question.is_some() {
             let mut stop = None;
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(reach(), Scope::default(), "it takes all");
     }
 
-    /// Its next job is the trial, so the jobs that it has reported must stay within reach.
+    /// Its next job is the trial, so its reported jobs must stay within reach.
     #[tokio::test(start_paused = true)]
     async fn a_lone_address_that_is_away_keeps_its_jobs_within_reach() {
         let options = EngineOptions::camunda("http://127.0.0.1:1/engine-rest");

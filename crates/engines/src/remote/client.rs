@@ -1,7 +1,7 @@
-//! Operations of the endpoint: a request and its typed answer.
+//! Operations of the endpoint: requests with typed answers.
 //!
-//! Connections are kept and reused, an answer is bounded, and every operation has a deadline. An
-//! operation that was sent and not answered may have taken effect.
+//! Connections are reused, answers are bounded, and every operation has a deadline. An operation
+//! that was sent and has no answer may have taken effect.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -21,10 +21,11 @@ const VERSION: &str = "/v1/";
 /// The endpoint of an engine.
 #[derive(Debug)]
 pub(super) struct Client {
-    /// One for each address. They serve one database, so each takes every operation.
+    /// One client for each address. All addresses serve one database, so each takes every
+    /// operation.
     rests: Vec<Rest>,
-    /// The address that is asked first: the last one that did an operation. After an error it is the
-    /// next one.
+    /// The address that is tried first: the last one that did an operation. After an error it is
+    /// the next one.
     current: AtomicUsize,
     url: String,
     within: Duration,
@@ -56,7 +57,7 @@ impl Client {
             let next = if said.is_ok() { at } else { at + 1 };
             self.current
                 .store(next % self.rests.len(), Ordering::Relaxed);
-            // What was sent is not sent again: it may have taken effect.
+            // A sent operation is not repeated: it may have taken effect.
             if !matches!(said, Err(Answer::Unsent(_))) {
                 break;
             }
@@ -75,7 +76,7 @@ impl Client {
             .await
     }
 
-    /// The same within a deadline.
+    /// Sends an operation with a deadline of its own, and reads its answer.
     pub(super) async fn ask_within<T: DeserializeOwned + Send>(
         &self,
         statement: &'static str,
@@ -93,7 +94,7 @@ impl Client {
         .await?;
         serde_json::from_slice(&said).map_err(|error| StoreError::Remote {
             what: format!(
-                "the answer to {path} can't be read ({error}); check that `engine_url` ({}) is the \
+                "the answer to {path} is unreadable ({error}); check that `engine_url` ({}) is the \
                  URL of the endpoint, and that both have the same version",
                 self.url
             ),

@@ -1,4 +1,4 @@
-//! What the handler asks while the engine executes a job.
+//! Queries of the handler while the engine executes a job.
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
@@ -20,12 +20,12 @@ use crate::pace::Pace;
 use crate::routing::Routes;
 use crate::row::EngineRow;
 
-/// How long the engine locks a job for its execution. It extends the lock every third of it, so it
-/// is also how long the job of an engine that died waits.
+/// The time for which the engine locks a job for its execution. The engine extends the lock every
+/// third of this time. The job of a dead engine waits for the same time.
 const RUN_LEASE: std::time::Duration = std::time::Duration::from_secs(15);
 
 impl EndpointStore {
-    /// Returns the row of a job, in whatever table.
+    /// Returns the row of a job from any of the tables.
     pub(super) async fn row(&self, id: JobId) -> Result<Option<EngineRow>> {
         let Some(id) = engine_id(id) else {
             return Ok(None);
@@ -36,7 +36,7 @@ impl EndpointStore {
             ..Find::default()
         };
         let found: Jobs = self.0.client.ask("look_at_job", "find", &find).await?;
-        // The tables are read one after the other: a job that moves is in the last one.
+        // The tables are read one after the other. A job that moves meanwhile is in the last one.
         Ok(found.jobs.into_iter().next_back())
     }
 }
@@ -102,7 +102,7 @@ impl Executing for EndpointStore {
     }
 
     async fn activity(&self, _: DateTime<Utc>) -> Result<Activity> {
-        // The endpoint shows no transactions.
+        // The endpoint does not report transactions.
         Ok(Activity::Hidden)
     }
 }

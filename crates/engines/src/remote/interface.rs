@@ -24,8 +24,7 @@ use super::wire::{Orphans, Page};
 use super::{EndpointStore, Result};
 use crate::id::engine_id;
 
-/// A question of a health endpoint is answered within this time, and for the other one its answer is
-/// given again.
+/// The time within which a health check is answered. For the same time its answer is used again.
 const ABSENT_AFTER: Duration = Duration::from_millis(1_500);
 const LASTS: Duration = Duration::from_secs(1);
 
@@ -120,12 +119,12 @@ impl Store for EndpointStore {
     }
 
     fn outcome_within(&self) -> Duration {
-        // The statements of an operation that the engine goes on with.
+        // The statements of an operation continue in the engine.
         self.within() * 2
     }
 
     async fn run_alone(&self, _: NodeId, _: &LockToken) -> Result<bool> {
-        // The engine runs the job, so no job ends a node of ours.
+        // The engine runs the job, so no job ends a node of Jobwire.
         Ok(true)
     }
 
@@ -182,7 +181,7 @@ impl Store for EndpointStore {
     }
 
     async fn unhinted(&self, _: i64) -> Result<Vec<Ready>> {
-        // The engine's hook publishes the hints; the sweeper finds what it lost.
+        // The engine's hook publishes the hints. The sweeper finds lost ones.
         Ok(Vec::new())
     }
 
@@ -250,7 +249,7 @@ impl Store for EndpointStore {
         self.change_many(ids, Wish::Delete).await
     }
 
-    /// The engine publishes the hint.
+    /// Publishes nothing: the engine publishes the hint.
     async fn retry(&self, id: JobId, retries: i32) -> Result<(Operated, Vec<Ready>)> {
         Ok((self.change(id, Wish::Retry(retries)).await?, Vec::new()))
     }
@@ -305,6 +304,6 @@ impl Store for EndpointStore {
     }
 
     async fn close(&self) {
-        // Idle connections end by themselves.
+        // Closes nothing: idle connections end by themselves.
     }
 }

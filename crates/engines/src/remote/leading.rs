@@ -1,4 +1,4 @@
-//! The leader: its lease, rescue, timers, lost hints and the numbers of jobs.
+//! Work of the leader: its lease, rescue, timers, lost hints and job counts.
 
 use std::sync::PoisonError;
 
@@ -18,11 +18,11 @@ use crate::id::engine_id;
 use crate::meter::Rescue;
 use crate::owner::parse;
 
-/// Maximum number of locks that one request clears, and of timers that one moves.
+/// Maximum number of locks that one request clears, and of timers that one request moves.
 const MOST: i64 = 1_000;
 
 impl EndpointStore {
-    /// Runs the leader cycle, if this node leads.
+    /// Runs the leader cycle if this node leads.
     pub(super) async fn run_cycle(&self, cycle: &LeaderCycle) -> Result<CycleOutcome> {
         let lead = Lead {
             node: cycle.node.to_string(),
@@ -51,7 +51,7 @@ impl EndpointStore {
         }
         let backlog = match self.backlog().await {
             Ok(backlog) => backlog,
-            // The rescued jobs need their hints. The numbers come with the next cycle.
+            // The rescued jobs need their hints. The next cycle reads the numbers.
             Err(error) if report.rescued.is_empty() && report.unhinted.is_empty() => {
                 return Err(error);
             }
@@ -98,7 +98,7 @@ impl EndpointStore {
         Ok(())
     }
 
-    /// Lets the engine make due timers executable.
+    /// Makes the engine move due timers to its executable jobs.
     pub(super) async fn move_timers(&self, at_most: i64) -> Result<MovedTimers> {
         let at_most = at_most.clamp(1, MOST);
         let asked = AtMost { at_most };
@@ -119,7 +119,7 @@ impl EndpointStore {
         }
         let asked = Orphans {
             after: query.after.and_then(engine_id),
-            // Younger ones are noted for the next search.
+            // Younger ones are recorded for the next search.
             created_before: None,
             limit: query.limit.clamp(1, MOST),
         };
@@ -158,7 +158,7 @@ impl EndpointStore {
         Ok(found)
     }
 
-    /// Gives up the lead.
+    /// Releases the lead.
     pub(super) async fn stop_leading(&self, node: NodeId) -> Result<()> {
         let node = OfNode {
             node: node.to_string(),
@@ -168,7 +168,7 @@ impl EndpointStore {
     }
 }
 
-/// A leader whose row can't be read.
+/// A leader whose row is unreadable.
 fn nobody() -> NodeId {
     NodeId::from_uuid(uuid::Uuid::nil())
 }

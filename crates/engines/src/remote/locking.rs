@@ -1,4 +1,4 @@
-//! Locking, renewing and settling jobs over the endpoint, in batches of its size.
+//! Locks, renews and settles jobs over the endpoint, in batches of its size.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -19,19 +19,19 @@ use crate::row::EngineRow;
 
 /// Maximum number of jobs of one request.
 const BATCH: usize = 200;
-/// The pauses before rows that the engine has locked are tried again.
+/// The pauses before further tries for rows that the engine has locked.
 const BUSY: [Duration; 3] = [
     Duration::from_millis(5),
     Duration::from_millis(15),
     Duration::from_millis(40),
 ];
-/// The pauses before a job that its hint names and that is not visible is looked for again: with a
-/// replicated database, a hint can be ahead of its row.
+/// The pauses before further reads of a hinted job that is not visible yet. In a replicated
+/// database a hint can be ahead of its row.
 const LOOK_AGAIN: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(10)];
-/// A hint of a commit that is longer ago is not ahead of its row.
+/// The age of a commit from which its hint is not ahead of its row.
 const FRESH: chrono::Duration = chrono::Duration::seconds(1);
 
-/// The length of an engine's longest id.
+/// The maximum length of an engine's id.
 const LONGEST_INSTANCE: usize = 64;
 
 impl EndpointStore {
@@ -53,7 +53,7 @@ impl EndpointStore {
             for batch in open.chunks(BATCH) {
                 match self.lock_batch(terms, batch, &mut answer).await {
                     Ok(missing) => gone.extend(missing),
-                    // What was locked before is not lost; the rest is hinted again.
+                    // Jobs that are already locked are kept. The rest is hinted again.
                     Err(error) if answer.jobs.is_empty() => return Err(error),
                     Err(_) => {
                         let rest = batch.iter().map(|hint| (hint.id, Refusal::Busy));
@@ -77,7 +77,7 @@ impl EndpointStore {
         Ok(answer)
     }
 
-    /// Sends one batch. Returns the hints whose jobs are not there.
+    /// Sends one batch. Returns the hints whose jobs do not exist.
     async fn lock_batch<'h>(
         &self,
         terms: &LockTerms,
@@ -87,7 +87,7 @@ impl EndpointStore {
         let wanted = hints.iter().filter_map(|hint| {
             Some(Wanted {
                 id: engine_id(hint.id)?,
-                // A longer name is of no instance: the endpoint would refuse the whole batch.
+                // No instance has a longer id. The endpoint would refuse the whole batch.
                 instance: hint
                     .instance
                     .as_deref()
@@ -127,7 +127,7 @@ impl EndpointStore {
         Ok(gone)
     }
 
-    /// Notes a doubt unless the answer came: it may have contained locks.
+    /// Records a doubt unless the answer came: the answer may have contained locks.
     async fn locking<T>(&self, asked: impl Future<Output = Result<T>>) -> Result<T> {
         let mut doubt = Asked(&self.0.in_doubt, true);
         let answer = asked.await;
@@ -135,7 +135,7 @@ impl EndpointStore {
         answer
     }
 
-    /// Returns a job that the endpoint has locked. The fence stands in its owner.
+    /// Returns a job that the endpoint has locked. Its owner contains the fence.
     fn locked(&self, row: &EngineRow) -> Option<LockedJob> {
         let (_, fence) = row.owner.as_deref().and_then(parse)?;
         self.0.decoder.job(row).map(|job| LockedJob {
@@ -153,7 +153,7 @@ impl EndpointStore {
         }
     }
 
-    /// Extends locks. Waits for no row.
+    /// Extends locks without waiting for rows.
     pub(super) async fn renew_held(
         &self,
         node: NodeId,
@@ -179,7 +179,7 @@ impl EndpointStore {
         Ok(answer)
     }
 
-    /// Extends and returns the locks of a node that have none of these fences.
+    /// Extends and returns the locks of a node whose fences are not in this list.
     pub(super) async fn lost_locks(
         &self,
         node: NodeId,
@@ -192,7 +192,7 @@ impl EndpointStore {
         let lost = Lost {
             node: node.to_string(),
             lease: millis(lease),
-            // An execution without an answer may still run: its lock stays, and its job is not run
+            // An execution without an answer may still run. Its lock stays, and its job is not run
             // again.
             known: known
                 .iter()
@@ -208,8 +208,8 @@ impl EndpointStore {
         Ok(jobs.filter_map(|row| self.locked(row)).collect())
     }
 
-    /// Asks what became of jobs whose executions have ended, releases their locks, and hands their
-    /// instances over.
+    /// Reads the fates of jobs whose executions have ended, releases their locks, and hands off
+    /// their instances.
     pub(super) async fn settle(
         &self,
         statement: &'static str,
@@ -218,7 +218,7 @@ impl EndpointStore {
         then: &Handoff,
     ) -> Result<BatchOutcome> {
         let mut outcome = BatchOutcome::default();
-        // This node has no room for a job that it gives back, nor for its siblings.
+        // This node has no slot for a job that it releases, and none for its siblings.
         let (back, ended): (Vec<LockToken>, Vec<LockToken>) = held
             .iter()
             .cloned()
@@ -276,7 +276,7 @@ impl EndpointStore {
             .await
     }
 
-    /// Adds what was settled. Returns the jobs whose rows the engine has locked.
+    /// Adds the settled jobs. Returns the jobs whose rows the engine has locked.
     fn note(&self, settled: Settled, outcome: &mut BatchOutcome) -> HashSet<JobId> {
         let mut busy = HashSet::new();
         for told in &settled.fates {
@@ -312,7 +312,7 @@ fn ids(texts: &[String]) -> impl Iterator<Item = JobId> + '_ {
     texts.iter().filter_map(|text| job_id(text).ok())
 }
 
-/// Returns the fate that a word of the endpoint names. An unknown one leaves the lock.
+/// Returns the fate of this name in the contract. An unknown name leaves the lock.
 fn fate(word: &str) -> Fate {
     match word {
         "done" => Fate::Done,

@@ -1,4 +1,4 @@
-//! The nodes that serve the engine: short rows in its own table of properties.
+//! The nodes that serve the engine: short rows in the engine's table of properties.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use std::collections::BTreeSet;
 use super::wire::{self, Join, Member, Nodes, Nothing, OfNode};
 use super::{EndpointStore, Result};
 
-/// What fits into a row.
+/// Maximum length of a row.
 const LONGEST: usize = 260;
 const LONGEST_HOST: usize = 60;
 
-/// What a node writes about itself. A node takes all types of the engine's jobs, and its one lane.
+/// The row of a node. A node takes all types of the engine's jobs, and its one lane.
 #[derive(Serialize, Deserialize)]
 struct About {
     #[serde(rename = "r")]
@@ -73,7 +73,7 @@ impl EndpointStore {
         Ok(())
     }
 
-    /// Returns the nodes, the latest writers first.
+    /// Returns the nodes, the most recent writers first.
     pub(super) async fn members(&self) -> Result<Vec<NodeView>> {
         let all: Nodes = self.0.client.ask("nodes", "nodes", &Nothing {}).await?;
         let mut views: Vec<NodeView> = all
@@ -109,7 +109,7 @@ impl EndpointStore {
         })
     }
 
-    /// Removes the rows of nodes that have been silent for so long and are not in `heard`.
+    /// Removes the rows of nodes that have been silent for this time and are not in `heard`.
     pub(super) async fn forget(&self, silent_for: Duration, heard: &[NodeId]) -> Result<u64> {
         let all: Nodes = self.0.client.ask("nodes", "nodes", &Nothing {}).await?;
         let silent = chrono::Duration::from_std(silent_for).unwrap_or(chrono::Duration::MAX);

@@ -1,4 +1,4 @@
-//! Operators' queries and changes of jobs. The engine makes the changes by its own rules.
+//! Queries and changes of jobs by operators. The engine makes the changes by its own rules.
 
 use jobwire_core::job::query::{JobFilter, JobView};
 use jobwire_core::store::{Operated, OperatedJobs};
@@ -9,18 +9,18 @@ use super::{EndpointStore, Result};
 use crate::decode::OTHER;
 use crate::id::engine_id;
 
-/// The change of a job that an operator asks for.
+/// A change of a job by an operator.
 #[derive(Clone, Copy)]
 pub(super) enum Wish {
     Delete,
     Retry(i32),
 }
 
-/// Maximum number of jobs of each state that are listed or counted. The endpoint bounds its answer.
+/// Maximum number of jobs of each state in a list or a count. The endpoint bounds its answer.
 const MOST_FOUND: i64 = 1_000;
 
 impl EndpointStore {
-    /// Returns the error of a method that stays the engine's affair.
+    /// Returns the error of a method that only the engine offers.
     pub(super) fn refuse<T>(&self, what: &str, instead: &str) -> Result<T> {
         Err(StoreError::Config(format!(
             "{what} of the engine `{}` is the engine's own affair; use {instead}",
@@ -29,7 +29,7 @@ impl EndpointStore {
     }
 
     /// Returns the jobs that match. The endpoint filters by state, id, instance and type, and reads
-    /// at most [`MOST_FOUND`] of each state; the rest is filtered here.
+    /// at most [`MOST_FOUND`] of each state. The other filters apply here.
     pub(super) async fn list(&self, filter: &JobFilter) -> Result<Vec<(JobView, Job)>> {
         let ids = filter.id.into_iter();
         let ids: Vec<JobId> = ids
@@ -47,7 +47,7 @@ impl EndpointStore {
                 .first()
                 .map(|id| engine_id(*id).into_iter().collect::<Vec<_>>()),
             instance: filter.process_instance.clone(),
-            // A type of no handler stands for many.
+            // A type without a handler stands for many types.
             handler: filter.job_type.clone().filter(|name| name != OTHER),
             limit: MOST_FOUND,
         };
@@ -103,7 +103,7 @@ impl EndpointStore {
     }
 }
 
-/// Returns the word of the endpoint for a state.
+/// Returns the name of a state in the contract.
 fn word(state: JobState) -> &'static str {
     match state {
         JobState::Executable => "job",
@@ -112,7 +112,7 @@ fn word(state: JobState) -> &'static str {
     }
 }
 
-/// Whether a job passes what the endpoint does not filter.
+/// Returns whether a job passes the filters that the endpoint does not apply.
 fn is_wanted(filter: &JobFilter, view: &JobView) -> bool {
     let is = |wanted: &Option<String>, has: Option<&str>| {
         wanted.as_deref().is_none_or(|wanted| has == Some(wanted))

@@ -13,8 +13,8 @@ use crate::{flowable, probing};
 
 /// The version of the contract that this store speaks.
 const CONTRACT: u32 = 1;
-/// How far the clock of the engine's machine may be ahead of the database's, in milliseconds. The
-/// engine compares due dates and lock times with its own.
+/// The maximum lead of the clock of the engine's machine over that of the database, in
+/// milliseconds. The engine compares due dates and lock times with its own clock.
 const APART: i64 = 5_000;
 
 impl EndpointStore {
@@ -28,16 +28,16 @@ impl EndpointStore {
         Ok(clock.now)
     }
 
-    /// Checks that the endpoint answers for a supported engine. Changes nothing.
+    /// Checks that the endpoint serves a supported engine. Changes nothing.
     ///
     /// # Errors
-    /// [`StoreError::Config`] with what stands in the way, and if the endpoint does not answer.
+    /// [`StoreError::Config`] with the obstacles, and if the endpoint does not answer.
     pub async fn probe(&self) -> Result<()> {
         self.status().await.map(drop)
     }
 
-    /// Returns the version of the contract and the database, if nothing stands in the way. Nothing
-    /// of Jobwire's own has to be in the database.
+    /// Returns the version of the contract and the database if there is no obstacle. The database
+    /// needs nothing of Jobwire's own.
     pub(super) async fn status(&self) -> Result<SchemaStatus> {
         let probe = self.probed().await?;
         probing::refuse(&problems(&probe))?;
@@ -47,11 +47,11 @@ impl EndpointStore {
         })
     }
 
-    /// Hands everything back to the engine: clears all locks of Jobwire and removes its properties.
+    /// Returns all jobs to the engine: clears all locks of Jobwire and removes its properties.
     /// Returns the number of jobs that were locked. No node may run meanwhile.
     ///
     /// # Errors
-    /// [`StoreError::Config`] if a node lives, and if the endpoint does not answer.
+    /// [`StoreError::Config`] if a node is alive, and if the endpoint does not answer.
     pub async fn release_engine(&self) -> Result<u64> {
         if let Some(node) = self.members().await?.iter().find(|node| node.lives()) {
             return Err(StoreError::Config(format!(
@@ -113,7 +113,7 @@ impl EndpointStore {
     }
 }
 
-/// Returns what stands in the way, each with the remedy.
+/// Returns the obstacles, each with its remedy.
 fn problems(probe: &Probe) -> Vec<String> {
     let (family, mut problems) = (&flowable::FAMILY, Vec::new());
     if probe.contract != CONTRACT {

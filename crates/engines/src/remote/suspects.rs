@@ -1,50 +1,50 @@
-//! Jobs that may have lost their hint.
+//! Finds jobs that may have lost their hint.
 //!
-//! Every hint before a moment has been decided. A job that was ready before that moment and still
-//! is has lost its hint. One that was never locked is ready since its creation. Nothing shows since
-//! when another one is ready: two searches must have seen it unlocked, the first one before the
-//! moment.
+//! Every hint before a moment has been decided. A job that was ready before that moment and is
+//! still ready has lost its hint. A job that was never locked is ready since its creation. The row
+//! of any other job does not show since when the job is ready. Two searches must have found it
+//! unlocked, the first one before the moment.
 
 use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
 use jobwire_core::JobId;
 
-/// Maximum number of remembered jobs. Jobs beyond are judged by their age.
+/// Maximum number of remembered jobs. Jobs beyond this number are judged by their age.
 const MOST: usize = 100_000;
-/// A job that was created so long before counts as seen.
+/// The age from which a new job counts as found before.
 const OLD: chrono::Duration = chrono::Duration::minutes(10);
-/// A job that was not seen for so long is forgotten.
+/// The time after which a job that no search found is forgotten.
 const FORGOTTEN: chrono::Duration = chrono::Duration::minutes(2);
 
-/// An unlocked job, as a search sees it.
+/// An unlocked job, as a search found it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     pub(super) created: Option<DateTime<Utc>>,
     pub(super) was_locked: bool,
-    /// The database's clock.
+    /// The time of the database.
     pub(super) now: DateTime<Utc>,
 }
 
-/// Since when a job has been unlocked, as far as is known, and when it was last seen so.
+/// The first known and the last moment at which a job was unlocked.
 #[derive(Clone, Copy, Debug)]
 struct Suspect {
     since: DateTime<Utc>,
     last: DateTime<Utc>,
 }
 
-/// The jobs that searches have seen unlocked, by the database's clock.
+/// The jobs that searches have found unlocked, by the database's clock.
 #[derive(Debug, Default)]
 pub(super) struct Suspects(HashMap<JobId, Suspect>);
 
 impl Suspects {
-    /// Begins a search: forgets jobs that the last ones did not see.
+    /// Begins a search: forgets jobs that the last searches did not find.
     pub(super) fn begin(&mut self, now: DateTime<Utc>) {
         self.0.retain(|_, suspect| suspect.last > now - FORGOTTEN);
     }
 
-    /// Records an unlocked job, and returns whether it was ready before `ready_before`. With `mark`,
-    /// it is hinted now, and not suspected again before the next moment.
+    /// Records an unlocked job, and returns whether it was ready before `ready_before`. With
+    /// `mark`, the job is hinted now and is not suspected again before the next moment.
     pub(super) fn is_orphan(
         &mut self,
         id: JobId,

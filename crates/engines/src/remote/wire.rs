@@ -17,18 +17,18 @@ use crate::row::EngineRow;
 #[derive(Serialize)]
 pub(super) struct Nothing {}
 
-/// The answer of an operation whose success is all it tells.
+/// The answer of an operation that returns nothing.
 #[derive(Deserialize)]
 pub(super) struct Done {}
 
 pub(super) fn millis(duration: Duration) -> u64 {
-    // Longer leases are refused by the endpoint.
+    // The endpoint refuses longer leases.
     u64::try_from(duration.as_millis())
         .unwrap_or(u64::MAX)
         .max(1)
 }
 
-/// For whom jobs are locked.
+/// The node and the filters of a lock request.
 #[derive(Serialize)]
 pub(super) struct Terms<'a> {
     node: String,
@@ -88,7 +88,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Returns the lock; `None` for an id that is none of the engine.
+    /// Returns the lock; `None` if the id is not one of the engine.
     pub(super) fn of(node: NodeId, held: &LockToken, unanswered: bool) -> Option<Self> {
         Some(Self {
             id: engine_id(held.id)?,
@@ -280,20 +280,20 @@ pub(super) struct Clock {
     pub(super) now: DateTime<Utc>,
 }
 
-/// What the endpoint says about the engine.
+/// The state of the engine, as the endpoint reports it.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Probe {
     pub(super) contract: u32,
     pub(super) engine: String,
     pub(super) version: Option<String>,
-    /// The engine's own executor is active.
+    /// Whether the engine's own executor is active.
     pub(super) executor: bool,
     pub(super) database: String,
-    /// How far the clock of the engine's machine is ahead of the database's, in milliseconds.
+    /// The lead of the clock of the engine's machine over that of the database, in milliseconds.
     pub(super) clock_ahead: i64,
     pub(super) ids: Vec<String>,
     pub(super) other_scopes: i64,
     pub(super) handlers: Vec<String>,
-    /// Jobs are locked by an engine node.
+    /// Whether an engine node has locked jobs.
     pub(super) polls: bool,
 }

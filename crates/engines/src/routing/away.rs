@@ -1,4 +1,4 @@
-//! How many addresses of an engine are away, for its metrics.
+//! The number of addresses of an engine that are away, for its metrics.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,4 +1,4 @@
-//! The question that tells which jobs an address takes.
+//! The query for the jobs that an address takes.
 
 use jobwire_core::job::scope::{Names, Scope};
 use serde_json::Value;
@@ -10,11 +10,11 @@ const MOST: usize = 1024 * 1024;
 /// Maximum number of bytes of a name.
 const LONGEST: usize = 255;
 
-/// Why an address does not answer a question.
+/// The reason why an address gives no usable answer to a query.
 #[derive(Debug)]
 pub(crate) struct Silent {
     pub(crate) reason: String,
-    /// It can't be reached.
+    /// The address is unreachable.
     pub(crate) is_away: bool,
 }
 
@@ -26,7 +26,7 @@ impl Silent {
         }
     }
 
-    /// Returns why this is no answer of an engine.
+    /// Returns the reason why this is not an answer of an engine.
     pub(super) fn unless(answer: Answer) -> Result<(), Self> {
         match answer {
             Answer::Executed => Ok(()),
@@ -44,13 +44,14 @@ impl Silent {
     }
 }
 
-/// A question to an engine node.
+/// A query to an engine node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Question {
     /// Camunda's registered deployments: those whose jobs its own deployment-aware executor would
     /// run.
     Deployments,
-    /// What the execution endpoint says about itself. An endpoint without an answer takes all.
+    /// The report of the execution endpoint about itself. An endpoint without this report takes all
+    /// jobs.
     Endpoint,
 }
 
@@ -62,7 +63,8 @@ impl Question {
         }
     }
 
-    /// Returns the jobs that an address takes which has not answered yet: those that any takes.
+    /// Returns the jobs that an address takes before its first answer: those that any address
+    /// takes.
     pub(crate) fn unknown(self) -> Scope {
         let none: [&str; 0] = [];
         match self {
@@ -71,10 +73,10 @@ impl Question {
         }
     }
 
-    /// Asks an address.
+    /// Sends the query to an address.
     ///
     /// # Errors
-    /// Why it does not say what it takes.
+    /// The reason why the address reports no jobs.
     pub(crate) async fn ask(self, rest: &Rest) -> Result<Scope, Silent> {
         match rest.read(self.path(), MOST).await {
             Ok(said) => self.understand(&said).map_err(Silent::there),

@@ -1,4 +1,4 @@
-//! One address of an engine: its client, its circuit breaker, and what it takes.
+//! One address of an engine: its client, its circuit breaker, and the jobs that it takes.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use super::breaker::Breaker;
 use super::question::Question;
 use crate::http::Rest;
 
-/// The number of questions in a row without an answer after which an address counts as unknown.
+/// The number of unanswered queries in a row after which the jobs of an address count as unknown.
 const MISSED: u32 = 3;
 
 /// One address of an engine.
@@ -24,10 +24,10 @@ pub(crate) struct Route {
     told: Mutex<Told>,
 }
 
-/// What an address has said about itself.
+/// The last report of an address about itself.
 #[derive(Debug, Default)]
 struct Told {
-    /// The jobs that it takes; `None` while that is unknown.
+    /// The jobs that the address takes; `None` while they are unknown.
     scope: Option<Scope>,
     missed: u32,
 }
@@ -48,13 +48,13 @@ impl Route {
         &self.rest
     }
 
-    /// A poisoned lock means that a thread panicked between whole operations; what was told is
+    /// A poisoned lock means that a thread panicked between whole operations. The recorded jobs are
     /// still right.
     fn told(&self) -> MutexGuard<'_, Told> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether it takes such a job.
+    /// Returns whether the address takes such a job.
     pub(super) fn takes(&self, needs: &Needs) -> bool {
         let Some(question) = self.question else {
             return true;
@@ -65,13 +65,13 @@ impl Route {
         }
     }
 
-    /// Returns the jobs that it takes, if that is known.
+    /// Returns the jobs that the address takes; `None` while they are unknown.
     pub(super) fn scope(&self) -> Option<Scope> {
         self.told().scope.clone()
     }
 
-    /// Records the jobs that it takes; `None` if it did not say. Returns whether it has become
-    /// unknown by that.
+    /// Records the jobs that the address takes; `None` if it reported none. Returns whether this
+    /// call made them unknown.
     pub(super) fn takes_only(&self, scope: Option<Scope>) -> bool {
         let mut told = self.told();
         match scope {
@@ -90,48 +90,48 @@ impl Route {
         }
     }
 
-    /// Returns the number of its executions under way.
+    /// Returns the number of executions under way at the address.
     pub(super) fn under_way(&self) -> usize {
         self.under_way.load(Ordering::Relaxed)
     }
 
-    /// Begins an execution, which is under way until the result is dropped.
+    /// Begins an execution. The execution is under way until the result is dropped.
     pub(super) fn send(&self) -> Sending<'_> {
         self.under_way.fetch_add(1, Ordering::Relaxed);
         Sending(self)
     }
 
-    /// Returns whether its breaker is open.
+    /// Returns whether the breaker of the address is open.
     pub(super) fn is_away(&self) -> bool {
         self.breaker.is_open()
     }
 
-    /// Returns when its next trial may be made; `None` if a call may be made now.
+    /// Returns the time of the next trial; `None` if a call is allowed now.
     pub(super) fn trial(&self) -> Option<Instant> {
         self.breaker.wait()
     }
 
-    /// Records that it answered.
+    /// Records an answer of the address.
     pub(crate) fn answered(&self) {
         self.breaker.answered();
     }
 
-    /// Records that a look was answered.
+    /// Records an answer to a check.
     pub(super) fn heard(&self) {
         self.breaker.heard();
     }
 
-    /// Records that a look had no answer.
+    /// Records a check without an answer.
     pub(super) fn silent(&self, reason: &str) {
         self.breaker.silent(reason);
     }
 
-    /// Records that it could not be reached, or can't execute anything.
+    /// Records that the address was unreachable, or could not execute any job.
     pub(crate) fn failed(&self, reason: &str) {
         self.breaker.failed(reason);
     }
 
-    /// Returns why it can't be reached.
+    /// Returns the reason why the address is unreachable.
     pub(super) fn problem(&self) -> Option<String> {
         self.breaker.problem()
     }

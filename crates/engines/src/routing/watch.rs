@@ -1,7 +1,7 @@
-//! Watches the addresses: what each one takes, and whether one that is away answers again.
+//! Watches the addresses: the jobs that each one takes, and the return of those that are away.
 //!
-//! An address that gives no answer to three questions in a row is away, so that no job waits for a
-//! machine that is gone. It is back when it answers one. A lone address is tried with jobs.
+//! An address is away after three unanswered queries in a row, so that no job waits for a dead
+//! machine. One answer ends this. A lone address is tried with jobs.
 
 use std::sync::Weak;
 use std::time::Duration;
@@ -14,16 +14,16 @@ use tokio_util::sync::CancellationToken;
 use super::question::Silent;
 use super::{Route, Routes};
 
-/// The pause between two looks at all addresses.
+/// The pause between two checks of all addresses.
 const EVERY: Duration = Duration::from_secs(5);
-/// The same while each address takes all jobs.
+/// The pause while each address takes all jobs.
 const SELDOM: Duration = Duration::from_secs(30);
-/// The same while an address is away, or has not said what it takes.
+/// The pause while an address is away or has not reported its jobs.
 const SOON: Duration = Duration::from_secs(1);
-/// How long an address may take to answer a question.
+/// The time limit of a query.
 const WITHIN: Duration = Duration::from_secs(5);
 
-/// Looks at the addresses until `stop`, or until nobody uses them.
+/// Checks the addresses until `stop`, or until the last receiver is dropped.
 pub(super) async fn watch(routes: Weak<Routes>, stop: CancellationToken) {
     let mut pause = SOON;
     loop {
@@ -42,8 +42,8 @@ pub(super) async fn watch(routes: Weak<Routes>, stop: CancellationToken) {
 }
 
 impl Routes {
-    /// Asks all addresses at once, and tells what they take together. Returns the pause before the
-    /// next look.
+    /// Queries all addresses at once, and publishes the jobs that they take together. Returns the
+    /// pause before the next check.
     pub(super) async fn look(&self) -> Duration {
         let said = join_all(self.routes.iter().map(|route| self.look_at(route))).await;
         let is_whole = said.iter().all(Result::is_ok);
@@ -57,8 +57,8 @@ impl Routes {
         }
     }
 
-    /// Asks an address, and records whether it is away. Only jobs decide whether a lone address is
-    /// away: there is no other one for them.
+    /// Queries an address, and records whether it is away. For a lone address only jobs decide
+    /// this, because no other address could take them.
     async fn look_at(&self, route: &Route) -> Result<(), Silent> {
         let is_alone = self.routes.len() == 1;
         let said = tokio::time::timeout(WITHIN, self.ask(route)).await;
@@ -94,14 +94,14 @@ impl Routes {
             tracing::warn!(
                 address = route.rest().address(),
                 reason = silent.reason,
-                "the engine node does not say which jobs it can run; it gets none that names a deployment or a category"
+                "the engine node does not report its jobs; it gets no job that names a deployment or a category"
             );
         }
         said.map(drop)
     }
 
-    /// Tells what the addresses take together. While none of them answers, that stays as it was:
-    /// the jobs wait for the engine.
+    /// Publishes the jobs that the addresses take together. While no address answers, the last
+    /// value stays, and the jobs wait for the engine.
     pub(super) fn tell(&self) {
         let is_alone = self.routes.len() == 1;
         // A lone address that is away gets a job as its trial, so its jobs stay within reach.
@@ -130,8 +130,8 @@ impl Routes {
     }
 }
 
-/// Returns the names of all addresses; `None` for all, also if they are too many for the row of a
-/// node: each job still goes only to an address that takes it.
+/// Returns the names of all addresses; `None` for all jobs, also if the names do not fit the row of
+/// a node. Each job still goes only to an address that takes it.
 fn together<'a>(all: impl Iterator<Item = &'a Names>) -> Names {
     let mut together = std::collections::BTreeSet::new();
     for names in all {
