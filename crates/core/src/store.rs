@@ -120,10 +120,10 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Returns which jobs can be run through this store, and each change of that: the nodes of a
+    /// Returns the jobs that can be run through this store, and each change of them: the nodes of a
     /// process engine may have some of its deployments only. A node takes the jobs that its own
-    /// scope and this one take. `None` if all jobs can be run at any time. Called at the start of a
-    /// node; answers within some seconds.
+    /// scope and this one take. `None` if all jobs can be run at any time. The node calls this at
+    /// its start. The answer comes within some seconds.
     async fn reach(&self) -> Option<watch::Receiver<Scope>> {
         None
     }
@@ -156,11 +156,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Returns the time after which an unanswered statement can no longer take effect.
     fn outcome_within(&self) -> Duration;
 
-    /// Returns how long a saturated node gathers outcomes of exclusive jobs for one statement. By
-    /// default it does not wait for more.
+    /// Returns the time for which a saturated node gathers outcomes of exclusive jobs for one
+    /// statement. The default is no wait.
     ///
     /// The next job of an instance waits for this. But while every slot is taken, it would wait for
-    /// another job anyway, and a statement of many outcomes costs little more than that of one.
+    /// another job anyway. A statement of many outcomes costs little more than that of one.
     fn gathers_for(&self) -> Duration {
         Duration::ZERO
     }

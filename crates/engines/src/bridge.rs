@@ -1,5 +1,5 @@
-//! What the two stores of engines share: [`EngineStore`] over the engine's database, and
-//! [`EndpointStore`] over the engine's endpoint alone.
+//! The common interface of the two stores of engines: [`EngineStore`] over the engine's database,
+//! and [`EndpointStore`] over the engine's endpoint alone.
 
 use async_trait::async_trait;
 use jobwire_core::{Handlers, SlotLimit, Store, StoreError};
@@ -10,26 +10,26 @@ use crate::options::EngineOptions;
 use crate::remote::EndpointStore;
 use crate::store::EngineStore;
 
-/// A store of an engine's jobs. `jobwire engine` works with any.
+/// A store of an engine's jobs. `jobwire engine` works with any such store.
 #[async_trait]
 pub trait Bridge: Store {
     /// Returns the options.
     fn options(&self) -> &EngineOptions;
 
     /// Returns the maximum number of slots of a node:
-    /// [`NodeOptions::concurrency`](jobwire_core::NodeOptions::concurrency). While a job is locked
-    /// or its outcome is committed, it has a slot and no execution, so there are more slots than
+    /// [`NodeOptions::concurrency`](jobwire_core::NodeOptions::concurrency). A job has a slot and
+    /// no execution while it is locked or its outcome is committed. So there are more slots than
     /// [executions at once](EngineOptions::concurrency).
     fn most_slots(&self) -> usize;
 
-    /// Returns the number of slots that keep the engine busy, which follows the duration of its
-    /// executions: [`NodeOptions::slot_limit`](jobwire_core::NodeOptions::slot_limit).
+    /// Returns the number of slots that keep the engine busy. It follows the duration of the
+    /// engine's executions: [`NodeOptions::slot_limit`](jobwire_core::NodeOptions::slot_limit).
     fn slot_limit(&self) -> SlotLimit;
 
     /// Returns the types of the engine's jobs.
     fn types(&self) -> &'static [&'static str];
 
-    /// Returns the handlers of all its types, which let the engine execute a job.
+    /// Returns the handlers of all its types. They make the engine execute a job.
     ///
     /// # Errors
     /// If the engine's URL or path can't be used.
@@ -41,21 +41,21 @@ pub trait Bridge: Store {
     /// Checks that the tables are those of a supported engine. Changes nothing.
     ///
     /// # Errors
-    /// [`StoreError::Config`] with what stands in the way, and as the database reports.
+    /// [`StoreError::Config`] with the obstacles, and as the database reports.
     async fn probe(&self) -> Result<(), StoreError>;
 
-    /// Prepares the database for nodes. Returns a remark if something is missing that only makes new
-    /// jobs start sooner. With `tap`, it prepares the commit tap, too.
+    /// Prepares the database for nodes. Returns a remark if something is missing without which new
+    /// jobs start later. With `tap`, it prepares the commit tap, too.
     ///
     /// # Errors
     /// As the database reports.
     async fn prepare(&self, tap: bool) -> Result<Option<String>, StoreError>;
 
-    /// Hands everything back to the engine. Returns the number of locks that were cleared. No node
-    /// may run meanwhile.
+    /// Returns all jobs to the engine. Returns the number of locks that were cleared. No node may
+    /// run meanwhile.
     ///
     /// # Errors
-    /// [`StoreError::Config`] if a node lives, and as the database reports.
+    /// [`StoreError::Config`] if a node is alive, and as the database reports.
     async fn release_engine(&self) -> Result<u64, StoreError>;
 
     /// Examines the engine. Changes nothing.
@@ -145,7 +145,7 @@ impl Bridge for EndpointStore {
     }
 
     async fn prepare(&self, _: bool) -> Result<Option<String>, StoreError> {
-        // Its rows are those of the engine's own table of properties, written when they are needed.
+        // Its rows are in the engine's own table of properties. They are written on use.
         Ok(None)
     }
 

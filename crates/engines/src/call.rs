@@ -12,9 +12,9 @@ pub(crate) enum Method {
 /// The request that executes a job, without its path.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Request {
-    /// Behind the path: empty, or with its question mark.
+    /// The query string with its question mark, or empty.
     pub(crate) query: &'static str,
-    /// JSON, or nothing.
+    /// JSON, or empty.
     pub(crate) body: &'static str,
 }
 

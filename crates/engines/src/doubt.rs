@@ -1,8 +1,8 @@
-//! The doubt about lost locks: an answer that may contain locks did not come.
+//! The doubt about lost locks: an answer that may contain locks is missing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Notes a doubt when it is dropped, unless the answer came.
+/// Records a doubt when it is dropped, unless the answer came.
 pub(crate) struct Asked<'a>(pub(crate) &'a AtomicBool, pub(crate) bool);
 
 impl Drop for Asked<'_> {

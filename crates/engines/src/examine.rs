@@ -77,7 +77,7 @@ async fn coordination(pool: &PgPool) -> Finding {
             Level::Remark,
             "coordination",
             said,
-            "nothing to do before you decide to use Jobwire",
+            "no action is needed until you use Jobwire",
         ),
         Err(error) => Finding {
             about: "coordination",
@@ -88,8 +88,8 @@ async fn coordination(pool: &PgPool) -> Finding {
     }
 }
 
-/// Selects the lock timeouts of the role and of the database. The setting of a session is visible
-/// only to the session itself.
+/// Selects the lock timeouts of the role and of the database. The settings of another session are
+/// not visible.
 const LOCK_TIMEOUT: &str = "
 SELECT EXISTS (
     SELECT FROM pg_db_role_setting s, unnest(s.setconfig) AS c(text)
@@ -98,7 +98,7 @@ SELECT EXISTS (
   (SELECT max(extract(epoch FROM clock_timestamp() - a.query_start))::double precision FROM pg_stat_activity a
     WHERE a.datname = current_database() AND a.application_name <> 'jobwire' AND a.wait_event_type = 'Lock')";
 
-/// The wait of a statement of the engine that proves the absence of a timeout.
+/// The wait after which a statement of the engine proves that no timeout is set.
 const WAITED: Duration = Duration::from_secs(30);
 
 async fn lock_timeout(pool: &PgPool) -> Result<Finding, StoreError> {
@@ -193,7 +193,7 @@ async fn tap(store: &EngineStore) -> Result<Vec<Finding>, StoreError> {
         .collect())
 }
 
-/// Asks every address.
+/// Sends a request to every address.
 async fn addresses(store: &EngineStore) -> Vec<Finding> {
     let routes = store.routes().all();
     join_all(routes.iter().map(|route| address(store, route.rest()))).await
@@ -241,7 +241,7 @@ async fn address(store: &EngineStore, rest: &Rest) -> Finding {
     }
 }
 
-/// What each address can run, and the jobs that none of them can.
+/// Reports the jobs that each address can run, and the jobs that no address can run.
 async fn reach(store: &EngineStore) -> Result<Vec<Finding>, StoreError> {
     let routes = store.routes();
     let Some(question) = routes.question() else {
@@ -272,8 +272,8 @@ async fn reach(store: &EngineStore) -> Result<Vec<Finding>, StoreError> {
             Err(Silent { reason, .. }) => findings.push(Finding::bad(
                 Level::Wrong,
                 about,
-                format!("{url} does not say which jobs it can run: {reason}"),
-                "until it does, it gets only jobs that name no deployment and no category",
+                format!("{url} does not report its jobs: {reason}"),
+                "until it does, it gets only jobs with neither a deployment nor a category",
             )),
         }
     }
@@ -297,7 +297,7 @@ async fn reach(store: &EngineStore) -> Result<Vec<Finding>, StoreError> {
     Ok(findings)
 }
 
-/// How long unlocked jobs have waited.
+/// The waiting times of unlocked jobs.
 const WAITING: &str = "
 SELECT count(*), percentile_cont(0.5) WITHIN GROUP (ORDER BY age), percentile_cont(0.99) WITHIN GROUP (ORDER BY age)
 FROM (SELECT greatest(extract(epoch FROM (clock_timestamp() AT TIME ZONE $1) - greatest(create_time_, duedate_)), 0)::double precision AS age

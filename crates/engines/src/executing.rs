@@ -1,4 +1,4 @@
-//! What the handler of an engine's jobs needs of the store.
+//! The part of a store that the handler of an engine's jobs uses.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(crate) trait Executing: Send + Sync + 'static {
     /// Returns the executions that are under way.
     fn calls(&self) -> &Calls;
 
-    /// Returns what counts.
+    /// Returns the counters of the bridge.
     fn meter(&self) -> &Meter;
 
     /// Returns the pace of the executions.
@@ -34,21 +34,22 @@ pub(crate) trait Executing: Send + Sync + 'static {
     /// Returns the addresses of the engine.
     fn routes(&self) -> &Routes;
 
-    /// Lets the engine execute a job under this owner's lock.
+    /// Makes the engine execute a job under this owner's lock.
     async fn execute(&self, rest: &Rest, id: &str, owner: &str) -> Answer;
 
-    /// Returns whether the text of an answer 404 is the engine's word about an execution.
+    /// Returns whether the text of an answer 404 comes from the engine and is about an execution.
     fn is_refusal(&self, _said: &str) -> bool {
         false
     }
 
-    /// Returns how long after its lock a job may be sent to the engine; `None` if locks are renewed.
+    /// Returns the time after its lock within which a job may be sent to the engine; `None` if
+    /// locks are renewed.
     fn send_within(&self) -> Option<Duration> {
         None
     }
 
-    /// Returns whether the engine itself extends the lock of a job while it executes it. Then the
-    /// lock of an execution without an answer is left to the engine.
+    /// Returns whether the engine itself extends the lock of a job during its execution. The lock
+    /// of an execution without an answer is then left to the engine.
     fn engine_renews(&self) -> bool {
         false
     }
@@ -56,10 +57,10 @@ pub(crate) trait Executing: Send + Sync + 'static {
     /// Returns whether the job is still executable and locked by this owner.
     async fn still_ours(&self, id: JobId, owner: &str) -> Result<bool, StoreError>;
 
-    /// Returns how an execution ended that the engine did not answer with success.
+    /// Returns the fate of a job whose execution had no successful answer.
     async fn ended(&self, job: &Job, owner: &str) -> Result<Ended, StoreError>;
 
-    /// Returns what the database's clock showed at `moment`.
+    /// Returns the time of the database's clock at `moment`.
     async fn clock_at(&self, moment: Instant) -> Result<DateTime<Utc>, StoreError>;
 
     /// Returns whether a transaction of the engine is open that began around `sent`.

@@ -41,7 +41,7 @@ impl Rescue {
     }
 }
 
-/// Why no node can let the engine execute a job.
+/// The reason why no node can send a job to the engine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Unrun {
     /// No address has its deployment or category.
@@ -60,7 +60,7 @@ impl Unrun {
 }
 
 impl Meter {
-    /// Returns the meter of the engine with this name. Its gauges are zero from now on.
+    /// Returns the meter of the engine with this name. Sets its gauges to zero.
     pub(crate) fn new(engine: &str) -> Self {
         let meter = Self {
             engine: engine.to_owned().into(),
@@ -91,7 +91,7 @@ impl Meter {
         Shown::new(m::ENGINE_UNANSWERED, &self.engine)
     }
 
-    /// Counts an execution that the engine ended with an error. `None`: the rows could not be read.
+    /// Counts an execution that the engine ended with an error. `None`: the rows were unreadable.
     pub(crate) fn failed(&self, ended: Option<Ended>) {
         let class = match ended {
             Some(Ended::Counted) => "counted",
@@ -104,14 +104,14 @@ impl Meter {
         counter!(m::ENGINE_FAILURES, "engine" => engine, "class" => class).increment(1);
     }
 
-    /// Shows how many of the engine's addresses are away.
+    /// Sets the number of the engine's addresses that are away.
     pub(crate) fn away(&self, away: usize, addresses: usize) {
         let open = gauge!(m::ENGINE_BREAKER, "engine" => self.engine.clone());
         open.set(if away >= addresses { 1.0 } else { 0.0 });
         gauge!(m::ENGINE_ADDRESSES_AWAY, "engine" => self.engine.clone()).set(away as f64);
     }
 
-    /// Shows the number of jobs that no node can let the engine execute.
+    /// Sets the number of jobs that no node can send to the engine.
     pub(crate) fn unrun(&self, why: Unrun, jobs: i64) {
         let engine = self.engine.clone();
         gauge!(m::ENGINE_UNSERVED, "engine" => engine, "why" => why.as_str()).set(jobs as f64);
@@ -132,7 +132,7 @@ impl Meter {
     }
 }
 
-/// Counts a row whose id can't be read. `kind` is the kind of engine.
+/// Counts a row whose id is unreadable. `kind` is the kind of engine.
 pub(crate) fn unknown_id(kind: &'static str) {
     counter!(m::ENGINE_UNKNOWN_IDS, "kind" => kind).increment(1);
 }

@@ -43,7 +43,7 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// The way in which Jobwire lets the engine execute a job.
+/// The interface over which the engine executes a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Execution {
@@ -71,18 +71,19 @@ pub enum Execution {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EngineOptions {
-    /// The engine's addresses, one for each engine node; a load balancer before several nodes is one
-    /// address. An address is where the engine's REST interface for processes begins: `http://host:port/process-api` for
-    /// Flowable with Spring Boot, `http://host:port/flowable-rest/service` for the application
-    /// flowable-rest, `http://host:port/engine-rest` for Camunda. Behind the latter stands
-    /// `/engine/NAME` if the engine is not the default one. With the execution endpoint, where it
-    /// stands: `http://host:port/jobwire`.
+    /// The engine's addresses, one for each engine node. A load balancer before several nodes is
+    /// one address. An address is the URL of the engine's REST interface for processes:
+    /// `http://host:port/process-api` for Flowable with Spring Boot,
+    /// `http://host:port/flowable-rest/service` for the application flowable-rest,
+    /// `http://host:port/engine-rest` for Camunda. For a Camunda engine that is not the default
+    /// one, `/engine/NAME` follows. With the execution endpoint, it is the endpoint's URL:
+    /// `http://host:port/jobwire`.
     pub urls: Vec<String>,
-    /// Whether a job of Camunda goes only to an address that has registered its deployment, as the
-    /// engine's setting of the same name lets its own executor do. Default: no. Flowable's execution
-    /// endpoint reports the categories of its node by itself.
+    /// Whether a job of Camunda goes only to an address that has registered its deployment. The
+    /// engine's setting of the same name has this effect on its own executor. Default: no.
+    /// Flowable's execution endpoint always reports the categories of its node.
     pub deployment_aware: bool,
-    /// How the engine executes a job. Default: [`Execution::Auto`].
+    /// The interface over which the engine executes a job. Default: [`Execution::Auto`].
     pub execution: Execution,
     /// The path of an execution over REST below the URL, in which `{id}` stands for the job's id.
     /// Default: `/management/jobs/{id}`, which is Flowable's own; for Camunda `/job/{id}/execute`.
@@ -94,8 +95,8 @@ pub struct EngineOptions {
     /// The name of the engine, which distinguishes several engines in one database. Default:
     /// `flowable`; for the other engines `camunda` and `activiti`.
     pub name: String,
-    /// The schema of the engine's tables. Default: the first one of the role's search path that has
-    /// them.
+    /// The schema of the engine's tables. Default: the first schema of the role's search path that
+    /// has them.
     pub schema: Option<String>,
     /// The time zone of the engine's JVM, as PostgreSQL names it. The engine writes due dates and
     /// lock times in this zone, without naming it. Default: `UTC`.
@@ -106,22 +107,22 @@ pub struct EngineOptions {
     /// of the engine, and a failing one takes a second connection, so it must be smaller than the
     /// engine's connection pool. Default 8.
     pub concurrency: usize,
-    /// The time within which an execution must answer. After that its outcome is unknown, and the
-    /// job stays locked until its row moves. Default 60 s.
+    /// The time limit of an answer to an execution. After it the outcome is unknown, and the job
+    /// stays locked until its row moves. Default 60 s.
     pub answer_within: Duration,
     /// The maximum time for which a job stays locked after an execution without an answer, if its
     /// rows do not change. Default 1 h, as long as the engine's own lock.
     pub unknown_for: Duration,
     /// The time for which a job of Camunda is locked for its execution. The lock can't be renewed.
     /// So the jobs of a dead node wait for this time, and an engine node that polls may run a
-    /// longer job again. If the lease of the nodes is longer, the lock is as long as the lease. Not
-    /// used for the other engines. Default 5 min, as long as Camunda's own lock.
+    /// longer job again. If the lease of the nodes is longer, the lock is as long as the lease. The
+    /// other engines ignore this option. Default 5 min, as long as Camunda's own lock.
     pub lock_for: Duration,
     /// The maximum time that the jobs of a dead node wait for transactions that began while the
-    /// node held the jobs: the engine may still execute such a job. Default 10 min.
+    /// node held the jobs. The engine may still execute such a job. Default 10 min.
     pub takeover_patience: Duration,
-    /// Whether the node may cancel a statement of the engine that waits for a lock which an idle
-    /// transaction of the same engine holds. Default: no.
+    /// Whether the node may cancel a statement of the engine that waits for a lock of an idle
+    /// transaction of the same engine. Default: no.
     pub watchdog: bool,
     /// Maximum number of connections to the database for jobs. Default 8.
     pub max_connections: u32,

@@ -1,15 +1,15 @@
-//! How many jobs are locked so that the engine always has the next one.
+//! The number of jobs that a node locks so that the engine always has a next one.
 //!
-//! A job holds a slot of the node from its lock until its outcome is committed. It runs in the
-//! engine only in between. With as many slots as executions at once, the engine would wait for each
-//! lock and each commit. So the node has more slots, and this part decides how many more: as many
-//! jobs as the engine ends within [`AHEAD`].
+//! A job holds a slot of the node from its lock until the commit of its outcome. The engine runs it
+//! only in between. With as many slots as executions at once, the engine would wait for each lock
+//! and each commit. So the node has more slots. This part sets their number: it adds as many slots
+//! as the engine ends jobs within [`AHEAD`].
 //!
-//! * **Short jobs** get up to twice as many slots more as there are executions at once.
-//! * **Long jobs** get none: a job that is locked and does not start would wait here, although
-//!   another node may be free. Executions that have lasted for [`LONG`] do not count as ending soon.
-//! * **A wrong guess is undone**: a job that was locked and has waited for an execution for
-//!   [`GIVE_BACK`] is given back ([`handler`](crate::handlers)).
+//! * **Short jobs** add up to twice as many slots as there are executions at once.
+//! * **Long jobs** add none. A locked job that does not start would wait here, although another
+//!   node may be free. Executions that have lasted for [`LONG`] do not count as ending soon.
+//! * **A wrong estimate is corrected.** A job that was locked and has waited for an execution for
+//!   [`GIVE_BACK`] is released ([`handler`](crate::handlers)).
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,18 +17,18 @@ use std::time::Duration;
 use jobwire_core::SlotLimit;
 use tokio::time::Instant;
 
-/// The time that a lock and a commit take, with the pause in which outcomes gather.
+/// The time of a lock and a commit, with the pause in which outcomes gather.
 const AHEAD: Duration = Duration::from_millis(30);
 /// The duration from which an execution is long.
 const LONG: Duration = Duration::from_millis(250);
-/// How long a locked job waits for its execution.
+/// The time that a locked job waits for its execution.
 pub(crate) const GIVE_BACK: Duration = Duration::from_secs(1);
 /// The weight of the last execution in the average.
 const WEIGHT: f64 = 0.1;
 /// The number of slots for each execution at once.
 const MOST: usize = 3;
 
-/// Sets the slots of a node by the executions of its jobs.
+/// Sets the slots of a node according to the executions of its jobs.
 #[derive(Debug)]
 pub(crate) struct Pace {
     at_once: usize,
@@ -40,7 +40,7 @@ pub(crate) struct Pace {
 struct Seen {
     /// The average duration, in seconds.
     average: Option<f64>,
-    /// When each execution under way began.
+    /// The start times of the executions under way.
     running: Vec<Instant>,
 }
 
@@ -65,7 +65,7 @@ impl Pace {
         self.at_once.saturating_mul(MOST)
     }
 
-    /// Begins an execution, which lasts until the result is dropped.
+    /// Begins an execution. It lasts until the result is dropped.
     pub(crate) fn begin(&self) -> Paced<'_> {
         let began = Instant::now();
         let mut seen = self.seen();
@@ -74,12 +74,12 @@ impl Pace {
         Paced { pace: self, began }
     }
 
-    /// Counts the executions again that have become long.
+    /// Counts again the executions that have become long.
     pub(crate) fn look(&self) {
         self.set(&self.seen());
     }
 
-    /// A poisoned lock means that a thread panicked between whole operations; the numbers are still
+    /// A poisoned lock means that a thread panicked between whole operations. The numbers are still
     /// right.
     fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
@@ -104,7 +104,7 @@ impl Pace {
     }
 }
 
-/// Returns how many jobs are locked ahead of `flowing` executions that take so many seconds.
+/// Returns the number of jobs to lock ahead of `flowing` executions that take so many seconds.
 fn ahead(flowing: usize, average: Option<f64>) -> usize {
     let most = flowing.saturating_mul(MOST - 1);
     let Some(average) = average else { return 0 };

@@ -73,7 +73,7 @@ impl EngineRow {
         })
     }
 
-    /// Returns the state that the table means.
+    /// Returns the state of the jobs in this table.
     pub(crate) fn state(&self) -> JobState {
         match &*self.state {
             "job" => JobState::Executable,

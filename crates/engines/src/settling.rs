@@ -22,8 +22,8 @@ const BUSY: [Duration; 4] = [
     Duration::from_millis(40),
 ];
 
-/// Returns the instances of which this node has locked no next job. Their first jobs may be those of
-/// other nodes, and nobody else would hint them. A node that takes all jobs needs no such search.
+/// Returns the instances of which this node has locked no next job. Their first jobs may be jobs of
+/// other nodes, and no other part hints them. A node that takes all jobs needs no such search.
 pub(crate) fn for_others(
     terms: &LockTerms,
     mut left: Vec<String>,

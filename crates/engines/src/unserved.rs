@@ -1,4 +1,4 @@
-//! Jobs that no living node can let the engine execute: no address has their deployment or category.
+//! Jobs that no living node can send to the engine: no address has their deployment or category.
 //! They wait unlocked, and no attempt is spent.
 
 use std::collections::BTreeMap;
@@ -12,9 +12,9 @@ use sqlx::{PgPool, Row};
 
 use crate::dialect::Dialect;
 
-/// Maximum number of rows: of pairs of a handler and a need.
+/// Maximum number of rows, each for a handler and a need.
 const MOST: i64 = 1_000;
-/// Maximum number of deployments or categories that a line names.
+/// Maximum number of deployments or categories in a line of the log.
 const NAMED: usize = 5;
 
 static WARNINGS: Mutex<Option<LogThrottle>> = Mutex::new(None);
@@ -88,7 +88,7 @@ impl Unserved {
         text.join(", ")
     }
 
-    /// Logs them, not too often.
+    /// Logs these jobs, at a limited rate.
     pub(crate) fn warn(&self) {
         if self.0.is_empty() {
             return;

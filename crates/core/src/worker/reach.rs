@@ -1,8 +1,8 @@
-//! Follows what can be run through the store, and limits the scope of the node to it.
+//! Follows the reach of the store, and limits the scope of the node to it.
 //!
-//! The nodes of a process engine may have some of its deployments only. A job that none of them can
-//! run is not locked here: its hint is refused, or forwarded to a node that reaches more, and the
-//! sweeper hints the job when a node does.
+//! The nodes of a process engine may have some of its deployments only. This node does not lock a
+//! job that none of them can run. It refuses the hint of such a job, or forwards it to a node that
+//! reaches more. The sweeper hints the job when a node reaches it.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use crate::job::scope::Scope;
 use crate::worker::context::NodeContext;
 
-/// Applies each change until the node stops taking work.
+/// Applies each change until the node takes no more work.
 pub(crate) async fn follow(node: Arc<NodeContext>, mut reach: watch::Receiver<Scope>) {
     let draining = &node.signals.draining;
     loop {
@@ -21,7 +21,7 @@ pub(crate) async fn follow(node: Arc<NodeContext>, mut reach: watch::Receiver<Sc
             () = draining.cancelled() => return,
             changed = reach.changed() => {
                 if changed.is_err() {
-                    // The store reports nothing more.
+                    // The store reports no more changes.
                     return draining.cancelled().await;
                 }
             }

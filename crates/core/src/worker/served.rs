@@ -45,11 +45,11 @@ struct Now {
     open: Arc<[String]>,
     /// The types whose jobs may be held by row locks.
     by_row: Arc<[String]>,
-    /// What the options and the registry say.
+    /// The scope of the options and the registry.
     own: Scope,
-    /// What can be run through the store ([`Store::reach`](crate::store::Store::reach)).
+    /// The jobs that the store can run ([`Store::reach`](crate::store::Store::reach)).
     reach: Scope,
-    /// The jobs that both take.
+    /// The jobs that both scopes take.
     scope: Arc<Scope>,
     /// The types with refused outcomes that wait.
     waiting: HashMap<String, Waiting>,
@@ -63,7 +63,7 @@ struct Waiting {
     turn: TypeTurn,
 }
 
-/// The mutex of a type: one of its refused outcomes is tried at a time.
+/// The mutex of a type: only one of its refused outcomes is tried at a time.
 pub(crate) type TypeTurn = Arc<tokio::sync::Mutex<()>>;
 
 impl Served {
@@ -94,8 +94,8 @@ impl Served {
         self.read_handlers().get(job_type).cloned()
     }
 
-    /// Returns the handler of a type and the answer of `and`, which is called before the handler
-    /// can be replaced.
+    /// Returns the handler of a type and the result of `and`. No change replaces the handler before
+    /// `and` has returned.
     pub(crate) fn handler_with<T>(
         &self,
         job_type: &str,
@@ -127,7 +127,7 @@ impl Served {
         self.take_both(&mut now);
     }
 
-    /// Limits the scope to what can be run through the store.
+    /// Limits the scope to the jobs that the store can run.
     pub(crate) fn set_reach(&self, reach: Scope) {
         let mut now = self.lock();
         now.reach = reach;
@@ -172,7 +172,7 @@ impl Served {
         self.lock().open.clone()
     }
 
-    /// Returns whether no type is closed.
+    /// Returns whether every type is open.
     pub(crate) fn all_open(&self) -> bool {
         let now = self.lock();
         now.open.len() == now.all.len()

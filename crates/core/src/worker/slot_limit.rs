@@ -1,15 +1,15 @@
 //! A limit of a node's slots that may change while the node runs.
 //!
-//! A job of a bridge holds its slot from its lock until its outcome is committed, and only in
-//! between it runs in the engine. How many slots keep the engine busy depends on how long its
-//! executions take, so the bridge sets this number as it goes.
+//! A job of a bridge holds its slot from its lock until the commit of its outcome. It runs in the
+//! engine only in between. The number of slots that keep the engine busy depends on the duration of
+//! its executions, so the bridge changes this number while the node runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The number of slots that a node uses now, of its
-/// [`concurrency`](crate::NodeOptions::concurrency). Clones share the number. After a decrease jobs
-/// that run keep their slots.
+/// [`concurrency`](crate::NodeOptions::concurrency). Clones share the number. After a decrease,
+/// running jobs keep their slots.
 ///
 /// ```
 /// use jobwire_core::SlotLimit;
@@ -28,8 +28,8 @@ impl SlotLimit {
         Self(Arc::new(AtomicUsize::new(slots.max(1))))
     }
 
-    /// Sets the number of slots, at least one. A larger number has its effect when a job ends or the
-    /// next hint arrives.
+    /// Sets the number of slots, at least one. An increase takes effect when a job ends or the next
+    /// hint arrives.
     pub fn set(&self, slots: usize) {
         self.0.store(slots.max(1), Ordering::Relaxed);
     }

@@ -1,14 +1,14 @@
 //! The statements of an engine: the shared texts, with the differences filled in.
 //!
-//! The holder of an instance's lock while a job of it runs ([`InstanceLock`]):
+//! The lock of an instance while one of its jobs runs ([`InstanceLock`]) has one of two holders:
 //!
-//! * **The node**, for Flowable: it writes the lock of the instance with that of the job, and the
-//!   rules about instances are rules about that lock. REST locks no instance; the endpoint is told
-//!   that the instance is held, and locks none.
+//! * **The node**, for Flowable: it writes the lock of the instance with the lock of the job. The
+//!   rules about instances are rules about that lock. REST locks no instance. A request to the
+//!   endpoint states that the instance is held, and the endpoint locks none.
 //! * **The engine**, for Activiti, whose instances have no lock owner. The endpoint locks the
-//!   instance of an exclusive job, and refuses an instance that is locked. So a node writes nothing
-//!   on the instance. It locks the row of the instance first, and a second statement, whose snapshot
-//!   is younger than that row lock, looks for locked jobs of the instance.
+//!   instance of an exclusive job, and refuses a locked instance. So a node writes nothing on the
+//!   instance. It locks the row of the instance first. A second statement, whose snapshot is newer
+//!   than that row lock, searches for locked jobs of the instance.
 
 use super::family::Family;
 use super::sql::{Parts, filled};
@@ -16,7 +16,7 @@ use super::{lock, look, operate, probe, release, renew, rescue, settle, sweep, s
 use crate::options::Execution;
 use crate::statements::{Queries, Sweep};
 
-/// Who locks the instance of a job for its execution.
+/// The holder of the lock of an instance during an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InstanceLock {
     /// The node of Jobwire, with the job.
@@ -119,7 +119,7 @@ impl Statements {
 const NO_EXTERNAL_JOB: &str = "NOT EXISTS (SELECT FROM act_ru_external_job x
         WHERE x.process_instance_id_ = e.id_ AND x.lock_exp_time_ IS NOT NULL)";
 
-/// The endpoint gives a job back unlocked.
+/// The endpoint returns a job unlocked.
 const UNLOCKED: &str = "(j.lock_owner_ IS NULL AND j.lock_exp_time_ IS NULL)";
 
 /// The parts where the node holds the lock of an instance.

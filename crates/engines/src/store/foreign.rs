@@ -1,8 +1,8 @@
-//! Tells of jobs of other scopes, such as cases, that the engine created after the node's start.
+//! Reports jobs of other scopes, such as cases, that the engine created after the node's start.
 //!
-//! The probe refuses an engine that has such jobs. One that creates them later keeps them in the same
-//! tables, and the property that hands the jobs of processes over turns their executor off, too. So
-//! the leader looks for them once a minute.
+//! The probe refuses an engine that has such jobs. The engine keeps later ones in the same tables.
+//! The property that gives the jobs of processes to Jobwire turns their executor off, too. So the
+//! leader searches for them once a minute.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use tokio::time::Instant;
 use super::EngineStore;
 use crate::meter::Unrun;
 
-/// The pause between two looks.
+/// The pause between two searches.
 const EVERY: Duration = Duration::from_secs(60);
-/// The same as a multiple of the duration of one: it reads every job.
+/// The pause as a multiple of the duration of a search, which reads every job.
 const DISTANCE: u32 = 200;
 
 impl EngineStore {
-    /// Looks for them, if it is time.
+    /// Searches for them if the pause is over.
     pub(super) async fn tell_foreign(&self) {
         let now = Instant::now();
         {
@@ -35,7 +35,7 @@ impl EngineStore {
         let found = match self.0.dialect.foreign(self.pool()).await {
             Ok(found) => found,
             Err(error) => {
-                tracing::debug!(%error, "could not look for jobs of other scopes");
+                tracing::debug!(%error, "the search for jobs of other scopes failed");
                 return;
             }
         };
