@@ -272,7 +272,7 @@ async fn reach(store: &EngineStore) -> Result<Vec<Finding>, StoreError> {
             Err(Silent { reason, .. }) => findings.push(Finding::bad(
                 Level::Wrong,
                 about,
-                format!("{url} does not report its jobs: {reason}"),
+                format!("{url} does not say which jobs it can run: {reason}"),
                 "until it does, it gets only jobs with neither a deployment nor a category",
             )),
         }

@@ -56,7 +56,7 @@ public final class Json {
         return json.append('"').toString();
     }
 
-    /** Returns whether this is half of a character, which UTF-8 cannot encode. */
+    /** Returns whether this is one half of a surrogate pair, which UTF-8 cannot encode. */
     private static boolean isHalf(String text, int at) {
         char c = text.charAt(at);
         if (Character.isHighSurrogate(c)) {

@@ -7,13 +7,13 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * Reads JSON from outside: maps, lists, texts, {@link BigDecimal}, flags and null. The text is
- * bounded by the caller, and the depth here.
+ * Reads JSON from outside: maps, lists, texts, {@link BigDecimal}, flags and null. The caller
+ * bounds the length, and this class the depth.
  */
 public final class JsonReader {
     private static final int DEEPEST = 8;
 
-    /** Says where a text is no JSON. */
+    /** Reports the place where a text is not JSON. */
     public static final class BadJson extends IllegalArgumentException {
         private static final long serialVersionUID = 1L;
 
@@ -146,7 +146,7 @@ public final class JsonReader {
     }
 
     private BigDecimal number(String word) {
-        // A short text bounds the number, too.
+        // The length of the text also bounds the number.
         if (!word.matches("-?[0-9]{1,18}(\\.[0-9]{1,9})?")) {
             throw bad("no value");
         }

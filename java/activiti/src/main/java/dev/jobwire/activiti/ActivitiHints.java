@@ -37,7 +37,7 @@ public final class ActivitiHints implements ActivitiEventListener {
         this.hints = hints;
     }
 
-    /** Adds the listener to an engine that is not built yet. */
+    /** Adds the listener to an engine before it is built. */
     public static void install(
             ProcessEngineConfigurationImpl configuration, HintPublisher hints) {
         Map<String, List<ActivitiEventListener>> listeners = new HashMap<>();

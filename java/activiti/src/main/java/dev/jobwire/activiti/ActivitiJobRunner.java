@@ -15,10 +15,10 @@ import org.activiti.engine.impl.persistence.entity.JobEntity;
 import org.activiti.engine.runtime.Job;
 
 /**
- * Runs a job as the engine's own executor does: it locks the instance of an exclusive job, runs the
- * job in one transaction, and handles a failure after that transaction has ended. The caller holds
- * the lock of the job's row. If it also holds that of the instance, this takes none. A job that
- * Activiti gives back has a new id.
+ * Runs a job like the engine's own executor: it locks the instance of an exclusive job, runs the
+ * job in one transaction, and handles a failure after the end of that transaction. The caller holds
+ * the lock of the job's row. If the caller also holds the lock of the instance, the runner takes
+ * none. Activiti returns a job under a new id.
  */
 public final class ActivitiJobRunner implements JobRunner {
     private final ProcessEngineConfigurationImpl configuration;
@@ -46,11 +46,11 @@ public final class ActivitiJobRunner implements JobRunner {
         if (execution.isGivenBack) {
             return Optional.of(givenBack(job.getExecutionId()));
         }
-        // A success has deleted the row, so there is nothing to look for.
+        // A success has deleted the row, so no search is needed.
         return Optional.of(execution.hasFailed ? became(id) : ExecutedJob.gone());
     }
 
-    /** Finds a job that the engine gave back: its id is new, its execution is the same. */
+    /** Finds a job that the engine returned: its id is new, its execution is the same. */
     private ExecutedJob givenBack(String execution) {
         List<Job> again = jobs.createJobQuery().executionId(execution).list();
         return again.isEmpty()
@@ -79,7 +79,7 @@ public final class ActivitiJobRunner implements JobRunner {
         return new ExecutedJob(state, job.getId(), job.getRetries(), job.getExceptionMessage());
     }
 
-    /** One run of a job. Notes whether the engine gave the job back. */
+    /** One run of a job. Records whether the engine returned the job. */
     private static final class Execution extends ExecuteAsyncRunnable {
         private final CallerLock lock;
         private final CommandExecutor commands;
@@ -94,7 +94,7 @@ public final class ActivitiJobRunner implements JobRunner {
             this.commands = configuration.getCommandExecutor();
         }
 
-        /** The row is compared with the caller's lock once more, in the transaction of the job. */
+        /** Compares the row with the caller's lock again, in the transaction of the job. */
         @Override
         protected void executeJob() {
             if (lock.owner() == null && !lock.holdsInstance()) {
@@ -111,7 +111,7 @@ public final class ActivitiJobRunner implements JobRunner {
                     return true;
                 });
             } catch (Throwable failure) {
-                // As the engine's executor, whatever the delegate has thrown.
+                // The engine's executor also catches every error of a delegate.
                 handleFailedJob(failure);
             }
         }

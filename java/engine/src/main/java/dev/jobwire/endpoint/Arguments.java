@@ -8,13 +8,13 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
-/** The fields of a request. A field that can't be used is named in the error. */
+/** The fields of a request. The error of an invalid field names the field. */
 final class Arguments {
-    /** How many entries a list may have. */
+    /** Maximum number of entries of a list. */
     static final int MOST = 200;
     private static final int LONGEST_TEXT = 400;
 
-    /** Says which field of a request can't be used, and why. */
+    /** Reports the invalid field of a request, and the reason. */
     static final class BadRequest extends IllegalArgumentException {
         private static final long serialVersionUID = 1L;
 
@@ -32,7 +32,7 @@ final class Arguments {
         this.fields = map;
     }
 
-    /** Reads a body; nothing stands for no fields. */
+    /** Reads a body. An empty body has no fields. */
     static Arguments of(String body) {
         if (body == null || body.isBlank()) {
             return new Arguments(Map.of());
@@ -67,7 +67,7 @@ final class Arguments {
         return text;
     }
 
-    /** Returns the id of a node. It is a part of names and of patterns. */
+    /** Returns the id of a node. Names and patterns contain it. */
     String node() {
         String node = text("node");
         if (!node.matches("[0-9a-f-]{1,40}")) {

@@ -5,7 +5,7 @@ import java.util.Optional;
 
 /**
  * The locks that the caller of a run holds. The row of the job is compared with them when it is
- * loaded, and again inside the transaction of the job: the lock may have been lost in between.
+ * loaded, and again inside the transaction of the job: the lock may be lost between the two.
  *
  * @param holdsInstance whether the caller has also locked the process instance of the job, and
  *     unlocks it afterwards; otherwise the engine locks it, if the job is exclusive
@@ -13,8 +13,8 @@ import java.util.Optional;
  */
 public record CallerLock(boolean holdsInstance, String owner) {
     /**
-     * Returns the locks by the parameter {@code instance} of a request: {@code held}, or null where
-     * the request has none; empty for another value.
+     * Returns the locks according to the parameter {@code instance} of a request: {@code held}, or
+     * null if the request has none. Returns empty for any other value.
      */
     public static Optional<CallerLock> named(String parameter) {
         if (parameter == null || parameter.isEmpty()) {
@@ -31,8 +31,8 @@ public record CallerLock(boolean holdsInstance, String owner) {
     }
 
     /**
-     * Returns whether a row with this lock owner may run. A caller that names no owner but holds the
-     * instance is a node, so a node must have locked the row.
+     * Returns whether a row with this lock owner may run. A caller that sends no owner but holds
+     * the instance is a node, so a node must have locked the row.
      */
     public boolean covers(String rowOwner) {
         if (owner != null) {

@@ -15,7 +15,7 @@ import java.util.Map;
 public record ExecutedJob(State state, String id, Integer retries, String message) {
     /** The tables in which a job can be. */
     public enum State {
-        /** The job is executable: the engine gave it back. */
+        /** The job is executable: the engine returned it. */
         JOB("job"),
         /** The job is a timer: it failed, or it repeats. */
         TIMER("timer"),
@@ -32,7 +32,7 @@ public record ExecutedJob(State state, String id, Integer retries, String messag
             this.word = word;
         }
 
-        /** Returns the word for this state in the answer. */
+        /** Returns the name of this state in the answer. */
         public String word() {
             return word;
         }

@@ -51,9 +51,10 @@ public final class ExecutionEndpoint {
     }
 
     /**
-     * Returns which jobs this node of the engine runs, for a {@code GET} of {@code /jobwire/scope}:
-     * {@code {"categories": ["red"]}}, or {@code {"categories": null}} for all. Where the instances
-     * of its jobs can be held by the caller, {@code "instance": "held"} says so. Never fails.
+     * Returns the jobs that this node of the engine runs, for a {@code GET} of {@code
+     * /jobwire/scope}: {@code {"categories": ["red"]}}, or {@code {"categories": null}} for all.
+     * The answer has {@code "instance": "held"} if the caller can hold the instances of its jobs.
+     * Never fails.
      */
     public Answer scope() {
         try {
@@ -65,7 +66,7 @@ public final class ExecutionEndpoint {
             String instance = runner.takesHeldInstances() ? ",\"instance\":\"held\"" : "";
             return new Answer(200, "{\"categories\":" + categories + instance + "}");
         } catch (RuntimeException failed) {
-            LOG.warn("the engine does not say which jobs it runs", failed);
+            LOG.warn("the categories of the engine could not be read", failed);
             return error(500, failed.toString());
         }
     }

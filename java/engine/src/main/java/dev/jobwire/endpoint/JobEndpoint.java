@@ -18,9 +18,9 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The whole contract of the endpoint, without a server: nodes that do not reach the engine's
+ * The whole contract of the endpoint, without a server. Nodes without access to the engine's
  * database lock, run and rescue its jobs over it. An application calls it for a {@code POST} of
- * {@code /jobwire/v1/OPERATION}, behind its authentication. docs/reference/engine-endpoint.md
+ * {@code /jobwire/v1/OPERATION}, after its authentication. docs/reference/engine-endpoint.md
  * describes each operation.
  */
 public final class JobEndpoint implements AutoCloseable {
@@ -39,7 +39,7 @@ public final class JobEndpoint implements AutoCloseable {
     private final LeaderOperations leading;
     private final OperatorOperations operating;
 
-    /** Jobs of this engine are locked, run and rescued. */
+    /** Creates an endpoint that locks, runs and rescues the jobs of this engine. */
     public JobEndpoint(JobEngine engine) {
         this.engine = engine;
         this.locks = new Locks(engine.tables());
@@ -50,7 +50,7 @@ public final class JobEndpoint implements AutoCloseable {
     }
 
     /**
-     * Answers an operation, as the other method. Reads a bounded part of the body, and does not
+     * Answers an operation, like the other method. Reads a bounded part of the body, and does not
      * close it.
      *
      * @param body the body of the request, in UTF-8; null for none
@@ -67,8 +67,8 @@ public final class JobEndpoint implements AutoCloseable {
     }
 
     /**
-     * Answers an operation: 200 with its result, 400 for a request that can't be used, 404 for an
-     * unknown operation, 500 if the engine or its database failed. Never fails.
+     * Answers an operation: 200 with its result, 400 for an invalid request, 404 for an unknown
+     * operation, 500 if the engine or its database failed. Never fails.
      */
     public ExecutionEndpoint.Answer answer(String operation, String body) {
         try {
@@ -138,7 +138,7 @@ public final class JobEndpoint implements AutoCloseable {
         return fields;
     }
 
-    /** Runs a job under the lock that its caller holds. */
+    /** Runs a job under its caller's lock. */
     private Object run(Arguments arguments) {
         String job = arguments.text("id");
         String owner = owner(arguments);
@@ -184,7 +184,9 @@ public final class JobEndpoint implements AutoCloseable {
         return new Locks.Held(lock.text("id"), owner(lock), lock.optional("instance"));
     }
 
-    /** Only the locks of nodes are run, extended and ended: never those of the engine itself. */
+    /**
+     * Only the locks of nodes are run, extended and ended. The locks of the engine itself are not.
+     */
     private static String owner(Arguments arguments) {
         String owner = arguments.text("owner");
         if (!Locks.isOurs(owner)) {
@@ -193,7 +195,7 @@ public final class JobEndpoint implements AutoCloseable {
         return owner;
     }
 
-    /** Returns many jobs for a leader, who reads no messages. */
+    /** Returns many jobs for a leader. It does not need their messages. */
     static List<Map<String, Object>> brief(List<JobRow> jobs) {
         return rows(jobs.stream().map(job -> job.withMessage(0)).toList());
     }
@@ -202,7 +204,7 @@ public final class JobEndpoint implements AutoCloseable {
         return jobs.stream().map(JobRow::fields).toList();
     }
 
-    /** Ends the renewals. Executions that are under way go on. */
+    /** Ends the renewals. Executions that are under way continue. */
     @Override
     public void close() {
         running.close();

@@ -3,7 +3,7 @@ package dev.jobwire.endpoint;
 import dev.jobwire.tables.EngineTables;
 import dev.jobwire.tables.Timers;
 
-/** An engine whose jobs nodes lock, run and rescue over the endpoint alone. */
+/** An engine whose jobs are locked, run and rescued over the endpoint alone. */
 public interface JobEngine extends JobRunner {
     /** Returns {@code flowable} or {@code activiti}. */
     String name();
@@ -18,8 +18,9 @@ public interface JobEngine extends JobRunner {
     EngineTables tables();
 
     /**
-     * Makes a due timer executable in a transaction of the engine, which keeps its numbers of jobs.
-     * {@link Timers#mayMove} decides within that transaction. Returns false if the timer waits.
+     * Makes a due timer executable in a transaction of the engine, which maintains the engine's job
+     * counts. {@link Timers#mayMove} decides within that transaction. Returns false if the timer
+     * waits.
      */
     boolean moveTimer(String timer);
 

@@ -6,14 +6,15 @@ import java.util.Optional;
 /** Runs jobs of one engine by the engine's own rules. */
 public interface JobRunner {
     /**
-     * Runs a job and returns its state; empty if it is not executable, or if the caller does not
-     * hold its lock. If the job fails, the engine counts the failure, and this method succeeds.
+     * Runs a job and returns its state. Returns empty if the job is not executable, or if the
+     * caller does not hold its lock. If the job fails, the engine counts the failure, and this
+     * method succeeds.
      *
      * @param lock the locks that the caller holds
      */
     Optional<ExecutedJob> run(String job, CallerLock lock);
 
-    /** Returns whether the instances of its jobs can be held by the caller. */
+    /** Returns whether the caller can hold the instances of its jobs. */
     default boolean takesHeldInstances() {
         return false;
     }

@@ -13,7 +13,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 
-/** The operations of the leader, and those by which the nodes know each other. */
+/** The operations of the leader, and the registration of nodes. */
 final class LeaderOperations {
     private static final int MOST = 10_000;
     private static final long LONGEST_LEASE = 24 * 3_600_000L;

@@ -12,12 +12,12 @@ import java.util.Optional;
 import java.util.Set;
 import java.util.stream.Collectors;
 
-/** The operations of people: the probe, and looks at jobs and changes of them. */
+/** The operations of operators: the probe, and queries and changes of jobs. */
 final class OperatorOperations {
     /** The version of the contract. */
     static final int CONTRACT = 1;
     private static final int MOST = 10_001;
-    /** How many jobs of each state are returned at most, whatever the limit is. */
+    /** Maximum number of jobs of each state in an answer, for any limit. */
     private static final int MOST_FOUND = 1_000;
 
     private final JobEngine engine;

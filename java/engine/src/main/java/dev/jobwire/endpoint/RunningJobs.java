@@ -13,9 +13,9 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The executions that are under way in this engine. The engine goes on when the caller has gone, so
- * it extends the lock of each job itself, until the execution ends. When the engine dies, the lock
- * expires.
+ * The executions that are under way in this engine. An execution continues when its caller has
+ * disconnected. So the engine itself extends the lock of each job until the execution ends. When
+ * the engine dies, the lock expires.
  */
 final class RunningJobs implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(RunningJobs.class);
@@ -37,7 +37,7 @@ final class RunningJobs implements AutoCloseable {
 
     private final Locks locks;
     private final KeptConnection connection;
-    /** Guards the field below, and that the connection is kept while jobs run. */
+    /** Guards the field below, and keeps the connection open while jobs run. */
     private final Object gate = new Object();
     private boolean isOpen;
     private final Map<String, Lock> running = new ConcurrentHashMap<>();
@@ -56,8 +56,8 @@ final class RunningJobs implements AutoCloseable {
     }
 
     /**
-     * Enters an execution under this owner's lock. Returns false if one is under way. The first one
-     * takes the connection of the renewals: later the pool may be full of executions.
+     * Enters an execution under this owner's lock. Returns false if one is under way. The first
+     * execution takes the connection of the renewals, because executions may fill the pool later.
      */
     boolean enter(String job, String owner, long leaseMillis) {
         Lock lock = new Lock(new Locks.Running(job, owner, leaseMillis));
@@ -78,7 +78,7 @@ final class RunningJobs implements AutoCloseable {
         }
     }
 
-    /** The execution has ended. */
+    /** Records the end of the execution. */
     void leave(String owner) {
         running.remove(owner);
     }
@@ -107,7 +107,7 @@ final class RunningJobs implements AutoCloseable {
         long now = System.nanoTime();
         Set<String> extended =
                 locks.extend(connection, due.stream().map(lock -> lock.running).toList());
-        // A row on which another transaction works is tried again at the next tick.
+        // A row that another transaction has locked is tried again at the next tick.
         due.stream()
                 .filter(lock -> extended.contains(lock.running.id()))
                 .forEach(lock -> lock.renewedAt = now);

@@ -1,5 +1,5 @@
 /**
- * The execution endpoint, by which a node lets the engine run a job. Its contract is
+ * The execution endpoint. Over it, nodes make the engine run jobs. Its contract is
  * docs/reference/engine-endpoint.md.
  */
 package dev.jobwire.endpoint;

@@ -1,6 +1,9 @@
 package dev.jobwire.hints;
 
-/** Reports that the broker is away, refuses or does not answer. Never shows a password. */
+/**
+ * Reports that the broker is unreachable, refuses a request or does not answer. Never shows a
+ * password.
+ */
 final class BrokerException extends Exception {
     private static final long serialVersionUID = 1;
 

@@ -9,8 +9,8 @@ import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
 
 /**
- * A bounded buffer of hints that wait to be published, and of the earliest due date to be told. The
- * callers of {@link #add} and {@link #addTimer} never wait.
+ * A bounded buffer of hints that wait to be published, and of the earliest due date for the leader.
+ * The callers of {@link #add} and {@link #addTimer} never wait.
  */
 final class HintBuffer {
     /**
@@ -95,7 +95,7 @@ final class HintBuffer {
         }
     }
 
-    /** Refuses everything from now on. */
+    /** Refuses all further hints. */
     void close() {
         lock.lock();
         try {

@@ -25,7 +25,8 @@ import org.slf4j.LoggerFactory;
  * has received its lane yet. {@link #counts} counts dropped hints, and a log line reports them at
  * most every ten seconds. The sweeper finds their jobs.
  *
- * <p>Also tells the leader of new timers that are due soon, so that it need not look for them.
+ * <p>Also sends the leader the due dates of new timers that are due soon, so that it need not
+ * search.
  */
 public final class HintPublisher implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(HintPublisher.class);
@@ -101,7 +102,7 @@ public final class HintPublisher implements AutoCloseable {
     }
 
     /**
-     * Tells the leader of a timer whose transaction has committed. Never waits, never fails.
+     * Sends the leader a timer whose transaction has committed. Never waits and never fails.
      *
      * @param due any date of the JDK: an engine keeps the object that an expression of a process
      *     returns, and {@code java.sql.Date} has no instant
@@ -158,7 +159,7 @@ public final class HintPublisher implements AutoCloseable {
         }
     }
 
-    /** Connects, so that the first hint need not wait for the connection. */
+    /** Connects, so that the first hint does not wait for the connection. */
     private void begin() throws InterruptedException {
         try {
             broker.connect();
@@ -167,7 +168,7 @@ public final class HintPublisher implements AutoCloseable {
         }
     }
 
-    /** Catches mistakes in this class and in clients of other versions, so that the thread lives. */
+    /** Catches errors of this class and of clients of other versions, so that the thread lives. */
     private boolean supervisedTurn() throws InterruptedException {
         try {
             return turn();
@@ -177,7 +178,7 @@ public final class HintPublisher implements AutoCloseable {
         }
     }
 
-    /** Publishes the hints that wait. Returns false at the end. */
+    /** Publishes the waiting hints. Returns false at the end. */
     private boolean turn() throws InterruptedException {
         HintBuffer.Taken taken = buffer.take(BATCH);
         if (taken == null) {
@@ -238,7 +239,7 @@ public final class HintPublisher implements AutoCloseable {
             broker.tell(TimerNews.message(due));
             counts.tell();
         } catch (BrokerException | RuntimeException lost) {
-            LOG.debug("the leader was not told of a timer: {}", lost.getMessage());
+            LOG.debug("the leader did not get a timer: {}", lost.getMessage());
         }
     }
 

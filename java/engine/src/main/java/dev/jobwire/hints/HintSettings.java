@@ -168,7 +168,7 @@ public final class HintSettings {
             return this;
         }
 
-        /** Sets where a broker may be used without TLS. Default: on this machine. */
+        /** Sets the brokers that may be used without TLS. Default: those on this machine. */
         public Builder brokerPlaintext(Plaintext where) {
             brokerPlaintext = where;
             return this;
@@ -180,7 +180,7 @@ public final class HintSettings {
             return this;
         }
 
-        /** Sets the PEM file with the certificate that is presented to the broker. */
+        /** Sets the PEM file with the certificate of this client. */
         public Builder brokerTlsCertificate(Path file) {
             brokerTlsCertificate = file;
             return this;
@@ -198,7 +198,7 @@ public final class HintSettings {
             return this;
         }
 
-        /** Sets how long a hint may wait before it is dropped. Default: 10 s. */
+        /** Sets the time that a hint may wait before it is dropped. Default: 10 s. */
         public Builder hintMaxAge(Duration age) {
             hintMaxAge = age;
             return this;
@@ -216,7 +216,7 @@ public final class HintSettings {
             return this;
         }
 
-        /** Sets how long RabbitMQ may take to confirm a message. Default: 5 s. */
+        /** Sets the time limit of a confirm from RabbitMQ. Default: 5 s. */
         public Builder amqpConfirmTimeout(Duration timeout) {
             amqpConfirmTimeout = timeout;
             return this;
@@ -228,7 +228,7 @@ public final class HintSettings {
             return this;
         }
 
-        /** Sets how long Kafka may take to confirm a message. Default: 5 s. */
+        /** Sets the time limit of a confirm from Kafka. Default: 5 s. */
         public Builder kafkaConfirmTimeout(Duration timeout) {
             kafkaConfirmTimeout = timeout;
             return this;
@@ -287,7 +287,7 @@ public final class HintSettings {
             boolean isSecret = broker.isTls()
                     || broker.isLoopback()
                     || brokerPlaintext == Plaintext.ALLOW;
-            check(isSecret, mistakes, "the broker is on another machine, and its URL asks for no "
+            check(isSecret, mistakes, "the broker is on another machine, and its URL is without "
                     + "TLS: write amqps:// or kafka://...?tls=true, or set broker_plaintext to "
                     + "'allow' in a network that is trusted or encrypts by itself");
             check((brokerTlsCertificate == null) == (brokerTlsKey == null), mistakes,

@@ -52,7 +52,7 @@ final class KafkaBroker implements Broker {
     public int publish(List<Hint> hints) throws BrokerException, InterruptedException {
         int partitions = partitions();
         Map<Integer, Batch> batches = new LinkedHashMap<>();
-        // Hints without an instance may go to any partition. They go to one together.
+        // Hints without an instance may go to any partition. All of them go to one.
         String shared = hints.get(0).id().toString();
         for (Hint hint : hints) {
             String key = hint.instance() == null ? shared : hint.instance();
@@ -101,7 +101,7 @@ final class KafkaBroker implements Broker {
             try {
                 producer.close(CLOSE);
             } catch (KafkaException notClosed) {
-                // The producer is not used any more.
+                // The producer is no longer used.
             }
         }
         producer = null;
@@ -126,7 +126,7 @@ final class KafkaBroker implements Broker {
         if (failure instanceof InterruptException) {
             // The client has set the flag again.
             Thread.interrupted();
-            throw new InterruptedException("while Kafka was asked");
+            throw new InterruptedException("during a request to Kafka");
         }
         if (!(failure instanceof RetriableException) && !(failure instanceof TimeoutException)) {
             // A producer does not recover from the loss of its state on the brokers.

@@ -3,7 +3,7 @@ package dev.jobwire.hints;
 import java.time.Duration;
 import java.util.OptionalLong;
 
-/** Lets a repeated log line through at most every ten seconds. */
+/** Passes a repeated log line at most every ten seconds. */
 final class LogThrottle {
     private static final long PAUSE = Duration.ofSeconds(10).toNanos();
 
@@ -11,7 +11,9 @@ final class LogThrottle {
     private boolean isFirst = true;
     private long heldBack;
 
-    /** Returns the number of lines held back since the last line, if one may be written now. */
+    /**
+     * Returns the number of lines suppressed since the last line; empty if none may be written now.
+     */
     synchronized OptionalLong now() {
         long now = System.nanoTime();
         if (!isFirst && now - last < PAUSE) {

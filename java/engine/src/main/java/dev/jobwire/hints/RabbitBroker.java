@@ -115,7 +115,7 @@ final class RabbitBroker implements Broker {
                     .build();
             telling.basicPublish(control, "", properties, message);
         } catch (IOException | ShutdownSignalException failed) {
-            throw new BrokerException("can't tell the nodes of a timer", failed);
+            throw new BrokerException("can't send a timer to the nodes", failed);
         }
     }
 

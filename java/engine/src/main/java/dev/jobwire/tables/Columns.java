@@ -1,14 +1,14 @@
 package dev.jobwire.tables;
 
 /**
- * Which of the columns an engine has that not every engine has.
+ * The columns that only some engines have.
  *
  * @param createTime jobs have a time of creation
  * @param category jobs have a category
  * @param element jobs name their element
- * @param scope jobs have the type of their scope
+ * @param element jobs have the id of their element
  * @param instanceOwner instances have a lock owner
- * @param externalJobs there are jobs of external workers
+ * @param externalJobs the engine has jobs of external workers
  */
 public record Columns(
         boolean createTime,

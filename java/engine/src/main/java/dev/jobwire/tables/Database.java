@@ -8,7 +8,7 @@ import java.sql.SQLException;
 import java.time.Instant;
 import java.util.Locale;
 
-/** What differs between databases: the clock, and how a row is locked without a wait. */
+/** The differences between databases: the clock, and the lock of a row without a wait. */
 public enum Database {
     /** MySQL 8, and MariaDB 10.6 or later. */
     MYSQL("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) / 1000000"),
@@ -29,7 +29,7 @@ public enum Database {
         this.clock = clock;
     }
 
-    /** Returns the database that a connection's product name means. */
+    /** Returns the database with this product name. */
     public static Database of(Connection connection) throws SQLException {
         String product = connection.getMetaData().getDatabaseProductName();
         String name = product.toLowerCase(Locale.ROOT);
@@ -51,17 +51,17 @@ public enum Database {
         throw new IllegalStateException("Jobwire does not know the database " + product);
     }
 
-    /** Returns what stands behind a table whose rows are locked. */
+    /** Returns the hint that follows the name of a table whose rows are locked. */
     String hint() {
         return this == MSSQL ? " WITH (UPDLOCK, ROWLOCK, READPAST)" : "";
     }
 
-    /** Returns what ends a statement that locks rows; rows of others are left out. */
+    /** Returns the end of a statement that locks rows and skips the rows of other transactions. */
     String suffix() {
         return this == MSSQL ? "" : " FOR UPDATE SKIP LOCKED";
     }
 
-    /** Asks for the time. */
+    /** Reads the time. */
     Instant now(Connection connection) throws SQLException {
         try (PreparedStatement ask = connection.prepareStatement(clock);
                 ResultSet row = ask.executeQuery()) {

@@ -6,8 +6,8 @@ import java.time.Instant;
 import java.util.concurrent.TimeUnit;
 
 /**
- * The database's clock. The database is asked every five seconds; between, the time passes by the
- * steady clock of the Java virtual machine.
+ * The database's clock. The class reads it every five seconds. In between, it adds the steady clock
+ * of the Java virtual machine.
  */
 final class DatabaseClock {
     private static final long LASTS = TimeUnit.SECONDS.toNanos(5);

@@ -13,14 +13,14 @@ import javax.sql.DataSource;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** The tables of one engine: transactions on them, and what the statements share. */
+/** The tables of one engine: transactions on them, and the common parts of statements. */
 public final class EngineTables {
     private static final Logger LOG = LoggerFactory.getLogger(EngineTables.class);
     /** The beginning of the owner of a lock of Jobwire, which no engine writes. */
     static final String OURS = "jobwire:";
     /** Seconds after which the driver ends a statement. */
     private static final int STATEMENT_SECONDS = 10;
-    /** How many parameters of one kind a statement has at most. */
+    /** Maximum number of parameters of one kind in a statement. */
     private static final int PART = 200;
 
     /** Work in a transaction. */
@@ -42,7 +42,7 @@ public final class EngineTables {
     /**
      * Connects to the tables.
      *
-     * @param prefix what stands before the name of each table, or nothing
+     * @param prefix the prefix of the name of each table, or nothing
      */
     public EngineTables(DataSource source, String prefix, Columns columns) {
         this.source = source;
@@ -56,14 +56,14 @@ public final class EngineTables {
         this.clock = new DatabaseClock(database);
     }
 
-    /** Returns which columns the engine has. */
+    /** Returns the columns that only some engines have. */
     public Columns columns() {
         return columns;
     }
 
     /**
-     * Works in a transaction of its own. It reads what is committed: a row that was locked before it
-     * was read shows its newest version.
+     * Works in a transaction of its own, with READ COMMITTED: a row that was locked before the read
+     * shows its newest version.
      */
     <T> T transaction(Work<T> work) {
         try (Session session = open()) {
@@ -80,7 +80,7 @@ public final class EngineTables {
         }
     }
 
-    /** A connection for transactions, which is given back as it was. */
+    /** A connection for transactions. It is returned to the pool in its former state. */
     static final class Session implements AutoCloseable {
         private final Connection connection;
         private final boolean commitsEach;
@@ -130,8 +130,8 @@ public final class EngineTables {
                     closed.setTransactionIsolation(isolation);
                 }
             } catch (SQLException failed) {
-                // What was committed stays so, and a pool throws a broken connection away.
-                LOG.debug("a connection could not be given back", failed);
+                // Committed changes stay, and a pool closes a broken connection.
+                LOG.debug("a connection could not be returned to the pool", failed);
             }
         }
     }
@@ -159,7 +159,7 @@ public final class EngineTables {
                 + " ORDER BY ID_" + database.suffix();
     }
 
-    /** Returns the places of so many parameters. */
+    /** Returns the places of this number of parameters. */
     static String places(int count) {
         return "(" + "?, ".repeat(Math.max(count, 1) - 1) + "?)";
     }
@@ -195,7 +195,7 @@ public final class EngineTables {
         for (int at = 0; at < parameters.size(); at++) {
             Object value = parameters.get(at);
             if (value instanceof Instant time) {
-                // In the zone of this Java virtual machine, as the engine writes it.
+                // The time is in the zone of this Java virtual machine, as the engine writes it.
                 statement.setTimestamp(at + 1, Timestamp.from(time));
             } else {
                 statement.setObject(at + 1, value);
@@ -212,7 +212,7 @@ public final class EngineTables {
         return parts;
     }
 
-    /** Locks rows until the transaction ends; those that others work on are left out. */
+    /** Locks rows until the transaction ends. Skips rows that other transactions have locked. */
     List<String> hold(Connection connection, JobTable table, Collection<String> ids)
             throws SQLException {
         List<String> held = new ArrayList<>();

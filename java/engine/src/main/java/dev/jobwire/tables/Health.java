@@ -9,13 +9,13 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
-/** What a probe finds in the tables. Changes nothing. */
+/** The findings of a probe in the tables. Changes nothing. */
 public final class Health {
     private static final int LOOKED_AT = 1_000;
 
     private final EngineTables tables;
 
-    /** Looks at these tables. */
+    /** Reads these tables. */
     public Health(EngineTables tables) {
         this.tables = tables;
     }
@@ -44,7 +44,7 @@ public final class Health {
         });
     }
 
-    /** Fails where rows can't be locked without a wait. */
+    /** Fails if rows can't be locked without a wait. */
     private void locksRows(Connection connection) throws SQLException {
         String sql = tables.locking("ID_", tables.executions(), "ID_ = ?");
         tables.query(connection, sql, List.of("jobwire"), 1, row -> true);
@@ -78,7 +78,7 @@ public final class Health {
         return tables.query(connection, sql, List.of(), 100, row -> row.getString(1));
     }
 
-    /** Whether a node of the engine executes jobs by itself. */
+    /** Returns whether a node of the engine executes jobs by itself. */
     private boolean polls(Connection connection) throws SQLException {
         String sql = "SELECT ID_ FROM " + tables.jobs()
                 + " WHERE LOCK_OWNER_ IS NOT NULL AND LOCK_OWNER_ NOT LIKE 'jobwire:%'";

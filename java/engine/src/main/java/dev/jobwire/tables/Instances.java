@@ -11,9 +11,9 @@ import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
 
-/** The rows of instances, and the first job of each that may run. */
+/** The rows of instances, and the first job of each instance that may run. */
 final class Instances {
-    /** How many jobs of an instance are looked at for one that a node takes. */
+    /** Maximum number of jobs of an instance that are read to find one that a node takes. */
     private static final int MOST = 100;
 
     /** The row of an instance that this transaction holds. */
@@ -26,8 +26,8 @@ final class Instances {
     }
 
     /**
-     * Locks the rows of instances until the transaction ends, in the order of their ids. Those on
-     * which another transaction works are left out.
+     * Locks the rows of instances until the transaction ends, in the order of their ids. Skips rows
+     * that another transaction has locked.
      */
     Map<String, Execution> hold(Connection connection, Collection<String> instances)
             throws SQLException {
@@ -59,7 +59,7 @@ final class Instances {
                 + " AND l.LOCK_EXP_TIME_ IS NOT NULL)";
     }
 
-    /** Returns those of the instances of which a job is locked, by whomever. */
+    /** Returns the instances among these that have a locked job, of any owner. */
     Set<String> withLockedJob(Connection connection, Collection<String> instances)
             throws SQLException {
         return withLocked(connection, tables.jobs(), instances);
@@ -106,8 +106,8 @@ final class Instances {
     }
 
     /**
-     * Clears the locks that the engine left on instances of which no job is locked: it died during
-     * an execution. The rows are held by this transaction. Returns the instances.
+     * Clears the locks that a dead engine left on instances without a locked job. This transaction
+     * holds the rows. Returns the instances.
      */
     Set<String> clearLeft(Connection connection, Map<String, Execution> held)
             throws SQLException {

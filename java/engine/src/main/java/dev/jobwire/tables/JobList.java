@@ -8,15 +8,15 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
-/** Jobs as operators see them. */
+/** Lists of jobs for operators. */
 public final class JobList {
-    /** How many characters of a message a list has. */
+    /** Maximum number of characters of a message in a list. */
     private static final int LONGEST_MESSAGE = 1_000;
 
     /**
-     * Which jobs.
+     * A filter of jobs.
      *
-     * @param ids null for all; the other fields as well
+     * @param ids null for all ids; null in another field also matches all
      */
     public record Filter(Set<JobTable> in, List<String> ids, String instance, String handler) {
         Filter without(Set<String> found) {
@@ -27,14 +27,14 @@ public final class JobList {
 
     private final EngineTables tables;
 
-    /** Lists the jobs of these tables. */
+    /** Creates lists of the jobs of these tables. */
     public JobList(EngineTables tables) {
         this.tables = tables;
     }
 
     /**
      * Returns jobs in the order of their tables and ids, at most this number of each table. With
-     * ids, each job is in it once and with its whole message.
+     * ids, the list has each job once and with its whole message.
      */
     public List<JobRow> find(Filter filter, int limit) {
         return filter.ids() == null ? all(filter, limit) : byIds(filter, limit);

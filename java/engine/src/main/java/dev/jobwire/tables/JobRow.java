@@ -7,7 +7,7 @@ import java.time.Instant;
 import java.util.LinkedHashMap;
 import java.util.Map;
 
-/** A job as its row shows it. Null stands for an empty column. */
+/** A job, with the columns of its row. Null stands for an empty column. */
 public record JobRow(
         JobTable table,
         String id,
@@ -57,7 +57,7 @@ public record JobRow(
         return time == null ? null : time.toInstant();
     }
 
-    /** Engines write an empty text for no tenant. */
+    /** Engines write an empty text if there is no tenant. */
     private static String some(String text) {
         return text == null || text.isEmpty() ? null : text;
     }
@@ -66,24 +66,24 @@ public record JobRow(
         return owner != null || lockedUntil != null;
     }
 
-    /** Whether it is a job of a process: other engines of Flowable share the tables. */
+    /** Returns whether this is a job of a process. Other engines of Flowable share the tables. */
     boolean isOfProcess() {
         return scope == null || scope.equals("bpmn");
     }
 
-    /** Returns it as it is locked. */
+    /** Returns this job with a lock. */
     JobRow locked(String owner, Instant until) {
         return new JobRow(
                 table, id, revision + 1, type, instance, execution, definition, tenant, handler,
                 retries, due, message, created, category, element, scope, owner, until);
     }
 
-    /** Returns it with at most this number of its message's characters; 0 for no message. */
+    /** Returns this job with at most this number of its message's characters; 0 for no message. */
     public JobRow withMessage(int most) {
         if (message == null || message.length() <= most) {
             return this;
         }
-        // A character of two halves is not cut in the middle.
+        // A surrogate pair is not cut in the middle.
         boolean isHalf = most > 0 && Character.isHighSurrogate(message.charAt(most - 1));
         String cut = most == 0 ? null : message.substring(0, isHalf ? most - 1 : most);
         return new JobRow(
@@ -120,7 +120,7 @@ public record JobRow(
         }
     }
 
-    /** Returns a time as the contract writes it. */
+    /** Returns a time in the format of the contract. */
     public static Long millis(Instant time) {
         return time == null ? null : time.toEpochMilli();
     }

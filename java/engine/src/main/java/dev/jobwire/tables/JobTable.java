@@ -25,22 +25,22 @@ public enum JobTable {
         this.hasLocks = hasLocks;
     }
 
-    /** Returns the table that a word of the contract names. */
+    /** Returns the table with this name in the contract. */
     public static Optional<JobTable> of(String word) {
         return Stream.of(values()).filter(table -> table.word.equals(word)).findFirst();
     }
 
     /**
-     * Returns the tables in the order in which a job is looked for that the engine may be moving,
-     * each time in one transaction. Executable ones come first: a job that leaves them meanwhile is
-     * in its new table when that one is read. They also come last: a timer may have become
-     * executable between the first two.
+     * Returns the tables in the order of a search for a job that the engine may be moving, with one
+     * transaction for each read. The executable jobs come first: a job that leaves them meanwhile
+     * is in its new table when that table is read. They also come last: a timer may have become
+     * executable between the first two reads.
      */
     static List<JobTable> followed() {
         return List.of(JOB, TIMER, SUSPENDED, DEAD_LETTER, JOB);
     }
 
-    /** Returns the word of the contract. */
+    /** Returns the name in the contract. */
     public String word() {
         return word;
     }

@@ -4,14 +4,14 @@ import java.sql.Connection;
 import java.sql.SQLException;
 
 /**
- * A connection that is kept between transactions, for work that must not wait for a full pool. It is
- * closed after a failure, and the next transaction opens another one.
+ * A connection that is kept between transactions, for work that must not wait for a full pool. It
+ * is closed after a failure. The next transaction then opens another one.
  */
 public final class KeptConnection implements AutoCloseable {
     private final EngineTables tables;
     private EngineTables.Session session;
 
-    /** Opens nothing yet. */
+    /** Creates the holder without a connection. */
     public KeptConnection(EngineTables tables) {
         this.tables = tables;
     }
@@ -33,7 +33,7 @@ public final class KeptConnection implements AutoCloseable {
         }
     }
 
-    /** Gives the connection back to the pool. */
+    /** Returns the connection to the pool. */
     @Override
     public synchronized void close() {
         EngineTables.Session open = session;

@@ -7,20 +7,23 @@ import java.time.Instant;
 import java.util.Optional;
 
 /**
- * The lease of the node that leads: the row {@code jobwire.leader}, with the term, the node, the end
- * of the lease and the node's transport. The term grows with every change of leader.
+ * The lease of the node that leads: the row {@code jobwire.leader}, with the term, the node, the
+ * end of the lease and the node's transport. The term grows with every change of leader.
  */
 public final class LeaderLease {
     private static final String NAME = Properties.OURS + "leader";
-    /** A lease that ends later than so many of the asking node's was written by a wrong clock. */
+    /**
+     * The number of leases of the requesting node after which an end of a lease is from a wrong
+     * clock.
+     */
     private static final long LONGEST = 10;
     private static final int MOST_TRIES = 3;
 
     /**
-     * Who leads.
+     * The leader.
      *
-     * @param isOurs whether the asking node leads
-     * @param remainingMillis how long the lease of the leader lasts
+     * @param isOurs whether the requesting node leads
+     * @param remainingMillis the remaining time of the leader's lease
      */
     public record Lead(
             boolean isOurs,
@@ -39,7 +42,7 @@ public final class LeaderLease {
                             Long.parseLong(parts[0]), parts[1], Long.parseLong(parts[2]), parts[3]);
                 }
             } catch (NumberFormatException strange) {
-                // Nobody leads by a row that can't be read.
+                // An unreadable row names no leader.
             }
             return new Value(0, "", 0, "");
         }
@@ -52,7 +55,7 @@ public final class LeaderLease {
     private final EngineTables tables;
     private final Properties properties;
 
-    /** The lease stands in these tables. */
+    /** Creates the lease in these tables. */
     public LeaderLease(EngineTables tables) {
         this.tables = tables;
         this.properties = new Properties(tables);
@@ -67,7 +70,7 @@ public final class LeaderLease {
                 return lead.get();
             }
             if (tries >= MOST_TRIES) {
-                throw new IllegalStateException("the row " + NAME + " changes all the time");
+                throw new IllegalStateException("the row " + NAME + " changes too often");
             }
             properties.create(NAME, new Value(0, "", 0, "").text());
         }
@@ -99,7 +102,7 @@ public final class LeaderLease {
         return Optional.of(new Lead(true, term, node, transport, leaseMillis, now));
     }
 
-    /** Ends the lease of a node. The row stays, so that the term goes on growing. */
+    /** Ends the lease of a node. The row stays, so the term continues to grow. */
     public void resign(String node) {
         tables.transaction(connection -> {
             Optional<Property> row = properties.get(connection, NAME);

@@ -4,8 +4,8 @@ import java.time.Instant;
 import java.util.Set;
 
 /**
- * What a node wants to lock, and for whom. The owner of a lock is {@code jobwire:NODE:FENCE}; each
- * lock gets the next fence.
+ * The node that locks jobs, and the jobs that it may lock. The owner of a lock is {@code
+ * jobwire:NODE:FENCE}. Each lock gets the next fence.
  */
 public final class LockTerms {
     private final String node;
@@ -19,7 +19,8 @@ public final class LockTerms {
      *
      * @param node the id of the node
      * @param fence the fence of the first lock
-     * @param tenants the tenants whose jobs the node takes beside those of no tenant; null for all
+     * @param tenants the tenants whose jobs the node takes, besides jobs without a tenant; null for
+     *     all
      * @param categories the same for categories
      */
     public LockTerms(

@@ -17,7 +17,7 @@ import java.util.stream.Collectors;
 public final class Locks {
     /** The beginning of the owner of a lock of a node, which no engine writes. */
     public static final String OURS = EngineTables.OURS;
-    /** How many locks of a node are returned at once. */
+    /** Maximum number of locks of a node that are returned at once. */
     private static final int MOST = 1_000;
 
     /**
@@ -101,9 +101,9 @@ public final class Locks {
     }
 
     /**
-     * Returns the word of the contract for a refusal.
+     * Returns the name of a refusal in the contract.
      *
-     * @param instance null if another transaction works on the row of the instance
+     * @param instance null if another transaction has locked the row of the instance
      */
     private static String why(JobRow job, Instances.Execution instance, LockTerms terms) {
         if (job == null) {
@@ -118,14 +118,14 @@ public final class Locks {
         if (instance == null) {
             return "busy";
         }
-        // Or an elder job of the instance was locked instead.
+        // The other reason: an elder job of the instance was locked instead.
         return instance.isSuspended() ? "suspended" : "instance-held";
     }
 
     /**
-     * Writes the locks of jobs that were read without one, and returns the jobs as they are locked.
-     * {@code REV_} rises as with the engine's own lock: a polling node that has read the row before
-     * can't replace the lock.
+     * Writes the locks of jobs that were read without one, and returns the jobs with their locks.
+     * {@code REV_} rises as with the engine's own lock, so a polling node that has read the row
+     * before can't replace the lock.
      */
     List<JobRow> write(Connection connection, List<JobRow> jobs, LockTerms terms)
             throws SQLException {
@@ -148,16 +148,19 @@ public final class Locks {
         return locked;
     }
 
-    /** Locks the rows of jobs until the transaction ends; those that others work on are left out. */
+    /**
+     * Locks the rows of jobs until the transaction ends. Skips rows that other transactions have
+     * locked.
+     */
     List<String> hold(Connection connection, Collection<String> ids) throws SQLException {
         return tables.hold(connection, JobTable.JOB, ids);
     }
 
     /**
-     * Extends locks. Waits for no row.
+     * Extends locks without waiting for rows.
      *
-     * @return the ids that were extended or are no longer executable, and those that are ours and
-     *     were not extended, because another transaction works on them
+     * @return the ids that were extended or are no longer executable, and the ids of own locks that
+     *     were not extended, because another transaction has locked their rows
      */
     public Map<String, List<String>> renew(List<Held> held, long leaseMillis) {
         return tables.transaction(connection -> {
@@ -171,7 +174,7 @@ public final class Locks {
             for (Held lock : held) {
                 JobRow row = rows.get(lock.id());
                 if (row == null) {
-                    // The engine has moved it; its end is told when the lock is settled.
+                    // The engine has moved it. The settlement of the lock reports its fate.
                     renewed.add(lock.id());
                 } else if (lock.owner().equals(row.owner())) {
                     boolean isFree = free.contains(lock.id());
@@ -187,7 +190,7 @@ public final class Locks {
 
     /**
      * Extends the lock of one job, without a new {@code REV_}. Never shortens it: the node and the
-     * engine extend the same lock, each for its own time. Returns whether it is the owner's.
+     * engine extend the same lock, each for its own time. Returns whether the owner holds the lock.
      */
     boolean extend(Connection connection, String id, String owner, Instant until)
             throws SQLException {
@@ -206,7 +209,7 @@ public final class Locks {
         return !tables.query(connection, sql, List.of(id, owner), 1, row -> true).isEmpty();
     }
 
-    /** Extends the lock of one job for its execution. Returns whether it is the owner's. */
+    /** Extends the lock of one job for its execution. Returns whether the owner holds the lock. */
     public boolean extend(String id, String owner, long leaseMillis) {
         return tables.transaction(connection ->
                 extend(connection, id, owner, tables.now(connection).plusMillis(leaseMillis)));
@@ -216,7 +219,7 @@ public final class Locks {
      * Extends the locks of executions in one transaction. Waits for no row, and for no connection
      * while one is kept.
      *
-     * @return the ids of the rows that were free; another transaction works on the others
+     * @return the ids of the rows that were free; other transactions have locked the others
      */
     public Set<String> extend(KeptConnection kept, List<Running> running) {
         return kept.transaction(connection -> {
@@ -233,7 +236,9 @@ public final class Locks {
         });
     }
 
-    /** Extends and returns the locks of a node that are none of these. Reads every job. */
+    /**
+     * Extends and returns the locks of a node whose owners are not in this list. Reads every job.
+     */
     public List<JobRow> heldBy(String node, Set<String> known, long leaseMillis) {
         return tables.transaction(connection -> {
             String sql = "SELECT " + JobTable.JOB.columns(tables.columns()) + " FROM "

@@ -10,13 +10,13 @@ import java.util.Optional;
 public final class Members {
     private static final String NAMES = Properties.OURS + "node.";
     private static final int MOST = 1_024;
-    /** What fits into a row beside the two times. */
+    /** Maximum length of the text of a node: the rest of the row holds the two times. */
     public static final int LONGEST = 260;
 
     /**
      * A node.
      *
-     * @param about what the node wrote about itself
+     * @param about the node's text about itself
      */
     public record Member(String node, Instant started, Instant seen, String about) {}
 
@@ -26,13 +26,13 @@ public final class Members {
     private final EngineTables tables;
     private final Properties properties;
 
-    /** The rows stand in these tables. */
+    /** Creates the list in these tables. */
     public Members(EngineTables tables) {
         this.tables = tables;
         this.properties = new Properties(tables);
     }
 
-    /** Writes the row of a node, which also shows that the node lives. */
+    /** Writes the row of a node, which also shows that the node is alive. */
     public void join(String node, String about) {
         String name = NAMES + node;
         boolean isThere = tables.transaction(connection -> {
@@ -41,7 +41,7 @@ public final class Members {
                 return false;
             }
             Member member = member(row.get());
-            // A lost race was won by the same node.
+            // A concurrent write was by the same node.
             properties.set(connection, row.get(),
                     text(member.started, tables.now(connection), about));
             return true;
@@ -68,7 +68,7 @@ public final class Members {
                         parts[2]);
             }
         } catch (NumberFormatException strange) {
-            // Such a node has been silent for ever.
+            // Such a node counts as silent since 1970.
         }
         return new Member(node, Instant.EPOCH, Instant.EPOCH, "");
     }

@@ -6,8 +6,8 @@ import java.util.List;
 import java.util.Optional;
 
 /**
- * Jobwire's rows in the engine's table of properties, {@code ACT_GE_PROPERTY}: a name, a text of at
- * most 300 characters and a revision, by which a change is compared and set.
+ * Jobwire's rows in the engine's table of properties, {@code ACT_GE_PROPERTY}. A row has a name, a
+ * text of at most 300 characters and a revision. Changes compare and set the revision.
  */
 final class Properties {
     /** The beginning of the names of Jobwire's rows. */
@@ -30,7 +30,7 @@ final class Properties {
                 .findFirst();
     }
 
-    /** Returns the rows whose names begin so, in the order of their names. */
+    /** Returns the rows whose names begin with this text, in the order of their names. */
     List<Property> under(Connection connection, String beginning, int limit) throws SQLException {
         String sql = "SELECT NAME_, VALUE_, REV_ FROM " + table
                 + " WHERE NAME_ LIKE ? ORDER BY NAME_";
@@ -48,7 +48,7 @@ final class Properties {
         return tables.update(connection, sql, value, next, read.name(), read.revision()) == 1;
     }
 
-    /** Creates a row. Returns false if it is there. */
+    /** Creates a row. Returns false if the row exists. */
     boolean create(String name, String value) {
         try {
             return tables.transaction(connection -> get(connection, name).isEmpty()

@@ -11,7 +11,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
 
-/** Hands everything back to the engine: no expired lock and no row of Jobwire stays. */
+/** Returns all jobs to the engine: no expired lock and no row of Jobwire stays. */
 public final class Release {
     private static final int PART = 200;
     private static final int MOST = 10_001;
@@ -28,14 +28,15 @@ public final class Release {
     }
 
     /**
-     * What was released.
+     * The result of a release.
      *
      * @param released the number of locks that were cleared
-     * @param left the number of locks that have not expired, or on which another transaction works
+     * @param left the number of locks that have not expired, or whose rows another transaction has
+     *     locked
      */
     public record Released(int released, int left) {}
 
-    /** What a transaction has read: the last id, and the number of locks that it cleared. */
+    /** The progress of a transaction: the last id, and the number of locks that it cleared. */
     private record Part(String last, int cleared) {}
 
     /**

@@ -16,9 +16,10 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Clears locks whose holder is dead: of a node of Jobwire when they have expired, and of an engine
- * node a minute later, since the engine's own reset comes first. An execution that goes on in an
- * engine extends the lock of its job, so its lock is none of these.
+ * Clears the locks of dead holders. The lock of a node of Jobwire is cleared when it has expired.
+ * The lock of an engine node is cleared a minute later, since the engine's own reset comes first.
+ * An execution that continues in an engine extends the lock of its job, so its lock does not
+ * expire.
  */
 public final class Rescue {
     private static final Logger LOG = LoggerFactory.getLogger(Rescue.class);
@@ -26,7 +27,7 @@ public final class Rescue {
     private static final int MOST = 1_000;
 
     /**
-     * What was cleared.
+     * The cleared locks.
      *
      * @param jobs the jobs, with the owners of their locks
      * @param timers the number of timers
@@ -44,8 +45,8 @@ public final class Rescue {
     }
 
     /**
-     * Clears expired locks, at most this number of each kind. A kind that fails stops no other one;
-     * it is logged.
+     * Clears expired locks, at most this number of each kind. A kind that fails is logged, and the
+     * others continue.
      *
      * @throws TablesException if all of them fail
      */
@@ -119,7 +120,7 @@ public final class Rescue {
         return cleared;
     }
 
-    /** The engine died after it had locked an instance, and a job or a timer of it waits. */
+    /** The engine died after it had locked an instance of which a job or a timer waits. */
     private List<JobRow> instances(Connection connection, int most) throws SQLException {
         String sql = "SELECT e.ID_ FROM " + tables.executions() + " e WHERE e.LOCK_TIME_ < ?"
                 + " AND (EXISTS" + jobsOf(JobTable.JOB) + "NULL) OR EXISTS"

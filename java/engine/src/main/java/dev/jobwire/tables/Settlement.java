@@ -11,7 +11,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
-/** Ends locks: says what became of each job, and hands its instance to the next job. */
+/** Ends locks: reports the fate of each job, and hands off its instance to the next job. */
 public final class Settlement {
     /**
      * A lock that ends.
@@ -20,7 +20,7 @@ public final class Settlement {
      */
     public record Ending(Locks.Held held, boolean isUnanswered) {}
 
-    /** What became of a job, and its row, if there is one. */
+    /** The fate of a job, and its row, if it exists. */
     public record Fate(String id, String fate, JobRow job) {}
 
     /**
@@ -42,7 +42,7 @@ public final class Settlement {
         this.locks = new Locks(tables);
     }
 
-    /** Settles locks. Without terms, the next job of each instance is told, and not locked. */
+    /** Settles locks. Without terms, reports the next job of each instance and does not lock it. */
     public Settled settle(List<Ending> endings, LockTerms terms) {
         return tables.transaction(connection -> settle(connection, endings, terms));
     }
@@ -71,7 +71,7 @@ public final class Settlement {
                 alone.add(row);
             }
         }
-        // An instance on which somebody works is left to the sweeper.
+        // An instance whose row another transaction has locked is left to the sweeper.
         held.keySet().retainAll(left);
         return handOn(connection, held, terms, new Settled(fates, new ArrayList<>(), alone));
     }
@@ -107,7 +107,7 @@ public final class Settlement {
             }
         }
         if (!row.isLocked()) {
-            // The engine has given it back.
+            // The engine has returned it.
             return "released";
         }
         if (!ending.held().owner().equals(row.owner())) {
@@ -124,7 +124,7 @@ public final class Settlement {
         return tables.update(connection, sql, row.id(), row.owner()) == 1 ? "released" : "lost";
     }
 
-    /** Takes the next job of each instance, or tells it. */
+    /** Locks the next job of each instance, or reports it. */
     private Settled handOn(
             Connection connection,
             Map<String, Instances.Execution> held,

@@ -7,15 +7,15 @@ import java.time.Instant;
 import java.util.ArrayList;
 import java.util.List;
 
-/** What the leader reads: jobs that may have lost their hint, and the numbers of jobs. */
+/** Queries of the leader: jobs that may have lost their hint, and the numbers of jobs. */
 public final class Sweep {
-    /** How many jobs are counted at most in each table. */
+    /** Maximum number of jobs that are counted in each table. */
     private static final int COUNTED = 10_001;
 
     /**
      * A page of unlocked jobs.
      *
-     * @param next the id behind which the next page begins; null at the end
+     * @param next the id after which the next page begins; null at the end
      */
     public record Page(List<JobRow> jobs, String next, Instant now) {}
 
@@ -33,16 +33,16 @@ public final class Sweep {
 
     private final EngineTables tables;
 
-    /** Reads these tables. */
+    /** Creates queries of these tables. */
     public Sweep(EngineTables tables) {
         this.tables = tables;
     }
 
     /**
-     * Returns unlocked jobs in the order of their ids, at most {@code limit}: of an instance only the
-     * eldest, and none of an instance that is locked.
+     * Returns unlocked jobs in the order of their ids, at most {@code limit}: of an instance only
+     * the eldest, and none of a locked instance.
      *
-     * @param after the id behind which the page begins; null for the first page
+     * @param after the id after which the page begins; null for the first page
      */
     public Page orphans(String after, Instant createdBefore, int limit) {
         Columns has = tables.columns();

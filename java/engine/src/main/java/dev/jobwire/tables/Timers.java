@@ -13,15 +13,15 @@ import java.util.concurrent.TimeUnit;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Timers: which are due, and which may become executable now. */
+/** The due timers, and their moves to the executable jobs. */
 public final class Timers {
     private static final Logger LOG = LoggerFactory.getLogger(Timers.class);
-    /** How soon timers are tried again that are due and wait. */
+    /** The pause before due timers that wait are tried again. */
     private static final long HELD_MILLIS = 500;
-    /** How long a timer is left alone that could not be moved, in nanoseconds. */
+    /** The pause before a timer whose move failed is tried again, in nanoseconds. */
     private static final long PATIENCE = TimeUnit.MINUTES.toNanos(1);
     private static final int MOST_FAILED = 1_000;
-    /** After so many failures in a row the move ends: the database may be away. */
+    /** The number of failures in a row that end a move: the database may be away. */
     private static final int MOST_IN_A_ROW = 10;
 
     /** Makes a timer executable in a transaction of the engine. Returns false if it waits. */
@@ -33,12 +33,14 @@ public final class Timers {
     /**
      * The result of a move.
      *
-     * @param nextDue when timers are due next; null without one
+     * @param nextDue the next due date of a timer; null if there is none
      */
     public record Moved(List<JobRow> ready, Instant nextDue, Instant now) {}
 
     private final EngineTables tables;
-    /** Timers that could not be moved, and when: they hold up none behind them. */
+    /**
+     * Timers whose moves failed, with the times of the failures. They delay no timer behind them.
+     */
     private final Map<String, Long> failed = new ConcurrentHashMap<>();
 
     /** Reads these tables. */
@@ -76,7 +78,7 @@ public final class Timers {
             Instant now = tables.now(connection);
             Instant next = nextDue(connection);
             if (next != null && !next.isAfter(now)) {
-                // Timers are left: more than could be moved at once, or only such as wait.
+                // Some timers are left: more than could be moved at once, or only timers that wait.
                 boolean isMore = due.size() >= atMost && !ready.isEmpty();
                 next = isMore ? now : now.plusMillis(HELD_MILLIS);
             }
@@ -113,10 +115,10 @@ public final class Timers {
     }
 
     /**
-     * Returns whether a timer that is due may become executable in this transaction of the engine:
-     * its instance is free, and the rows of both stay locked until the transaction ends. The move
-     * changes numbers on the row of an execution, so a job of the instance that runs would conflict
-     * with it. Waits for no row.
+     * Returns whether a due timer may become executable in this transaction of the engine. Its
+     * instance is free, and the rows of both stay locked until the transaction ends. The move
+     * changes counts on the row of an execution, so it would conflict with a running job of the
+     * instance. Waits for no row.
      */
     public boolean mayMove(Connection connection, String timer, String instance, Instant due) {
         try {

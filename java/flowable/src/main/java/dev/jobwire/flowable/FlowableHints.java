@@ -36,7 +36,7 @@ public final class FlowableHints extends AbstractFlowableEventListener {
         this.hints = hints;
     }
 
-    /** Adds the listener to an engine that is not built yet. */
+    /** Adds the listener to an engine before it is built. */
     public static void install(
             ProcessEngineConfigurationImpl configuration, HintPublisher hints) {
         Map<String, List<FlowableEventListener>> listeners = new HashMap<>();

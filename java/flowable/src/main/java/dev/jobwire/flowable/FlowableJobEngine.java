@@ -19,7 +19,7 @@ import org.flowable.engine.impl.cfg.ProcessEngineConfigurationImpl;
 import org.flowable.job.service.JobServiceConfiguration;
 import org.flowable.job.service.impl.persistence.entity.TimerJobEntity;
 
-/** A Flowable whose jobs nodes lock, run and rescue over the endpoint alone. */
+/** A Flowable engine whose jobs are locked, run and rescued over the endpoint alone. */
 public final class FlowableJobEngine implements JobEngine {
     private final ProcessEngineConfigurationImpl configuration;
     private final CommandExecutor commands;
@@ -29,7 +29,7 @@ public final class FlowableJobEngine implements JobEngine {
     private final EngineTables tables;
     private final Timers timers;
 
-    /** Jobs of this engine. Connects to its database. */
+    /** Connects to the database of this engine. */
     public FlowableJobEngine(ProcessEngine engine) {
         this.configuration =
                 (ProcessEngineConfigurationImpl) engine.getProcessEngineConfiguration();

@@ -21,9 +21,10 @@ import org.flowable.job.service.impl.persistence.entity.JobEntity;
 import org.flowable.job.service.impl.persistence.entity.JobEntityManager;
 
 /**
- * Runs a job as the engine's own executor does: it locks the instance of an exclusive job, runs the
- * job in one transaction, and handles a failure after that transaction has ended. The caller holds
- * the lock of the job's row. If it also holds that of the instance, this takes none.
+ * Runs a job like the engine's own executor: it locks the instance of an exclusive job, runs the
+ * job in one transaction, and handles a failure after the end of that transaction. The caller holds
+ * the lock of the job's row. If the caller also holds the lock of the instance, the runner takes
+ * none.
  */
 public final class FlowableJobRunner implements JobRunner {
     private final CommandExecutor commands;
@@ -63,7 +64,7 @@ public final class FlowableJobRunner implements JobRunner {
         return job != null && lock.covers(job.getLockOwner()) ? job : null;
     }
 
-    /** Finds the job and runs it in one transaction, since no lock comes before. */
+    /** Finds the job and runs it in one transaction, since no lock is needed before. */
     private Optional<ExecutedJob> runHeld(String id, CallerLock lock) {
         AtomicReference<JobEntity> found = new AtomicReference<>();
         try {
@@ -73,7 +74,7 @@ public final class FlowableJobRunner implements JobRunner {
                 if (job == null || hasNoTransaction(job)) {
                     return false;
                 }
-                // As ExecuteAsyncRunnable.run() does.
+                // ExecuteAsyncRunnable.run() does the same.
                 CurrentTenant.getTenantContext().setTenantId(job.getTenantId());
                 new ExecuteAsyncRunnableJobCmd(id, entities, jobs, false).execute(context);
                 return true;
@@ -85,7 +86,7 @@ public final class FlowableJobRunner implements JobRunner {
             if (found.get() == null) {
                 throw failure;
             }
-            // As the engine's executor, whatever the delegate has thrown.
+            // The engine's executor also catches every error of a delegate.
             new Run(found.get(), jobs, lock).handleFailedJob(failure);
             return Optional.of(lookedUp(id));
         } finally {
@@ -95,7 +96,10 @@ public final class FlowableJobRunner implements JobRunner {
         return job == null ? Optional.empty() : outcome(new Run(job, jobs, lock), id);
     }
 
-    /** The handler works before the transaction of its job, for example over the network. */
+    /**
+     * The handler does a part of its work before the transaction of the job, for example over the
+     * network.
+     */
     private boolean hasNoTransaction(JobEntity job) {
         return jobs.getJobHandlers().get(job.getJobHandlerType())
                 instanceof NonTransactionalJobHandler;
@@ -137,7 +141,7 @@ public final class FlowableJobRunner implements JobRunner {
         return new ExecutedJob(state, job.getId(), job.getRetries(), job.getExceptionMessage());
     }
 
-    /** One run of a job, which notes whether it succeeded: then its row is deleted. */
+    /** One run of a job. Records whether it succeeded: then the row is deleted. */
     private static final class Run extends ExecuteAsyncRunnable {
         private final CallerLock lock;
         private boolean isDone = true;
@@ -149,7 +153,7 @@ public final class FlowableJobRunner implements JobRunner {
             this.lock = lock;
         }
 
-        /** The row is compared with the caller's lock once more, in the transaction of the job. */
+        /** Compares the row with the caller's lock again, in the transaction of the job. */
         @Override
         protected void handleTransactionalJob(boolean unlock) {
             if (lock.owner() == null && !lock.holdsInstance()) {
