@@ -60,7 +60,7 @@ impl Unrun {
 }
 
 impl Meter {
-    /// Returns the meter of the engine with this name. Sets its gauges to zero.
+    /// Returns the meter of the engine with this name. Its gauges are visible from now on.
     pub(crate) fn new(engine: &str) -> Self {
         let meter = Self {
             engine: engine.to_owned().into(),
