@@ -62,11 +62,11 @@ impl EndpointStore {
         let client = &self.0.client;
         let released: Released = client.ask("release", "release", &Nothing {}).await?;
         if released.left > 0 {
-            tracing::warn!(
-                locks = released.left,
-                "executions may still run, so their locks stay; the engine clears them when they \
-                 have expired"
-            );
+            return Err(StoreError::Config(format!(
+                "{} locks were released, and {} have not expired: their executions may still run; \
+                 try again when they have ended",
+                released.released, released.left
+            )));
         }
         Ok(released.released)
     }

@@ -33,6 +33,8 @@ pub(super) struct Breaker {
 struct State {
     failures: u32,
     open: Option<Open>,
+    /// The pause of the next opening, if a look has closed the last one.
+    pause: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -83,6 +85,7 @@ impl Breaker {
     pub(super) fn answered(&self) {
         let mut state = self.state();
         state.failures = 0;
+        state.pause = None;
         if let Some(open) = state.open.take() {
             let seconds = open.since.elapsed().as_millis() as f64 / 1e3;
             self.away.closed();
@@ -90,18 +93,24 @@ impl Breaker {
         }
     }
 
-    /// Records that a look was answered. Closes what looks have opened. If executions have failed,
-    /// allows one trial.
+    /// Records that a look was answered. Closes the breaker. If executions have failed, it closes
+    /// after the pause, and the next failure opens it for a longer one.
     pub(super) fn heard(&self) {
         let mut state = self.state();
-        match &mut state.open {
-            Some(open) if open.by_jobs => open.trial_at = open.trial_at.min(Instant::now()),
-            Some(_) => {
-                drop(state);
-                self.answered();
-            }
-            None => {}
+        let Some(open) = &state.open else {
+            return;
+        };
+        if !open.by_jobs {
+            drop(state);
+            return self.answered();
         }
+        if Instant::now() < open.trial_at {
+            return;
+        }
+        state.pause = Some((open.pause * 2).min(LONGEST_PAUSE));
+        state.failures = FAILURES - 1;
+        state.open = None;
+        self.away.closed();
     }
 
     /// Records that a look had no answer.
@@ -134,10 +143,11 @@ impl Breaker {
             reason,
             "the engine can't execute jobs at this address; they go to another one or wait, and no attempt is spent"
         );
+        let pause = state.pause.take().unwrap_or(FIRST_PAUSE);
         state.open = Some(Open {
             since: now,
-            trial_at: now + FIRST_PAUSE,
-            pause: FIRST_PAUSE,
+            trial_at: now + pause,
+            pause,
             reason: reason.to_owned(),
             by_jobs: by_job,
         });
@@ -202,7 +212,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_look_closes_what_looks_have_opened_and_allows_a_trial_after_failed_jobs() {
+    async fn a_look_closes_it_at_once_or_after_failed_jobs_when_the_pause_has_passed() {
         let breaker = closed();
         for _ in 0..FAILURES {
             breaker.silent("no answer");
@@ -210,12 +220,23 @@ mod tests {
         assert!(breaker.is_open());
         breaker.heard();
         assert!(!breaker.is_open());
+        let mut pause = FIRST_PAUSE;
         for _ in 0..FAILURES {
             breaker.failed("reset");
         }
+        for _ in 0..3 {
+            breaker.heard();
+            assert!(breaker.is_open(), "looks are answered, and jobs fail");
+            tokio::time::advance(pause).await;
+            breaker.heard();
+            assert!(!breaker.is_open());
+            breaker.failed("reset");
+            pause *= 2;
+        }
+        tokio::time::advance(pause).await;
         breaker.heard();
-        assert!(breaker.is_open(), "looks answer, jobs do not");
-        assert!(breaker.wait().is_none(), "a trial");
-        assert!(breaker.wait().is_some(), "one at a time");
+        breaker.answered();
+        breaker.failed("reset");
+        assert!(!breaker.is_open(), "a job was executed in between");
     }
 }

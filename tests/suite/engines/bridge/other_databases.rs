@@ -231,11 +231,21 @@ async fn the_program_on_mariadb_survives_a_kill_and_gives_the_jobs_back() {
     let silent = "DELETE FROM ACT_GE_PROPERTY WHERE NAME_ LIKE 'jobwire.node.%'";
     world.database.query(silent).await;
     let left = world.engine.start_instance("one", &[]).await;
-    let lock = format!(
-        "UPDATE ACT_RU_JOB SET LOCK_OWNER_ = 'jobwire:00000000-0000-4000-8000-000000000000:1',
-            LOCK_EXP_TIME_ = NOW(3) + INTERVAL 1 HOUR WHERE PROCESS_INSTANCE_ID_ = '{left}'"
+    let lock = |expiry: &str| {
+        format!(
+            "UPDATE ACT_RU_JOB SET LOCK_OWNER_ = 'jobwire:00000000-0000-4000-8000-000000000000:1',
+                LOCK_EXP_TIME_ = NOW(3) {expiry} WHERE PROCESS_INSTANCE_ID_ = '{left}'"
+        )
+    };
+    world.database.query(&lock("+ INTERVAL 1 HOUR")).await;
+    let release = program(&["engine", "release", "--yes"]);
+    let (status, said) = release.run(SOON).await;
+    let said = said.join("\n");
+    assert!(
+        !status.success() && said.contains("1 have not expired"),
+        "an execution may still run: {said}"
     );
-    world.database.query(&lock).await;
+    world.database.query(&lock("- INTERVAL 1 HOUR")).await;
     let said = succeeds(program(&["engine", "release", "--yes"])).await;
     assert!(said.contains("1 lock released"), "{said}");
     assert_eq!(world.database.count(LOCKS).await, 0);

@@ -91,15 +91,20 @@ async fn takes_over_and_gives_back(world: World, version: &str) {
     // A job of a case is no job of a process, and Jobwire leaves none alone silently.
     let case = "INSERT INTO act_ru_job (id_, rev_, type_, retries_, scope_type_) VALUES ($1, 1, 'message', 3, 'cmmn')";
     let job = "0198c0de-7777-7000-8000-000000000001";
-    rows.change(case, job).await;
-    let (status, lines) = program(&["engine", "init"]).run(SOON).await;
-    let said = lines.join("\n");
-    assert!(
-        !status.success() && said.contains("1 jobs have the scope `cmmn`"),
-        "{said}"
-    );
-    rows.change("DELETE FROM act_ru_job WHERE id_ = $1", job)
-        .await;
+    let columns = "SELECT count(*) FROM information_schema.columns
+        WHERE table_name = 'act_ru_job' AND column_name = $1";
+    // Activiti has no cases.
+    if rows.count(columns, "scope_type_").await > 0 {
+        rows.change(case, job).await;
+        let (status, lines) = program(&["engine", "init"]).run(SOON).await;
+        let said = lines.join("\n");
+        assert!(
+            !status.success() && said.contains("1 jobs have the scope `cmmn`"),
+            "{said}"
+        );
+        rows.change("DELETE FROM act_ru_job WHERE id_ = $1", job)
+            .await;
+    }
     succeeds(program(&["engine", "init"])).await;
     let start = || async {
         let node: Running = program(&["engine", "run"]).start();
