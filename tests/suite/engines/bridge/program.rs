@@ -135,7 +135,7 @@ async fn takes_over_and_gives_back(world: World, version: &str) {
     until_no_lock_is_left(&rows).await;
     let metrics = http::get(&address, "/metrics").await.unwrap().body;
     exposition::check(&metrics);
-    let engine = "engine=\"flowable\"";
+    let engine = format!("engine=\"{}\"", kind(&world));
     for series in [
         format!("jobwire_engine_outcomes_total{{{engine},outcome=\"done\"}}"),
         format!("jobwire_engine_execution_seconds_count{{{engine},answer=\"executed\"}}"),
