@@ -85,8 +85,3 @@ pub use handler::handlers;
 pub use options::{Credentials, EngineOptions, Execution};
 pub use remote::EndpointStore;
 pub use store::EngineStore;
-
-/// Checks that the Rust snippet of this page compiles.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/engines/operating.md")]
-mod page {}
