@@ -27,6 +27,7 @@
 //!   before rows of jobs, each sorted by key.
 
 mod family;
+mod instance_lock;
 mod lock;
 mod look;
 mod operate;
@@ -57,7 +58,7 @@ use sqlx::PgPool;
 use sqlx::postgres::PgRow;
 
 pub(crate) use self::family::Family;
-use self::statements::InstanceLock;
+use self::instance_lock::InstanceLock;
 pub(crate) use self::statements::Statements;
 use crate::call::{Call, Method, Request};
 use crate::columns::{Columns, Wanted};

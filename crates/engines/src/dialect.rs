@@ -66,17 +66,6 @@ pub(crate) enum Change {
     Retry,
 }
 
-/// The numbers of jobs, each exact up to [`COUNT_LIMIT`](jobwire_core::store::COUNT_LIMIT).
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Backlog {
-    pub(crate) leased: i64,
-    pub(crate) executable: i64,
-    pub(crate) timers: i64,
-    pub(crate) dead_letters: i64,
-    pub(crate) oldest: Option<DateTime<Utc>>,
-    pub(crate) next_due: Option<DateTime<Utc>>,
-}
-
 /// The rules of an engine's job tables.
 #[async_trait]
 pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {

@@ -35,15 +35,7 @@ pub(crate) async fn lock_hinted(
     hints: &[Hint],
 ) -> Result<Locked, StoreError> {
     let mut answer = Locked::default();
-    let mut seen = HashSet::new();
-    let mut open: Vec<&Hint> = Vec::new();
-    for hint in hints {
-        if engine_id(hint.id).is_none() {
-            answer.refused.push((hint.id, Refusal::Gone));
-        } else if seen.insert(hint.id) {
-            open.push(hint);
-        }
-    }
+    let mut open = open_hints(hints, &mut answer);
     let mut pauses = LOOK_AGAIN.iter();
     while !open.is_empty() {
         let gone = lock_once(dialect, pool, terms, &open, &mut answer).await?;
@@ -62,6 +54,20 @@ pub(crate) async fn lock_hinted(
         open = fresh;
     }
     Ok(answer)
+}
+
+/// Returns the hints that may be of the engine's jobs, each job once. Refuses the others.
+pub(crate) fn open_hints<'h>(hints: &'h [Hint], answer: &mut Locked) -> Vec<&'h Hint> {
+    let mut seen = HashSet::new();
+    let mut open = Vec::new();
+    for hint in hints {
+        if engine_id(hint.id).is_none() {
+            answer.refused.push((hint.id, Refusal::Gone));
+        } else if seen.insert(hint.id) {
+            open.push(hint);
+        }
+    }
+    open
 }
 
 /// Sends the statement once. Returns the hints whose jobs do not exist.

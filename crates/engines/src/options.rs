@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use jobwire_core::Lane;
 use jobwire_core::transport::Plaintext;
+use jobwire_core::{Lane, StoreError};
 
 /// The credentials for the engine's REST interface. `Debug` hides the secrets.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -157,6 +157,14 @@ jobwire_core::setters! {
 }
 
 impl EngineOptions {
+    /// Returns the error of a method that Jobwire leaves to the engine.
+    pub(crate) fn refuse<T>(&self, what: &str, instead: &str) -> Result<T, StoreError> {
+        Err(StoreError::Config(format!(
+            "{what} of the engine `{}` is the engine's own affair; use {instead}",
+            self.name
+        )))
+    }
+
     /// Returns the defaults for a Flowable engine whose REST interface, or whose execution
     /// endpoint, is at this URL.
     pub fn new(url: impl Into<String>) -> Self {

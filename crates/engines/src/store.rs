@@ -46,15 +46,14 @@ struct Inner {
     routes: Arc<Routes>,
     calls: Calls,
     meter: Meter,
-    /// Whether an answer that may contain locks was lost since the last search for lost leases.
     pace: Pace,
-    /// An answer that may contain locks was lost since the last search for lost leases.
+    /// Whether an answer that may contain locks was lost since the last search for lost leases.
     in_doubt: AtomicBool,
     /// The time since which a tap reports new jobs. Leader cycles then only remember their looks.
     tapped: Mutex<Option<Instant>>,
-    /// When the leader looks for jobs of other scopes again.
+    /// The time of the leader's next search for jobs of other scopes.
     foreign_at: Mutex<Option<Instant>>,
-    /// The node of this process that leads, and until when.
+    /// The node of this process that leads, and the end of its lead.
     leads: Mutex<Option<(NodeId, Instant)>>,
 }
 

@@ -9,8 +9,9 @@ use jobwire_core::store::{COUNT_LIMIT, OrphanPage, OrphanQuery};
 use sqlx::{PgPool, Row};
 use tokio::time::Instant;
 
+use crate::backlog::Backlog;
 use crate::columns::texts;
-use crate::dialect::{Backlog, Dialect};
+use crate::dialect::Dialect;
 use crate::id::engine_id;
 
 /// The time for which one search for lost hints reads parts of a large table that have none.

@@ -20,7 +20,7 @@ WHERE datname = current_database() AND application_name IN ('engine', 'jobwire')
 const COUNTERS: &str = "SELECT xact_commit + xact_rollback, pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint
 FROM pg_stat_database WHERE datname = current_database()";
 
-/// What was spent until a moment. Processor time in ticks.
+/// The cost until a moment; processor time in ticks.
 #[derive(Debug, Default)]
 pub(super) struct Spent {
     engine: u64,

@@ -167,7 +167,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Returns what was spent so far, by the engine, by a node of Jobwire and by the database.
+    /// Returns the cost so far of the engine, of a node of Jobwire and of the database.
     async fn spent(&self, node: Option<u32>) -> Spent {
         let engines = std::iter::once(&self.creator).chain(self.nodes.iter().map(|(_, it)| it));
         let engines = engines.filter_map(EngineServer::id).collect();

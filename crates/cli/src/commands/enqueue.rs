@@ -175,8 +175,7 @@ async fn refused(
             return Some((created.get(from)?.line, error));
         }
         let second = jobs.split_off(jobs.len() / 2);
-        let first_fails = creator.try_all(&jobs).await.is_err();
-        if !first_fails {
+        if creator.try_all(&jobs).await.is_ok() {
             from += jobs.len();
             jobs = second;
         }

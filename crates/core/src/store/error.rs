@@ -76,7 +76,7 @@ pub enum StoreError {
     /// A program through which the database is reached did not answer, or could not ask it.
     #[error("{what}")]
     Remote {
-        /// What was found.
+        /// The finding.
         what: String,
         /// Whether the question was sent, so that it may have taken effect.
         sent: bool,

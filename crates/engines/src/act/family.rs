@@ -84,6 +84,18 @@ pub(crate) struct Family {
 }
 
 impl Family {
+    /// Returns the problem of an engine with this schema version, if it is not supported.
+    pub(crate) fn unknown_version(&self, version: Option<&str>) -> Option<String> {
+        let is_known = |version: &str| self.versions.iter().any(|v| version.starts_with(v));
+        (!version.is_some_and(is_known)).then(|| {
+            format!(
+                "the schema version of the engine is {}; Jobwire knows {}",
+                version.unwrap_or("not recorded"),
+                self.known
+            )
+        })
+    }
+
     /// Returns the type of a column that this engine lacks. The name may begin with an alias.
     pub(super) fn lacks(&self, name: &str) -> Option<&'static str> {
         let plain = name.split_once('.').map_or(name, |(_, column)| column);

@@ -22,8 +22,8 @@ use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, PgPool, Row};
 
 use super::Act;
+use super::instance_lock::InstanceLock;
 use super::sql::{in_scope, job_columns, local_now, of_processes, unlocked};
-use super::statements::InstanceLock;
 use crate::columns::{Wanted, names};
 use crate::id::engine_id;
 use crate::locking;

@@ -76,14 +76,7 @@ impl Probed {
             return problems;
         }
         let version = self.version.as_deref();
-        let is_known = |version: &str| family.versions.iter().any(|v| version.starts_with(v));
-        if !version.is_some_and(is_known) {
-            problems.push(format!(
-                "the schema version of the engine is {}; Jobwire knows {}",
-                version.unwrap_or("not recorded"),
-                family.known
-            ));
-        }
+        problems.extend(family.unknown_version(version));
         if self.execution == Execution::Rest && version.is_some_and(|v| v.starts_with("8.")) {
             problems.push(
                 "Flowable 8 has no REST interface for jobs; add the execution endpoint to the \

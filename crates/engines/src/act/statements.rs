@@ -11,28 +11,11 @@
 //!   than that row lock, searches for locked jobs of the instance.
 
 use super::family::Family;
+use super::instance_lock::InstanceLock;
 use super::sql::{Parts, filled};
 use super::{lock, look, operate, probe, release, renew, rescue, settle, sweep, sweepable, timers};
 use crate::options::Execution;
 use crate::statements::{Queries, Sweep};
-
-/// The holder of the lock of an instance during an execution.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum InstanceLock {
-    /// The node of Jobwire, with the job.
-    OfNode,
-    /// The engine, when the endpoint runs the job.
-    OfEngine,
-}
-
-impl InstanceLock {
-    pub(super) fn of(family: &Family, execution: Execution) -> Self {
-        match family.lacks("e.lock_owner_") {
-            Some(_) if execution == Execution::Endpoint => Self::OfEngine,
-            _ => Self::OfNode,
-        }
-    }
-}
 
 /// The statements of one engine for one way of execution.
 #[derive(Debug)]

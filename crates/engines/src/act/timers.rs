@@ -22,8 +22,8 @@ use jobwire_core::store::MovedTimers;
 use sqlx::{PgPool, Row};
 
 use super::Act;
+use super::instance_lock::InstanceLock;
 use super::sql::{of_processes, unlocked};
-use super::statements::InstanceLock;
 
 /// The pause before another try for due timers that could not be moved because their instance is
 /// locked.

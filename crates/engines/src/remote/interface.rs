@@ -160,7 +160,9 @@ impl Store for EndpointStore {
         &self,
         _: Arc<dyn AfterCommit>,
     ) -> Result<Box<dyn CompletingTransaction>> {
-        self.refuse("the transaction", "a delegate of the process")
+        self.0
+            .options
+            .refuse("the transaction", "a delegate of the process")
     }
 
     async fn move_due_timers(&self, at_most: i64) -> Result<MovedTimers> {
@@ -259,11 +261,15 @@ impl Store for EndpointStore {
     }
 
     async fn suspend(&self, _: &SuspensionScope) -> Result<Suspended> {
-        self.refuse("suspension", "the engine's suspension of process instances")
+        self.0
+            .options
+            .refuse("suspension", "the engine's suspension of process instances")
     }
 
     async fn activate(&self, _: &SuspensionScope) -> Result<Vec<Ready>> {
-        self.refuse("activation", "the engine's activation of process instances")
+        self.0
+            .options
+            .refuse("activation", "the engine's activation of process instances")
     }
 
     async fn lane_rules(&self) -> Result<Vec<LaneRule>> {
@@ -271,21 +277,14 @@ impl Store for EndpointStore {
     }
 
     async fn set_lane_rules(&self, _: &[LaneRule]) -> Result<()> {
-        self.refuse("the lane", "`engine_lane`, which is one for all its jobs")
+        self.0
+            .options
+            .refuse("the lane", "`engine_lane`, which is one for all its jobs")
     }
 
     async fn lanes(&self) -> Result<Vec<LaneView>> {
         let backlog = self.backlog().await?;
-        Ok(vec![LaneView {
-            lane: self.0.options.lane.clone(),
-            ready: (backlog.executable - backlog.locked).max(0),
-            running: backlog.locked,
-            timers: backlog.timers,
-            suspended: 0,
-            dead_letters: backlog.dead_letters,
-            oldest_ready_at: backlog.oldest,
-            nodes: 0,
-        }])
+        Ok(vec![backlog.lane(&self.0.options.lane)])
     }
 
     async fn lanes_outside(&self, lanes: &[Lane], _: i64) -> Result<Vec<LaneBacklog>> {
@@ -293,14 +292,13 @@ impl Store for EndpointStore {
             return Ok(Vec::new());
         }
         let backlog = self.backlog().await?;
-        Ok(vec![LaneBacklog {
-            lane: self.0.options.lane.clone(),
-            jobs: backlog.executable,
-        }])
+        Ok(vec![backlog.jobs_in(&self.0.options.lane)])
     }
 
     async fn move_lane(&self, _: &LanePage) -> Result<MovedPage> {
-        self.refuse("the lane", "`engine_lane`, which is one for all its jobs")
+        self.0
+            .options
+            .refuse("the lane", "`engine_lane`, which is one for all its jobs")
     }
 
     async fn close(&self) {

@@ -10,10 +10,9 @@ use jobwire_core::store::{
 use std::time::Duration;
 
 use super::suspects::Seen;
-use super::wire::{
-    self, AtMost, Backlog, Lead, Leads, Nothing, OfNode, Orphans, Page, Timers, millis,
-};
+use super::wire::{self, AtMost, Lead, Leads, Nothing, OfNode, Orphans, Page, Timers, millis};
 use super::{EndpointStore, Result};
+use crate::backlog::Backlog;
 use crate::id::engine_id;
 use crate::meter::Rescue;
 use crate::owner::parse;
@@ -33,7 +32,7 @@ impl EndpointStore {
         let leads: Leads = client.ask("take_turn", "lead", &lead).await?;
         if !leads.leads {
             return Ok(CycleOutcome::Follows {
-                leader: leads.node.parse().unwrap_or_else(|_| nobody()),
+                leader: leads.node.parse().unwrap_or_else(|_| no_node()),
                 transport: leads.transport,
                 remaining: Duration::from_millis(leads.remaining),
             });
@@ -57,12 +56,7 @@ impl EndpointStore {
             }
             Err(_) => return Ok(CycleOutcome::Leads(Box::new(report))),
         };
-        report.next_due = backlog.next_due;
-        report.leased = backlog.locked;
-        report.executable = backlog.executable;
-        report.timers = backlog.timers;
-        report.dead_letters = backlog.dead_letters;
-        report.oldest_ready_at = backlog.oldest;
+        backlog.enter(&mut report);
         Ok(CycleOutcome::Leads(Box::new(report)))
     }
 
@@ -169,6 +163,6 @@ impl EndpointStore {
 }
 
 /// A leader whose row is unreadable.
-fn nobody() -> NodeId {
+fn no_node() -> NodeId {
     NodeId::from_uuid(uuid::Uuid::nil())
 }

@@ -14,6 +14,7 @@ use super::{EndpointStore, Result};
 use crate::doubt::Asked;
 use crate::fate::Fate;
 use crate::id::{engine_id, job_id};
+use crate::locking::open_hints;
 use crate::owner::{owner, parse};
 use crate::row::EngineRow;
 
@@ -38,15 +39,7 @@ impl EndpointStore {
     /// Locks the jobs of these hints.
     pub(super) async fn lock_hinted(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked> {
         let mut answer = Locked::default();
-        let mut seen = HashSet::new();
-        let mut open: Vec<&Hint> = Vec::new();
-        for hint in hints {
-            if engine_id(hint.id).is_none() {
-                answer.refused.push((hint.id, Refusal::Gone));
-            } else if seen.insert(hint.id) {
-                open.push(hint);
-            }
-        }
+        let mut open = open_hints(hints, &mut answer);
         let mut pauses = LOOK_AGAIN.iter();
         while !open.is_empty() {
             let mut gone = Vec::new();

@@ -2,7 +2,7 @@
 
 use jobwire_core::job::query::{JobFilter, JobView};
 use jobwire_core::store::{Operated, OperatedJobs};
-use jobwire_core::{Job, JobId, JobState, StoreError};
+use jobwire_core::{Job, JobId, JobState};
 
 use super::wire::{Change, Changed, Find, Jobs};
 use super::{EndpointStore, Result};
@@ -20,14 +20,6 @@ pub(super) enum Wish {
 const MOST_FOUND: i64 = 1_000;
 
 impl EndpointStore {
-    /// Returns the error of a method that only the engine offers.
-    pub(super) fn refuse<T>(&self, what: &str, instead: &str) -> Result<T> {
-        Err(StoreError::Config(format!(
-            "{what} of the engine `{}` is the engine's own affair; use {instead}",
-            self.0.options.name
-        )))
-    }
-
     /// Returns the jobs that match. The endpoint filters by state, id, instance and type, and reads
     /// at most [`MOST_FOUND`] of each state. The other filters apply here.
     pub(super) async fn list(&self, filter: &JobFilter) -> Result<Vec<(JobView, Job)>> {
@@ -70,7 +62,10 @@ impl EndpointStore {
             return Ok(Operated::Running);
         }
         if matches!(wish, Wish::Retry(_)) && row.state() == JobState::Suspended {
-            return self.refuse("activating a job", "the activation of its process instance");
+            return self
+                .0
+                .options
+                .refuse("activating a job", "the activation of its process instance");
         }
         let (operation, retries) = match wish {
             Wish::Delete => ("delete", 1),

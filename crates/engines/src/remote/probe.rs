@@ -129,15 +129,7 @@ fn problems(probe: &Probe) -> Vec<String> {
             probe.engine
         ));
     }
-    let version = probe.version.as_deref();
-    let is_known = |version: &str| family.versions.iter().any(|v| version.starts_with(v));
-    if !version.is_some_and(is_known) {
-        problems.push(format!(
-            "the schema version of the engine is {}; Jobwire knows {}",
-            version.unwrap_or("not recorded"),
-            family.known
-        ));
-    }
+    problems.extend(family.unknown_version(probe.version.as_deref()));
     let unknown = probe.ids.iter().find_map(|id| job_id(id).err());
     problems.extend(unknown.map(|error| error.to_string()));
     if probe.other_scopes > 0 {

@@ -188,18 +188,6 @@ pub(super) struct Page {
     pub(super) now: DateTime<Utc>,
 }
 
-#[derive(Deserialize)]
-pub(super) struct Backlog {
-    pub(super) locked: i64,
-    pub(super) executable: i64,
-    pub(super) timers: i64,
-    pub(super) dead_letters: i64,
-    #[serde(default, with = "chrono::serde::ts_milliseconds_option")]
-    pub(super) oldest: Option<DateTime<Utc>>,
-    #[serde(default, with = "chrono::serde::ts_milliseconds_option")]
-    pub(super) next_due: Option<DateTime<Utc>>,
-}
-
 #[derive(Serialize)]
 pub(super) struct Lead {
     pub(super) node: String,

@@ -10,8 +10,8 @@ use jobwire_core::store::{CycleOutcome, CycleReport, LeaderCycle, Rescued};
 use tokio::time::Instant;
 
 use super::{EngineStore, Inner, Result};
+use crate::backlog::Backlog;
 use crate::coordination::leader::{self, Lead};
-use crate::dialect::Backlog;
 use crate::meter::{Rescue, Unrun};
 use crate::walk::Walk;
 use crate::{sweep, walk};
@@ -168,12 +168,7 @@ impl EngineStore {
             self.0.meter.unrun(Unrun::Reach, 0);
         }
         self.tell_foreign().await;
-        report.next_due = backlog.next_due;
-        report.leased = backlog.leased;
-        report.executable = backlog.executable;
-        report.timers = backlog.timers;
-        report.dead_letters = backlog.dead_letters;
-        report.oldest_ready_at = backlog.oldest;
+        backlog.enter(&mut report);
         Ok(CycleOutcome::Leads(Box::new(report)))
     }
 

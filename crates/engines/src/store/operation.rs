@@ -23,14 +23,6 @@ enum Changed {
 }
 
 impl EngineStore {
-    /// Returns the error of a method that Jobwire leaves to the engine.
-    pub(super) fn refuse<T>(&self, what: &str, instead: &str) -> Result<T> {
-        Err(StoreError::Config(format!(
-            "{what} of the engine `{}` is the engine's own affair; use {instead}",
-            self.0.options.name
-        )))
-    }
-
     /// Asks the engine to change a job over REST, by its state.
     pub(super) async fn operate(
         &self,
@@ -57,10 +49,16 @@ impl EngineStore {
             return Ok(Changed::Operated(Operated::NotFound));
         };
         if matches!((change, view.state), (Change::Retry, JobState::Suspended)) {
-            return self.refuse("activating a job", "the activation of its process instance");
+            return self
+                .0
+                .options
+                .refuse("activating a job", "the activation of its process instance");
         }
         if self.0.options.execution == Execution::Endpoint {
-            return self.refuse("changing a job", "its management service");
+            return self
+                .0
+                .options
+                .refuse("changing a job", "its management service");
         }
         let Some(call) = self.0.dialect.change(change, view.state, &text, retries) else {
             // It is ready already.

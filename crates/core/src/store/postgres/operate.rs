@@ -217,7 +217,7 @@ async fn retry(pool: &PgPool, ids: &[JobId], retries: i32) -> Result<OperatedJob
     let until = Instant::now() + ROWS_WITHIN;
     loop {
         if let Err(error) = retry_free(pool, &mut asked, retries, &mut retried).await {
-            // What was changed before needs its hints.
+            // The jobs that are changed already need their hints.
             if retried.operated.is_empty() {
                 return Err(error);
             }

@@ -37,7 +37,7 @@ async fn jobs_of_cases_are_told_while_a_node_runs_and_refused_when_one_starts() 
     let metrics = http::get(address.trim(), "/metrics").await.unwrap().body;
     let series = "jobwire_engine_unserved_jobs{engine=\"flowable\",why=\"scope\"} 1";
     assert!(metrics.contains(series), "{metrics}");
-    // Processes go on, and nobody touches the job.
+    // Processes run, and the job stays as it is.
     let instances = world.engine.start_instances("chain", 2, &[]).await;
     until_ended(&rows, &instances).await;
     assert_eq!(rows.count(of_cases, "cmmn").await, 1);
