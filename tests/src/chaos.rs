@@ -102,6 +102,7 @@ pub async fn run(options: Options) -> Outcome {
         // A job may lose its hint and its lease now and then; a storm of hints would be many times
         // as much.
         rehints: Some(2 * ledger.len() as u64 + 1_000),
+        hinted_after: Some(1_000_000),
         order_slack: ORDER_SLACK,
         quarantine: Some(QUARANTINE),
         calendar: world.calendar(),

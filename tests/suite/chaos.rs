@@ -25,7 +25,8 @@ fn seed() -> u64 {
 
 /// There are no faults, but the nodes differ in their settings, one is deployed every five seconds,
 /// and jobs and transactions that create jobs take up to a minute. Only a type whose only node is
-/// away may need a second hint.
+/// away may need a second hint, and a job whose lease has ended, as on a machine that stalls for
+/// seconds. The checker judges the hints of the latter by their pauses.
 async fn no_hint_is_lost_in_a_fleet_that_changes(broker: Broker) {
     let outcome = kept(Options {
         time: Duration::from_secs(30),
@@ -35,7 +36,7 @@ async fn no_hint_is_lost_in_a_fleet_that_changes(broker: Broker) {
     })
     .await;
     let counts = &outcome.verdict.counts;
-    let extra = counts.rehints - counts.rare_rehints;
+    let extra = counts.rehints - counts.rare_rehints - counts.takeover_rehints;
     assert!(
         extra * 100 < counts.committed,
         "{extra} of {} jobs were hinted again",

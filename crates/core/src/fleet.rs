@@ -20,7 +20,10 @@ use crate::telemetry::log_throttle::LogThrottle;
 const MOST_HEARD: usize = 2 * MAX_NODES;
 /// Maximum number of different lanes of all nodes. Each of them costs the leader a marker.
 const MOST_LANES: usize = 256;
-const SILENCE: Duration = Duration::from_secs(120);
+/// The time of silence after which a node counts as dead.
+pub(crate) const SILENCE: Duration = Duration::from_secs(120);
+/// The time within which a node hears all other living nodes. Before that it does not know them.
+const ACQUAINTED_WITHIN: Duration = Duration::from_secs(3);
 /// A node of this database writes its row before its first beat. An id that sends beats for this
 /// time and has no row belongs to another database.
 const STRANGER_AFTER: Duration = Duration::from_secs(10);
@@ -29,11 +32,23 @@ const STRANGER_AFTER: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub(crate) struct Fleet(Mutex<Members>);
 
-#[derive(Default)]
 struct Members {
+    /// The time at which this node began to listen.
+    began: Instant,
     registered: HashMap<NodeId, Arc<Registered>>,
     heard: HashMap<NodeId, Heard>,
     full: LogThrottle,
+}
+
+impl Default for Members {
+    fn default() -> Self {
+        Self {
+            began: Instant::now(),
+            registered: HashMap::new(),
+            heard: HashMap::new(),
+            full: LogThrottle::default(),
+        }
+    }
 }
 
 /// The contents of a node's row.
@@ -147,6 +162,7 @@ impl Fleet {
             registered,
             heard,
             full,
+            ..
         } = &mut *members;
         heard.retain(|_, heard| heard.at.elapsed() < SILENCE);
         let row = registered.get(&id);
@@ -207,6 +223,22 @@ impl Fleet {
     /// Returns the other nodes that take forwarded jobs and sent a beat within this time.
     pub(crate) fn takers(&self, within: Duration, than: NodeId) -> Vec<Candidate> {
         self.members(within, 1, |id| id != than)
+    }
+
+    /// Returns whether another node has a row, serves this job, and was not heard yet although this
+    /// node has just started. The node probably lives, and takes the job as soon as it was heard.
+    pub(crate) fn may_be_served(&self, needs: &Needs, lane: &Lane, than: NodeId) -> bool {
+        let members = self.lock();
+        if members.began.elapsed() > ACQUAINTED_WITHIN {
+            return false;
+        }
+        let unheard = members.registered.iter();
+        let mut unheard = unheard.filter(|(id, _)| **id != than && !members.heard.contains_key(id));
+        unheard.any(|(_, row)| {
+            row.types.contains(&needs.job_type)
+                && row.lanes.contains(lane)
+                && row.scope.takes(needs)
+        })
     }
 
     fn members(
@@ -401,6 +433,33 @@ mod tests {
             tokio::time::advance(STRANGER_AFTER / 2).await;
         }
         assert_eq!(fleet.strangers(), Some((stranger, 1)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_has_just_started_expects_the_nodes_that_it_has_not_heard() {
+        let fleet = Fleet::default();
+        let this = NodeId::generate();
+        let other = row(&["mail"], &["default"], 1);
+        let id = other.id;
+        let may_be_served = |job_type: &str, lane: &str| {
+            let lane = Lane(lane.to_owned());
+            fleet.may_be_served(&Needs::of(job_type), &lane, this)
+        };
+        assert!(!may_be_served("mail", "default"), "no row was read");
+        fleet.read(vec![other], this);
+        assert!(may_be_served("mail", "default"));
+        assert!(!may_be_served("fax", "default"));
+        assert!(!may_be_served("mail", "other"));
+        tokio::time::advance(ACQUAINTED_WITHIN + Duration::from_millis(1)).await;
+        assert!(!may_be_served("mail", "default"), "it has died");
+        let young = Fleet::default();
+        young.read(vec![row(&["mail"], &["default"], 1)], id);
+        let [known] = young.lock().registered.keys().copied().collect::<Vec<_>>()[..] else {
+            panic!("one row")
+        };
+        young.note(known, beat(Some(1)));
+        let heard = young.may_be_served(&Needs::of("mail"), &Lane::default(), id);
+        assert!(!heard, "jobs are forwarded to a node that was heard");
     }
 
     #[test]

@@ -46,6 +46,7 @@ use crate::leader::unserved_types::UnservedTypes;
 use crate::telemetry::metrics as m;
 use crate::transport::{Control, SPOKEN};
 use crate::worker::context::NodeContext;
+use crate::worker::forward;
 use members::Members;
 use publish_watch::PublishWatch;
 
@@ -143,6 +144,10 @@ pub(crate) async fn lead(node: Arc<NodeContext>) {
         }
     }
     leader.leave().await;
+    // From the drain on, `forward::pass_on_late` hears the messages.
+    while let Ok(message) = control.try_recv() {
+        forward::pass_on(&leader.node, message);
+    }
 }
 
 impl Leader {

@@ -23,6 +23,7 @@ mod health;
 mod registry;
 
 use std::future::Future;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -52,6 +53,7 @@ use crate::worker::consumer;
 use crate::worker::context::NodeContext;
 use crate::worker::fallback;
 use crate::worker::finished::Finished;
+use crate::worker::forward;
 use crate::worker::handler::{HandlerOptions, HandlerResult, Handlers, IntoOutcome, Running};
 use crate::worker::held_instances::HeldInstances;
 use crate::worker::inbox::Inbox;
@@ -297,6 +299,7 @@ impl NodeBuilder {
             fleet: Fleet::default(),
             reports: Reports::new(gauges.clone()),
             gauges,
+            database_away: AtomicBool::new(false),
             store,
             transport,
             options,
@@ -516,6 +519,10 @@ fn keep(context: &Arc<NodeContext>, queue: mpsc::Receiver<Finished>) -> Supervis
     let node = context.clone();
     keepers.spawn("renewal", context.signals.ended.clone(), move || {
         renewal::renew_all(node.clone())
+    });
+    let node = context.clone();
+    keepers.spawn("late-jobs", context.signals.ended.clone(), move || {
+        forward::pass_on_late(node.clone())
     });
     keepers
 }

@@ -112,8 +112,9 @@ impl Settled {
             0 => self.topology.ensure_lane(lane).await?,
             some => some,
         };
-        let ends = self.watermarks(lane, 0..partitions).await?;
-        let ends = ends.into_iter().map(|(at, _, end)| (at, end)).collect();
+        let asker = self.asker(lane)?;
+        let topic = self.topology.endpoint.topic(lane);
+        let ends = blocking(move || edges(&asker, &topic, 0..partitions, Offset::End)).await?;
         let question = Question {
             lane: lane.clone(),
             marker,
@@ -130,19 +131,23 @@ impl Settled {
         lane: &Lane,
         partitions: impl Iterator<Item = i32> + Send + 'static,
     ) -> Result<Vec<(i32, i64, i64)>, TransportError> {
+        let asker = self.asker(lane)?;
         let topic = self.topology.endpoint.topic(lane);
-        let producers = &self.topology.producers;
-        producers
-            .ask(move |client| {
-                let ask = |at| {
-                    client
-                        .fetch_watermarks(&topic, at, ANSWER)
-                        .map(|(start, end)| (at, start, end))
-                };
-                let asked: Result<Vec<_>, _> = partitions.map(ask).collect();
-                asked.map_err(|error| explain_error(&error, &topic))
-            })
-            .await
+        blocking(move || {
+            let partitions: Vec<i32> = partitions.collect();
+            let starts = edges(
+                &asker,
+                &topic,
+                partitions.iter().copied(),
+                Offset::Beginning,
+            )?;
+            let ends = edges(&asker, &topic, partitions.into_iter(), Offset::End)?;
+            let both = starts.into_iter().zip(ends);
+            Ok(both
+                .map(|((at, start), (_, end))| (at, start, end))
+                .collect())
+        })
+        .await
     }
 
     /// Returns the client that reads the offsets of a lane's group.
@@ -232,14 +237,50 @@ impl Settled {
     }
 }
 
+/// Serves the client's events: errors, and requests for a token.
+fn serve_events(asker: &Asker) {
+    while asker.poll(Duration::ZERO).is_some() {}
+}
+
+/// Returns the number of each partition and its start or end, in the order of `partitions`. One
+/// request to each broker: `fetch_watermarks` would take one for each partition, one after another.
+/// For the search by time, the protocol gives both edges a number as their time (`ListOffsets`, -2
+/// and -1).
+fn edges(
+    asker: &Asker,
+    topic: &str,
+    partitions: impl Iterator<Item = i32>,
+    edge: Offset,
+) -> Result<Vec<(i32, i64)>, TransportError> {
+    serve_events(asker);
+    let mut list = TopicPartitionList::new();
+    for partition in partitions {
+        list.add_partition_offset(topic, partition, edge)
+            .map_err(|error| explain_error(&error, topic))?;
+    }
+    if list.count() == 0 {
+        return Ok(Vec::new());
+    }
+    let found = asker
+        .offsets_for_times(list, ANSWER)
+        .map_err(|error| explain_error(&error, topic))?;
+    let edges = found.elements().into_iter().map(|of| {
+        of.error().map_err(|error| explain_error(&error, topic))?;
+        match of.offset() {
+            Offset::Offset(offset) => Ok((of.partition(), offset)),
+            _ => Err(TransportError::Timeout(ANSWER)),
+        }
+    });
+    edges.collect()
+}
+
 /// Returns the offsets that the group has committed.
 fn committed(
     asker: &Asker,
     topic: &str,
     partitions: impl Iterator<Item = i32>,
 ) -> Result<TopicPartitionList, TransportError> {
-    // This is the only place that serves the client's events: errors, and requests for a token.
-    while asker.poll(Duration::ZERO).is_some() {}
+    serve_events(asker);
     let mut list = TopicPartitionList::new();
     for partition in partitions {
         list.add_partition(topic, partition);

@@ -40,6 +40,9 @@ const DEADLINE: Duration = Duration::from_secs(20);
 /// The share of transactions that may be large enough to fill messages.
 const BULK: f64 = 0.02;
 const TICK: Duration = Duration::from_millis(100);
+/// The age at which producers and nodes drop a hint that was not confirmed. Longer than a
+/// confirmation may take, so that a hint that failed once is tried again.
+pub(super) const HINT_MAX_AGE: Duration = Duration::from_secs(3);
 
 /// All producers of a run.
 #[derive(Debug)]
@@ -68,7 +71,7 @@ impl Producers {
             let through = (way == Way::Cut).then_some(&world.producers);
             let store = world.store(through).await;
             let mut hook = HookOptions::default();
-            hook.max_age = Duration::from_secs(1);
+            hook.max_age = HINT_MAX_AGE;
             let publisher = NotingPublisher::new(transport.publisher(), ledger.clone());
             let hook = CommitHook::start(Arc::new(publisher), hook);
             let random = SmallRng::seed_from_u64(options.seed.wrapping_mul(31) + number as u64);
@@ -92,7 +95,9 @@ impl Producers {
                 let random = SmallRng::seed_from_u64(options.seed.wrapping_mul(37) + number);
                 let number = 100 + usize::try_from(number).unwrap_or_default();
                 let publisher = NotingPublisher::new(transport.publisher(), ledger.clone());
-                let hook = CommitHook::start(Arc::new(publisher), HookOptions::default());
+                let mut hook = HookOptions::default();
+                hook.max_age = HINT_MAX_AGE;
+                let hook = CommitHook::start(Arc::new(publisher), hook);
                 let creator = SlowCreator {
                     jobs: world.store(None).await.client(hook),
                     ledger: ledger.clone(),

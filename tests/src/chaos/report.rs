@@ -173,12 +173,14 @@ impl Outcome {
                 self.hints.to_string(),
             ),
             (
-                "jobs hinted again by the sweeper; of these of the type that one node serves",
+                "jobs hinted again by the sweeper; of these of the type that one node serves; of \
+                 the others after the end of a lease",
                 format!(
-                    "{} ({:.2} %); {}",
+                    "{} ({:.2} %); {}; {}",
                     counts.rehints,
                     share(counts.rehints),
-                    counts.rare_rehints
+                    counts.rare_rehints,
+                    counts.takeover_rehints
                 ),
             ),
             ("rows of history checked", self.rows.to_string()),

@@ -2,6 +2,7 @@
 
 use super::deploys;
 use super::options::{Broker, Options};
+use super::producer::HINT_MAX_AGE;
 use super::workload::Kind;
 use crate::history::{Calendar, total};
 use crate::wait::within;
@@ -262,7 +263,10 @@ impl World {
                 format!("{}ms", self.options.lease.as_millis()),
             )
             .env("JOBWIRE_SWEEP_INTERVAL", "1s")
-            .env("JOBWIRE_HINT_MAX_AGE", "1s")
+            .env(
+                "JOBWIRE_HINT_MAX_AGE",
+                format!("{}s", HINT_MAX_AGE.as_secs()),
+            )
             .env("JOBWIRE_SUSPECT_AFTER", "2s")
             .env("JOBWIRE_STATEMENT_TIMEOUT", "2s")
             .env("JOBWIRE_SHUTDOWN_TIMEOUT", "2s")

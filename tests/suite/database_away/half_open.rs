@@ -61,6 +61,35 @@ async fn a_node_on_a_silent_line_loses_its_jobs_and_heals_when_it_speaks_again()
     assert_eq!(fleet.cases().doubled().await, 0);
 }
 
+/// A node that holds no lease is cut off from the database only. It keeps no hints: another node
+/// runs their jobs without a sweep.
+#[tokio::test]
+async fn a_node_that_can_not_lock_gives_its_hints_to_others() {
+    let (fleet, proxy) = behind_a_proxy().await;
+    let through = proxy.url(&fleet.database);
+    let cut_off = fleet.node_on(&through, &fleet.space.url, &SETTINGS).await;
+    let health = endpoint(&cut_off).await;
+    until_ready(&health).await;
+    proxy.set_both(Flow::Stall);
+    for position in 1..=10 {
+        fleet.jobs.create(event("one", position)).await.unwrap();
+    }
+    cut_off
+        .wait_for_line("no job could be locked for", SOON)
+        .await;
+    // The sweeper finds nothing within this test.
+    let other = fleet.node(&[("JOBWIRE_SUSPECT_AFTER", "600s")]).await;
+    fleet.until_empty(SOON).await;
+    other.signal(Signal::SIGTERM);
+    other.wait_for_line("node stopped", SOON).await;
+    proxy.set_both(Flow::Pass);
+    fleet.jobs.create(event("one", 11)).await.unwrap();
+    fleet.until_empty(SOON).await;
+    until_ready(&health).await;
+    assert_eq!(fleet.cases().events().await, 11);
+    assert_eq!(fleet.cases().doubled().await, 0);
+}
+
 /// A firewall drops every open connection silently; new ones get through. The node is never
 /// notified, and no silent connection may occupy a place in its pool.
 #[tokio::test]

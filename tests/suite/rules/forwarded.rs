@@ -1,17 +1,24 @@
 //! Rule 8: a hint reaches a node that serves its job's type, from any node of the lane.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use async_trait::async_trait;
+use jobwire_core::hint::{Marker, Ready};
 use jobwire_core::producer::commit_hook::HookOptions;
+use jobwire_core::transport::{
+    Control, Publisher, Receiver, Subscription, TransportError, TransportHealth,
+};
 use jobwire_core::{
-    Client, CommitHook, Handlers, JobFilter, NewJob, Node, NodeOptions, Outcome, PgStore, Running,
-    Store, Transport,
+    Client, CommitHook, Handlers, Hint, JobFilter, Lane, NewJob, Node, NodeOptions, Outcome,
+    PgStore, Running, Store, Transport,
 };
 use jobwire_tests::eventually;
 use jobwire_tests::shared::{self, Space};
+use tokio::sync::broadcast;
 
-use super::world::{SOON, count_hints_again, hinted_again, store};
+use super::world::{SOON, count_hints_again, create, hinted_again, store};
 use crate::world::{Notes, connect, pass};
 
 /// Enough partitions for each node to have some.
@@ -45,6 +52,17 @@ impl World {
     }
 
     async fn node_with(&self, types: &[&'static str], options: NodeOptions, notes: &Notes) -> Node {
+        let transport = connect(&self.space, PARTITIONS).await;
+        self.node_over(transport, types, options, notes).await
+    }
+
+    async fn node_over(
+        &self,
+        transport: Arc<dyn Transport>,
+        types: &[&'static str],
+        options: NodeOptions,
+        notes: &Notes,
+    ) -> Node {
         let mut handlers = Handlers::default();
         for name in types {
             let notes = notes.clone();
@@ -57,7 +75,7 @@ impl World {
                 }
             });
         }
-        let node = Node::builder(self.store.clone(), connect(&self.space, PARTITIONS).await);
+        let node = Node::builder(self.store.clone(), transport);
         node.handlers(handlers)
             .options(options)
             .start()
@@ -228,6 +246,145 @@ async fn a_type_that_no_node_serves_waits_for_one() {
     for node in [common, rare] {
         node.stop().await;
     }
+}
+
+/// A transport whose node can be kept from sending beats.
+#[derive(Clone)]
+struct Muted {
+    transport: Arc<dyn Transport>,
+    silent: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl Transport for Muted {
+    fn name(&self) -> &'static str {
+        self.transport.name()
+    }
+
+    fn publisher(&self) -> Arc<dyn Publisher> {
+        Arc::new(self.clone())
+    }
+
+    async fn subscribe(&self, to: Subscription) -> Result<Box<dyn Receiver>, TransportError> {
+        self.transport.subscribe(to).await
+    }
+
+    fn listen(&self) -> broadcast::Receiver<Control> {
+        self.transport.listen()
+    }
+
+    async fn close(&self, within: Duration) {
+        self.transport.close(within).await;
+    }
+}
+
+#[async_trait]
+impl Publisher for Muted {
+    async fn publish(&self, lane: &Lane, hints: Vec<Hint>) -> Result<(), TransportError> {
+        self.transport.publisher().publish(lane, hints).await
+    }
+
+    async fn publish_marker(&self, lane: &Lane, marker: Marker) -> Result<(), TransportError> {
+        let publisher = self.transport.publisher();
+        publisher.publish_marker(lane, marker).await
+    }
+
+    fn tell(&self, control: Control) -> bool {
+        let is_beat = matches!(control, Control::NodeAlive { .. });
+        (is_beat && self.silent.load(Ordering::Relaxed)) || self.transport.publisher().tell(control)
+    }
+
+    fn health(&self) -> TransportHealth {
+        self.transport.publisher().health()
+    }
+}
+
+/// The only node that serves a type is not heard for some seconds, as on a machine that stalls. Its
+/// jobs are forwarded to it all the same: a short silence settles no hint.
+#[tokio::test]
+async fn a_node_that_is_silent_for_seconds_gets_its_jobs() {
+    let world = World::new(shared::rabbitmq().await.space().await).await;
+    let [one, two] = [(); 2].map(|()| Notes::default());
+    let mut options = options(16);
+    // A node that is silent for two seconds gets no jobs from others, if one that was heard can
+    // take them.
+    options.sweep_interval = Duration::from_secs(1);
+    let common = world.node_with(&["common"], options.clone(), &one).await;
+    let muted = Muted {
+        transport: connect(&world.space, PARTITIONS).await,
+        silent: Arc::default(),
+    };
+    let transport = Arc::new(muted.clone());
+    let types = ["common", "rare"];
+    let rare = world.node_over(transport, &types, options, &two).await;
+    world.until_all_work(&[&one, &two]).await;
+    muted.silent.store(true, Ordering::Relaxed);
+    pass(Duration::from_secs(4)).await;
+    world
+        .create((0..40).map(|_| NewJob::of("rare", &1_u64)))
+        .await;
+    world.until_left(0).await;
+    assert_eq!(two.all().len(), 40);
+    assert_eq!(
+        hinted_again(&world.store).await,
+        0,
+        "the sweeper hinted jobs again"
+    );
+    for node in [common, rare] {
+        node.stop().await;
+    }
+}
+
+/// Another node does not know yet that a node stops, and addresses a job to it. The job goes to the
+/// lane.
+#[tokio::test]
+async fn a_job_that_is_addressed_to_a_node_that_stops_goes_to_another() {
+    let world = World::new(shared::rabbitmq().await.space().await).await;
+    let [one, two] = [(); 2].map(|()| Notes::default());
+    let stopping = world.node(&["common", "rare"], 16, &one).await;
+    let other = world.node(&["rare"], 16, &two).await;
+    // Lasts until the job below was addressed to the node.
+    world
+        .create(std::iter::once(NewJob::of("common", &4_000_u64)))
+        .await;
+    let leased = "SELECT count(*) FROM jobwire.job_lease";
+    eventually("the long job to run", SOON, async || {
+        let leased: i64 = sqlx::query_scalar(leased)
+            .fetch_one(world.store.pool())
+            .await
+            .unwrap();
+        (leased == 1).then_some(())
+    })
+    .await;
+    let transport = connect(&world.space, PARTITIONS).await;
+    let mut control = transport.listen();
+    let to = stopping.id();
+    let stopped = tokio::spawn(stopping.stop());
+    let leaves = async {
+        loop {
+            if let Ok(Control::NodeLeaves { node }) = control.recv().await
+                && node == to
+            {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(SOON, leaves).await.unwrap();
+    let hint = create(&world.store, NewJob::of("rare", &1_u64)).await;
+    let jobs = vec![Ready {
+        lane: Lane::default(),
+        hint,
+    }];
+    transport
+        .publisher()
+        .tell(Control::Forwarded { node: to, jobs });
+    eventually("the job to run on the other node", SOON, async || {
+        (two.all().len() == 1).then_some(())
+    })
+    .await;
+    assert_eq!(hinted_again(&world.store).await, 0);
+    stopped.await.unwrap();
+    other.stop().await;
 }
 
 /// Measures the time from a job's commit to its start, for a type that all of eight nodes serve and

@@ -58,10 +58,14 @@ impl Leader {
             }
         }
         let patience = node.options.renewal_period();
-        // A leader has to check this only after a failed cycle: at least one cycle fails in an
-        // outage in which leases end.
-        let may_be_away = self.failed || !self.leads();
-        let away = may_be_away && self.clock.is_unanswered_for(patience);
+        // A leader hears nothing between its cycles. A late cycle counts as well: the whole machine
+        // may have stalled, and no cycle failed.
+        let planned = if self.failed || !self.leads() {
+            Duration::ZERO
+        } else {
+            self.interval()
+        };
+        let away = self.clock.is_unanswered_for(patience + planned);
         let waits = self.clock.is_doubted() || away;
         let cycle = LeaderCycle {
             node: node.id,
@@ -84,7 +88,7 @@ impl Leader {
                 let age = cycle.lease.saturating_sub(*remaining);
                 self.clock.answered_before(age);
             }
-            if away && self.clock.is_unanswered_for(patience) {
+            if away && self.clock.is_unanswered_for(patience + planned) {
                 // The outage may have lasted until leases expired, so living nodes renew first
                 // (protocol rule 25).
                 self.clock.doubt_for(patience);

@@ -369,6 +369,23 @@ impl Inner {
         }
     }
 
+    /// Drops hints that were not confirmed within [`HookOptions::max_age`].
+    fn drop_stale(&self, entry: &Entry) {
+        let hints = entry.hints.len();
+        if let Some(more) = self.given_up().now() {
+            let lane = entry.lane.0.escape_debug();
+            tracing::warn!(
+                %lane,
+                hints,
+                max_age = self.options.max_age.as_secs_f64(),
+                more,
+                "the broker did not confirm hints within the longest age of a hint; the sweeper \
+                 finds their jobs"
+            );
+        }
+        self.forget(&entry.lane, hints, "stale");
+    }
+
     /// Drops hints from the buffer that were not published.
     fn forget(&self, lane: &Lane, count: usize, reason: &'static str) {
         *self.moved() = Instant::now();

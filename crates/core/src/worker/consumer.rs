@@ -46,11 +46,13 @@ mod unserved;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
+use crate::job::JobId;
 use crate::producer::commit_hook::Cause;
 use crate::telemetry::log_throttle::LogThrottle;
 use crate::transport::{Control, Receiver, Subscription, Ticket};
@@ -95,7 +97,11 @@ struct Consumer {
     struck: watch::Receiver<usize>,
     /// Rescued jobs in lock statements that are under way.
     rescuing: usize,
+    /// The jobs of own hints in lock statements that are under way, and the places of their lanes.
+    asked: HashMap<JobId, usize>,
     lock_size: LockSize,
+    /// The time since which no lock statement was answered.
+    fails_since: Option<Instant>,
     /// The number of statements that locked jobs.
     locked: u64,
     /// Limits warnings about unserved jobs, because any creator may create them.
@@ -140,6 +146,7 @@ pub(crate) async fn consume(node: Arc<NodeContext>, own_hints: OwnHints) {
         gathers: node.options.lanes.len() > 1,
         struck: node.leases.struck(),
         rescuing: 0,
+        asked: HashMap::new(),
         node,
         receiver,
         undecided: HashMap::new(),
@@ -148,6 +155,7 @@ pub(crate) async fn consume(node: Arc<NodeContext>, own_hints: OwnHints) {
         returned: Returned::default(),
         receive_after: None,
         lock_size: LockSize::default(),
+        fails_since: None,
         locked: 0,
         unserved: LogThrottle::default(),
     };
@@ -230,6 +238,11 @@ impl Consumer {
             }
             if self.lock_some(own_hints).await {
                 pause = FIRST_PAUSE;
+            } else if self
+                .fails_since
+                .is_some_and(|at| at.elapsed() >= RETURN_AFTER)
+            {
+                self.leave_to_others(own_hints).await;
             } else {
                 idle(&self.node, pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
@@ -310,6 +323,35 @@ impl Consumer {
         self.step_aside(renewals(), own_hints).await;
     }
 
+    /// Requeues all hints after lock statements have failed for [`RETURN_AFTER`], so that nodes that
+    /// can lock get them. Waits until the database answers.
+    async fn leave_to_others(&mut self, own_hints: &mut mpsc::Receiver<OwnHint>) {
+        let node = self.node.clone();
+        tracing::warn!(
+            undecided = self.pending.len(),
+            "no job could be locked for {RETURN_AFTER:?}; requeued undecided hints, receiving \
+             resumes when the database answers"
+        );
+        self.fails_since = None;
+        node.database_away.store(true, Ordering::Relaxed);
+        let answers = async {
+            let mut pause = FIRST_PAUSE;
+            while node.store.answers().await.is_err() && !idle(&node, pause).await {
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        };
+        let draining = node.signals.draining.clone();
+        let until = async {
+            tokio::select! {
+                biased;
+                () = draining.cancelled() => {}
+                () = answers => {}
+            }
+        };
+        self.step_aside(until, own_hints).await;
+        node.database_away.store(false, Ordering::Relaxed);
+    }
+
     /// Requeues all hints and stops receiving until `until` completes. Rescued and forwarded jobs
     /// stay.
     async fn step_aside(
@@ -332,7 +374,11 @@ impl Consumer {
                 // Rescued and forwarded jobs stay and get the first free slots.
                 Some(hint) = own_hints.recv(), if self.has_room() => match hint {
                     OwnHint::Rescued(_) | OwnHint::Forwarded(_) => self.note_own(hint),
-                    OwnHint::InTurn(ready) => self.node.hook.publish(Cause::Sweep, vec![ready]),
+                    OwnHint::InTurn(ready) => {
+                        self.node.inbox.taken(ready.hint.id);
+                        let place = self.pending.place(&ready.lane);
+                        self.publish_again(Cause::Sweep, place, vec![ready]);
+                    }
                 },
             }
         }

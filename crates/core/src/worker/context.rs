@@ -1,5 +1,6 @@
 //! The data that the parts of a node share: identity, connections, and shutdown signals.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::mpsc;
@@ -62,6 +63,8 @@ pub(crate) struct NodeContext {
     pub(crate) fleet: Fleet,
     pub(crate) reports: Reports,
     pub(crate) gauges: Gauges,
+    /// The consumer has given its hints to other nodes, because the database does not answer.
+    pub(crate) database_away: AtomicBool,
 }
 
 impl NodeContext {
@@ -75,7 +78,9 @@ impl NodeContext {
 
     /// Returns the number of slots for new work.
     pub(crate) fn free_slots(&self) -> u32 {
-        let takes_work = !self.signals.draining.is_cancelled() && self.leases.healthy();
+        let takes_work = !self.signals.draining.is_cancelled()
+            && self.leases.healthy()
+            && !self.database_away.load(Ordering::Relaxed);
         if takes_work && !self.suspects.any() {
             u32::try_from(self.slots.of_node.free()).unwrap_or(u32::MAX)
         } else {

@@ -11,23 +11,34 @@
 //! * A forwarded job stays with its node while no slot is free there: the broker might give it to a
 //!   node that does not serve it.
 //! * An older program accepts no forwarded jobs, so it gets none.
+//! * A short silence decides nothing. If no serving node sent a beat lately, the job goes to one
+//!   that is not yet counted as dead. A node that has just started keeps the hint until it has
+//!   heard the nodes whose rows it has read.
 //! * The jobs of a type that no living node serves wait. The sweeper hints them when a node serves
 //!   the type.
+//! * A node that stops publishes the jobs that are still addressed to it ([`pass_on_late`]).
 //!
 //! A forwarded job may be lost on the way, like any hint.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use metrics::counter;
+use tokio::sync::broadcast::error::RecvError;
 
-use crate::fleet::Candidate;
+use crate::fleet::{Candidate, SILENCE};
 use crate::hint::Ready;
 use crate::job::scope::Needs;
 use crate::job::{JobId, Lane, NodeId};
+use crate::producer::commit_hook::Cause;
 use crate::telemetry::metrics as m;
 use crate::transport::{Control, portions};
 use crate::worker::context::NodeContext;
+
+/// The time for which a node that stops waits for jobs that were addressed to it before the others
+/// knew of its stop.
+const LATE: Duration = Duration::from_millis(250);
 
 /// A job that was hinted here, and the type and scope that a node needs to run it.
 pub(crate) struct Unserved {
@@ -37,8 +48,15 @@ pub(crate) struct Unserved {
 
 /// Forwards each job to another node that serves it. Returns the ids of the forwarded jobs.
 pub(crate) fn send(node: &NodeContext, unserved: Vec<Unserved>) -> HashSet<JobId> {
-    let candidates = node.fleet.takers(node.options.heard_within(), node.id);
-    tell(node, address(unserved, &candidates))
+    let lately = node.fleet.takers(node.options.heard_within(), node.id);
+    let (mut addressed, rest) = address(unserved, &lately);
+    if !rest.is_empty() {
+        let living = node.fleet.takers(SILENCE, node.id);
+        for (to, mut jobs) in address(rest, &living).0 {
+            addressed.entry(to).or_default().append(&mut jobs);
+        }
+    }
+    tell(node, addressed)
 }
 
 /// Forwards jobs of which only the type is known, to nodes that take all jobs of that type. Returns
@@ -46,7 +64,7 @@ pub(crate) fn send(node: &NodeContext, unserved: Vec<Unserved>) -> HashSet<JobId
 pub(crate) fn send_by_type(node: &NodeContext, unserved: Vec<Unserved>) -> HashSet<JobId> {
     let mut candidates = node.fleet.takers(node.options.heard_within(), node.id);
     candidates.retain(|candidate| candidate.scope.takes_all());
-    tell(node, address(unserved, &candidates))
+    tell(node, address(unserved, &candidates).0)
 }
 
 fn tell(node: &NodeContext, addressed: BTreeMap<NodeId, Vec<Ready>>) -> HashSet<JobId> {
@@ -74,32 +92,77 @@ pub(crate) fn receive(node: &Arc<NodeContext>, jobs: Vec<Ready>) {
     let received = |ready: &Ready| node.options.receives(&ready.lane);
     let refused = jobs.into_iter().filter(received);
     let refused = refused.filter_map(|ready| node.inbox.forwarded_here(ready));
-    let jobs = refused.count();
-    if jobs > 0 {
+    let refused: Vec<Ready> = refused.collect();
+    if node.inbox.is_closed() {
+        node.hook.publish(Cause::Requeue, refused);
+    } else if !refused.is_empty() {
         tracing::info!(
-            jobs,
+            jobs = refused.len(),
             "no room for forwarded jobs; the sweeper publishes their hints again"
         );
     }
 }
 
-/// Assigns the jobs to nodes.
-fn address(unserved: Vec<Unserved>, candidates: &[Candidate]) -> BTreeMap<NodeId, Vec<Ready>> {
+/// Publishes the jobs that other nodes address to this node while it stops, until no job runs here
+/// any more. Other nodes learn of the stop a moment after it has begun.
+pub(crate) async fn pass_on_late(node: Arc<NodeContext>) {
+    node.signals.draining.cancelled().await;
+    let mut control = node.transport.listen();
+    let ended = async {
+        node.signals.ended.cancelled().await;
+        if node.fleet.hears_others(node.id, SILENCE) {
+            tokio::time::sleep(LATE).await;
+        }
+    };
+    tokio::pin!(ended);
+    loop {
+        tokio::select! {
+            biased;
+            heard = control.recv() => match heard {
+                Ok(message) => pass_on(&node, message),
+                Err(RecvError::Lagged(_)) => {}
+                Err(RecvError::Closed) => return,
+            },
+            () = &mut ended => return,
+        }
+    }
+}
+
+/// Publishes the jobs of a message that addresses them to this node, which stops.
+pub(crate) fn pass_on(node: &NodeContext, message: Control) {
+    if let Control::Forwarded { node: to, jobs } | Control::Rescued { node: to, jobs } = message
+        && to == node.id
+    {
+        tracing::debug!(
+            jobs = jobs.len(),
+            "jobs were addressed to this node while it stops; they go to the broker"
+        );
+        node.hook.publish(Cause::Requeue, jobs);
+    }
+}
+
+/// Assigns the jobs to nodes. Returns the jobs that none of the candidates serves, too.
+fn address(
+    unserved: Vec<Unserved>,
+    candidates: &[Candidate],
+) -> (BTreeMap<NodeId, Vec<Ready>>, Vec<Unserved>) {
+    let mut rest = Vec::new();
     let mut addressed: BTreeMap<NodeId, Vec<Ready>> = BTreeMap::new();
     // Searched once for each type and lane: a batch has few types.
     let mut by_needs: HashMap<(Needs, Lane), Vec<NodeId>> = HashMap::new();
-    for Unserved { ready, needs } in unserved {
+    for job in unserved {
         let serving = by_needs
-            .entry((needs, ready.lane.clone()))
+            .entry((job.needs.clone(), job.ready.lane.clone()))
             .or_insert_with_key(|(needs, lane)| serving(candidates, needs, lane));
         // The id chooses, so all forwarding nodes share evenly without coordination.
-        let (high, low) = ready.hint.id.0.as_u64_pair();
+        let (high, low) = job.ready.hint.id.0.as_u64_pair();
         let place = usize::try_from((high ^ low) % serving.len().max(1) as u64).unwrap_or(0);
-        if let Some(to) = serving.get(place) {
-            addressed.entry(*to).or_default().push(ready);
+        match serving.get(place) {
+            Some(to) => addressed.entry(*to).or_default().push(job.ready),
+            None => rest.push(job),
         }
     }
-    addressed
+    (addressed, rest)
 }
 
 /// Returns the serving nodes with free slots, or all serving nodes if none has any.
@@ -148,13 +211,13 @@ mod tests {
             candidate(&["fax"], 3),
         ];
         let jobs = (0..1_000).map(|_| unserved("mail")).collect();
-        let addressed = address(jobs, &nodes);
+        let (addressed, rest) = address(jobs, &nodes);
         let given = nodes
             .each_ref()
             .map(|node| addressed.get(&node.node).map_or(0, Vec::len));
         assert_eq!(given[0] + given[1], 1_000);
         assert!(given[0].abs_diff(given[1]) < 200, "{given:?}");
-        assert_eq!(given[2], 0);
+        assert_eq!((given[2], rest.len()), (0, 0));
     }
 
     #[test]
@@ -166,9 +229,10 @@ mod tests {
             unserved("fax"),
             unserved("post"),
         ];
-        let addressed = address(jobs, &nodes);
+        let (addressed, rest) = address(jobs, &nodes);
         assert_eq!(addressed[&nodes[1].node].len(), 2);
         assert_eq!(addressed[&nodes[0].node].len(), 1);
         assert_eq!(addressed.values().map(Vec::len).sum::<usize>(), 3);
+        assert_eq!(rest.len(), 1, "no node serves it");
     }
 }

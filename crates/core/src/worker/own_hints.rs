@@ -25,6 +25,13 @@ pub(crate) enum OwnHint {
 
 impl OwnHint {
     /// Returns the hint with its lane.
+    pub(crate) fn ready(&self) -> &Ready {
+        match self {
+            Self::InTurn(ready) | Self::Rescued(ready) | Self::Forwarded(ready) => ready,
+        }
+    }
+
+    /// Returns the hint with its lane.
     pub(crate) fn into_ready(self) -> Ready {
         match self {
             Self::InTurn(ready) | Self::Rescued(ready) | Self::Forwarded(ready) => ready,

@@ -29,6 +29,9 @@ pub struct Limits {
     pub takeover: Option<Micros>,
     /// The time for which an elder exclusive job must have been ready to count as overtaken.
     pub order_slack: Micros,
+    /// The time after which a job whose holder died is hinted a second time, if no node has locked
+    /// it. The time doubles with each further hint.
+    pub hinted_after: Option<Micros>,
 }
 
 impl Default for Limits {
@@ -42,6 +45,7 @@ impl Default for Limits {
             calendar: Calendar::default(),
             takeover: None,
             order_slack: 0,
+            hinted_after: None,
         }
     }
 }
@@ -60,7 +64,7 @@ impl Default for Limits {
 /// | I8 | every job is in exactly one place, the one that its history leads to | moves, and the place at the end |
 /// | I9 | every delivery is accounted for | **not here**: a history has no deliveries. The chaos suite compares what its last nodes counted ([`HintAccount`](super::HintAccount)), and the transports' conformance suite settles each delivery |
 /// | I10 | no job runs before its due date; a series fires neither too often nor too early | locks and moves of timers; due dates of a series |
-/// | I11 | the sweeper hints no more than was lost | **as a bound on the total** ([`Limits::rehints`]): a history does not show which hint was lost |
+/// | I11 | the sweeper hints no more than was lost | **as a bound on the total** ([`Limits::rehints`]): a history does not show which hint was lost. After the end of a dead holder's lease, by the growing pauses ([`Limits::hinted_after`]) |
 /// | I12 | no id is reused for another job | **in another form**: jobs keep their id through all moves, so an id that is created twice breaks it |
 /// | I13 | a job whose holder died is locked again within a sweep interval and two seconds of the end of its lease | **at p99** ([`Limits::takeover`]), without takeovers during an outage or a jump of the clock ([`Limits::calendar`]) |
 /// | I14 | a strike is one death of a holder, taken back at most once; quarantine needs all of them | every change of strikes against the ends of leases |

@@ -121,6 +121,8 @@ pub struct Counts {
     pub rehints: u64,
     /// Of these, jobs that a single node serves: their hints are dropped while it is away.
     pub rare_rehints: u64,
+    /// Of the others, hints after the end of a dead holder's lease, until the next lock.
+    pub takeover_rehints: u64,
     /// Hints published.
     pub published: u64,
     /// Exclusive locks whose instance and order were checked.

@@ -52,6 +52,8 @@ pub(super) struct Single<'a> {
     /// The time from which others see it ready.
     ready_since: Micros,
     found: Option<Place>,
+    /// The end of the lease of a dead holder, and the number of hints since, until the next lock.
+    taken_off: Option<(Micros, u32)>,
 }
 
 impl<'a> Single<'a> {
@@ -85,6 +87,7 @@ impl<'a> Single<'a> {
             due: None,
             ready_since: 0,
             found: None,
+            taken_off: None,
         };
         for entry in history {
             single.step(entry);
@@ -108,19 +111,53 @@ impl<'a> Single<'a> {
         });
     }
 
+    fn rehinted(&mut self, entry: &Entry) {
+        let rare = self.is_rare();
+        let taken_off = match &mut self.taken_off {
+            Some((since, hints)) => {
+                *hints += 1;
+                Some((*since, *hints))
+            }
+            None => None,
+        };
+        let counts = self.counts();
+        counts.rehints += 1;
+        if rare {
+            counts.rare_rehints += 1;
+        } else if taken_off.is_some() {
+            counts.takeover_rehints += 1;
+        }
+        // The pauses before the second hint and the following ones are 1, 2, 4 … times the first.
+        if let (Some((since, hints)), Some(first)) = (taken_off, self.limits.hinted_after)
+            && hints >= 2
+        {
+            let pauses = (1_i64 << (hints - 1).min(20)) - 1;
+            let late = entry.at - since;
+            if late < pauses * first * 9 / 10 {
+                self.violation(
+                    Invariant::I11,
+                    format!("hint {hints} after the end of a lease came {late} µs after that end"),
+                );
+            }
+        }
+    }
+
     fn step(&mut self, entry: &Entry) {
+        if let Event::Locked { .. }
+        | Event::Suspended
+        | Event::Activated { .. }
+        | Event::Revived { .. }
+        | Event::Deleted = entry.event
+        {
+            self.taken_off = None;
+        }
         if !matches!(entry.event, Event::Created(_) | Event::Published) {
             self.must_have_committed(entry);
         }
         match &entry.event {
             Event::Created(creation) => self.created(entry, creation),
             Event::Published => self.published(entry),
-            Event::Rehinted => {
-                let rare = self.is_rare();
-                let counts = self.counts();
-                counts.rehints += 1;
-                counts.rare_rehints += u64::from(rare);
-            }
+            Event::Rehinted => self.rehinted(entry),
             Event::Locked {
                 owner,
                 fence,
@@ -133,7 +170,10 @@ impl<'a> Single<'a> {
                 fence,
                 expires_at,
             } => self.renewed(entry, *owner, *fence, *expires_at),
-            Event::TakenOff { fence } => self.taken_off(entry, *fence),
+            Event::TakenOff { fence } => {
+                self.taken_off = Some((entry.at, 0));
+                self.taken_off(entry, *fence);
+            }
             Event::Strikes(strikes) => self.strikes_changed(*strikes),
             Event::Started { owner, fence } => self.started(*owner, *fence),
             Event::Ended {

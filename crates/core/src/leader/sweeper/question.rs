@@ -17,14 +17,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Before, LaneState, Sent, Sweeper, query};
+use crate::fleet::SILENCE;
 use crate::job::{JobId, Lane, NodeId};
 use crate::transport::Control;
 use crate::worker::context::NodeContext;
 
 /// The time within which nodes must answer.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// The number of beat intervals after which a silent node is not asked.
-const SILENT: u32 = 2;
 /// Maximum number of jobs in all answers to one question. It bounds the memory that a forged answer
 /// costs.
 const MOST_HELD: usize = 200_000;
@@ -74,8 +73,7 @@ impl Sweeper {
             // The pages read the whole lane as well.
             state.not_whole_before = None;
         }
-        let within = node.options.sweep_interval * SILENT;
-        let missing = node.fleet.answering(lane, within);
+        let missing = node.fleet.answering(lane, SILENCE);
         if missing.is_empty() {
             return self.begin(node, lane, sent.before, Arc::default()).await;
         }

@@ -118,7 +118,7 @@ impl Work {
         self.waiting.retain(|entry| {
             let stale = entry.since.elapsed() > inner.options.max_age;
             if stale {
-                inner.forget(&entry.lane, entry.hints.len(), "stale");
+                inner.drop_stale(entry);
             }
             !stale
         });

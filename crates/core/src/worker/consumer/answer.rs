@@ -27,7 +27,10 @@ impl Consumer {
         let unsettled = self.undecided.values().filter(|of| of.lane == place);
         let received = unsettled.flat_map(|of| of.jobs.iter().copied());
         let mut jobs: Vec<JobId> = received.collect();
+        let asked = self.asked.iter().filter(|(_, of)| **of == place);
+        jobs.extend(asked.map(|(job, _)| *job));
         if self.node.leases.healthy() {
+            jobs.extend(self.node.inbox.waiting(&question.lane));
             jobs.extend(self.pending.own(place, Utc::now() - OWN_COUNT_FOR));
         }
         jobs.extend(self.returned.within(place, question.within));

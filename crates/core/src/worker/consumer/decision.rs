@@ -106,7 +106,8 @@ impl Consumer {
             }
         }
         if !unserved.is_empty() {
-            unserved = self.pass_on_unserved(&batch, &by_id, unserved, &locked.unserved);
+            let needs = &locked.unserved;
+            unserved = self.pass_on_unserved(&batch, &by_id, unserved, needs, &mut busy);
         }
         let passed_over = self.passed_over(&batch.of);
         let all_busy = batch.hints.iter().all(|hint| busy.contains(&hint.id));
@@ -168,7 +169,7 @@ impl Consumer {
                     lane: self.pending.lane(waiting.of.lane),
                     hint: waiting.hint,
                 };
-                self.node.hook.publish(Cause::Requeue, vec![ready]);
+                self.publish_again(Cause::Requeue, waiting.of.lane, vec![ready]);
             }
             let Some(ticket) = ticket else { continue };
             if let Some(decided) = decided.get_mut(waiting.of.lane) {

@@ -101,15 +101,29 @@ impl Consumer {
     pub(super) async fn note_answer(&mut self, answer: Answer) -> bool {
         let rescued = answer.batch.of.iter().filter(|of| of.rescued).count();
         self.rescuing = self.rescuing.saturating_sub(rescued);
+        if !self.asked.is_empty() {
+            let own = answer.batch.hints.iter().zip(&answer.batch.of);
+            for (hint, _) in own.filter(|(_, of)| of.ticket.is_none()) {
+                self.asked.remove(&hint.id);
+            }
+        }
         match answer.locked {
             Ok(locked) => {
                 crash_point!("jobs-locked");
+                self.fails_since = None;
                 self.locked += u64::from(!locked.jobs.is_empty() || locked.rows.is_some());
                 self.node.reports.part("database", None);
                 self.decide(answer.batch, locked, answer.sent).await;
                 true
             }
-            Err(error) => self.not_locked(answer.batch, &error).await,
+            Err(error) => {
+                if error.is_answer() {
+                    self.fails_since = None;
+                } else {
+                    self.fails_since.get_or_insert(answer.sent);
+                }
+                self.not_locked(answer.batch, &error).await
+            }
         }
     }
 
@@ -147,6 +161,9 @@ impl Consumer {
                 held.push(waiting);
             } else {
                 self.rescuing += usize::from(waiting.of.rescued);
+                if waiting.of.ticket.is_none() {
+                    self.asked.insert(waiting.hint.id, waiting.of.lane);
+                }
                 batch.push(waiting);
                 batch.slots.push(slot);
             }

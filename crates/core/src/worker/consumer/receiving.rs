@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::lock_size::LOCK_BATCH;
 use super::pending::Arrival;
 use super::{Consumer, FIRST_PAUSE, LONGEST_PAUSE};
-use crate::hint::Body;
+use crate::hint::{Body, Ready};
 use crate::job::JobId;
 use crate::producer::commit_hook::Cause;
 use crate::store::Refusal;
@@ -127,6 +127,7 @@ impl Consumer {
         let rescued = matches!(hint, OwnHint::Rescued(_));
         let forwarded = matches!(hint, OwnHint::Forwarded(_));
         let ready = hint.into_ready();
+        self.node.inbox.taken(ready.hint.id);
         let of = Arrival {
             lane: self.pending.place(&ready.lane),
             ticket: None,
@@ -165,6 +166,14 @@ impl Consumer {
         }
     }
 
+    /// Publishes hints of a lane that did not come from the broker, or that keep their place in it
+    /// no longer. Until they are back they count as held, like requeued ones.
+    pub(super) fn publish_again(&mut self, cause: Cause, place: usize, hints: Vec<Ready>) {
+        let jobs = hints.iter().map(|ready| ready.hint.id);
+        self.returned.note(place, jobs);
+        self.node.hook.publish(cause, hints);
+    }
+
     pub(super) async fn return_hints(&mut self) {
         for place in 0..self.node.options.lanes.len() {
             self.requeue(place).await;
@@ -175,7 +184,7 @@ impl Consumer {
     pub(super) async fn requeue(&mut self, place: usize) {
         let undecided = self.pending.take(place);
         self.count_returned(place, undecided.hints);
-        self.node.hook.publish(Cause::Sweep, undecided.own);
+        self.publish_again(Cause::Sweep, place, undecided.own);
         for ticket in &undecided.tickets {
             if let Some(unsettled) = self.undecided.remove(ticket) {
                 self.returned.note(place, unsettled.jobs);

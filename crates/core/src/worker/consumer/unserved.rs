@@ -44,14 +44,16 @@ impl Consumer {
         hints
     }
 
-    /// Forwards jobs that this node does not serve. Returns the jobs whose own hints go to the
-    /// broker, because nodes with older programs may serve them.
+    /// Forwards jobs that this node does not serve. Jobs for which a node is expected soon join
+    /// `busy`. Returns the jobs whose own hints go to the broker, because nodes with older programs
+    /// may serve them.
     pub(super) fn pass_on_unserved(
         &mut self,
         batch: &Batch,
         by_id: &HashMap<JobId, usize>,
         unserved: Vec<JobId>,
         needs: &[(JobId, Needs)],
+        busy: &mut Vec<JobId>,
     ) -> Vec<JobId> {
         let of = |id: &JobId| by_id.get(id).and_then(|at| batch.of.get(*at));
         // A forwarded job is not forwarded again.
@@ -70,6 +72,15 @@ impl Consumer {
         let forwarded = forward::send(&self.node, strange.collect());
         let mut left = unserved;
         left.retain(|id| !forwarded.contains(id));
+        let is_expected = |id: &JobId| {
+            let (needs, of) = needs.iter().find(|(of, _)| of == id).zip(of(id))?;
+            let lane = self.pending.lane(of.lane);
+            Some(!of.forwarded && self.node.fleet.may_be_served(&needs.1, &lane, self.node.id))
+        };
+        let (expected, mut left): (Vec<JobId>, Vec<JobId>) = left
+            .into_iter()
+            .partition(|id| is_expected(id) == Some(true));
+        busy.extend(expected);
         let reason = Refusal::Unserved.as_str();
         counter!(m::HINTS_REFUSED, "reason" => reason).increment(left.len() as u64);
         if let Some(id) = left.first() {
