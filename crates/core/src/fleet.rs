@@ -281,6 +281,7 @@ impl Fleet {
         let members = self.lock();
         let strangers = members.heard.iter().filter(|(id, heard)| {
             heard.beat.shares_lane
+                && heard.at.elapsed() < STRANGER_AFTER
                 && heard.beat.revision.is_some()
                 && heard.at.duration_since(heard.since) >= STRANGER_AFTER
                 && !members.registered.contains_key(id)

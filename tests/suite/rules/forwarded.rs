@@ -11,8 +11,8 @@ use jobwire_core::transport::{
     Control, Publisher, Receiver, Subscription, TransportError, TransportHealth,
 };
 use jobwire_core::{
-    Client, CommitHook, Handlers, Hint, JobFilter, Lane, NewJob, Node, NodeOptions, Outcome,
-    PgStore, Running, Store, Transport,
+    Client, CommitHook, Handlers, Hint, JobFilter, Lane, NewJob, Node, NodeId, NodeOptions,
+    Outcome, PgStore, Running, Store, Transport,
 };
 use jobwire_tests::eventually;
 use jobwire_tests::shared::{self, Space};
@@ -341,8 +341,31 @@ async fn a_node_that_is_silent_for_seconds_gets_its_jobs() {
 async fn a_job_that_is_addressed_to_a_node_that_stops_goes_to_another() {
     let world = World::new(shared::rabbitmq().await.space().await).await;
     let [one, two] = [(); 2].map(|()| Notes::default());
-    let stopping = world.node(&["common", "rare"], 16, &one).await;
+    let mut beats = options(16);
+    beats.sweep_interval = Duration::from_secs(1);
+    let stopping = world.node_with(&["common", "rare"], beats, &one).await;
     let other = world.node(&["rare"], 16, &two).await;
+    let transport = connect(&world.space, PARTITIONS).await;
+    let mut control = transport.listen();
+    let to = stopping.id();
+    let mut until_told = async |meant: fn(&Control) -> Option<NodeId>| {
+        let told = async {
+            loop {
+                if let Ok(message) = control.recv().await
+                    && meant(&message) == Some(to)
+                {
+                    return;
+                }
+            }
+        };
+        tokio::time::timeout(SOON, told).await.unwrap();
+    };
+    // From now on the listener misses nothing.
+    until_told(|message| match message {
+        Control::NodeAlive { node, .. } => Some(*node),
+        _ => None,
+    })
+    .await;
     // Lasts until the job below was addressed to the node.
     world
         .create(std::iter::once(NewJob::of("common", &4_000_u64)))
@@ -356,20 +379,12 @@ async fn a_job_that_is_addressed_to_a_node_that_stops_goes_to_another() {
         (leased == 1).then_some(())
     })
     .await;
-    let transport = connect(&world.space, PARTITIONS).await;
-    let mut control = transport.listen();
-    let to = stopping.id();
     let stopped = tokio::spawn(stopping.stop());
-    let leaves = async {
-        loop {
-            if let Ok(Control::NodeLeaves { node }) = control.recv().await
-                && node == to
-            {
-                return;
-            }
-        }
-    };
-    tokio::time::timeout(SOON, leaves).await.unwrap();
+    until_told(|message| match message {
+        Control::NodeLeaves { node } => Some(*node),
+        _ => None,
+    })
+    .await;
     let hint = create(&world.store, NewJob::of("rare", &1_u64)).await;
     let jobs = vec![Ready {
         lane: Lane::default(),

@@ -29,7 +29,10 @@ impl Leader {
         let node = self.node.clone();
         if let Some(sender) = message.sender()
             && !self.is_from_member(sender)
-            && !matches!(message, Control::NodeAlive { .. })
+            && !matches!(
+                message,
+                Control::NodeAlive { .. } | Control::NodeLeaves { .. }
+            )
         {
             return;
         }

@@ -350,6 +350,7 @@ impl Consumer {
         };
         self.step_aside(until, own_hints).await;
         node.database_away.store(false, Ordering::Relaxed);
+        node.reports.part("database", None);
     }
 
     /// Requeues all hints and stops receiving until `until` completes. Rescued and forwarded jobs
