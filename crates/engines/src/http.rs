@@ -29,7 +29,7 @@ const OPERATED_BYTES: usize = 8 * 1024 * 1024;
 const ANSWER_SHOWN: usize = 1_000;
 
 /// The engine's answer to an execution. It is only a hint: the rows decide.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// The execution has succeeded.
     Executed,
@@ -37,6 +37,8 @@ pub(crate) enum Answer {
     Refused(String),
     /// The engine gave the job back without an execution: another job of its instance runs.
     GivenBack,
+    /// The engine did not begin the job of a list in time: its executions have become long.
+    NotBegun,
     /// The path exists, for requests of another method.
     OtherMethod,
     /// The engine has no such executable job, or the path is wrong.
@@ -50,12 +52,25 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
+    /// Reads the answer in a line about a job: the status that a request for this job would have,
+    /// and the fields of its body.
+    pub(crate) fn of_line(said: &serde_json::Value) -> Self {
+        let text = || plain::one_line(said["message"].as_str().unwrap_or_default(), ANSWER_SHOWN);
+        match said["status"].as_u64() {
+            Some(200) => became(said),
+            Some(404) => Self::Missing(text()),
+            Some(500) => Self::Refused(text()),
+            _ => Self::Unusable("a line of the answer has no known status".to_owned()),
+        }
+    }
+
     /// Returns its name, for metrics.
     pub(crate) const fn as_str(&self) -> &'static str {
         match self {
             Self::Executed => "executed",
             Self::Refused(_) => "refused",
             Self::GivenBack => "given-back",
+            Self::NotBegun => "not-begun",
             Self::OtherMethod => "other-method",
             Self::Missing(_) => "missing",
             Self::Unusable(_) => "unusable",
@@ -152,6 +167,22 @@ impl Rest {
             Ok(response) => told(response).await,
             Err(failed) => failed,
         }
+    }
+
+    /// Sends a request that the endpoint answers by lines, and returns them.
+    ///
+    /// # Errors
+    /// What the endpoint said instead.
+    pub(crate) async fn lines(&self, path: &str, body: String) -> Result<Lines, Answer> {
+        let response = self.exchange(Method::Post, path, body).await?;
+        if !response.status().is_success() {
+            return Err(judge(response).await);
+        }
+        Ok(Lines {
+            response,
+            read: Vec::new(),
+            seen: 0,
+        })
     }
 
     /// Sends an operation to the endpoint, and returns the bytes of its answer of success.
@@ -272,6 +303,44 @@ impl Rest {
     }
 }
 
+/// The lines of an answer, as they arrive.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    response: Response,
+    /// Read bytes that no line has been made of.
+    read: Vec<u8>,
+    /// The number of these bytes that contain no line feed.
+    seen: usize,
+}
+
+impl Lines {
+    /// Returns the next line without its line feed; `None` at the end.
+    ///
+    /// # Errors
+    /// The reason why the connection broke, or why this is no answer by lines.
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<u8>>, String> {
+        loop {
+            let unseen = self.read.get(self.seen..).unwrap_or_default();
+            if let Some(at) = unseen.iter().position(|byte| *byte == b'\n') {
+                let rest = self.read.split_off(self.seen + at + 1);
+                let mut line = std::mem::replace(&mut self.read, rest);
+                line.pop();
+                self.seen = 0;
+                return Ok(Some(line));
+            }
+            self.seen = self.read.len();
+            if self.seen >= TOLD_BYTES {
+                return Err(format!("a line has more than {TOLD_BYTES} bytes"));
+            }
+            match self.response.chunk().await {
+                Ok(Some(chunk)) => self.read.extend_from_slice(&chunk),
+                Ok(None) => return Ok(None),
+                Err(error) => return Err(causes(&error)),
+            }
+        }
+    }
+}
+
 async fn judge(response: Response) -> Answer {
     let status = response.status();
     if status.is_success() {
@@ -305,10 +374,14 @@ async fn told(response: Response) -> Answer {
 
 /// Reads the state of a job after its execution: `{"state": "timer", "message": "…"}`.
 fn state(said: &[u8]) -> Answer {
-    let said: serde_json::Value = serde_json::from_slice(said).unwrap_or_default();
+    became(&serde_json::from_slice(said).unwrap_or_default())
+}
+
+fn became(said: &serde_json::Value) -> Answer {
     match said["state"].as_str() {
         Some("gone") => Answer::Executed,
         Some("job") => Answer::GivenBack,
+        Some("not begun") => Answer::NotBegun,
         Some("running") => {
             Answer::Unanswered("an execution under this lock is under way".to_owned())
         }

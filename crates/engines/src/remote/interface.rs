@@ -54,7 +54,7 @@ impl Store for EndpointStore {
             Ok(Err(error)) => Some(error.to_string()),
             Err(_) => Some(format!(
                 "the engine's endpoint at {} does not answer",
-                self.0.options.urls.join(", ")
+                self.0.parts.options.urls.join(", ")
             )),
         };
         *asked = Some((Instant::now(), answer.clone()));
@@ -62,11 +62,11 @@ impl Store for EndpointStore {
     }
 
     fn failing_part(&self) -> Option<(&'static str, String)> {
-        Some(("engine", self.0.routes.problem()?))
+        Some(("engine", self.0.parts.routes.problem()?))
     }
 
     async fn reach(&self) -> Option<watch::Receiver<Scope>> {
-        self.0.routes.watch().await
+        self.0.parts.routes.watch().await
     }
 
     async fn lock(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked> {
@@ -87,7 +87,7 @@ impl Store for EndpointStore {
         let ClaimOf::Next { after, look_at } = page.of else {
             return Ok(Claimable::default());
         };
-        if page.lane != self.0.options.lane {
+        if page.lane != self.0.parts.options.lane {
             return Ok(Claimable::default());
         }
         let limit = page.at_most.min(look_at).clamp(1, 1_000);
@@ -160,8 +160,7 @@ impl Store for EndpointStore {
         &self,
         _: Arc<dyn AfterCommit>,
     ) -> Result<Box<dyn CompletingTransaction>> {
-        self.0
-            .options
+        self.0.parts.options
             .refuse("the transaction", "a delegate of the process")
     }
 
@@ -261,14 +260,12 @@ impl Store for EndpointStore {
     }
 
     async fn suspend(&self, _: &SuspensionScope) -> Result<Suspended> {
-        self.0
-            .options
+        self.0.parts.options
             .refuse("suspension", "the engine's suspension of process instances")
     }
 
     async fn activate(&self, _: &SuspensionScope) -> Result<Vec<Ready>> {
-        self.0
-            .options
+        self.0.parts.options
             .refuse("activation", "the engine's activation of process instances")
     }
 
@@ -277,27 +274,25 @@ impl Store for EndpointStore {
     }
 
     async fn set_lane_rules(&self, _: &[LaneRule]) -> Result<()> {
-        self.0
-            .options
+        self.0.parts.options
             .refuse("the lane", "`engine_lane`, which is one for all its jobs")
     }
 
     async fn lanes(&self) -> Result<Vec<LaneView>> {
         let backlog = self.backlog().await?;
-        Ok(vec![backlog.lane(&self.0.options.lane)])
+        Ok(vec![backlog.lane(&self.0.parts.options.lane)])
     }
 
     async fn lanes_outside(&self, lanes: &[Lane], _: i64) -> Result<Vec<LaneBacklog>> {
-        if lanes.contains(&self.0.options.lane) {
+        if lanes.contains(&self.0.parts.options.lane) {
             return Ok(Vec::new());
         }
         let backlog = self.backlog().await?;
-        Ok(vec![backlog.jobs_in(&self.0.options.lane)])
+        Ok(vec![backlog.jobs_in(&self.0.parts.options.lane)])
     }
 
     async fn move_lane(&self, _: &LanePage) -> Result<MovedPage> {
-        self.0
-            .options
+        self.0.parts.options
             .refuse("the lane", "`engine_lane`, which is one for all its jobs")
     }
 

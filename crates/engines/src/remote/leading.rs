@@ -69,7 +69,7 @@ impl EndpointStore {
         let at_most = cycle.reset_at_most.min(MOST);
         let asked = AtMost { at_most };
         let freed: wire::Rescued = self.0.client.ask("rescue", "rescue", &asked).await?;
-        let meter = &self.0.meter;
+        let meter = &self.0.parts.meter;
         meter.rescued(Rescue::TimerOfEngine, freed.timers);
         meter.rescued(Rescue::Instance, freed.ready.len() as u64);
         let holder = |owner: &Option<String>| owner.as_deref().and_then(parse).map(|of| of.0);
@@ -108,7 +108,7 @@ impl EndpointStore {
 
     /// Returns jobs whose hint was lost.
     pub(super) async fn lost_hints(&self, query: &OrphanQuery) -> Result<OrphanPage> {
-        if query.lane != self.0.options.lane {
+        if query.lane != self.0.parts.options.lane {
             return Ok(OrphanPage::default());
         }
         let asked = Orphans {

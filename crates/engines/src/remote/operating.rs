@@ -27,7 +27,7 @@ impl EndpointStore {
         let ids: Vec<JobId> = ids
             .chain(filter.correlation_id.map(JobId::from_uuid))
             .collect();
-        let is_open = |lane: &String| lane == self.0.options.lane.as_str();
+        let is_open = |lane: &String| lane == self.0.parts.options.lane.as_str();
         if ids.windows(2).any(|pair| pair[0] != pair[1])
             || !filter.lane.as_ref().is_none_or(is_open)
         {
@@ -62,9 +62,7 @@ impl EndpointStore {
             return Ok(Operated::Running);
         }
         if matches!(wish, Wish::Retry(_)) && row.state() == JobState::Suspended {
-            return self
-                .0
-                .options
+            return self.0.parts.options
                 .refuse("activating a job", "the activation of its process instance");
         }
         let (operation, retries) = match wish {

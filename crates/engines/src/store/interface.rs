@@ -31,7 +31,7 @@ use crate::{locking, queries, sweep, sweepable, tap, unserved};
 
 /// How long outcomes gather while the node is saturated: half of what an execution takes that runs
 /// beside seven others. A statement for four jobs costs little more than one for one.
-const GATHER: Duration = Duration::from_millis(8);
+const GATHER: Duration = Duration::from_millis(20);
 
 #[async_trait]
 impl Store for EngineStore {
@@ -69,11 +69,11 @@ impl Store for EngineStore {
     }
 
     fn failing_part(&self) -> Option<(&'static str, String)> {
-        Some(("engine", self.0.routes.problem()?))
+        Some(("engine", self.0.parts.routes.problem()?))
     }
 
     async fn reach(&self) -> Option<watch::Receiver<Scope>> {
-        self.0.routes.watch().await
+        self.0.parts.routes.watch().await
     }
 
     async fn lock(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked> {
@@ -138,7 +138,7 @@ impl Store for EngineStore {
         let (dialect, pool) = (self.dialect(), &self.0.connections.rest);
         // An execution without an answer may still run: its lock stays, and its job is not run again.
         let mut known = known.to_vec();
-        known.extend(self.0.calls.unanswered());
+        known.extend(self.0.parts.calls.unanswered());
         let found = self
             .run("unknown", pool, || {
                 dialect.held_by(&pool.inner, owner, lease, &known)
@@ -194,8 +194,7 @@ impl Store for EngineStore {
         &self,
         _: Arc<dyn AfterCommit>,
     ) -> Result<Box<dyn CompletingTransaction>> {
-        self.0
-            .options
+        self.0.parts.options
             .refuse("the transaction", "a delegate of the process")
     }
 
@@ -241,7 +240,7 @@ impl Store for EngineStore {
         node.check()?;
         let pool = &self.0.connections.rest;
         self.run("write_node", pool, || {
-            nodes::write(&pool.inner, &self.0.options.name, node)
+            nodes::write(&pool.inner, &self.0.parts.options.name, node)
         })
         .await
     }
@@ -255,7 +254,7 @@ impl Store for EngineStore {
     async fn remove_silent_nodes(&self, silent_for: Duration, heard: &[NodeId]) -> Result<u64> {
         let pool = &self.0.connections.rest;
         self.run("remove_silent_nodes", pool, || {
-            nodes::forget(&pool.inner, &self.0.options.name, silent_for, heard)
+            nodes::forget(&pool.inner, &self.0.parts.options.name, silent_for, heard)
         })
         .await
     }
@@ -263,7 +262,7 @@ impl Store for EngineStore {
     async fn nodes(&self) -> Result<Vec<NodeView>> {
         let pool = &self.0.connections.rest;
         self.run("nodes", pool, || {
-            nodes::read(&pool.inner, &self.0.options.name)
+            nodes::read(&pool.inner, &self.0.parts.options.name)
         })
         .await
     }
@@ -272,7 +271,7 @@ impl Store for EngineStore {
         self.set_leading(None);
         let pool = &self.0.connections.rest;
         self.run("resign", pool, || {
-            leader::resign(&pool.inner, &self.0.options.name, node)
+            leader::resign(&pool.inner, &self.0.parts.options.name, node)
         })
         .await
     }
@@ -288,7 +287,7 @@ impl Store for EngineStore {
     async fn sweepable(&self, services: &Services) -> Result<Sweepable> {
         let (dialect, pool) = (self.dialect(), &self.0.connections.rest);
         self.run("sweepable", pool, || {
-            sweepable::count(dialect, &pool.inner, &self.0.options.name, services)
+            sweepable::count(dialect, &pool.inner, &self.0.parts.options.name, services)
         })
         .await
     }
@@ -300,7 +299,7 @@ impl Store for EngineStore {
                 unserved::count(dialect, &pool.inner, services)
             })
             .await?;
-        self.0.meter.unrun(Unrun::Reach, found.jobs());
+        self.0.parts.meter.unrun(Unrun::Reach, found.jobs());
         found.warn();
         Ok(found.types(usize::try_from(limit).unwrap_or_default()))
     }
@@ -356,14 +355,12 @@ impl Store for EngineStore {
     }
 
     async fn suspend(&self, _: &SuspensionScope) -> Result<Suspended> {
-        self.0
-            .options
+        self.0.parts.options
             .refuse("suspension", "the engine's suspension of process instances")
     }
 
     async fn activate(&self, _: &SuspensionScope) -> Result<Vec<Ready>> {
-        self.0
-            .options
+        self.0.parts.options
             .refuse("activation", "the engine's activation of process instances")
     }
 
@@ -372,27 +369,25 @@ impl Store for EngineStore {
     }
 
     async fn set_lane_rules(&self, _: &[LaneRule]) -> Result<()> {
-        self.0
-            .options
+        self.0.parts.options
             .refuse("the lane", "`engine_lane`, which is one for all its jobs")
     }
 
     async fn lanes(&self) -> Result<Vec<LaneView>> {
         let backlog = self.backlog().await?;
-        Ok(vec![backlog.lane(&self.0.options.lane)])
+        Ok(vec![backlog.lane(&self.0.parts.options.lane)])
     }
 
     async fn lanes_outside(&self, lanes: &[Lane], _: i64) -> Result<Vec<LaneBacklog>> {
-        if lanes.contains(&self.0.options.lane) {
+        if lanes.contains(&self.0.parts.options.lane) {
             return Ok(Vec::new());
         }
         let backlog = self.backlog().await?;
-        Ok(vec![backlog.jobs_in(&self.0.options.lane)])
+        Ok(vec![backlog.jobs_in(&self.0.parts.options.lane)])
     }
 
     async fn move_lane(&self, _: &LanePage) -> Result<MovedPage> {
-        self.0
-            .options
+        self.0.parts.options
             .refuse("the lane", "`engine_lane`, which is one for all its jobs")
     }
 

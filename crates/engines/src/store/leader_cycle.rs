@@ -54,24 +54,22 @@ impl EngineStore {
 
     /// Returns the jobs that became visible since the last look of this process's leader.
     pub(super) async fn look(&self, node: NodeId, report: bool) -> Result<Vec<Ready>> {
-        let Inner {
-            dialect, options, ..
-        } = &*self.0;
+        let Inner { dialect, parts, .. } = &*self.0;
         self.run("unhinted", &self.0.connections.rest, || {
-            dialect.new_jobs(self.pool(), &options.name, node, report)
+            dialect.new_jobs(self.pool(), &parts.options.name, node, report)
         })
         .await
     }
 
     /// Runs the watchdog, if it is allowed.
     async fn cancel_hung(&self) {
-        if !self.0.options.watchdog {
+        if !self.0.parts.options.watchdog {
             return;
         }
         match self.0.dialect.cancel_hung(self.pool()).await {
             Ok(0) => {}
             Ok(statements) => {
-                self.0.meter.cancelled(statements);
+                self.0.parts.meter.cancelled(statements);
                 tracing::warn!(
                     statements,
                     "cancelled statements of the engine that waited for its own idle transactions; \
@@ -98,9 +96,10 @@ impl EngineStore {
         let Inner {
             dialect,
             connections,
-            options,
+            parts,
             ..
         } = &*self.0;
+        let options = &parts.options;
         let (rest, pool) = (&connections.rest, &connections.rest.inner);
         let sent = Instant::now();
         let lead = self
@@ -123,8 +122,8 @@ impl EngineStore {
                 // The row names this node while one of its own statements has locked it.
                 if leader != cycle.node {
                     self.set_leading(None);
-                    self.0.meter.unrun(Unrun::Reach, 0);
-                    self.0.meter.unrun(Unrun::Scope, 0);
+                    self.0.parts.meter.unrun(Unrun::Reach, 0);
+                    self.0.parts.meter.unrun(Unrun::Scope, 0);
                 }
                 return Ok(CycleOutcome::Follows {
                     leader,
@@ -165,7 +164,7 @@ impl EngineStore {
         };
         if backlog.executable <= backlog.leased {
             // The leader asks only while jobs wait.
-            self.0.meter.unrun(Unrun::Reach, 0);
+            self.0.parts.meter.unrun(Unrun::Reach, 0);
         }
         self.tell_foreign().await;
         backlog.enter(&mut report);
@@ -174,7 +173,7 @@ impl EngineStore {
 
     /// Clears the locks of dead holders, page by page.
     async fn rescue(&self, cycle: &LeaderCycle, report: &mut CycleReport) -> Result<()> {
-        let (dialect, meter) = (&self.0.dialect, &self.0.meter);
+        let (dialect, meter) = (&self.0.dialect, &self.0.parts.meter);
         let rest = &self.0.connections.rest;
         let pool = &rest.inner;
         let until = Instant::now() + READS;

@@ -32,7 +32,7 @@ class ExecutionEndpointTest {
     void theScopeNamesTheCategories() {
         JobRunner all = (job, lock) -> Optional.empty();
         assertEquals(
-                new ExecutionEndpoint.Answer(200, "{\"categories\":null}"),
+                new ExecutionEndpoint.Answer(200, "{\"categories\":null,\"list\":200}"),
                 new ExecutionEndpoint(all).scope());
         JobRunner some = new JobRunner() {
             @Override
@@ -46,7 +46,7 @@ class ExecutionEndpointTest {
             }
         };
         assertEquals(
-                new ExecutionEndpoint.Answer(200, "{\"categories\":[\"red\",\"\\\"blue\\\"\"]}"),
+                new ExecutionEndpoint.Answer(200, "{\"categories\":[\"red\",\"\\\"blue\\\"\"],\"list\":200}"),
                 new ExecutionEndpoint(some).scope());
     }
 
@@ -64,7 +64,7 @@ class ExecutionEndpointTest {
             }
         };
         assertEquals(
-                new ExecutionEndpoint.Answer(200, "{\"categories\":null,\"instance\":\"held\"}"),
+                new ExecutionEndpoint.Answer(200, "{\"categories\":null,\"instance\":\"held\",\"list\":200}"),
                 new ExecutionEndpoint(runner).scope());
     }
 

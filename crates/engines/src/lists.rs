@@ -1,0 +1,230 @@
+//! Lists: jobs for one address of an engine that one request runs.
+//!
+//! A job that comes alone has a request of its own. When the [gate](crate::gate) lets a group in,
+//! its jobs gather here for a moment, and the first one sends them all. The engine runs as many at
+//! once as the node may, and answers each as soon as it ends. So a request, its authentication and
+//! its answer are paid once for many short jobs, and a slow job delays no other answer.
+//!
+//! The task of a list ends with its request, whose duration is bounded. If it fails, the jobs
+//! without an answer count as unanswered.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jobwire_core::{Fence, NodeId};
+use serde::Serialize;
+use tokio::sync::oneshot;
+
+use crate::http::{Answer, Rest};
+use crate::owner::parse;
+use crate::pace::GIVE_BACK;
+
+/// The path below the engine's URL.
+const PATH: &str = "/jobs/execute";
+/// Maximum number of jobs of one request.
+const MOST: usize = 200;
+/// The time in which the jobs of a group gather.
+const GATHER: Duration = Duration::from_millis(1);
+
+/// An answer about a job.
+#[derive(Debug)]
+pub(crate) struct Said {
+    pub(crate) answer: Answer,
+    /// The duration of the execution, if the engine told it.
+    pub(crate) took: Option<Duration>,
+}
+
+impl From<Answer> for Said {
+    fn from(answer: Answer) -> Self {
+        Self { answer, took: None }
+    }
+}
+
+/// The jobs for an address that gather. See the [module](self).
+#[derive(Debug, Default)]
+pub(crate) struct Lists {
+    gathering: Mutex<Vec<Listed>>,
+    /// Whether the address takes lists.
+    is_known: AtomicBool,
+}
+
+/// A job of a list.
+#[derive(Debug)]
+struct Listed {
+    id: String,
+    node: NodeId,
+    fence: Fence,
+    at_once: usize,
+    /// The query of the request.
+    query: &'static str,
+    said: oneshot::Sender<Said>,
+}
+
+#[derive(Serialize)]
+struct Request<'a> {
+    node: String,
+    at_once: usize,
+    within: u128,
+    jobs: Vec<Locked<'a>>,
+}
+
+#[derive(Serialize)]
+struct Locked<'a> {
+    id: &'a str,
+    fence: i64,
+}
+
+impl Lists {
+    /// Records whether the address takes lists.
+    pub(crate) fn know(&self, takes_lists: bool) {
+        self.is_known.store(takes_lists, Ordering::Relaxed);
+    }
+
+    /// Returns whether the address takes lists.
+    pub(crate) fn are_taken(&self) -> bool {
+        self.is_known.load(Ordering::Relaxed)
+    }
+
+    /// A poisoned lock means that a thread panicked between whole operations. The list is right.
+    fn gathering(&self) -> MutexGuard<'_, Vec<Listed>> {
+        self.gathering.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a job with others. `at_once` is the number of executions of this node at once.
+    pub(crate) async fn run(
+        self: &Arc<Self>,
+        rest: &Arc<Rest>,
+        query: &'static str,
+        (id, owner): (&str, &str),
+        at_once: usize,
+    ) -> Said {
+        let Some((node, fence)) = parse(owner) else {
+            return Answer::Unsent("the owner of the lock is not a node".to_owned()).into();
+        };
+        let (said, answered) = oneshot::channel();
+        let is_first = {
+            let mut gathering = self.gathering();
+            gathering.push(Listed {
+                id: id.to_owned(),
+                node,
+                fence,
+                at_once,
+                query,
+                said,
+            });
+            gathering.len() == 1
+        };
+        if is_first {
+            tokio::spawn(send_all(self.clone(), rest.clone()));
+        }
+        let lost = || Answer::Unanswered("the task of the request has ended".to_owned()).into();
+        answered.await.unwrap_or_else(|_| lost())
+    }
+}
+
+/// Sends the jobs that have gathered, those of each node in requests of their own.
+async fn send_all(lists: Arc<Lists>, rest: Arc<Rest>) {
+    tokio::time::sleep(GATHER).await;
+    let gathered = std::mem::take(&mut *lists.gathering());
+    let mut requests: Vec<Vec<Listed>> = Vec::new();
+    for job in gathered {
+        let of = |list: &&mut Vec<Listed>| {
+            let first = list.first();
+            list.len() < MOST && first.is_some_and(|it| it.node == job.node && it.query == job.query)
+        };
+        match requests.iter_mut().find(of) {
+            Some(list) => list.push(job),
+            None => requests.push(vec![job]),
+        }
+    }
+    let sends = requests.into_iter().map(|list| send(&lists, &rest, list));
+    futures_util::future::join_all(sends).await;
+}
+
+/// Sends a list, and passes each answer on.
+async fn send(lists: &Lists, rest: &Rest, list: Vec<Listed>) {
+    let Some(first) = list.first() else { return };
+    let path = format!("{PATH}{}", first.query);
+    let request = Request {
+        node: first.node.to_string(),
+        at_once: list.iter().map(|job| job.at_once).min().unwrap_or(1),
+        within: GIVE_BACK.as_millis(),
+        jobs: list
+            .iter()
+            .map(|job| Locked {
+                id: &job.id,
+                fence: job.fence.number(),
+            })
+            .collect(),
+    };
+    let body = serde_json::to_string(&request).map_err(|e| Answer::Unsent(e.to_string()));
+    let mut open: HashMap<String, oneshot::Sender<Said>> = list
+        .into_iter()
+        .map(|job| (job.id, job.said))
+        .collect();
+    let lines = match body {
+        Ok(body) => rest.lines(&path, body).await,
+        Err(unsent) => Err(unsent),
+    };
+    let rest_of_them = match lines {
+        Ok(mut lines) => loop {
+            match lines.next().await {
+                Ok(Some(line)) => {
+                    let (job, said) = read(&line);
+                    let waiting = job.and_then(|job| open.remove(&job));
+                    if let Some(waiting) = waiting {
+                        // A handler that has ended takes no answer.
+                        let _ = waiting.send(said);
+                    }
+                }
+                Ok(None) => break Answer::Unanswered("the list ended without an answer".to_owned()),
+                Err(broken) => break Answer::Unanswered(broken),
+            }
+        },
+        Err(answer) => {
+            if matches!(answer, Answer::Missing(_) | Answer::OtherMethod) {
+                // An older artefact stands there now. Its scope tells it, too.
+                lists.know(false);
+            }
+            answer
+        }
+    };
+    for waiting in open.into_values() {
+        let _ = waiting.send(rest_of_them.clone().into());
+    }
+}
+
+/// Reads a line: the id of the job, and what the engine says about it.
+fn read(line: &[u8]) -> (Option<String>, Said) {
+    let said: serde_json::Value = serde_json::from_slice(line).unwrap_or_default();
+    let job = said["job"].as_str().map(str::to_owned);
+    let took = said["micros"].as_u64().map(Duration::from_micros);
+    let answer = Answer::of_line(&said);
+    (job, Said { answer, took })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_names_its_job_and_its_end() {
+        let (job, said) = read(br#"{"job":"7","status":200,"state":"gone","micros":1500}"#);
+        assert_eq!(job.as_deref(), Some("7"));
+        assert_eq!(said.answer, Answer::Executed);
+        assert_eq!(said.took, Some(Duration::from_micros(1_500)));
+        let answer = |line: &str| read(line.as_bytes()).1.answer;
+        let not_begun = answer(r#"{"job":"7","status":200,"state":"not begun"}"#);
+        assert_eq!(not_begun, Answer::NotBegun);
+        let gone = answer(r#"{"job":"7","status":404,"message":"none"}"#);
+        assert_eq!(gone, Answer::Missing("none".to_owned()));
+        let failed = answer(r#"{"job":"7","status":500,"message":"no database"}"#);
+        assert_eq!(failed, Answer::Refused("no database".to_owned()));
+        let retried = answer(r#"{"job":"7","status":200,"state":"timer","message":"no route"}"#);
+        assert_eq!(retried, Answer::Refused("no route".to_owned()));
+        assert!(matches!(answer(r#"{"job":"7"}"#), Answer::Unusable(_)));
+        assert_eq!(read(b"<html>").0, None);
+    }
+}
