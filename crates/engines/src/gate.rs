@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn a_group_is_let_in_when_few_are_left() {
         let gate = Gate::new(2);
-        let mut enter = || gate.enter(6).now_or_never();
+        let enter = || gate.enter(6).now_or_never();
         let mut inside: Vec<Option<Pass>> = vec![enter(), enter()];
         assert!(inside.iter().all(Option::is_some));
         let mut waiting: Vec<_> = (0..8).map(|_| Box::pin(gate.enter(6))).collect();

@@ -59,7 +59,7 @@ struct Listed {
     at_once: usize,
     /// The query of the request.
     query: &'static str,
-    said: oneshot::Sender<Said>,
+    said: oneshot::Sender<Option<Said>>,
 }
 
 #[derive(Serialize)]
@@ -92,17 +92,16 @@ impl Lists {
         self.gathering.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a job with others. `at_once` is the number of executions of this node at once.
+    /// Runs a job with others. `at_once` is the number of executions of this node at once. Returns
+    /// `None` if nothing was run, because there is no path for lists at the address.
     pub(crate) async fn run(
         self: &Arc<Self>,
         rest: &Arc<Rest>,
         query: &'static str,
         (id, owner): (&str, &str),
         at_once: usize,
-    ) -> Said {
-        let Some((node, fence)) = parse(owner) else {
-            return Answer::Unsent("the owner of the lock is not a node".to_owned()).into();
-        };
+    ) -> Option<Said> {
+        let (node, fence) = parse(owner)?;
         let (said, answered) = oneshot::channel();
         let is_first = {
             let mut gathering = self.gathering();
@@ -119,8 +118,8 @@ impl Lists {
         if is_first {
             tokio::spawn(send_all(self.clone(), rest.clone()));
         }
-        let lost = || Answer::Unanswered("the task of the request has ended".to_owned()).into();
-        answered.await.unwrap_or_else(|_| lost())
+        let lost = || Answer::Unanswered("the task of the request has ended".to_owned());
+        answered.await.unwrap_or_else(|_| Some(lost().into()))
     }
 }
 
@@ -160,7 +159,7 @@ async fn send(lists: &Lists, rest: &Rest, list: Vec<Listed>) {
             .collect(),
     };
     let body = serde_json::to_string(&request).map_err(|e| Answer::Unsent(e.to_string()));
-    let mut open: HashMap<String, oneshot::Sender<Said>> = list
+    let mut open: HashMap<String, oneshot::Sender<Option<Said>>> = list
         .into_iter()
         .map(|job| (job.id, job.said))
         .collect();
@@ -168,7 +167,7 @@ async fn send(lists: &Lists, rest: &Rest, list: Vec<Listed>) {
         Ok(body) => rest.lines(&path, body).await,
         Err(unsent) => Err(unsent),
     };
-    let rest_of_them = match lines {
+    let others: Option<Answer> = match lines {
         Ok(mut lines) => loop {
             match lines.next().await {
                 Ok(Some(line)) => {
@@ -176,23 +175,24 @@ async fn send(lists: &Lists, rest: &Rest, list: Vec<Listed>) {
                     let waiting = job.and_then(|job| open.remove(&job));
                     if let Some(waiting) = waiting {
                         // A handler that has ended takes no answer.
-                        let _ = waiting.send(said);
+                        let _ = waiting.send(Some(said));
                     }
                 }
-                Ok(None) => break Answer::Unanswered("the list ended without an answer".to_owned()),
-                Err(broken) => break Answer::Unanswered(broken),
+                Ok(None) => {
+                    break Some(Answer::Unanswered("the list ended without an answer".to_owned()));
+                }
+                Err(broken) => break Some(Answer::Unanswered(broken)),
             }
         },
-        Err(answer) => {
-            if matches!(answer, Answer::Missing(_) | Answer::OtherMethod) {
-                // An older artefact stands there now. Its scope tells it, too.
-                lists.know(false);
-            }
-            answer
+        Err(Answer::Missing(_) | Answer::OtherMethod) => {
+            // An older artefact stands there now. Its next report tells it, too.
+            lists.know(false);
+            None
         }
+        Err(answer) => Some(answer),
     };
     for waiting in open.into_values() {
-        let _ = waiting.send(rest_of_them.clone().into());
+        let _ = waiting.send(others.clone().map(Said::from));
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use jobwire_core::StoreError;
 
+use crate::backlog::Numbers;
 use crate::calls::Calls;
 use crate::gate::Gate;
 use crate::meter::Meter;
@@ -26,6 +27,8 @@ pub(crate) struct Parts {
     pub(crate) gate: Arc<Gate>,
     /// The addresses of the engine.
     pub(crate) routes: Arc<Routes>,
+    /// The last numbers of jobs.
+    pub(crate) numbers: Numbers,
 }
 
 impl Parts {
@@ -46,6 +49,7 @@ impl Parts {
             gate: Gate::new(options.concurrency),
             routes: Arc::new(Routes::new(&options, question, about, &meter)?),
             meter,
+            numbers: Numbers::default(),
             options,
         })
     }

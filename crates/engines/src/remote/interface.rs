@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jobwire_core::hint::Ready;
-use jobwire_core::job::query::{JobFilter, JobView, LaneBacklog, LaneView};
-use jobwire_core::job::scope::Scope;
+use jobwire_core::job::query::{JobFilter, JobView, LaneBacklog, LaneView, UnservedType};
+use jobwire_core::job::scope::{Scope, Services};
 use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::transaction::AfterCommit;
 use jobwire_core::store::{
@@ -23,6 +23,7 @@ use super::operating::Wish;
 use super::wire::{Orphans, Page};
 use super::{EndpointStore, Result};
 use crate::id::engine_id;
+use crate::meter::Unrun;
 
 /// The time within which a health check is answered. For the same time its answer is used again.
 const ABSENT_AFTER: Duration = Duration::from_millis(1_500);
@@ -209,6 +210,13 @@ impl Store for EndpointStore {
 
     async fn orphans(&self, query: &OrphanQuery) -> Result<OrphanPage> {
         self.lost_hints(query).await
+    }
+
+    async fn unserved_types(&self, services: &Services, limit: i64) -> Result<Vec<UnservedType>> {
+        let found = self.unserved(services).await?;
+        self.0.parts.meter.unrun(Unrun::Reach, found.jobs());
+        found.warn();
+        Ok(found.types(usize::try_from(limit).unwrap_or_default()))
     }
 
     async fn free_instances(&self) -> Result<Vec<Ready>> {

@@ -24,16 +24,18 @@ impl Executing for EngineStore {
     }
 
     async fn execute(&self, route: &Route, id: &str, owner: &str, pass: &Pass) -> Said {
-        let request = self.dialect().execution();
-        match pass.at_once() {
-            Some(at_once) if route.lists().are_taken() => {
-                // The addresses share the executions of this node.
-                let at_once = at_once.div_ceil(self.0.parts.routes.all().len().max(1));
-                let (lists, rest) = (route.lists(), route.rest());
-                lists.run(rest, request.query, (id, owner), at_once).await
+        let (request, lists) = (self.dialect().execution(), route.lists());
+        if let Some(at_once) = pass.at_once()
+            && lists.are_taken()
+        {
+            // The addresses share the executions of this node.
+            let at_once = at_once.div_ceil(self.0.parts.routes.all().len().max(1));
+            let run = lists.run(route.rest(), request.query, (id, owner), at_once);
+            if let Some(said) = run.await {
+                return said;
             }
-            _ => route.rest().execute(id, request).await.into(),
         }
+        route.rest().execute(id, request).await.into()
     }
 
     fn takes_lists(&self) -> bool {

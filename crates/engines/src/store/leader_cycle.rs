@@ -94,10 +94,7 @@ impl EngineStore {
     /// Runs the cycle, if this node leads.
     pub(super) async fn run_cycle(&self, cycle: &LeaderCycle) -> Result<CycleOutcome> {
         let Inner {
-            dialect,
-            connections,
-            parts,
-            ..
+            connections, parts, ..
         } = &*self.0;
         let options = &parts.options;
         let (rest, pool) = (&connections.rest, &connections.rest.inner);
@@ -139,36 +136,51 @@ impl EngineStore {
             horizon,
             ..CycleReport::default()
         };
-        if may_rescue && cycle.reset_at_most > 0 {
-            self.rescue(cycle, &mut report).await?;
-        }
-        if cycle.hint_at_most > 0 {
-            let until = Instant::now() + READS;
-            loop {
-                let new = self.look(cycle.node, !self.is_tapped()).await?;
-                report.unhinted.extend(new);
-                let is_full = report.unhinted.len() as i64 >= walk::MOST;
-                if is_full || !dialect.looks().is_under_way() || Instant::now() >= until {
-                    break;
-                }
+        let may_rescue = may_rescue && cycle.reset_at_most > 0;
+        let numbers = match self.rescue_and_look(cycle, may_rescue, &mut report).await {
+            Ok(()) => self.backlog().await,
+            Err(error) => {
+                // The next cycle continues.
+                report.has_more = true;
+                Err(error)
             }
-            self.cancel_hung().await;
-        }
-        let backlog = match self.backlog().await {
-            Ok(backlog) => backlog,
-            // The rescued and new jobs need their hints. The numbers come with the next cycle.
-            Err(error) if report.rescued.is_empty() && report.unhinted.is_empty() => {
-                return Err(error);
-            }
-            Err(_) => return Ok(CycleOutcome::Leads(Box::new(report))),
         };
+        // The jobs that a part has found need their hints, although another part failed.
+        let backlog = self.0.parts.numbers.enter(numbers, &mut report)?;
         if backlog.executable <= backlog.leased {
             // The leader asks only while jobs wait.
             self.0.parts.meter.unrun(Unrun::Reach, 0);
         }
         self.tell_foreign().await;
-        backlog.enter(&mut report);
         Ok(CycleOutcome::Leads(Box::new(report)))
+    }
+
+    /// Clears the locks of dead holders, and looks for new jobs. After an error, the report has the
+    /// jobs that were found before.
+    async fn rescue_and_look(
+        &self,
+        cycle: &LeaderCycle,
+        may_rescue: bool,
+        report: &mut CycleReport,
+    ) -> Result<()> {
+        if may_rescue {
+            self.rescue(cycle, report).await?;
+        }
+        if cycle.hint_at_most == 0 {
+            return Ok(());
+        }
+        let until = Instant::now() + READS;
+        loop {
+            let new = self.look(cycle.node, !self.is_tapped()).await?;
+            report.unhinted.extend(new);
+            let is_full = report.unhinted.len() as i64 >= walk::MOST;
+            let is_under_way = self.0.dialect.looks().is_under_way();
+            if is_full || !is_under_way || Instant::now() >= until {
+                break;
+            }
+        }
+        self.cancel_hung().await;
+        Ok(())
     }
 
     /// Clears the locks of dead holders, page by page.

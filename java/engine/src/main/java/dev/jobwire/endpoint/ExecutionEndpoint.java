@@ -138,10 +138,13 @@ public final class ExecutionEndpoint {
     /**
      * Returns the jobs that this node of the engine runs, for a {@code GET} of {@code
      * /jobwire/scope}: {@code {"categories": ["red"]}}, or {@code {"categories": null}} for all.
-     * The answer has {@code "instance": "held"} if the caller can hold the instances of its jobs,
-     * and in {@code list} the maximum number of jobs of a list. Never fails.
+     * The answer has {@code "instance": "held"} if the caller can hold the instances of its jobs.
+     * Never fails.
+     *
+     * @param takesLists whether the application calls {@link #executeAll}. Then the answer has in
+     *     {@code list} the maximum number of jobs of a list
      */
-    public Answer scope() {
+    public Answer scope(boolean takesLists) {
         try {
             String categories = runner.categories()
                     .map(names -> names.stream()
@@ -150,7 +153,7 @@ public final class ExecutionEndpoint {
                     .orElse("null");
             String instance = runner.takesHeldInstances() ? ",\"instance\":\"held\"" : "";
             return new Answer(200, "{\"categories\":" + categories + instance
-                    + ",\"list\":" + Arguments.MOST + "}");
+                    + (takesLists ? ",\"list\":" + Arguments.MOST : "") + "}");
         } catch (RuntimeException failed) {
             LOG.warn("the categories of the engine could not be read", failed);
             return error(500, failed.toString());

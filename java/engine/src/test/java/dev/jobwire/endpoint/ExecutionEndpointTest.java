@@ -32,8 +32,8 @@ class ExecutionEndpointTest {
     void theScopeNamesTheCategories() {
         JobRunner all = (job, lock) -> Optional.empty();
         assertEquals(
-                new ExecutionEndpoint.Answer(200, "{\"categories\":null,\"list\":200}"),
-                new ExecutionEndpoint(all).scope());
+                new ExecutionEndpoint.Answer(200, "{\"categories\":null}"),
+                new ExecutionEndpoint(all).scope(false));
         JobRunner some = new JobRunner() {
             @Override
             public Optional<ExecutedJob> run(String job, CallerLock lock) {
@@ -46,8 +46,8 @@ class ExecutionEndpointTest {
             }
         };
         assertEquals(
-                new ExecutionEndpoint.Answer(200, "{\"categories\":[\"red\",\"\\\"blue\\\"\"],\"list\":200}"),
-                new ExecutionEndpoint(some).scope());
+                new ExecutionEndpoint.Answer(200, "{\"categories\":[\"red\",\"\\\"blue\\\"\"]}"),
+                new ExecutionEndpoint(some).scope(false));
     }
 
     @Test
@@ -64,8 +64,15 @@ class ExecutionEndpointTest {
             }
         };
         assertEquals(
-                new ExecutionEndpoint.Answer(200, "{\"categories\":null,\"instance\":\"held\",\"list\":200}"),
-                new ExecutionEndpoint(runner).scope());
+                new ExecutionEndpoint.Answer(200, "{\"categories\":null,\"instance\":\"held\"}"),
+                new ExecutionEndpoint(runner).scope(false));
+    }
+
+    @Test
+    void theScopeSaysHowManyJobsAListHas() {
+        assertEquals(
+                new ExecutionEndpoint.Answer(200, "{\"categories\":null,\"list\":200}"),
+                new ExecutionEndpoint((job, lock) -> Optional.empty()).scope(true));
     }
 
     @Test

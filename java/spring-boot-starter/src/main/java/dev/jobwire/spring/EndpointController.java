@@ -61,7 +61,7 @@ class EndpointController {
 
     @GetMapping("/jobwire/scope")
     ResponseEntity<String> scope() {
-        return response(execution.scope());
+        return response(execution.scope(true));
     }
 
     private static ResponseEntity<String> response(ExecutionEndpoint.Answer answer) {
