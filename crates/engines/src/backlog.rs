@@ -1,9 +1,9 @@
 //! The numbers of an engine's jobs.
 
 use chrono::{DateTime, Utc};
-use jobwire_core::{Lane, StoreError};
 use jobwire_core::job::query::{LaneBacklog, LaneView};
 use jobwire_core::store::CycleReport;
+use jobwire_core::{Lane, StoreError};
 use serde::Deserialize;
 use std::sync::{Mutex, PoisonError};
 

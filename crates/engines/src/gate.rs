@@ -178,7 +178,10 @@ mod tests {
             .take(5)
             .map(|wait| wait.as_mut().now_or_never().expect("it is in the group"))
             .collect();
-        assert!(group.iter().all(|pass| pass.at_once() == Some(1)), "one came alone");
+        assert!(
+            group.iter().all(|pass| pass.at_once() == Some(1)),
+            "one came alone"
+        );
         assert_eq!(gate.state().inside, 6);
         let mut left = group.into_iter();
         for inside in [5, 4] {

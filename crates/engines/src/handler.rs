@@ -223,7 +223,10 @@ impl Execute {
     /// Returns the result of an execution that the engine ended with an error.
     async fn refused(&self, job: &Running, owner: &str, said: String) -> HandlerResult<Outcome> {
         let ended = self.store.ended(&job.job, owner).await;
-        self.store.parts().meter.failed(ended.as_ref().ok().copied());
+        self.store
+            .parts()
+            .meter
+            .failed(ended.as_ref().ok().copied());
         match ended {
             Ok(Ended::Conflict) => {
                 // The engine rolled back without a trace. The pause passes under the lock, so no

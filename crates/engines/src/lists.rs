@@ -89,7 +89,9 @@ impl Lists {
 
     /// A poisoned lock means that a thread panicked between whole operations. The list is right.
     fn gathering(&self) -> MutexGuard<'_, Vec<Listed>> {
-        self.gathering.lock().unwrap_or_else(PoisonError::into_inner)
+        self.gathering
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs a job with others. `at_once` is the number of executions of this node at once. Returns
@@ -131,7 +133,8 @@ async fn send_all(lists: Arc<Lists>, rest: Arc<Rest>) {
     for job in gathered {
         let of = |list: &&mut Vec<Listed>| {
             let first = list.first();
-            list.len() < MOST && first.is_some_and(|it| it.node == job.node && it.query == job.query)
+            list.len() < MOST
+                && first.is_some_and(|it| it.node == job.node && it.query == job.query)
         };
         match requests.iter_mut().find(of) {
             Some(list) => list.push(job),
@@ -159,10 +162,8 @@ async fn send(lists: &Lists, rest: &Rest, list: Vec<Listed>) {
             .collect(),
     };
     let body = serde_json::to_string(&request).map_err(|e| Answer::Unsent(e.to_string()));
-    let mut open: HashMap<String, oneshot::Sender<Option<Said>>> = list
-        .into_iter()
-        .map(|job| (job.id, job.said))
-        .collect();
+    let mut open: HashMap<String, oneshot::Sender<Option<Said>>> =
+        list.into_iter().map(|job| (job.id, job.said)).collect();
     let lines = match body {
         Ok(body) => rest.lines(&path, body).await,
         Err(unsent) => Err(unsent),
@@ -179,7 +180,9 @@ async fn send(lists: &Lists, rest: &Rest, list: Vec<Listed>) {
                     }
                 }
                 Ok(None) => {
-                    break Some(Answer::Unanswered("the list ended without an answer".to_owned()));
+                    break Some(Answer::Unanswered(
+                        "the list ended without an answer".to_owned(),
+                    ));
                 }
                 Err(broken) => break Some(Answer::Unanswered(broken)),
             }
@@ -207,7 +210,135 @@ fn read(line: &[u8]) -> (Option<String>, Said) {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
     use super::*;
+    use crate::options::EngineOptions;
+    use crate::owner::owner;
+
+    const HEAD: &str =
+        "HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nConnection: close\r\n\r\n";
+
+    /// An engine that answers one request after the other, as the function writes it.
+    async fn engine<F>(answer: impl Fn(String, TcpStream) -> F + Send + 'static) -> Arc<Rest>
+    where
+        F: Future<Output = ()> + Send,
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("bound"));
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut request = Vec::new();
+                while !request.ends_with(b"]}") {
+                    let mut part = [0; 1_024];
+                    let read = stream.read(&mut part).await.expect("a request");
+                    assert!(read > 0, "the request is whole");
+                    request.extend_from_slice(&part[..read]);
+                }
+                answer(String::from_utf8_lossy(&request).into_owned(), stream).await;
+            }
+        });
+        Arc::new(Rest::new(&EngineOptions::new(&*url), &url).expect("usable"))
+    }
+
+    /// Runs jobs of one node, whose fences are their numbers.
+    async fn run(lists: &Arc<Lists>, rest: &Arc<Rest>, jobs: i64) -> Vec<Option<Said>> {
+        let node = NodeId::generate();
+        let runs = (1..=jobs).map(|job| async move {
+            let (id, owner) = (job.to_string(), owner(node, Fence::new(job)));
+            lists.run(rest, "?instance=held", (&id, &owner), 8).await
+        });
+        futures_util::future::join_all(runs).await
+    }
+
+    fn answers(said: Vec<Option<Said>>) -> Vec<Option<Answer>> {
+        said.into_iter()
+            .map(|said| said.map(|said| said.answer))
+            .collect()
+    }
+
+    #[tokio::test]
+    async fn one_request_runs_the_jobs_that_come_together() {
+        let rest = engine(|request, mut stream| async move {
+            assert!(request.starts_with("POST /jobs/execute?instance=held "), "{request}");
+            assert!(request.contains(r#""at_once":8,"within":1000"#), "{request}");
+            assert!(request.contains(r#"{"id":"2","fence":2}"#), "{request}");
+            // In the order of their ends, and cut anywhere.
+            let lines = "{\"job\":\"3\",\"status\":200,\"state\":\"gone\"}\n{\"job\":\"1\",\"sta";
+            stream.write_all(format!("{HEAD}{lines}").as_bytes()).await.expect("sent");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            let rest = "tus\":404,\"message\":\"none\"}\n{\"job\":\"2\",\"status\":200,\"state\":\"job\"}\n";
+            stream.write_all(rest.as_bytes()).await.expect("sent");
+        })
+        .await;
+        let said = answers(run(&Arc::default(), &rest, 3).await);
+        let missing = Answer::Missing("none".to_owned());
+        let expected = [missing, Answer::GivenBack, Answer::Executed];
+        assert_eq!(said, expected.map(Some));
+    }
+
+    #[tokio::test]
+    async fn a_slow_job_delays_no_other_answer() {
+        let (end, ended) = tokio::sync::watch::channel(false);
+        let rest = engine(move |_, mut stream| {
+            let mut ended = ended.clone();
+            async move {
+                let quick = r#"{"job":"2","status":200,"state":"gone"}"#;
+                let sent = format!("{HEAD}{quick}\n");
+                stream.write_all(sent.as_bytes()).await.expect("sent");
+                ended.wait_for(|end| *end).await.expect("the test goes on");
+                let slow = r#"{"job":"1","status":200,"state":"gone"}"#;
+                stream
+                    .write_all(format!("{slow}\n").as_bytes())
+                    .await
+                    .expect("sent");
+            }
+        })
+        .await;
+        let (lists, node) = (Arc::<Lists>::default(), NodeId::generate());
+        let run = |job: i64| {
+            let (lists, rest) = (lists.clone(), rest.clone());
+            tokio::spawn(async move {
+                let (id, owner) = (job.to_string(), owner(node, Fence::new(job)));
+                lists.run(&rest, "", (&id, &owner), 2).await
+            })
+        };
+        let (slow, quick) = (run(1), run(2));
+        let quick = quick.await.expect("no panic").expect("a list");
+        assert_eq!(quick.answer, Answer::Executed);
+        assert!(!slow.is_finished());
+        end.send_replace(true);
+        let slow = slow.await.expect("no panic").expect("a list");
+        assert_eq!(slow.answer, Answer::Executed);
+    }
+
+    #[tokio::test]
+    async fn a_list_that_breaks_leaves_the_other_jobs_unanswered() {
+        let rest = engine(|_, mut stream| async move {
+            let line = r#"{"job":"2","status":200,"state":"gone"}"#;
+            let sent = format!("{HEAD}{line}\n");
+            stream.write_all(sent.as_bytes()).await.expect("sent");
+        })
+        .await;
+        let said = answers(run(&Arc::default(), &rest, 2).await);
+        assert!(matches!(said[0], Some(Answer::Unanswered(_))), "{said:?}");
+        assert_eq!(said[1], Some(Answer::Executed));
+    }
+
+    #[tokio::test]
+    async fn without_a_path_for_lists_nothing_is_run() {
+        let rest = engine(|_, mut stream| async move {
+            let none = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+            stream.write_all(none.as_bytes()).await.expect("sent");
+        })
+        .await;
+        let lists = Arc::<Lists>::default();
+        lists.know(true);
+        let said = run(&lists, &rest, 2).await;
+        assert!(said.iter().all(Option::is_none), "{said:?}");
+        assert!(!lists.are_taken());
+    }
 
     #[test]
     fn a_line_names_its_job_and_its_end() {

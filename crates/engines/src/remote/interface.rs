@@ -24,6 +24,7 @@ use super::wire::{Orphans, Page};
 use super::{EndpointStore, Result};
 use crate::id::engine_id;
 use crate::meter::Unrun;
+use crate::settling;
 
 /// The time within which a health check is answered. For the same time its answer is used again.
 const ABSENT_AFTER: Duration = Duration::from_millis(1_500);
@@ -124,6 +125,10 @@ impl Store for EndpointStore {
         self.within() * 2
     }
 
+    fn gathers_for(&self) -> Duration {
+        settling::GATHER
+    }
+
     async fn run_alone(&self, _: NodeId, _: &LockToken) -> Result<bool> {
         // The engine runs the job, so no job ends a node of Jobwire.
         Ok(true)
@@ -161,7 +166,9 @@ impl Store for EndpointStore {
         &self,
         _: Arc<dyn AfterCommit>,
     ) -> Result<Box<dyn CompletingTransaction>> {
-        self.0.parts.options
+        self.0
+            .parts
+            .options
             .refuse("the transaction", "a delegate of the process")
     }
 
@@ -268,12 +275,16 @@ impl Store for EndpointStore {
     }
 
     async fn suspend(&self, _: &SuspensionScope) -> Result<Suspended> {
-        self.0.parts.options
+        self.0
+            .parts
+            .options
             .refuse("suspension", "the engine's suspension of process instances")
     }
 
     async fn activate(&self, _: &SuspensionScope) -> Result<Vec<Ready>> {
-        self.0.parts.options
+        self.0
+            .parts
+            .options
             .refuse("activation", "the engine's activation of process instances")
     }
 
@@ -282,7 +293,9 @@ impl Store for EndpointStore {
     }
 
     async fn set_lane_rules(&self, _: &[LaneRule]) -> Result<()> {
-        self.0.parts.options
+        self.0
+            .parts
+            .options
             .refuse("the lane", "`engine_lane`, which is one for all its jobs")
     }
 
@@ -300,7 +313,9 @@ impl Store for EndpointStore {
     }
 
     async fn move_lane(&self, _: &LanePage) -> Result<MovedPage> {
-        self.0.parts.options
+        self.0
+            .parts
+            .options
             .refuse("the lane", "`engine_lane`, which is one for all its jobs")
     }
 

@@ -52,7 +52,11 @@ impl EndpointStore {
         if may_rescue && cycle.reset_at_most > 0 {
             self.rescue(cycle, &mut report).await?;
         }
-        let backlog = self.0.parts.numbers.enter(self.backlog().await, &mut report)?;
+        let backlog = self
+            .0
+            .parts
+            .numbers
+            .enter(self.backlog().await, &mut report)?;
         if backlog.executable <= backlog.leased {
             // The leader asks only while jobs wait.
             self.0.parts.meter.unrun(Unrun::Reach, 0);

@@ -98,7 +98,10 @@ impl EndpointStore {
             return Ok(Operated::Running);
         }
         if matches!(wish, Wish::Retry(_)) && row.state() == JobState::Suspended {
-            return self.0.parts.options
+            return self
+                .0
+                .parts
+                .options
                 .refuse("activating a job", "the activation of its process instance");
         }
         let (operation, retries) = match wish {

@@ -154,7 +154,10 @@ impl Route {
 
     /// Returns the reason why the address is unreachable.
     pub(super) fn problem(&self) -> Option<String> {
-        self.told().refused.clone().or_else(|| self.breaker.problem())
+        self.told()
+            .refused
+            .clone()
+            .or_else(|| self.breaker.problem())
     }
 }
 

@@ -97,8 +97,7 @@ impl Routes {
     fn note(&self, route: &Route, said: &Result<Report, Silent>) {
         let old = said.as_ref().err().filter(|silent| silent.is_old);
         // An address without an answer keeps what is known about it.
-        if (said.is_ok() || old.is_some())
-            && route.refuse(old.map(|silent| silent.reason.clone()))
+        if (said.is_ok() || old.is_some()) && route.refuse(old.map(|silent| silent.reason.clone()))
         {
             tracing::error!(
                 address = route.rest().address(),
@@ -106,7 +105,11 @@ impl Routes {
                 "the engine node gets no jobs"
             );
         }
-        let lists = said.as_ref().map_or(old.is_none() && route.lists().are_taken(), |report| report.takes_lists);
+        let lists = said
+            .as_ref()
+            .map_or(old.is_none() && route.lists().are_taken(), |report| {
+                report.takes_lists
+            });
         route.lists().know(lists);
         if route.takes_only(said.as_ref().ok().map(|report| report.scope.clone()))
             && let Err(silent) = &said

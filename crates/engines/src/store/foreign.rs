@@ -45,7 +45,9 @@ impl EngineStore {
             .foreign_at
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = Some(next);
-        self.0.parts.meter
+        self.0
+            .parts
+            .meter
             .unrun(Unrun::Scope, found.iter().map(|(_, jobs)| jobs).sum());
         for (scope, jobs) in found {
             tracing::warn!(

@@ -27,11 +27,7 @@ use crate::coordination::{leader, nodes, schema};
 use crate::dialect::Change;
 use crate::doubt::Asked;
 use crate::meter::Unrun;
-use crate::{locking, queries, sweep, sweepable, tap, unserved};
-
-/// How long outcomes gather while the node is saturated: half of what an execution takes that runs
-/// beside seven others. A statement for four jobs costs little more than one for one.
-const GATHER: Duration = Duration::from_millis(20);
+use crate::{locking, queries, settling, sweep, sweepable, tap, unserved};
 
 #[async_trait]
 impl Store for EngineStore {
@@ -153,7 +149,7 @@ impl Store for EngineStore {
     }
 
     fn gathers_for(&self) -> Duration {
-        GATHER
+        settling::GATHER
     }
 
     async fn run_alone(&self, _: NodeId, _: &LockToken) -> Result<bool> {
@@ -194,7 +190,9 @@ impl Store for EngineStore {
         &self,
         _: Arc<dyn AfterCommit>,
     ) -> Result<Box<dyn CompletingTransaction>> {
-        self.0.parts.options
+        self.0
+            .parts
+            .options
             .refuse("the transaction", "a delegate of the process")
     }
 
@@ -355,12 +353,16 @@ impl Store for EngineStore {
     }
 
     async fn suspend(&self, _: &SuspensionScope) -> Result<Suspended> {
-        self.0.parts.options
+        self.0
+            .parts
+            .options
             .refuse("suspension", "the engine's suspension of process instances")
     }
 
     async fn activate(&self, _: &SuspensionScope) -> Result<Vec<Ready>> {
-        self.0.parts.options
+        self.0
+            .parts
+            .options
             .refuse("activation", "the engine's activation of process instances")
     }
 
@@ -369,7 +371,9 @@ impl Store for EngineStore {
     }
 
     async fn set_lane_rules(&self, _: &[LaneRule]) -> Result<()> {
-        self.0.parts.options
+        self.0
+            .parts
+            .options
             .refuse("the lane", "`engine_lane`, which is one for all its jobs")
     }
 
@@ -387,7 +391,9 @@ impl Store for EngineStore {
     }
 
     async fn move_lane(&self, _: &LanePage) -> Result<MovedPage> {
-        self.0.parts.options
+        self.0
+            .parts
+            .options
             .refuse("the lane", "`engine_lane`, which is one for all its jobs")
     }
 

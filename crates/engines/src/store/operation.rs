@@ -49,11 +49,17 @@ impl EngineStore {
             return Ok(Changed::Operated(Operated::NotFound));
         };
         if matches!((change, view.state), (Change::Retry, JobState::Suspended)) {
-            return self.0.parts.options
+            return self
+                .0
+                .parts
+                .options
                 .refuse("activating a job", "the activation of its process instance");
         }
         if self.0.parts.options.execution == Execution::Endpoint {
-            return self.0.parts.options
+            return self
+                .0
+                .parts
+                .options
                 .refuse("changing a job", "its management service");
         }
         let Some(call) = self.0.dialect.change(change, view.state, &text, retries) else {

@@ -17,7 +17,7 @@ use crate::engines::rows::{JobRow, Rows, World};
 const JOB: &str = "act_ru_job";
 
 /// The shared engine, a store on its tables, and its rows.
-async fn shared() -> (&'static EngineServer, EngineStore, Rows) {
+pub(super) async fn shared() -> (&'static EngineServer, EngineStore, Rows) {
     static SHARED: OnceCell<World> = OnceCell::const_new();
     let world = SHARED
         .get_or_init(|| async {
