@@ -8,7 +8,7 @@
 //! | an error, and the row is unchanged | a conflict: after a short pause the job is ready again |
 //! | the job was given back | another job of its instance runs; the job is ready again after a short pause |
 //! | none | the lock stays until the row moves, or the execution has ended without a trace; over the endpoint alone the engine extends it |
-//! | not asked: too many executions are under way for a second | the job is ready again, for any node |
+//! | not begun: too many executions are under way for a second | the job is ready again, for any node |
 //! | the engine can't be reached | the job waits for the engine under its lock, then for another node; no attempt is spent |
 //!
 //! After any answer, the [store](crate::EngineStore) determines the fate of the job by its rows.
@@ -119,7 +119,7 @@ impl Handler for Execute {
             calls.sent(job.fence);
             let (execution, paced) = (parts.meter.execution(), parts.pace.begin());
             let said = self.store.execute(route, &id, &owner, &pass).await;
-            execution.answered(&said.answer);
+            execution.answered(&said.answer, said.took);
             paced.end(said.took);
             drop((pass, sending));
             failed = Some(route);
