@@ -159,7 +159,8 @@ mod tests {
         drop(first);
         let third = third.now_or_never().expect("room");
         assert_eq!(third.at_once(), None);
-        assert_eq!((gate.state().inside, gate.state().alone), (2, 2));
+        assert_eq!(gate.state().inside, 2);
+        assert_eq!(gate.state().alone, 2);
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod hooks;
 mod kinds;
 mod lists;
 mod load;
+mod old_artefact;
 mod operators;
 mod other_databases;
 mod processes;
