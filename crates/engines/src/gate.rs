@@ -89,6 +89,11 @@ impl Gate {
         }
     }
 
+    /// Returns whether as many jobs are inside as run at once.
+    pub(crate) fn is_full(&self) -> bool {
+        self.state().inside >= self.at_once
+    }
+
     fn pass(self: &Arc<Self>, is_of_group: bool) -> Pass {
         Pass {
             gate: self.clone(),

@@ -12,6 +12,7 @@ use crate::options::EngineOptions;
 use crate::pace::Pace;
 use crate::routing::Routes;
 use crate::routing::question::Question;
+use crate::settling::Turns;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub(crate) struct Parts {
     pub(crate) gate: Arc<Gate>,
     /// The addresses of the engine.
     pub(crate) routes: Arc<Routes>,
+    /// The turns of statements that settle.
+    pub(crate) turns: Turns,
     /// The last numbers of jobs.
     pub(crate) numbers: Numbers,
 }
@@ -49,8 +52,17 @@ impl Parts {
             gate: Gate::new(options.concurrency),
             routes: Arc::new(Routes::new(&options, question, about, &meter)?),
             meter,
+            turns: Turns::default(),
             numbers: Numbers::default(),
             options,
         })
+    }
+
+    /// Waits for the outcomes of executed jobs to gather, while the engine has as many jobs as it
+    /// takes.
+    pub(crate) async fn gather(&self) {
+        if self.gate.is_full() {
+            self.turns.take().await;
+        }
     }
 }

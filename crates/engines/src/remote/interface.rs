@@ -145,6 +145,7 @@ impl Store for EndpointStore {
         then: &Handoff,
     ) -> Result<BatchOutcome> {
         let held: Vec<LockToken> = done.iter().map(|done| done.held.clone()).collect();
+        self.0.parts.gather().await;
         self.settle("complete", owner, &held, then).await
     }
 

@@ -168,6 +168,7 @@ impl Store for EngineStore {
         then: &Handoff,
     ) -> Result<BatchOutcome> {
         let held = done.iter().map(|done| done.held.clone()).collect();
+        self.0.parts.gather().await;
         self.settle("complete", owner, held, then).await
     }
 

@@ -12,7 +12,7 @@ use jobwire_tests::EngineServer;
 
 use super::flowable::{hint, job_id, over_endpoint, terms};
 use super::store::shared;
-use crate::engines::rows::{JOB, Rows, state};
+use crate::engines::rows::{JOB, state};
 
 /// The terms of a node that takes the jobs of one category.
 fn of_category(category: &str) -> LockTerms {
