@@ -42,6 +42,7 @@
 mod act;
 pub mod activiti;
 mod activity;
+mod answer;
 mod backlog;
 pub mod bridge;
 mod call;
