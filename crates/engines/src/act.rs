@@ -211,6 +211,10 @@ impl Dialect for Act {
         }
     }
 
+    fn holds_instances(&self) -> bool {
+        self.instances_of == InstanceLock::OfNode
+    }
+
     fn tells_age(&self) -> bool {
         self.family.lacks("create_time_").is_none()
     }

@@ -121,11 +121,11 @@ impl Bridge for EndpointStore {
     }
 
     fn most_slots(&self) -> usize {
-        self.pace().most()
+        self.parts().pace.most()
     }
 
     fn slot_limit(&self) -> SlotLimit {
-        self.pace().limit().clone()
+        self.parts().pace.limit().clone()
     }
 
     fn types(&self) -> &'static [&'static str] {

@@ -100,6 +100,11 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
     /// Returns the request that executes a job.
     fn execution(&self) -> Request;
 
+    /// Returns whether requests to the endpoint state that the node holds the instance.
+    fn holds_instances(&self) -> bool {
+        false
+    }
+
     /// Returns whether jobs have a time of creation.
     fn tells_age(&self) -> bool {
         true

@@ -17,7 +17,7 @@ use crate::executing::Executing as _;
 pub use crate::finding::{Finding, Level};
 use crate::http::{Answer, Rest};
 use crate::options::Execution;
-use crate::routing::question::Silent;
+use crate::routing::question::{Report, Silent};
 use crate::unserved;
 
 /// Examines an engine: its tables, rights, connections, publications and REST interface.
@@ -195,7 +195,7 @@ async fn tap(store: &EngineStore) -> Result<Vec<Finding>, StoreError> {
 
 /// Sends a request to every address.
 async fn addresses(store: &EngineStore) -> Vec<Finding> {
-    let routes = store.routes().all();
+    let routes = store.parts().routes.all();
     join_all(routes.iter().map(|route| address(store, route.rest()))).await
 }
 
@@ -231,7 +231,7 @@ async fn address(store: &EngineStore, rest: &Rest) -> Finding {
             found: format!("{url}: {said}"),
             remedy: None,
         },
-        Answer::GivenBack | Answer::OtherMethod => Finding::bad(
+        Answer::GivenBack | Answer::NotBegun | Answer::OtherMethod => Finding::bad(
             Level::Wrong,
             about,
             format!("{url} answers, and is not the REST interface of the engine"),
@@ -243,7 +243,7 @@ async fn address(store: &EngineStore, rest: &Rest) -> Finding {
 
 /// Reports the jobs that each address can run, and the jobs that no address can run.
 async fn reach(store: &EngineStore) -> Result<Vec<Finding>, StoreError> {
-    let routes = store.routes();
+    let routes = &store.parts().routes;
     let Some(question) = routes.question() else {
         return Ok(Vec::new());
     };
@@ -253,7 +253,7 @@ async fn reach(store: &EngineStore) -> Result<Vec<Finding>, StoreError> {
     for (route, said) in routes.all().iter().zip(join_all(asked).await) {
         let url = route.rest().url_shown();
         match said {
-            Ok(scope) => {
+            Ok(Report { scope, .. }) => {
                 let names = scope
                     .deployments
                     .as_ref()
@@ -269,6 +269,16 @@ async fn reach(store: &EngineStore) -> Result<Vec<Finding>, StoreError> {
                     scope,
                 });
             }
+            Err(Silent {
+                reason,
+                is_old: true,
+                ..
+            }) => findings.push(Finding::bad(
+                Level::Wrong,
+                "endpoint",
+                format!("{url}: {reason}"),
+                "nodes send it no jobs",
+            )),
             Err(Silent { reason, .. }) => findings.push(Finding::bad(
                 Level::Wrong,
                 about,

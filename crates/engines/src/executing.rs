@@ -8,34 +8,26 @@ use jobwire_core::{Job, JobId, StoreError};
 use tokio::time::Instant;
 
 use crate::activity::Activity;
-use crate::calls::Calls;
 use crate::fate::Ended;
-use crate::http::{Answer, Rest};
-use crate::meter::Meter;
-use crate::options::EngineOptions;
-use crate::pace::Pace;
-use crate::routing::Routes;
+use crate::gate::Pass;
+use crate::lists::Said;
+use crate::parts::Parts;
+use crate::routing::Route;
 
 /// A store whose jobs the engine executes.
 #[async_trait]
 pub(crate) trait Executing: Send + Sync + 'static {
-    /// Returns the options of the bridge.
-    fn of_bridge(&self) -> &EngineOptions;
+    /// Returns the parts of the bridge.
+    fn parts(&self) -> &Parts;
 
-    /// Returns the executions that are under way.
-    fn calls(&self) -> &Calls;
+    /// Makes the engine execute a job under this owner's lock, with other jobs if it came in with a
+    /// group.
+    async fn execute(&self, route: &Route, id: &str, owner: &str, pass: &Pass) -> Said;
 
-    /// Returns the counters of the bridge.
-    fn meter(&self) -> &Meter;
-
-    /// Returns the pace of the executions.
-    fn pace(&self) -> &Pace;
-
-    /// Returns the addresses of the engine.
-    fn routes(&self) -> &Routes;
-
-    /// Makes the engine execute a job under this owner's lock.
-    async fn execute(&self, rest: &Rest, id: &str, owner: &str) -> Answer;
+    /// Returns whether every address takes lists of jobs now.
+    fn takes_lists(&self) -> bool {
+        false
+    }
 
     /// Returns whether the text of an answer 404 comes from the engine and is about an execution.
     fn is_refusal(&self, _said: &str) -> bool {

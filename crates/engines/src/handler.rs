@@ -8,7 +8,7 @@
 //! | an error, and the row is unchanged | a conflict: after a short pause the job is ready again |
 //! | the job was given back | another job of its instance runs; the job is ready again after a short pause |
 //! | none | the lock stays until the row moves, or the execution has ended without a trace; over the endpoint alone the engine extends it |
-//! | not asked: too many executions are under way for a second | the job is ready again, for any node |
+//! | not begun: too many executions are under way for a second | the job is ready again, for any node |
 //! | the engine can't be reached | the job waits for the engine under its lock, then for another node; no attempt is spent |
 //!
 //! After any answer, the [store](crate::EngineStore) determines the fate of the job by its rows.
@@ -21,7 +21,6 @@ use jobwire_core::job::scope::Needs;
 use jobwire_core::{
     Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, Outcome, Running, StoreError,
 };
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::EngineStore;
@@ -50,7 +49,6 @@ const BEGINS_AFTER_BREAK: Duration = Duration::from_secs(3);
 /// Executes jobs through the engine. See the [module](self).
 struct Execute {
     store: Arc<dyn Executing>,
-    slots: Arc<Semaphore>,
 }
 
 /// Returns the handlers of all types of an engine's jobs, for [`NodeBuilder::handlers`].
@@ -65,11 +63,7 @@ pub fn handlers(store: &EngineStore) -> Result<Handlers, StoreError> {
 
 /// Returns handlers of these types.
 pub(crate) fn executing(store: Arc<dyn Executing>, types: &[&str]) -> Result<Handlers, StoreError> {
-    let options = store.of_bridge();
-    let execute: Arc<dyn Handler> = Arc::new(Execute {
-        slots: Arc::new(Semaphore::new(options.concurrency.max(1))),
-        store,
-    });
+    let execute: Arc<dyn Handler> = Arc::new(Execute { store });
     let mut handlers = Handlers::default();
     for job_type in types {
         handlers.register(*job_type, HandlerOptions::default(), execute.clone());
@@ -85,29 +79,30 @@ impl Handler for Execute {
                 "the job's id is none of the engine",
             ));
         };
+        let parts = self.store.parts();
         let began = Instant::now();
         let mut failed = None;
         loop {
-            // The permit comes first: a job that waits is bound to no address, which may stop
-            // answering meanwhile.
-            let slot = self.slots.clone().acquire_owned();
-            // The semaphore is never closed.
-            let Ok(slot) = tokio::time::timeout(GIVE_BACK, slot).await else {
-                // Other jobs have become long. Another node may be free.
-                self.store.pace().look();
-                self.store.calls().gave_back(job.fence);
-                return Ok(Outcome::Snooze(PATIENCE));
+            let most = match self.store.takes_lists() {
+                true => parts.pace.within_engine(),
+                false => parts.options.concurrency,
             };
-            let sending = match self.store.routes().choose(&needs(&job), failed) {
+            // The pass comes first: a job that waits is bound to no address, which may stop
+            // answering meanwhile.
+            let pass = parts.gate.enter(most);
+            let Ok(pass) = tokio::time::timeout(GIVE_BACK, pass).await else {
+                return Ok(self.give_back(&job));
+            };
+            let sending = match parts.routes.choose(&needs(&job), failed) {
                 Choice::Go(sending) => sending,
                 other => {
-                    drop(slot);
+                    drop(pass);
                     if self.wait(&job, began, other).await {
                         continue;
                     }
                     // No address takes the job now. It is ready again, perhaps for a node that
                     // reaches one.
-                    self.store.calls().gave_back(job.fence);
+                    parts.calls.gave_back(job.fence);
                     return Ok(Outcome::Snooze(PATIENCE));
                 }
             };
@@ -115,18 +110,20 @@ impl Handler for Execute {
             let within = self.store.send_within();
             if within.is_some_and(|within| began.elapsed() >= within) {
                 // The lock can't be renewed, and would end during the execution.
-                self.store.calls().gave_back(job.fence);
+                parts.calls.gave_back(job.fence);
                 return Ok(Outcome::Snooze(PATIENCE));
             }
             let owner = owner(job.node, job.fence);
-            let calls = self.store.calls();
+            let calls = &parts.calls;
             let sent = Instant::now();
             calls.sent(job.fence);
-            let (execution, paced) = (self.store.meter().execution(), self.store.pace().begin());
-            let answer = self.store.execute(route.rest(), &id, &owner).await;
-            execution.answered(&answer);
-            drop((slot, paced, sending));
+            let (execution, paced) = (parts.meter.execution(), parts.pace.begin());
+            let said = self.store.execute(route, &id, &owner, &pass).await;
+            execution.answered(&said.answer, said.took);
+            paced.end(said.took);
+            drop((pass, sending));
             failed = Some(route);
+            let answer = said.answer;
             if !matches!(answer, Answer::Unanswered(_)) {
                 calls.answered(job.fence);
             }
@@ -145,6 +142,10 @@ impl Handler for Execute {
                     return Err(HandlerError::conflict(
                         "the engine gave the job back: another job of its instance runs",
                     ));
+                }
+                Answer::NotBegun => {
+                    route.answered();
+                    return Ok(self.give_back(&job));
                 }
                 Answer::Missing(said) if self.store.is_refusal(&said) => {
                     route.answered();
@@ -173,7 +174,7 @@ impl Handler for Execute {
                 }
                 Answer::Unsent(reason) => route.failed(&reason),
                 Answer::Unanswered(reason) => {
-                    let timed_out = sent.elapsed() >= self.store.of_bridge().answer_within;
+                    let timed_out = sent.elapsed() >= parts.options.answer_within;
                     if !timed_out {
                         route.failed(&reason);
                     }
@@ -194,6 +195,15 @@ fn needs(job: &Running) -> Needs {
 }
 
 impl Execute {
+    /// Releases a job that has waited for its execution for too long: other jobs have become long,
+    /// and another node may be free.
+    fn give_back(&self, job: &Running) -> Outcome {
+        let parts = self.store.parts();
+        parts.pace.look();
+        parts.calls.gave_back(job.fence);
+        Outcome::Snooze(PATIENCE)
+    }
+
     /// Waits after a choice that gave no address. Returns whether to choose again: the trial of an
     /// address comes soon enough.
     async fn wait(&self, job: &Running, began: Instant, choice: Choice<'_>) -> bool {
@@ -213,7 +223,10 @@ impl Execute {
     /// Returns the result of an execution that the engine ended with an error.
     async fn refused(&self, job: &Running, owner: &str, said: String) -> HandlerResult<Outcome> {
         let ended = self.store.ended(&job.job, owner).await;
-        self.store.meter().failed(ended.as_ref().ok().copied());
+        self.store
+            .parts()
+            .meter
+            .failed(ended.as_ref().ok().copied());
         match ended {
             Ok(Ended::Conflict) => {
                 // The engine rolled back without a trace. The pause passes under the lock, so no
@@ -268,7 +281,8 @@ impl Execute {
                 "the engine gave no answer; it keeps the lock while it runs the job: {reason}"
             )));
         }
-        let _shown = self.store.meter().unanswered();
+        let parts = self.store.parts();
+        let _shown = parts.meter.unanswered();
         tracing::warn!(
             job = %id, reason,
             "the engine gave no answer; the job stays locked until its row moves or its \
@@ -281,12 +295,12 @@ impl Execute {
             BEGINS_AFTER_BREAK
         };
         let (mut pause, mut quiet) = (FIRST_LOOK, 0);
-        while sent.elapsed() < self.store.of_bridge().unknown_for {
+        while sent.elapsed() < parts.options.unknown_for {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_LOOK);
             match self.store.still_ours(id, owner).await {
                 Ok(false) => {
-                    self.store.calls().answered(job.fence);
+                    parts.calls.answered(job.fence);
                     return Ok(Outcome::Done);
                 }
                 Ok(true) if sent.elapsed() >= begins => {}
@@ -300,10 +314,10 @@ impl Execute {
             if quiet >= 2 {
                 // The row was read after the transactions.
                 if !self.still_ours(job, owner).await {
-                    self.store.calls().answered(job.fence);
+                    parts.calls.answered(job.fence);
                     return Ok(Outcome::Done);
                 }
-                self.store.calls().answered(job.fence);
+                parts.calls.answered(job.fence);
                 return Err(HandlerError::conflict(format!(
                     "the engine ended the execution without a trace: {reason}"
                 )));

@@ -14,56 +14,20 @@ use reqwest::header::CONTENT_TYPE;
 use reqwest::{Body, Client, Response, StatusCode, redirect};
 use url::Url;
 
+pub(crate) use crate::answer::Answer;
+use crate::answer::{SHOWN, state};
 use crate::call::{Call, Method, Request};
 use crate::options::{Credentials, EngineOptions, Execution};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const IDLE: Duration = Duration::from_secs(10);
-/// Maximum number of bytes of an answer that are read, and of characters that are kept.
+/// Maximum number of bytes of an answer that are read.
 const ANSWER_BYTES: usize = 8 * 1024;
 /// Maximum number of bytes of an answer of the endpoint: an engine keeps messages of 4,000
 /// characters.
 const TOLD_BYTES: usize = 64 * 1024;
 /// Maximum number of bytes of an answer to an operation: two hundred jobs with such messages.
 const OPERATED_BYTES: usize = 8 * 1024 * 1024;
-const ANSWER_SHOWN: usize = 1_000;
-
-/// The engine's answer to an execution. It is only a hint: the rows decide.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
-    /// The execution has succeeded.
-    Executed,
-    /// The execution has failed.
-    Refused(String),
-    /// The engine gave the job back without an execution: another job of its instance runs.
-    GivenBack,
-    /// The path exists, for requests of another method.
-    OtherMethod,
-    /// The engine has no such executable job, or the path is wrong.
-    Missing(String),
-    /// The engine can't execute jobs: wrong credentials, a wrong path, or an error of a gateway.
-    Unusable(String),
-    /// The request did not reach the engine.
-    Unsent(String),
-    /// The request was sent, and no answer came. The execution may still run, or has ended.
-    Unanswered(String),
-}
-
-impl Answer {
-    /// Returns its name, for metrics.
-    pub(crate) const fn as_str(&self) -> &'static str {
-        match self {
-            Self::Executed => "executed",
-            Self::Refused(_) => "refused",
-            Self::GivenBack => "given-back",
-            Self::OtherMethod => "other-method",
-            Self::Missing(_) => "missing",
-            Self::Unusable(_) => "unusable",
-            Self::Unsent(_) => "unsent",
-            Self::Unanswered(_) => "unanswered",
-        }
-    }
-}
 
 /// The REST interface of an engine, at one address.
 #[derive(Debug)]
@@ -152,6 +116,22 @@ impl Rest {
             Ok(response) => told(response).await,
             Err(failed) => failed,
         }
+    }
+
+    /// Sends a request that the endpoint answers by lines, and returns them.
+    ///
+    /// # Errors
+    /// What the endpoint said instead.
+    pub(crate) async fn lines(&self, path: &str, body: String) -> Result<Lines, Answer> {
+        let response = self.exchange(Method::Post, path, body).await?;
+        if !response.status().is_success() {
+            return Err(judge(response).await);
+        }
+        Ok(Lines {
+            response,
+            read: Vec::new(),
+            seen: 0,
+        })
     }
 
     /// Sends an operation to the endpoint, and returns the bytes of its answer of success.
@@ -272,6 +252,44 @@ impl Rest {
     }
 }
 
+/// The lines of an answer, as they arrive.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    response: Response,
+    /// Read bytes that no line has been made of.
+    read: Vec<u8>,
+    /// The number of these bytes that contain no line feed.
+    seen: usize,
+}
+
+impl Lines {
+    /// Returns the next line without its line feed; `None` at the end.
+    ///
+    /// # Errors
+    /// The reason why the connection broke, or why this is no answer by lines.
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<u8>>, String> {
+        loop {
+            let unseen = self.read.get(self.seen..).unwrap_or_default();
+            if let Some(at) = unseen.iter().position(|byte| *byte == b'\n') {
+                let rest = self.read.split_off(self.seen + at + 1);
+                let mut line = std::mem::replace(&mut self.read, rest);
+                line.pop();
+                self.seen = 0;
+                return Ok(Some(line));
+            }
+            self.seen = self.read.len();
+            if self.seen >= TOLD_BYTES {
+                return Err(format!("a line has more than {TOLD_BYTES} bytes"));
+            }
+            match self.response.chunk().await {
+                Ok(Some(chunk)) => self.read.extend_from_slice(&chunk),
+                Ok(None) => return Ok(None),
+                Err(error) => return Err(causes(&error)),
+            }
+        }
+    }
+}
+
 async fn judge(response: Response) -> Answer {
     let status = response.status();
     if status.is_success() {
@@ -303,27 +321,6 @@ async fn told(response: Response) -> Answer {
     }
 }
 
-/// Reads the state of a job after its execution: `{"state": "timer", "message": "…"}`.
-fn state(said: &[u8]) -> Answer {
-    let said: serde_json::Value = serde_json::from_slice(said).unwrap_or_default();
-    match said["state"].as_str() {
-        Some("gone") => Answer::Executed,
-        Some("job") => Answer::GivenBack,
-        Some("running") => {
-            Answer::Unanswered("an execution under this lock is under way".to_owned())
-        }
-        Some(state) => {
-            let message = said["message"].as_str().unwrap_or(state);
-            Answer::Refused(plain::one_line(message, ANSWER_SHOWN))
-        }
-        None => Answer::Unusable(
-            "the answer does not tell the state of a job; check whether the execution endpoint \
-             stands at `engine_url`"
-                .to_owned(),
-        ),
-    }
-}
-
 /// Reads the beginning of an answer. Returns the read text, and the error of a broken connection.
 async fn beginning(mut response: Response, most: usize) -> (Vec<u8>, Option<String>) {
     let mut read = Vec::new();
@@ -342,7 +339,7 @@ async fn beginning(mut response: Response, most: usize) -> (Vec<u8>, Option<Stri
 
 async fn excerpt(response: Response) -> String {
     let (read, _) = beginning(response, ANSWER_BYTES).await;
-    plain::one_line(String::from_utf8_lossy(&read).trim(), ANSWER_SHOWN)
+    plain::one_line(String::from_utf8_lossy(&read).trim(), SHOWN)
 }
 
 fn causes(error: &(dyn Error + 'static)) -> String {
@@ -389,22 +386,6 @@ mod tests {
         assert!(with("http://127.0.0.1:8080").is_ok() && with("https://engine").is_ok());
         let said = with("http://engine:8080").expect_err("refused");
         assert!(said.contains("engine_plaintext") && !said.contains("secret"));
-    }
-
-    #[test]
-    fn the_endpoint_tells_the_state_and_anything_else_is_no_endpoint() {
-        let said = |text: &str| state(text.as_bytes());
-        assert_eq!(said(r#"{"state":"gone"}"#), Answer::Executed);
-        assert_eq!(said(r#"{"state":"job","id":"7"}"#), Answer::GivenBack);
-        let running = said(r#"{"state":"running"}"#);
-        assert!(matches!(running, Answer::Unanswered(_)), "{running:?}");
-        let failed = said(r#"{"state":"timer","retries":2,"message":"no\nroute"}"#);
-        assert_eq!(failed, Answer::Refused("no\\nroute".to_owned()));
-        let dead = said(r#"{"state":"dead letter","message":null}"#);
-        assert_eq!(dead, Answer::Refused("dead letter".to_owned()));
-        for strange in ["", "<html>", "[]", r#"{"state":1}"#, r#"{"status":"ok"}"#] {
-            assert!(matches!(said(strange), Answer::Unusable(_)), "{strange}");
-        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! The table `telemetry::metrics` of the core has the names and their meanings. The label `engine`
 //! is [`EngineOptions::name`](crate::EngineOptions::name).
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use jobwire_core::telemetry::metrics as m;
 use metrics::{SharedString, counter, gauge, histogram};
@@ -146,11 +146,12 @@ pub(crate) struct Execution {
 }
 
 impl Execution {
-    /// Records its answer.
-    pub(crate) fn answered(self, answer: &Answer) {
+    /// Records its answer. It took this time, without its wait within the engine; `None` for the
+    /// time since its request.
+    pub(crate) fn answered(self, answer: &Answer, took: Option<Duration>) {
         let engine = self.engine.clone();
         histogram!(m::ENGINE_EXECUTION, "engine" => engine, "answer" => answer.as_str())
-            .record(self.sent.elapsed().as_secs_f64());
+            .record(took.unwrap_or_else(|| self.sent.elapsed()).as_secs_f64());
     }
 }
 

@@ -5,7 +5,8 @@
 //! and each commit. So the node has more slots. This part sets their number: it adds as many slots
 //! as the engine ends jobs within [`AHEAD`].
 //!
-//! * **Short jobs** add up to twice as many slots as there are executions at once.
+//! * **Short jobs** add up to seven times as many slots as there are executions at once. An engine
+//!   that takes lists gets some of these jobs early, so that it has its next ones itself.
 //! * **Long jobs** add none. A locked job that does not start would wait here, although another
 //!   node may be free. Executions that have lasted for [`LONG`] do not count as ending soon.
 //! * **A wrong estimate is corrected.** A job that was locked and has waited for an execution for
@@ -17,8 +18,9 @@ use std::time::Duration;
 use jobwire_core::SlotLimit;
 use tokio::time::Instant;
 
-/// The time of a lock and a commit, with the pause in which outcomes gather.
-const AHEAD: Duration = Duration::from_millis(30);
+/// The time of a lock and a commit, with the pause in which outcomes gather, and with room for
+/// batches of both.
+const AHEAD: Duration = Duration::from_millis(100);
 /// The duration from which an execution is long.
 const LONG: Duration = Duration::from_millis(250);
 /// The time that a locked job waits for its execution.
@@ -26,7 +28,9 @@ pub(crate) const GIVE_BACK: Duration = Duration::from_secs(1);
 /// The weight of the last execution in the average.
 const WEIGHT: f64 = 0.1;
 /// The number of slots for each execution at once.
-const MOST: usize = 3;
+const MOST: usize = 8;
+/// The number of jobs within the engine for each execution at once, if it takes lists.
+const WITHIN_ENGINE: usize = 3;
 
 /// Sets the slots of a node according to the executions of its jobs.
 #[derive(Debug)]
@@ -65,13 +69,23 @@ impl Pace {
         self.at_once.saturating_mul(MOST)
     }
 
+    /// Returns the number of jobs that may be within an engine that takes lists.
+    pub(crate) fn within_engine(&self) -> usize {
+        let most = self.at_once.saturating_mul(WITHIN_ENGINE);
+        self.limit.slots().clamp(self.at_once, most)
+    }
+
     /// Begins an execution. It lasts until the result is dropped.
     pub(crate) fn begin(&self) -> Paced<'_> {
         let began = Instant::now();
         let mut seen = self.seen();
         seen.running.push(began);
         self.set(&seen);
-        Paced { pace: self, began }
+        Paced {
+            pace: self,
+            began,
+            took: None,
+        }
     }
 
     /// Counts again the executions that have become long.
@@ -85,12 +99,12 @@ impl Pace {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn end(&self, began: Instant) {
+    fn end(&self, began: Instant, took: Option<Duration>) {
         let mut seen = self.seen();
         if let Some(place) = seen.running.iter().position(|it| *it == began) {
             seen.running.swap_remove(place);
         }
-        let took = began.elapsed().as_secs_f64();
+        let took = took.unwrap_or_else(|| began.elapsed()).as_secs_f64();
         let average = seen.average.unwrap_or(took);
         seen.average = Some(average + (took - average) * WEIGHT);
         self.set(&seen);
@@ -117,11 +131,20 @@ fn ahead(flowing: usize, average: Option<f64>) -> usize {
 pub(crate) struct Paced<'a> {
     pace: &'a Pace,
     began: Instant,
+    took: Option<Duration>,
+}
+
+impl Paced<'_> {
+    /// Ends the execution. It took this time, without its wait within the engine; `None` for the
+    /// time since its beginning.
+    pub(crate) fn end(mut self, took: Option<Duration>) {
+        self.took = took;
+    }
 }
 
 impl Drop for Paced<'_> {
     fn drop(&mut self) {
-        self.pace.end(self.began);
+        self.pace.end(self.began, self.took);
     }
 }
 
@@ -140,25 +163,34 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn short_jobs_are_locked_ahead_and_long_ones_are_not() {
         let pace = Pace::new(8);
-        assert_eq!((pace.limit().slots(), pace.most()), (8, 24));
+        assert_eq!((pace.limit().slots(), pace.most()), (8, 64));
         execute(&pace, Duration::from_millis(5), 50).await;
-        assert_eq!(pace.limit().slots(), 24);
-        execute(&pace, Duration::from_millis(30), 100).await;
+        assert_eq!((pace.limit().slots(), pace.within_engine()), (64, 24));
+        execute(&pace, Duration::from_millis(100), 100).await;
         assert!((15..=17).contains(&pace.limit().slots()));
         execute(&pace, Duration::from_secs(60), 100).await;
-        assert_eq!(pace.limit().slots(), 8);
+        assert_eq!((pace.limit().slots(), pace.within_engine()), (8, 8));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_that_the_engine_tells_counts() {
+        let pace = Pace::new(8);
+        let execution = pace.begin();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        execution.end(Some(Duration::from_millis(5)));
+        assert_eq!(pace.limit().slots(), 64, "it waited, and was short");
     }
 
     #[tokio::test(start_paused = true)]
     async fn executions_that_have_become_long_count_no_more() {
         let pace = Pace::new(4);
         execute(&pace, Duration::from_millis(5), 50).await;
-        assert_eq!(pace.limit().slots(), 12);
+        assert_eq!(pace.limit().slots(), 32);
         let long: Vec<_> = (0..3).map(|_| pace.begin()).collect();
-        assert_eq!(pace.limit().slots(), 12);
+        assert_eq!(pace.limit().slots(), 32);
         tokio::time::advance(LONG).await;
         pace.look();
-        assert_eq!(pace.limit().slots(), 6, "one of four executions flows");
+        assert_eq!(pace.limit().slots(), 11, "one of four executions flows");
         drop(long);
     }
 }

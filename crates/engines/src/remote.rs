@@ -30,12 +30,9 @@ use tokio::time::Instant;
 
 use self::client::Client;
 use self::suspects::Suspects;
-use crate::calls::Calls;
 use crate::decode::Decoder;
-use crate::meter::Meter;
 use crate::options::{EngineOptions, Execution};
-use crate::pace::Pace;
-use crate::routing::Routes;
+use crate::parts::Parts;
 use crate::routing::question::Question;
 use crate::{flowable, handler};
 
@@ -67,12 +64,8 @@ pub struct EndpointStore(Arc<Inner>);
 
 struct Inner {
     client: Client,
-    options: EngineOptions,
     decoder: Decoder,
-    calls: Calls,
-    pace: Pace,
-    routes: Arc<Routes>,
-    meter: Meter,
+    parts: Parts,
     /// The fence of the last lock.
     fence: AtomicI64,
     /// Whether an answer that may contain locks was lost since the last search for lost leases.
@@ -89,7 +82,7 @@ type Absence = (Instant, Option<String>);
 impl std::fmt::Debug for EndpointStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("EndpointStore")
-            .field("engine", &self.0.options.name)
+            .field("engine", &self.0.parts.options.name)
             .finish_non_exhaustive()
     }
 }
@@ -108,7 +101,6 @@ impl EndpointStore {
             ));
         }
         options.execution = Execution::Endpoint;
-        let meter = Meter::new(&options.name);
         Ok(Self(Arc::new(Inner {
             client: Client::new(&options)?,
             decoder: Decoder {
@@ -116,28 +108,23 @@ impl EndpointStore {
                 types: flowable::FAMILY.types,
                 lane: options.lane.clone(),
             },
-            calls: Calls::default(),
-            pace: Pace::new(options.concurrency),
             // The scope request to the endpoint needs no version path.
-            routes: Arc::new(Routes::new(
-                &options,
-                Some(Question::Endpoint),
+            parts: Parts::new(
+                options,
+                Some(Question::Endpoint { is_held: false }),
                 String::new(),
-                &meter,
-            )?),
-            meter,
+            )?,
             fence: AtomicI64::new(0),
             in_doubt: AtomicBool::new(false),
             suspects: Mutex::default(),
             asked: tokio::sync::Mutex::default(),
-            options,
         })))
     }
 
     /// Returns the options.
     #[must_use]
     pub fn options(&self) -> &EngineOptions {
-        &self.0.options
+        &self.0.parts.options
     }
 
     /// Returns the types of the engine's jobs.
@@ -168,7 +155,7 @@ impl EndpointStore {
 
     /// Returns the time limit of an operation.
     fn within(&self) -> Duration {
-        self.0.options.statement_timeout
+        self.0.parts.options.statement_timeout
     }
 }
 

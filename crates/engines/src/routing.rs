@@ -15,6 +15,7 @@ mod watch;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use jobwire_core::StoreError;
 use jobwire_core::job::scope::{Needs, Scope};
@@ -29,6 +30,9 @@ use crate::call::Call;
 use crate::http::{Answer, Rest};
 use crate::meter::Meter;
 use crate::options::EngineOptions;
+
+/// The time limit of a question of the probe.
+const ASKED_WITHIN: Duration = Duration::from_secs(5);
 
 /// The addresses of an engine. Shared by all executions of a process.
 #[derive(Debug)]
@@ -127,6 +131,26 @@ impl Routes {
             }
         }
         said
+    }
+
+    /// Fails if an address that answers is of an artefact that is too old.
+    ///
+    /// # Errors
+    /// [`StoreError::Config`] with the version that is needed.
+    pub(crate) async fn refuse_old(&self) -> Result<(), StoreError> {
+        let Some(question) = self.question else {
+            return Ok(());
+        };
+        let asked = self.routes.iter().map(|route| async move {
+            let said = tokio::time::timeout(ASKED_WITHIN, question.ask(route.rest())).await;
+            let old = said.ok()?.err().filter(|silent| silent.is_old)?;
+            Some(format!("{}: {}", route.rest().url_shown(), old.reason))
+        });
+        let old = futures_util::future::join_all(asked).await;
+        match old.into_iter().flatten().next() {
+            Some(old) => Err(StoreError::Config(old)),
+            None => Ok(()),
+        }
     }
 
     /// Returns the reason why the engine is unreachable; `None` if an address is reachable.

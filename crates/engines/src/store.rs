@@ -22,15 +22,12 @@ use tokio::time::Instant;
 
 use crate::act::{self, Act};
 use crate::activiti;
-use crate::calls::Calls;
 use crate::camunda::Camunda;
 use crate::connection::Connections;
 use crate::dialect::Dialect;
 use crate::flowable;
-use crate::meter::Meter;
 use crate::options::{EngineOptions, Execution};
-use crate::pace::Pace;
-use crate::routing::Routes;
+use crate::parts::Parts;
 use crate::routing::question::Question;
 
 type Result<T, E = StoreError> = std::result::Result<T, E>;
@@ -42,11 +39,7 @@ pub struct EngineStore(Arc<Inner>);
 struct Inner {
     dialect: Box<dyn Dialect>,
     connections: Connections,
-    options: EngineOptions,
-    routes: Arc<Routes>,
-    calls: Calls,
-    meter: Meter,
-    pace: Pace,
+    parts: Parts,
     /// Whether an answer that may contain locks was lost since the last search for lost leases.
     in_doubt: AtomicBool,
     /// The time since which a tap reports new jobs. Leader cycles then only remember their looks.
@@ -60,7 +53,7 @@ struct Inner {
 impl std::fmt::Debug for EngineStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("EngineStore")
-            .field("engine", &self.0.options.name)
+            .field("engine", &self.0.parts.options.name)
             .finish_non_exhaustive()
     }
 }
@@ -144,22 +137,18 @@ impl EngineStore {
         options: EngineOptions,
         dialect: Box<dyn Dialect>,
     ) -> Result<Self> {
-        let meter = Meter::new(&options.name);
         let question = match options.execution {
-            Execution::Endpoint => Some(Question::Endpoint),
+            Execution::Endpoint => Some(Question::Endpoint {
+                is_held: dialect.holds_instances(),
+            }),
             _ if options.deployment_aware => Some(Question::Deployments),
             _ => None,
         };
-        let routes = Routes::new(&options, question, dialect.about(), &meter)?;
-        let pace = Pace::new(options.concurrency);
+        let parts = Parts::new(options, question, dialect.about())?;
         Ok(Self(Arc::new(Inner {
             dialect,
             connections,
-            options,
-            routes: Arc::new(routes),
-            calls: Calls::default(),
-            meter,
-            pace,
+            parts,
             in_doubt: AtomicBool::new(false),
             tapped: Mutex::new(None),
             foreign_at: Mutex::new(None),
@@ -170,7 +159,7 @@ impl EngineStore {
     /// Returns the options.
     #[must_use]
     pub fn options(&self) -> &EngineOptions {
-        &self.0.options
+        &self.0.parts.options
     }
 
     /// Returns the types of the engine's jobs.
@@ -185,14 +174,14 @@ impl EngineStore {
     /// [executions at once](EngineOptions::concurrency).
     #[must_use]
     pub fn most_slots(&self) -> usize {
-        self.0.pace.most()
+        self.0.parts.pace.most()
     }
 
     /// Returns the number of slots that keep the engine busy, which follows the duration of its
     /// executions: [`NodeOptions::slot_limit`](jobwire_core::NodeOptions::slot_limit).
     #[must_use]
     pub fn slot_limit(&self) -> SlotLimit {
-        self.0.pace.limit().clone()
+        self.0.parts.pace.limit().clone()
     }
 
     /// Returns a pool of connections to the engine's database, for statements that are not on the hot

@@ -49,6 +49,11 @@ pub(crate) async fn count(
 }
 
 impl Unserved {
+    /// Adds jobs of a type that none of the services takes.
+    pub(crate) fn add(&mut self, job_type: &'static str, need: Option<String>, jobs: i64) {
+        self.0.push((job_type, need, jobs));
+    }
+
     /// Returns the number of jobs.
     pub(crate) fn jobs(&self) -> i64 {
         self.0.iter().map(|(_, _, jobs)| jobs).sum()

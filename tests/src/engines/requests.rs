@@ -140,6 +140,19 @@ impl EngineServer {
             .await
     }
 
+    /// Runs a list of jobs by the execution endpoint, whose rows and instances the node has locked,
+    /// each under its fence. The body of the answer has a line for each.
+    pub async fn execute_list(&self, node: &str, jobs: &[(&str, i64)]) -> Response {
+        let jobs = jobs
+            .iter()
+            .map(|(id, fence)| serde_json::json!({"id": id, "fence": fence}));
+        let list = serde_json::json!({
+            "node": node, "at_once": 2, "within": 30_000, "jobs": jobs.collect::<Vec<_>>(),
+        });
+        let request = self.post("/jobwire/jobs/execute?instance=held");
+        self.send(request.json(list.to_string())).await
+    }
+
     fn post(&self, path: &str) -> Request {
         authorized(Request::new("POST", &self.address(), path))
     }

@@ -188,10 +188,12 @@ metrics! {
          dead-letter, suspended, released (rolled back without a trace), unknown (the lock stays \
          until it expires), lost-lock, busy (tried again).";
     ENGINE_EXECUTION = "jobwire_engine_execution_seconds" Seconds ["engine", "answer"]
-        "Time to the process engine's answer to a request to execute a job, by answer: executed, \
-         refused, missing, unusable, unsent, unanswered.";
+        "Time to the process engine's answer to a request to execute a job, without the wait of a \
+         job of a list, by answer: executed, refused, given-back, not-begun (a job of a list that \
+         would have begun too late), missing, unusable, unsent, unanswered.";
     ENGINE_EXECUTIONS = "jobwire_engine_executions" Gauge ["engine"]
-        "Executions under way: sent to the process engine by this node, and not answered yet.";
+        "Jobs sent to the process engine by this node, and not answered yet. Those of lists may \
+         wait within the engine.";
     ENGINE_UNANSWERED = "jobwire_engine_unanswered_executions" Gauge ["engine"]
         "Executions that gave no answer and may still run. Their jobs stay locked meanwhile.";
     ENGINE_FAILURES = "jobwire_engine_failed_executions_total" Counter ["engine", "class"]

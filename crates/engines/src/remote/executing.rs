@@ -9,15 +9,14 @@ use super::client::path;
 use super::wire::{Find, Jobs, Run, millis};
 use super::{EndpointStore, Result};
 use crate::activity::Activity;
-use crate::calls::Calls;
 use crate::executing::Executing;
 use crate::fate::Ended;
-use crate::http::{Answer, Rest};
+use crate::gate::Pass;
+use crate::http::Answer;
 use crate::id::engine_id;
-use crate::meter::Meter;
-use crate::options::EngineOptions;
-use crate::pace::Pace;
-use crate::routing::Routes;
+use crate::lists::Said;
+use crate::parts::Parts;
+use crate::routing::Route;
 use crate::row::EngineRow;
 
 /// The time for which the engine locks a job for its execution. The engine extends the lock every
@@ -43,36 +42,21 @@ impl EndpointStore {
 
 #[async_trait]
 impl Executing for EndpointStore {
-    fn of_bridge(&self) -> &EngineOptions {
-        &self.0.options
+    fn parts(&self) -> &Parts {
+        &self.0.parts
     }
 
-    fn calls(&self) -> &Calls {
-        &self.0.calls
-    }
-
-    fn meter(&self) -> &Meter {
-        &self.0.meter
-    }
-
-    fn pace(&self) -> &Pace {
-        &self.0.pace
-    }
-
-    fn routes(&self) -> &Routes {
-        &self.0.routes
-    }
-
-    async fn execute(&self, rest: &Rest, id: &str, owner: &str) -> Answer {
+    async fn execute(&self, route: &Route, id: &str, owner: &str, _: &Pass) -> Said {
         let run = Run {
             id,
             owner,
             lease: millis(RUN_LEASE),
         };
-        match serde_json::to_string(&run) {
-            Ok(body) => rest.run(&path("run"), body).await,
+        let answer = match serde_json::to_string(&run) {
+            Ok(body) => route.rest().run(&path("run"), body).await,
             Err(error) => Answer::Unsent(error.to_string()),
-        }
+        };
+        answer.into()
     }
 
     fn engine_renews(&self) -> bool {

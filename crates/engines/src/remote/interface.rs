@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jobwire_core::hint::Ready;
-use jobwire_core::job::query::{JobFilter, JobView, LaneBacklog, LaneView};
-use jobwire_core::job::scope::Scope;
+use jobwire_core::job::query::{JobFilter, JobView, LaneBacklog, LaneView, UnservedType};
+use jobwire_core::job::scope::{Scope, Services};
 use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::transaction::AfterCommit;
 use jobwire_core::store::{
@@ -23,6 +23,8 @@ use super::operating::Wish;
 use super::wire::{Orphans, Page};
 use super::{EndpointStore, Result};
 use crate::id::engine_id;
+use crate::meter::Unrun;
+use crate::settling;
 
 /// The time within which a health check is answered. For the same time its answer is used again.
 const ABSENT_AFTER: Duration = Duration::from_millis(1_500);
@@ -54,7 +56,7 @@ impl Store for EndpointStore {
             Ok(Err(error)) => Some(error.to_string()),
             Err(_) => Some(format!(
                 "the engine's endpoint at {} does not answer",
-                self.0.options.urls.join(", ")
+                self.0.parts.options.urls.join(", ")
             )),
         };
         *asked = Some((Instant::now(), answer.clone()));
@@ -62,11 +64,11 @@ impl Store for EndpointStore {
     }
 
     fn failing_part(&self) -> Option<(&'static str, String)> {
-        Some(("engine", self.0.routes.problem()?))
+        Some(("engine", self.0.parts.routes.problem()?))
     }
 
     async fn reach(&self) -> Option<watch::Receiver<Scope>> {
-        self.0.routes.watch().await
+        self.0.parts.routes.watch().await
     }
 
     async fn lock(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked> {
@@ -87,7 +89,7 @@ impl Store for EndpointStore {
         let ClaimOf::Next { after, look_at } = page.of else {
             return Ok(Claimable::default());
         };
-        if page.lane != self.0.options.lane {
+        if page.lane != self.0.parts.options.lane {
             return Ok(Claimable::default());
         }
         let limit = page.at_most.min(look_at).clamp(1, 1_000);
@@ -123,6 +125,10 @@ impl Store for EndpointStore {
         self.within() * 2
     }
 
+    fn gathers_for(&self) -> Duration {
+        settling::GATHER
+    }
+
     async fn run_alone(&self, _: NodeId, _: &LockToken) -> Result<bool> {
         // The engine runs the job, so no job ends a node of Jobwire.
         Ok(true)
@@ -139,6 +145,7 @@ impl Store for EndpointStore {
         then: &Handoff,
     ) -> Result<BatchOutcome> {
         let held: Vec<LockToken> = done.iter().map(|done| done.held.clone()).collect();
+        self.0.parts.gather().await;
         self.settle("complete", owner, &held, then).await
     }
 
@@ -161,6 +168,7 @@ impl Store for EndpointStore {
         _: Arc<dyn AfterCommit>,
     ) -> Result<Box<dyn CompletingTransaction>> {
         self.0
+            .parts
             .options
             .refuse("the transaction", "a delegate of the process")
     }
@@ -210,6 +218,13 @@ impl Store for EndpointStore {
 
     async fn orphans(&self, query: &OrphanQuery) -> Result<OrphanPage> {
         self.lost_hints(query).await
+    }
+
+    async fn unserved_types(&self, services: &Services, limit: i64) -> Result<Vec<UnservedType>> {
+        let found = self.unserved(services).await?;
+        self.0.parts.meter.unrun(Unrun::Reach, found.jobs());
+        found.warn();
+        Ok(found.types(usize::try_from(limit).unwrap_or_default()))
     }
 
     async fn free_instances(&self) -> Result<Vec<Ready>> {
@@ -262,12 +277,14 @@ impl Store for EndpointStore {
 
     async fn suspend(&self, _: &SuspensionScope) -> Result<Suspended> {
         self.0
+            .parts
             .options
             .refuse("suspension", "the engine's suspension of process instances")
     }
 
     async fn activate(&self, _: &SuspensionScope) -> Result<Vec<Ready>> {
         self.0
+            .parts
             .options
             .refuse("activation", "the engine's activation of process instances")
     }
@@ -278,25 +295,27 @@ impl Store for EndpointStore {
 
     async fn set_lane_rules(&self, _: &[LaneRule]) -> Result<()> {
         self.0
+            .parts
             .options
             .refuse("the lane", "`engine_lane`, which is one for all its jobs")
     }
 
     async fn lanes(&self) -> Result<Vec<LaneView>> {
         let backlog = self.backlog().await?;
-        Ok(vec![backlog.lane(&self.0.options.lane)])
+        Ok(vec![backlog.lane(&self.0.parts.options.lane)])
     }
 
     async fn lanes_outside(&self, lanes: &[Lane], _: i64) -> Result<Vec<LaneBacklog>> {
-        if lanes.contains(&self.0.options.lane) {
+        if lanes.contains(&self.0.parts.options.lane) {
             return Ok(Vec::new());
         }
         let backlog = self.backlog().await?;
-        Ok(vec![backlog.jobs_in(&self.0.options.lane)])
+        Ok(vec![backlog.jobs_in(&self.0.parts.options.lane)])
     }
 
     async fn move_lane(&self, _: &LanePage) -> Result<MovedPage> {
         self.0
+            .parts
             .options
             .refuse("the lane", "`engine_lane`, which is one for all its jobs")
     }

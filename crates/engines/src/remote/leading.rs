@@ -2,20 +2,23 @@
 
 use std::sync::PoisonError;
 
-use jobwire_core::NodeId;
-use jobwire_core::job::scope::Needs;
+use jobwire_core::job::scope::{Needs, Services};
 use jobwire_core::store::{
     CycleOutcome, CycleReport, LeaderCycle, MovedTimers, OrphanPage, OrphanQuery, Rescued,
 };
+use jobwire_core::{NodeId, StoreError};
 use std::time::Duration;
 
 use super::suspects::Seen;
-use super::wire::{self, AtMost, Lead, Leads, Nothing, OfNode, Orphans, Page, Timers, millis};
+use super::wire::{
+    self, AtMost, Lead, Leads, Nothing, OfNode, Orphans, Page, Timers, Waiting, millis,
+};
 use super::{EndpointStore, Result};
 use crate::backlog::Backlog;
 use crate::id::engine_id;
-use crate::meter::Rescue;
+use crate::meter::{Rescue, Unrun};
 use crate::owner::parse;
+use crate::unserved::Unserved;
 
 /// Maximum number of locks that one request clears, and of timers that one request moves.
 const MOST: i64 = 1_000;
@@ -31,6 +34,7 @@ impl EndpointStore {
         let client = &self.0.client;
         let leads: Leads = client.ask("take_turn", "lead", &lead).await?;
         if !leads.leads {
+            self.0.parts.meter.unrun(Unrun::Reach, 0);
             return Ok(CycleOutcome::Follows {
                 leader: leads.node.parse().unwrap_or_else(|_| no_node()),
                 transport: leads.transport,
@@ -48,15 +52,15 @@ impl EndpointStore {
         if may_rescue && cycle.reset_at_most > 0 {
             self.rescue(cycle, &mut report).await?;
         }
-        let backlog = match self.backlog().await {
-            Ok(backlog) => backlog,
-            // The rescued jobs need their hints. The next cycle reads the numbers.
-            Err(error) if report.rescued.is_empty() && report.unhinted.is_empty() => {
-                return Err(error);
-            }
-            Err(_) => return Ok(CycleOutcome::Leads(Box::new(report))),
-        };
-        backlog.enter(&mut report);
+        let backlog = self
+            .0
+            .parts
+            .numbers
+            .enter(self.backlog().await, &mut report)?;
+        if backlog.executable <= backlog.leased {
+            // The leader asks only while jobs wait.
+            self.0.parts.meter.unrun(Unrun::Reach, 0);
+        }
         Ok(CycleOutcome::Leads(Box::new(report)))
     }
 
@@ -64,12 +68,39 @@ impl EndpointStore {
         self.0.client.ask("backlog", "backlog", &Nothing {}).await
     }
 
+    /// Counts the unlocked jobs that none of these services takes.
+    pub(super) async fn unserved(&self, services: &Services) -> Result<Unserved> {
+        let mut unserved = Unserved::default();
+        if services.groups.is_empty() {
+            return Ok(unserved);
+        }
+        let asked = self.0.client.ask("unserved_types", "waiting", &Nothing {});
+        let waiting: Waiting = match asked.await {
+            Ok(waiting) => waiting,
+            // An endpoint of an older artefact does not count them.
+            Err(StoreError::Config(_)) => return Ok(unserved),
+            Err(error) => return Err(error),
+        };
+        for kind in waiting.kinds {
+            let job_type = self.0.decoder.type_of(kind.handler.as_deref());
+            let needs = Needs {
+                tenant: kind.tenant,
+                category: kind.category,
+                ..Needs::of(job_type)
+            };
+            if !services.serve(&needs) {
+                unserved.add(job_type, needs.category.or(needs.tenant), kind.jobs);
+            }
+        }
+        Ok(unserved)
+    }
+
     /// Clears the locks of dead holders.
     async fn rescue(&self, cycle: &LeaderCycle, report: &mut CycleReport) -> Result<()> {
         let at_most = cycle.reset_at_most.min(MOST);
         let asked = AtMost { at_most };
         let freed: wire::Rescued = self.0.client.ask("rescue", "rescue", &asked).await?;
-        let meter = &self.0.meter;
+        let meter = &self.0.parts.meter;
         meter.rescued(Rescue::TimerOfEngine, freed.timers);
         meter.rescued(Rescue::Instance, freed.ready.len() as u64);
         let holder = |owner: &Option<String>| owner.as_deref().and_then(parse).map(|of| of.0);
@@ -108,7 +139,7 @@ impl EndpointStore {
 
     /// Returns jobs whose hint was lost.
     pub(super) async fn lost_hints(&self, query: &OrphanQuery) -> Result<OrphanPage> {
-        if query.lane != self.0.options.lane {
+        if query.lane != self.0.parts.options.lane {
             return Ok(OrphanPage::default());
         }
         let asked = Orphans {

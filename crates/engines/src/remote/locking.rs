@@ -190,7 +190,7 @@ impl EndpointStore {
             known: known
                 .iter()
                 .copied()
-                .chain(self.0.calls.unanswered())
+                .chain(self.0.parts.calls.unanswered())
                 .map(|fence| owner(node, fence))
                 .collect(),
         };
@@ -215,7 +215,7 @@ impl EndpointStore {
         let (back, ended): (Vec<LockToken>, Vec<LockToken>) = held
             .iter()
             .cloned()
-            .partition(|held| self.0.calls.is_given_back(held.fence));
+            .partition(|held| self.0.parts.calls.is_given_back(held.fence));
         let batches = back.chunks(BATCH).map(|batch| (batch, &Handoff::Hint));
         let batches = batches.chain(ended.chunks(BATCH).map(|batch| (batch, then)));
         for (batch, then) in batches {
@@ -253,7 +253,7 @@ impl EndpointStore {
         held: &[&LockToken],
         then: &Handoff,
     ) -> Result<Settled> {
-        let calls = &self.0.calls;
+        let calls = &self.0.parts.calls;
         let settle = Settle {
             held: held
                 .iter()
@@ -283,7 +283,7 @@ impl EndpointStore {
                 Fate::Lost => {}
                 _ => outcome.applied.push(id),
             }
-            self.0.meter.outcome(fate);
+            self.0.parts.meter.outcome(fate);
             let due = told.due.filter(|_| fate == Fate::Retry);
             outcome.timer = outcome.timer.into_iter().chain(due).min();
         }

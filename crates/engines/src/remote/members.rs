@@ -91,7 +91,7 @@ impl EndpointStore {
         scope.tenants = about.tenants;
         scope.categories = about.categories;
         let types = self.types().iter().map(|name| (*name).to_owned());
-        let lane: Lane = self.0.options.lane.clone();
+        let lane: Lane = self.0.parts.options.lane.clone();
         Some(NodeView {
             membership: Membership {
                 id: member.node.parse().ok()?,

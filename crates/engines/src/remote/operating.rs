@@ -4,10 +4,11 @@ use jobwire_core::job::query::{JobFilter, JobView};
 use jobwire_core::store::{Operated, OperatedJobs};
 use jobwire_core::{Job, JobId, JobState};
 
-use super::wire::{Change, Changed, Find, Jobs};
+use super::wire::{Change, Changed, Find, Found};
 use super::{EndpointStore, Result};
 use crate::decode::OTHER;
 use crate::id::engine_id;
+use crate::row::EngineRow;
 
 /// A change of a job by an operator.
 #[derive(Clone, Copy)]
@@ -16,18 +17,20 @@ pub(super) enum Wish {
     Retry(i32),
 }
 
-/// Maximum number of jobs of each state in a list or a count. The endpoint bounds its answer.
-const MOST_FOUND: i64 = 1_000;
+/// Maximum number of jobs of a page. The endpoint bounds its answer.
+const PAGE: i64 = 1_000;
+/// Maximum number of jobs of each state in a list or a count.
+const MOST_FOUND: usize = 10_000;
 
 impl EndpointStore {
-    /// Returns the jobs that match. The endpoint filters by state, id, instance and type, and reads
-    /// at most [`MOST_FOUND`] of each state. The other filters apply here.
+    /// Returns the jobs that match. The endpoint filters by state, id, instance and type. The other
+    /// filters apply here, to at most [`MOST_FOUND`] jobs of each state, in the order of their ids.
     pub(super) async fn list(&self, filter: &JobFilter) -> Result<Vec<(JobView, Job)>> {
         let ids = filter.id.into_iter();
         let ids: Vec<JobId> = ids
             .chain(filter.correlation_id.map(JobId::from_uuid))
             .collect();
-        let is_open = |lane: &String| lane == self.0.options.lane.as_str();
+        let is_open = |lane: &String| lane == self.0.parts.options.lane.as_str();
         if ids.windows(2).any(|pair| pair[0] != pair[1])
             || !filter.lane.as_ref().is_none_or(is_open)
         {
@@ -41,16 +44,49 @@ impl EndpointStore {
             instance: filter.process_instance.clone(),
             // A type without a handler stands for many types.
             handler: filter.job_type.clone().filter(|name| name != OTHER),
-            limit: MOST_FOUND,
+            after: None,
+            // One more than a page has: the answer tells whether it is cut.
+            limit: PAGE + 1,
         };
-        let found: Jobs = self.0.client.ask("find", "find", &find).await?;
-        let views = found.jobs.iter();
+        let found = self.pages(find).await?;
+        let views = found.iter();
         let mut views: Vec<(JobView, Job)> = views
             .filter_map(|row| self.0.decoder.view(row))
             .filter(|(view, _)| is_wanted(filter, view))
             .collect();
         views.sort_by_key(|(view, _)| (view.seq, view.id));
         Ok(views)
+    }
+
+    /// Returns the jobs of all pages.
+    async fn pages(&self, find: Find) -> Result<Vec<EngineRow>> {
+        let client = &self.0.client;
+        let first: Found = client.ask("find", "find", &find).await?;
+        if !first.cut {
+            return Ok(first.jobs);
+        }
+        // A page continues one table, so each state has pages of its own.
+        let mut found = Vec::new();
+        for state in Pages::of(first.jobs) {
+            let mut pages = state;
+            while let Some(after) = pages.next() {
+                let next = Find {
+                    states: vec![pages.state],
+                    after: Some(after),
+                    ..find.clone()
+                };
+                pages.add(client.ask("find", "find", &next).await?);
+            }
+            if pages.is_cut {
+                tracing::warn!(
+                    state = pages.state,
+                    read = pages.jobs.len(),
+                    "the engine has more jobs of this state than are listed and counted; name an instance or a type"
+                );
+            }
+            found.extend(pages.jobs);
+        }
+        Ok(found)
     }
 
     /// Changes a job through the engine.
@@ -64,6 +100,7 @@ impl EndpointStore {
         if matches!(wish, Wish::Retry(_)) && row.state() == JobState::Suspended {
             return self
                 .0
+                .parts
                 .options
                 .refuse("activating a job", "the activation of its process instance");
         }
@@ -98,6 +135,61 @@ impl EndpointStore {
     }
 }
 
+/// The pages of one state.
+struct Pages {
+    state: &'static str,
+    jobs: Vec<EngineRow>,
+    /// Whether there may be more jobs.
+    is_cut: bool,
+    /// Whether the endpoint continues a list.
+    has_pages: bool,
+}
+
+impl Pages {
+    /// Returns the first page of each state.
+    fn of(jobs: Vec<EngineRow>) -> Vec<Self> {
+        let mut states: Vec<Self> = Vec::new();
+        for job in jobs {
+            let state = word(job.state());
+            match states.iter_mut().find(|pages| pages.state == state) {
+                Some(pages) => pages.jobs.push(job),
+                None => states.push(Self {
+                    state,
+                    jobs: vec![job],
+                    is_cut: false,
+                    has_pages: true,
+                }),
+            }
+        }
+        for pages in &mut states {
+            pages.is_cut = i64::try_from(pages.jobs.len()).is_ok_and(|jobs| jobs >= PAGE);
+        }
+        states
+    }
+
+    /// Returns the id after which the next page begins.
+    fn next(&self) -> Option<String> {
+        let has_more = self.is_cut && self.has_pages && self.jobs.len() < MOST_FOUND;
+        let last = self.jobs.last().filter(|_| has_more)?;
+        Some(last.id.clone())
+    }
+
+    /// Adds a page. An endpoint without pages repeats the first one.
+    fn add(&mut self, page: Found) {
+        let is_repeated = page.jobs.first().is_some_and(|first| {
+            let mut known = self.jobs.iter();
+            known.any(|job| job.id == first.id)
+        });
+        if is_repeated {
+            // The list stays cut.
+            self.has_pages = false;
+            return;
+        }
+        self.is_cut = page.cut;
+        self.jobs.extend(page.jobs);
+    }
+}
+
 /// Returns the name of a state in the contract.
 fn word(state: JobState) -> &'static str {
     match state {
@@ -127,4 +219,52 @@ fn is_wanted(filter: &JobFilter, view: &JobView) -> bool {
         && filter
             .due_before
             .is_none_or(|moment| view.due_at.is_some_and(|due| due < moment))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(state: &str, id: usize) -> EngineRow {
+        EngineRow {
+            state: state.to_owned(),
+            id: format!("{id:05}"),
+            ..EngineRow::default()
+        }
+    }
+
+    fn page(from: usize, cut: bool) -> Found {
+        let jobs = (from..from + 1_000).map(|id| row("timer", id));
+        Found {
+            jobs: jobs.collect(),
+            cut,
+        }
+    }
+
+    #[test]
+    fn a_state_is_read_page_by_page_up_to_a_bound() {
+        let mut first = page(0, true).jobs;
+        first.push(row("job", 1));
+        let mut states = Pages::of(first);
+        let jobs = states.pop().expect("two states");
+        assert_eq!((jobs.state, jobs.next()), ("job", None));
+        let mut timers = states.pop().expect("two states");
+        assert_eq!(timers.next().as_deref(), Some("00999"));
+        timers.add(page(1_000, false));
+        assert_eq!((timers.next(), timers.is_cut), (None, false));
+        let mut many = Pages::of(page(0, true).jobs).remove(0);
+        for from in 1..10 {
+            assert!(many.next().is_some());
+            many.add(page(from * 1_000, true));
+        }
+        assert_eq!((many.next(), many.is_cut), (None, true));
+    }
+
+    #[test]
+    fn an_endpoint_without_pages_ends_the_list() {
+        let mut pages = Pages::of(page(0, true).jobs).remove(0);
+        pages.add(page(0, true));
+        assert_eq!((pages.next(), pages.is_cut), (None, true));
+        assert_eq!(pages.jobs.len(), 1_000);
+    }
 }

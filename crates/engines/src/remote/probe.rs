@@ -77,7 +77,7 @@ impl EndpointStore {
     /// If the endpoint does not answer.
     pub async fn examine(&self) -> Result<Vec<Finding>> {
         let probe = self.probed().await?;
-        let url = &self.0.options.urls.join(", ");
+        let url = &self.0.parts.options.urls.join(", ");
         let version = probe.version.as_deref().unwrap_or("unknown");
         let fine = || {
             format!(

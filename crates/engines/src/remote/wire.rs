@@ -234,13 +234,39 @@ pub(super) struct Member {
     pub(super) about: String,
 }
 
-#[derive(Serialize, Default)]
+#[derive(Clone, Serialize, Default)]
 pub(super) struct Find {
     pub(super) states: Vec<&'static str>,
     pub(super) ids: Option<Vec<String>>,
     pub(super) instance: Option<String>,
     pub(super) handler: Option<String>,
+    /// The id after which the list begins.
+    pub(super) after: Option<String>,
     pub(super) limit: i64,
+}
+
+/// A page of a list.
+#[derive(Deserialize)]
+pub(super) struct Found {
+    pub(super) jobs: Vec<EngineRow>,
+    /// Whether there may be more.
+    #[serde(default)]
+    pub(super) cut: bool,
+}
+
+/// The numbers of unlocked jobs.
+#[derive(Deserialize)]
+pub(super) struct Waiting {
+    pub(super) kinds: Vec<Kind>,
+}
+
+/// The number of unlocked jobs with the same properties.
+#[derive(Deserialize)]
+pub(super) struct Kind {
+    pub(super) handler: Option<String>,
+    pub(super) category: Option<String>,
+    pub(super) tenant: Option<String>,
+    pub(super) jobs: i64,
 }
 
 #[derive(Serialize)]

@@ -16,6 +16,8 @@ pub(crate) struct Silent {
     pub(crate) reason: String,
     /// The address is unreachable.
     pub(crate) is_away: bool,
+    /// The artefact at the address is too old. It gets no job.
+    pub(crate) is_old: bool,
 }
 
 impl Silent {
@@ -23,6 +25,14 @@ impl Silent {
         Self {
             reason,
             is_away: false,
+            is_old: false,
+        }
+    }
+
+    fn old() -> Self {
+        Self {
+            is_old: true,
+            ..Self::there(too_old())
         }
     }
 
@@ -33,11 +43,12 @@ impl Silent {
             Answer::Unsent(reason) | Answer::Unanswered(reason) => Err(Self {
                 reason,
                 is_away: true,
+                is_old: false,
             }),
             // Another path may be usable.
             Answer::Refused(said) | Answer::Unusable(said) => Err(Self::there(said)),
             Answer::Missing(said) => Err(Self::there(format!("there is no such path: {said}"))),
-            Answer::GivenBack | Answer::OtherMethod => {
+            Answer::GivenBack | Answer::NotBegun | Answer::OtherMethod => {
                 Err(Self::there("the path takes no GET".to_owned()))
             }
         }
@@ -52,14 +63,43 @@ pub(crate) enum Question {
     Deployments,
     /// The report of the execution endpoint about itself. An endpoint without this report takes all
     /// jobs.
-    Endpoint,
+    ///
+    /// `is_held`: requests state that the caller holds the instance. An endpoint that does not
+    /// report that it accepts this is refused.
+    Endpoint { is_held: bool },
+}
+
+/// The report of an address about itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Report {
+    /// The jobs that it takes.
+    pub(crate) scope: Scope,
+    /// Whether it takes lists of jobs.
+    pub(crate) takes_lists: bool,
+}
+
+impl From<Scope> for Report {
+    fn from(scope: Scope) -> Self {
+        Self {
+            scope,
+            takes_lists: false,
+        }
+    }
+}
+
+/// The reason why an endpoint of an older artefact is refused.
+fn too_old() -> String {
+    format!(
+        "the endpoint is of an older Java artefact, which can't be told that the node holds the process instance;          use the artefact of version {} or later on every engine node, as the program has",
+        env!("CARGO_PKG_VERSION")
+    )
 }
 
 impl Question {
     fn path(self) -> &'static str {
         match self {
             Self::Deployments => "/deployment/registered",
-            Self::Endpoint => "/scope",
+            Self::Endpoint { .. } => "/scope",
         }
     }
 
@@ -69,7 +109,7 @@ impl Question {
         let none: [&str; 0] = [];
         match self {
             Self::Deployments => Scope::default().deployments(none),
-            Self::Endpoint => Scope::default().categories(none),
+            Self::Endpoint { .. } => Scope::default().categories(none),
         }
     }
 
@@ -77,12 +117,19 @@ impl Question {
     ///
     /// # Errors
     /// The reason why the address reports no jobs.
-    pub(crate) async fn ask(self, rest: &Rest) -> Result<Scope, Silent> {
+    pub(crate) async fn ask(self, rest: &Rest) -> Result<Report, Silent> {
         match rest.read(self.path(), MOST).await {
-            Ok(said) => self.understand(&said).map_err(Silent::there),
+            Ok(said) => self.understand(&said),
             // An application with an older endpoint.
-            Err(Answer::Missing(_) | Answer::OtherMethod) if self == Self::Endpoint => {
-                Ok(Scope::default())
+            Err(Answer::Missing(_) | Answer::OtherMethod)
+                if self == (Self::Endpoint { is_held: false }) =>
+            {
+                Ok(Report::default())
+            }
+            Err(Answer::Missing(_) | Answer::OtherMethod)
+                if self == (Self::Endpoint { is_held: true }) =>
+            {
+                Err(Silent::old())
             }
             Err(answer) => {
                 Silent::unless(answer)?;
@@ -91,29 +138,35 @@ impl Question {
         }
     }
 
-    fn understand(self, said: &[u8]) -> Result<Scope, String> {
+    fn understand(self, said: &[u8]) -> Result<Report, Silent> {
         let unknown = || {
-            format!(
+            Silent::there(format!(
                 "the answer of `{}` is no list of names; check `engine_url`",
                 self.path()
-            )
+            ))
         };
         let said: Value = serde_json::from_slice(said).map_err(|_| unknown())?;
-        let mut scope = Scope::default();
+        let mut report = Report::default();
+        let scope = &mut report.scope;
         match self {
             Self::Deployments => scope.deployments = Some(names(&said).ok_or_else(unknown)?),
-            Self::Endpoint => {
+            Self::Endpoint { is_held } => {
                 let fields = said.as_object().ok_or_else(unknown)?;
-                let of = |field: &str| -> Result<Names, String> {
+                let of = |field: &str| -> Result<Names, Silent> {
                     match fields.get(field) {
                         None | Some(Value::Null) => Ok(None),
                         Some(list) => names(list).map(Some).ok_or_else(unknown),
                     }
                 };
                 scope.categories = of("categories")?;
+                let accepts = fields.get("instance").and_then(Value::as_str) == Some("held");
+                if is_held && !accepts {
+                    return Err(Silent::old());
+                }
+                report.takes_lists = fields.get("list").and_then(Value::as_u64).is_some();
             }
         }
-        Ok(scope)
+        Ok(report)
     }
 }
 
@@ -129,30 +182,50 @@ fn names(list: &Value) -> Option<std::collections::BTreeSet<String>> {
 mod tests {
     use super::*;
 
+    const ENDPOINT: Question = Question::Endpoint { is_held: false };
+    const HELD: Question = Question::Endpoint { is_held: true };
+
+    fn said(question: Question, text: &str) -> Result<Report, String> {
+        let said = question.understand(text.as_bytes());
+        said.map_err(|silent| silent.reason)
+    }
+
     #[test]
     fn what_an_address_takes_is_read_and_anything_else_is_no_answer() {
-        let said = |question: Question, text: &str| question.understand(text.as_bytes());
         let none: [&str; 0] = [];
         assert_eq!(
             said(Question::Deployments, r#"["d1","d2"]"#),
-            Ok(Scope::default().deployments(["d1", "d2"]))
+            Ok(Scope::default().deployments(["d1", "d2"]).into())
         );
         assert_eq!(
             said(Question::Deployments, "[]"),
-            Ok(Scope::default().deployments(none))
+            Ok(Scope::default().deployments(none).into())
         );
         assert_eq!(
-            said(Question::Endpoint, r#"{"categories":["red"],"more":1}"#),
-            Ok(Scope::default().categories(["red"]))
+            said(ENDPOINT, r#"{"categories":["red"],"more":1}"#),
+            Ok(Scope::default().categories(["red"]).into())
         );
         for all in ["{}", r#"{"categories":null}"#] {
-            assert_eq!(said(Question::Endpoint, all), Ok(Scope::default()));
+            assert_eq!(said(ENDPOINT, all), Ok(Report::default()));
         }
         for strange in ["", "<html>", "{}", "[1]", r#"[""]"#, "null"] {
             assert!(said(Question::Deployments, strange).is_err(), "{strange}");
         }
         for strange in ["[]", r#"{"categories":"red"}"#, r#"{"categories":[1]}"#] {
-            assert!(said(Question::Endpoint, strange).is_err(), "{strange}");
+            assert!(said(ENDPOINT, strange).is_err(), "{strange}");
+        }
+    }
+
+    #[test]
+    fn an_artefact_that_takes_no_held_instance_is_refused_with_the_version_to_use() {
+        let new = said(HELD, r#"{"categories":null,"instance":"held","list":200}"#);
+        assert!(new.is_ok_and(|report| report.takes_lists));
+        let without_lists = said(HELD, r#"{"instance":"held"}"#);
+        assert!(without_lists.is_ok_and(|report| !report.takes_lists));
+        for old in ["{}", r#"{"categories":null}"#, r#"{"instance":"mine"}"#] {
+            let reason = said(HELD, old).expect_err(old);
+            assert!(reason.contains(env!("CARGO_PKG_VERSION")), "{reason}");
+            assert!(said(ENDPOINT, old).is_ok());
         }
     }
 }

@@ -10,6 +10,7 @@ use super::away::Away;
 use super::breaker::Breaker;
 use super::question::Question;
 use crate::http::Rest;
+use crate::lists::Lists;
 
 /// The number of unanswered queries in a row after which the jobs of an address count as unknown.
 const MISSED: u32 = 3;
@@ -17,7 +18,8 @@ const MISSED: u32 = 3;
 /// One address of an engine.
 #[derive(Debug)]
 pub(crate) struct Route {
-    rest: Rest,
+    rest: Arc<Rest>,
+    lists: Arc<Lists>,
     breaker: Breaker,
     under_way: AtomicUsize,
     question: Option<Question>,
@@ -29,6 +31,8 @@ pub(crate) struct Route {
 struct Told {
     /// The jobs that the address takes; `None` while they are unknown.
     scope: Option<Scope>,
+    /// The reason why the address gets no job: its artefact is too old.
+    refused: Option<String>,
     missed: u32,
 }
 
@@ -36,7 +40,8 @@ impl Route {
     pub(super) fn new(rest: Rest, question: Option<Question>, away: &Arc<Away>) -> Self {
         Self {
             breaker: Breaker::new(rest.address(), away.clone()),
-            rest,
+            rest: Arc::new(rest),
+            lists: Arc::default(),
             under_way: AtomicUsize::new(0),
             question,
             told: Mutex::default(),
@@ -44,8 +49,13 @@ impl Route {
     }
 
     /// Returns the client.
-    pub(crate) fn rest(&self) -> &Rest {
+    pub(crate) fn rest(&self) -> &Arc<Rest> {
         &self.rest
+    }
+
+    /// Returns the lists of jobs for the address.
+    pub(crate) fn lists(&self) -> &Arc<Lists> {
+        &self.lists
     }
 
     /// A poisoned lock means that a thread panicked between whole operations. The recorded jobs are
@@ -59,7 +69,9 @@ impl Route {
         let Some(question) = self.question else {
             return true;
         };
-        match &self.told().scope {
+        let told = self.told();
+        match &told.scope {
+            _ if told.refused.is_some() => false,
             Some(scope) => scope.takes(needs),
             None => question.unknown().takes(needs),
         }
@@ -68,6 +80,15 @@ impl Route {
     /// Returns the jobs that the address takes; `None` while they are unknown.
     pub(super) fn scope(&self) -> Option<Scope> {
         self.told().scope.clone()
+    }
+
+    /// Records the reason why the address gets no job, and its end. Returns whether the reason is
+    /// new.
+    pub(super) fn refuse(&self, reason: Option<String>) -> bool {
+        let mut told = self.told();
+        let is_new = reason.is_some() && told.refused != reason;
+        told.refused = reason;
+        is_new
     }
 
     /// Records the jobs that the address takes; `None` if it reported none. Returns whether this
@@ -133,7 +154,10 @@ impl Route {
 
     /// Returns the reason why the address is unreachable.
     pub(super) fn problem(&self) -> Option<String> {
-        self.breaker.problem()
+        self.told()
+            .refused
+            .clone()
+            .or_else(|| self.breaker.problem())
     }
 }
 

@@ -11,7 +11,7 @@ use jobwire_core::job::scope::{Names, Scope};
 use jobwire_core::store::MAX_NAMES;
 use tokio_util::sync::CancellationToken;
 
-use super::question::Silent;
+use super::question::{Report, Silent};
 use super::{Route, Routes};
 
 /// The pause between two checks of all addresses.
@@ -66,6 +66,7 @@ impl Routes {
             Err(Silent {
                 reason: format!("it gave no answer within {} s", WITHIN.as_secs()),
                 is_away: true,
+                is_old: false,
             })
         });
         if let Err(silent) = &said {
@@ -88,7 +89,29 @@ impl Routes {
             return Silent::unless(route.rest().ask(&self.about).await);
         };
         let said = question.ask(route.rest()).await;
-        if route.takes_only(said.as_ref().ok().cloned())
+        self.note(route, &said);
+        said.map(drop)
+    }
+
+    /// Records the report of an address.
+    fn note(&self, route: &Route, said: &Result<Report, Silent>) {
+        let old = said.as_ref().err().filter(|silent| silent.is_old);
+        // An address without an answer keeps what is known about it.
+        if (said.is_ok() || old.is_some()) && route.refuse(old.map(|silent| silent.reason.clone()))
+        {
+            tracing::error!(
+                address = route.rest().address(),
+                reason = old.map(|silent| &*silent.reason),
+                "the engine node gets no jobs"
+            );
+        }
+        let lists = said
+            .as_ref()
+            .map_or(old.is_none() && route.lists().are_taken(), |report| {
+                report.takes_lists
+            });
+        route.lists().know(lists);
+        if route.takes_only(said.as_ref().ok().map(|report| report.scope.clone()))
             && let Err(silent) = &said
         {
             tracing::warn!(
@@ -97,7 +120,6 @@ impl Routes {
                 "the engine node does not report its jobs; it gets no job that names a deployment or a category"
             );
         }
-        said.map(drop)
     }
 
     /// Publishes the jobs that the addresses take together. While no address answers, the last

@@ -9,40 +9,38 @@ use tokio::time::Instant;
 
 use super::{EngineStore, Result};
 use crate::activity::{self, Activity};
-use crate::calls::Calls;
 use crate::columns;
 use crate::executing::Executing;
 use crate::fate::Ended;
-use crate::http::{Answer, Rest};
-use crate::meter::Meter;
-use crate::options::EngineOptions;
-use crate::pace::Pace;
-use crate::routing::Routes;
+use crate::gate::Pass;
+use crate::lists::Said;
+use crate::parts::Parts;
+use crate::routing::Route;
 
 #[async_trait]
 impl Executing for EngineStore {
-    fn of_bridge(&self) -> &EngineOptions {
-        self.options()
+    fn parts(&self) -> &Parts {
+        &self.0.parts
     }
 
-    fn calls(&self) -> &Calls {
-        &self.0.calls
+    async fn execute(&self, route: &Route, id: &str, owner: &str, pass: &Pass) -> Said {
+        let (request, lists) = (self.dialect().execution(), route.lists());
+        if let Some(at_once) = pass.at_once()
+            && lists.are_taken()
+        {
+            // The addresses share the executions of this node.
+            let at_once = at_once.div_ceil(self.0.parts.routes.all().len().max(1));
+            let run = lists.run(route.rest(), request.query, (id, owner), at_once);
+            if let Some(said) = run.await {
+                return said;
+            }
+        }
+        route.rest().execute(id, request).await.into()
     }
 
-    fn meter(&self) -> &Meter {
-        &self.0.meter
-    }
-
-    fn pace(&self) -> &Pace {
-        &self.0.pace
-    }
-
-    fn routes(&self) -> &Routes {
-        &self.0.routes
-    }
-
-    async fn execute(&self, rest: &Rest, id: &str, _: &str) -> Answer {
-        rest.execute(id, self.dialect().execution()).await
+    fn takes_lists(&self) -> bool {
+        let routes = self.0.parts.routes.all();
+        routes.iter().all(|route| route.lists().are_taken())
     }
 
     fn is_refusal(&self, said: &str) -> bool {

@@ -46,6 +46,7 @@ impl EngineStore {
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = Some(next);
         self.0
+            .parts
             .meter
             .unrun(Unrun::Scope, found.iter().map(|(_, jobs)| jobs).sum());
         for (scope, jobs) in found {

@@ -27,11 +27,7 @@ use crate::coordination::{leader, nodes, schema};
 use crate::dialect::Change;
 use crate::doubt::Asked;
 use crate::meter::Unrun;
-use crate::{locking, queries, sweep, sweepable, tap, unserved};
-
-/// How long outcomes gather while the node is saturated: half of what an execution takes that runs
-/// beside seven others. A statement for four jobs costs little more than one for one.
-const GATHER: Duration = Duration::from_millis(8);
+use crate::{locking, queries, settling, sweep, sweepable, tap, unserved};
 
 #[async_trait]
 impl Store for EngineStore {
@@ -69,11 +65,11 @@ impl Store for EngineStore {
     }
 
     fn failing_part(&self) -> Option<(&'static str, String)> {
-        Some(("engine", self.0.routes.problem()?))
+        Some(("engine", self.0.parts.routes.problem()?))
     }
 
     async fn reach(&self) -> Option<watch::Receiver<Scope>> {
-        self.0.routes.watch().await
+        self.0.parts.routes.watch().await
     }
 
     async fn lock(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked> {
@@ -138,7 +134,7 @@ impl Store for EngineStore {
         let (dialect, pool) = (self.dialect(), &self.0.connections.rest);
         // An execution without an answer may still run: its lock stays, and its job is not run again.
         let mut known = known.to_vec();
-        known.extend(self.0.calls.unanswered());
+        known.extend(self.0.parts.calls.unanswered());
         let found = self
             .run("unknown", pool, || {
                 dialect.held_by(&pool.inner, owner, lease, &known)
@@ -153,7 +149,7 @@ impl Store for EngineStore {
     }
 
     fn gathers_for(&self) -> Duration {
-        GATHER
+        settling::GATHER
     }
 
     async fn run_alone(&self, _: NodeId, _: &LockToken) -> Result<bool> {
@@ -172,6 +168,7 @@ impl Store for EngineStore {
         then: &Handoff,
     ) -> Result<BatchOutcome> {
         let held = done.iter().map(|done| done.held.clone()).collect();
+        self.0.parts.gather().await;
         self.settle("complete", owner, held, then).await
     }
 
@@ -195,6 +192,7 @@ impl Store for EngineStore {
         _: Arc<dyn AfterCommit>,
     ) -> Result<Box<dyn CompletingTransaction>> {
         self.0
+            .parts
             .options
             .refuse("the transaction", "a delegate of the process")
     }
@@ -241,7 +239,7 @@ impl Store for EngineStore {
         node.check()?;
         let pool = &self.0.connections.rest;
         self.run("write_node", pool, || {
-            nodes::write(&pool.inner, &self.0.options.name, node)
+            nodes::write(&pool.inner, &self.0.parts.options.name, node)
         })
         .await
     }
@@ -255,7 +253,7 @@ impl Store for EngineStore {
     async fn remove_silent_nodes(&self, silent_for: Duration, heard: &[NodeId]) -> Result<u64> {
         let pool = &self.0.connections.rest;
         self.run("remove_silent_nodes", pool, || {
-            nodes::forget(&pool.inner, &self.0.options.name, silent_for, heard)
+            nodes::forget(&pool.inner, &self.0.parts.options.name, silent_for, heard)
         })
         .await
     }
@@ -263,7 +261,7 @@ impl Store for EngineStore {
     async fn nodes(&self) -> Result<Vec<NodeView>> {
         let pool = &self.0.connections.rest;
         self.run("nodes", pool, || {
-            nodes::read(&pool.inner, &self.0.options.name)
+            nodes::read(&pool.inner, &self.0.parts.options.name)
         })
         .await
     }
@@ -272,7 +270,7 @@ impl Store for EngineStore {
         self.set_leading(None);
         let pool = &self.0.connections.rest;
         self.run("resign", pool, || {
-            leader::resign(&pool.inner, &self.0.options.name, node)
+            leader::resign(&pool.inner, &self.0.parts.options.name, node)
         })
         .await
     }
@@ -288,7 +286,7 @@ impl Store for EngineStore {
     async fn sweepable(&self, services: &Services) -> Result<Sweepable> {
         let (dialect, pool) = (self.dialect(), &self.0.connections.rest);
         self.run("sweepable", pool, || {
-            sweepable::count(dialect, &pool.inner, &self.0.options.name, services)
+            sweepable::count(dialect, &pool.inner, &self.0.parts.options.name, services)
         })
         .await
     }
@@ -300,7 +298,7 @@ impl Store for EngineStore {
                 unserved::count(dialect, &pool.inner, services)
             })
             .await?;
-        self.0.meter.unrun(Unrun::Reach, found.jobs());
+        self.0.parts.meter.unrun(Unrun::Reach, found.jobs());
         found.warn();
         Ok(found.types(usize::try_from(limit).unwrap_or_default()))
     }
@@ -357,12 +355,14 @@ impl Store for EngineStore {
 
     async fn suspend(&self, _: &SuspensionScope) -> Result<Suspended> {
         self.0
+            .parts
             .options
             .refuse("suspension", "the engine's suspension of process instances")
     }
 
     async fn activate(&self, _: &SuspensionScope) -> Result<Vec<Ready>> {
         self.0
+            .parts
             .options
             .refuse("activation", "the engine's activation of process instances")
     }
@@ -373,25 +373,27 @@ impl Store for EngineStore {
 
     async fn set_lane_rules(&self, _: &[LaneRule]) -> Result<()> {
         self.0
+            .parts
             .options
             .refuse("the lane", "`engine_lane`, which is one for all its jobs")
     }
 
     async fn lanes(&self) -> Result<Vec<LaneView>> {
         let backlog = self.backlog().await?;
-        Ok(vec![backlog.lane(&self.0.options.lane)])
+        Ok(vec![backlog.lane(&self.0.parts.options.lane)])
     }
 
     async fn lanes_outside(&self, lanes: &[Lane], _: i64) -> Result<Vec<LaneBacklog>> {
-        if lanes.contains(&self.0.options.lane) {
+        if lanes.contains(&self.0.parts.options.lane) {
             return Ok(Vec::new());
         }
         let backlog = self.backlog().await?;
-        Ok(vec![backlog.jobs_in(&self.0.options.lane)])
+        Ok(vec![backlog.jobs_in(&self.0.parts.options.lane)])
     }
 
     async fn move_lane(&self, _: &LanePage) -> Result<MovedPage> {
         self.0
+            .parts
             .options
             .refuse("the lane", "`engine_lane`, which is one for all its jobs")
     }

@@ -54,24 +54,22 @@ impl EngineStore {
 
     /// Returns the jobs that became visible since the last look of this process's leader.
     pub(super) async fn look(&self, node: NodeId, report: bool) -> Result<Vec<Ready>> {
-        let Inner {
-            dialect, options, ..
-        } = &*self.0;
+        let Inner { dialect, parts, .. } = &*self.0;
         self.run("unhinted", &self.0.connections.rest, || {
-            dialect.new_jobs(self.pool(), &options.name, node, report)
+            dialect.new_jobs(self.pool(), &parts.options.name, node, report)
         })
         .await
     }
 
     /// Runs the watchdog, if it is allowed.
     async fn cancel_hung(&self) {
-        if !self.0.options.watchdog {
+        if !self.0.parts.options.watchdog {
             return;
         }
         match self.0.dialect.cancel_hung(self.pool()).await {
             Ok(0) => {}
             Ok(statements) => {
-                self.0.meter.cancelled(statements);
+                self.0.parts.meter.cancelled(statements);
                 tracing::warn!(
                     statements,
                     "cancelled statements of the engine that waited for its own idle transactions; \
@@ -96,11 +94,9 @@ impl EngineStore {
     /// Runs the cycle, if this node leads.
     pub(super) async fn run_cycle(&self, cycle: &LeaderCycle) -> Result<CycleOutcome> {
         let Inner {
-            dialect,
-            connections,
-            options,
-            ..
+            connections, parts, ..
         } = &*self.0;
+        let options = &parts.options;
         let (rest, pool) = (&connections.rest, &connections.rest.inner);
         let sent = Instant::now();
         let lead = self
@@ -123,8 +119,8 @@ impl EngineStore {
                 // The row names this node while one of its own statements has locked it.
                 if leader != cycle.node {
                     self.set_leading(None);
-                    self.0.meter.unrun(Unrun::Reach, 0);
-                    self.0.meter.unrun(Unrun::Scope, 0);
+                    self.0.parts.meter.unrun(Unrun::Reach, 0);
+                    self.0.parts.meter.unrun(Unrun::Scope, 0);
                 }
                 return Ok(CycleOutcome::Follows {
                     leader,
@@ -140,41 +136,56 @@ impl EngineStore {
             horizon,
             ..CycleReport::default()
         };
-        if may_rescue && cycle.reset_at_most > 0 {
-            self.rescue(cycle, &mut report).await?;
-        }
-        if cycle.hint_at_most > 0 {
-            let until = Instant::now() + READS;
-            loop {
-                let new = self.look(cycle.node, !self.is_tapped()).await?;
-                report.unhinted.extend(new);
-                let is_full = report.unhinted.len() as i64 >= walk::MOST;
-                if is_full || !dialect.looks().is_under_way() || Instant::now() >= until {
-                    break;
-                }
+        let may_rescue = may_rescue && cycle.reset_at_most > 0;
+        let numbers = match self.rescue_and_look(cycle, may_rescue, &mut report).await {
+            Ok(()) => self.backlog().await,
+            Err(error) => {
+                // The next cycle continues.
+                report.has_more = true;
+                Err(error)
             }
-            self.cancel_hung().await;
-        }
-        let backlog = match self.backlog().await {
-            Ok(backlog) => backlog,
-            // The rescued and new jobs need their hints. The numbers come with the next cycle.
-            Err(error) if report.rescued.is_empty() && report.unhinted.is_empty() => {
-                return Err(error);
-            }
-            Err(_) => return Ok(CycleOutcome::Leads(Box::new(report))),
         };
+        // The jobs that a part has found need their hints, although another part failed.
+        let backlog = self.0.parts.numbers.enter(numbers, &mut report)?;
         if backlog.executable <= backlog.leased {
             // The leader asks only while jobs wait.
-            self.0.meter.unrun(Unrun::Reach, 0);
+            self.0.parts.meter.unrun(Unrun::Reach, 0);
         }
         self.tell_foreign().await;
-        backlog.enter(&mut report);
         Ok(CycleOutcome::Leads(Box::new(report)))
+    }
+
+    /// Clears the locks of dead holders, and looks for new jobs. After an error, the report has the
+    /// jobs that were found before.
+    async fn rescue_and_look(
+        &self,
+        cycle: &LeaderCycle,
+        may_rescue: bool,
+        report: &mut CycleReport,
+    ) -> Result<()> {
+        if may_rescue {
+            self.rescue(cycle, report).await?;
+        }
+        if cycle.hint_at_most == 0 {
+            return Ok(());
+        }
+        let until = Instant::now() + READS;
+        loop {
+            let new = self.look(cycle.node, !self.is_tapped()).await?;
+            report.unhinted.extend(new);
+            let is_full = report.unhinted.len() as i64 >= walk::MOST;
+            let is_under_way = self.0.dialect.looks().is_under_way();
+            if is_full || !is_under_way || Instant::now() >= until {
+                break;
+            }
+        }
+        self.cancel_hung().await;
+        Ok(())
     }
 
     /// Clears the locks of dead holders, page by page.
     async fn rescue(&self, cycle: &LeaderCycle, report: &mut CycleReport) -> Result<()> {
-        let (dialect, meter) = (&self.0.dialect, &self.0.meter);
+        let (dialect, meter) = (&self.0.dialect, &self.0.parts.meter);
         let rest = &self.0.connections.rest;
         let pool = &rest.inner;
         let until = Instant::now() + READS;

@@ -51,12 +51,14 @@ impl EngineStore {
         if matches!((change, view.state), (Change::Retry, JobState::Suspended)) {
             return self
                 .0
+                .parts
                 .options
                 .refuse("activating a job", "the activation of its process instance");
         }
-        if self.0.options.execution == Execution::Endpoint {
+        if self.0.parts.options.execution == Execution::Endpoint {
             return self
                 .0
+                .parts
                 .options
                 .refuse("changing a job", "its management service");
         }
@@ -65,11 +67,11 @@ impl EngineStore {
             return Ok(Changed::Operated(Operated::Done));
         };
         let failed = |said: &str| format!("the engine did not change job {text}: {said}");
-        Ok(match self.0.routes.call(&call).await {
+        Ok(match self.0.parts.routes.call(&call).await {
             Answer::Executed => Changed::Operated(Operated::Done),
             Answer::Missing(_) => Changed::Operated(Operated::NotFound),
             Answer::Unsent(said) => Changed::Unsent(failed(&said)),
-            Answer::GivenBack | Answer::OtherMethod => Changed::Refused(failed(
+            Answer::GivenBack | Answer::NotBegun | Answer::OtherMethod => Changed::Refused(failed(
                 "its REST interface is another one; check `engine_url`",
             )),
             Answer::Refused(said) | Answer::Unusable(said) | Answer::Unanswered(said) => {

@@ -19,13 +19,13 @@ impl EngineStore {
     ) -> Result<BatchOutcome> {
         let (dialect, connections) = (self.dialect(), &self.0.connections);
         let settling = |held: LockToken| Settling {
-            unanswered: self.0.calls.is_open(held.fence),
+            unanswered: self.0.parts.calls.is_open(held.fence),
             held,
         };
         // This node has no room for a job that it gives back, nor for its siblings.
         let (back, ended): (Vec<LockToken>, Vec<LockToken>) = held
             .into_iter()
-            .partition(|held| self.0.calls.is_given_back(held.fence));
+            .partition(|held| self.0.parts.calls.is_given_back(held.fence));
         let take = match then {
             Handoff::Take(terms) => Some(terms),
             Handoff::Hint => None,
@@ -62,7 +62,7 @@ impl EngineStore {
             ..BatchOutcome::default()
         };
         for (id, fate) in settled.fates {
-            self.0.meter.outcome(fate);
+            self.0.parts.meter.outcome(fate);
             match fate {
                 Fate::Lost => {}
                 Fate::Busy => outcome.left.push(id),

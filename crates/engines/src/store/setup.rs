@@ -8,12 +8,14 @@ use crate::coordination::{nodes, schema};
 use crate::tap;
 
 impl EngineStore {
-    /// Checks that the tables are those of a supported engine. Changes nothing.
+    /// Checks that the tables are those of a supported engine, and that the execution endpoint is not
+    /// of an artefact that is too old. Changes nothing.
     ///
     /// # Errors
     /// [`StoreError::Config`] with the problems, or the database's error.
     pub async fn probe(&self) -> Result<()> {
-        self.0.dialect.probe(self.pool()).await
+        self.0.dialect.probe(self.pool()).await?;
+        self.0.parts.routes.refuse_old().await
     }
 
     /// Creates the schema `jobwire_engine`, which has the rows of the nodes and of the leader.
@@ -31,7 +33,7 @@ impl EngineStore {
     /// [`StoreError::Config`] if a node lives, or the database's error.
     pub async fn release_engine(&self) -> Result<u64> {
         if schema::exists(self.pool()).await? {
-            let nodes = nodes::read(self.pool(), &self.0.options.name).await?;
+            let nodes = nodes::read(self.pool(), &self.0.parts.options.name).await?;
             if let Some(node) = nodes.iter().find(|node| node.lives()) {
                 return Err(StoreError::Config(format!(
                     "node {} on {} serves the engine; stop it first",

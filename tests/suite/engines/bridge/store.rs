@@ -17,20 +17,25 @@ use crate::engines::rows::{JobRow, Rows, World};
 const JOB: &str = "act_ru_job";
 
 /// The shared engine, a store on its tables, and its rows.
-async fn shared() -> (&'static EngineServer, EngineStore, Rows) {
+pub(super) async fn shared() -> (&'static EngineServer, EngineStore, Rows) {
+    let world = shared_world().await;
+    let store = EngineStore::flowable(&world.database, options(&world.engine)).await;
+    let store = store.unwrap();
+    store.check().await.unwrap().ready().unwrap();
+    (&world.engine, store, world.connect().await)
+}
+
+/// The shared engine and its database.
+pub(super) async fn shared_world() -> &'static World {
     static SHARED: OnceCell<World> = OnceCell::const_new();
-    let world = SHARED
+    SHARED
         .get_or_init(|| async {
             let world = World::start(EngineSettings::flowable7).await;
             let store = EngineStore::flowable(&world.database, options(&world.engine)).await;
             store.unwrap().init().await.unwrap();
             world
         })
-        .await;
-    let store = EngineStore::flowable(&world.database, options(&world.engine)).await;
-    let store = store.unwrap();
-    store.check().await.unwrap().ready().unwrap();
-    (&world.engine, store, world.connect().await)
+        .await
 }
 
 fn completion(held: LockToken) -> Completion {

@@ -1,6 +1,12 @@
 package dev.jobwire.endpoint;
 
 import dev.jobwire.Json;
+import dev.jobwire.tables.Locks;
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.OutputStream;
+import java.util.LinkedHashMap;
+import java.util.Map;
 import java.util.Optional;
 import java.util.stream.Collectors;
 import org.slf4j.Logger;
@@ -8,8 +14,8 @@ import org.slf4j.LoggerFactory;
 
 /**
  * The execution endpoint without a server. An authenticated application calls it for a {@code
- * POST} to {@code /jobwire/jobs/ID/execute}, with its parameter {@code instance}, and for a {@code
- * GET} of {@code /jobwire/scope}.
+ * POST} to {@code /jobwire/jobs/ID/execute} or {@code /jobwire/jobs/execute}, with its parameter
+ * {@code instance}, and for a {@code GET} of {@code /jobwire/scope}.
  */
 public final class ExecutionEndpoint {
     private static final Logger LOG = LoggerFactory.getLogger(ExecutionEndpoint.class);
@@ -22,11 +28,34 @@ public final class ExecutionEndpoint {
      */
     public record Answer(int status, String json) {}
 
+    /** Begins the answer of a list: 200, of the type application/x-ndjson. */
+    public interface Answers {
+        /** Returns the stream of its lines. */
+        OutputStream begin() throws IOException;
+    }
+
+    /** Maximum number of jobs of a node that run at once. */
+    private static final long MOST_AT_ONCE = 1_000;
+    private static final long LONGEST_WAIT = 60_000;
+    private static final long MOST_FENCES = Long.MAX_VALUE / 2;
+
     private final JobRunner runner;
+    private final JobLists lists;
 
     /** Creates an endpoint. The runner runs its jobs. */
     public ExecutionEndpoint(JobRunner runner) {
         this.runner = runner;
+        this.lists = new JobLists(new JobLists.Work() {
+            @Override
+            public String run(String job, CallerLock lock) {
+                return line(job, lock);
+            }
+
+            @Override
+            public String notBegun(String job) {
+                return Json.of(Map.of("job", job, "status", 200, "state", "not begun"));
+            }
+        });
     }
 
     /**
@@ -51,12 +80,71 @@ public final class ExecutionEndpoint {
     }
 
     /**
+     * Runs the jobs of a list, and writes a line for each as soon as it ends. Returns the error of
+     * an invalid request, of which nothing was written; empty when all lines are written. Reads a
+     * bounded part of the body, and does not close it.
+     *
+     * @param body the body of the request, in UTF-8
+     * @param instance the parameter {@code instance} of the request; null without one
+     * @throws IOException if the caller has disconnected. Jobs that run continue
+     */
+    public Optional<Answer> executeAll(InputStream body, String instance, Answers answers)
+            throws IOException {
+        JobLists.JobList list;
+        try {
+            list = list(Arguments.of(Body.text(body)), CallerLock.named(instance));
+        } catch (Arguments.BadRequest bad) {
+            return Optional.of(error(400, bad.getMessage()));
+        }
+        lists.run(list, answers.begin());
+        return Optional.empty();
+    }
+
+    private static JobLists.JobList list(Arguments arguments, Optional<CallerLock> lock) {
+        boolean holds = lock.map(CallerLock::holdsInstance).orElseThrow(
+                () -> new Arguments.BadRequest("instance must be held, or left out"));
+        String node = arguments.node();
+        return new JobLists.JobList(
+                node,
+                (int) arguments.number("at_once", 1, MOST_AT_ONCE),
+                arguments.number("within", 1, LONGEST_WAIT),
+                arguments.objects("jobs").stream()
+                        .map(job -> new JobLists.Locked(job.text("id"), new CallerLock(holds,
+                                Locks.OURS + node + ":" + job.number("fence", 0, MOST_FENCES))))
+                        .toList());
+    }
+
+    /** Runs a job of a list and returns its line. */
+    private String line(String job, CallerLock lock) {
+        Map<String, Object> line = new LinkedHashMap<>();
+        line.put("job", job);
+        long began = System.nanoTime();
+        try {
+            Optional<ExecutedJob> executed = runner.run(job, lock);
+            line.put("status", executed.isPresent() ? 200 : 404);
+            executed.ifPresentOrElse(
+                    became -> line.putAll(became.fields()),
+                    () -> line.put("message", "the node has locked no such executable job"));
+        } catch (Throwable failed) {
+            // Every job of a list gets its line, as each request gets its answer.
+            LOG.warn("job {} could not be executed", job, failed);
+            line.put("status", 500);
+            line.put("message", failed.toString());
+        }
+        line.put("micros", (System.nanoTime() - began) / 1_000);
+        return Json.of(line);
+    }
+
+    /**
      * Returns the jobs that this node of the engine runs, for a {@code GET} of {@code
      * /jobwire/scope}: {@code {"categories": ["red"]}}, or {@code {"categories": null}} for all.
      * The answer has {@code "instance": "held"} if the caller can hold the instances of its jobs.
      * Never fails.
+     *
+     * @param takesLists whether the application calls {@link #executeAll}. Then the answer has in
+     *     {@code list} the maximum number of jobs of a list
      */
-    public Answer scope() {
+    public Answer scope(boolean takesLists) {
         try {
             String categories = runner.categories()
                     .map(names -> names.stream()
@@ -64,7 +152,8 @@ public final class ExecutionEndpoint {
                             .collect(Collectors.joining(",", "[", "]")))
                     .orElse("null");
             String instance = runner.takesHeldInstances() ? ",\"instance\":\"held\"" : "";
-            return new Answer(200, "{\"categories\":" + categories + instance + "}");
+            return new Answer(200, "{\"categories\":" + categories + instance
+                    + (takesLists ? ",\"list\":" + Arguments.MOST : "") + "}");
         } catch (RuntimeException failed) {
             LOG.warn("the categories of the engine could not be read", failed);
             return error(500, failed.toString());

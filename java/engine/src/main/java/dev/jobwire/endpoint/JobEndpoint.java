@@ -7,9 +7,7 @@ import dev.jobwire.tables.KeptConnection;
 import dev.jobwire.tables.Locks;
 import dev.jobwire.tables.LockTerms;
 import dev.jobwire.tables.Settlement;
-import java.io.IOException;
 import java.io.InputStream;
-import java.nio.charset.StandardCharsets;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -26,9 +24,7 @@ import org.slf4j.LoggerFactory;
 public final class JobEndpoint implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(JobEndpoint.class);
     /** The longest body of a request, in characters. */
-    public static final int LONGEST_BODY = 1024 * 1024;
-    /** The longest body of a request, in bytes. */
-    private static final int MOST_BYTES = 4 * LONGEST_BODY;
+    public static final int LONGEST_BODY = Body.LONGEST;
     private static final long LONGEST_LEASE = 24 * 3_600_000L;
     private static final long MOST_FENCES = Long.MAX_VALUE / 2;
 
@@ -57,12 +53,9 @@ public final class JobEndpoint implements AutoCloseable {
      */
     public ExecutionEndpoint.Answer answer(String operation, InputStream body) {
         try {
-            byte[] read = body == null ? new byte[0] : body.readNBytes(MOST_BYTES + 1);
-            return read.length > MOST_BYTES
-                    ? error(400, "the body has more than " + MOST_BYTES + " bytes")
-                    : answer(operation, new String(read, StandardCharsets.UTF_8));
-        } catch (IOException failed) {
-            return error(400, "the body could not be read: " + failed);
+            return answer(operation, Body.text(body));
+        } catch (BadRequest bad) {
+            return error(400, bad.getMessage());
         }
     }
 
@@ -72,10 +65,7 @@ public final class JobEndpoint implements AutoCloseable {
      */
     public ExecutionEndpoint.Answer answer(String operation, String body) {
         try {
-            if (body != null && body.length() > LONGEST_BODY) {
-                return error(400, "the body has more than " + LONGEST_BODY + " characters");
-            }
-            Arguments arguments = Arguments.of(body);
+            Arguments arguments = Arguments.of(Body.checked(body));
             return result(operation, arguments)
                     .or(() -> leading.result(operation, arguments))
                     .or(() -> operating.result(operation, arguments))

@@ -59,6 +59,7 @@ final class LeaderOperations {
             case "orphans" -> orphans(arguments);
             case "rescue" -> rescue(arguments);
             case "backlog" -> backlog();
+            case "waiting" -> waiting();
             case "release" -> {
                 Release.Released released = new Release(engine.tables()).all();
                 yield Map.of("released", released.released(), "left", released.left());
@@ -124,6 +125,20 @@ final class LeaderOperations {
                 "jobs", JobEndpoint.brief(rescued.jobs()),
                 "timers", rescued.timers(),
                 "ready", JobEndpoint.brief(rescued.ready()));
+    }
+
+    private Object waiting() {
+        List<Map<String, Object>> kinds = sweep.waiting().stream()
+                .map(kind -> {
+                    Map<String, Object> fields = new LinkedHashMap<>();
+                    fields.put("handler", kind.handler());
+                    fields.put("category", kind.category());
+                    fields.put("tenant", kind.tenant());
+                    fields.put("jobs", kind.jobs());
+                    return fields;
+                })
+                .toList();
+        return Map.of("kinds", kinds);
     }
 
     private Object backlog() {

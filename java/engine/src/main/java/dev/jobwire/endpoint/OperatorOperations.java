@@ -66,7 +66,8 @@ final class OperatorOperations {
                 in.isEmpty() ? EnumSet.allOf(JobTable.class) : in,
                 ids == null ? null : List.copyOf(ids),
                 arguments.optional("instance"),
-                arguments.optional("handler"));
+                arguments.optional("handler"),
+                arguments.optional("after"));
         int limit = (int) arguments.number("limit", 1, MOST);
         int most = Math.min(limit, MOST_FOUND);
         List<JobRow> found = jobs.find(filter, most);

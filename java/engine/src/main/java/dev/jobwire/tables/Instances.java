@@ -50,6 +50,18 @@ final class Instances {
         return held;
     }
 
+    /** Returns the instances among these that exist. Locks nothing. */
+    Set<String> existing(Connection connection, Collection<String> instances)
+            throws SQLException {
+        if (instances.isEmpty()) {
+            return new HashSet<>();
+        }
+        String sql = "SELECT ID_ FROM " + tables.executions() + " WHERE ID_ IN "
+                + EngineTables.places(instances.size());
+        return new HashSet<>(tables.query(
+                connection, sql, List.copyOf(instances), 0, row -> row.getString(1)));
+    }
+
     /** Returns a condition: the instance of a job in this table is not locked, nor a job of it. */
     String free(String alias) {
         String instance = alias + ".PROCESS_INSTANCE_ID_";

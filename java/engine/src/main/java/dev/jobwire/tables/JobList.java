@@ -17,11 +17,13 @@ public final class JobList {
      * A filter of jobs.
      *
      * @param ids null for all ids; null in another field also matches all
+     * @param after the id after which the list begins in each table; null for the beginning
      */
-    public record Filter(Set<JobTable> in, List<String> ids, String instance, String handler) {
+    public record Filter(
+            Set<JobTable> in, List<String> ids, String instance, String handler, String after) {
         Filter without(Set<String> found) {
             List<String> open = ids.stream().filter(id -> !found.contains(id)).toList();
-            return new Filter(in, open, instance, handler);
+            return new Filter(in, open, instance, handler, after);
         }
     }
 
@@ -89,6 +91,10 @@ public final class JobList {
                 parameters.add(text);
             }
         });
+        if (filter.after() != null) {
+            sql.append(" AND ID_ > ?");
+            parameters.add(filter.after());
+        }
         if (filter.ids() != null) {
             sql.append(" AND ID_ IN ").append(EngineTables.places(filter.ids().size()));
             parameters.addAll(filter.ids());

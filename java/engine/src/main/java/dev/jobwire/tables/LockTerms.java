@@ -44,6 +44,10 @@ public final class LockTerms {
         return now.plusMillis(leaseMillis);
     }
 
+    boolean takesAll() {
+        return tenants == null && categories == null;
+    }
+
     boolean takes(JobRow job) {
         return job.isOfProcess()
                 && isIn(tenants, job.tenant())

@@ -54,6 +54,8 @@ public final class Settlement {
         endings.forEach(ending -> named.add(ending.held().instance()));
         named.remove(null);
         Map<String, Instances.Execution> held = instances.hold(connection, named);
+        named.removeAll(held.keySet());
+        Set<String> skipped = instances.existing(connection, named);
         Set<String> free = new HashSet<>(locks.hold(connection, ids));
         Map<String, JobRow> rows = rows(connection, ids);
         List<Fate> fates = new ArrayList<>();
@@ -62,7 +64,11 @@ public final class Settlement {
         for (Ending ending : endings) {
             Locks.Held lock = ending.held();
             JobRow row = rows.get(lock.id());
-            String fate = fate(connection, ending, row, free.contains(lock.id()));
+            // Another transaction has locked the row of the instance. The node tries again, since
+            // no other part would hand the instance on.
+            String fate = skipped.contains(lock.instance())
+                    ? "busy"
+                    : fate(connection, ending, row, free.contains(lock.id()));
             fates.add(new Fate(lock.id(), fate, row));
             boolean isOver = !Set.of("unknown", "lost", "busy").contains(fate);
             if (isOver && lock.instance() != null) {
@@ -71,7 +77,6 @@ public final class Settlement {
                 alone.add(row);
             }
         }
-        // An instance whose row another transaction has locked is left to the sweeper.
         held.keySet().retainAll(left);
         return handOn(connection, held, terms, new Settled(fates, new ArrayList<>(), alone));
     }
@@ -138,10 +143,15 @@ public final class Settlement {
         free.removeAll(instances.withLockedJob(connection, free));
         List<JobRow> firsts = instances.firsts(connection, free, terms);
         List<JobRow> next = terms == null ? List.of() : locks.write(connection, firsts, terms);
-        Set<String> taken = new HashSet<>();
-        next.forEach(job -> taken.add(job.id()));
         settled.next().addAll(next);
-        firsts.stream().filter(job -> !taken.contains(job.id())).forEach(settled.ready()::add);
+        next.forEach(job -> free.remove(job.instance()));
+        if (terms != null && !terms.takesAll()) {
+            // The next job of an instance may be for another node, whose hint came too early.
+            firsts = instances.firsts(connection, free, null);
+        }
+        firsts.stream()
+                .filter(job -> free.contains(job.instance()))
+                .forEach(settled.ready()::add);
         return settled;
     }
 }

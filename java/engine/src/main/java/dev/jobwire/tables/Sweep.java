@@ -5,7 +5,9 @@ import java.sql.SQLException;
 import java.sql.Timestamp;
 import java.time.Instant;
 import java.util.ArrayList;
+import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Map;
 
 /** Queries of the leader: jobs that may have lost their hint, and the numbers of jobs. */
 public final class Sweep {
@@ -28,6 +30,11 @@ public final class Sweep {
             Instant oldest,
             Instant nextDue,
             Instant now) {}
+
+    /** The number of unlocked jobs with these properties; null for none. */
+    public record Kind(String handler, String category, String tenant, int jobs) {}
+
+    private record Properties(String handler, String category, String tenant) {}
 
     private record Job(Instant created, Instant lockedUntil) {}
 
@@ -109,9 +116,33 @@ public final class Sweep {
         });
     }
 
+    /** Counts the unlocked jobs of each kind. Reads at most ten thousand jobs. */
+    public List<Kind> waiting() {
+        Columns has = tables.columns();
+        String category = has.category() ? "CATEGORY_" : "NULL AS CATEGORY_";
+        String sql = "SELECT HANDLER_TYPE_, " + category + ", TENANT_ID_ FROM " + tables.jobs()
+                + " WHERE LOCK_EXP_TIME_ IS NULL AND LOCK_OWNER_ IS NULL AND "
+                + has.ofProcesses("");
+        List<Properties> jobs = tables.transaction(connection -> tables.query(
+                connection, sql, List.of(), COUNTED,
+                row -> new Properties(
+                        row.getString(1), some(row.getString(2)), some(row.getString(3)))));
+        Map<Properties, Integer> kinds = new LinkedHashMap<>();
+        jobs.forEach(job -> kinds.merge(job, 1, Integer::sum));
+        List<Kind> counted = new ArrayList<>();
+        kinds.forEach((kind, count) ->
+                counted.add(new Kind(kind.handler(), kind.category(), kind.tenant(), count)));
+        return counted;
+    }
+
     private int count(Connection connection, JobTable table) throws SQLException {
         String sql = "SELECT ID_ FROM " + tables.table(table.table());
         return tables.query(connection, sql, List.of(), COUNTED, row -> true).size();
+    }
+
+    /** Engines write an empty text if there is no tenant. */
+    private static String some(String text) {
+        return text == null || text.isEmpty() ? null : text;
     }
 
     private static Instant instant(Timestamp time) {

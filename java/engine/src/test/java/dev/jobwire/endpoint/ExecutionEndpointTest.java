@@ -33,7 +33,7 @@ class ExecutionEndpointTest {
         JobRunner all = (job, lock) -> Optional.empty();
         assertEquals(
                 new ExecutionEndpoint.Answer(200, "{\"categories\":null}"),
-                new ExecutionEndpoint(all).scope());
+                new ExecutionEndpoint(all).scope(false));
         JobRunner some = new JobRunner() {
             @Override
             public Optional<ExecutedJob> run(String job, CallerLock lock) {
@@ -47,7 +47,7 @@ class ExecutionEndpointTest {
         };
         assertEquals(
                 new ExecutionEndpoint.Answer(200, "{\"categories\":[\"red\",\"\\\"blue\\\"\"]}"),
-                new ExecutionEndpoint(some).scope());
+                new ExecutionEndpoint(some).scope(false));
     }
 
     @Test
@@ -65,7 +65,14 @@ class ExecutionEndpointTest {
         };
         assertEquals(
                 new ExecutionEndpoint.Answer(200, "{\"categories\":null,\"instance\":\"held\"}"),
-                new ExecutionEndpoint(runner).scope());
+                new ExecutionEndpoint(runner).scope(false));
+    }
+
+    @Test
+    void theScopeSaysHowManyJobsAListHas() {
+        assertEquals(
+                new ExecutionEndpoint.Answer(200, "{\"categories\":null,\"list\":200}"),
+                new ExecutionEndpoint((job, lock) -> Optional.empty()).scope(true));
     }
 
     @Test

@@ -2,7 +2,10 @@ package dev.jobwire.spring;
 
 import dev.jobwire.endpoint.ExecutionEndpoint;
 import dev.jobwire.endpoint.JobEndpoint;
+import jakarta.servlet.http.HttpServletResponse;
+import java.io.IOException;
 import java.io.InputStream;
+import java.nio.charset.StandardCharsets;
 import java.util.Optional;
 import org.springframework.http.MediaType;
 import org.springframework.http.ResponseEntity;
@@ -30,6 +33,24 @@ class EndpointController {
         return response(execution.execute(id, instance));
     }
 
+    @PostMapping("/jobwire/jobs/execute")
+    void executeAll(
+            InputStream body,
+            @RequestParam(name = "instance", required = false) String instance,
+            HttpServletResponse response)
+            throws IOException {
+        Optional<ExecutionEndpoint.Answer> refused = execution.executeAll(body, instance, () -> {
+            response.setContentType(MediaType.APPLICATION_NDJSON_VALUE);
+            return response.getOutputStream();
+        });
+        if (refused.isPresent()) {
+            response.setStatus(refused.get().status());
+            response.setContentType(MediaType.APPLICATION_JSON_VALUE);
+            response.getOutputStream()
+                    .write(refused.get().json().getBytes(StandardCharsets.UTF_8));
+        }
+    }
+
     @PostMapping("/jobwire/v1/{operation}")
     ResponseEntity<String> operate(
             @PathVariable("operation") String operation,
@@ -40,7 +61,7 @@ class EndpointController {
 
     @GetMapping("/jobwire/scope")
     ResponseEntity<String> scope() {
-        return response(execution.scope());
+        return response(execution.scope(true));
     }
 
     private static ResponseEntity<String> response(ExecutionEndpoint.Answer answer) {

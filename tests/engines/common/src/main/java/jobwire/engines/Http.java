@@ -4,12 +4,15 @@ import com.sun.net.httpserver.BasicAuthenticator;
 import com.sun.net.httpserver.HttpExchange;
 import com.sun.net.httpserver.HttpHandler;
 import com.sun.net.httpserver.HttpServer;
+import dev.jobwire.endpoint.ExecutionEndpoint;
+import java.io.ByteArrayInputStream;
 import java.io.IOException;
 import java.net.InetSocketAddress;
 import java.net.URLDecoder;
 import java.nio.charset.StandardCharsets;
 import java.util.LinkedHashMap;
 import java.util.Map;
+import java.util.Optional;
 import java.util.concurrent.Executors;
 
 /** The server of HTTP for engines without Spring. */
@@ -42,11 +45,29 @@ public final class Http {
 
     private static void handle(Requests requests, HttpExchange exchange) throws IOException {
         try (exchange) {
-            exchange.getRequestBody().readAllBytes();
-            Answer answer = requests.answer(
-                    exchange.getRequestMethod(),
-                    exchange.getRequestURI().getPath(),
-                    parameters(exchange.getRequestURI().getRawQuery()));
+            byte[] request = exchange.getRequestBody().readAllBytes();
+            String method = exchange.getRequestMethod();
+            String path = exchange.getRequestURI().getPath();
+            Map<String, String> parameters =
+                    parameters(exchange.getRequestURI().getRawQuery());
+            Optional<ExecutionEndpoint> lists = requests.ofList(method, path);
+            Optional<ExecutionEndpoint.Answer> refused = Optional.empty();
+            if (lists.isPresent()) {
+                refused = lists.get().executeAll(
+                        new ByteArrayInputStream(request),
+                        parameters.get("instance"),
+                        () -> {
+                            exchange.getResponseHeaders()
+                                    .set("Content-Type", "application/x-ndjson");
+                            exchange.sendResponseHeaders(200, 0);
+                            return exchange.getResponseBody();
+                        });
+                if (refused.isEmpty()) {
+                    return;
+                }
+            }
+            Answer answer = refused.map(it -> new Answer(it.status(), it.json()))
+                    .orElseGet(() -> requests.answer(method, path, parameters));
             byte[] body = answer.json().getBytes(StandardCharsets.UTF_8);
             exchange.getResponseHeaders().set("Content-Type", "application/json");
             exchange.sendResponseHeaders(answer.status(), body.length);

@@ -24,8 +24,8 @@ import java.util.stream.IntStream;
  * <tr><td>POST /test/release</td><td>lets the held activities of {@code instance} end</td></tr>
  * <tr><td>POST /test/suspend, /test/activate</td><td>{@code instance}</td></tr>
  * <tr><td>POST /test/deploy</td><td>deploys {@code process}</td></tr>
- * <tr><td>POST /jobwire/jobs/ID/execute, GET /jobwire/scope</td><td>the execution endpoint, on
- *   engines without Spring</td></tr>
+ * <tr><td>POST /jobwire/jobs/ID/execute, POST /jobwire/jobs/execute, GET /jobwire/scope</td>
+ *   <td>the execution endpoint, on engines without Spring</td></tr>
  * </table>
  */
 public final class Requests {
@@ -65,7 +65,7 @@ public final class Requests {
                         .orElseGet(() -> Answer.error(404, "the engine publishes no hints"));
             }
             if (method.equals("GET") && path.equals("/jobwire/scope") && endpoint.isPresent()) {
-                return answer(endpoint.get().scope());
+                return answer(endpoint.get().scope(true));
             }
             if (!method.equals("POST")) {
                 return Answer.error(405, method + " " + path + " is not supported");
@@ -81,6 +81,11 @@ public final class Requests {
         } catch (RuntimeException error) {
             return Answer.error(500, error.toString());
         }
+    }
+
+    /** Returns the endpoint if a request is about a list of jobs. */
+    Optional<ExecutionEndpoint> ofList(String method, String path) {
+        return endpoint.filter(it -> method.equals("POST") && path.equals(JOBS + "execute"));
     }
 
     private static Answer answer(ExecutionEndpoint.Answer answer) {
