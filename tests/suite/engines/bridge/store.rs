@@ -38,6 +38,7 @@ fn completion(held: LockToken) -> Completion {
         held,
         next: None,
         failed_before: false,
+        attempt: None,
     }
 }
 
