@@ -139,7 +139,7 @@ BEGIN
     INSERT INTO jobwire.incident (job_id, opened_at, type, process_instance, process_definition, element, tenant, message)
     VALUES (NEW.id, clock_timestamp(), NEW.type, NEW.process_instance, NEW.process_definition, NEW.element, NEW.tenant,
         NEW.exception_message)
-    ON CONFLICT DO NOTHING;
+    ON CONFLICT (job_id, opened_at) DO UPDATE SET message = excluded.message, resolved_at = NULL, resolution = NULL;
     RETURN NULL;
 END
 $$;

@@ -53,9 +53,10 @@ CREATE INDEX incident_resolved ON incident (resolved_at) WHERE resolved_at IS NO
 
 CREATE TRIGGER open_incident AFTER INSERT ON dead_letter_job
 BEGIN
-    INSERT OR IGNORE INTO incident (job_id, opened_at, type, process_instance, process_definition, element, tenant, message)
+    INSERT INTO incident (job_id, opened_at, type, process_instance, process_definition, element, tenant, message)
     VALUES (NEW.id, CAST(unixepoch('subsec') * 1000000 AS INTEGER), NEW.type, NEW.process_instance, NEW.process_definition,
-        NEW.element, NEW.tenant, NEW.exception_message);
+        NEW.element, NEW.tenant, NEW.exception_message)
+    ON CONFLICT (job_id, opened_at) DO UPDATE SET message = excluded.message, resolved_at = NULL, resolution = NULL;
 END;
 -- A revival puts the job into another table before it deletes the dead letter.
 CREATE TRIGGER resolve_incident AFTER DELETE ON dead_letter_job

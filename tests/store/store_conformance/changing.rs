@@ -1,12 +1,12 @@
 //! Operators' changes of jobs, and the end of instances and definitions.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use jobwire_core::chrono::{DateTime, SubsecRound, Utc};
 use jobwire_core::job::LockedJob;
 use jobwire_core::store::{Change, EndedScope, Handoff, Operated, SuspensionScope};
-use jobwire_core::{Client, Hint, JobFilter, JobId, JobState, NodeId};
+use jobwire_core::{Client, Hint, JobFilter, JobId, JobState, NodeId, PgStore, Store, StoreError};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -213,6 +213,7 @@ struct Kept {
 /// Any sequence of operations keeps each job in exactly one table, under its id. Retries change
 /// only by the operation that names them, and fences only grow.
 pub(super) async fn any_sequence_of_operations_keeps_a_job_in_one_table<S: SqlBench>(w: &World<S>) {
+    let mut done = BTreeSet::new();
     for seed in 0..3 {
         let mut random = SmallRng::seed_from_u64(seed);
         let mut jobs: HashMap<JobId, (Hint, Kept)> = HashMap::new();
@@ -240,6 +241,7 @@ pub(super) async fn any_sequence_of_operations_keeps_a_job_in_one_table<S: SqlBe
             let before = w.view(id).await;
             let what = one_step(w, &mut random, &jobs[&id].0, &mut held).await;
             let place = format!("seed {seed}, step {step}: {what}");
+            done.insert(what.clone());
             let mut after = HashMap::new();
             for view in w
                 .store
@@ -294,6 +296,27 @@ pub(super) async fn any_sequence_of_operations_keeps_a_job_in_one_table<S: SqlBe
             w.die(id).await;
             w.store.delete(id).await.unwrap();
         }
+    }
+    // Each operation was tried.
+    for what in [
+        "lock",
+        "fail",
+        "release",
+        "die",
+        "unlock",
+        "retry",
+        "delete",
+        "move due timers",
+        "suspend the tenant",
+        "activate the tenant",
+        "make executable",
+        "reschedule",
+        "suspend",
+        "activate",
+        "dead letter",
+        "set retries",
+    ] {
+        assert!(done.contains(what), "{what} is not among {done:?}");
     }
 }
 
@@ -496,4 +519,42 @@ pub(super) async fn start_timers_are_replaced_with_the_transaction<S: SqlBench>(
     let mut expected = [of_an_instance, of_another, message, new_id];
     expected.sort_unstable();
     assert_eq!(left, expected);
+}
+
+/// On SQLite there is one writer, so no row is locked.
+#[tokio::test]
+async fn a_locked_row_delays_no_other_change_and_is_named() {
+    let w = World::<PgStore>::open().await;
+    let hints = w
+        .ready(vec![work().instance("a"), work().instance("b")])
+        .await;
+    let (locked, free) = (hints[0].id, hints[1].id);
+    let mut other = w.store.pool().begin().await.unwrap();
+    jobwire_core::sqlx::query("SELECT FROM jobwire.job WHERE id = $1 FOR UPDATE")
+        .bind(locked.uuid())
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    let asked = [locked, free];
+    let client = Client::without_hints(w.store.clone());
+    let instance = EndedScope::ProcessInstance("a".to_owned());
+    let (changed, ended) = tokio::join!(
+        w.store.change_many(&asked, &Change::Suspend),
+        client.end(&instance),
+    );
+    let changed = changed.unwrap();
+    assert_eq!(changed.operated, [(free, Operated::Done)]);
+    assert_eq!(changed.refused.len(), 1);
+    assert_eq!(changed.refused[0].0, locked);
+    assert!(
+        changed.refused[0].1.contains("another transaction locks"),
+        "{changed:?}"
+    );
+    assert!(
+        matches!(ended, Err(StoreError::RowLocked(id)) if id == locked),
+        "{ended:?}"
+    );
+    other.rollback().await.unwrap();
+    assert_eq!(w.state(locked).await, Some(JobState::Executable));
+    assert_eq!(client.end(&instance).await.unwrap().deleted, [locked]);
 }

@@ -219,3 +219,141 @@ where
         Ok(Outcome::Done)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use chrono::Utc;
+    use futures_util::future::join_all;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::job::new_job::NewJob;
+    use crate::job::{Fence, Lane, NodeId};
+    use crate::worker::handler::{Stop, StopSignal};
+    use crate::worker::handler_transaction::HandlerTransaction;
+
+    fn job(payload: &serde_json::Value) -> Running {
+        let job = NewJob::of("write-history", payload);
+        let job = job.into_job(1, Utc::now(), Lane::default()).unwrap();
+        Running {
+            payload: (),
+            job: Arc::new(job),
+            fence: Fence(1),
+            node: NodeId::generate(),
+            stop: Stop(StopSignal::OfAttempt(CancellationToken::new())),
+            transaction: HandlerTransaction::default(),
+        }
+    }
+
+    /// The payloads of each call.
+    type Calls = Arc<Mutex<Vec<Vec<i64>>>>;
+
+    /// Returns a handler that notes its calls. A call that includes the number 3 fails, one that
+    /// includes 13 panics.
+    fn noting(calls: &Calls, at_most: usize, within: Duration) -> Arc<dyn Handler> {
+        let calls = calls.clone();
+        let options = GroupOptions::default().at_most(at_most).within(within);
+        Arc::new(GroupHandler::new(
+            options,
+            move |jobs: Vec<Arc<Running<i64>>>| {
+                let calls = calls.clone();
+                async move {
+                    let numbers: Vec<i64> = jobs.iter().map(|job| job.payload).collect();
+                    calls.lock().unwrap().push(numbers.clone());
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                    assert!(!numbers.contains(&13), "as the test wants it");
+                    if numbers.contains(&3) {
+                        return Err(HandlerError::retry("three"));
+                    }
+                    Ok(())
+                }
+            },
+        ))
+    }
+
+    /// Runs jobs with these payloads at once, and returns which ones are done.
+    async fn run(handler: &Arc<dyn Handler>, numbers: &[i64]) -> Vec<bool> {
+        let runs = numbers.iter().map(|n| handler.run(job(&(*n).into())));
+        let results = join_all(runs).await;
+        results
+            .iter()
+            .map(|r| matches!(r, Ok(Outcome::Done)))
+            .collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_group_is_worked_off_in_one_call() {
+        let calls = Calls::default();
+        let handler = noting(&calls, 10, Duration::from_secs(1));
+        let began = Instant::now();
+        assert_eq!(run(&handler, &[1, 2, 4]).await, [true; 3]);
+        assert_eq!(*calls.lock().unwrap(), [vec![1, 2, 4]]);
+        assert!(began.elapsed() >= Duration::from_secs(1));
+        // The next ones are another group.
+        assert_eq!(run(&handler, &[5, 6]).await, [true; 2]);
+        assert_eq!(*calls.lock().unwrap(), [vec![1, 2, 4], vec![5, 6]]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_group_waits_for_nothing() {
+        let calls = Calls::default();
+        let handler = noting(&calls, 2, Duration::from_secs(3_600));
+        let began = Instant::now();
+        assert_eq!(run(&handler, &[1, 2, 4, 5]).await, [true; 4]);
+        assert_eq!(*calls.lock().unwrap(), [vec![1, 2], vec![4, 5]]);
+        assert!(began.elapsed() < Duration::from_secs(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_bad_job_costs_the_others_of_its_group_nothing() {
+        let calls = Calls::default();
+        let handler = noting(&calls, 10, Duration::from_millis(20));
+        assert_eq!(run(&handler, &[1, 3, 4]).await, [true, false, true]);
+        let mut calls = calls.lock().unwrap().clone();
+        calls[1..].sort();
+        assert_eq!(calls, [vec![1, 3, 4], vec![1], vec![3], vec![4]]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_panic_of_a_group_each_job_runs_alone() {
+        let calls = Calls::default();
+        let handler = noting(&calls, 10, Duration::from_millis(20));
+        let bad = handler.run(job(&13.into()));
+        let bad = AssertUnwindSafe(bad).catch_unwind();
+        let (bad, good) = tokio::join!(bad, handler.run(job(&1.into())));
+        assert!(bad.is_err());
+        assert!(matches!(good, Ok(Outcome::Done)));
+        assert_eq!(calls.lock().unwrap().len(), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_job_that_goes_while_its_group_works_leaves_the_others_to_themselves() {
+        let calls = Calls::default();
+        let handler = noting(&calls, 2, Duration::from_secs(3_600));
+        // The second one fills the group and calls the handler. It is dropped before that ends.
+        let waits = tokio::spawn({
+            let handler = handler.clone();
+            async move { handler.run(job(&1.into())).await }
+        });
+        tokio::task::yield_now().await;
+        let fills = handler.run(job(&2.into()));
+        assert!(
+            tokio::time::timeout(Duration::from_millis(5), fills)
+                .await
+                .is_err()
+        );
+        assert!(matches!(waits.await.unwrap(), Ok(Outcome::Done)));
+        assert_eq!(*calls.lock().unwrap(), [vec![1, 2], vec![1]]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_payload_that_does_not_decode_fails_alone() {
+        let calls = Calls::default();
+        let handler = noting(&calls, 10, Duration::from_millis(20));
+        let bad = handler.run(job(&"text".into()));
+        let (bad, good) = tokio::join!(bad, handler.run(job(&1.into())));
+        assert!(bad.unwrap_err().message.contains("`payload`"));
+        assert!(matches!(good, Ok(Outcome::Done)));
+        assert_eq!(*calls.lock().unwrap(), [vec![1]]);
+    }
+}
