@@ -237,7 +237,15 @@ pub(super) async fn any_sequence_of_operations_keeps_a_job_in_one_table<S: SqlBe
         order.sort_unstable();
         let mut held: HashMap<JobId, (NodeId, LockedJob)> = HashMap::new();
         for step in 0..120 {
-            let id = order[random.random_range(0..order.len())];
+            let mut locked: Vec<JobId> = held.keys().copied().collect();
+            locked.sort_unstable();
+            // Half of the steps act on a running job, if there is one.
+            let among = if locked.is_empty() || step % 2 == 0 {
+                &order
+            } else {
+                &locked
+            };
+            let id = among[random.random_range(0..among.len())];
             let before = w.view(id).await;
             let what = one_step(w, &mut random, &jobs[&id].0, &mut held).await;
             let place = format!("seed {seed}, step {step}: {what}");

@@ -94,7 +94,7 @@ mod tests {
     fn values_out_of_range_are_refused_with_field_and_remedy() {
         let said = |change: Change| change.validate().unwrap_err().to_string();
         assert!(said(Change::SetRetries(0)).contains("`retries` is 0; give 1 or more"));
-        assert!(said(Change::Reschedule(DateTime::<Utc>::MAX_UTC)).contains("`due_at`"));
+        assert!(said(Change::Reschedule(DateTime::<Utc>::MIN_UTC)).contains("`due_at`"));
         assert!(said(Change::MakeDeadLetter("a\0b".to_owned())).contains("`reason`"));
         for good in [
             Change::SetRetries(1),
