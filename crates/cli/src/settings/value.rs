@@ -64,7 +64,10 @@ impl Value for RetryPolicy {
         })
     }
     fn shown(&self) -> String {
-        self.to_string()
+        match self {
+            Self::Fixed(wait) => duration::write(*wait),
+            other => other.to_string(),
+        }
     }
 }
 
