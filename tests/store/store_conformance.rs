@@ -7,6 +7,7 @@
 
 mod bad_rows;
 mod bounds;
+mod changing;
 mod claiming;
 mod concurrency;
 mod connections;
@@ -15,6 +16,7 @@ mod creating;
 mod exclusive;
 mod fencing;
 mod finishing;
+mod history;
 mod lanes;
 mod leading;
 mod locking;
@@ -245,6 +247,35 @@ conformance! {
             jobs_are_found_by_what_they_are,
             lists_are_paged_in_creation_order,
             one_job_is_shown_with_its_stack,
+        ]
+    }
+    changing {
+        databases [
+            a_change_applies_to_its_states_only,
+            a_running_job_is_not_changed_and_a_missing_one_is_told,
+            a_value_that_can_not_be_changes_nothing,
+            a_job_that_leaves_its_instance_lets_the_next_one_go,
+            a_suspended_scope_keeps_its_jobs_from_activation,
+            an_activated_timer_waits_for_its_due_date,
+            an_unlocked_job_is_ready_again_and_its_old_holder_changes_nothing,
+            any_sequence_of_operations_keeps_a_job_in_one_table,
+            an_instance_ends_with_all_its_jobs_in_the_callers_transaction,
+            the_end_of_an_execution_lets_the_next_job_of_its_instance_go,
+            start_timers_are_replaced_with_the_transaction,
+        ]
+    }
+    history {
+        databases [
+            a_history_job_has_its_lane_and_ten_attempts,
+            a_history_job_keeps_its_kind_through_every_table,
+            a_repeating_history_job_is_refused,
+            attempts_are_recorded_with_their_outcomes,
+            an_attempt_commits_with_the_handlers_transaction,
+            a_dead_letter_is_an_incident_until_it_is_revived_or_deleted,
+            dead_letters_before_the_migration_are_incidents,
+            a_row_that_is_set_aside_is_an_incident,
+            errors_are_grouped_by_type_and_message,
+            what_is_old_is_pruned_in_slices,
         ]
     }
     bounds {

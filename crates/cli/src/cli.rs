@@ -41,7 +41,7 @@ pub enum Command {
     /// Create jobs from JSON lines
     Enqueue(enqueue::EnqueueArgs),
     /// List, show, retry, delete and execute jobs
-    Jobs(jobs::JobsArgs),
+    Jobs(Box<jobs::JobsArgs>),
     /// Show or set the rules for lanes, show the jobs of each, and drain one
     Lanes(lanes::LanesArgs),
     /// Show the nodes and the jobs that each takes
@@ -134,7 +134,7 @@ async fn dispatch(command: Command, settings: Settings) -> Result<(), Error> {
         Command::Doctor(args) => doctor::run(settings, args).await,
         Command::Engine(args) => engine::run(settings, args).await,
         Command::Enqueue(args) => enqueue::run(settings, args).await,
-        Command::Jobs(args) => jobs::run(settings, args).await,
+        Command::Jobs(args) => jobs::run(settings, *args).await,
         Command::Lanes(args) => lanes::run(settings, args).await,
         Command::Nodes(args) => nodes::run(settings, args).await,
         Command::Order(args) => order::run(settings, args).await,

@@ -13,6 +13,7 @@ pub mod noop;
 pub mod sleep;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jobwire_core::{HandlerOptions, Handlers};
 
@@ -67,6 +68,27 @@ pub fn hold_by_row(handlers: &mut Handlers, types: &[String]) -> Result<(), Erro
             let served = handlers.types().join(", ");
             return Err(Error::Usage(format!(
                 "`row_lock_types` names `{job_type}`, which no handler of this program serves; it \
+                 serves {served}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Records the attempts of these types.
+///
+/// # Errors
+/// Fails if a type has no handler.
+pub fn record_attempts(
+    handlers: &mut Handlers,
+    types: &[String],
+    keep: Duration,
+) -> Result<(), Error> {
+    for job_type in types {
+        if !handlers.keep_attempts(job_type, keep) {
+            let served = handlers.types().join(", ");
+            return Err(Error::Usage(format!(
+                "`attempt_types` names `{job_type}`, which no handler of this program serves; it \
                  serves {served}"
             )));
         }

@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use jobwire_core::transport::Plaintext;
-use jobwire_core::{LaneOrder, LaneShare, TapMode};
+use jobwire_core::{LaneOrder, LaneShare, RetryPolicy, TapMode};
 
 pub(crate) use allow_list::canonical;
 pub use allow_list::{AllowList, BadHost};
@@ -174,6 +174,16 @@ settings! {
     row_lock_from: usize = "32", "row-lock-from" "N",
         "The smallest batch of hints whose jobs are held by row locks; the jobs of a smaller batch \
          get leases.";
+    attempt_types: Vec<String> = "", "attempt-types" "TYPES",
+        "Types whose attempts are recorded, separated by commas, for `jobwire jobs attempts`. A \
+         completion of these types costs one more insert. None by default.";
+    attempts_kept: Duration = "7d", "attempts-kept" "DURATION",
+        "Time for which a recorded attempt is kept.";
+    incidents_kept: Duration = "30d", "incidents-kept" "DURATION",
+        "Time for which an incident is kept after its job was revived or deleted.";
+    history_retry_policy: RetryPolicy = "10s", "history-retry-policy" "POLICY",
+        "Wait between attempts of history jobs that have no policy of their own: `30s`, \
+         `exponential(1s, 2, 1h)`, `PT10M,PT17M`.";
     shutdown_timeout: Duration = "60s", "shutdown-timeout" "DURATION",
         "Time that running jobs have to end at shutdown before they are released.";
     lanes: Vec<LaneShare> = "default", "lanes" "LANES",

@@ -127,6 +127,9 @@ impl Lane {
     /// The lane of a job for which neither its creator nor a rule names one.
     pub const DEFAULT: &'static str = "default";
 
+    /// The lane of a [history job](new_job::NewJob::history) whose creator names none.
+    pub const HISTORY: &'static str = "history";
+
     /// Creates a lane of this name.
     ///
     /// # Errors

@@ -25,6 +25,7 @@ mod clock;
 mod cycle;
 mod members;
 mod messages;
+mod pruning;
 mod publish_watch;
 mod rescue;
 pub mod sweeper;

@@ -72,6 +72,7 @@ pub use store::transaction::JobTransaction;
 pub use store::{SqlStore, Store};
 pub use transport::Transport;
 pub use transport::in_process::InProcessTransport;
+pub use worker::group::GroupOptions;
 pub use worker::handler::{
     Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, IntoOutcome, Outcome, Running,
     Stop, Verdict,

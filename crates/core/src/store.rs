@@ -16,9 +16,12 @@
 pub(crate) mod allowance;
 #[doc(hidden)]
 pub mod answer;
+pub mod attempts;
 mod batch_outcome;
+pub mod change;
 pub(crate) mod created;
 mod decode;
+mod ending;
 pub mod error;
 mod locking;
 mod membership;
@@ -61,8 +64,11 @@ pub use crate::store::error::StoreError;
 
 pub(crate) use answer::answer_within;
 use answer::measured;
+use attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter};
 pub use batch_outcome::{BatchOutcome, Completion, Destination, Failure, Handoff, Renewed};
 use batch_outcome::{instances, released};
+pub use change::Change;
+pub use ending::{Ended, EndedScope};
 pub(crate) use locking::Tried;
 pub use locking::{ClaimOf, ClaimPage, Claimable, Claimed, LockTerms, Locked, Refusal};
 use membership::readable;
@@ -315,6 +321,70 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// parts, as in [`delete_many`](Self::delete_many).
     async fn retry_many(&self, ids: &[JobId], retries: i32) -> Result<OperatedJobs>;
 
+    /// Changes these jobs in one transaction. Jobs that run are not changed, and neither are jobs
+    /// in a state that the change does not [apply to](Change::applies_to). If the database refuses
+    /// it, the store tries it in parts, as in [`delete_many`](Self::delete_many). Optional for a
+    /// store.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidChange`] before anything is changed, or a database error.
+    async fn change_many(&self, ids: &[JobId], change: &Change) -> Result<OperatedJobs> {
+        let _ = (ids, change);
+        Err(StoreError::Config(format!(
+            "the store `{}` does not support this change of jobs",
+            self.name()
+        )))
+    }
+
+    /// Takes the lock of a job from its node, if it has one. Names its fence, so a lock that was
+    /// taken meanwhile stays. Returns the jobs to hint. See [`Client::unlock`](crate::Client::unlock).
+    async fn unlock(&self, id: JobId) -> Result<(Operated, Vec<Ready>)> {
+        let Some((view, ..)) = self.get(id).await? else {
+            return Ok((Operated::NotFound, Vec::new()));
+        };
+        let (Some(owner), Some(fence)) = (view.lock_owner, view.fence) else {
+            return Ok((Operated::OtherState, Vec::new()));
+        };
+        let held = LockToken {
+            id,
+            fence: Fence::new(fence),
+            instance: view.process_instance.filter(|_| view.exclusive),
+        };
+        let released = self.release(NodeId::from_uuid(owner), &[held]).await?;
+        if released.applied.is_empty() {
+            return Ok((Operated::OtherState, Vec::new()));
+        }
+        Ok((Operated::Done, released.ready))
+    }
+
+    /// Returns the recorded attempts of a job, which may be gone by now, in their order. Optional for
+    /// a store; see [`attempts`].
+    async fn attempts(&self, job: JobId, limit: i64) -> Result<Vec<AttemptView>> {
+        let _ = (job, limit);
+        Ok(Vec::new())
+    }
+
+    /// Returns incidents, the latest first. Optional for a store; see [`attempts`].
+    async fn incidents(&self, filter: &IncidentFilter) -> Result<Vec<Incident>> {
+        let _ = filter;
+        Ok(Vec::new())
+    }
+
+    /// Groups the failures of a type, or of all types, by type and message, the most frequent
+    /// first. Reads all jobs and all recorded attempts. Optional for a store; see [`attempts`].
+    async fn errors(&self, job_type: Option<&str>, limit: i64) -> Result<Vec<ErrorGroup>> {
+        let _ = (job_type, limit);
+        Ok(Vec::new())
+    }
+
+    /// Deletes up to `at_most` attempts whose time is over, and as many incidents that were
+    /// resolved before this time. Returns the larger of the two numbers. Waits for no row. Optional
+    /// for a store.
+    async fn prune_history(&self, incidents: Duration, at_most: i64) -> Result<u64> {
+        let _ = (incidents, at_most);
+        Ok(0)
+    }
+
     /// Suspends a scope. Its waiting jobs move to the suspended table now, and running ones when
     /// they fail. Jobs that are created later stay executable and are not locked, and neither is a
     /// job that the database refuses to move.
@@ -457,6 +527,18 @@ pub trait SqlStore: Store + Clone {
         jobs: Vec<NewJob>,
         origin: Origin,
     ) -> Result<Created>;
+
+    /// Deletes the jobs of a scope that no node runs, over a connection that is inside the caller's
+    /// transaction.
+    ///
+    /// # Errors
+    /// [`StoreError::RowLocked`] if another transaction locked a row for two seconds: roll back.
+    /// Otherwise the database's error.
+    async fn end(
+        &self,
+        connection: &mut <Self::Db as sqlx::Database>::Connection,
+        scope: &EndedScope,
+    ) -> Result<Ended>;
 
     /// Returns the next job of each of these instances that no job holds. Called after a
     /// transaction that [could not see it](BatchOutcome::unseen).

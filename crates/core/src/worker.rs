@@ -19,6 +19,7 @@ pub(crate) mod executor;
 pub(crate) mod fallback;
 pub(crate) mod finished;
 pub(crate) mod forward;
+pub mod group;
 pub mod handler;
 pub mod handler_transaction;
 pub(crate) mod held_hints;

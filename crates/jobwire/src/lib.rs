@@ -140,7 +140,7 @@
 //! No feature is on by default.
 
 pub use jobwire_core::{
-    BadLane, Client, CommitHook, Error, Fence, Handler, HandlerError, HandlerOptions,
+    BadLane, Client, CommitHook, Error, Fence, GroupOptions, Handler, HandlerError, HandlerOptions,
     HandlerResult, Handlers, HookOptions, InProcessTransport, IntoOutcome, InvalidJob, Job,
     JobArgs, JobDetails, JobFilter, JobId, JobKind, JobState, JobTransaction, JobView, Lane,
     LaneMove, LaneMoved, LaneOrder, LaneRule, LaneShare, Middleware, NewJob, Next, Node, NodeId,
@@ -195,15 +195,18 @@ pub mod node {
 /// These methods may change in any version; use [`Client`] instead.
 pub mod store {
     pub use jobwire_core::job::query::{LaneBacklog, LaneView, UnservedType};
+    pub use jobwire_core::store::attempts::{
+        AttemptView, ErrorGroup, Incident, IncidentFilter, Resolution,
+    };
     #[cfg(feature = "postgres")]
     pub use jobwire_core::store::postgres;
     #[cfg(feature = "sqlite")]
     pub use jobwire_core::store::sqlite;
+    pub use jobwire_core::store::{
+        Change, Ended, EndedScope, Operated, OperatedJobs, SchemaStatus, Suspended, SuspensionScope,
+    };
     pub use jobwire_core::store::{MAX_NAMES, Refusal, TapMode};
     pub use jobwire_core::store::{NodeView, SqlStore, Store, StuckBatch};
-    pub use jobwire_core::store::{
-        Operated, OperatedJobs, SchemaStatus, Suspended, SuspensionScope,
-    };
 }
 
 /// Transports: security of the connection, and several brokers at once.
@@ -218,7 +221,7 @@ pub mod transport {
 
 /// Handlers: their answers, the completing transaction, and middleware.
 pub mod worker {
-    pub use jobwire_core::worker::{handler, handler_transaction, middleware};
+    pub use jobwire_core::worker::{group, handler, handler_transaction, middleware};
 }
 
 /// Retry policies, repeats and durations as text.

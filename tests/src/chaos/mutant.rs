@@ -12,9 +12,9 @@ use jobwire_core::store::Failure;
 use jobwire_core::store::transaction::AfterCommit;
 use jobwire_core::store::{
     BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Created,
-    CycleOutcome, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked, Membership, MovedPage,
-    MovedTimers, NodeView, Operated, OperatedJobs, Origin, OrphanPage, OrphanQuery, Renewed,
-    Result, SchemaStatus, Suspended, SuspensionScope, TransactionId,
+    CycleOutcome, Ended, EndedScope, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked,
+    Membership, MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, Origin, OrphanPage,
+    OrphanQuery, Renewed, Result, SchemaStatus, Suspended, SuspensionScope, TransactionId,
 };
 use jobwire_core::transport::{
     Control, Delivery, Publisher, Receiver, Subscription, Ticket, TransportError,
@@ -441,6 +441,10 @@ impl SqlStore for Mutant {
             }
         }
         Ok(created)
+    }
+
+    async fn end(&self, connection: &mut PgConnection, scope: &EndedScope) -> Result<Ended> {
+        self.direct.end(connection, scope).await
     }
 
     async fn complete_in(

@@ -109,6 +109,7 @@ pub(super) async fn a_snooze_keeps_the_last_message<S: Bench>(w: &World<S>) {
         message: None,
         stack: None,
         held: job.held(),
+        attempt: None,
     };
     w.fail(worker, snooze).await;
     let (view, _, stack) = w.store.get(hint.id).await.unwrap().unwrap();

@@ -315,6 +315,7 @@ pub(super) fn done(job: &LockedJob) -> Completion {
         held: job.held(),
         next: None,
         failed_before: false,
+        attempt: None,
     }
 }
 
@@ -328,6 +329,7 @@ pub(super) fn retry_after(job: &LockedJob, delay: Duration) -> Failure {
         },
         message: Some("no luck".to_owned()),
         stack: Some("at the first step".to_owned()),
+        attempt: None,
     }
 }
 

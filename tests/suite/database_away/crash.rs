@@ -41,6 +41,7 @@ async fn complete(store: &PgStore, owner: NodeId, held: &LockToken) -> usize {
         held: held.clone(),
         next: None,
         failed_before: false,
+        attempt: None,
     };
     let settled = store.complete(owner, &[done], &Handoff::Hint).await;
     settled.unwrap().applied.len()

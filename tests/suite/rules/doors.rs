@@ -123,6 +123,7 @@ async fn race(store: &PgStore, instance: &str) -> Option<Refusal> {
                 to: Destination::DeadLetter,
                 message: None,
                 stack: None,
+                attempt: None,
             };
             releasing.fail(one, &[failure], &then).await.unwrap()
         } else {

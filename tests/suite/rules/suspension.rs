@@ -120,6 +120,7 @@ async fn a_job_that_fails_while_its_suspension_ends_is_brought_back() {
         },
         message: None,
         stack: None,
+        attempt: None,
     };
     let failing =
         tokio::spawn(async move { failing.fail(owner, &[failure], &Handoff::Hint).await });

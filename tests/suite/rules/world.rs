@@ -135,6 +135,7 @@ pub(super) fn done(job: &LockedJob) -> Completion {
         held: job.held(),
         next: None,
         failed_before: false,
+        attempt: None,
     }
 }
 

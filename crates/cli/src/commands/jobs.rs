@@ -1,8 +1,10 @@
 //! `jobwire jobs`: lists, shows and changes jobs. `jobwire engine jobs` does the same with the jobs
 //! of a process engine.
 
+mod change;
 mod execute;
 mod filter;
+mod history;
 mod list;
 mod operate;
 mod place;
@@ -11,6 +13,7 @@ mod show;
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
+use jobwire_core::store::attempts::IncidentFilter;
 use jobwire_core::{Handlers, JobId, NodeOptions, Store};
 
 use crate::connect::Database;
@@ -18,6 +21,7 @@ use crate::error::Error;
 use crate::handlers::configured;
 use crate::output;
 use crate::settings::Settings;
+use change::ChangeArgs;
 use filter::FilterArgs;
 use operate::Selection;
 pub(crate) use place::{Place, written};
@@ -93,6 +97,69 @@ pub enum Action {
         #[arg(long)]
         json: bool,
     },
+    /// Reschedule, suspend or activate jobs, make them dead letters, or set their attempts
+    Change {
+        /// The jobs.
+        #[command(flatten)]
+        selection: Selection,
+        /// The change.
+        #[command(flatten)]
+        change: ChangeArgs,
+        /// Confirm that all matches are changed
+        #[arg(long)]
+        yes: bool,
+        /// Print the result as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take the lock of jobs whose handlers never end; their nodes can't complete them any more
+    Unlock {
+        /// The jobs
+        #[arg(value_name = "ID", required = true, value_parser = place::parse)]
+        ids: Vec<JobId>,
+        /// Print the result as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show the recorded attempts of a job; the job may be done
+    Attempts {
+        /// The job
+        #[arg(value_parser = place::parse)]
+        id: JobId,
+        /// Print a JSON array
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show failures by type and message, the most frequent first
+    Errors {
+        /// Only of this handler type
+        #[arg(long = "type", value_name = "TYPE")]
+        job_type: Option<String>,
+        /// Maximum number of lines
+        #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(i64).range(1..=10_000))]
+        limit: i64,
+        /// Print a JSON array
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show incidents, the latest first: jobs that are dead letters
+    Incidents {
+        /// Only of this job
+        #[arg(long, value_name = "ID", value_parser = place::parse)]
+        id: Option<JobId>,
+        /// Only of this handler type
+        #[arg(long = "type", value_name = "TYPE")]
+        job_type: Option<String>,
+        /// Also those whose jobs were revived or deleted
+        #[arg(long)]
+        resolved: bool,
+        /// Maximum number of incidents
+        #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=100_000))]
+        limit: i64,
+        /// Print a JSON array
+        #[arg(long)]
+        json: bool,
+    },
     /// Run one job now, in this process, with the built-in handlers; a job of an engine runs there
     Execute {
         /// The job
@@ -109,9 +176,15 @@ impl Action {
     fn ids(&self) -> &[JobId] {
         match self {
             Self::List { filter, .. } => filter.id.as_slice(),
-            Self::Show { id, .. } | Self::Execute { id, .. } => std::slice::from_ref(id),
-            Self::Cancel { ids, .. } => ids,
-            Self::Retry { selection, .. } | Self::Delete { selection, .. } => &selection.ids,
+            Self::Show { id, .. } | Self::Execute { id, .. } | Self::Attempts { id, .. } => {
+                std::slice::from_ref(id)
+            }
+            Self::Incidents { id, .. } => id.as_slice(),
+            Self::Errors { .. } => &[],
+            Self::Cancel { ids, .. } | Self::Unlock { ids, .. } => ids,
+            Self::Retry { selection, .. }
+            | Self::Delete { selection, .. }
+            | Self::Change { selection, .. } => &selection.ids,
         }
     }
 
@@ -119,7 +192,23 @@ impl Action {
     fn check(&self, place: Place) -> Result<(), Error> {
         place.check(self.ids())?;
         match self {
-            Self::Retry { selection, .. } | Self::Delete { selection, .. } => selection.check(),
+            Self::Attempts { .. } | Self::Errors { .. } | Self::Incidents { .. }
+                if place == Place::Engine =>
+            {
+                Err(Error::Usage(
+                    "the engine keeps the history of its jobs; ask the engine for it".to_owned(),
+                ))
+            }
+            Self::Change { .. } | Self::Unlock { .. } if place == Place::Engine => {
+                Err(Error::Usage(
+                    "jobs of an engine are changed by the engine's own interface; `jobwire engine \
+                     jobs retry` and `delete` call it"
+                        .to_owned(),
+                ))
+            }
+            Self::Retry { selection, .. }
+            | Self::Delete { selection, .. }
+            | Self::Change { selection, .. } => selection.check(),
             Self::Cancel { .. } if place == Place::Engine => Err(Error::Usage(
                 "an execution of an engine can't be stopped from outside; `jobwire engine jobs \
                  delete` deletes jobs that do not run"
@@ -216,6 +305,46 @@ impl Jobs<'_> {
                 let ids = selection.ids(store).await?;
                 operate::delete(self, &ids, json).await
             }
+            Action::Change {
+                mut selection,
+                change,
+                yes,
+                json,
+            } => {
+                let change = change.change();
+                let states = change::states(&change);
+                let matching = operate::Matching::in_states(&mut selection, &states, store).await?;
+                if selection.all && !yes {
+                    return Err(Error::Usage(format!(
+                        "{matching} match and would all be changed; check with `{} list` first, \
+                         then pass --yes",
+                        place.command()
+                    )));
+                }
+                let ids = selection.ids(store).await?;
+                operate::change(self, &ids, &change, json).await
+            }
+            Action::Attempts { id, json } => history::attempts(store, id, json).await,
+            Action::Errors {
+                job_type,
+                limit,
+                json,
+            } => history::errors(store, job_type.as_deref(), limit, json).await,
+            Action::Incidents {
+                id,
+                job_type,
+                resolved,
+                limit,
+                json,
+            } => {
+                let filter = IncidentFilter::default()
+                    .job(id)
+                    .job_type(job_type)
+                    .resolved(resolved)
+                    .limit(limit);
+                history::incidents(store, &filter, json).await
+            }
+            Action::Unlock { ids, json } => operate::unlock(self, &ids, json).await,
             Action::Cancel { ids, json } => operate::cancel(settings, store, &ids, json).await,
             Action::Execute { id, json } => execute::execute(self, id, json).await,
         }

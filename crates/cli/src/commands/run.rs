@@ -86,6 +86,11 @@ async fn start(settings: &Settings, additions: Additions) -> Result<Started, Err
     let mut handlers = handlers::configured(settings)?;
     handlers.extend(&additions.handlers);
     handlers::hold_by_row(&mut handlers, &settings.row_lock_types)?;
+    handlers::record_attempts(
+        &mut handlers,
+        &settings.attempt_types,
+        settings.attempts_kept,
+    )?;
     let node = Node::on(store, transport.clone())
         .handlers(handlers)
         .options(settings.node_options())

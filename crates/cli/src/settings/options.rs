@@ -27,6 +27,8 @@ impl Settings {
         options.claim_after = self.claim_after.duration();
         options.quarantine_after = self.quarantine_after;
         options.row_lock_from = self.row_lock_from;
+        options.incidents_kept = self.incidents_kept;
+        options.history_retry = self.history_retry_policy.clone();
         options.shutdown_timeout = self.shutdown_timeout;
         options.lanes = self.lanes.clone();
         options.lane_order = self.lane_order;

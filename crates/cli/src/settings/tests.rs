@@ -37,6 +37,8 @@ fn defaults_are_those_of_the_table_and_of_the_library() {
         let default = match setting.default {
             // Shown in the largest unit that fits.
             "60s" => "1m",
+            "7d" => "168h",
+            "30d" => "720h",
             other => other,
         };
         assert_eq!(shown, default, "{}", setting.key);

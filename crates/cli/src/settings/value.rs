@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use jobwire_core::transport::Plaintext;
-use jobwire_core::{LaneOrder, LaneShare, TapMode, job::duration};
+use jobwire_core::{LaneOrder, LaneShare, RetryPolicy, TapMode, job::duration};
 
 use super::SecretUrl;
 
@@ -54,6 +54,20 @@ impl Value for Duration {
     }
     fn shown(&self) -> String {
         duration::write(*self)
+    }
+}
+
+impl Value for RetryPolicy {
+    fn read(text: &str) -> Result<Self, String> {
+        Self::parse(text).map_err(|error| {
+            format!("{error}; use for example `30s`, `exponential(1s, 2, 1h)` or `PT10M,PT17M`")
+        })
+    }
+    fn shown(&self) -> String {
+        match self {
+            Self::Fixed(wait) => duration::write(*wait),
+            other => other.to_string(),
+        }
     }
 }
 

@@ -30,6 +30,9 @@ pub use checks::{InvalidJob, MAX_FIELD_BYTES, MAX_PAYLOAD_BYTES};
 
 /// The attempts of a job for which neither `retries` nor a policy gives a number.
 pub const DEFAULT_RETRIES: i32 = 3;
+/// The attempts of a [history job](NewJob::history) for which neither `retries` nor a policy gives
+/// a number.
+pub const HISTORY_RETRIES: i32 = 10;
 
 /// A job to be created. Options and their defaults:
 ///
@@ -42,6 +45,7 @@ pub const DEFAULT_RETRIES: i32 = 3;
 /// | [`retry_policy`](Self::retry_policy) | wait between attempts | the type's, or 10 s |
 /// | [`repeat`](Self::repeat) | run again | once |
 /// | [`priority`](Self::priority) | larger is more urgent | 0 |
+/// | [`history`](Self::history) | writes history, apart from the business | no |
 /// | [`lane`](Self::lane) | queue or topic of its hints | by the [rules](crate::LaneRule), or `default` |
 #[derive(Clone, Debug)]
 #[must_use = "a NewJob does nothing until it is created in a transaction"]
@@ -67,6 +71,7 @@ pub struct NewJob {
     pub(crate) lane: Option<Lane>,
     pub(crate) custom_values: Option<Box<RawValue>>,
     pub(crate) trace_parent: Option<String>,
+    pub(crate) is_history: bool,
     /// The job copies a row, so its values are valid and are not checked again.
     pub(crate) is_copy: bool,
 }
@@ -123,6 +128,7 @@ impl NewJob {
             lane: None,
             custom_values: None,
             trace_parent: None,
+            is_history: false,
             is_copy: false,
         }
     }
@@ -153,6 +159,19 @@ impl NewJob {
         repeat_text => repeat,
         /// Sets the W3C trace context.
         trace_parent => trace_parent,
+    }
+
+    /// Makes this a history job: it is created in the business transaction and worked off apart. It
+    /// has 10 attempts unless [`max_attempts`](Self::max_attempts) or a policy gives a number, the
+    /// lane `history` unless [`lane`](Self::lane) names one, and is not exclusive unless
+    /// [`exclusive`](Self::exclusive) says so. The rules of lanes do not apply to it. It can't
+    /// repeat. See [`Handlers::group`](crate::Handlers::group) for handlers that write the history
+    /// of many jobs at once.
+    pub fn history(mut self) -> Self {
+        self.is_history = true;
+        let lane = || Lane(Lane::HISTORY.to_owned());
+        self.lane.get_or_insert_with(lane);
+        self
     }
 
     /// Returns the id of the job.
@@ -245,16 +264,11 @@ impl NewJob {
     /// The same as those of [`validate`](Self::validate).
     pub fn into_job(self, seq: i64, now: DateTime<Utc>, ruled: Lane) -> Result<Job, InvalidJob> {
         self.validate()?;
-        let timer = self.due_at.is_some() || self.repeat.is_some();
         Ok(Job {
             id: self.id,
             seq,
             revision: 1,
-            kind: if timer {
-                JobKind::Timer
-            } else {
-                JobKind::Message
-            },
+            kind: self.kind(),
             exclusive: self.is_exclusive(),
             retries: self.attempts(),
             failures: 0,
@@ -284,18 +298,34 @@ impl NewJob {
     }
 
     pub(crate) fn is_exclusive(&self) -> bool {
-        self.exclusive.unwrap_or(self.process_instance.is_some())
+        let default = self.process_instance.is_some() && !self.is_history;
+        self.exclusive.unwrap_or(default)
+    }
+
+    pub(crate) fn kind(&self) -> JobKind {
+        if self.is_history {
+            JobKind::History
+        } else if self.due_at.is_some() || self.repeat.is_some() {
+            JobKind::Timer
+        } else {
+            JobKind::Message
+        }
     }
 
     /// Returns the number of attempts: `retries`, or the count of an `R5/…` retry policy, or
-    /// [`DEFAULT_RETRIES`].
+    /// [`DEFAULT_RETRIES`], or [`HISTORY_RETRIES`].
     pub(crate) fn attempts(&self) -> i32 {
+        let default = if self.is_history {
+            HISTORY_RETRIES
+        } else {
+            DEFAULT_RETRIES
+        };
         self.retries.unwrap_or_else(|| {
             self.retry_policy
                 .as_deref()
                 .and_then(|p| RetryPolicy::parse(p).ok())
                 .and_then(|p| p.attempts())
-                .unwrap_or(DEFAULT_RETRIES)
+                .unwrap_or(default)
         })
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::pruning::Pruning;
 use crate::telemetry::log_throttle::LogThrottle;
 use crate::worker::context::NodeContext;
 
@@ -31,6 +32,7 @@ pub(super) struct Members {
     failed: LogThrottle,
     /// The time of the last warning about nodes of another database.
     warned: Option<Instant>,
+    pruning: Pruning,
 }
 
 impl Members {
@@ -43,6 +45,7 @@ impl Members {
             last_read: now,
             failed: LogThrottle::default(),
             warned: None,
+            pruning: Pruning::begin(),
         }
     }
 
@@ -70,6 +73,7 @@ impl Members {
             written = self.write(node).await;
             if written && leads {
                 self.remove_silent(node).await;
+                self.pruning.go_on(node).await;
             }
         }
         if self.read_at <= now {

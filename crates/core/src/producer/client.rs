@@ -27,7 +27,8 @@
 //! # Operating on jobs
 //! [`get`](Client::get), [`list`](Client::list), [`count`](Client::count),
 //! [`retry`](Client::retry), [`delete`](Client::delete), [`cancel`](Client::cancel),
-//! [`suspend`](Client::suspend), [`activate`](Client::activate). Each publishes the hints of the
+//! [`suspend`](Client::suspend), [`activate`](Client::activate), [`change`](Client::change),
+//! [`unlock`](Client::unlock), [`end`](Client::end). Each publishes the hints of the
 //! jobs that it made ready. For a client [without hints](Client::without_hints) the leader
 //! publishes them.
 //!
@@ -45,7 +46,7 @@ use crate::store::postgres::PgStore;
 #[cfg(feature = "sqlite")]
 use crate::store::sqlite::SqliteStore;
 use crate::store::transaction::{JobTransaction, answer, committed, failed_before};
-use crate::store::{Created, Origin, SqlStore, StoreError};
+use crate::store::{Created, Ended, EndedScope, Origin, SqlStore, StoreError};
 
 /// Creates jobs and operates on them, and publishes their hints through its hook. Needs no node.
 /// Cheap to clone.
@@ -172,6 +173,37 @@ impl<S: SqlStore> TransactionHook<S> {
         let created = store.insert(connection, jobs, *origin).await?;
         self.created.merge(created);
         Ok(ids)
+    }
+
+    /// Deletes all jobs of a scope with your transaction; see [`JobTransaction::end`].
+    ///
+    /// # Errors
+    /// The same as those of [`JobTransaction::end`].
+    pub async fn end(
+        &mut self,
+        connection: &mut <S::Db as sqlx::Database>::Connection,
+        scope: &EndedScope,
+    ) -> Result<Ended, StoreError> {
+        let ended = self.client.store.end(connection, scope).await?;
+        self.created.merge(Created::from(&ended));
+        Ok(ended)
+    }
+
+    /// Replaces the start timers of a process definition; see
+    /// [`JobTransaction::replace_start_timers`].
+    ///
+    /// # Errors
+    /// The same as those of [`JobTransaction::replace_start_timers`].
+    pub async fn replace_start_timers(
+        &mut self,
+        connection: &mut <S::Db as sqlx::Database>::Connection,
+        process_definition: impl Into<String>,
+        timers: Vec<NewJob>,
+    ) -> Result<Ended, StoreError> {
+        let obsolete = EndedScope::StartTimers(process_definition.into());
+        let ended = self.end(connection, &obsolete).await?;
+        self.create_many(connection, timers).await?;
+        Ok(ended)
     }
 
     /// Commits your transaction and publishes the hints.

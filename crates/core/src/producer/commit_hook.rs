@@ -203,7 +203,11 @@ impl CommitHook {
             counter!(m::JOBS_CREATED, "lane" => label::lane(lane)).increment(count);
         }
         self.publish(Cause::Commit, ready);
+        self.publish(Cause::Operator, created.next);
         self.timer_set(created.timer);
+        for job in created.stop {
+            self.tell(Control::Cancel { job });
+        }
     }
 
     /// Announces that a timer with this due date was written.

@@ -6,7 +6,11 @@ use crate::lane::rule::LaneRule;
 use crate::producer::client::Client;
 use crate::producer::commit_hook::Cause;
 use crate::producer::lane_move::{LaneMove, LaneMoved};
-use crate::store::{Operated, OperatedJobs, SqlStore, StoreError, Suspended, SuspensionScope};
+use crate::store::attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter};
+use crate::store::{
+    Change, Ended, EndedScope, Operated, OperatedJobs, SqlStore, StoreError, Suspended,
+    SuspensionScope,
+};
 use crate::transport::Control;
 
 impl<S: SqlStore> Client<S> {
@@ -93,6 +97,76 @@ impl<S: SqlStore> Client<S> {
             self.hook.tell(Control::Cancel { job: id });
         }
         Ok(operated)
+    }
+
+    /// Changes jobs in one transaction: see [`Change`] for the changes, and the states that each
+    /// one applies to. A job that the database refuses to change stays as it was and is in
+    /// [`refused`](OperatedJobs::refused).
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidChange`] before anything is changed, or a database error.
+    pub async fn change(&self, ids: &[JobId], change: &Change) -> Result<OperatedJobs, StoreError> {
+        let changed = self.store.change_many(ids, change).await?;
+        self.hook.timer_set(changed.timer);
+        Ok(self.published(changed))
+    }
+
+    /// Takes the lock of a job from its node: the job is ready again, and no attempt is spent.
+    ///
+    /// Meant for a handler that never ends on a node that lives. The node learns of it with its
+    /// next renewal and stops the handler. Until then the handler may still work while another node
+    /// runs the job, or the next exclusive job of its instance. It can't complete the job: its
+    /// fence is no longer valid. Use [`cancel`](Self::cancel) first.
+    ///
+    /// # Errors
+    /// A database error.
+    pub async fn unlock(&self, id: JobId) -> Result<Operated, StoreError> {
+        let (unlocked, ready) = self.store.unlock(id).await?;
+        self.hook.publish(Cause::Operator, ready);
+        Ok(unlocked)
+    }
+
+    /// Deletes all jobs of a scope in one transaction of its own; see
+    /// [`JobTransaction::end`](crate::JobTransaction::end).
+    ///
+    /// # Errors
+    /// The same as those of [`JobTransaction::end`](crate::JobTransaction::end) and
+    /// [`commit`](crate::JobTransaction::commit).
+    pub async fn end(&self, scope: &EndedScope) -> Result<Ended, StoreError> {
+        let mut tx = self.begin().await?;
+        let ended = tx.end(scope).await?;
+        tx.commit().await?;
+        Ok(ended)
+    }
+
+    /// Returns the recorded attempts of a job, in their order. The job may be gone. Only types with
+    /// [`keep_attempts`](crate::HandlerOptions::keep_attempts) record their attempts.
+    ///
+    /// # Errors
+    /// A database error.
+    pub async fn attempts(&self, id: JobId, limit: i64) -> Result<Vec<AttemptView>, StoreError> {
+        self.store.attempts(id, limit).await
+    }
+
+    /// Returns incidents, the latest first: dead letters of the present, and with
+    /// [`resolved`](IncidentFilter::resolved) those of the past, too.
+    ///
+    /// # Errors
+    /// A database error.
+    pub async fn incidents(&self, filter: &IncidentFilter) -> Result<Vec<Incident>, StoreError> {
+        self.store.incidents(filter).await
+    }
+
+    /// Groups failures by type and message, the most frequent first. Reads all jobs.
+    ///
+    /// # Errors
+    /// A database error.
+    pub async fn errors(
+        &self,
+        job_type: Option<&str>,
+        limit: i64,
+    ) -> Result<Vec<ErrorGroup>, StoreError> {
+        self.store.errors(job_type, limit).await
     }
 
     /// Suspends the jobs of a scope, both existing jobs and those created later. Running jobs

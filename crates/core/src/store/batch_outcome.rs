@@ -6,6 +6,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 
 use super::LockTerms;
+use super::attempts::Attempt;
 use crate::hint::Ready;
 use crate::job::new_job::NewJob;
 use crate::job::{JobId, LockToken, LockedJob};
@@ -62,6 +63,8 @@ pub struct Completion {
     pub next: Option<Box<NewJob>>,
     /// Whether an earlier attempt failed, so that its stack has to be deleted, too.
     pub failed_before: bool,
+    /// The attempt to record, if its type records attempts.
+    pub attempt: Option<Box<Attempt>>,
 }
 
 /// The table that a failed or interrupted job goes to.
@@ -91,6 +94,8 @@ pub struct Failure {
     pub message: Option<String>,
     /// The stack or the chain of causes.
     pub stack: Option<String>,
+    /// The attempt to record, if its type records attempts.
+    pub attempt: Option<Box<Attempt>>,
 }
 
 /// The way in which a released instance is handed off.

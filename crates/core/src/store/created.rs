@@ -4,6 +4,7 @@ use chrono::{DateTime, Utc};
 
 use crate::hint::Ready;
 use crate::job::JobId;
+use crate::store::Ended;
 
 /// The jobs created in a transaction that has not committed yet.
 #[derive(Debug, Default)]
@@ -12,6 +13,10 @@ pub struct Created {
     pub ready: Vec<Ready>,
     /// The earliest due date among the timers.
     pub timer: Option<DateTime<Utc>>,
+    /// Other jobs to hint after the commit: the next ones of instances that jobs have left.
+    pub(crate) next: Vec<Ready>,
+    /// Jobs whose handlers are asked to stop after the commit.
+    pub(crate) stop: Vec<JobId>,
     /// One of the jobs, in any state. Its row exists only if the transaction has committed.
     pub(crate) witness: Option<JobId>,
     /// The name of the transaction, to ask for its fate after a lost answer to COMMIT; see
@@ -24,8 +29,20 @@ impl Created {
     pub fn merge(&mut self, other: Self) {
         self.ready.extend(other.ready);
         self.timer = earliest(self.timer, other.timer);
+        self.next.extend(other.next);
+        self.stop.extend(other.stop);
         self.witness = self.witness.or(other.witness);
         self.transaction = self.transaction.take().or(other.transaction);
+    }
+}
+
+impl From<&Ended> for Created {
+    fn from(ended: &Ended) -> Self {
+        Self {
+            next: ended.ready.clone(),
+            stop: ended.running.clone(),
+            ..Self::default()
+        }
     }
 }
 

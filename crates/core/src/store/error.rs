@@ -58,6 +58,9 @@ pub enum StoreError {
     /// Rules for lanes that can't work.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     InvalidRules(Vec<BadRule>),
+    /// A change of jobs has a value that can't be. Nothing was changed.
+    #[error("{0}")]
+    InvalidChange(String),
     /// This node's lock on the job is gone. Nothing was changed.
     #[error("the lock on job {0} was lost; another node may run it")]
     LostLock(JobId),
@@ -286,6 +289,7 @@ impl StoreError {
             | Self::WriterBusy(_)
             | Self::InvalidJob { .. }
             | Self::InvalidRules(_)
+            | Self::InvalidChange(_)
             | Self::LostLock(_)
             | Self::RowLocked(_)
             | Self::TransactionFailed

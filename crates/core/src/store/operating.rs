@@ -1,5 +1,7 @@
 //! Requests of operators.
 
+use chrono::{DateTime, Utc};
+
 use crate::hint::Ready;
 use crate::job::JobId;
 
@@ -38,6 +40,8 @@ pub enum Operated {
     NotFound,
     /// The job is running. It has to finish or lose its lock first.
     Running,
+    /// The job is in a state that the request does not apply to. Nothing was changed.
+    OtherState,
 }
 
 /// The result of a request for many jobs. Each requested job is in one of `operated` and `refused`.
@@ -49,6 +53,8 @@ pub struct OperatedJobs {
     pub refused: Vec<(JobId, String)>,
     /// Jobs to hint.
     pub ready: Vec<Ready>,
+    /// The earliest due date that was written, if any.
+    pub timer: Option<DateTime<Utc>>,
 }
 
 /// The result of a suspension.

@@ -16,7 +16,9 @@
 
 pub mod address;
 mod aside;
+mod attempts;
 mod begin;
+mod change;
 mod claim;
 mod complete;
 mod connect;
@@ -25,6 +27,7 @@ mod connection_cache;
 pub mod connection_pool;
 mod database;
 mod decode;
+mod ending;
 pub mod examine;
 mod exclusive;
 mod fail;

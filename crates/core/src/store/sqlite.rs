@@ -16,11 +16,14 @@
 
 mod address;
 mod aside;
+mod attempts;
+mod change;
 mod claim;
 mod complete;
 mod connect;
 mod database;
 mod decode;
+mod ending;
 mod exclusive;
 mod fail;
 mod find;

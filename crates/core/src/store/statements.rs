@@ -9,6 +9,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter};
+use super::change::Change;
 use super::poison::SetsAside;
 use super::transaction::AfterCommit;
 use super::{
@@ -37,6 +39,8 @@ pub(super) trait Statements:
     + Members
     + Finding
     + Operating
+    + Changing
+    + Recording
     + Suspending
     + Lanes
 {
@@ -302,6 +306,40 @@ pub(super) trait Operating {
     fn is_strict(&self) -> impl Future<Output = Result<bool>> + Send;
 
     fn write_strict_order(&self, strict: bool) -> impl Future<Output = Result<()>> + Send;
+}
+
+/// Changes jobs for operators.
+pub(super) trait Changing {
+    /// Changes the jobs that no node runs. A job is changed only in a state that the change
+    /// [applies to](Change::applies_to).
+    fn change_jobs(
+        &self,
+        ids: &[JobId],
+        change: &Change,
+    ) -> impl Future<Output = Result<OperatedJobs>> + Send;
+}
+
+/// Reads and prunes attempts, errors and incidents.
+pub(super) trait Recording {
+    fn read_attempts(
+        &self,
+        job: JobId,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<AttemptView>>> + Send;
+
+    fn read_incidents(
+        &self,
+        filter: &IncidentFilter,
+    ) -> impl Future<Output = Result<Vec<Incident>>> + Send;
+
+    fn group_errors(
+        &self,
+        job_type: Option<&str>,
+        limit: i64,
+    ) -> impl Future<Output = Result<Vec<ErrorGroup>>> + Send;
+
+    /// Deletes attempts whose time is over, and incidents that were resolved before this time.
+    fn prune(&self, incidents: Duration, at_most: i64) -> impl Future<Output = Result<u64>> + Send;
 }
 
 /// Suspends and activates jobs.

@@ -13,8 +13,8 @@ use futures_util::future::BoxFuture;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
-    BatchOutcome, CompletingTransaction, Completion, Created, Fate, Handoff, Origin, SqlStore,
-    StoreError, answer_within,
+    BatchOutcome, CompletingTransaction, Completion, Created, Ended, EndedScope, Fate, Handoff,
+    Origin, SqlStore, StoreError, answer_within,
 };
 use crate::job::new_job::NewJob;
 use crate::job::{JobId, NodeId};
@@ -97,6 +97,40 @@ impl<S: SqlStore> JobTransaction<S> {
         let created = answer(store, statements, created).await?;
         self.created.merge(created);
         Ok(ids)
+    }
+
+    /// Deletes all jobs of a scope, whatever their state, with this transaction: an instance that
+    /// ends, or a definition that is removed. Jobs that run are not deleted. After the commit their
+    /// nodes are asked to stop the handlers, as by [`cancel`](crate::Client::cancel), and the next
+    /// exclusive jobs are hinted.
+    ///
+    /// # Errors
+    /// [`StoreError::RowLocked`] if another transaction locked one of the rows for two seconds:
+    /// roll back and try again. Otherwise a database error.
+    pub async fn end(&mut self, scope: &EndedScope) -> Result<Ended, StoreError> {
+        let Self { store, inner, .. } = self;
+        let ended = answer(store, 4, store.end(inner, scope)).await?;
+        self.created.merge(Created::from(&ended));
+        Ok(ended)
+    }
+
+    /// Replaces the start timers of a process definition: deletes those that exist, and creates
+    /// these jobs.
+    ///
+    /// An occurrence that runs is not deleted, and creates the next one of its series when it is
+    /// done. It is in [`running`](Ended::running): call [`end`](Self::end) again after it.
+    ///
+    /// # Errors
+    /// The same as those of [`end`](Self::end) and [`create_many`](Self::create_many).
+    pub async fn replace_start_timers(
+        &mut self,
+        process_definition: impl Into<String>,
+        timers: Vec<NewJob>,
+    ) -> Result<Ended, StoreError> {
+        let obsolete = EndedScope::StartTimers(process_definition.into());
+        let ended = self.end(&obsolete).await?;
+        self.create_many(timers).await?;
+        Ok(ended)
     }
 
     /// Commits and then publishes the hints. The caller does not wait for the broker.

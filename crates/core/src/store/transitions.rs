@@ -9,16 +9,17 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use futures_util::FutureExt;
 
+use super::attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter};
 use super::error::StoreError;
 use super::poison::{Found, StuckBatch, found_page, held_page, told_page};
 use super::statements::Statements;
 use super::transaction::AfterCommit;
 use super::{
-    BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, CycleOutcome,
-    Failure, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked, Marked, Membership,
-    MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, OrphanPage, OrphanQuery, Renewed,
-    Result, SchemaStatus, Store, Succession, Suspended, SuspensionScope, TapOffer, TransactionId,
-    check_rules, measured,
+    BatchOutcome, Change, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion,
+    CycleOutcome, Failure, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked, Marked,
+    Membership, MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, OrphanPage, OrphanQuery,
+    Renewed, Result, SchemaStatus, Store, Succession, Suspended, SuspensionScope, TapOffer,
+    TransactionId, check_rules, measured,
 };
 use crate::hint::{Hint, Ready};
 use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
@@ -336,6 +337,39 @@ impl<S: Statements> Store for S {
             part.boxed()
         })
         .await
+    }
+
+    async fn change_many(&self, ids: &[JobId], change: &Change) -> Result<OperatedJobs> {
+        change.validate()?;
+        let rows = async { Ok(ids.to_vec()) };
+        let whole = self.run("change", || self.change_jobs(ids, change));
+        told_page("change", whole, rows, |these| {
+            let part = async move {
+                let change = || self.change_jobs(&these, change);
+                self.run("change", change).await
+            };
+            part.boxed()
+        })
+        .await
+    }
+
+    async fn attempts(&self, job: JobId, limit: i64) -> Result<Vec<AttemptView>> {
+        self.run("attempts", || self.read_attempts(job, limit))
+            .await
+    }
+
+    async fn incidents(&self, filter: &IncidentFilter) -> Result<Vec<Incident>> {
+        self.run("incidents", || self.read_incidents(filter)).await
+    }
+
+    async fn errors(&self, job_type: Option<&str>, limit: i64) -> Result<Vec<ErrorGroup>> {
+        self.run("errors", || self.group_errors(job_type, limit))
+            .await
+    }
+
+    async fn prune_history(&self, incidents: Duration, at_most: i64) -> Result<u64> {
+        self.run("prune_history", || self.prune(incidents, at_most))
+            .await
     }
 
     async fn strict_order(&self) -> Result<bool> {

@@ -200,7 +200,7 @@ async fn run(
     let started = Instant::now();
     let mut faults = Faults::none();
     let mut told = false;
-    let ending = loop {
+    let mut ending = loop {
         let first_poll = || {
             // The waiting time of the job ended with its first attempt.
             if !std::mem::replace(&mut told, true) {
@@ -218,6 +218,7 @@ async fn run(
     };
     let (outcome, took) = (ending.outcome(), started.elapsed());
     metrics.executed(outcome, took);
+    run.record(&mut ending, took);
     if outcome == "done" {
         tracing::debug!(
             job = %job.id, job_type = %job.job_type, seconds = took.as_secs_f64(), "job done"

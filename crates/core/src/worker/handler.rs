@@ -46,6 +46,7 @@ use serde::de::DeserializeOwned;
 
 use crate::job::args::JobArgs;
 use crate::job::retry::RetryPolicy;
+use crate::worker::group::{GroupHandler, GroupOptions};
 use crate::worker::inline_start::InlineStarts;
 use crate::worker::middleware::{Layered, Middleware};
 
@@ -68,13 +69,10 @@ where
     O: IntoOutcome,
 {
     async fn run(&self, job: Running) -> HandlerResult<Outcome> {
-        let payload = job.job.decode().map_err(|e| {
-            // It will not decode the next time either: an operator or a new release must repair it.
-            HandlerError::unrecoverable(format!(
-                "field `payload` does not match the payload type of a `{}` job: {e}",
-                job.job.job_type
-            ))
-        })?;
+        let payload = job
+            .job
+            .decode()
+            .map_err(|error| HandlerError::bad_payload(&job.job.job_type, &error))?;
         let answer = (self.run)(job.with_payload(payload)).await?;
         Ok(answer.into_outcome())
     }
@@ -99,6 +97,11 @@ pub struct HandlerOptions {
     /// [`row_lock`](Self::row_lock). Has no effect together with
     /// [`in_transaction`](Self::in_transaction), or in stores other than PostgreSQL. Default: no.
     pub row_lock: bool,
+    /// The time for which each attempt is kept, for
+    /// [`Client::attempts`](crate::Client::attempts). Its row is written with the outcome, so a
+    /// completion costs one more insert, and jobs of this type are not held by row locks. Default:
+    /// none, attempts are not recorded.
+    pub keep_attempts: Option<Duration>,
 }
 
 impl HandlerOptions {
@@ -127,6 +130,13 @@ impl HandlerOptions {
     #[must_use]
     pub fn in_transaction(mut self) -> Self {
         self.in_transaction = true;
+        self
+    }
+
+    /// Records each attempt and keeps it for this time.
+    #[must_use]
+    pub fn keep_attempts(mut self, keep: Duration) -> Self {
+        self.keep_attempts = Some(keep);
         self
     }
 
@@ -220,6 +230,39 @@ impl Handlers {
         self.add_with(A::TYPE, options, run);
     }
 
+    /// Adds an async closure that works off several jobs of a type at once, with default options.
+    /// See [`group`](crate::worker::group).
+    pub fn group<P, F, Fut>(&mut self, job_type: impl Into<String>, group: GroupOptions, run: F)
+    where
+        F: Fn(Vec<Arc<Running<P>>>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HandlerResult<()>> + Send + 'static,
+        P: DeserializeOwned + Send + Sync + 'static,
+    {
+        self.group_with(job_type, HandlerOptions::default(), group, run);
+    }
+
+    /// Adds an async closure that works off several jobs of a type at once. The options hold for
+    /// each job: its timeout counts the wait for the group, and its concurrency limits the group.
+    /// [`in_transaction`](HandlerOptions::in_transaction) has no effect: the jobs of a group are
+    /// completed together, but each by its own lock.
+    pub fn group_with<P, F, Fut>(
+        &mut self,
+        job_type: impl Into<String>,
+        options: HandlerOptions,
+        group: GroupOptions,
+        run: F,
+    ) where
+        F: Fn(Vec<Arc<Running<P>>>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HandlerResult<()>> + Send + 'static,
+        P: DeserializeOwned + Send + Sync + 'static,
+    {
+        let options = HandlerOptions {
+            in_transaction: false,
+            ..options
+        };
+        self.register(job_type, options, Arc::new(GroupHandler::new(group, run)));
+    }
+
     /// Adds an implementation of [`Handler`].
     pub fn register(
         &mut self,
@@ -281,10 +324,21 @@ impl Handlers {
         })
     }
 
+    /// Records the attempts of this type, whatever the handler's own
+    /// [option](HandlerOptions::keep_attempts). Returns false if the type has no handler.
+    pub fn keep_attempts(&mut self, job_type: &str, keep: Duration) -> bool {
+        let found = self.by_type.get_mut(job_type);
+        found.is_some_and(|registration| {
+            registration.options.keep_attempts = Some(keep);
+            true
+        })
+    }
+
     /// Returns the types whose jobs may be held by row locks, sorted.
     pub(crate) fn row_lock_types(&self) -> Vec<String> {
         let by_row = |registration: &Registration| {
-            registration.options.row_lock && !registration.options.in_transaction
+            let options = &registration.options;
+            options.row_lock && !options.in_transaction && options.keep_attempts.is_none()
         };
         let by_row = self.by_type.iter().filter(|(_, r)| by_row(r));
         let mut types: Vec<_> = by_row.map(|(name, _)| name.clone()).collect();

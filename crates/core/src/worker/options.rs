@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::job::Lane;
+use crate::job::retry::RetryPolicy;
 use crate::job::scope::Scope;
 use crate::lane::order::{self, LaneOrder, LaneShare};
 use crate::producer::commit_hook::HookOptions;
@@ -42,6 +43,13 @@ pub struct NodeOptions {
     /// The jobs of smaller batches get leases
     /// ([`HandlerOptions::row_lock`](crate::HandlerOptions::row_lock)). Default 32.
     pub row_lock_from: usize,
+    /// The waits between attempts of [history jobs](crate::NewJob::history), for jobs without a
+    /// policy of their own and handlers without one ([`HandlerOptions::retry`]). Default 10 s.
+    ///
+    /// [`HandlerOptions::retry`]: crate::HandlerOptions::retry
+    pub history_retry: RetryPolicy,
+    /// The time for which resolved [incidents](crate::store::attempts) are kept. Default 30 days.
+    pub incidents_kept: Duration,
     /// The time that running jobs have to end at shutdown before they are released. Default 60 s.
     pub shutdown_timeout: Duration,
     /// The lanes that the node receives, in their order. Default: `default`.
@@ -75,6 +83,8 @@ crate::setters! {
         claim_after: Option<Duration>,
         quarantine_after: u32,
         row_lock_from: usize,
+        history_retry: RetryPolicy,
+        incidents_kept: Duration,
         shutdown_timeout: Duration,
         lanes: Vec<LaneShare>,
         lane_order: LaneOrder,
@@ -97,6 +107,8 @@ impl Default for NodeOptions {
             claim_after: Some(Duration::from_secs(5)),
             quarantine_after: 3,
             row_lock_from: RowTerms::default().from,
+            history_retry: RetryPolicy::default(),
+            incidents_kept: Duration::from_secs(30 * 24 * 3_600),
             shutdown_timeout: Duration::from_secs(60),
             lanes: vec![Lane::default().into()],
             lane_order: LaneOrder::default(),

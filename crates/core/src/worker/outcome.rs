@@ -78,6 +78,14 @@ impl HandlerError {
         Self::new(Verdict::Unrecoverable, message)
     }
 
+    /// Creates the error for a payload that does not decode. It will not decode the next time
+    /// either: an operator or a new release must repair it.
+    pub(crate) fn bad_payload(job_type: &str, error: &serde_json::Error) -> Self {
+        Self::unrecoverable(format!(
+            "field `payload` does not match the payload type of a `{job_type}` job: {error}"
+        ))
+    }
+
     /// Creates an error for a change of the same data by another transaction. No attempt is spent.
     pub fn conflict(message: impl Into<String>) -> Self {
         Self::new(Verdict::Conflict, message)

@@ -126,6 +126,7 @@ fn dead_letter(job: &Job, strikes: i32, held: &LockToken) -> Ending {
             to: Destination::DeadLetter,
             message: Some(message),
             stack: None,
+            attempt: None,
         },
         outcome: "quarantined",
     }

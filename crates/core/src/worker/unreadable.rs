@@ -58,6 +58,7 @@ pub(crate) fn end(node: &NodeContext, job: &Job, held: &LockToken, fault: &str) 
             to,
             message: Some(format!("the job's row can't be read: {fault}")),
             stack: None,
+            attempt: None,
         },
         outcome,
     }

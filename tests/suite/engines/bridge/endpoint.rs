@@ -32,6 +32,7 @@ fn completion(held: LockToken) -> Completion {
         held,
         next: None,
         failed_before: false,
+        attempt: None,
     }
 }
 

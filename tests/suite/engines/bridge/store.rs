@@ -43,6 +43,7 @@ fn completion(held: LockToken) -> Completion {
         held,
         next: None,
         failed_before: false,
+        attempt: None,
     }
 }
 

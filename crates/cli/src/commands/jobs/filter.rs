@@ -46,7 +46,7 @@ pub struct FilterArgs {
     pub due_before: Option<DateTime<Utc>>,
 }
 
-fn date(text: &str) -> Result<DateTime<Utc>, String> {
+pub(super) fn date(text: &str) -> Result<DateTime<Utc>, String> {
     text.parse().map_err(|_| {
         "write a date and time with time zone, for example 2026-01-31T08:00:00Z".to_owned()
     })

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use jobwire_core::producer::commit_hook::Cause;
-use jobwire_core::store::{Operated, OperatedJobs};
+use jobwire_core::store::{Change, Operated, OperatedJobs};
 use jobwire_core::telemetry::plain;
 use jobwire_core::{JobId, JobState, Store, StoreError};
 use serde::Serialize;
@@ -44,11 +44,20 @@ impl Matching {
     /// Counts the matches. Without a state, selects dead letters only, since a timer should not run
     /// before its due date. Jobs given by id are selected in any state.
     pub(super) async fn of(selection: &mut Selection, store: &dyn Store) -> Result<Self, Error> {
+        Self::in_states(selection, &[JobState::DeadLetter], store).await
+    }
+
+    /// Counts the matches. Without a state, selects jobs of these states.
+    pub(super) async fn in_states(
+        selection: &mut Selection,
+        states: &[JobState],
+        store: &dyn Store,
+    ) -> Result<Self, Error> {
         if !selection.all {
             return Ok(Self(Vec::new()));
         }
         if selection.filter.states.is_empty() {
-            selection.filter.states = vec![JobState::DeadLetter];
+            selection.filter.states = states.to_vec();
         }
         let mut counts = Vec::new();
         for state in &selection.filter.states {
@@ -130,6 +139,9 @@ struct Report {
     done: Vec<JobId>,
     not_found: Vec<JobId>,
     running: Vec<JobId>,
+    /// Jobs in a state that the command does not apply to.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    other_state: Vec<JobId>,
     /// Running jobs whose nodes were asked to stop them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     asked: Vec<JobId>,
@@ -143,6 +155,7 @@ impl Report {
             Operated::Done => self.done.push(id),
             Operated::NotFound => self.not_found.push(id),
             Operated::Running => self.running.push(id),
+            Operated::OtherState => self.other_state.push(id),
         }
     }
 
@@ -161,6 +174,12 @@ impl Report {
                     written(*id)
                 ))?;
             }
+            for id in &self.other_state {
+                output::line(format_args!(
+                    "job {} is in a state that this does not apply to; `jobwire jobs show` shows it",
+                    written(*id)
+                ))?;
+            }
             for id in &self.asked {
                 output::line(format_args!(
                     "job {id} is running; its node was asked to stop it"
@@ -171,7 +190,11 @@ impl Report {
                 output::line(format_args!("job {} was not changed: {why}", written(*id)))?;
             }
         }
-        if self.not_found.is_empty() && self.running.is_empty() && self.failed.is_empty() {
+        let all_done = self.not_found.is_empty()
+            && self.running.is_empty()
+            && self.other_state.is_empty()
+            && self.failed.is_empty();
+        if all_done {
             Ok(())
         } else {
             Err(Error::Reported)
@@ -194,6 +217,31 @@ pub(super) async fn delete(jobs: &Jobs<'_>, ids: &[JobId], json: bool) -> Result
     let batch = async |ids: &[JobId]| jobs.store.delete_many(ids).await;
     let report = each(jobs, ids, batch).await?;
     report.print("deleted", json)
+}
+
+pub(super) async fn change(
+    jobs: &Jobs<'_>,
+    ids: &[JobId],
+    change: &Change,
+    json: bool,
+) -> Result<(), Error> {
+    let batch = async |ids: &[JobId]| jobs.store.change_many(ids, change).await;
+    let report = each(jobs, ids, batch).await?;
+    report.print("changed", json)
+}
+
+pub(super) async fn unlock(jobs: &Jobs<'_>, ids: &[JobId], json: bool) -> Result<(), Error> {
+    let batch = async |ids: &[JobId]| {
+        let mut unlocked = OperatedJobs::default();
+        for id in ids {
+            let (operated, ready) = jobs.store.unlock(*id).await?;
+            unlocked.operated.push((*id, operated));
+            unlocked.ready.extend(ready);
+        }
+        Ok(unlocked)
+    };
+    let report = each(jobs, ids, batch).await?;
+    report.print("unlocked", json)
 }
 
 /// The time for which `jobs cancel` repeats its request and waits for running jobs to stop. A
@@ -287,6 +335,7 @@ async fn batches(
         report.failed.extend(done.refused);
         if let Some(hook) = &hook {
             hook.publish(Cause::Operator, done.ready);
+            hook.timer_set(done.timer);
         }
     }
     Ok(())

@@ -127,6 +127,13 @@ impl NewJob {
                 "use for example `30s`, `exponential(1s, 2, 1h)`, `R5/PT5M` or `PT10M,PT17M`",
             ));
         }
+        if self.is_history && self.repeat.is_some() {
+            return Err(InvalidJob::new(
+                "repeat",
+                "is set for a history job",
+                "leave it out: history is written once",
+            ));
+        }
         if let Some(Err(e)) = self.repeat.as_deref().map(Repeat::parse) {
             return Err(InvalidJob::repeat(&e));
         }

@@ -253,6 +253,7 @@ impl Outcome for OperatedJobs {
         self.operated.extend(part.operated);
         self.refused.extend(part.refused);
         self.ready.extend(part.ready);
+        self.timer = earliest(self.timer, part.timer);
     }
 
     fn set_aside(&mut self, _: JobId, ready: Vec<Ready>) {

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::begin::begin_impatiently;
 use super::session::wait_for_disk;
 use super::sql::ready_columns;
-use super::{PgStore, decode, exclusive, insert};
+use super::{PgStore, attempts, decode, exclusive, insert};
 use crate::job::{JobId, LockToken, NodeId};
 use crate::store::error::StoreError;
 use crate::store::statements::Completing;
@@ -224,6 +224,12 @@ pub(super) async fn complete_in(
         settled.ready.extend(created.ready);
         settled.timer = created.timer;
     }
+    let recorded: Vec<_> = done
+        .iter()
+        .filter(|d| applied.contains(&d.held.id))
+        .filter_map(|d| Some((&d.held, d.attempt.as_deref()?, None, None)))
+        .collect();
+    attempts::record(connection, owner, &recorded).await?;
     let held = done.iter().map(|d| &d.held);
     pass_on(connection, held, &holders, then, &mut settled).await?;
     Ok(settled)
@@ -237,7 +243,8 @@ impl Completing for PgStore {
         then: &Handoff,
     ) -> Result<BatchOutcome, StoreError> {
         let ends = done.iter().all(|d| d.next.is_none());
-        if ends && done.iter().all(|d| d.held.instance.is_none()) {
+        let is_plain = |d: &Completion| d.held.instance.is_none() && d.attempt.is_none();
+        if ends && done.iter().all(is_plain) {
             let mut connection = self.cache.acquire().await?;
             let complete = if self.cache.commits_soon() {
                 COMPLETE_DURABLY

@@ -1,12 +1,14 @@
 //! Failing: moves jobs from the executable table to the table in which they wait.
 
+use std::collections::HashSet;
+
 use chrono::{DateTime, Utc};
 use sqlx::Row;
 use uuid::Uuid;
 
 use super::begin::begin_impatiently;
 use super::sql::{moved_columns, not_suspended};
-use super::{PgStore, complete};
+use super::{PgStore, attempts, complete};
 use crate::job::{JobId, NodeId};
 use crate::store::created::earliest;
 use crate::store::error::StoreError;
@@ -85,7 +87,7 @@ INSERT INTO jobwire.timer_job (",
 );
 
 /// A century, in milliseconds. A longer wait would exceed the range of dates.
-const LONGEST: i64 = 100 * 366 * 24 * 3_600_000;
+pub(super) const LONGEST: i64 = 100 * 366 * 24 * 3_600_000;
 
 impl Failing for PgStore {
     async fn fail_batch(
@@ -159,6 +161,16 @@ impl Failing for PgStore {
                 .await?;
             settled.timer = earliest(settled.timer, back.into_iter().min());
         }
+        let applied: HashSet<JobId> = settled.applied.iter().copied().collect();
+        let recorded: Vec<_> = failed
+            .iter()
+            .filter(|f| applied.contains(&f.held.id))
+            .filter_map(|f| {
+                let attempt = f.attempt.as_deref()?;
+                Some((&f.held, attempt, f.message.as_deref(), f.stack.as_deref()))
+            })
+            .collect();
+        attempts::record(&mut tx, owner, &recorded).await?;
         let held = failed.iter().map(|f| &f.held);
         complete::pass_on(&mut tx, held, &holders, then, &mut settled).await?;
         crash_point!("failure-uncommitted");

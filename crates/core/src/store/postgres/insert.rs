@@ -24,7 +24,9 @@ const ROWS: usize = 2_500;
 /// A job without a lane gets that of the first rule that fits. The statement checks once whether
 /// rules exist, so without rules (the usual case) the rows cost no more. Returns only the lanes
 /// that are unknown to the caller.
-const INSERT: &str = concat!(
+macro_rules! insert {
+    ($array:literal, $name:literal, $kind:literal, $timer_kind:literal) => {
+        concat!(
     "
 WITH given AS MATERIALIZED (
     SELECT g.*, CASE
@@ -38,15 +40,21 @@ WITH given AS MATERIALIZED (
     FROM unnest(
         $1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
         $10::text[], $11::bigint[], $12::boolean[], $13::integer[], $14::text[], $15::timestamptz[], $16::text[],
-        $17::timestamptz[], $18::uuid[], $19::text[], $20::text[], $21::text[])
+        $17::timestamptz[], $18::uuid[], $19::text[], $20::text[], $21::text[]",
+    $array,
+    ")
     AS g(id, type, payload, process_instance, execution, process_definition, element, tenant, category, deployment,
          priority, exclusive, retries, retry_policy, due_at, repeat, repeat_until, correlation_id, lane,
-         custom_values, trace_parent)
+         custom_values, trace_parent",
+    $name,
+    ")
 ), executable AS (
     INSERT INTO jobwire.job (id, kind, type, payload, process_instance, execution, process_definition, element,
         tenant, category, deployment, priority, exclusive, retries, retry_policy, due_at, repeat, repeat_until,
         correlation_id, lane, custom_values, trace_parent, origin, hints)
-    SELECT id, CASE WHEN due_at IS NULL AND repeat IS NULL THEN 'message' ELSE 'timer' END, type, payload::json,
+    SELECT id, ",
+    $kind,
+    ", type, payload::json,
         process_instance, execution, process_definition, element, tenant, category, deployment, priority, exclusive,
         retries, retry_policy, due_at, repeat, repeat_until, correlation_id, its_lane, custom_values::json, trace_parent,
         $22, $23
@@ -55,7 +63,9 @@ WITH given AS MATERIALIZED (
     INSERT INTO jobwire.timer_job (id, kind, type, payload, process_instance, execution, process_definition, element,
         tenant, category, deployment, priority, exclusive, retries, retry_policy, due_at, repeat, repeat_until,
         correlation_id, lane, custom_values, trace_parent, origin)
-    SELECT id, 'timer', type, payload::json, process_instance, execution, process_definition, element, tenant,
+    SELECT id, ",
+    $timer_kind,
+    ", type, payload::json, process_instance, execution, process_definition, element, tenant,
         category, deployment, priority, exclusive, retries, retry_policy, due_at, repeat, repeat_until,
         correlation_id, its_lane, custom_values::json, trace_parent, $22
     FROM given WHERE due_at > statement_timestamp()
@@ -65,7 +75,19 @@ SELECT pg_current_xact_id()::text, (SELECT array_agg(id) FROM timer), (SELECT mi
     ruled.ids, ruled.lanes
 FROM (SELECT array_agg(id) AS ids, array_agg(its_lane) AS lanes FROM given
       WHERE lane IS NULL AND its_lane <> 'default') ruled"
+)
+    };
+}
+
+const INSERT: &str = insert!(
+    "",
+    "",
+    "CASE WHEN due_at IS NULL AND repeat IS NULL THEN 'message' ELSE 'timer' END",
+    "'timer'"
 );
+
+/// Like [`INSERT`], for chunks with history jobs.
+const INSERT_KINDS: &str = insert!(", $24::text[]", ", kind", "kind", "kind");
 
 /// Inserts jobs over a connection that is inside the caller's transaction.
 pub(super) async fn insert(
@@ -96,7 +118,9 @@ async fn insert_chunk(
         jobs.iter().map(field).collect()
     }
     let ids: Vec<Uuid> = jobs.iter().map(|j| j.id.0).collect();
-    let row = sqlx::query(INSERT)
+    let has_history = jobs.iter().any(|job| job.is_history);
+    let statement = if has_history { INSERT_KINDS } else { INSERT };
+    let query = sqlx::query(statement)
         .bind(&ids)
         .bind(texts(jobs, |j| Some(&j.job_type)))
         .bind(texts(jobs, |j| j.payload.as_ref().ok().map(|p| p.get())))
@@ -124,9 +148,13 @@ async fn insert_chunk(
         .bind(texts(jobs, |j| j.trace_parent.as_deref()))
         .bind(origin.as_str())
         // The commit hook's own hint is counted: the sweeper looks for jobs without a hint.
-        .bind(i32::from(origin == Origin::Hook))
-        .fetch_one(connection)
-        .await?;
+        .bind(i32::from(origin == Origin::Hook));
+    let query = if has_history {
+        query.bind(jobs.iter().map(|j| j.kind().as_str()).collect::<Vec<_>>())
+    } else {
+        query
+    };
+    let row = query.fetch_one(connection).await?;
     let timers: Option<Vec<Uuid>> = row.try_get(1)?;
     let timers: HashSet<Uuid> = timers.into_iter().flatten().collect();
     let ids: Option<Vec<Uuid>> = row.try_get(3)?;
@@ -144,5 +172,6 @@ async fn insert_chunk(
             .collect(),
         timer: row.try_get::<Option<DateTime<Utc>>, _>(2)?,
         transaction: Some(TransactionId(row.try_get(0)?)),
+        ..Created::default()
     })
 }

@@ -7,12 +7,14 @@ use futures_util::future::BoxFuture;
 use sqlx::{PgConnection, Postgres};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{PgStore, begin, complete, exclusive, insert};
+use super::{PgStore, begin, complete, ending, exclusive, insert};
 use crate::hint::Ready;
 use crate::job::NodeId;
 use crate::job::new_job::NewJob;
 use crate::store::statements::Database;
-use crate::store::{BatchOutcome, Completion, Created, Handoff, Origin, Result, SqlStore};
+use crate::store::{
+    BatchOutcome, Completion, Created, Ended, EndedScope, Handoff, Origin, Result, SqlStore,
+};
 use crate::telemetry::metrics as m;
 
 #[async_trait]
@@ -72,6 +74,14 @@ impl SqlStore for PgStore {
             exclusive::next(&mut connection, instances).await
         })
         .await
+    }
+
+    async fn end(&self, connection: &mut PgConnection, scope: &EndedScope) -> Result<Ended> {
+        let started = Instant::now();
+        let ended = ending::end(connection, scope).await;
+        metrics::histogram!(m::STATEMENT, "statement" => "end")
+            .record(started.elapsed().as_secs_f64());
+        ended
     }
 
     async fn complete_in(

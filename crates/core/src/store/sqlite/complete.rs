@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use sqlx::SqliteConnection;
 
 use super::sql::{ready_columns, release_leases};
-use super::{SqliteStore, decode, exclusive, insert};
+use super::{SqliteStore, attempts, decode, exclusive, insert};
 use crate::job::{Fence, JobId, LockToken, NodeId};
 use crate::store::error::StoreError;
 use crate::store::statements::Completing;
@@ -105,6 +105,10 @@ pub(super) async fn complete_in(
         settled.ready.extend(created.ready);
         settled.timer = created.timer;
     }
+    let recorded: Vec<_> = done_now()
+        .filter_map(|d| Some((&d.held, d.attempt.as_deref()?, None, None)))
+        .collect();
+    attempts::record(connection, owner, now, &recorded).await?;
     let held = done.iter().map(|d| &d.held);
     pass_on(connection, now, held, then, &mut settled).await?;
     Ok(settled)

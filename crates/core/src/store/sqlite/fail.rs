@@ -6,7 +6,7 @@ use serde::Serialize;
 use sqlx::{Row, SqliteConnection};
 
 use super::sql::{moved_columns, suspended};
-use super::{SqliteStore, complete, decode};
+use super::{SqliteStore, attempts, complete, decode};
 use crate::job::{JobId, NodeId};
 use crate::store::error::StoreError;
 use crate::store::statements::Failing;
@@ -78,6 +78,16 @@ impl Failing for SqliteStore {
                 decode::maybe_moment(move_failed(&mut tx, now, failed, &finished).await?)?;
             settled.applied = complete::delete(&mut tx, &finished).await?;
         }
+        let applied: HashSet<JobId> = settled.applied.iter().copied().collect();
+        let recorded: Vec<_> = failed
+            .iter()
+            .filter(|f| applied.contains(&f.held.id))
+            .filter_map(|f| {
+                let attempt = f.attempt.as_deref()?;
+                Some((&f.held, attempt, f.message.as_deref(), f.stack.as_deref()))
+            })
+            .collect();
+        attempts::record(&mut tx, owner, now, &recorded).await?;
         let held = failed.iter().map(|f| &f.held);
         complete::pass_on(&mut tx, now, held, then, &mut settled).await?;
         tx.commit().await?;

@@ -9,7 +9,7 @@ use super::decode;
 use super::sql::{lane_by_rule, moved_columns};
 use crate::hint::Ready;
 use crate::job::new_job::NewJob;
-use crate::job::{JobId, JobKind, Lane};
+use crate::job::{JobId, Lane};
 use crate::store::error::StoreError;
 use crate::store::{Created, Origin};
 
@@ -98,15 +98,10 @@ struct NewRow<'a> {
 
 impl<'a> NewRow<'a> {
     fn of(job: &'a NewJob, seq: i64) -> Self {
-        let kind = if job.due_at.is_none() && job.repeat.is_none() {
-            JobKind::Message
-        } else {
-            JobKind::Timer
-        };
         Self {
             id: job.id,
             seq,
-            kind: kind.as_str(),
+            kind: job.kind().as_str(),
             r#type: &job.job_type,
             payload: job.payload.as_ref().map_or("null", |p| p.get()),
             process_instance: job.process_instance.as_deref(),

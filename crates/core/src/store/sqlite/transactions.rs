@@ -5,11 +5,13 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use sqlx::{Sqlite, SqliteConnection};
 
-use super::{SqliteStore, complete, insert};
+use super::{SqliteStore, complete, ending, insert};
 use crate::job::NodeId;
 use crate::job::new_job::NewJob;
 use crate::store::error::StoreError;
-use crate::store::{BatchOutcome, Completion, Created, Handoff, Origin, Result, SqlStore};
+use crate::store::{
+    BatchOutcome, Completion, Created, Ended, EndedScope, Handoff, Origin, Result, SqlStore,
+};
 use crate::telemetry::metrics as m;
 
 #[async_trait]
@@ -52,6 +54,14 @@ impl SqlStore for SqliteStore {
         metrics::histogram!(m::STATEMENT, "statement" => "insert")
             .record(started.elapsed().as_secs_f64());
         created
+    }
+
+    async fn end(&self, connection: &mut SqliteConnection, scope: &EndedScope) -> Result<Ended> {
+        let started = Instant::now();
+        let ended = ending::end(connection, scope).await;
+        metrics::histogram!(m::STATEMENT, "statement" => "end")
+            .record(started.elapsed().as_secs_f64());
+        ended
     }
 
     async fn complete_in(

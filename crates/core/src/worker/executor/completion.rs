@@ -25,6 +25,7 @@ pub(super) fn completion(held: &LockToken, job: &Job, ran: Option<Duration>) -> 
         next: ran
             .and_then(|ran| series::next_occurrence(job, now(ran)))
             .map(Box::new),
+        attempt: None,
         failed_before: job.failures > 0 || job.exception_message.is_some(),
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::run::Run;
+use crate::job::JobKind;
 use crate::job::new_job::MAX_COUNT;
 use crate::job::retry::RetryPolicy;
 use crate::store::{Destination, Failure};
@@ -42,6 +43,7 @@ pub(super) fn failure(run: &Run<'_>, error: HandlerError, outcome: &'static str)
             to,
             message: Some(cut(error.message, MESSAGE_BYTES)),
             stack: error.stack.map(|s| cut(s, MESSAGE_BYTES * 16)),
+            attempt: None,
         },
         outcome,
     }
@@ -51,7 +53,7 @@ pub(super) fn failure(run: &Run<'_>, error: HandlerError, outcome: &'static str)
 fn destination(run: &Run<'_>, verdict: &Verdict) -> Destination {
     let job = run.job;
     let own = own_policy(run);
-    let policy = own.as_ref().unwrap_or(&run.registration.options.retry);
+    let policy = own.as_ref().unwrap_or_else(|| policy_of_type(run));
     match *verdict {
         Verdict::Conflict => Destination::Retry {
             delay: CONFLICT_WAIT,
@@ -64,6 +66,18 @@ fn destination(run: &Run<'_>, verdict: &Verdict) -> Destination {
             failures: job.failures.saturating_add(1).min(MAX_COUNT),
         },
         Verdict::Retry(_) | Verdict::Unrecoverable => Destination::DeadLetter,
+    }
+}
+
+/// Returns the policy of the handler, or that of the node for a history job whose handler has the
+/// default one.
+fn policy_of_type<'r>(run: &'r Run<'_>) -> &'r RetryPolicy {
+    let of_handler = &run.registration.options.retry;
+    let is_history = run.job.kind == JobKind::History;
+    if is_history && *of_handler == RetryPolicy::default() {
+        &run.node.options.history_retry
+    } else {
+        of_handler
     }
 }
 

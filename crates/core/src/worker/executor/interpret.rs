@@ -23,7 +23,9 @@ pub(super) async fn interpret(
     let is_done = matches!(result, AttemptResult::Answered(Ok(Outcome::Done)));
     if is_done && run.registration.options.in_transaction {
         crash_point!("effect-done");
-        let completion = completion(run.held, run.job, Some(started.elapsed()));
+        let ran = started.elapsed();
+        let mut completion = completion(run.held, run.job, Some(ran));
+        completion.attempt = run.attempt("done", ran);
         return complete_in_transaction(run, transaction, completion).await;
     }
     roll_back(run, transaction, &result).await?;
@@ -95,6 +97,7 @@ fn answered(run: &Run<'_>, answer: HandlerResult<Outcome>, started: Instant) -> 
                 },
                 message: None,
                 stack: None,
+                attempt: None,
             },
             outcome: "snooze",
         },

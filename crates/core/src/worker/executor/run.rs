@@ -1,10 +1,12 @@
 //! A run: a job under its lock, with its handler. Each step of the executor receives it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::job::{Job, LockToken};
+use crate::store::attempts::Attempt;
 use crate::worker::context::NodeContext;
 use crate::worker::finished::Ending;
 use crate::worker::handler::Registration;
@@ -22,6 +24,28 @@ pub(super) struct Run<'a> {
 }
 
 impl Run<'_> {
+    /// Returns the attempt to record with this outcome, if the type records attempts.
+    pub(super) fn attempt(&self, outcome: &'static str, ran: Duration) -> Option<Box<Attempt>> {
+        let keep = self.registration.options.keep_attempts?;
+        Some(Box::new(Attempt {
+            job_type: self.job.job_type.clone(),
+            process_instance: self.job.process_instance.clone(),
+            tenant: self.job.tenant.clone(),
+            ran,
+            outcome,
+            keep,
+        }))
+    }
+
+    /// Adds the attempt to an ending that is not committed yet.
+    pub(super) fn record(&self, ending: &mut Ending, ran: Duration) {
+        match ending {
+            Ending::Done(completion) => completion.attempt = self.attempt("done", ran),
+            Ending::Failed { failure, outcome } => failure.attempt = self.attempt(outcome, ran),
+            Ending::Committed(_) | Ending::Release | Ending::Lost | Ending::Left => {}
+        }
+    }
+
     /// Returns the ending of a job that was asked to stop before its handler had an outcome.
     pub(super) fn interrupted(&self) -> Ending {
         if self.lease.lost.is_given() {

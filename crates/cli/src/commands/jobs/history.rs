@@ -1,0 +1,105 @@
+//! `jobs attempts`, `jobs errors` and `jobs incidents`.
+
+use chrono::{DateTime, Utc};
+use jobwire_core::store::attempts::IncidentFilter;
+use jobwire_core::{JobId, Store};
+
+use crate::error::Error;
+use crate::output;
+
+fn moment(at: DateTime<Utc>) -> String {
+    at.format("%Y-%m-%d %H:%M:%S%.3fZ").to_string()
+}
+
+fn maybe(text: Option<String>) -> String {
+    text.unwrap_or_else(|| "-".to_owned())
+}
+
+/// Maximum number of attempts of one job that are shown.
+const ATTEMPTS: i64 = 10_000;
+
+pub(super) async fn attempts(store: &dyn Store, id: JobId, json: bool) -> Result<(), Error> {
+    let attempts = store.attempts(id, ATTEMPTS).await?;
+    if json {
+        return output::json(&attempts);
+    }
+    if attempts.is_empty() {
+        return output::line(format_args!(
+            "no attempts of job {id} are recorded; the setting `attempt_types` names the types that \
+             record them, and `attempts_kept` the time for which they are kept"
+        ));
+    }
+    let rows: Vec<[String; 6]> = attempts
+        .into_iter()
+        .map(|attempt| {
+            [
+                moment(attempt.started_at),
+                moment(attempt.ended_at),
+                attempt.outcome,
+                attempt.node.to_string(),
+                attempt.fence.to_string(),
+                maybe(attempt.message),
+            ]
+        })
+        .collect();
+    output::table(
+        ["STARTED", "ENDED", "OUTCOME", "NODE", "FENCE", "MESSAGE"],
+        &rows,
+    )
+}
+
+pub(super) async fn errors(
+    store: &dyn Store,
+    job_type: Option<&str>,
+    limit: i64,
+    json: bool,
+) -> Result<(), Error> {
+    let errors = store.errors(job_type, limit).await?;
+    if json {
+        return output::json(&errors);
+    }
+    let rows: Vec<[String; 5]> = errors
+        .into_iter()
+        .map(|error| {
+            [
+                error.jobs.to_string(),
+                error.attempts.to_string(),
+                maybe(error.last_at.map(moment)),
+                error.job_type,
+                error.message,
+            ]
+        })
+        .collect();
+    output::table(["JOBS", "ATTEMPTS", "LAST", "TYPE", "MESSAGE"], &rows)
+}
+
+pub(super) async fn incidents(
+    store: &dyn Store,
+    filter: &IncidentFilter,
+    json: bool,
+) -> Result<(), Error> {
+    let incidents = store.incidents(filter).await?;
+    if json {
+        return output::json(&incidents);
+    }
+    let rows: Vec<[String; 6]> = incidents
+        .into_iter()
+        .map(|incident| {
+            [
+                moment(incident.opened_at),
+                maybe(incident.resolved_at.map(moment)),
+                incident
+                    .resolution
+                    .map_or("open", |r| r.as_str())
+                    .to_owned(),
+                incident.job.to_string(),
+                incident.job_type,
+                maybe(incident.message),
+            ]
+        })
+        .collect();
+    output::table(
+        ["OPENED", "RESOLVED", "STATE", "JOB", "TYPE", "MESSAGE"],
+        &rows,
+    )
+}

@@ -1,0 +1,41 @@
+//! The end of an instance, an execution or a definition: all its jobs are deleted.
+
+use crate::hint::Ready;
+use crate::job::JobId;
+
+/// The jobs that end together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EndedScope {
+    /// All jobs of a process instance.
+    ProcessInstance(String),
+    /// All jobs of an execution.
+    Execution(String),
+    /// All jobs of a process definition, those of its instances included.
+    ProcessDefinition(String),
+    /// The start timers of a process definition: its jobs of the kind timer that belong to no
+    /// process instance.
+    StartTimers(String),
+}
+
+impl EndedScope {
+    /// Returns the name of the instance, the execution or the definition.
+    pub(crate) fn value(&self) -> &str {
+        let (Self::ProcessInstance(value)
+        | Self::Execution(value)
+        | Self::ProcessDefinition(value)
+        | Self::StartTimers(value)) = self;
+        value
+    }
+}
+
+/// The result of ending a scope.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ended {
+    /// The jobs that were deleted.
+    pub deleted: Vec<JobId>,
+    /// The jobs that run. They are not deleted: their handlers are asked to stop after the commit.
+    pub running: Vec<JobId>,
+    /// The next exclusive jobs of other executions, to hint after the commit.
+    pub ready: Vec<Ready>,
+}

@@ -1,0 +1,207 @@
+//! Attempts, errors and incidents.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::{PgConnection, Row};
+
+use super::PgStore;
+use crate::job::{Fence, JobId, LockToken, NodeId};
+use crate::store::attempts::{
+    Attempt, AttemptView, ErrorGroup, Incident, IncidentFilter, Resolution,
+};
+use crate::store::error::StoreError;
+use crate::store::statements::Recording;
+
+/// Both times come from one reading of the clock.
+const RECORD: &str = "
+INSERT INTO jobwire.attempt (fence, job_id, type, process_instance, tenant, node, started_at, ended_at, outcome, message, stack,
+    keep_until)
+SELECT g.fence, g.job_id, g.type, g.process_instance, g.tenant, $1, now.t - g.ran_us * interval '1 microsecond', now.t, g.outcome,
+    g.message, g.stack, now.t + g.keep_ms * interval '1 millisecond'
+FROM unnest($2::bigint[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::text[], $9::text[], $10::text[],
+        $11::bigint[])
+    AS g(fence, job_id, type, process_instance, tenant, ran_us, outcome, message, stack, keep_ms),
+    (SELECT clock_timestamp() AS t) AS now
+ON CONFLICT DO NOTHING";
+
+const ATTEMPTS: &str = "
+SELECT fence, job_id, type, node, started_at, ended_at, outcome, message, stack
+FROM jobwire.attempt WHERE job_id = $1 ORDER BY fence LIMIT $2";
+
+const INCIDENTS: &str = "
+SELECT job_id, type, process_instance, process_definition, element, tenant, message, opened_at, resolved_at, resolution
+FROM jobwire.incident
+WHERE ($1::uuid IS NULL OR job_id = $1) AND ($2::text IS NULL OR type = $2) AND ($3 OR resolved_at IS NULL)
+ORDER BY opened_at DESC, job_id LIMIT $4 OFFSET $5";
+
+const ERRORS: &str = "
+SELECT type, message, sum(jobs)::bigint, sum(attempts)::bigint, max(last_at) FROM (
+    SELECT type, exception_message AS message, count(*) AS jobs, 0 AS attempts, NULL::timestamptz AS last_at FROM (
+        SELECT type, exception_message FROM jobwire.job
+        UNION ALL SELECT type, exception_message FROM jobwire.timer_job
+        UNION ALL SELECT type, exception_message FROM jobwire.suspended_job
+        UNION ALL SELECT type, exception_message FROM jobwire.dead_letter_job) AS j
+    WHERE exception_message IS NOT NULL AND ($1::text IS NULL OR type = $1) GROUP BY 1, 2
+    UNION ALL
+    SELECT type, message, 0, count(*), max(ended_at) FROM jobwire.attempt
+    WHERE message IS NOT NULL AND ($1::text IS NULL OR type = $1) GROUP BY 1, 2) AS e
+GROUP BY 1, 2 ORDER BY sum(jobs) + sum(attempts) DESC, 1, 2 LIMIT $2";
+
+const PRUNE_ATTEMPTS: &str = "
+DELETE FROM jobwire.attempt WHERE fence IN (
+    SELECT fence FROM jobwire.attempt WHERE keep_until < clock_timestamp() ORDER BY keep_until LIMIT $1 FOR UPDATE SKIP LOCKED)";
+
+const PRUNE_INCIDENTS: &str = "
+DELETE FROM jobwire.incident WHERE (job_id, opened_at) IN (
+    SELECT job_id, opened_at FROM jobwire.incident WHERE resolved_at < clock_timestamp() - $2
+    ORDER BY resolved_at LIMIT $1 FOR UPDATE SKIP LOCKED)";
+
+/// An attempt with its lock and the texts of its failure.
+pub(super) type Given<'a> = (&'a LockToken, &'a Attempt, Option<&'a str>, Option<&'a str>);
+
+/// Records attempts in the transaction that commits their outcomes.
+pub(super) async fn record(
+    connection: &mut PgConnection,
+    node: NodeId,
+    attempts: &[Given<'_>],
+) -> Result<(), StoreError> {
+    if attempts.is_empty() {
+        return Ok(());
+    }
+    let each = || attempts.iter().map(|(_, attempt, ..)| attempt);
+    let whole = |n: u128| {
+        i64::try_from(n)
+            .unwrap_or(i64::MAX)
+            .min(super::fail::LONGEST)
+    };
+    let column = |of: fn(&Attempt) -> Option<&str>| each().map(|a| of(a)).collect::<Vec<_>>();
+    sqlx::query(RECORD)
+        .bind(node.0)
+        .bind(
+            attempts
+                .iter()
+                .map(|(held, ..)| held.fence.0)
+                .collect::<Vec<_>>(),
+        )
+        .bind(
+            attempts
+                .iter()
+                .map(|(held, ..)| held.id.0)
+                .collect::<Vec<_>>(),
+        )
+        .bind(column(|a| Some(&a.job_type)))
+        .bind(column(|a| a.process_instance.as_deref()))
+        .bind(column(|a| a.tenant.as_deref()))
+        .bind(each().map(|a| whole(a.ran.as_micros())).collect::<Vec<_>>())
+        .bind(column(|a| Some(a.outcome)))
+        .bind(
+            attempts
+                .iter()
+                .map(|(.., message, _)| *message)
+                .collect::<Vec<_>>(),
+        )
+        .bind(
+            attempts
+                .iter()
+                .map(|(.., stack)| *stack)
+                .collect::<Vec<_>>(),
+        )
+        .bind(
+            each()
+                .map(|a| whole(a.keep.as_millis()))
+                .collect::<Vec<_>>(),
+        )
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+impl Recording for PgStore {
+    async fn read_attempts(&self, job: JobId, limit: i64) -> Result<Vec<AttemptView>, StoreError> {
+        let rows = sqlx::query(ATTEMPTS)
+            .bind(job.0)
+            .bind(limit.max(0))
+            .fetch_all(&self.pool.inner)
+            .await?;
+        rows.iter()
+            .map(|row| {
+                Ok(AttemptView {
+                    fence: Fence(row.try_get(0)?),
+                    job: JobId(row.try_get(1)?),
+                    job_type: row.try_get(2)?,
+                    node: NodeId(row.try_get(3)?),
+                    started_at: row.try_get(4)?,
+                    ended_at: row.try_get(5)?,
+                    outcome: row.try_get(6)?,
+                    message: row.try_get(7)?,
+                    stack: row.try_get(8)?,
+                })
+            })
+            .collect()
+    }
+
+    async fn read_incidents(&self, filter: &IncidentFilter) -> Result<Vec<Incident>, StoreError> {
+        let rows = sqlx::query(INCIDENTS)
+            .bind(filter.job.map(|job| job.0))
+            .bind(&filter.job_type)
+            .bind(filter.resolved)
+            .bind(filter.limit.max(0))
+            .bind(filter.offset.max(0))
+            .fetch_all(&self.pool.inner)
+            .await?;
+        rows.iter()
+            .map(|row| {
+                let resolution: Option<&str> = row.try_get(9)?;
+                Ok(Incident {
+                    job: JobId(row.try_get(0)?),
+                    job_type: row.try_get(1)?,
+                    process_instance: row.try_get(2)?,
+                    process_definition: row.try_get(3)?,
+                    element: row.try_get(4)?,
+                    tenant: row.try_get(5)?,
+                    message: row.try_get(6)?,
+                    opened_at: row.try_get(7)?,
+                    resolved_at: row.try_get(8)?,
+                    resolution: resolution.and_then(Resolution::parse),
+                })
+            })
+            .collect()
+    }
+
+    async fn group_errors(
+        &self,
+        job_type: Option<&str>,
+        limit: i64,
+    ) -> Result<Vec<ErrorGroup>, StoreError> {
+        type Group = (String, String, i64, i64, Option<DateTime<Utc>>);
+        let groups: Vec<Group> = sqlx::query_as(ERRORS)
+            .bind(job_type)
+            .bind(limit.max(0))
+            .fetch_all(&self.pool.inner)
+            .await?;
+        let group = |(job_type, message, jobs, attempts, last_at)| ErrorGroup {
+            job_type,
+            message,
+            jobs,
+            attempts,
+            last_at,
+        };
+        Ok(groups.into_iter().map(group).collect())
+    }
+
+    async fn prune(&self, incidents: Duration, at_most: i64) -> Result<u64, StoreError> {
+        let attempts = sqlx::query(PRUNE_ATTEMPTS)
+            .bind(at_most)
+            .execute(&self.pool.inner)
+            .await?
+            .rows_affected();
+        let incidents = sqlx::query(PRUNE_INCIDENTS)
+            .bind(at_most)
+            .bind(incidents)
+            .execute(&self.pool.inner)
+            .await?
+            .rows_affected();
+        Ok(attempts.max(incidents))
+    }
+}

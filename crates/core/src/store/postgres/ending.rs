@@ -1,0 +1,131 @@
+//! The end of an instance, an execution or a definition, in the caller's transaction.
+
+use std::time::Duration;
+
+use sqlx::PgConnection;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::exclusive;
+use super::sql::unlocked;
+use crate::job::JobId;
+use crate::store::error::StoreError;
+use crate::store::{Ended, EndedScope};
+
+/// Deletes the other jobs of a scope whose rows are free.
+macro_rules! gone {
+    ($name:literal, $table:literal, $scope:literal) => {
+        concat!(
+            $name,
+            " AS (DELETE FROM jobwire.",
+            $table,
+            " WHERE id IN (SELECT j.id FROM jobwire.",
+            $table,
+            " j WHERE ",
+            $scope,
+            " FOR UPDATE SKIP LOCKED) RETURNING id, exclusive, process_instance)"
+        )
+    };
+}
+
+/// The statements of a scope.
+struct Statements {
+    /// Locks the executable rows that no node runs and no other transaction has locked. A row that
+    /// a node runs is not locked: its completion would wait for the caller's transaction.
+    enter: &'static str,
+    /// Deletes the entered rows that still have no lock, and the free rows of the other tables.
+    delete: &'static str,
+    /// Selects the rows that are left, and whether a node runs them.
+    left: &'static str,
+}
+
+macro_rules! statements {
+    ($scope:literal) => {
+        Statements {
+            enter: concat!(
+                "SELECT j.id FROM jobwire.job j WHERE ", $scope, " AND ", unlocked!("j"),
+                " ORDER BY j.id FOR UPDATE OF j SKIP LOCKED"
+            ),
+            delete: concat!(
+                "WITH executable AS (DELETE FROM jobwire.job j WHERE j.id = ANY($2) AND ", unlocked!("j"),
+                " RETURNING j.id, j.exclusive, j.process_instance), ",
+                gone!("timer", "timer_job", $scope), ", ",
+                gone!("suspended", "suspended_job", $scope), ", ",
+                gone!("letter", "dead_letter_job", $scope), ",
+gone AS (SELECT * FROM executable UNION ALL SELECT * FROM timer UNION ALL SELECT * FROM suspended
+         UNION ALL SELECT * FROM letter),
+lease AS (DELETE FROM jobwire.job_lease l USING gone WHERE l.job_id = gone.id),
+stack AS (DELETE FROM jobwire.job_exception x USING gone WHERE x.job_id = gone.id)
+SELECT id, CASE WHEN exclusive THEN process_instance END FROM gone"
+            ),
+            left: concat!(
+                "SELECT j.id, NOT ", unlocked!("j"), " FROM jobwire.job j WHERE ", $scope,
+                " UNION ALL SELECT j.id, false FROM jobwire.timer_job j WHERE ", $scope,
+                " UNION ALL SELECT j.id, false FROM jobwire.suspended_job j WHERE ", $scope,
+                " UNION ALL SELECT j.id, false FROM jobwire.dead_letter_job j WHERE ", $scope
+            ),
+        }
+    };
+}
+
+/// Two conditions, because an index of its own finds the exclusive jobs of an instance.
+const PROCESS_INSTANCE: Statements = statements!(
+    "(j.exclusive AND j.process_instance = $1 OR NOT j.exclusive AND j.process_instance = $1)"
+);
+const EXECUTION: Statements = statements!("j.execution = $1");
+const PROCESS_DEFINITION: Statements = statements!("j.process_definition = $1");
+const START_TIMERS: Statements =
+    statements!("j.process_definition = $1 AND j.process_instance IS NULL AND j.kind = 'timer'");
+
+/// The time for which the call waits for locked rows, and the pause between two attempts.
+const ROWS_WITHIN: Duration = Duration::from_secs(2);
+const ROWS_AGAIN: Duration = Duration::from_millis(50);
+
+/// Deletes the jobs of a scope that no node runs. Rows that other transactions lock are tried again
+/// for [`ROWS_WITHIN`].
+pub(super) async fn end(
+    connection: &mut PgConnection,
+    scope: &EndedScope,
+) -> Result<Ended, StoreError> {
+    let statements = match scope {
+        EndedScope::ProcessInstance(_) => PROCESS_INSTANCE,
+        EndedScope::Execution(_) => EXECUTION,
+        EndedScope::ProcessDefinition(_) => PROCESS_DEFINITION,
+        EndedScope::StartTimers(_) => START_TIMERS,
+    };
+    let value = scope.value();
+    let mut ended = Ended::default();
+    let mut instances = Vec::new();
+    let until = Instant::now() + ROWS_WITHIN;
+    loop {
+        let entered: Vec<Uuid> = sqlx::query_scalar(statements.enter)
+            .bind(value)
+            .fetch_all(&mut *connection)
+            .await?;
+        let gone: Vec<(Uuid, Option<String>)> = sqlx::query_as(statements.delete)
+            .bind(value)
+            .bind(entered)
+            .fetch_all(&mut *connection)
+            .await?;
+        for (id, instance) in gone {
+            ended.deleted.push(JobId(id));
+            instances.extend(instance);
+        }
+        let left: Vec<(Uuid, bool)> = sqlx::query_as(statements.left)
+            .bind(value)
+            .fetch_all(&mut *connection)
+            .await?;
+        let Some((locked, _)) = left.iter().find(|(_, runs)| !runs) else {
+            ended.running = left.into_iter().map(|(id, _)| JobId(id)).collect();
+            break;
+        };
+        if Instant::now() >= until {
+            return Err(StoreError::RowLocked(JobId(*locked)));
+        }
+        tokio::time::sleep(ROWS_AGAIN).await;
+    }
+    instances.sort_unstable();
+    instances.dedup();
+    ended.ready = exclusive::next(connection, &instances).await?;
+    Ok(ended)
+}

@@ -1,0 +1,196 @@
+//! Attempts, errors and incidents.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use sqlx::{Row, SqliteConnection};
+
+use super::{SqliteStore, decode};
+use crate::job::{Fence, JobId, LockToken, NodeId};
+use crate::store::attempts::{
+    Attempt, AttemptView, ErrorGroup, Incident, IncidentFilter, Resolution,
+};
+use crate::store::error::StoreError;
+use crate::store::statements::Recording;
+
+const RECORD: &str = "
+INSERT INTO attempt (fence, job_id, type, process_instance, tenant, node, started_at, ended_at, outcome, message, stack, keep_until)
+SELECT value ->> 'fence', value ->> 'job', value ->> 'type', value ->> 'instance', value ->> 'tenant', ?2,
+    value ->> 'started_at', ?3, value ->> 'outcome', value ->> 'message', value ->> 'stack', value ->> 'keep_until'
+FROM json_each(?1) WHERE true
+ON CONFLICT DO NOTHING";
+
+const ATTEMPTS: &str = "
+SELECT job_id, fence, type, node, started_at, ended_at, outcome, message, stack
+FROM attempt WHERE job_id = ?1 ORDER BY fence LIMIT ?2";
+
+const INCIDENTS: &str = "
+SELECT job_id, type, process_instance, process_definition, element, tenant, message, opened_at, resolved_at, resolution
+FROM incident
+WHERE (?1 IS NULL OR job_id = ?1) AND (?2 IS NULL OR type = ?2) AND (?3 OR resolved_at IS NULL)
+ORDER BY opened_at DESC, job_id LIMIT ?4 OFFSET ?5";
+
+const ERRORS: &str = "
+SELECT type, message, sum(jobs), sum(attempts), max(last_at) FROM (
+    SELECT type, exception_message AS message, count(*) AS jobs, 0 AS attempts, NULL AS last_at FROM (
+        SELECT type, exception_message FROM job
+        UNION ALL SELECT type, exception_message FROM timer_job
+        UNION ALL SELECT type, exception_message FROM suspended_job
+        UNION ALL SELECT type, exception_message FROM dead_letter_job) AS j
+    WHERE exception_message IS NOT NULL AND (?1 IS NULL OR type = ?1) GROUP BY 1, 2
+    UNION ALL
+    SELECT type, message, 0, count(*), max(ended_at) FROM attempt
+    WHERE message IS NOT NULL AND (?1 IS NULL OR type = ?1) GROUP BY 1, 2) AS e
+GROUP BY 1, 2 ORDER BY sum(jobs) + sum(attempts) DESC, 1, 2 LIMIT ?2";
+
+const PRUNE: [&str; 2] = [
+    "DELETE FROM attempt WHERE fence IN (SELECT fence FROM attempt WHERE keep_until < ?1 ORDER BY keep_until LIMIT ?3)",
+    "DELETE FROM incident WHERE (job_id, opened_at) IN (
+         SELECT job_id, opened_at FROM incident WHERE resolved_at < ?2 ORDER BY resolved_at LIMIT ?3)",
+];
+
+/// An attempt in the form that the statement reads.
+#[derive(Serialize)]
+struct NewRow<'a> {
+    fence: Fence,
+    job: JobId,
+    r#type: &'a str,
+    instance: Option<&'a str>,
+    tenant: Option<&'a str>,
+    started_at: i64,
+    outcome: &'a str,
+    message: Option<&'a str>,
+    stack: Option<&'a str>,
+    keep_until: i64,
+}
+
+/// An attempt with its lock and the texts of its failure.
+pub(super) type Given<'a> = (&'a LockToken, &'a Attempt, Option<&'a str>, Option<&'a str>);
+
+/// Records attempts in the transaction that commits their outcomes.
+pub(super) async fn record(
+    connection: &mut SqliteConnection,
+    node: NodeId,
+    now: i64,
+    attempts: &[Given<'_>],
+) -> Result<(), StoreError> {
+    if attempts.is_empty() {
+        return Ok(());
+    }
+    let rows = attempts.iter().map(|(held, attempt, message, stack)| {
+        let ran = i64::try_from(attempt.ran.as_micros()).unwrap_or(i64::MAX);
+        NewRow {
+            fence: held.fence,
+            job: held.id,
+            r#type: &attempt.job_type,
+            instance: attempt.process_instance.as_deref(),
+            tenant: attempt.tenant.as_deref(),
+            started_at: now.saturating_sub(ran).max(0),
+            outcome: attempt.outcome,
+            message: *message,
+            stack: *stack,
+            keep_until: decode::later(now, attempt.keep),
+        }
+    });
+    sqlx::query(RECORD)
+        .bind(decode::array(rows)?)
+        .bind(node.to_string())
+        .bind(now)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+impl Recording for SqliteStore {
+    async fn read_attempts(&self, job: JobId, limit: i64) -> Result<Vec<AttemptView>, StoreError> {
+        let rows = sqlx::query(ATTEMPTS)
+            .bind(job.to_string())
+            .bind(limit.max(0))
+            .fetch_all(&self.readers)
+            .await?;
+        rows.iter()
+            .map(|row| {
+                Ok(AttemptView {
+                    job: decode::job_id(row)?,
+                    fence: Fence(row.try_get(1)?),
+                    job_type: row.try_get(2)?,
+                    node: decode::node_id(row, "node")?,
+                    started_at: decode::moment(row.try_get(4)?)?,
+                    ended_at: decode::moment(row.try_get(5)?)?,
+                    outcome: row.try_get(6)?,
+                    message: row.try_get(7)?,
+                    stack: row.try_get(8)?,
+                })
+            })
+            .collect()
+    }
+
+    async fn read_incidents(&self, filter: &IncidentFilter) -> Result<Vec<Incident>, StoreError> {
+        let rows = sqlx::query(INCIDENTS)
+            .bind(filter.job.map(|job| job.to_string()))
+            .bind(&filter.job_type)
+            .bind(filter.resolved)
+            .bind(filter.limit.max(0))
+            .bind(filter.offset.max(0))
+            .fetch_all(&self.readers)
+            .await?;
+        rows.iter()
+            .map(|row| {
+                let resolution: Option<&str> = row.try_get(9)?;
+                Ok(Incident {
+                    job: decode::job_id(row)?,
+                    job_type: row.try_get(1)?,
+                    process_instance: row.try_get(2)?,
+                    process_definition: row.try_get(3)?,
+                    element: row.try_get(4)?,
+                    tenant: row.try_get(5)?,
+                    message: row.try_get(6)?,
+                    opened_at: decode::moment(row.try_get(7)?)?,
+                    resolved_at: decode::maybe_moment(row.try_get(8)?)?,
+                    resolution: resolution.and_then(Resolution::parse),
+                })
+            })
+            .collect()
+    }
+
+    async fn group_errors(
+        &self,
+        job_type: Option<&str>,
+        limit: i64,
+    ) -> Result<Vec<ErrorGroup>, StoreError> {
+        let rows = sqlx::query(ERRORS)
+            .bind(job_type)
+            .bind(limit.max(0))
+            .fetch_all(&self.readers)
+            .await?;
+        rows.iter()
+            .map(|row| {
+                Ok(ErrorGroup {
+                    job_type: row.try_get(0)?,
+                    message: row.try_get(1)?,
+                    jobs: row.try_get(2)?,
+                    attempts: row.try_get(3)?,
+                    last_at: decode::maybe_moment(row.try_get(4)?)?,
+                })
+            })
+            .collect()
+    }
+
+    async fn prune(&self, incidents: Duration, at_most: i64) -> Result<u64, StoreError> {
+        let mut tx = self.write().await?;
+        let now = decode::now_micros();
+        let kept = i64::try_from(incidents.as_micros()).unwrap_or(i64::MAX);
+        let mut most = 0;
+        for statement in PRUNE {
+            let gone = sqlx::query(statement)
+                .bind(now)
+                .bind(now.saturating_sub(kept))
+                .bind(at_most)
+                .execute(&mut *tx)
+                .await?;
+            most = gone.rows_affected().max(most);
+        }
+        tx.commit().await?;
+        Ok(most)
+    }
+}

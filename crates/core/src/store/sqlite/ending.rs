@@ -1,0 +1,109 @@
+//! The end of an instance, an execution or a definition, in the caller's transaction.
+
+use std::collections::BTreeSet;
+
+use sqlx::{Row, SqliteConnection};
+
+use super::sql::unlocked;
+use super::{decode, exclusive};
+use crate::store::error::StoreError;
+use crate::store::{Ended, EndedScope};
+
+/// The statements of a scope: the jobs that run, and the deletion of the others.
+struct Statements {
+    running: &'static str,
+    delete: [&'static str; 4],
+}
+
+macro_rules! gone {
+    ($table:literal, $scope:literal, $and:expr) => {
+        concat!(
+            "DELETE FROM ",
+            $table,
+            " AS j WHERE ",
+            $scope,
+            $and,
+            " RETURNING id, exclusive, process_instance"
+        )
+    };
+}
+
+macro_rules! statements {
+    ($scope:literal) => {
+        Statements {
+            running: concat!(
+                "SELECT j.id FROM job j WHERE ",
+                $scope,
+                " AND NOT ",
+                unlocked!("j")
+            ),
+            delete: [
+                gone!("job", $scope, concat!(" AND ", unlocked!("j"))),
+                gone!("timer_job", $scope, ""),
+                gone!("suspended_job", $scope, ""),
+                gone!("dead_letter_job", $scope, ""),
+            ],
+        }
+    };
+}
+
+/// Two conditions, because an index of its own finds the exclusive jobs of an instance.
+const PROCESS_INSTANCE: Statements = statements!(
+    "(j.exclusive AND j.process_instance = ?1 OR NOT j.exclusive AND j.process_instance = ?1)"
+);
+const EXECUTION: Statements = statements!("j.execution = ?1");
+const PROCESS_DEFINITION: Statements = statements!("j.process_definition = ?1");
+const START_TIMERS: Statements =
+    statements!("j.process_definition = ?1 AND j.process_instance IS NULL AND j.kind = 'timer'");
+
+/// Deletes the leases and the stacks of these jobs.
+const DELETE_THEIR: [&str; 2] = [
+    "DELETE FROM job_lease WHERE job_id IN (SELECT value FROM json_each(?1))",
+    "DELETE FROM job_exception WHERE job_id IN (SELECT value FROM json_each(?1))",
+];
+
+/// Deletes the jobs of a scope that no node runs.
+pub(super) async fn end(
+    connection: &mut SqliteConnection,
+    scope: &EndedScope,
+) -> Result<Ended, StoreError> {
+    let statements = match scope {
+        EndedScope::ProcessInstance(_) => PROCESS_INSTANCE,
+        EndedScope::Execution(_) => EXECUTION,
+        EndedScope::ProcessDefinition(_) => PROCESS_DEFINITION,
+        EndedScope::StartTimers(_) => START_TIMERS,
+    };
+    let value = scope.value();
+    let running = sqlx::query(statements.running)
+        .bind(value)
+        .fetch_all(&mut *connection)
+        .await?;
+    let mut ended = Ended {
+        running: decode::job_ids(&running)?,
+        ..Ended::default()
+    };
+    let mut instances = BTreeSet::new();
+    for statement in statements.delete {
+        let gone = sqlx::query(statement)
+            .bind(value)
+            .fetch_all(&mut *connection)
+            .await?;
+        ended.deleted.extend(decode::job_ids(&gone)?);
+        for row in &gone {
+            if row.try_get::<bool, _>(1)? {
+                instances.extend(row.try_get::<Option<String>, _>(2)?);
+            }
+        }
+    }
+    let deleted = decode::array(&ended.deleted)?;
+    for statement in DELETE_THEIR {
+        sqlx::query(statement)
+            .bind(&deleted)
+            .execute(&mut *connection)
+            .await?;
+    }
+    if !instances.is_empty() {
+        ended.ready = exclusive::next(connection, &Vec::from_iter(instances)).await?;
+    }
+    Ok(ended)
+}

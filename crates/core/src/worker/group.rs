@@ -1,0 +1,359 @@
+//! Handlers of groups: one call works off several jobs of a type.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use jobwire_core::{GroupOptions, Handlers, Running};
+//!
+//! #[derive(serde::Deserialize)]
+//! struct Entry { activity: String }
+//!
+//! let mut handlers = Handlers::default();
+//! handlers.group("history", GroupOptions::default(), |jobs: Vec<Arc<Running<Entry>>>| async move {
+//!     let activities: Vec<&str> = jobs.iter().map(|job| &*job.payload.activity).collect();
+//!     // Write all of them with one statement, each under the id of its job.
+//!     Ok(())
+//! });
+//! ```
+//!
+//! A group is a matter of one node, and of the handler alone: each job keeps its own lock, fence,
+//! attempts and outcome. A job waits up to [`GroupOptions::within`] for others of its type. The
+//! first one whose wait is over, or the one that fills the group, calls the handler for all.
+//!
+//! If the call fails, or panics, each job of the group is run alone, so that one bad job costs the
+//! others nothing. So the handler must bear to see a job again: write under the id of the job, and
+//! ignore what is there already.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::FutureExt;
+use serde::de::DeserializeOwned;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::worker::handler::{Handler, HandlerError, HandlerResult, Outcome, Running};
+
+/// The options of a handler of groups.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct GroupOptions {
+    /// Maximum number of jobs in a group. A group holds no more jobs than the node has slots for
+    /// their type. Default 100; 1 means no groups.
+    pub at_most: usize,
+    /// Maximum time for which a job waits for others. A job that is alone starts this much later.
+    /// Default 20 ms.
+    pub within: Duration,
+}
+
+crate::setters! {
+    GroupOptions {
+        at_most: usize,
+        within: Duration,
+    }
+}
+
+impl Default for GroupOptions {
+    fn default() -> Self {
+        Self {
+            at_most: 100,
+            within: Duration::from_millis(20),
+        }
+    }
+}
+
+/// A job that waits for its group, and the way to tell it whether the group is done.
+struct Member<P> {
+    job: Arc<Running<P>>,
+    done: oneshot::Sender<bool>,
+}
+
+/// The group that fills at the moment.
+struct Filling<P> {
+    members: Vec<Member<P>>,
+    /// Grows with each group, so that a member sees whether its group was taken.
+    number: u64,
+    until: Instant,
+}
+
+/// The handler of groups of one type.
+pub(super) struct GroupHandler<F, P> {
+    run: F,
+    options: GroupOptions,
+    filling: Mutex<Filling<P>>,
+}
+
+impl<F, P> GroupHandler<F, P> {
+    pub(super) fn new(options: GroupOptions, run: F) -> Self {
+        Self {
+            run,
+            options,
+            filling: Mutex::new(Filling {
+                members: Vec::new(),
+                number: 0,
+                until: Instant::now(),
+            }),
+        }
+    }
+
+    /// Locks the group. A poisoned lock only means that a thread panicked elsewhere.
+    fn filling(&self) -> MutexGuard<'_, Filling<P>> {
+        self.filling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a job. Returns the number of its group, the end of the wait, and the group if it is
+    /// full.
+    fn join(&self, member: Member<P>) -> (u64, Instant, Vec<Member<P>>) {
+        let mut filling = self.filling();
+        if filling.members.is_empty() {
+            filling.until = Instant::now() + self.options.within;
+        }
+        filling.members.push(member);
+        let (number, until) = (filling.number, filling.until);
+        let full = filling.members.len() >= self.options.at_most;
+        let taken = if full { filling.take() } else { Vec::new() };
+        (number, until, taken)
+    }
+
+    /// Takes the group of this number, unless another member has taken it.
+    fn take(&self, number: u64) -> Vec<Member<P>> {
+        let mut filling = self.filling();
+        if filling.number == number {
+            filling.take()
+        } else {
+            Vec::new()
+        }
+    }
+}
+
+impl<P> Filling<P> {
+    fn take(&mut self) -> Vec<Member<P>> {
+        self.number += 1;
+        std::mem::take(&mut self.members)
+    }
+}
+
+impl<F, Fut, P> GroupHandler<F, P>
+where
+    F: Fn(Vec<Arc<Running<P>>>) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = HandlerResult<()>> + Send,
+    P: Send + Sync + 'static,
+{
+    /// Works off a group, and tells each member whether it is done. Members that are told nothing,
+    /// because this future was dropped, run alone as well.
+    async fn work_off(&self, group: Vec<Member<P>>) {
+        let (jobs, told): (Vec<_>, Vec<_>) = group.into_iter().map(|m| (m.job, m.done)).unzip();
+        let count = jobs.len();
+        let is_done = count > 1
+            && match AssertUnwindSafe(async { (self.run)(jobs).await })
+                .catch_unwind()
+                .await
+            {
+                Ok(Ok(())) => true,
+                Ok(Err(error)) => {
+                    tracing::info!(error = %error.message, count, "a group of jobs failed; each job runs alone");
+                    false
+                }
+                Err(_) => {
+                    tracing::warn!(
+                        count,
+                        "the handler of a group panicked; each job runs alone"
+                    );
+                    false
+                }
+            };
+        for done in told {
+            // A member that was asked to stop no longer listens.
+            let _ = done.send(is_done);
+        }
+    }
+}
+
+#[async_trait]
+impl<F, Fut, P> Handler for GroupHandler<F, P>
+where
+    F: Fn(Vec<Arc<Running<P>>>) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = HandlerResult<()>> + Send,
+    P: DeserializeOwned + Send + Sync + 'static,
+{
+    async fn run(&self, job: Running) -> HandlerResult<Outcome> {
+        let payload: P = job
+            .job
+            .decode()
+            .map_err(|error| HandlerError::bad_payload(&job.job.job_type, &error))?;
+        let job = Arc::new(job.with_payload(payload));
+        let (done, mut told) = oneshot::channel();
+        let member = Member {
+            job: job.clone(),
+            done,
+        };
+        let (number, until, full) = self.join(member);
+        let group = if full.is_empty() {
+            tokio::select! {
+                biased;
+                answer = &mut told => return self.after(answer.unwrap_or(false), job).await,
+                () = tokio::time::sleep_until(until) => self.take(number),
+            }
+        } else {
+            full
+        };
+        if !group.is_empty() {
+            self.work_off(group).await;
+        }
+        self.after(told.await.unwrap_or(false), job).await
+    }
+}
+
+impl<F, Fut, P> GroupHandler<F, P>
+where
+    F: Fn(Vec<Arc<Running<P>>>) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = HandlerResult<()>> + Send,
+    P: Send + Sync + 'static,
+{
+    /// Ends a job whose group is done, and runs the job alone otherwise.
+    async fn after(&self, is_done: bool, job: Arc<Running<P>>) -> HandlerResult<Outcome> {
+        if !is_done {
+            (self.run)(vec![job]).await?;
+        }
+        Ok(Outcome::Done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::Utc;
+    use futures_util::future::join_all;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::job::new_job::NewJob;
+    use crate::job::{Fence, Lane, NodeId};
+    use crate::worker::handler::{Stop, StopSignal};
+    use crate::worker::handler_transaction::HandlerTransaction;
+
+    fn job(payload: &serde_json::Value) -> Running {
+        let job = NewJob::of("write-history", payload);
+        let job = job.into_job(1, Utc::now(), Lane::default()).unwrap();
+        Running {
+            payload: (),
+            job: Arc::new(job),
+            fence: Fence(1),
+            node: NodeId::generate(),
+            stop: Stop(StopSignal::OfAttempt(CancellationToken::new())),
+            transaction: HandlerTransaction::default(),
+        }
+    }
+
+    /// The payloads of each call.
+    type Calls = Arc<Mutex<Vec<Vec<i64>>>>;
+
+    /// Returns a handler that notes its calls. A call that includes the number 3 fails, one that
+    /// includes 13 panics.
+    fn noting(calls: &Calls, at_most: usize, within: Duration) -> Arc<dyn Handler> {
+        let calls = calls.clone();
+        let options = GroupOptions::default().at_most(at_most).within(within);
+        Arc::new(GroupHandler::new(
+            options,
+            move |jobs: Vec<Arc<Running<i64>>>| {
+                let calls = calls.clone();
+                async move {
+                    let numbers: Vec<i64> = jobs.iter().map(|job| job.payload).collect();
+                    calls.lock().unwrap().push(numbers.clone());
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                    assert!(!numbers.contains(&13), "as the test wants it");
+                    if numbers.contains(&3) {
+                        return Err(HandlerError::retry("three"));
+                    }
+                    Ok(())
+                }
+            },
+        ))
+    }
+
+    /// Runs jobs with these payloads at once, and returns which ones are done.
+    async fn run(handler: &Arc<dyn Handler>, numbers: &[i64]) -> Vec<bool> {
+        let runs = numbers.iter().map(|n| handler.run(job(&(*n).into())));
+        let results = join_all(runs).await;
+        results
+            .iter()
+            .map(|r| matches!(r, Ok(Outcome::Done)))
+            .collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_group_is_worked_off_in_one_call() {
+        let calls = Calls::default();
+        let handler = noting(&calls, 10, Duration::from_secs(1));
+        let began = Instant::now();
+        assert_eq!(run(&handler, &[1, 2, 4]).await, [true; 3]);
+        assert_eq!(*calls.lock().unwrap(), [vec![1, 2, 4]]);
+        assert!(began.elapsed() >= Duration::from_secs(1));
+        // The next ones are another group.
+        assert_eq!(run(&handler, &[5, 6]).await, [true; 2]);
+        assert_eq!(*calls.lock().unwrap(), [vec![1, 2, 4], vec![5, 6]]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_group_waits_for_nothing() {
+        let calls = Calls::default();
+        let handler = noting(&calls, 2, Duration::from_secs(3_600));
+        let began = Instant::now();
+        assert_eq!(run(&handler, &[1, 2, 4, 5]).await, [true; 4]);
+        assert_eq!(*calls.lock().unwrap(), [vec![1, 2], vec![4, 5]]);
+        assert!(began.elapsed() < Duration::from_secs(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_bad_job_costs_the_others_of_its_group_nothing() {
+        let calls = Calls::default();
+        let handler = noting(&calls, 10, Duration::from_millis(20));
+        assert_eq!(run(&handler, &[1, 3, 4]).await, [true, false, true]);
+        let mut calls = calls.lock().unwrap().clone();
+        calls[1..].sort();
+        assert_eq!(calls, [vec![1, 3, 4], vec![1], vec![3], vec![4]]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_panic_of_a_group_each_job_runs_alone() {
+        let calls = Calls::default();
+        let handler = noting(&calls, 10, Duration::from_millis(20));
+        let bad = handler.run(job(&13.into()));
+        let bad = AssertUnwindSafe(bad).catch_unwind();
+        let (bad, good) = tokio::join!(bad, handler.run(job(&1.into())));
+        assert!(bad.is_err());
+        assert!(matches!(good, Ok(Outcome::Done)));
+        assert_eq!(calls.lock().unwrap().len(), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_job_that_goes_while_its_group_works_leaves_the_others_to_themselves() {
+        let calls = Calls::default();
+        let handler = noting(&calls, 2, Duration::from_secs(3_600));
+        // The second one fills the group and calls the handler. It is dropped before that ends.
+        let waits = tokio::spawn({
+            let handler = handler.clone();
+            async move { handler.run(job(&1.into())).await }
+        });
+        tokio::task::yield_now().await;
+        let fills = handler.run(job(&2.into()));
+        assert!(
+            tokio::time::timeout(Duration::from_millis(5), fills)
+                .await
+                .is_err()
+        );
+        assert!(matches!(waits.await.unwrap(), Ok(Outcome::Done)));
+        assert_eq!(*calls.lock().unwrap(), [vec![1, 2], vec![1]]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_payload_that_does_not_decode_fails_alone() {
+        let calls = Calls::default();
+        let handler = noting(&calls, 10, Duration::from_millis(20));
+        let bad = handler.run(job(&"text".into()));
+        let (bad, good) = tokio::join!(bad, handler.run(job(&1.into())));
+        assert!(bad.unwrap_err().message.contains("`payload`"));
+        assert!(matches!(good, Ok(Outcome::Done)));
+        assert_eq!(*calls.lock().unwrap(), [vec![1]]);
+    }
+}
