@@ -33,7 +33,7 @@ pub(super) async fn an_empty_database_is_outdated<S: SqlBench>(_: &World<S>) {
             status,
             SchemaStatus::Outdated {
                 found: 0,
-                wanted: 3
+                wanted: 4
             }
         ),
         "{status:?}"
@@ -42,19 +42,19 @@ pub(super) async fn an_empty_database_is_outdated<S: SqlBench>(_: &World<S>) {
 
 pub(super) async fn a_newer_schema_is_refused_only_if_it_says_so<S: SqlBench>(w: &World<S>) {
     w.store
-        .execute("INSERT INTO {s}schema_version (version, readable_by) VALUES (4, 1)")
+        .execute("INSERT INTO {s}schema_version (version, readable_by) VALUES (5, 1)")
         .await;
     let status = w.store.check().await.unwrap();
     assert!(
-        matches!(status, SchemaStatus::Ready { version: 4, .. }),
+        matches!(status, SchemaStatus::Ready { version: 5, .. }),
         "{status:?}"
     );
     w.store
-        .execute("INSERT INTO {s}schema_version (version, readable_by) VALUES (5, 5)")
+        .execute("INSERT INTO {s}schema_version (version, readable_by) VALUES (6, 6)")
         .await;
     let status = w.store.check().await.unwrap();
     assert!(
-        matches!(status, SchemaStatus::TooNew { found: 5, .. }),
+        matches!(status, SchemaStatus::TooNew { found: 6, .. }),
         "{status:?}"
     );
     assert!(status.ready().is_err());

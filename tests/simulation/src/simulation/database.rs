@@ -294,7 +294,7 @@ fn creation(job: &Job, waits: bool) -> Creation {
         Some(Series {
             id: job.correlation_id,
             left: repeat.times?,
-            every: i64::try_from(repeat.every.as_micros()).ok()?,
+            every: i64::try_from(repeat.interval()?.as_micros()).ok()?,
         })
     });
     Creation {

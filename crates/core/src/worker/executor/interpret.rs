@@ -23,7 +23,7 @@ pub(super) async fn interpret(
     let is_done = matches!(result, AttemptResult::Answered(Ok(Outcome::Done)));
     if is_done && run.registration.options.in_transaction {
         crash_point!("effect-done");
-        let completion = completion(run.held, run.job, Some(started.elapsed()));
+        let completion = completion(run.held, run.job, started.elapsed());
         return complete_in_transaction(run, transaction, completion).await;
     }
     roll_back(run, transaction, &result).await?;
@@ -83,7 +83,7 @@ fn answered(run: &Run<'_>, answer: HandlerResult<Outcome>, started: Instant) -> 
     match answer {
         Ok(Outcome::Done) => {
             crash_point!("effect-done");
-            Ending::Done(completion(held, job, Some(started.elapsed())))
+            Ending::Done(completion(held, job, started.elapsed()))
         }
         Ok(Outcome::Snooze(delay)) => Ending::Failed {
             failure: Failure {
