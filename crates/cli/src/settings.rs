@@ -174,6 +174,9 @@ settings! {
     row_lock_from: usize = "32", "row-lock-from" "N",
         "The smallest batch of hints whose jobs are held by row locks; the jobs of a smaller batch \
          get leases.";
+    periodic_jobs: Option<PathBuf> = "", "periodic-jobs" "FILE",
+        "TOML file of the periodic jobs that `run` declares at its start, as `[[periodic]]` \
+         tables. See docs/guides/periodic-jobs.md.";
     shutdown_timeout: Duration = "60s", "shutdown-timeout" "DURATION",
         "Time that running jobs have to end at shutdown before they are released.";
     lanes: Vec<LaneShare> = "default", "lanes" "LANES",

@@ -52,6 +52,7 @@ pub use hint::Hint;
 pub use job::any_error::Error;
 pub use job::args::JobArgs;
 pub use job::new_job::{InvalidJob, NewJob};
+pub use job::periodic::PeriodicJob;
 pub use job::query::{JobDetails, JobFilter, JobView, LaneBacklog, LaneView};
 pub use job::repeat::{CatchUp, Repeat};
 pub use job::retry::RetryPolicy;

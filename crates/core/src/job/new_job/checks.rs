@@ -32,7 +32,11 @@ pub struct InvalidJob {
 }
 
 impl InvalidJob {
-    fn new(field: &'static str, problem: impl Into<String>, remedy: &'static str) -> Self {
+    pub(crate) fn new(
+        field: &'static str,
+        problem: impl Into<String>,
+        remedy: &'static str,
+    ) -> Self {
         Self {
             field,
             problem: problem.into(),
