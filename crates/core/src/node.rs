@@ -219,19 +219,6 @@ impl NodeBuilder {
 
     /// Declares a [periodic job](crate::job::periodic) at the start. All nodes of a fleet may
     /// declare it; it exists once.
-    ///
-    /// ```no_run
-    /// # use jobwire_core::{NewJob, Node, PeriodicJob, Store, Transport};
-    /// # use std::sync::Arc;
-    /// # async fn example(store: Arc<dyn Store>, transport: Arc<dyn Transport>) -> Result<(), jobwire_core::Error> {
-    /// let clean_up = NewJob::of("clean-up", &());
-    /// let node = Node::on(store, transport)
-    ///     .periodic(PeriodicJob::new("clean-up", "0 2 * * *[Europe/Berlin]", clean_up))
-    ///     .start()
-    ///     .await?;
-    /// # node.stop().await;
-    /// # Ok(()) }
-    /// ```
     pub fn periodic(mut self, job: PeriodicJob) -> Self {
         self.periodic.push(job);
         self

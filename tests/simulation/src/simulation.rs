@@ -24,7 +24,7 @@ mod world;
 
 pub use bug::Bug;
 pub use database::Database;
-pub use schedules::{Kept, Weeks};
+pub use schedules::{Days, Kept};
 pub use store::MemoryStore;
 pub use sweep::{Swept, replay, sweep};
 pub use world::Outcome;

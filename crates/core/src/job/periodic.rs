@@ -11,6 +11,19 @@
 //! that start late change nothing. Of two declarations with the same version, the later one is
 //! kept. A schedule that is paused stays paused.
 //!
+//! ```no_run
+//! # use std::sync::Arc;
+//! # use jobwire_core::{NewJob, Node, PeriodicJob, Store, Transport};
+//! # async fn example(store: Arc<dyn Store>, transport: Arc<dyn Transport>) -> Result<(), jobwire_core::Error> {
+//! let clean_up = NewJob::of("clean-up", &());
+//! let node = Node::on(store, transport)
+//!     .periodic(PeriodicJob::new("clean-up", "0 2 * * *[Europe/Berlin]", clean_up))
+//!     .start()
+//!     .await?;
+//! # node.stop().await;
+//! # Ok(()) }
+//! ```
+//!
 //! [`NodeBuilder::periodic`]: crate::node::NodeBuilder::periodic
 
 use chrono::{DateTime, NaiveDate, Utc};

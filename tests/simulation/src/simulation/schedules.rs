@@ -1,4 +1,4 @@
-//! Weeks of periodic jobs: nodes that declare the same schedules, die at random moments, and often
+//! Days of periodic jobs: nodes that declare the same schedules, die at random moments, and often
 //! at the moment at which a job is due.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,7 +23,7 @@ use crate::history::{Checker, Entry, Event, Limits, Report};
 
 /// Schedules that a fleet keeps for some time.
 #[derive(Clone, Debug)]
-pub struct Weeks {
+pub struct Days {
     /// The seed, which determines everything.
     pub seed: u64,
     /// The time of the database at the beginning.
@@ -34,7 +34,7 @@ pub struct Weeks {
     pub schedules: Vec<(String, String)>,
 }
 
-/// What happened in these weeks.
+/// What happened in these days.
 #[derive(Debug)]
 pub struct Kept {
     /// The due date of each job that was created, in order.
@@ -51,7 +51,7 @@ const NODES: usize = 3;
 const HALF_HOUR: u64 = 1_800_000;
 
 struct Fleet {
-    weeks: Weeks,
+    days: Days,
     store: MemoryStore,
     broker: Arc<Broker>,
     injector: Arc<FaultInjector>,
@@ -60,7 +60,7 @@ struct Fleet {
     deaths: Mutex<usize>,
 }
 
-impl Weeks {
+impl Days {
     /// Lets the fleet run.
     #[must_use]
     pub fn run(self) -> Kept {
@@ -76,17 +76,17 @@ impl Weeks {
 }
 
 impl Fleet {
-    fn new(weeks: Weeks) -> Fleet {
-        let clock = DatabaseClock::simulated_from(weeks.from);
+    fn new(days: Days) -> Fleet {
+        let clock = DatabaseClock::simulated_from(days.from);
         let store = MemoryStore::new(Database::new(clock, None, Arc::default()));
         Fleet {
             broker: Arc::new(Broker::new(store.shared(), None, Who::Fleet)),
-            injector: Arc::new(FaultInjector::new(weeks.seed)),
-            random: Mutex::new(SmallRng::seed_from_u64(weeks.seed ^ 0x5c4ed)),
+            injector: Arc::new(FaultInjector::new(days.seed)),
+            random: Mutex::new(SmallRng::seed_from_u64(days.seed ^ 0x5c4ed)),
             start: Instant::now(),
             deaths: Mutex::default(),
             store,
-            weeks,
+            days,
         }
     }
 
@@ -100,7 +100,7 @@ impl Fleet {
             rates.fails = 5;
             rates.answer_lost = 20;
         });
-        sleep(fleet.weeks.length).await;
+        sleep(fleet.days.length).await;
         fleet
             .injector
             .change(|rates| *rates = FaultRates::default());
@@ -140,7 +140,7 @@ impl Fleet {
     async fn live(self: Arc<Self>) {
         loop {
             let (link, node) = self.start().await;
-            let mut life = self.random(|random| random.random_range(3_600_000..40_000_000));
+            let mut life = self.random(|random| random.random_range(1_200_000..9_000_000));
             if self.random(|random| random.random_bool(0.7)) {
                 // Dies within a few milliseconds of a due date.
                 let passed = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(0);
@@ -148,7 +148,7 @@ impl Fleet {
                 life = (passed + life).next_multiple_of(HALF_HOUR) - passed + late;
             }
             sleep(Duration::from_millis(life)).await;
-            if self.start.elapsed() > self.weeks.length {
+            if self.start.elapsed() > self.days.length {
                 // The last lives last.
                 let _node = node;
                 std::future::pending::<()>().await;
@@ -157,7 +157,7 @@ impl Fleet {
             link.kill();
             drop(node);
             *self.deaths.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-            let away = self.random(|random| random.random_range(1_000..7_200_000));
+            let away = self.random(|random| random.random_range(1_000..1_200_000));
             sleep(Duration::from_millis(away)).await;
         }
     }
@@ -175,7 +175,7 @@ impl Fleet {
                 .id(id)
                 .options(options())
                 .handlers(handlers(&link, &self.store));
-            for (name, schedule) in &self.weeks.schedules {
+            for (name, schedule) in &self.days.schedules {
                 node = node.periodic(PeriodicJob::new(name, schedule, job()));
             }
             match node.start().await {
