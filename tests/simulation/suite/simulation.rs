@@ -83,12 +83,7 @@ fn dates(from: DateTime<Utc>, end: DateTime<Utc>, zone: Tz) -> Vec<DateTime<Utc>
 #[test]
 fn schedules_keep_every_date_once_over_two_changes_of_the_clock_while_leaders_die() {
     let zone = Tz::Africa__Casablanca;
-    for (seed, from) in [
-        (1, "2026-02-14T12:10:00Z"),
-        (2, "2026-03-21T12:10:00Z"),
-        (3, "2026-02-14T12:10:00Z"),
-        (4, "2026-03-21T12:10:00Z"),
-    ] {
+    for (seed, from) in [(1, "2026-02-14T12:10:00Z"), (2, "2026-03-21T12:10:00Z")] {
         let from: DateTime<Utc> = from.parse().unwrap();
         let end = from + chrono::Duration::hours(24);
         let suffix = format!("/{}[{zone}][catch-up=all]", end.to_rfc3339());
