@@ -23,6 +23,7 @@ mod locking;
 mod membership;
 mod operating;
 mod orphans;
+mod periodic;
 mod poison;
 mod postgres;
 mod schema;
@@ -101,6 +102,17 @@ conformance! {
             what_moves_without_a_hook_is_found_by_the_leader,
             of_an_instance_that_moves_only_the_first_is_hinted,
             a_move_that_can_not_work_moves_nothing,
+        ]
+    }
+    periodic {
+        everywhere [
+            a_periodic_job_exists_once_and_a_smaller_version_changes_nothing,
+        ]
+        databases [
+            a_due_job_is_created_with_the_advance_of_its_schedule,
+            an_operator_pauses_resumes_runs_and_removes,
+            a_schedule_that_can_not_be_read_stops_no_other,
+            over_two_changes_of_the_clock_and_killed_leaders_each_date_has_one_job,
         ]
     }
     locking {

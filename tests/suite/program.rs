@@ -9,6 +9,7 @@ mod jobs;
 mod lanes;
 mod migrate;
 mod order;
+mod periodic;
 mod run;
 mod secured;
 mod settings;

@@ -416,6 +416,43 @@ async fn timers_run_when_due_and_repeat() {
     node.stop().await;
 }
 
+/// None of them runs: the first fires after its end, the second was missed, and the schedule of the
+/// third, of plain SQL, begins later.
+#[tokio::test]
+async fn an_occurrence_that_is_over_missed_or_not_due_yet_does_not_run() {
+    let world = World::new().await;
+    let notes = Notes::default();
+    let node = world.node().handlers(noting(&notes)).start().await.unwrap();
+    let due = chrono::Utc::now() - chrono::Duration::hours(5);
+    let job = |repeat: &str| NewJob::of("note", repeat).due(due).repeat_text(repeat);
+    let over = job("R/PT1H/2020-01-01T00:00:00Z");
+    let missed = job("R3/PT1H[catch-up=skip]");
+    let missed_id = missed.id().uuid();
+    world.jobs.create_many(vec![over, missed]).await.unwrap();
+    let sql = "SELECT jobwire.create_job('note', '\"sql\"', repeat => '0 0 1 1 *[Europe/Berlin]')";
+    let sql_id: uuid::Uuid = sqlx::query_scalar(sql)
+        .fetch_one(world.store.pool())
+        .await
+        .unwrap();
+    let waiting = eventually("two timers to be all that is left", SOON, || async {
+        let left = world.store.find(&JobFilter::default()).await.ok()?;
+        let timers = left.iter().all(|job| job.state == JobState::Timer);
+        (timers && left.len() == 2).then_some(left)
+    })
+    .await;
+    for (id, repeat) in [
+        (missed_id, "R3/PT3600S[catch-up=skip]"),
+        (sql_id, "0 0 1 1 *[Europe/Berlin]"),
+    ] {
+        let next = waiting.iter().find(|job| job.correlation_id == id).unwrap();
+        assert!(next.due_at.unwrap() > chrono::Utc::now());
+        let (_, job, _) = world.store.get(next.id).await.unwrap().unwrap();
+        assert_eq!(job.repeat.as_deref(), Some(repeat));
+    }
+    assert!(notes.all().is_empty(), "{:?}", notes.all());
+    node.stop().await;
+}
+
 /// A job that still runs at the end of the shutdown is released and spends no attempt.
 #[tokio::test]
 async fn a_shutdown_gives_back_what_still_runs() {

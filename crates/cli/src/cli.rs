@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    bench, config, demo, doctor, engine, enqueue, jobs, lanes, migrate, nodes, order, run, sweep,
-    tap,
+    bench, config, demo, doctor, engine, enqueue, jobs, lanes, migrate, nodes, order, periodic,
+    run, sweep, tap,
 };
 use crate::error::Error;
 use crate::logging;
@@ -48,6 +48,8 @@ pub enum Command {
     Nodes(nodes::NodesArgs),
     /// Show or set whether exclusive jobs wait for an earlier one that failed
     Order(order::OrderArgs),
+    /// Declare, list, pause, resume, run and remove periodic jobs
+    Periodic(periodic::PeriodicArgs),
     /// Show the work that the sweeper would do now, by class
     Sweep(sweep::SweepArgs),
     /// Set up the commit tap, which starts jobs of plain SQL without delay
@@ -138,6 +140,7 @@ async fn dispatch(command: Command, settings: Settings) -> Result<(), Error> {
         Command::Lanes(args) => lanes::run(settings, args).await,
         Command::Nodes(args) => nodes::run(settings, args).await,
         Command::Order(args) => order::run(settings, args).await,
+        Command::Periodic(args) => periodic::run(settings, args).await,
         Command::Sweep(args) => sweep::run(settings, args).await,
         Command::Tap(args) => tap::run(settings, args).await,
         Command::Bench(args) => bench::run(settings, args).await,

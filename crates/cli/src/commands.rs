@@ -11,6 +11,7 @@ pub mod lanes;
 pub mod migrate;
 pub mod nodes;
 pub mod order;
+pub mod periodic;
 pub mod run;
 pub mod sweep;
 pub mod tap;

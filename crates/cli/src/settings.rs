@@ -184,6 +184,9 @@ settings! {
     history_retry_policy: RetryPolicy = "10s", "history-retry-policy" "POLICY",
         "Wait between attempts of history jobs that have no policy of their own: `30s`, \
          `exponential(1s, 2, 1h)`, `PT10M,PT17M`.";
+    periodic_jobs: Option<PathBuf> = "", "periodic-jobs" "FILE",
+        "TOML file of the periodic jobs that `run` declares at its start, as `[[periodic]]` \
+         tables. See docs/guides/periodic-jobs.md.";
     shutdown_timeout: Duration = "60s", "shutdown-timeout" "DURATION",
         "Time that running jobs have to end at shutdown before they are released.";
     lanes: Vec<LaneShare> = "default", "lanes" "LANES",

@@ -8,11 +8,13 @@ pub mod any_error;
 pub mod args;
 pub mod duration;
 pub mod new_job;
+pub mod periodic;
 pub mod query;
 pub mod repeat;
 pub mod retry;
 pub mod scope;
 pub mod series;
+pub(crate) mod template;
 
 use std::fmt;
 

@@ -25,6 +25,7 @@ mod clock;
 mod cycle;
 mod members;
 mod messages;
+pub(crate) mod periodic;
 mod pruning;
 mod publish_watch;
 mod rescue;

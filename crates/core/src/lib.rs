@@ -52,8 +52,9 @@ pub use hint::Hint;
 pub use job::any_error::Error;
 pub use job::args::JobArgs;
 pub use job::new_job::{InvalidJob, NewJob};
+pub use job::periodic::PeriodicJob;
 pub use job::query::{JobDetails, JobFilter, JobView, LaneBacklog, LaneView};
-pub use job::repeat::Repeat;
+pub use job::repeat::{CatchUp, Repeat};
 pub use job::retry::RetryPolicy;
 pub use job::{BadLane, Fence, Job, JobId, JobKind, JobState, Lane, NodeId};
 pub use lane::order::{LaneOrder, LaneShare};
@@ -84,4 +85,4 @@ pub use worker::slot_pool::SlotPool;
 /// The crates whose types are part of the public API.
 pub use async_trait::async_trait;
 pub use tokio_util::sync::CancellationToken;
-pub use {chrono, serde_json, sqlx, uuid};
+pub use {chrono, chrono_tz, serde_json, sqlx, uuid};

@@ -18,6 +18,7 @@
 //! gives up leadership. Running jobs have [`NodeOptions::shutdown_timeout`] to end. Then they are
 //! asked to stop; a job that still runs is released and hinted, and no attempt is spent.
 
+mod declare;
 mod execute;
 mod health;
 mod registry;
@@ -35,9 +36,10 @@ use tokio_util::task::TaskTracker;
 use crate::fleet::Fleet;
 use crate::job::NodeId;
 use crate::job::args::JobArgs;
+use crate::job::periodic::PeriodicJob;
 use crate::job::scope::{Scope, Services};
 use crate::leader;
-use crate::leader::{tap, timers};
+use crate::leader::{periodic, tap, timers};
 use crate::producer::commit_hook::CommitHook;
 use crate::runtime::panic_place;
 use crate::runtime::supervisor::Supervisor;
@@ -74,6 +76,7 @@ use crate::worker::suspects::Suspects;
 
 pub use crate::node::health::{HealthWatch, NodeHealth};
 pub use crate::worker::options::{BadOption, NodeOptions};
+use declare::declare;
 pub use execute::Executed;
 pub use registry::Registry;
 
@@ -116,6 +119,7 @@ pub struct NodeBuilder {
     options: NodeOptions,
     hook: Option<CommitHook>,
     slots: Option<SlotPool>,
+    periodic: Vec<PeriodicJob>,
     id: NodeId,
 }
 
@@ -215,6 +219,13 @@ impl NodeBuilder {
         self
     }
 
+    /// Declares a [periodic job](crate::job::periodic) at the start. All nodes of a fleet may
+    /// declare it; it exists once.
+    pub fn periodic(mut self, job: PeriodicJob) -> Self {
+        self.periodic.push(job);
+        self
+    }
+
     /// Starts the node. The first node of a process adds a panic hook, which notes the place of a
     /// panic and calls the previous hook.
     ///
@@ -263,6 +274,7 @@ impl NodeBuilder {
             options,
             hook,
             slots: _,
+            periodic: _,
             id,
         } = self;
         let gauges = Gauges::new(options.database.clone());
@@ -358,6 +370,7 @@ impl Node {
             options: NodeOptions::default(),
             hook: None,
             slots: None,
+            periodic: Vec::new(),
             id: NodeId::generate(),
         }
     }
@@ -386,6 +399,7 @@ impl Node {
         // Runs before the first leader cycle: a node that must not lock must not lead.
         builder.store.begin_locking().await?;
         ensure_alone(id, &builder, alive).await?;
+        declare(&*builder.store, id, &builder.periodic).await?;
         let reach = builder.store.reach().await;
         let reachable = reach.as_ref().map(|reach| Scope::clone(&reach.borrow()));
         let (context, queue, own_hints) = builder.share(slots, reachable.unwrap_or_default());
@@ -404,6 +418,10 @@ impl Node {
         let node = context.clone();
         workers.spawn("timers", draining.clone(), move || {
             timers::move_timers(node.clone())
+        });
+        let node = context.clone();
+        workers.spawn("periodic jobs", draining.clone(), move || {
+            periodic::create_jobs(node.clone())
         });
         let node = context.clone();
         workers.spawn("tap", draining.clone(), move || tap::follow(node.clone()));

@@ -5,3 +5,4 @@ pub mod client;
 pub mod commit_hook;
 pub mod lane_move;
 mod operations;
+mod periodic;

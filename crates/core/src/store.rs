@@ -27,6 +27,7 @@ mod locking;
 mod membership;
 mod moving;
 mod operating;
+mod periodic;
 mod poison;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -55,6 +56,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use crate::hint::{Hint, Ready};
 use crate::job::new_job::NewJob;
+use crate::job::periodic::{Declared, PeriodicJob};
 use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
 use crate::job::scope::{Scope, Services};
 use crate::job::{Fence, Job, JobId, Lane, LockToken, LockedJob, NodeId, text_enum};
@@ -76,6 +78,7 @@ pub use membership::{MAX_NAMES, MAX_NODES, Membership, NodeView, services_of};
 pub(crate) use moving::LANE_SLICE;
 pub use moving::{LanePage, MovedPage};
 pub use operating::{Operated, OperatedJobs, Suspended, SuspensionScope};
+pub use periodic::{DuePeriodicJobs, Fired, PeriodicView, Triggered};
 pub use poison::StuckBatch;
 pub use process_lock::{ProcessLock, Succession};
 pub use row_locks::{HeldRows, RowHold, RowTerms};
@@ -430,6 +433,53 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Gives a page of jobs another lane. See [`crate::producer::lane_move`].
     async fn move_lane(&self, page: &LanePage) -> Result<MovedPage>;
 
+    /// Declares periodic jobs, all or none of them. Returns what became of each. Optional for a store, like the other methods of
+    /// periodic jobs.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidPeriodicJob`] before anything is changed.
+    async fn declare_periodic_jobs(&self, jobs: &[PeriodicJob]) -> Result<Vec<Declared>> {
+        let _ = jobs;
+        Err(no_periodic_jobs(self.name()))
+    }
+
+    /// Returns the periodic jobs, ordered by name.
+    async fn periodic_jobs(&self) -> Result<Vec<PeriodicView>> {
+        Err(no_periodic_jobs(self.name()))
+    }
+
+    /// Pauses or resumes a periodic job. Returns false if there is none of this name.
+    async fn pause_periodic_job(&self, name: &str, paused: bool) -> Result<bool> {
+        let _ = (name, paused);
+        Err(no_periodic_jobs(self.name()))
+    }
+
+    /// Removes a periodic job. Returns false if there is none of this name.
+    async fn remove_periodic_job(&self, name: &str) -> Result<bool> {
+        let _ = name;
+        Err(no_periodic_jobs(self.name()))
+    }
+
+    /// Creates a job of a periodic job, whose due dates do not change. `origin` names the part that
+    /// hints it. `None` if there is none of this name.
+    async fn run_periodic_job(&self, name: &str, origin: Origin) -> Result<Option<Triggered>> {
+        let _ = (name, origin);
+        Err(no_periodic_jobs(self.name()))
+    }
+
+    /// Returns the periodic jobs that are due, except for some.
+    async fn due_periodic_jobs(&self, except: &[String], at_most: i64) -> Result<DuePeriodicJobs> {
+        let _ = (except, at_most);
+        Err(no_periodic_jobs(self.name()))
+    }
+
+    /// Creates the jobs of a periodic job that is due, and advances it, in one transaction. Waits
+    /// for no row.
+    async fn fire_periodic_job(&self, name: &str) -> Result<Fired> {
+        let _ = name;
+        Err(no_periodic_jobs(self.name()))
+    }
+
     /// Returns the stuck operations: the database refuses rows of a batch, or the whole batch
     /// (protocol rule 37). For reports only: a stuck operation stops no other work.
     fn stuck(&self) -> Vec<StuckBatch> {
@@ -576,6 +626,13 @@ text_enum! {
         /// The commit tap, or the leader cycle.
         Sql = "sql",
     }
+}
+
+/// Returns the error of a store that keeps no periodic jobs.
+fn no_periodic_jobs(store: &str) -> StoreError {
+    StoreError::Config(format!(
+        "the store `{store}` does not support periodic jobs; declare them on a database of Jobwire"
+    ))
 }
 
 /// Rejects rules that can't work.

@@ -140,12 +140,12 @@
 //! No feature is on by default.
 
 pub use jobwire_core::{
-    BadLane, Client, CommitHook, Error, Fence, GroupOptions, Handler, HandlerError, HandlerOptions,
-    HandlerResult, Handlers, HookOptions, InProcessTransport, IntoOutcome, InvalidJob, Job,
-    JobArgs, JobDetails, JobFilter, JobId, JobKind, JobState, JobTransaction, JobView, Lane,
-    LaneMove, LaneMoved, LaneOrder, LaneRule, LaneShare, Middleware, NewJob, Next, Node, NodeId,
-    NodeOptions, Outcome, Repeat, RetryPolicy, Running, SlotPool, SqlStore, Stop, Store,
-    StoreError, TransactionHook, Transport, Verdict,
+    BadLane, CatchUp, Client, CommitHook, Error, Fence, GroupOptions, Handler, HandlerError,
+    HandlerOptions, HandlerResult, Handlers, HookOptions, InProcessTransport, IntoOutcome,
+    InvalidJob, Job, JobArgs, JobDetails, JobFilter, JobId, JobKind, JobState, JobTransaction,
+    JobView, Lane, LaneMove, LaneMoved, LaneOrder, LaneRule, LaneShare, Middleware, NewJob, Next,
+    Node, NodeId, NodeOptions, Outcome, PeriodicJob, Repeat, RetryPolicy, Running, SlotPool,
+    SqlStore, Stop, Store, StoreError, TransactionHook, Transport, Verdict,
 };
 #[cfg(feature = "postgres")]
 pub use jobwire_core::{PgOptions, PgStore};
@@ -159,6 +159,8 @@ pub use jobwire_core::async_trait;
 
 /// The crate for dates of jobs.
 pub use jobwire_core::chrono;
+/// The crate for time zones of repetitions.
+pub use jobwire_core::chrono_tz;
 /// The crate for payloads as JSON text.
 pub use jobwire_core::serde_json;
 /// The crate for correlation ids.
@@ -194,6 +196,7 @@ pub mod node {
 /// Nodes call the methods of the traits [`Store`] and [`SqlStore`].
 /// These methods may change in any version; use [`Client`] instead.
 pub mod store {
+    pub use jobwire_core::job::periodic::{Declared, InvalidPeriodicJob};
     pub use jobwire_core::job::query::{LaneBacklog, LaneView, UnservedType};
     pub use jobwire_core::store::attempts::{
         AttemptView, ErrorGroup, Incident, IncidentFilter, Resolution,
@@ -205,7 +208,7 @@ pub mod store {
     pub use jobwire_core::store::{
         Change, Ended, EndedScope, Operated, OperatedJobs, SchemaStatus, Suspended, SuspensionScope,
     };
-    pub use jobwire_core::store::{MAX_NAMES, Refusal, TapMode};
+    pub use jobwire_core::store::{MAX_NAMES, PeriodicView, Refusal, TapMode};
     pub use jobwire_core::store::{NodeView, SqlStore, Store, StuckBatch};
 }
 
@@ -227,7 +230,7 @@ pub mod worker {
 /// Retry policies, repeats and durations as text.
 pub mod text {
     pub use jobwire_core::job::duration::{BadDuration, parse as parse_duration};
-    pub use jobwire_core::job::repeat::BadRepeat;
+    pub use jobwire_core::job::repeat::{BadRepeat, Cron, Period, Schedule};
     pub use jobwire_core::job::retry::BadRetryPolicy;
     pub use jobwire_core::lane::rule::BadRule;
 }

@@ -15,6 +15,7 @@ mod fault_injector;
 mod handler;
 mod link;
 mod scenario;
+mod schedules;
 mod store;
 mod sweep;
 mod trace;
@@ -23,6 +24,7 @@ mod world;
 
 pub use bug::Bug;
 pub use database::Database;
+pub use schedules::{Days, Kept};
 pub use store::MemoryStore;
 pub use sweep::{Swept, replay, sweep};
 pub use world::Outcome;

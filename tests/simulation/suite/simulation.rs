@@ -1,7 +1,9 @@
 //! Thousands of seeds through the real machinery over a simulated world:
 //! docs/internals/simulation.md.
 
-use jobwire_simulation::simulation::{Bug, Simulation, Swept, replay, sweep};
+use chrono::{DateTime, NaiveTime, Utc};
+use jobwire_core::chrono_tz::Tz;
+use jobwire_simulation::simulation::{Bug, Days, Simulation, Swept, replay, sweep};
 
 /// The number of seeds that run by default; `JOBWIRE_TEST_SEEDS` sets another.
 const SEEDS: u64 = 20_000;
@@ -49,6 +51,56 @@ fn an_embedded_node_ends_no_lease_of_its_own_after_an_outage() {
         locks += counts.locks;
     }
     assert!(locks > 2_000, "nothing ran");
+}
+
+/// Returns the dates between two others at each half hour, and at 02:30 of each day in a zone. Where
+/// the clock skips 02:30, the first moment after the gap counts.
+fn dates(from: DateTime<Utc>, end: DateTime<Utc>, zone: Tz) -> Vec<DateTime<Utc>> {
+    let mut dates = Vec::new();
+    let mut half_hour = from + chrono::Duration::minutes(20);
+    let mut day = from.with_timezone(&zone).date_naive();
+    while half_hour <= end {
+        dates.push(half_hour);
+        half_hour += chrono::Duration::minutes(30);
+    }
+    while let Some(next) = day.succ_opt()
+        && day < end.with_timezone(&zone).date_naive()
+    {
+        day = next;
+        let at = |hour, minute| {
+            let time = NaiveTime::from_hms_opt(hour, minute, 0).unwrap();
+            let found = day.and_time(time).and_local_timezone(zone).earliest();
+            found.map(|at| at.with_timezone(&Utc))
+        };
+        dates.push(at(2, 30).unwrap_or_else(|| at(3, 0).unwrap()));
+    }
+    dates.sort_unstable();
+    dates
+}
+
+/// Morocco sets its clocks back on 15 February 2026 and ahead on 22 March: 02:30 occurs twice, and
+/// is skipped.
+#[test]
+fn schedules_keep_every_date_once_over_two_changes_of_the_clock_while_leaders_die() {
+    let zone = Tz::Africa__Casablanca;
+    for (seed, from) in [(1, "2026-02-14T12:10:00Z"), (2, "2026-03-21T12:10:00Z")] {
+        let from: DateTime<Utc> = from.parse().unwrap();
+        let end = from + chrono::Duration::hours(24);
+        let suffix = format!("/{}[{zone}][catch-up=all]", end.to_rfc3339());
+        let days = Days {
+            seed,
+            from,
+            length: (end - from).to_std().unwrap(),
+            schedules: vec![
+                ("often".to_owned(), format!("R/cron(*/30 * * * *){suffix}")),
+                ("nightly".to_owned(), format!("R/cron(30 2 * * *){suffix}")),
+            ],
+        };
+        let kept = days.run();
+        assert!(kept.deaths > 15, "seed {seed}: {} deaths", kept.deaths);
+        assert_eq!(kept.due, dates(from, end, zone), "seed {seed}");
+        assert!(kept.report.holds(), "seed {seed}: {:?}", kept.report);
+    }
 }
 
 #[test]

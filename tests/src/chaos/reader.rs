@@ -459,7 +459,7 @@ fn created(new: &Change, waits: bool, known: Option<Known>, kinds: &mut Kinds) -
         Some(Series {
             id: row.correlation,
             left: repeat.times?,
-            every: i64::try_from(repeat.every.as_micros()).ok()?,
+            every: i64::try_from(repeat.interval()?.as_micros()).ok()?,
         })
     });
     let parent = row.payload["parent"].as_str();

@@ -29,6 +29,7 @@ use crate::output::count;
 use crate::settings::Settings;
 use ids::{Created, Ids};
 pub use parse::FIELDS;
+pub(super) use parse::job;
 use progress::Progress;
 use read::{Batch, Reader, Source};
 

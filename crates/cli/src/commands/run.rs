@@ -11,6 +11,7 @@ use std::time::Duration;
 use clap::Args;
 use jobwire_core::{Handlers, Node, Store, Transport};
 
+use crate::commands::periodic;
 use crate::connect::{self, Database};
 use crate::error::Error;
 use crate::handlers;
@@ -72,6 +73,10 @@ pub async fn run_with(settings: Settings, additions: Additions) -> Result<(), Er
 }
 
 async fn start(settings: &Settings, additions: Additions) -> Result<Started, Error> {
+    let periodic = match &settings.periodic_jobs {
+        Some(file) => periodic::read(file)?,
+        None => Vec::new(),
+    };
     let listener = http::listen(settings).await?;
     let metrics = http::metrics::install()?;
     let database = Database::open(settings).await?;
@@ -91,11 +96,13 @@ async fn start(settings: &Settings, additions: Additions) -> Result<Started, Err
         &settings.attempt_types,
         settings.attempts_kept,
     )?;
-    let node = Node::on(store, transport.clone())
+    let mut builder = Node::on(store, transport.clone())
         .handlers(handlers)
-        .options(settings.node_options())
-        .start()
-        .await?;
+        .options(settings.node_options());
+    for job in periodic {
+        builder = builder.periodic(job);
+    }
+    let node = builder.start().await?;
     let address = listener.as_ref().and_then(|l| l.local_addr().ok());
     if let Some(listener) = listener {
         let endpoints = http::Node {

@@ -153,9 +153,9 @@ impl NewJob {
         /// `PT10M,PT17M,PT20M`. Text that is not a [policy](crate::job::retry) is reported when the
         /// job is created.
         retry_policy_text => retry_policy,
-        /// Repeats the job at an interval given as text, for example `R3/PT10M` for three
-        /// occurrences, ten minutes apart. Text that is not an [interval](crate::job::repeat) is
-        /// reported when the job is created.
+        /// Repeats the job by a text, for example `R3/PT10M` for three occurrences, ten minutes
+        /// apart, or `0 2 * * *[Europe/Berlin]` for each night at 2:00 in Berlin. Text that is not a
+        /// [repetition](crate::job::repeat) is reported when the job is created.
         repeat_text => repeat,
         /// Sets the W3C trace context.
         trace_parent => trace_parent,
@@ -262,8 +262,13 @@ impl NewJob {
     ///
     /// # Errors
     /// The same as those of [`validate`](Self::validate).
-    pub fn into_job(self, seq: i64, now: DateTime<Utc>, ruled: Lane) -> Result<Job, InvalidJob> {
-        self.validate()?;
+    pub fn into_job(
+        mut self,
+        seq: i64,
+        now: DateTime<Utc>,
+        ruled: Lane,
+    ) -> Result<Job, InvalidJob> {
+        self.complete()?;
         Ok(Job {
             id: self.id,
             seq,

@@ -1,26 +1,77 @@
-//! The interval of a repeating job, written in ISO 8601: `R3/PT10M` (three occurrences) or
-//! `R/PT10M` (without end).
+//! The repetition of a job: an ISO 8601 interval or a cron expression.
+//!
+//! ```text
+//! R3/PT10M                                          three occurrences, ten minutes apart
+//! R/PT10M                                           for ever
+//! R/2027-01-01T00:00:00Z/P1D                        from a date on
+//! R/PT1H/2027-12-31T00:00:00Z                       until a date
+//! R/2027-01-31T08:00:00Z/P1M[Europe/Berlin]         on the last day of each month, 9:00 in Berlin
+//! 0 2 * * *[Europe/Berlin]                          each night at 2:00 in Berlin
+//! R5/cron(0 2 * * *)/2027-12-31T00:00:00Z           at most five nights, until a date
+//! R/PT10M[catch-up=all]                             missed occurrences run, too
+//! ```
+//!
+//! Weeks and days are 168 and 24 hours, unless the text names a time zone, which makes them
+//! calendar days. Years and months always follow the calendar, in UTC without a time zone. The
+//! suffix in brackets is that of RFC 9557.
+
+mod catch_up;
+mod cron;
+mod local;
+mod parse;
+mod period;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::job::duration::{self, BadDuration};
+use chrono::{DateTime, SecondsFormat, Utc};
+use chrono_tz::Tz;
 
-/// A repeating interval.
+use crate::job::duration::{self, BadDuration};
+pub use catch_up::CatchUp;
+pub use cron::Cron;
+pub use period::Period;
+
+/// The repetition of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repeat {
     /// The number of occurrences left, the next one included; `None` for no limit.
     pub times: Option<u32>,
-    /// The time from one due date to the next.
-    pub every: Duration,
+    /// The date from which periods are counted, and before which a cron expression has no
+    /// occurrence. `None`: the due date of the first occurrence.
+    pub start: Option<DateTime<Utc>>,
+    /// The distance of the occurrences.
+    pub schedule: Schedule,
+    /// The date after which there is no occurrence.
+    pub end: Option<DateTime<Utc>>,
+    /// The time zone of calendar periods and cron expressions; `None` for UTC.
+    pub zone: Option<Tz>,
+    /// What happens to missed occurrences.
+    pub catch_up: CatchUp,
 }
 
-/// The error for a text that is not a valid repeating interval.
+/// When the occurrences of a series are due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Schedule {
+    /// After a time of fixed length.
+    Every(Duration),
+    /// After a period of the calendar.
+    Calendar(Period),
+    /// By a cron expression.
+    Cron(Cron),
+}
+
+/// The error for a text that is not a valid repetition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadRepeat {
-    /// The text does not have the form `R…/…`.
-    #[error("`{0}` is not of the form R3/PT10M or R/PT10M")]
+    /// The text is neither an interval nor a cron expression.
+    #[error(
+        "`{0}` is neither an interval of the form R3/PT10M or R/PT10M nor a cron expression of five \
+         or six fields"
+    )]
     Form(String),
     /// The count is invalid.
     #[error("the count in `{0}` is not a number of 1 or more")]
@@ -28,47 +79,193 @@ pub enum BadRepeat {
     /// The interval is invalid.
     #[error(transparent)]
     Every(#[from] BadDuration),
+    /// The cron expression is invalid.
+    #[error("`{0}` is not a cron expression: {1}")]
+    Cron(String, String),
+    /// A start or an end is invalid.
+    #[error("`{0}` is not a date with a time zone; write for example 2027-01-31T08:00:00Z")]
+    Date(String),
+    /// The time zone is unknown.
+    #[error("`{0}` is not a time zone; write a name such as Europe/Berlin")]
+    Zone(String),
+    /// The policy for missed occurrences is unknown.
+    #[error("`{0}` is not a policy for missed occurrences; write once, all or skip")]
+    CatchUp(String),
+    /// A suffix in brackets is unknown, or occurs twice.
+    #[error("the suffix `[{0}]` is unknown or occurs twice; write a time zone or catch-up=…")]
+    Suffix(String),
+    /// No occurrence is left.
+    #[error("`{0}` has no occurrence from now on")]
+    Never(String),
 }
 
 impl Repeat {
-    /// Reads a repeating interval.
+    /// Reads a repetition.
     ///
     /// # Errors
     /// [`BadRepeat`], which names the invalid part.
     pub fn parse(text: &str) -> Result<Self, BadRepeat> {
-        let (times, every) = text
-            .trim_ascii()
-            .strip_prefix('R')
-            .and_then(|t| t.split_once('/'))
-            .ok_or_else(|| BadRepeat::Form(text.to_owned()))?;
-        let times = match times {
-            "" => None,
-            n => Some(
-                n.parse()
-                    .ok()
-                    .filter(|n| *n >= 1)
-                    .ok_or_else(|| BadRepeat::Count(text.to_owned()))?,
-            ),
-        };
-        Ok(Self {
-            times,
-            every: duration::parse(every)?,
-        })
+        parse::parse(text)
     }
 
-    /// Creates an interval that repeats without end.
+    /// Creates a repetition without end.
     #[must_use]
     pub const fn forever(every: Duration) -> Self {
-        Self { times: None, every }
+        Self::of(Schedule::Every(every))
     }
 
-    /// Creates an interval with this many occurrences, the first included.
+    /// Creates a repetition with this many occurrences, the first included.
     #[must_use]
     pub const fn times(times: u32, every: Duration) -> Self {
+        let mut repeat = Self::forever(every);
+        repeat.times = Some(times);
+        repeat
+    }
+
+    /// Creates a repetition by a cron expression in a time zone of the IANA database.
+    ///
+    /// ```
+    /// use jobwire_core::Repeat;
+    ///
+    /// let nightly = Repeat::cron("0 2 * * *", "Europe/Berlin")?;
+    /// assert_eq!(nightly.to_string(), "0 2 * * *[Europe/Berlin]");
+    /// # Ok::<(), jobwire_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`BadRepeat`] for an invalid expression or an unknown time zone.
+    pub fn cron(expression: &str, zone: &str) -> Result<Self, BadRepeat> {
+        let mut repeat = Self::of(Schedule::Cron(Cron::parse(expression)?));
+        repeat.zone = Some(parse::zone(zone)?);
+        Ok(repeat)
+    }
+
+    /// Sets the date from which periods are counted, and before which there is no occurrence.
+    #[must_use]
+    pub const fn starting(mut self, at: DateTime<Utc>) -> Self {
+        self.start = Some(at);
+        self
+    }
+
+    /// Sets the date after which there is no occurrence.
+    #[must_use]
+    pub const fn until(mut self, at: DateTime<Utc>) -> Self {
+        self.end = Some(at);
+        self
+    }
+
+    /// Sets what happens to missed occurrences. Default: [`CatchUp::Once`].
+    #[must_use]
+    pub const fn catch_up(mut self, policy: CatchUp) -> Self {
+        self.catch_up = policy;
+        self
+    }
+
+    const fn of(schedule: Schedule) -> Self {
         Self {
-            times: Some(times),
-            every,
+            times: None,
+            start: None,
+            schedule,
+            end: None,
+            zone: None,
+            catch_up: CatchUp::Once,
         }
+    }
+
+    /// Returns the interval, if it has a fixed length.
+    #[must_use]
+    pub const fn interval(&self) -> Option<Duration> {
+        match self.schedule {
+            Schedule::Every(every) => Some(every),
+            _ => None,
+        }
+    }
+
+    /// Returns the first due date at `now` or after it. `None` within `Ok` means at once.
+    ///
+    /// # Errors
+    /// [`BadRepeat::Never`] if there is none.
+    pub fn first(&self, now: DateTime<Utc>) -> Result<Option<DateTime<Utc>>, BadRepeat> {
+        let first = match (self.start, &self.schedule) {
+            (None, Schedule::Every(_) | Schedule::Calendar(_)) => return Ok(None),
+            (start, Schedule::Cron(cron)) => {
+                cron.from(start.map_or(now, |start| start.max(now)), self.zone())
+            }
+            (Some(start), _) if start >= now => Some(start),
+            (Some(start), _) => self.after(start, now),
+        };
+        match first.filter(|first| self.end.is_none_or(|end| *first <= end)) {
+            Some(first) => Ok(Some(first)),
+            None => Err(BadRepeat::Never(self.to_string())),
+        }
+    }
+
+    /// Returns the repetition of the occurrence after the one that was due at `due`, and its due
+    /// date. `None` if the series ends. `now` is the time at which the occurrence has ended.
+    #[must_use]
+    pub fn next(&self, due: DateTime<Utc>, now: DateTime<Utc>) -> Option<(Self, DateTime<Utc>)> {
+        let mut next = self.clone();
+        next.times = match self.times {
+            Some(n) if n <= 1 => return None,
+            n => n.map(|n| n - 1),
+        };
+        if matches!(self.schedule, Schedule::Calendar(_)) {
+            // Without it, the next occurrence counted from a due date that a short month or a gap
+            // of the clock has moved.
+            next.start = Some(self.start.unwrap_or(due));
+        }
+        let at = self.due_after(due, now)?;
+        self.end.is_none_or(|end| at <= end).then_some((next, at))
+    }
+
+    /// Returns whether the occurrence that was due at `due` does not run, because the one after it
+    /// is due as well at `now`.
+    #[must_use]
+    pub fn skips(&self, due: DateTime<Utc>, now: DateTime<Utc>) -> bool {
+        let following = || self.after(self.start.unwrap_or(due), due);
+        self.catch_up == CatchUp::Skip && following().is_some_and(|next| next <= now)
+    }
+
+    fn due_after(&self, due: DateTime<Utc>, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        let start = self.start.unwrap_or(due);
+        let next = self.after(start, due)?;
+        if next >= now || self.catch_up == CatchUp::All {
+            return Some(next);
+        }
+        match (&self.schedule, self.start, self.catch_up) {
+            // The series begins anew.
+            (Schedule::Every(every), None, CatchUp::Once) => {
+                now.checked_add_signed(chrono::Duration::from_std(*every).ok()?)
+            }
+            _ => self.after(start, now),
+        }
+    }
+
+    /// Returns the first due date after `after`, of periods that are counted from `start`.
+    pub(crate) fn after(
+        &self,
+        start: DateTime<Utc>,
+        after: DateTime<Utc>,
+    ) -> Option<DateTime<Utc>> {
+        match &self.schedule {
+            Schedule::Cron(cron) if start > after => cron.from(start, self.zone()),
+            Schedule::Cron(cron) => cron.after(after, self.zone()),
+            Schedule::Calendar(period) => period.after(start, after, self.zone()),
+            Schedule::Every(_) if start > after => Some(start),
+            Schedule::Every(every) => {
+                let passed = (after - start).to_std().ok()?.as_nanos();
+                let periods = passed.checked_div(every.as_nanos())? + 1;
+                let nanos = periods.checked_mul(every.as_nanos())?;
+                let seconds = u64::try_from(nanos / 1_000_000_000).ok()?;
+                let rest = u32::try_from(nanos % 1_000_000_000).ok()?;
+                let by = chrono::Duration::from_std(Duration::new(seconds, rest)).ok()?;
+                start.checked_add_signed(by)
+            }
+        }
+    }
+
+    fn zone(&self) -> Tz {
+        self.zone.unwrap_or(Tz::UTC)
     }
 }
 
@@ -80,58 +277,40 @@ impl FromStr for Repeat {
     }
 }
 
-/// The text that [`parse`](Repeat::parse) reads as the same interval.
+/// The text that [`parse`](Repeat::parse) reads as the same repetition.
 impl fmt::Display for Repeat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let every = duration::seconds(self.every);
-        match self.times {
-            Some(n) => write!(f, "R{n}/PT{every}S"),
-            None => write!(f, "R/PT{every}S"),
+        let date = |at: &DateTime<Utc>| at.to_rfc3339_opts(SecondsFormat::AutoSi, true);
+        match &self.schedule {
+            Schedule::Cron(cron)
+                if self.times.is_none() && self.start.is_none() && self.end.is_none() =>
+            {
+                write!(f, "{cron}")?;
+            }
+            schedule => {
+                f.write_str("R")?;
+                if let Some(times) = self.times {
+                    write!(f, "{times}")?;
+                }
+                if let Some(start) = &self.start {
+                    write!(f, "/{}", date(start))?;
+                }
+                match schedule {
+                    Schedule::Every(every) => write!(f, "/PT{}S", duration::seconds(*every))?,
+                    Schedule::Calendar(period) => write!(f, "/{period}")?,
+                    Schedule::Cron(cron) => write!(f, "/cron({cron})")?,
+                }
+                if let Some(end) = &self.end {
+                    write!(f, "/{}", date(end))?;
+                }
+            }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn counts_and_for_ever_are_read() {
-        let every = Duration::from_secs(600);
-        assert_eq!(
-            Repeat::parse("R3/PT10M"),
-            Ok(Repeat {
-                times: Some(3),
-                every
-            })
-        );
-        assert_eq!(Repeat::parse("R/PT10M"), Ok(Repeat { times: None, every }));
-        for text in ["", "PT10M", "R0/PT10M", "R-1/PT10M", "R3", "R3/PT0S"] {
-            assert!(Repeat::parse(text).is_err(), "{text} was accepted");
+        if let Some(zone) = self.zone {
+            write!(f, "[{}]", zone.name())?;
         }
-    }
-
-    #[test]
-    fn what_is_written_reads_back() {
-        for text in ["R3/PT10M", "R/PT0.5S", "R/PT0.000000001S", "R/P36600D"] {
-            let repeat = Repeat::parse(text).unwrap();
-            assert_eq!(Repeat::parse(&repeat.to_string()), Ok(repeat));
+        if self.catch_up != CatchUp::Once {
+            write!(f, "[catch-up={}]", self.catch_up.as_str())?;
         }
-    }
-
-    /// Written as a float of seconds, 1.14 s became 1.1400000000000001 s, which can't be read.
-    #[test]
-    fn every_millisecond_of_two_hours_is_written_exactly() {
-        for millis in 1..=7_200_000 {
-            let repeat = Repeat {
-                times: None,
-                every: Duration::from_millis(millis),
-            };
-            assert_eq!(
-                Repeat::parse(&repeat.to_string()),
-                Ok(repeat),
-                "{millis} ms"
-            );
-        }
+        Ok(())
     }
 }

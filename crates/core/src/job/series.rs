@@ -9,35 +9,61 @@ use crate::job::Job;
 use crate::job::new_job::{InvalidJob, NewJob};
 use crate::job::repeat::Repeat;
 
-/// Checks that the job's interval can be read. Without this check, a wrong interval would end the
-/// series unnoticed.
-pub(crate) fn check(job: &Job) -> Result<(), InvalidJob> {
-    match job.repeat.as_deref().map(Repeat::parse) {
-        Some(Err(error)) => Err(InvalidJob::repeat(&error)),
-        _ => Ok(()),
-    }
+/// Reads the job's repetition. Without this check, a wrong one would end the series unnoticed.
+pub(crate) fn repeat(job: &Job) -> Result<Option<Repeat>, InvalidJob> {
+    let repeat = job.repeat.as_deref().map(Repeat::parse).transpose();
+    repeat.map_err(|error| InvalidJob::repeat(&error))
 }
 
 /// Returns the occurrence after `job`, if there is one. The new job is a copy of the row, so its
-/// values are valid. It is due one interval after the last due date, or one interval after `now` if
-/// that date has passed. So the missed occurrences of a long outage do not come in a burst. `now`
-/// is the database's clock, as far as it is known.
+/// values are valid. Its due date counts from that of `job`. If that date has passed, the
+/// [policy](crate::job::repeat::CatchUp) decides. `now` is the database's clock, as far as it is
+/// known.
 #[must_use]
 pub fn next_occurrence(job: &Job, now: DateTime<Utc>) -> Option<NewJob> {
     let repeat = Repeat::parse(job.repeat.as_deref()?).ok()?;
-    let left = match repeat.times {
-        Some(n) if n <= 1 => return None,
-        Some(n) => Some(n - 1),
-        None => None,
-    };
-    let every = chrono::Duration::from_std(repeat.every).ok()?;
-    let mut due = job
-        .due_at
-        .unwrap_or(job.created_at)
-        .checked_add_signed(every)?;
-    if due < now {
-        due = now.checked_add_signed(every)?;
+    let (repeat, due) = repeat.next(job.due_at.unwrap_or(job.created_at), now)?;
+    occurrence(job, &repeat, due)
+}
+
+/// Returns whether the series of `job` has ended at `now`, so that it does not run.
+pub(crate) fn has_ended(job: &Job, repeat: &Repeat, now: DateTime<Utc>) -> bool {
+    let ends = [job.repeat_until, repeat.end];
+    ends.into_iter().flatten().any(|end| now > end)
+}
+
+/// Returns what replaces `job` without a run: the first occurrence of a schedule, for a job of
+/// plain SQL without a due date; or the next one, for an occurrence that was missed and is skipped.
+/// The inner value is `None` if the series ends. `now` is the database's clock.
+pub(crate) fn replacement(
+    job: &Job,
+    repeat: &Repeat,
+    now: DateTime<Utc>,
+) -> Option<Option<NewJob>> {
+    if job.failures > 0 || job.exception_message.is_some() {
+        return None;
     }
+    let Some(due) = job.due_at else {
+        return match repeat.first(job.created_at) {
+            Ok(Some(first)) => Some(occurrence(job, repeat, first)),
+            Ok(None) => None,
+            Err(_) => Some(None),
+        };
+    };
+    if !repeat.skips(due, now) {
+        return None;
+    }
+    // An occurrence that does not run is not counted.
+    let mut same = repeat.clone();
+    same.times = None;
+    Some(same.next(due, now).and_then(|(mut next, due)| {
+        next.times = repeat.times;
+        occurrence(job, &next, due)
+    }))
+}
+
+/// Returns an occurrence of the series of `job`, unless the series ends before it.
+fn occurrence(job: &Job, repeat: &Repeat, due: DateTime<Utc>) -> Option<NewJob> {
     if job.repeat_until.is_some_and(|until| due > until) {
         return None;
     }
@@ -55,13 +81,7 @@ pub fn next_occurrence(job: &Job, now: DateTime<Utc>) -> Option<NewJob> {
     // All attempts of the job, used and left.
     next.retries = Some(job.retries.saturating_add(job.failures));
     next.due_at = Some(due);
-    next.repeat = Some(
-        Repeat {
-            times: left,
-            every: repeat.every,
-        }
-        .to_string(),
-    );
+    next.repeat = Some(repeat.to_string());
     next.repeat_until = job.repeat_until;
     next.correlation_id = Some(job.correlation_id);
     next.lane = Some(job.lane.clone());
@@ -69,4 +89,102 @@ pub fn next_occurrence(job: &Job, now: DateTime<Utc>) -> Option<NewJob> {
     next.trace_parent = job.trace_parent.clone();
     next.is_copy = true;
     Some(next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::Lane;
+
+    fn at(text: &str) -> DateTime<Utc> {
+        text.parse().unwrap()
+    }
+
+    /// Returns the row of a job that plain SQL created, or that an older program created.
+    fn row(repeat: &str, created: &str) -> Job {
+        let created = at(created);
+        let mut job = NewJob::of("work", &17);
+        job.correlation_id = Some(job.id().uuid());
+        let mut row = job.into_job(1, created, Lane::default()).unwrap();
+        row.repeat = Some(repeat.to_owned());
+        row
+    }
+
+    fn replaced(job: &Job, now: &str) -> Option<Option<NewJob>> {
+        let repeat = repeat(job).unwrap().unwrap();
+        replacement(job, &repeat, at(now))
+    }
+
+    #[test]
+    fn a_schedule_without_a_due_date_begins_at_its_first_date() {
+        let now = "2027-01-01T12:00:00Z";
+        let row = row("R3/cron(0 2 * * *)[Europe/Berlin]", now);
+        let first = replaced(&row, now).unwrap().unwrap();
+        assert_eq!(first.due_at, Some(at("2027-01-02T01:00:00Z")));
+        // It is the first occurrence, not the second.
+        assert_eq!(first.repeat, row.repeat);
+        assert_eq!(first.correlation_id, Some(row.correlation_id));
+        // The library gives the date at once.
+        let mut new = NewJob::of("work", &17).repeat_text("0 2 * * *");
+        new.complete().unwrap();
+        assert!(new.due_at.is_some_and(|due| due > Utc::now()));
+        assert_eq!(new.due_at.unwrap().timestamp() % (24 * 3600), 2 * 3600);
+        // A plain interval begins at once.
+        let row = self::row("R3/PT10M", now);
+        assert!(replaced(&row, now).is_none());
+        let mut new = NewJob::of("work", &17).repeat_text("R3/PT10M");
+        new.complete().unwrap();
+        assert_eq!(new.due_at, None);
+        // A schedule without a date left has no occurrence.
+        let row = self::row("R/PT1H/2026-01-01T00:00:00Z", now);
+        let repeat = repeat(&row).unwrap().unwrap();
+        assert!(has_ended(&row, &repeat, at(now)));
+        let over = "R/2025-01-01T00:00:00Z/PT1H/2026-01-01T00:00:00Z";
+        assert!(matches!(replaced(&self::row(over, now), now), Some(None)));
+        let new = NewJob::of("work", &17).repeat_text(over);
+        let refused = new.validate().unwrap_err().to_string();
+        assert!(refused.contains("no occurrence from now on"), "{refused}");
+    }
+
+    #[test]
+    fn a_missed_occurrence_is_skipped_where_the_job_asks_for_it() {
+        let created = "2027-01-01T00:00:00Z";
+        let mut row = row("R3/PT1H[catch-up=skip]", created);
+        row.due_at = Some(at("2027-01-01T01:00:00Z"));
+        assert!(replaced(&row, "2027-01-01T01:59:59Z").is_none());
+        let next = replaced(&row, "2027-01-01T05:20:00Z").unwrap().unwrap();
+        assert_eq!(next.due_at, Some(at("2027-01-01T06:00:00Z")));
+        assert_eq!(next.repeat.as_deref(), Some("R3/PT3600S[catch-up=skip]"));
+        // An attempt that failed is not forgotten.
+        row.failures = 1;
+        assert!(replaced(&row, "2027-01-01T05:20:00Z").is_none());
+        row.failures = 0;
+        row.repeat = Some("R3/PT1H".to_owned());
+        assert!(replaced(&row, "2027-01-01T05:20:00Z").is_none());
+    }
+
+    #[test]
+    fn the_next_date_counts_from_the_last_one_and_keeps_the_zone() {
+        let mut row = row("R/P1D[Europe/Berlin]", "2026-03-27T01:30:00Z");
+        let mut dates = Vec::new();
+        for _ in 0..3 {
+            let due = row.due_at.unwrap_or(row.created_at);
+            // Each occurrence runs for a minute.
+            let next = next_occurrence(&row, due + chrono::Duration::minutes(1)).unwrap();
+            row = next.into_job(2, due, Lane::default()).unwrap();
+            dates.push(row.due_at.unwrap());
+        }
+        assert_eq!(
+            dates,
+            [
+                at("2026-03-28T01:30:00Z"),
+                at("2026-03-29T01:30:00Z"),
+                at("2026-03-30T00:30:00Z")
+            ]
+        );
+        assert_eq!(
+            row.repeat.as_deref(),
+            Some("R/2026-03-27T01:30:00Z/P1D[Europe/Berlin]")
+        );
+    }
 }

@@ -79,6 +79,7 @@ impl Leader {
             hint_at_most: PAGE,
         };
         node.leadership.next_timer.asks(Asker::LeaderCycle);
+        node.leadership.next_periodic.asks(Asker::LeaderCycle);
         let sent = Instant::now();
         let taken = node.store.run_leader_cycle(&cycle).await;
         self.failed = taken.is_err();
@@ -162,6 +163,12 @@ impl Leader {
         node.leadership
             .next_timer
             .answered(Asker::LeaderCycle, sent, report.now, report.next_due);
+        node.leadership.next_periodic.answered(
+            Asker::LeaderCycle,
+            sent,
+            report.now,
+            report.next_periodic,
+        );
         // Leases are counted exactly, but for an engine's beyond 100,000 jobs. Executable jobs are
         // counted up to a limit; beyond it their number is an estimate that may be too small, so
         // some jobs are assumed to wait.

@@ -55,7 +55,7 @@ pub struct Client<S: SqlStore> {
     pub(super) store: S,
     /// Shared with every transaction.
     pub(super) hook: Arc<CommitHook>,
-    origin: Origin,
+    pub(super) origin: Origin,
 }
 
 impl<S: SqlStore> Client<S> {

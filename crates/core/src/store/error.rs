@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::job::JobId;
 use crate::job::new_job::InvalidJob;
+use crate::job::periodic::InvalidPeriodicJob;
 use crate::lane::rule::BadRule;
 
 /// An error of a store.
@@ -61,6 +62,9 @@ pub enum StoreError {
     /// A change of jobs has a value that can't be. Nothing was changed.
     #[error("{0}")]
     InvalidChange(String),
+    /// The declaration or the row of a periodic job is invalid.
+    #[error(transparent)]
+    InvalidPeriodicJob(InvalidPeriodicJob),
     /// This node's lock on the job is gone. Nothing was changed.
     #[error("the lock on job {0} was lost; another node may run it")]
     LostLock(JobId),
@@ -245,6 +249,16 @@ impl StoreError {
         }
     }
 
+    /// Returns the error of the row of a periodic job.
+    pub(crate) fn periodic(name: &str) -> impl FnOnce(InvalidJob) -> Self {
+        move |invalid| {
+            Self::InvalidPeriodicJob(InvalidPeriodicJob {
+                name: name.to_owned(),
+                invalid,
+            })
+        }
+    }
+
     /// Returns whether the contents of a row are the reason: a value that does not fit, a
     /// constraint, a limit (SQLSTATE classes 22, 23 and 54; SQLite's "constraint failed", "too big"
     /// and "mismatch"), a next occurrence that is not valid, or a column that can't be read. The
@@ -290,6 +304,7 @@ impl StoreError {
             | Self::InvalidJob { .. }
             | Self::InvalidRules(_)
             | Self::InvalidChange(_)
+            | Self::InvalidPeriodicJob(_)
             | Self::LostLock(_)
             | Self::RowLocked(_)
             | Self::TransactionFailed

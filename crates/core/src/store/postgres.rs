@@ -43,6 +43,7 @@ mod migrations;
 mod operate;
 mod options;
 mod orphans;
+mod periodic;
 mod renew;
 mod row_locks;
 mod session;

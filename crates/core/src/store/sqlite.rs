@@ -37,6 +37,7 @@ mod migrations;
 mod operate;
 mod options;
 mod orphans;
+mod periodic;
 mod renew;
 mod sql;
 mod suspend;

@@ -15,11 +15,13 @@ use super::poison::SetsAside;
 use super::transaction::AfterCommit;
 use super::{
     BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, CycleOutcome,
-    Failure, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked, Marked, Membership,
-    MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, OrphanPage, OrphanQuery, Renewed,
-    Result, SchemaStatus, Succession, Suspended, SuspensionScope, TapOffer, TransactionId,
+    DuePeriodicJobs, Failure, Fate, Fired, Handoff, LanePage, LeaderCycle, LockTerms, Locked,
+    Marked, Membership, MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, Origin,
+    OrphanPage, OrphanQuery, PeriodicView, Renewed, Result, SchemaStatus, Succession, Suspended,
+    SuspensionScope, TapOffer, TransactionId, Triggered,
 };
 use crate::hint::{Hint, Ready};
+use crate::job::periodic::{Declaration, Declared};
 use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
 use crate::job::scope::Services;
 use crate::job::{Fence, Job, JobId, Lane, LockToken, LockedJob, NodeId};
@@ -43,6 +45,7 @@ pub(super) trait Statements:
     + Recording
     + Suspending
     + Lanes
+    + Periodic
 {
 }
 
@@ -403,4 +406,34 @@ pub(super) trait Lanes {
         page: &LanePage,
         these: Option<&[JobId]>,
     ) -> impl Future<Output = Result<MovedPage>> + Send;
+}
+
+/// Keeps the periodic jobs, and creates their jobs.
+pub(super) trait Periodic {
+    fn declare_all(
+        &self,
+        declarations: &[Declaration],
+    ) -> impl Future<Output = Result<Vec<Declared>>> + Send;
+
+    fn list_periodic(&self) -> impl Future<Output = Result<Vec<PeriodicView>>> + Send;
+
+    fn set_paused(&self, name: &str, paused: bool) -> impl Future<Output = Result<bool>> + Send;
+
+    fn delete_periodic(&self, name: &str) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Creates a job without an advance of the schedule.
+    fn trigger(
+        &self,
+        name: &str,
+        origin: Origin,
+    ) -> impl Future<Output = Result<Option<Triggered>>> + Send;
+
+    fn due_schedules(
+        &self,
+        except: &[String],
+        at_most: i64,
+    ) -> impl Future<Output = Result<DuePeriodicJobs>> + Send;
+
+    /// Creates the jobs of a schedule that is due, and advances it.
+    fn fire(&self, name: &str) -> impl Future<Output = Result<Fired>> + Send;
 }

@@ -93,6 +93,8 @@ pub struct CycleReport {
     pub unhinted: Vec<Ready>,
     /// The next due date.
     pub next_due: Option<DateTime<Utc>>,
+    /// The next due date of a periodic job.
+    pub next_periodic: Option<DateTime<Utc>>,
     /// Number of jobs with a valid lease.
     pub leased: i64,
     /// Number of executable jobs, exact up to [`COUNT_LIMIT`]. Beyond it an estimate, or

@@ -16,12 +16,13 @@ use super::statements::Statements;
 use super::transaction::AfterCommit;
 use super::{
     BatchOutcome, Change, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion,
-    CycleOutcome, Failure, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked, Marked,
-    Membership, MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, OrphanPage, OrphanQuery,
-    Renewed, Result, SchemaStatus, Store, Succession, Suspended, SuspensionScope, TapOffer,
-    TransactionId, check_rules, measured,
+    CycleOutcome, DuePeriodicJobs, Failure, Fate, Fired, Handoff, LanePage, LeaderCycle, LockTerms,
+    Locked, Marked, Membership, MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, Origin,
+    OrphanPage, OrphanQuery, PeriodicView, Renewed, Result, SchemaStatus, Store, Succession,
+    Suspended, SuspensionScope, TapOffer, TransactionId, Triggered, check_rules, measured,
 };
 use crate::hint::{Hint, Ready};
+use crate::job::periodic::{Declared, PeriodicJob};
 use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
 use crate::job::scope::Services;
 use crate::job::{Fence, Job, JobId, JobState, Lane, LockToken, LockedJob, NodeId};
@@ -442,6 +443,42 @@ impl<S: Statements> Store for S {
             part.boxed()
         })
         .await
+    }
+
+    async fn declare_periodic_jobs(&self, jobs: &[PeriodicJob]) -> Result<Vec<Declared>> {
+        let declared: std::result::Result<Vec<_>, _> =
+            jobs.iter().map(PeriodicJob::declare).collect();
+        let declared = declared.map_err(StoreError::InvalidPeriodicJob)?;
+        self.run("declare_periodic", || self.declare_all(&declared))
+            .await
+    }
+
+    async fn periodic_jobs(&self) -> Result<Vec<PeriodicView>> {
+        self.run("periodic_jobs", || self.list_periodic()).await
+    }
+
+    async fn pause_periodic_job(&self, name: &str, paused: bool) -> Result<bool> {
+        self.run("pause_periodic", || self.set_paused(name, paused))
+            .await
+    }
+
+    async fn remove_periodic_job(&self, name: &str) -> Result<bool> {
+        self.run("remove_periodic", || self.delete_periodic(name))
+            .await
+    }
+
+    async fn run_periodic_job(&self, name: &str, origin: Origin) -> Result<Option<Triggered>> {
+        self.run("run_periodic", || self.trigger(name, origin))
+            .await
+    }
+
+    async fn due_periodic_jobs(&self, except: &[String], at_most: i64) -> Result<DuePeriodicJobs> {
+        let due = || self.due_schedules(except, at_most);
+        self.run("due_periodic", due).await
+    }
+
+    async fn fire_periodic_job(&self, name: &str) -> Result<Fired> {
+        self.run("fire_periodic", || self.fire(name)).await
     }
 
     fn stuck(&self) -> Vec<StuckBatch> {

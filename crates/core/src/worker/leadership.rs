@@ -4,10 +4,11 @@ use tokio::sync::watch;
 
 use crate::worker::next_timer::NextTimer;
 
-/// The lead of a node, and the next wake of its timer task.
+/// The lead of a node, and the next wakes of its timer task and of the task of periodic jobs.
 pub(crate) struct Leadership {
     pub(crate) leads: watch::Sender<bool>,
     pub(crate) next_timer: NextTimer,
+    pub(crate) next_periodic: NextTimer,
 }
 
 impl Leadership {
@@ -16,6 +17,7 @@ impl Leadership {
         Self {
             leads: watch::Sender::new(false),
             next_timer: NextTimer::new(),
+            next_periodic: NextTimer::new(),
         }
     }
 }

@@ -35,6 +35,15 @@ impl DatabaseClock {
         }
     }
 
+    /// Returns a clock that follows tokio's time and shows `from` now.
+    pub(super) fn simulated_from(from: DateTime<Utc>) -> DatabaseClock {
+        let epoch = DateTime::from_timestamp_micros(EPOCH).unwrap_or_default();
+        DatabaseClock {
+            jumped: from - epoch,
+            ..DatabaseClock::simulated()
+        }
+    }
+
     /// Returns the time, later than all previous results.
     pub(super) fn now(&mut self) -> DateTime<Utc> {
         let now = match self.virtually {

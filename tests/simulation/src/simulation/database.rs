@@ -11,6 +11,7 @@ mod meddle;
 mod nodes;
 mod operate;
 mod orphans;
+mod periodic;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -88,6 +89,7 @@ pub struct Database {
     pub(super) suspensions: BTreeSet<(&'static str, String)>,
     pub(super) leader: Option<Leader>,
     nodes: BTreeMap<NodeId, NodeView>,
+    schedules: periodic::Schedules,
     seq: i64,
     fence: i64,
     pub(super) history: Vec<Entry>,
@@ -115,6 +117,7 @@ impl Database {
             suspensions: BTreeSet::new(),
             leader: None,
             nodes: BTreeMap::new(),
+            schedules: BTreeMap::new(),
             seq: 0,
             fence: 0,
             history: Vec::new(),
@@ -294,7 +297,7 @@ fn creation(job: &Job, waits: bool) -> Creation {
         Some(Series {
             id: job.correlation_id,
             left: repeat.times?,
-            every: i64::try_from(repeat.every.as_micros()).ok()?,
+            every: i64::try_from(repeat.interval()?.as_micros()).ok()?,
         })
     });
     Creation {

@@ -6,17 +6,19 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jobwire_core::hint::{Hint, Ready};
+use jobwire_core::job::periodic::Declared;
 use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::transaction::AfterCommit;
 use jobwire_core::store::{
     BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, CycleOutcome,
-    Failure, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked, Membership, MovedPage,
-    MovedTimers, NodeView, Operated, OperatedJobs, OrphanPage, OrphanQuery, Refusal, Renewed,
-    Result, SCHEMA_VERSION, SchemaStatus, Suspended, SuspensionScope, TransactionId,
+    DuePeriodicJobs, Failure, Fate, Fired, Handoff, LanePage, LeaderCycle, LockTerms, Locked,
+    Membership, MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, Origin, OrphanPage,
+    OrphanQuery, PeriodicView, Refusal, Renewed, Result, SCHEMA_VERSION, SchemaStatus, Suspended,
+    SuspensionScope, TransactionId, Triggered,
 };
 use jobwire_core::{
-    Fence, Job, JobFilter, JobId, JobView, Lane, LaneBacklog, LaneRule, LaneView, NodeId, Store,
-    StoreError,
+    Fence, Job, JobFilter, JobId, JobView, Lane, LaneBacklog, LaneRule, LaneView, NodeId,
+    PeriodicJob, Store, StoreError,
 };
 
 use super::database::Database;
@@ -374,6 +376,48 @@ impl Store for MemoryStore {
 
     async fn move_lane(&self, _: &LanePage) -> Result<MovedPage> {
         no_lanes()
+    }
+
+    async fn declare_periodic_jobs(&self, jobs: &[PeriodicJob]) -> Result<Vec<Declared>> {
+        let jobs = jobs.to_vec();
+        self.call("declare", move |db| db.declare_periodic_jobs(&jobs))
+            .await?
+    }
+
+    async fn periodic_jobs(&self) -> Result<Vec<PeriodicView>> {
+        self.call("periodic jobs", |db| db.periodic_jobs()).await
+    }
+
+    async fn pause_periodic_job(&self, name: &str, paused: bool) -> Result<bool> {
+        let name = name.to_owned();
+        self.call("pause", move |db| db.pause_periodic_job(&name, paused))
+            .await?
+    }
+
+    async fn remove_periodic_job(&self, name: &str) -> Result<bool> {
+        let name = name.to_owned();
+        self.call("remove", move |db| db.remove_periodic_job(&name))
+            .await
+    }
+
+    async fn run_periodic_job(&self, name: &str, origin: Origin) -> Result<Option<Triggered>> {
+        let name = name.to_owned();
+        self.call("run periodic", move |db| db.run_periodic_job(&name, origin))
+            .await?
+    }
+
+    async fn due_periodic_jobs(&self, except: &[String], at_most: i64) -> Result<DuePeriodicJobs> {
+        let except = except.to_vec();
+        self.call("due periodic", move |db| {
+            db.due_periodic_jobs(&except, at_most)
+        })
+        .await
+    }
+
+    async fn fire_periodic_job(&self, name: &str) -> Result<Fired> {
+        let name = name.to_owned();
+        self.call("fire periodic", move |db| db.fire_periodic_job(&name))
+            .await?
     }
 
     async fn close(&self) {}

@@ -40,6 +40,7 @@ async fn settle(store: &EndpointStore, terms: &LockTerms, held: LockToken) -> Ba
         held,
         next: None,
         failed_before: false,
+        attempt: None,
     };
     let then = Handoff::Take(terms.clone());
     store.complete(terms.owner, &[done], &then).await.unwrap()

@@ -89,7 +89,7 @@ impl<'de> Visitor<'de> for OnceEach {
 ///
 /// # Errors
 /// Names the field, the mistake and the remedy.
-pub(super) fn job(
+pub(in crate::commands) fn job(
     line: &[u8],
     default_type: Option<&str>,
     unknown: UnknownFields,

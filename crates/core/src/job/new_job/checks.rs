@@ -1,10 +1,10 @@
 //! The checks that a new job must pass.
 //!
 //! The tables check lengths, sizes and ranges too (migration 0002), for writers that do not use the
-//! library. Only this code and `jobwire.create_job` check syntax, with the same messages: a test
-//! compares them.
+//! library. This code and `jobwire.create_job` check with the same messages: a test compares them.
+//! Only this code reads `repeat`: newer programs know more forms than the schema.
 
-use chrono::Datelike;
+use chrono::{DateTime, Datelike, Utc};
 
 use crate::job::Lane;
 use crate::job::new_job::NewJob;
@@ -32,7 +32,11 @@ pub struct InvalidJob {
 }
 
 impl InvalidJob {
-    fn new(field: &'static str, problem: impl Into<String>, remedy: &'static str) -> Self {
+    pub(crate) fn new(
+        field: &'static str,
+        problem: impl Into<String>,
+        remedy: &'static str,
+    ) -> Self {
         Self {
             field,
             problem: problem.into(),
@@ -42,7 +46,11 @@ impl InvalidJob {
 
     /// Creates the error for a repeat that can't be read.
     pub(crate) fn repeat(error: &BadRepeat) -> Self {
-        Self::new("repeat", error.to_string(), "use for example `R3/PT10M`")
+        Self::new(
+            "repeat",
+            error.to_string(),
+            "use for example `R3/PT10M` or `0 2 * * *[Europe/Berlin]`",
+        )
     }
 }
 
@@ -134,10 +142,32 @@ impl NewJob {
                 "leave it out: history is written once",
             ));
         }
-        if let Some(Err(e)) = self.repeat.as_deref().map(Repeat::parse) {
-            return Err(InvalidJob::repeat(&e));
+        self.first_due().map(drop)
+    }
+
+    /// Sets the due date of the first occurrence, if the job repeats by a schedule and has none.
+    ///
+    /// # Errors
+    /// The same as those of [`validate`](Self::validate).
+    pub(crate) fn complete(&mut self) -> Result<(), InvalidJob> {
+        self.validate()?;
+        if let (false, Some(first)) = (self.is_copy, self.first_due()?) {
+            self.due_at = Some(first);
         }
         Ok(())
+    }
+
+    /// Returns the due date that the schedule gives to a job without one.
+    fn first_due(&self) -> Result<Option<DateTime<Utc>>, InvalidJob> {
+        let Some(repeat) = &self.repeat else {
+            return Ok(None);
+        };
+        let repeat = Repeat::parse(repeat).map_err(|error| InvalidJob::repeat(&error))?;
+        if self.due_at.is_some() {
+            return Ok(None);
+        }
+        let first = repeat.first(Utc::now());
+        first.map_err(|error| InvalidJob::repeat(&error))
     }
 }
 

@@ -92,11 +92,11 @@ const INSERT_KINDS: &str = insert!(", $24::text[]", ", kind", "kind", "kind");
 /// Inserts jobs over a connection that is inside the caller's transaction.
 pub(super) async fn insert(
     connection: &mut PgConnection,
-    jobs: Vec<NewJob>,
+    mut jobs: Vec<NewJob>,
     origin: Origin,
 ) -> Result<Created, StoreError> {
-    for job in &jobs {
-        job.validate()
+    for job in &mut jobs {
+        job.complete()
             .map_err(|source| StoreError::InvalidJob { id: job.id, source })?;
     }
     let mut created = Created::default();

@@ -144,11 +144,11 @@ pub(super) async fn draw(
 /// Inserts jobs over a connection that is inside the caller's transaction.
 pub(super) async fn insert(
     connection: &mut SqliteConnection,
-    jobs: Vec<NewJob>,
+    mut jobs: Vec<NewJob>,
     origin: Origin,
 ) -> Result<Created, StoreError> {
-    for job in &jobs {
-        job.validate()
+    for job in &mut jobs {
+        job.complete()
             .map_err(|source| StoreError::InvalidJob { id: job.id, source })?;
     }
     let mut created = Created::default();

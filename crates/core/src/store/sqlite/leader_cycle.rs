@@ -148,7 +148,8 @@ SELECT
     (SELECT count(*) FROM (SELECT 1 FROM job LIMIT ?2)),
     (SELECT count(*) FROM (SELECT 1 FROM timer_job LIMIT ?2)),
     (SELECT count(*) FROM (SELECT 1 FROM dead_letter_job LIMIT ?2)),
-    (SELECT ready_at FROM job ORDER BY id LIMIT 1)"
+    (SELECT ready_at FROM job ORDER BY id LIMIT 1),
+    (SELECT min(next_due) FROM periodic_job WHERE NOT paused)"
 );
 
 /// Expires the leases of a node that is proven dead.
@@ -372,6 +373,7 @@ async fn lead(
         rescued,
         unhinted,
         next_due: decode::maybe_moment(facts.try_get(0)?)?,
+        next_periodic: decode::maybe_moment(facts.try_get(6)?)?,
         leased: facts.try_get(1)?,
         executable: facts.try_get(2)?,
         timers: facts.try_get(3)?,

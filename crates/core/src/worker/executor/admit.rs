@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::completion::completion;
+use super::completion::completion_with;
 use super::failure::failure;
 use super::run::Run;
+use crate::job::repeat::Repeat;
 use crate::job::{Job, LockToken, series};
 use crate::worker::context::NodeContext;
 use crate::worker::finished::Ending;
@@ -81,11 +82,11 @@ fn ending_without_run(run: &Run<'_>) -> Option<Ending> {
     if let Some(fault) = &job.unreadable {
         return Some(unreadable::end(node, job, held, fault));
     }
-    if job.repeat_until.is_some_and(|until| job.ready_at > until) && job.repeat.is_some() {
-        // A repeating timer that fires after its end is removed without running.
-        return Some(Ending::Done(completion(held, job, None)));
-    }
-    let invalid = series::check(job).err()?;
+    let invalid = match series::repeat(job) {
+        Ok(None) => return None,
+        Ok(Some(repeat)) => return ending_of_occurrence(held, job, &repeat),
+        Err(invalid) => invalid,
+    };
     if let Some(more) = node.reports.throttled_lines.now("can't run") {
         tracing::warn!(
             job = %job.id, job_type = %job.job_type, %invalid, more,
@@ -94,4 +95,16 @@ fn ending_without_run(run: &Run<'_>) -> Option<Ending> {
     }
     let error = HandlerError::unrecoverable(format!("{invalid}; the job did not run"));
     Some(failure(run, error, "dead-letter"))
+}
+
+/// Returns the ending of an occurrence that does not run: its series has ended, its schedule begins
+/// later, or it was missed and is skipped.
+fn ending_of_occurrence(held: &LockToken, job: &Job, repeat: &Repeat) -> Option<Ending> {
+    // Uses the database's clock, which set `ready_at`.
+    let now = job.ready_at;
+    if series::has_ended(job, repeat, now) {
+        return Some(Ending::Done(completion_with(held, job, None)));
+    }
+    let next = series::replacement(job, repeat, now)?;
+    Some(Ending::Done(completion_with(held, job, next)))
 }

@@ -5,26 +5,27 @@ use std::time::Duration;
 use super::failure::failure;
 use super::fault::Fault;
 use super::run::Run;
+use crate::job::new_job::NewJob;
 use crate::job::{Job, LockToken, series};
 use crate::store::{Completion, StoreError};
 use crate::worker::finished::Ending;
 use crate::worker::handler::HandlerError;
 use crate::worker::handler_transaction::HandlerTransaction;
 
-/// Returns the completion of a job that ran for `ran`. `None` means that the end of its series has
-/// passed; then no occurrence follows.
-pub(super) fn completion(held: &LockToken, job: &Job, ran: Option<Duration>) -> Completion {
+/// Returns the completion of a job that ran for `ran`, with the next occurrence of its series.
+pub(super) fn completion(held: &LockToken, job: &Job, ran: Duration) -> Completion {
     // Uses the database's clock, which set `ready_at`. This machine's clock may be wrong by hours,
     // and would delay the next occurrence by as much.
-    let now = |ran| {
-        let ran = chrono::Duration::from_std(ran).unwrap_or_default();
-        job.ready_at.checked_add_signed(ran).unwrap_or(job.ready_at)
-    };
+    let ran = chrono::Duration::from_std(ran).unwrap_or_default();
+    let now = job.ready_at.checked_add_signed(ran).unwrap_or(job.ready_at);
+    completion_with(held, job, series::next_occurrence(job, now))
+}
+
+/// Returns the completion of a job that `next` follows.
+pub(super) fn completion_with(held: &LockToken, job: &Job, next: Option<NewJob>) -> Completion {
     Completion {
         held: held.clone(),
-        next: ran
-            .and_then(|ran| series::next_occurrence(job, now(ran)))
-            .map(Box::new),
+        next: next.map(Box::new),
         attempt: None,
         failed_before: job.failures > 0 || job.exception_message.is_some(),
     }

@@ -24,7 +24,7 @@ pub(super) async fn interpret(
     if is_done && run.registration.options.in_transaction {
         crash_point!("effect-done");
         let ran = started.elapsed();
-        let mut completion = completion(run.held, run.job, Some(ran));
+        let mut completion = completion(run.held, run.job, ran);
         completion.attempt = run.attempt("done", ran);
         return complete_in_transaction(run, transaction, completion).await;
     }
@@ -85,7 +85,7 @@ fn answered(run: &Run<'_>, answer: HandlerResult<Outcome>, started: Instant) -> 
     match answer {
         Ok(Outcome::Done) => {
             crash_point!("effect-done");
-            Ending::Done(completion(held, job, Some(started.elapsed())))
+            Ending::Done(completion(held, job, started.elapsed()))
         }
         Ok(Outcome::Snooze(delay)) => Ending::Failed {
             failure: Failure {

@@ -66,6 +66,7 @@ impl Database {
             rescued: rescued.into_iter().map(|(_, rescued)| rescued).collect(),
             unhinted,
             next_due: self.next_due(),
+            next_periodic: self.next_periodic(),
             leased: number(leased.count()),
             executable: number(self.executable.len()),
             timers: number(self.timers.len()),

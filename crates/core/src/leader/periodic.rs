@@ -1,0 +1,140 @@
+//! The task of the periodic jobs: sleeps until the next due date of a schedule, and creates its
+//! jobs. It does not poll.
+//!
+//! Only the leader creates them. It learns the next due date from its cycles, from this task's own
+//! queries, and from declarations of its own process. Each schedule is one transaction, so one that
+//! the database refuses holds up no other. Two leaders at once do no harm: the transaction locks
+//! the row of the schedule and advances it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::producer::commit_hook::Cause;
+use crate::store::StoreError;
+use crate::worker::context::NodeContext;
+use crate::worker::next_timer::Asker;
+
+/// Maximum number of schedules in one query.
+const PAGE: i64 = 100;
+/// The pause before the next attempt if other transactions have locked all due schedules.
+const BUSY_PAUSE: Duration = Duration::from_millis(25);
+/// The time for which a schedule that cannot be read, or whose job the database refuses, is left
+/// out.
+const ASIDE: Duration = Duration::from_secs(60);
+/// Maximum number of schedules that are left out at a time.
+const MOST_ASIDE: usize = 1_000;
+
+/// The schedules that are left out, and until when.
+#[derive(Default)]
+struct Aside(BTreeMap<String, Instant>);
+
+impl Aside {
+    fn names(&mut self) -> Vec<String> {
+        let now = Instant::now();
+        self.0.retain(|_, until| *until > now);
+        self.0.keys().cloned().collect()
+    }
+
+    fn put(&mut self, name: String) {
+        if self.0.len() < MOST_ASIDE {
+            self.0.insert(name, Instant::now() + ASIDE);
+        }
+    }
+}
+
+/// The result of creating the jobs of the schedules that are due.
+struct Page {
+    next_due: Option<chrono::DateTime<chrono::Utc>>,
+    now: chrono::DateTime<chrono::Utc>,
+}
+
+/// Creates the jobs of due schedules while this node leads.
+pub(crate) async fn create_jobs(node: Arc<NodeContext>) {
+    let mut alarm = node.leadership.next_periodic.subscribe();
+    let mut leads = node.leadership.leads.subscribe();
+    let mut pause = Duration::from_millis(100);
+    let mut aside = Aside::default();
+    loop {
+        let next = if *leads.borrow_and_update() {
+            *alarm.borrow_and_update()
+        } else {
+            None
+        };
+        let due = async {
+            match next {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = node.signals.draining.cancelled() => return,
+            () = due => {}
+            _ = leads.changed() => continue,
+            _ = alarm.changed() => continue,
+        }
+        node.leadership.next_periodic.asks(Asker::Mover);
+        let sent = Instant::now();
+        match create_due(&node, &mut aside).await {
+            Ok(page) => {
+                pause = Duration::from_millis(100);
+                let next = &node.leadership.next_periodic;
+                next.answered(Asker::Mover, sent, page.now, page.next_due);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "could not create periodic jobs; trying again");
+                tokio::select! {
+                    biased;
+                    () = node.signals.draining.cancelled() => return,
+                    () = tokio::time::sleep(pause) => {}
+                }
+                pause = (pause * 2).min(Duration::from_secs(5));
+            }
+        }
+    }
+}
+
+/// Creates the jobs of a page of due schedules.
+async fn create_due(node: &Arc<NodeContext>, aside: &mut Aside) -> Result<Page, StoreError> {
+    let left_out = aside.names();
+    let due = node.store.due_periodic_jobs(&left_out, PAGE).await?;
+    let (mut advanced, found) = (false, !due.names.is_empty());
+    for name in due.names {
+        if node.signals.draining.is_cancelled() || !*node.leadership.leads.borrow() {
+            break;
+        }
+        match node.store.fire_periodic_job(&name).await {
+            Ok(fired) => {
+                advanced |= fired.advanced;
+                node.hook.publish(Cause::Timer, fired.ready);
+            }
+            Err(error) if error.is_transient() => return Err(error),
+            // The other schedules go on.
+            Err(error) => {
+                tracing::warn!(
+                    %error,
+                    name = crate::telemetry::plain::one_line(&name, 256),
+                    wait = ASIDE.as_secs(),
+                    "a periodic job can't be created; declare it again, or remove it (`jobwire \
+                     periodic remove`)"
+                );
+                aside.put(name);
+                advanced = true;
+            }
+        }
+    }
+    let soon = match (found, advanced) {
+        // More may be due: the page was full, or a schedule has many missed occurrences.
+        (true, true) => Some(due.now),
+        (true, false) => Some(due.now + BUSY_PAUSE),
+        (false, _) if !left_out.is_empty() => Some(due.now + ASIDE),
+        (false, _) => None,
+    };
+    Ok(Page {
+        next_due: soon.into_iter().chain(due.next_due).min(),
+        now: due.now,
+    })
+}

@@ -1,0 +1,27 @@
+//! Declaring the periodic jobs of a node at its start.
+
+use crate::job::NodeId;
+use crate::job::periodic::{Declared, PeriodicJob};
+use crate::store::{Result, Store};
+use crate::telemetry::plain;
+
+/// Declares periodic jobs, and logs what has changed.
+pub(super) async fn declare(store: &dyn Store, node: NodeId, jobs: &[PeriodicJob]) -> Result<()> {
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    let declared = store.declare_periodic_jobs(jobs).await?;
+    for (job, declared) in jobs.iter().zip(declared) {
+        let name = plain::one_line(job.name(), 256);
+        match declared {
+            Declared::Created => tracing::info!(%node, name, "a periodic job was created"),
+            Declared::Changed => tracing::info!(%node, name, "a periodic job was changed"),
+            Declared::Outdated => tracing::info!(
+                %node, name, version = job.version,
+                "a periodic job has a larger version in the database, which is kept"
+            ),
+            Declared::Same => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,223 @@
+//! Periodic jobs: declaring, listing, pausing and removing them, and creating their jobs.
+
+use chrono::{DateTime, Utc};
+use sqlx::postgres::PgRow;
+use sqlx::{PgConnection, Row as _};
+
+use super::begin::begin_impatiently;
+use super::{PgStore, insert};
+use crate::job::periodic::{Declaration, Declared, Row};
+use crate::store::error::StoreError;
+use crate::store::statements::Periodic;
+use crate::store::{DuePeriodicJobs, Fired, Origin, PeriodicView, Result, Triggered};
+
+const CREATE: &str = "
+INSERT INTO jobwire.periodic_job (name, version, schedule, template, next_due) VALUES ($1, $2, $3, $4::json, $5)
+ON CONFLICT (name) DO NOTHING";
+
+macro_rules! read {
+    ($lock:literal) => {
+        concat!(
+            "SELECT version, schedule, template::text, next_due, clock_timestamp(), paused
+FROM jobwire.periodic_job WHERE name = $1",
+            $lock
+        )
+    };
+}
+
+const READ: &str = read!("");
+const LOCK: &str = read!(" FOR UPDATE");
+const TRY_LOCK: &str = read!(" FOR UPDATE SKIP LOCKED");
+
+const CHANGE: &str = "
+UPDATE jobwire.periodic_job SET version = $2, schedule = $3, template = $4::json, next_due = $5, changed_at = clock_timestamp()
+WHERE name = $1";
+
+/// Both times are those of one moment, so no schedule is neither due nor next.
+const DUE: &str = "
+SELECT ARRAY(
+        SELECT name FROM jobwire.periodic_job
+        WHERE NOT paused AND next_due <= statement_timestamp() AND name <> ALL($1) ORDER BY next_due LIMIT $2),
+    (SELECT min(next_due) FROM jobwire.periodic_job WHERE NOT paused AND next_due > statement_timestamp()),
+    statement_timestamp()";
+
+const ADVANCE: &str = "UPDATE jobwire.periodic_job SET next_due = $2, last_due = coalesce($3, last_due) WHERE name = $1";
+
+const PAUSE: &str = "
+UPDATE jobwire.periodic_job SET paused = $2, next_due = $3, changed_at = clock_timestamp() WHERE name = $1";
+
+const LIST: &str = "
+SELECT name, version, schedule, template::text AS template, paused, next_due, last_due, created_at, changed_at
+FROM jobwire.periodic_job ORDER BY name";
+
+const REMOVE: &str = "DELETE FROM jobwire.periodic_job WHERE name = $1";
+
+/// The row of a schedule, the database's clock, and whether it is paused.
+type Found = (Row, DateTime<Utc>, bool);
+
+async fn find(
+    connection: &mut PgConnection,
+    statement: &'static str,
+    name: &str,
+) -> Result<Option<Found>> {
+    let row = sqlx::query(statement).bind(name);
+    let row = row.fetch_optional(connection).await?;
+    row.map(|row| {
+        let found = Row {
+            version: row.try_get(0)?,
+            schedule: row.try_get(1)?,
+            template: row.try_get(2)?,
+            next_due: row.try_get(3)?,
+        };
+        Ok((found, row.try_get(4)?, row.try_get(5)?))
+    })
+    .transpose()
+}
+
+async fn write(
+    connection: &mut PgConnection,
+    statement: &'static str,
+    declaration: &Declaration,
+    next_due: Option<DateTime<Utc>>,
+) -> Result<bool> {
+    let write = sqlx::query(statement)
+        .bind(&declaration.name)
+        .bind(declaration.version)
+        .bind(&declaration.schedule)
+        .bind(&declaration.template)
+        .bind(next_due);
+    Ok(write.execute(connection).await?.rows_affected() > 0)
+}
+
+/// Declares one periodic job.
+async fn declare(
+    connection: &mut PgConnection,
+    declaration: &Declaration,
+    now: DateTime<Utc>,
+) -> Result<Declared> {
+    // Another node may create or remove the row at this moment.
+    for _ in 0..3 {
+        if let Some((row, now, _)) = find(connection, LOCK, &declaration.name).await? {
+            let (declared, next) = declaration.against(&row, now);
+            if declared == Declared::Changed {
+                write(connection, CHANGE, declaration, next).await?;
+            }
+            return Ok(declared);
+        }
+        let first = declaration.first(now);
+        if write(connection, CREATE, declaration, first).await? {
+            return Ok(Declared::Created);
+        }
+    }
+    Err(StoreError::Config(format!(
+        "periodic job `{}` is created and removed again and again; stop removing it, and try again",
+        declaration.name
+    )))
+}
+
+fn view(row: &PgRow) -> Result<PeriodicView> {
+    Ok(PeriodicView {
+        name: row.try_get("name")?,
+        version: row.try_get("version")?,
+        schedule: row.try_get("schedule")?,
+        template: row.try_get("template")?,
+        paused: row.try_get("paused")?,
+        next_due: row.try_get("next_due")?,
+        last_due: row.try_get("last_due")?,
+        created_at: row.try_get("created_at")?,
+        changed_at: row.try_get("changed_at")?,
+    })
+}
+
+impl Periodic for PgStore {
+    async fn declare_all(&self, declarations: &[Declaration]) -> Result<Vec<Declared>> {
+        let mut tx = begin_impatiently(&self.pool).await?;
+        let now: DateTime<Utc> = sqlx::query_scalar("SELECT clock_timestamp()")
+            .fetch_one(&mut *tx)
+            .await?;
+        let mut declared = Vec::with_capacity(declarations.len());
+        for declaration in declarations {
+            declared.push(declare(&mut tx, declaration, now).await?);
+        }
+        tx.commit().await?;
+        Ok(declared)
+    }
+
+    async fn list_periodic(&self) -> Result<Vec<PeriodicView>> {
+        let rows = sqlx::query(LIST).fetch_all(&self.pool.inner).await?;
+        rows.iter().map(view).collect()
+    }
+
+    async fn set_paused(&self, name: &str, paused: bool) -> Result<bool> {
+        let mut tx = begin_impatiently(&self.pool).await?;
+        let Some((row, now, was)) = find(&mut tx, LOCK, name).await? else {
+            return Ok(false);
+        };
+        if was != paused {
+            let next = if paused {
+                row.next_due
+            } else {
+                row.resumed(now).map_err(StoreError::periodic(name))?
+            };
+            let pause = sqlx::query(PAUSE).bind(name).bind(paused).bind(next);
+            pause.execute(&mut *tx).await?;
+            tx.commit().await?;
+        }
+        Ok(true)
+    }
+
+    async fn delete_periodic(&self, name: &str) -> Result<bool> {
+        let removed = sqlx::query(REMOVE).bind(name);
+        let removed = removed.execute(&self.pool.inner).await?;
+        Ok(removed.rows_affected() > 0)
+    }
+
+    async fn trigger(&self, name: &str, origin: Origin) -> Result<Option<Triggered>> {
+        let mut tx = begin_impatiently(&self.pool).await?;
+        let Some((row, ..)) = find(&mut tx, READ, name).await? else {
+            return Ok(None);
+        };
+        let job = row.job().map_err(StoreError::periodic(name))?;
+        let id = job.id();
+        let created = insert::insert(&mut tx, vec![job], origin).await?;
+        tx.commit().await?;
+        Ok(Some(Triggered {
+            job: id,
+            ready: created.ready,
+        }))
+    }
+
+    async fn due_schedules(&self, except: &[String], at_most: i64) -> Result<DuePeriodicJobs> {
+        let due = sqlx::query(DUE).bind(except).bind(at_most);
+        let row = due.fetch_one(&self.pool.inner).await?;
+        Ok(DuePeriodicJobs {
+            names: row.try_get(0)?,
+            next_due: row.try_get(1)?,
+            now: row.try_get(2)?,
+        })
+    }
+
+    async fn fire(&self, name: &str) -> Result<Fired> {
+        let mut tx = begin_impatiently(&self.pool).await?;
+        let Some((row, now, false)) = find(&mut tx, TRY_LOCK, name).await? else {
+            return Ok(Fired::default());
+        };
+        let firing = row.fire(now).map_err(StoreError::periodic(name))?;
+        if firing.last.is_none() {
+            return Ok(Fired::default());
+        }
+        let created = insert::insert(&mut tx, firing.jobs, Origin::Hook).await?;
+        let advance = sqlx::query(ADVANCE)
+            .bind(name)
+            .bind(firing.next)
+            .bind(firing.last);
+        advance.execute(&mut *tx).await?;
+        crash_point!("periodic-uncommitted");
+        tx.commit().await?;
+        crash_point!("periodic-committed");
+        Ok(Fired {
+            ready: created.ready,
+            advanced: true,
+        })
+    }
+}

@@ -1,0 +1,215 @@
+//! Periodic jobs: declaring, listing, pausing and removing them, and creating their jobs.
+
+use chrono::{DateTime, Utc};
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Row as _, SqliteConnection};
+
+use super::{SqliteStore, decode, insert};
+use crate::job::periodic::{Declaration, Declared, Row};
+use crate::store::error::StoreError;
+use crate::store::statements::Periodic;
+use crate::store::{DuePeriodicJobs, Fired, Origin, PeriodicView, Result, Triggered};
+
+const CREATE: &str = "
+INSERT INTO periodic_job (name, version, schedule, template, next_due, created_at, changed_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6)";
+
+const READ: &str = "
+SELECT version, schedule, template, next_due, paused FROM periodic_job WHERE name = ?1";
+
+const CHANGE: &str = "
+UPDATE periodic_job SET version = ?2, schedule = ?3, template = ?4, next_due = ?5, changed_at = ?6 WHERE name = ?1";
+
+const DUE: &str = "
+SELECT name FROM periodic_job
+WHERE NOT paused AND next_due <= ?1 AND name NOT IN (SELECT value FROM json_each(?2)) ORDER BY next_due LIMIT ?3";
+
+const NEXT: &str = "SELECT min(next_due) FROM periodic_job WHERE NOT paused AND next_due > ?1";
+
+const ADVANCE: &str =
+    "UPDATE periodic_job SET next_due = ?2, last_due = coalesce(?3, last_due) WHERE name = ?1";
+
+const PAUSE: &str =
+    "UPDATE periodic_job SET paused = ?2, next_due = ?3, changed_at = ?4 WHERE name = ?1";
+
+const LIST: &str = "
+SELECT name, version, schedule, template, paused, next_due, last_due, created_at, changed_at
+FROM periodic_job ORDER BY name";
+
+const REMOVE: &str = "DELETE FROM periodic_job WHERE name = ?1";
+
+/// Returns the row of a schedule, and whether it is paused.
+async fn find(connection: &mut SqliteConnection, name: &str) -> Result<Option<(Row, bool)>> {
+    let row = sqlx::query(READ).bind(name);
+    let row = row.fetch_optional(connection).await?;
+    row.map(|row| {
+        let found = Row {
+            version: row.try_get(0)?,
+            schedule: row.try_get(1)?,
+            template: row.try_get(2)?,
+            next_due: decode::maybe_moment(row.try_get(3)?)?,
+        };
+        Ok((found, row.try_get(4)?))
+    })
+    .transpose()
+}
+
+async fn write(
+    connection: &mut SqliteConnection,
+    statement: &'static str,
+    declaration: &Declaration,
+    next_due: Option<DateTime<Utc>>,
+    now: i64,
+) -> Result<()> {
+    sqlx::query(statement)
+        .bind(&declaration.name)
+        .bind(declaration.version)
+        .bind(&declaration.schedule)
+        .bind(&declaration.template)
+        .bind(next_due.map(decode::micros))
+        .bind(now)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// Declares one periodic job.
+async fn declare(
+    connection: &mut SqliteConnection,
+    declaration: &Declaration,
+    now: i64,
+) -> Result<Declared> {
+    let moment = decode::moment(now)?;
+    let Some((row, _)) = find(connection, &declaration.name).await? else {
+        let first = declaration.first(moment);
+        write(connection, CREATE, declaration, first, now).await?;
+        return Ok(Declared::Created);
+    };
+    let (declared, next) = declaration.against(&row, moment);
+    if declared == Declared::Changed {
+        write(connection, CHANGE, declaration, next, now).await?;
+    }
+    Ok(declared)
+}
+
+fn view(row: &SqliteRow) -> Result<PeriodicView> {
+    Ok(PeriodicView {
+        name: row.try_get("name")?,
+        version: row.try_get("version")?,
+        schedule: row.try_get("schedule")?,
+        template: row.try_get("template")?,
+        paused: row.try_get("paused")?,
+        next_due: decode::maybe_moment(row.try_get("next_due")?)?,
+        last_due: decode::maybe_moment(row.try_get("last_due")?)?,
+        created_at: decode::moment(row.try_get("created_at")?)?,
+        changed_at: decode::moment(row.try_get("changed_at")?)?,
+    })
+}
+
+impl Periodic for SqliteStore {
+    async fn declare_all(&self, declarations: &[Declaration]) -> Result<Vec<Declared>> {
+        let mut tx = self.write().await?;
+        let now = decode::now_micros();
+        let mut declared = Vec::with_capacity(declarations.len());
+        for declaration in declarations {
+            declared.push(declare(&mut tx, declaration, now).await?);
+        }
+        tx.commit().await?;
+        Ok(declared)
+    }
+
+    async fn list_periodic(&self) -> Result<Vec<PeriodicView>> {
+        let rows = sqlx::query(LIST).fetch_all(&self.readers).await?;
+        rows.iter().map(view).collect()
+    }
+
+    async fn set_paused(&self, name: &str, paused: bool) -> Result<bool> {
+        let mut tx = self.write().await?;
+        let now = decode::now_micros();
+        let Some((row, was)) = find(&mut tx, name).await? else {
+            return Ok(false);
+        };
+        if was != paused {
+            let next = if paused {
+                row.next_due
+            } else {
+                let resumed = row.resumed(decode::moment(now)?);
+                resumed.map_err(StoreError::periodic(name))?
+            };
+            sqlx::query(PAUSE)
+                .bind(name)
+                .bind(paused)
+                .bind(next.map(decode::micros))
+                .bind(now)
+                .execute(&mut *tx)
+                .await?;
+            tx.commit().await?;
+        }
+        Ok(true)
+    }
+
+    async fn delete_periodic(&self, name: &str) -> Result<bool> {
+        let mut tx = self.write().await?;
+        let removed = sqlx::query(REMOVE).bind(name).execute(&mut *tx).await?;
+        tx.commit().await?;
+        Ok(removed.rows_affected() > 0)
+    }
+
+    async fn trigger(&self, name: &str, origin: Origin) -> Result<Option<Triggered>> {
+        let mut tx = self.write().await?;
+        let Some((row, _)) = find(&mut tx, name).await? else {
+            return Ok(None);
+        };
+        let job = row.job().map_err(StoreError::periodic(name))?;
+        let id = job.id();
+        let created = insert::insert(&mut tx, vec![job], origin).await?;
+        tx.commit().await?;
+        Ok(Some(Triggered {
+            job: id,
+            ready: created.ready,
+        }))
+    }
+
+    async fn due_schedules(&self, except: &[String], at_most: i64) -> Result<DuePeriodicJobs> {
+        let now = decode::now_micros();
+        let names = sqlx::query_scalar(DUE)
+            .bind(now)
+            .bind(decode::array(except)?)
+            .bind(at_most)
+            .fetch_all(&self.readers)
+            .await?;
+        let next: Option<i64> = sqlx::query_scalar(NEXT)
+            .bind(now)
+            .fetch_one(&self.readers)
+            .await?;
+        Ok(DuePeriodicJobs {
+            names,
+            next_due: decode::maybe_moment(next)?,
+            now: decode::moment(now)?,
+        })
+    }
+
+    async fn fire(&self, name: &str) -> Result<Fired> {
+        let mut tx = self.write().await?;
+        let Some((row, false)) = find(&mut tx, name).await? else {
+            return Ok(Fired::default());
+        };
+        let now = decode::moment(decode::now_micros())?;
+        let firing = row.fire(now).map_err(StoreError::periodic(name))?;
+        if firing.last.is_none() {
+            return Ok(Fired::default());
+        }
+        let created = insert::insert(&mut tx, firing.jobs, Origin::Hook).await?;
+        sqlx::query(ADVANCE)
+            .bind(name)
+            .bind(firing.next.map(decode::micros))
+            .bind(firing.last.map(decode::micros))
+            .execute(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        Ok(Fired {
+            ready: created.ready,
+            advanced: true,
+        })
+    }
+}

@@ -1,0 +1,264 @@
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use jobwire_core::chrono_tz::Tz;
+use jobwire_core::job::periodic::Declared;
+use jobwire_core::store::{Origin, PeriodicView};
+use jobwire_core::{JobFilter, JobState, NewJob, PeriodicJob};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::world::{Bench, SqlBench, World, node};
+
+fn periodic(name: &str, schedule: &str) -> PeriodicJob {
+    PeriodicJob::new(name, schedule, NewJob::of("work", &17).priority(4))
+}
+
+async fn view<S: Bench>(w: &World<S>, name: &str) -> PeriodicView {
+    let all = w.store.periodic_jobs().await.unwrap();
+    all.into_iter().find(|view| view.name == name).unwrap()
+}
+
+/// Makes a schedule due at a date.
+async fn set_due<S: SqlBench>(w: &World<S>, name: &str, at: DateTime<Utc>) {
+    let date = match w.store.name() {
+        "sqlite" => at.timestamp_micros().to_string(),
+        _ => format!("timestamptz '{}'", at.to_rfc3339()),
+    };
+    let sql = format!("UPDATE {{s}}periodic_job SET next_due = {date} WHERE name = '{name}'");
+    assert_eq!(w.store.execute(&sql).await, 1);
+}
+
+async fn due_names<S: Bench>(w: &World<S>, except: &[&str]) -> Vec<String> {
+    let except: Vec<String> = except.iter().map(|name| (*name).to_owned()).collect();
+    w.store.due_periodic_jobs(&except, 10).await.unwrap().names
+}
+
+pub(super) async fn a_periodic_job_exists_once_and_a_smaller_version_changes_nothing<S: Bench>(
+    w: &World<S>,
+) {
+    let old = [
+        periodic("b", "R/PT1H"),
+        periodic("a", "0 2 * * *[Europe/Berlin]").version(1),
+    ];
+    let declare =
+        |jobs: Vec<PeriodicJob>| async move { w.store.declare_periodic_jobs(&jobs).await.unwrap() };
+    let (one, other) = tokio::join!(declare(old.to_vec()), declare(old.to_vec()));
+    let created = |declared: &[Declared]| declared.iter().all(|d| *d == Declared::Created);
+    assert!(created(&one) != created(&other), "{one:?} {other:?}");
+    let all = w.store.periodic_jobs().await.unwrap();
+    let names: Vec<&str> = all.iter().map(|view| &*view.name).collect();
+    assert_eq!(names, ["a", "b"]);
+    assert_eq!(all[0].schedule, "0 2 * * *[Europe/Berlin]");
+    assert_eq!((all[0].version, all[0].paused), (1, false));
+    assert!(all[0].template.contains("\"work\"") && all[0].last_due.is_none());
+    assert!(all[0].next_due.unwrap() > Utc::now() - chrono::Duration::minutes(1));
+
+    // Two releases meet during a deploy: the newer one is kept, whichever starts last.
+    let new = vec![periodic("a", "0 3 * * *[Europe/Berlin]").version(2)];
+    assert_eq!(declare(new.clone()).await, [Declared::Changed]);
+    assert_eq!(
+        declare(old.to_vec()).await,
+        [Declared::Same, Declared::Outdated]
+    );
+    assert_eq!(declare(new).await, [Declared::Same]);
+    let kept = view(w, "a").await;
+    assert_eq!(kept.schedule, "0 3 * * *[Europe/Berlin]");
+    assert_ne!(kept.next_due, all[0].next_due);
+    // Another job on the same dates keeps the next one.
+    let before = view(w, "b").await.next_due;
+    let job = PeriodicJob::new("b", "R/PT1H", NewJob::of("other", &()));
+    assert_eq!(declare(vec![job]).await, [Declared::Changed]);
+    let after = view(w, "b").await;
+    assert!(after.template.contains("other") && after.next_due == before);
+
+    let bad = [periodic("c", "R/PT1H"), periodic("d", "hourly")];
+    let refused = w.store.declare_periodic_jobs(&bad).await.unwrap_err();
+    assert!(
+        refused.to_string().contains("periodic job `d`"),
+        "{refused}"
+    );
+    assert_eq!(w.store.periodic_jobs().await.unwrap().len(), 2);
+}
+
+pub(super) async fn a_due_job_is_created_with_the_advance_of_its_schedule<S: SqlBench>(
+    w: &World<S>,
+) {
+    let jobs = [periodic("hourly", "R/PT1H"), periodic("daily", "@daily")];
+    w.store.declare_periodic_jobs(&jobs).await.unwrap();
+    assert!(due_names(w, &[]).await.is_empty());
+    let missed = DateTime::from_timestamp(Utc::now().timestamp() / 3600 * 3600 - 7200, 0).unwrap();
+    set_due(w, "hourly", missed).await;
+    assert_eq!(due_names(w, &[]).await, ["hourly"]);
+    assert!(due_names(w, &["hourly"]).await.is_empty());
+    assert_eq!(w.lead(node()).await.next_periodic, Some(missed));
+
+    let fired = w.store.fire_periodic_job("hourly").await.unwrap();
+    assert!(fired.advanced && fired.ready.len() == 1);
+    let job = w.view(fired.ready[0].hint.id).await.unwrap();
+    assert_eq!((job.state, job.priority), (JobState::Executable, 4));
+    assert_eq!(job.due_at, Some(missed));
+    let after = view(w, "hourly").await;
+    assert!(after.next_due.unwrap() > Utc::now() && after.last_due.is_some());
+    let again = w.store.fire_periodic_job("hourly").await.unwrap();
+    assert!(!again.advanced && again.ready.is_empty());
+    assert!(!w.store.fire_periodic_job("none").await.unwrap().advanced);
+    let due = w.store.due_periodic_jobs(&[], 10).await.unwrap();
+    assert!(due.names.is_empty() && due.next_due == after.next_due);
+    assert!(
+        w.hold(node(), &fired.ready[0].hint)
+            .await
+            .job
+            .due_at
+            .is_some()
+    );
+}
+
+pub(super) async fn an_operator_pauses_resumes_runs_and_removes<S: SqlBench>(w: &World<S>) {
+    let jobs = [periodic("hourly", "R/PT1H[catch-up=all]")];
+    w.store.declare_periodic_jobs(&jobs).await.unwrap();
+    assert!(w.store.pause_periodic_job("hourly", true).await.unwrap());
+    set_due(w, "hourly", Utc::now() - chrono::Duration::days(9)).await;
+    assert!(due_names(w, &[]).await.is_empty());
+    assert!(!w.store.fire_periodic_job("hourly").await.unwrap().advanced);
+    // A deploy does not end a pause.
+    let changed = [periodic("hourly", "R/PT1H[catch-up=all]").version(3)];
+    w.store.declare_periodic_jobs(&changed).await.unwrap();
+    assert!(view(w, "hourly").await.paused);
+    let triggered = w
+        .store
+        .run_periodic_job("hourly", Origin::Hook)
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(triggered.ready[0].hint.id, triggered.job);
+    assert_eq!(
+        w.view(triggered.job).await.unwrap().state,
+        JobState::Executable
+    );
+    // The time of the pause is not caught up.
+    assert!(w.store.pause_periodic_job("hourly", false).await.unwrap());
+    let resumed = view(w, "hourly").await;
+    assert!(!resumed.paused && resumed.next_due.unwrap() > Utc::now());
+    assert!(w.store.pause_periodic_job("hourly", false).await.unwrap());
+    assert_eq!(view(w, "hourly").await.changed_at, resumed.changed_at);
+    assert!(w.store.remove_periodic_job("hourly").await.unwrap());
+    assert!(w.store.periodic_jobs().await.unwrap().is_empty());
+    assert!(!w.store.remove_periodic_job("hourly").await.unwrap());
+    assert!(!w.store.pause_periodic_job("hourly", true).await.unwrap());
+    assert!(
+        w.store
+            .run_periodic_job("hourly", Origin::Hook)
+            .await
+            .unwrap()
+            .is_none()
+    );
+}
+
+/// A later program may know more forms of a schedule, and columns may be written by hand.
+pub(super) async fn a_schedule_that_can_not_be_read_stops_no_other<S: SqlBench>(w: &World<S>) {
+    let jobs = ["a", "b", "c"].map(|name| periodic(name, "R/PT1H"));
+    w.store.declare_periodic_jobs(&jobs).await.unwrap();
+    for name in ["a", "b", "c"] {
+        set_due(w, name, Utc::now() - chrono::Duration::minutes(5)).await;
+    }
+    for change in [
+        "schedule = 'a form of a later program' WHERE name = 'a'",
+        "template = '{}' WHERE name = 'b'",
+    ] {
+        let sql = format!("UPDATE {{s}}periodic_job SET {change}");
+        assert_eq!(w.store.execute(&sql).await, 1);
+    }
+    for name in ["a", "b"] {
+        let refused = w.store.fire_periodic_job(name).await.unwrap_err();
+        assert!(!refused.is_transient(), "{refused}");
+        let said = refused.to_string();
+        assert!(said.contains(&format!("periodic job `{name}`")), "{said}");
+    }
+    assert_eq!(due_names(w, &["a", "b"]).await, ["c"]);
+    assert!(w.store.fire_periodic_job("c").await.unwrap().advanced);
+}
+
+/// Morocco sets its clocks back on 15 February 2026 and ahead on 22 March: 02:30 occurs twice, and
+/// is skipped. The first dates are 02:00 and 01:30 UTC, 02:30 of the 14th on its clocks. Leaders die at random
+/// moments of their transactions, and two of them may live at once.
+pub(super) async fn over_two_changes_of_the_clock_and_killed_leaders_each_date_has_one_job<
+    S: SqlBench,
+>(
+    w: &World<S>,
+) {
+    let (from, end) = ("2026-02-14T02:00:00Z", "2026-03-24T00:00:00Z");
+    let suffix = "[Africa/Casablanca][catch-up=all]";
+    let jobs = [
+        periodic("nightly", &format!("R/cron(30 2 * * *)/{end}{suffix}")),
+        periodic("often", &format!("R/cron(*/30 * * * *)/{end}{suffix}")),
+        periodic(
+            "daily",
+            &format!("R/2026-02-01T02:30:00+01:00/P1D/{end}{suffix}"),
+        ),
+    ];
+    w.store.declare_periodic_jobs(&jobs).await.unwrap();
+    let (from, end): (DateTime<Utc>, DateTime<Utc>) = (from.parse().unwrap(), end.parse().unwrap());
+    for (name, first) in [
+        ("often", from),
+        ("nightly", from - chrono::Duration::minutes(30)),
+        ("daily", from - chrono::Duration::minutes(30)),
+    ] {
+        set_due(w, name, first).await;
+    }
+    let mut random = StdRng::seed_from_u64(46);
+    let mut killed = 0;
+    loop {
+        let due = due_names(w, &[]).await;
+        if due.is_empty() {
+            break;
+        }
+        let mut leaders = Vec::new();
+        for name in due.iter().cycle().take(4) {
+            let (store, name) = (w.store.clone(), name.clone());
+            let fires = async move { store.fire_periodic_job(&name).await };
+            let patience = Duration::from_micros(random.random_range(0..20_000));
+            leaders.push(tokio::spawn(tokio::time::timeout(patience, fires)));
+        }
+        for leader in leaders {
+            killed += usize::from(leader.await.unwrap().is_err());
+        }
+    }
+    assert!(killed > 0);
+    let mut dates: Vec<DateTime<Utc>> = Vec::new();
+    let filter = JobFilter::default().limit(10_000);
+    for job in w.store.find(&filter).await.unwrap() {
+        dates.push(job.due_at.unwrap());
+    }
+    let mut expected = Vec::new();
+    let mut often = from;
+    while often <= end {
+        expected.push(often);
+        often += chrono::Duration::minutes(30);
+    }
+    let zone = Tz::Africa__Casablanca;
+    let days: BTreeSet<_> = expected
+        .iter()
+        .map(|at| at.with_timezone(&zone).date_naive())
+        .collect();
+    for day in &days {
+        let local = day.and_hms_opt(2, 30, 0).unwrap();
+        let night = local.and_local_timezone(zone).earliest();
+        // What the clock skips: cron runs it after the gap, a calendar day by the old offset.
+        let cron = night.unwrap_or_else(|| {
+            let after = day.and_hms_opt(3, 0, 0).unwrap();
+            after.and_local_timezone(zone).unwrap()
+        });
+        let calendar = night.unwrap_or_else(|| {
+            let moved = day.and_hms_opt(3, 30, 0).unwrap();
+            moved.and_local_timezone(zone).unwrap()
+        });
+        expected.extend([cron, calendar].map(|at| at.with_timezone(&Utc)));
+    }
+    expected.retain(|at| *at <= end);
+    expected.sort_unstable();
+    dates.sort_unstable();
+    assert!(days.len() > 35 && dates.len() > 1_800);
+    assert_eq!(dates, expected);
+}

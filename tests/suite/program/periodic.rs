@@ -1,0 +1,90 @@
+//! `jobwire periodic`, and the periodic jobs of `jobwire run`.
+
+use jobwire_core::{JobState, Store};
+use jobwire_tests::{Scratch, eventually, http};
+use serde_json::Value;
+
+use super::{SOON, all, fails, jobwire, start, store, succeeds};
+
+const FILE: &str = r#"
+[[periodic]]
+name = "clean-up"
+schedule = "0 2 * * *[Europe/Berlin]"
+version = 2
+job = { type = "noop", payload = { keep = 30 }, priority = 4 }
+"#;
+
+#[tokio::test]
+async fn periodic_jobs_are_declared_and_operated() {
+    let home = Scratch::new();
+    let file = home.write("periodic.toml", FILE);
+    let file = file.display().to_string();
+    succeeds(jobwire(&home, &["migrate", "up"])).await;
+    let periodic = |arguments: &[&str]| jobwire(&home, &[&["periodic"], arguments].concat());
+    let said = succeeds(periodic(&["declare", &file, "--check"])).await;
+    assert!(said.contains("1 periodic job, all valid"), "{said}");
+    let said = succeeds(periodic(&["list"])).await;
+    assert!(said.contains("no periodic jobs"), "{said}");
+    for told in ["`clean-up` is created", "`clean-up` is as declared"] {
+        let said = succeeds(periodic(&["declare", &file])).await;
+        assert!(said.contains(told), "{said}");
+    }
+    let old = home.write("old.toml", FILE.replace("version = 2", "version = 1"));
+    let said = succeeds(periodic(&["declare", &old.display().to_string()])).await;
+    assert!(said.contains("larger version"), "{said}");
+    let said = succeeds(periodic(&["pause", "clean-up"])).await;
+    assert!(said.contains("`clean-up` is paused"), "{said}");
+
+    let said = succeeds(periodic(&["list", "--json"]).env("JOBWIRE_LOG", "off")).await;
+    let listed: Value = serde_json::from_str(&said).unwrap();
+    let one = &listed[0];
+    assert_eq!(one["name"], "clean-up");
+    assert_eq!(one["schedule"], "0 2 * * *[Europe/Berlin]");
+    assert_eq!((&one["paused"], &one["version"]), (&true.into(), &2.into()));
+    assert_eq!(one["job"]["payload"]["keep"], 30);
+    succeeds(periodic(&["resume", "clean-up"])).await;
+    let said = succeeds(periodic(&["list"])).await;
+    assert!(
+        said.contains("active") && said.contains(":00:00Z"),
+        "{said}"
+    );
+
+    let said = succeeds(periodic(&["run", "clean-up"])).await;
+    let jobs = all(&store(&home).await).await;
+    assert_eq!(jobs.len(), 1);
+    assert!(said.contains(&jobs[0].id.to_string()), "{said}");
+    assert_eq!((jobs[0].state, jobs[0].priority), (JobState::Executable, 4));
+    let said = succeeds(periodic(&["remove", "clean-up"])).await;
+    assert!(said.contains("`clean-up` is removed"), "{said}");
+    for action in ["pause", "resume", "run", "remove"] {
+        let said = fails(periodic(&[action, "clean-up"]), 1).await;
+        assert!(said.contains("no periodic job `clean-up`"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn a_node_declares_its_file_and_runs_each_date() {
+    let home = Scratch::new();
+    let file = home.write("periodic.toml", FILE.replace("0 2 * * *", "* * * * * *"));
+    let file = file.display().to_string();
+    let arguments = ["run", "--http", "127.0.0.1:0", "--periodic-jobs", &file];
+    let (_node, address) = start(jobwire(&home, &arguments)).await;
+    eventually("two jobs to be done", SOON, || async {
+        let metrics = http::get(&address, "/metrics").await.ok()?;
+        let done = metrics.body.lines().find_map(|line| {
+            line.strip_prefix(r#"jobwire_jobs_finished_total{type="noop",outcome="done"} "#)
+        })?;
+        (done.parse::<f64>().ok()? >= 2.0).then_some(())
+    })
+    .await;
+    let kept = store(&home).await.periodic_jobs().await.unwrap();
+    assert!(kept[0].last_due.is_some(), "{kept:?}");
+
+    let bad = home.write("bad.toml", FILE.replace("0 2 * * *", "0 2 * *"));
+    let bad = bad.display().to_string();
+    let said = fails(jobwire(&home, &["run", "--periodic-jobs", &bad]), 1).await;
+    assert!(
+        said.contains("`schedule`") && said.contains("bad.toml"),
+        "{said}"
+    );
+}
