@@ -12,6 +12,7 @@ mod order;
 mod run;
 mod secured;
 mod settings;
+mod suspension;
 mod sweep;
 
 use std::path::Path;

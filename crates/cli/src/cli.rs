@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    bench, config, demo, doctor, engine, enqueue, jobs, lanes, migrate, nodes, order, run, sweep,
-    tap,
+    bench, config, demo, doctor, engine, enqueue, jobs, lanes, migrate, nodes, order, run,
+    suspension, sweep, tap,
 };
 use crate::error::Error;
 use crate::logging;
@@ -48,6 +48,16 @@ pub enum Command {
     Nodes(nodes::NodesArgs),
     /// Show or set whether exclusive jobs wait for an earlier one that failed
     Order(order::OrderArgs),
+    /// Suspend a scope: move its waiting jobs aside, now or at a date
+    Suspend(suspension::SuspensionArgs),
+    /// End a suspension, now or at a date
+    Activate(suspension::SuspensionArgs),
+    /// Pause a scope: its jobs stay ready and do not start, now or from a date on
+    Pause(suspension::PauseArgs),
+    /// End a pause, now or at a date
+    Resume(suspension::PauseArgs),
+    /// List the suspensions and pauses, with the number of jobs of each
+    Suspensions(suspension::SuspensionsArgs),
     /// Show the work that the sweeper would do now, by class
     Sweep(sweep::SweepArgs),
     /// Set up the commit tap, which starts jobs of plain SQL without delay
@@ -138,6 +148,11 @@ async fn dispatch(command: Command, settings: Settings) -> Result<(), Error> {
         Command::Lanes(args) => lanes::run(settings, args).await,
         Command::Nodes(args) => nodes::run(settings, args).await,
         Command::Order(args) => order::run(settings, args).await,
+        Command::Suspend(args) => suspension::suspend(settings, args).await,
+        Command::Activate(args) => suspension::activate(settings, args).await,
+        Command::Pause(args) => suspension::pause(settings, args).await,
+        Command::Resume(args) => suspension::resume(settings, args).await,
+        Command::Suspensions(args) => suspension::list(settings, args).await,
         Command::Sweep(args) => sweep::run(settings, args).await,
         Command::Tap(args) => tap::run(settings, args).await,
         Command::Bench(args) => bench::run(settings, args).await,

@@ -195,15 +195,17 @@ pub mod node {
 /// These methods may change in any version; use [`Client`] instead.
 pub mod store {
     pub use jobwire_core::job::query::{LaneBacklog, LaneView, UnservedType};
+    pub use jobwire_core::producer::gate_change::GateChanged;
     #[cfg(feature = "postgres")]
     pub use jobwire_core::store::postgres;
     #[cfg(feature = "sqlite")]
     pub use jobwire_core::store::sqlite;
+    pub use jobwire_core::store::{
+        Gate, GateView, Operated, OperatedJobs, PauseScope, SUSPENSION_TYPE, SchemaStatus,
+        Suspended, SuspensionScope,
+    };
     pub use jobwire_core::store::{MAX_NAMES, Refusal, TapMode};
     pub use jobwire_core::store::{NodeView, SqlStore, Store, StuckBatch};
-    pub use jobwire_core::store::{
-        Operated, OperatedJobs, SchemaStatus, Suspended, SuspensionScope,
-    };
 }
 
 /// Transports: security of the connection, and several brokers at once.

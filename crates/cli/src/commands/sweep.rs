@@ -272,7 +272,11 @@ fn print(report: &Report, has_broker: bool, wait: Duration) -> Result<(), Error>
             "would be left alone: the job that holds the instance hands it to the next one at its \
              end",
         ),
-        row("suspended", c.suspended, "would be left alone"),
+        row(
+            "suspended or paused",
+            c.suspended,
+            "would be left alone: `jobwire suspensions` lists what keeps them",
+        ),
         row(
             "unserved type",
             c.unserved,

@@ -23,6 +23,7 @@ impl EndpointStore {
     /// Returns the jobs that match. The endpoint filters by state, id, instance and type, and reads
     /// at most [`MOST_FOUND`] of each state. The other filters apply here.
     pub(super) async fn list(&self, filter: &JobFilter) -> Result<Vec<(JobView, Job)>> {
+        self.0.options.check_filter(filter)?;
         let ids = filter.id.into_iter();
         let ids: Vec<JobId> = ids
             .chain(filter.correlation_id.map(JobId::from_uuid))
