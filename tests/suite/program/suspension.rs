@@ -81,7 +81,7 @@ async fn what_stands_still_is_told_and_ends_with_another_command() {
     says(
         &home,
         &activate,
-        &["tenant acme is suspended no more: 0 waiting"],
+        &["tenant acme is suspended no more: 0 waiting jobs ready"],
     )
     .await;
     says(&home, &activate, &["nothing to activate tenant acme"]).await;

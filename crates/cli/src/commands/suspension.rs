@@ -166,6 +166,9 @@ struct Report<'a> {
     changed: GateChanged,
     /// Number of jobs of the scope that run now, and continue.
     running: i64,
+    /// Whether there is a broker for hints.
+    #[serde(skip)]
+    hints: bool,
 }
 
 /// A change at a date.
@@ -250,6 +253,7 @@ async fn make(
         gate: change.gate(),
         changed,
         running,
+        hints: hook.is_connected(),
     };
     if json {
         return output::json(&report);
@@ -295,10 +299,15 @@ fn print(change: &GateChange, report: &Report<'_>, begins: bool) -> Result<(), E
         ))?,
         ("pause", true) => output::line(&gate)?,
         ("pause", false) => output::line(format_args!("{gate} already"))?,
-        (_, true) => output::line(format_args!(
-            "{gate} no more: {} hinted",
-            output::count(changed.hinted, "waiting job")
-        ))?,
+        (_, true) => {
+            let waited = output::count(changed.hinted, "waiting job");
+            let how = if report.hints {
+                "hinted"
+            } else {
+                "ready; without a broker, the sweeper of the running node finds them"
+            };
+            output::line(format_args!("{gate} no more: {waited} {how}"))?;
+        }
         (_, false) => output::line(format_args!("nothing to {}", written(change)))?,
     }
     if begins && report.running > 0 {

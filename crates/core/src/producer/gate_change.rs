@@ -272,7 +272,7 @@ mod tests {
             GateChange::end(tenant),
         ] {
             let job = change.at(Utc::now());
-            let payload = job.payload.get().to_owned();
+            let payload = job.payload.expect("JSON").get().to_owned();
             assert_eq!(GateChange::parse(&payload), Ok(change), "{payload}");
         }
     }
