@@ -109,7 +109,6 @@ impl GateChange {
     }
 
     /// Returns the job that makes this change at a date. A date that has passed means at once.
-    #[must_use]
     pub fn at(&self, date: DateTime<Utc>) -> NewJob {
         let payload = Payload {
             action: self.action().to_owned(),
