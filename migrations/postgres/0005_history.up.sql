@@ -69,6 +69,10 @@ BEGIN
     IF coalesce(type, '') = '' THEN
         PERFORM jobwire.refuse('type', 'is empty', 'name the handler type that runs this job');
     END IF;
+    IF starts_with(type, 'jobwire.') THEN
+        PERFORM jobwire.refuse('type', 'begins with `jobwire.`', 'choose another name: these types change how jobs run, so only '
+            'the library and the program create them');
+    END IF;
     PERFORM jobwire.check_text(field, value) FROM (VALUES
         ('type', type), ('process_instance', process_instance), ('execution', execution),
         ('process_definition', process_definition), ('element', element), ('tenant', tenant), ('category', category),

@@ -23,6 +23,7 @@ mod locking;
 mod membership;
 mod operating;
 mod orphans;
+mod pausing;
 mod periodic;
 mod poison;
 mod postgres;
@@ -195,6 +196,22 @@ conformance! {
             a_timer_comes_back_as_a_timer,
         ]
     }
+    pausing {
+        databases [
+            what_is_paused_stays_ready_and_is_hinted_at_the_end,
+            a_pause_keeps_only_its_own_jobs_from_being_locked_and_claimed,
+            what_is_paused_is_no_orphan_before_the_end_and_one_after_it,
+            a_due_timer_of_a_pause_waits_in_the_executable_table,
+            a_running_job_goes_on_through_a_pause_and_its_failure_waits_as_a_timer,
+            a_paused_first_sibling_keeps_its_instance_waiting,
+            the_siblings_of_a_running_job_are_hinted_at_the_end,
+            only_a_pause_of_its_own_type_covers_a_change_at_a_date,
+            a_job_of_two_pauses_waits_for_both,
+            many_jobs_come_back_in_pages,
+            an_interrupted_end_of_a_suspension_is_continued,
+            a_leader_cycle_counts_suspensions_and_pauses_by_scope,
+        ]
+    }
     leading {
         everywhere [
             one_node_leads_and_others_learn_who,
@@ -345,6 +362,7 @@ conformance! {
             a_waiting_retry_keeps_its_siblings_waiting,
             a_dead_letter_keeps_its_siblings_waiting_until_it_is_deleted,
             a_suspended_job_keeps_its_siblings_waiting,
+            a_job_created_during_a_suspension_keeps_its_siblings_waiting,
             a_timer_that_never_ran_keeps_nobody_waiting,
             a_younger_dead_letter_keeps_no_elder_job_waiting,
             a_wait_that_spends_no_attempt_keeps_siblings_waiting,

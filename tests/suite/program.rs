@@ -13,6 +13,7 @@ mod periodic;
 mod run;
 mod secured;
 mod settings;
+mod suspension;
 mod sweep;
 
 use std::path::Path;

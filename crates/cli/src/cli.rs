@@ -7,7 +7,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
     bench, config, demo, doctor, engine, enqueue, jobs, lanes, migrate, nodes, order, periodic,
-    run, sweep, tap,
+    run, suspension, sweep, tap,
 };
 use crate::error::Error;
 use crate::logging;
@@ -50,6 +50,16 @@ pub enum Command {
     Order(order::OrderArgs),
     /// Declare, list, pause, resume, run and remove periodic jobs
     Periodic(periodic::PeriodicArgs),
+    /// Suspend a scope: move its waiting jobs aside, now or at a date
+    Suspend(suspension::SuspensionArgs),
+    /// End a suspension, now or at a date
+    Activate(suspension::SuspensionArgs),
+    /// Pause a scope: its jobs stay ready and do not start, now or from a date on
+    Pause(suspension::PauseArgs),
+    /// End a pause, now or at a date
+    Resume(suspension::PauseArgs),
+    /// List the suspensions and pauses, with the number of jobs of each
+    Suspensions(suspension::SuspensionsArgs),
     /// Show the work that the sweeper would do now, by class
     Sweep(sweep::SweepArgs),
     /// Set up the commit tap, which starts jobs of plain SQL without delay
@@ -141,6 +151,11 @@ async fn dispatch(command: Command, settings: Settings) -> Result<(), Error> {
         Command::Nodes(args) => nodes::run(settings, args).await,
         Command::Order(args) => order::run(settings, args).await,
         Command::Periodic(args) => periodic::run(settings, args).await,
+        Command::Suspend(args) => suspension::suspend(settings, args).await,
+        Command::Activate(args) => suspension::activate(settings, args).await,
+        Command::Pause(args) => suspension::pause(settings, args).await,
+        Command::Resume(args) => suspension::resume(settings, args).await,
+        Command::Suspensions(args) => suspension::list(settings, args).await,
         Command::Sweep(args) => sweep::run(settings, args).await,
         Command::Tap(args) => tap::run(settings, args).await,
         Command::Bench(args) => bench::run(settings, args).await,

@@ -7,6 +7,7 @@
 pub mod any_error;
 pub mod args;
 pub mod duration;
+pub mod gate;
 pub mod new_job;
 pub mod periodic;
 pub mod query;

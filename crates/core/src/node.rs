@@ -22,6 +22,7 @@ mod declare;
 mod execute;
 mod health;
 mod registry;
+mod suspensions;
 
 use std::future::Future;
 use std::sync::atomic::AtomicBool;
@@ -280,6 +281,8 @@ impl NodeBuilder {
         let gauges = Gauges::new(options.database.clone());
         let hook =
             hook.unwrap_or_else(|| CommitHook::start(transport.publisher(), options.hook.clone()));
+        let mut handlers = handlers;
+        suspensions::serve(&mut handlers, &store, &hook);
         let (finished, queue) = mpsc::channel(options.concurrency.max(64) * 2);
         let (inbox, hints) = Inbox::open();
         label::receives(&options.lane_names());

@@ -3,6 +3,7 @@
 
 pub mod client;
 pub mod commit_hook;
+pub mod gate_change;
 pub mod lane_move;
 mod operations;
 mod periodic;

@@ -23,6 +23,7 @@ pub(crate) mod created;
 mod decode;
 mod ending;
 pub mod error;
+mod gates;
 mod locking;
 mod membership;
 mod moving;
@@ -55,6 +56,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use crate::hint::{Hint, Ready};
+pub use crate::job::gate::{Gate, GateView, PauseScope, SUSPENSION_TYPE, SuspensionScope};
 use crate::job::new_job::NewJob;
 use crate::job::periodic::{Declared, PeriodicJob};
 use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
@@ -71,13 +73,14 @@ pub use batch_outcome::{BatchOutcome, Completion, Destination, Failure, Handoff,
 use batch_outcome::{instances, released};
 pub use change::Change;
 pub use ending::{Ended, EndedScope};
+pub use gates::{Lifted, Waiting};
 pub(crate) use locking::Tried;
 pub use locking::{ClaimOf, ClaimPage, Claimable, Claimed, LockTerms, Locked, Refusal};
 use membership::readable;
 pub use membership::{MAX_NAMES, MAX_NODES, Membership, NodeView, services_of};
 pub(crate) use moving::LANE_SLICE;
 pub use moving::{LanePage, MovedPage};
-pub use operating::{Operated, OperatedJobs, Suspended, SuspensionScope};
+pub use operating::{Operated, OperatedJobs, Suspended};
 pub use periodic::{DuePeriodicJobs, Fired, PeriodicView, Triggered};
 pub use poison::StuckBatch;
 pub use process_lock::{ProcessLock, Succession};
@@ -90,6 +93,10 @@ pub use sweeping::{
 };
 pub use tap::{CommitTap, Committed, Marked, TapMode, TapNews, TapOffer};
 use transaction::AfterCommit;
+
+fn no_pauses(store: &str) -> StoreError {
+    StoreError::Config(format!("the store `{store}` does not support pauses"))
+}
 
 /// The result of a store's methods.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
@@ -410,9 +417,44 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         )))
     }
 
-    /// Ends a suspension and brings back the jobs that [`suspend`](Self::suspend) moved. Returns
-    /// the jobs that became ready.
-    async fn activate(&self, scope: &SuspensionScope) -> Result<Vec<Ready>>;
+    /// Brings back the jobs that [`suspend`](Self::suspend) moved, part by part, and ends the
+    /// suspension with the last part: an interrupted end leaves the suspension in place, and another
+    /// call continues. Returns the first page of the jobs to hint; [`waited`](Self::waited) returns
+    /// the next ones.
+    async fn activate(&self, scope: &SuspensionScope) -> Result<Lifted>;
+
+    /// Returns whether scopes of this store can be suspended and paused. Nodes then run the jobs that
+    /// do so at a date.
+    fn has_suspensions(&self) -> bool {
+        false
+    }
+
+    /// Pauses a scope: its jobs stay where they are, and no statement locks them. Running jobs
+    /// continue. Returns false if the scope is paused already. Optional for a store.
+    async fn pause(&self, scope: &PauseScope) -> Result<bool> {
+        let _ = scope;
+        Err(no_pauses(self.name()))
+    }
+
+    /// Ends a pause. Returns the first page of the jobs to hint; [`waited`](Self::waited) returns
+    /// the next ones. Jobs whose hints are not published are found by the sweeper.
+    async fn resume(&self, scope: &PauseScope) -> Result<Lifted> {
+        let _ = scope;
+        Err(no_pauses(self.name()))
+    }
+
+    /// Marks a page of the jobs that waited for the end of a suspension or pause, and returns them
+    /// to be hinted.
+    async fn waited(&self, waiting: &Waiting) -> Result<Lifted> {
+        let _ = waiting;
+        Ok(Lifted::default())
+    }
+
+    /// Returns the suspensions and pauses, oldest first, with the numbers of their jobs. Reads all
+    /// jobs if any exists.
+    async fn suspensions(&self) -> Result<Vec<GateView>> {
+        Ok(Vec::new())
+    }
 
     /// Returns the rules, in their order, for the lanes of jobs whose creator names none.
     async fn lane_rules(&self) -> Result<Vec<LaneRule>>;

@@ -167,6 +167,7 @@ impl Decoder {
             lock_expires_at: row.locked_until,
             locked_at: None,
             fence: ours.map(|(_, fence)| fence.number()),
+            gate: None,
         };
         Some((view, job))
     }

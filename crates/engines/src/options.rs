@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jobwire_core::transport::Plaintext;
-use jobwire_core::{Lane, StoreError};
+use jobwire_core::{JobFilter, Lane, StoreError};
 
 /// The credentials for the engine's REST interface. `Debug` hides the secrets.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -161,6 +161,17 @@ impl EngineOptions {
     pub(crate) fn refuse<T>(&self, what: &str, instead: &str) -> Result<T, StoreError> {
         Err(StoreError::Config(format!(
             "{what} of the engine `{}` is the engine's own affair; use {instead}",
+            self.name
+        )))
+    }
+
+    /// Refuses a filter that lists of an engine's jobs do not have.
+    pub(crate) fn check_filter(&self, filter: &JobFilter) -> Result<(), StoreError> {
+        if filter.category.is_none() {
+            return Ok(());
+        }
+        Err(StoreError::Config(format!(
+            "the jobs of the engine `{}` can't be listed by category; leave the filter out",
             self.name
         )))
     }

@@ -198,6 +198,7 @@ pub mod node {
 pub mod store {
     pub use jobwire_core::job::periodic::{Declared, InvalidPeriodicJob};
     pub use jobwire_core::job::query::{LaneBacklog, LaneView, UnservedType};
+    pub use jobwire_core::producer::gate_change::GateChanged;
     pub use jobwire_core::store::attempts::{
         AttemptView, ErrorGroup, Incident, IncidentFilter, Resolution,
     };
@@ -206,7 +207,8 @@ pub mod store {
     #[cfg(feature = "sqlite")]
     pub use jobwire_core::store::sqlite;
     pub use jobwire_core::store::{
-        Change, Ended, EndedScope, Operated, OperatedJobs, SchemaStatus, Suspended, SuspensionScope,
+        Change, Ended, EndedScope, Gate, GateView, Operated, OperatedJobs, PauseScope,
+        SUSPENSION_TYPE, SchemaStatus, Suspended, SuspensionScope,
     };
     pub use jobwire_core::store::{MAX_NAMES, PeriodicView, Refusal, TapMode};
     pub use jobwire_core::store::{NodeView, SqlStore, Store, StuckBatch};

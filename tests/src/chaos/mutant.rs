@@ -12,9 +12,10 @@ use jobwire_core::store::Failure;
 use jobwire_core::store::transaction::AfterCommit;
 use jobwire_core::store::{
     BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Created,
-    CycleOutcome, Ended, EndedScope, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked,
-    Membership, MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, Origin, OrphanPage,
-    OrphanQuery, Renewed, Result, SchemaStatus, Suspended, SuspensionScope, TransactionId,
+    CycleOutcome, Ended, EndedScope, Fate, Handoff, LanePage, LeaderCycle, Lifted, LockTerms,
+    Locked, Membership, MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, Origin,
+    OrphanPage, OrphanQuery, Renewed, Result, SchemaStatus, Suspended, SuspensionScope,
+    TransactionId, Waiting,
 };
 use jobwire_core::transport::{
     Control, Delivery, Publisher, Receiver, Subscription, Ticket, TransportError,
@@ -361,8 +362,11 @@ impl Store for Mutant {
     async fn suspend(&self, scope: &SuspensionScope) -> Result<Suspended> {
         self.inner.suspend(scope).await
     }
-    async fn activate(&self, scope: &SuspensionScope) -> Result<Vec<Ready>> {
+    async fn activate(&self, scope: &SuspensionScope) -> Result<Lifted> {
         self.inner.activate(scope).await
+    }
+    async fn waited(&self, waiting: &Waiting) -> Result<Lifted> {
+        self.inner.waited(waiting).await
     }
     async fn lane_rules(&self) -> Result<Vec<LaneRule>> {
         self.inner.lane_rules().await

@@ -159,7 +159,7 @@ pub(super) async fn a_suspended_scope_keeps_its_jobs_from_activation<S: Bench>(w
     // A job that was suspended alone comes back with its scope.
     let alone = w.one(work().tenant("t")).await;
     changed(w, alone.id, &Change::Suspend).await;
-    let mut back = ids(&w.store.activate(&tenant).await.unwrap());
+    let mut back = ids(&w.store.activate(&tenant).await.unwrap().ready);
     back.sort_unstable();
     assert_eq!(back, [hint.id, alone.id]);
 }

@@ -580,6 +580,27 @@ async fn a_creator_needs_no_right_but_to_execute() {
     }
 }
 
+/// A job of a type of Jobwire itself could pause all others.
+#[tokio::test]
+async fn a_creator_can_not_create_a_job_that_changes_how_others_run() {
+    let w = World::<PgStore>::open().await;
+    for call in [
+        "jobwire.create_job(type => 'jobwire.suspension')",
+        "jobwire.create_job(type => 'jobwire.suspension', payload => '{}'::text)",
+        "(SELECT id FROM jobwire.create_job_hint(type => 'jobwire.other'))",
+        "jobwire.create_history_job(type => 'jobwire.suspension')",
+    ] {
+        let refused = sqlx::query(&format!("SELECT {call}"))
+            .execute(w.store.pool())
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(refused.contains("begins with `jobwire.`"), "{refused}");
+    }
+    let similar = "SELECT jobwire.create_job(type => 'jobwire-report')";
+    sqlx::query(similar).execute(w.store.pool()).await.unwrap();
+}
+
 #[tokio::test]
 async fn present_creators_may_go_on_and_nobody_else_may() {
     let w = World::<PgStore>::open().await;

@@ -276,7 +276,7 @@ pub(super) async fn what_waits_elsewhere_changes_its_lane_too<S: Bench>(w: &Worl
     let left = JobFilter::default().lane("old");
     assert_eq!(w.store.count(&left).await.unwrap(), 0);
     // Jobs that return do so in the new lane.
-    let ready = w.store.activate(&tenant).await.unwrap();
+    let ready = w.store.activate(&tenant).await.unwrap().ready;
     assert_eq!(ready[0].lane.as_str(), "new");
     let (_, ready) = w.store.retry(hints[0].id, 3).await.unwrap();
     assert_eq!(ready[0].lane.as_str(), "new");

@@ -303,7 +303,7 @@ pub(super) async fn a_bad_row_stops_no_suspension<S: SqlBench>(w: &World<S>) {
     // A second call changes nothing.
     let again = w.store.suspend(&scope).await.unwrap();
     assert_eq!((again.moved, again.refused.len()), (0, 2));
-    let ready = w.store.activate(&scope).await.unwrap();
+    let ready = w.store.activate(&scope).await.unwrap().ready;
     let mut hinted = ids(&ready);
     let mut executable: Vec<JobId> = hints.iter().map(|hint| hint.id).collect();
     hinted.sort_unstable();
@@ -333,7 +333,7 @@ pub(super) async fn what_was_brought_back_before_a_refusal_is_hinted_at_the_end<
         "DROP TRIGGER refuse ON {s}job"
     };
     w.store.execute(mend).await;
-    let ready = w.store.activate(&scope).await.unwrap();
+    let ready = w.store.activate(&scope).await.unwrap().ready;
     let mut hinted = ids(&ready);
     hinted.sort_unstable();
     let mut back: Vec<JobId> = hints.iter().map(|hint| hint.id).collect();
@@ -356,7 +356,7 @@ pub(super) async fn a_bad_row_stops_no_activation<S: SqlBench>(w: &World<S>) {
     let suspended = w.store.suspend(&scope).await.unwrap();
     assert_eq!(suspended.moved, GOOD as u64 + 1);
     refuse(w, "INSERT", "job").await;
-    assert_eq!(w.store.activate(&scope).await.unwrap().len(), GOOD);
+    assert_eq!(w.store.activate(&scope).await.unwrap().ready.len(), GOOD);
     assert_eq!(
         w.rows("suspended_job").await + w.rows("suspension").await,
         0

@@ -1,4 +1,4 @@
-use jobwire_core::store::SchemaStatus;
+use jobwire_core::store::{SCHEMA_VERSION, SchemaStatus};
 
 use super::world::{SqlBench, World, node, work};
 
@@ -33,7 +33,7 @@ pub(super) async fn an_empty_database_is_outdated<S: SqlBench>(_: &World<S>) {
             status,
             SchemaStatus::Outdated {
                 found: 0,
-                wanted: 5
+                wanted: SCHEMA_VERSION
             }
         ),
         "{status:?}"
@@ -41,20 +41,20 @@ pub(super) async fn an_empty_database_is_outdated<S: SqlBench>(_: &World<S>) {
 }
 
 pub(super) async fn a_newer_schema_is_refused_only_if_it_says_so<S: SqlBench>(w: &World<S>) {
-    w.store
-        .execute("INSERT INTO {s}schema_version (version, readable_by) VALUES (6, 1)")
-        .await;
+    let [next, second] = [SCHEMA_VERSION + 1, SCHEMA_VERSION + 2];
+    let insert = "INSERT INTO {s}schema_version (version, readable_by) VALUES";
+    w.store.execute(&format!("{insert} ({next}, 1)")).await;
     let status = w.store.check().await.unwrap();
     assert!(
-        matches!(status, SchemaStatus::Ready { version: 6, .. }),
+        matches!(status, SchemaStatus::Ready { version, .. } if version == next),
         "{status:?}"
     );
     w.store
-        .execute("INSERT INTO {s}schema_version (version, readable_by) VALUES (7, 7)")
+        .execute(&format!("{insert} ({second}, {second})"))
         .await;
     let status = w.store.check().await.unwrap();
     assert!(
-        matches!(status, SchemaStatus::TooNew { found: 7, .. }),
+        matches!(status, SchemaStatus::TooNew { found, .. } if found == second),
         "{status:?}"
     );
     assert!(status.ready().is_err());

@@ -79,7 +79,20 @@ pub(super) async fn a_suspended_job_keeps_its_siblings_waiting<S: SqlBench>(w: &
     let (moved, ready) = (suspended.moved, suspended.ready);
     assert_eq!((moved, ids(&ready)), (1, vec![]));
     waits(w, &hints[1]).await;
-    let ready = w.store.activate(&tenant).await.unwrap();
+    let ready = w.store.activate(&tenant).await.unwrap().ready;
+    assert_eq!(ids(&ready), [hints[0].id]);
+    assert_eq!(w.hold(node(), &hints[1]).await.job.id, hints[0].id);
+}
+
+pub(super) async fn a_job_created_during_a_suspension_keeps_its_siblings_waiting<S: SqlBench>(
+    w: &World<S>,
+) {
+    strict(w).await;
+    let tenant = SuspensionScope::Tenant("t".to_owned());
+    w.store.suspend(&tenant).await.unwrap();
+    let hints = w.ready(vec![of("a").tenant("t"), of("a")]).await;
+    waits(w, &hints[1]).await;
+    let ready = w.store.activate(&tenant).await.unwrap().ready;
     assert_eq!(ids(&ready), [hints[0].id]);
     assert_eq!(w.hold(node(), &hints[1]).await.job.id, hints[0].id);
 }

@@ -32,7 +32,7 @@ pub(super) async fn what_is_suspended_is_put_aside_and_comes_back<S: Bench>(w: &
         assert_eq!(w.store.suspend(&scope).await.unwrap().moved, 0);
         assert_eq!(w.state(hint.id).await, Some(JobState::Suspended));
         assert_eq!(w.refusal(node(), &hint).await, Some(Refusal::Gone));
-        let ready = w.store.activate(&scope).await.unwrap();
+        let ready = w.store.activate(&scope).await.unwrap().ready;
         assert_eq!(ids(&ready), [hint.id]);
         assert_eq!(w.hold(node(), &hint).await.job.id, hint.id);
         assert_eq!(
@@ -97,7 +97,7 @@ pub(super) async fn a_locked_job_goes_on_and_its_failure_is_put_aside<S: Bench>(
     let settled = w.complete(worker, &jobs[1], &Handoff::Hint).await;
     assert_eq!(settled.applied, [jobs[1].job.id]);
     // The first job's retry is not due yet; the third job is ready.
-    let ready = w.store.activate(&tenant).await.unwrap();
+    let ready = w.store.activate(&tenant).await.unwrap().ready;
     assert_eq!(ids(&ready), [hints[2].id]);
     let retry = w.view(jobs[0].job.id).await.unwrap();
     assert_eq!((retry.state, retry.failures), (JobState::Timer, 1));
@@ -113,7 +113,7 @@ pub(super) async fn a_job_created_during_suspension_is_refused_and_hinted_on_act
     let exclusive = w.one(work().instance("a")).await;
     assert_eq!(w.refusal(node(), &plain).await, Some(Refusal::Suspended));
     assert!(w.refusal(node(), &exclusive).await.is_some());
-    let ready = w.store.activate(&instance("a")).await.unwrap();
+    let ready = w.store.activate(&instance("a")).await.unwrap().ready;
     let mut hinted = ids(&ready);
     hinted.sort_unstable();
     assert_eq!(hinted, [plain.id, exclusive.id]);
@@ -132,7 +132,7 @@ pub(super) async fn a_suspension_keeps_only_its_own_jobs_from_being_locked<S: Be
         assert_eq!(job_ids(&locked.jobs), [other.id]);
         assert_eq!(why(&locked, own.id), Some(Refusal::Suspended));
     }
-    let ready = w.store.activate(&instance("a")).await.unwrap();
+    let ready = w.store.activate(&instance("a")).await.unwrap().ready;
     let hints: Vec<_> = ready.into_iter().map(|r| r.hint).collect();
     assert_eq!(w.lock(node(), &hints).await.jobs.len(), 3);
     let after = w.one(work().instance("b").concurrent()).await;
@@ -153,7 +153,7 @@ pub(super) async fn a_timer_comes_back_as_a_timer<S: SqlBench>(w: &World<S>) {
             "UPDATE {{s}}suspended_job SET due_at = {{now}} - {{second}} WHERE id = '{due_id}'"
         ))
         .await;
-    let ready = w.store.activate(&instance("a")).await.unwrap();
+    let ready = w.store.activate(&instance("a")).await.unwrap().ready;
     assert_eq!(ids(&ready), [due_id]);
     assert_eq!(w.state(waits_id).await, Some(JobState::Timer));
     assert_eq!(w.state(due_id).await, Some(JobState::Executable));
@@ -164,13 +164,30 @@ pub(super) async fn what_is_suspended_twice_stays_until_both_are_lifted<S: Bench
     let tenant = SuspensionScope::Tenant("t".to_owned());
     assert_eq!(w.store.suspend(&instance("a")).await.unwrap().moved, 1);
     assert_eq!(w.store.suspend(&tenant).await.unwrap().moved, 0);
-    assert!(w.store.activate(&instance("a")).await.unwrap().is_empty());
+    assert!(
+        w.store
+            .activate(&instance("a"))
+            .await
+            .unwrap()
+            .ready
+            .is_empty()
+    );
     assert_eq!(w.state(hint.id).await, Some(JobState::Suspended));
-    assert_eq!(ids(&w.store.activate(&tenant).await.unwrap()), [hint.id]);
+    assert_eq!(
+        ids(&w.store.activate(&tenant).await.unwrap().ready),
+        [hint.id]
+    );
     w.hold(node(), &hint).await;
 }
 
 pub(super) async fn activating_what_was_never_suspended_does_nothing<S: Bench>(w: &World<S>) {
     w.one(work().instance("a")).await;
-    assert!(w.store.activate(&instance("a")).await.unwrap().is_empty());
+    assert!(
+        w.store
+            .activate(&instance("a"))
+            .await
+            .unwrap()
+            .ready
+            .is_empty()
+    );
 }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use jobwire_core::store::{Destination, Failure, Handoff, SuspensionScope};
+use jobwire_core::store::{
+    Destination, Failure, Handoff, PauseScope, SUSPENSION_TYPE, SuspensionScope,
+};
 use jobwire_core::{Hint, JobState, NewJob, NodeId, Outcome, PgStore, Running, Store, Transport};
 use jobwire_tests::eventually;
 use metrics_exporter_prometheus::PrometheusBuilder;
@@ -58,7 +60,7 @@ async fn a_job_that_commits_into_a_suspension_waits_for_its_end() {
     })
     .await;
     assert_eq!(notes.all(), [""; 0], "suspended jobs ran");
-    let ready = world.store.activate(&scope()).await.unwrap();
+    let ready = world.store.activate(&scope()).await.unwrap().ready;
     let publisher = world.transport.publisher();
     for ready in ready {
         let hints = vec![ready.hint];
@@ -80,7 +82,8 @@ async fn refused_at_the_last_moment(job: NewJob) {
     stop_at_commit(&store, "jobwire.suspension").await;
     let gate = shut(&store).await;
     let activating = store.clone();
-    let activation = tokio::spawn(async move { activating.activate(&scope()).await.unwrap() });
+    let activation =
+        tokio::spawn(async move { activating.activate(&scope()).await.unwrap().ready });
     until_waiting(&store, 1).await;
     let hint = create(&store, job).await;
     let locked = lock(&store, NodeId::generate(), &hint).await;
@@ -157,7 +160,7 @@ async fn a_job_of_two_suspensions_that_end_at_once_is_brought_back() {
     gate.rollback().await.unwrap();
     let mut ready = Vec::new();
     for ended in ending {
-        ready.extend(soon(ended).await.unwrap().unwrap());
+        ready.extend(soon(ended).await.unwrap().unwrap().ready);
     }
     assert_eq!(ready.len(), 1, "{ready:?}");
     let view = store.get(hint.id).await.unwrap().unwrap().0;
@@ -183,7 +186,7 @@ async fn no_job_is_forgotten_between_suspending_and_activating() {
         loop {
             let last = ends.load(Ordering::SeqCst);
             toggling.suspend(&scope()).await.unwrap();
-            for ready in toggling.activate(&scope()).await.unwrap() {
+            for ready in toggling.activate(&scope()).await.unwrap().ready {
                 let id = ready.hint.id;
                 if tried(&toggling, &ready.hint).await {
                     held.insert(id);
@@ -223,4 +226,88 @@ async fn no_job_is_forgotten_between_suspending_and_activating() {
         .await
         .unwrap();
     assert_eq!(held as usize, CREATORS * EACH, "some jobs are forgotten");
+}
+
+/// The job that ends the pause is not paused itself, and no node has registered its type.
+#[tokio::test]
+async fn a_pause_of_everything_ends_at_its_date() {
+    let world = World::new().await;
+    let notes = Notes::default();
+    let seen = notes.clone();
+    let node = world
+        .node()
+        .options(unswept())
+        .handler("note", move |_: Running<()>| {
+            seen.add("ran");
+            async { Ok(Outcome::Done) }
+        })
+        .start()
+        .await
+        .unwrap();
+    until_led(&world.store).await;
+    assert!(world.jobs.pause(&PauseScope::All).await.unwrap());
+    let in_a_second = chrono::Utc::now() + chrono::Duration::seconds(1);
+    let end = world.jobs.resume_at(&PauseScope::All, in_a_second);
+    let end = end.await.unwrap();
+    let refused = NewJob::of(SUSPENSION_TYPE, &17);
+    let bad = world.jobs.create(refused).await.unwrap();
+    for job in [
+        NewJob::of("note", &()),
+        NewJob::of("note", &()).instance("a"),
+    ] {
+        world.jobs.create(job).await.unwrap();
+    }
+    let letter = eventually("the bad job to be a dead letter", SOON, async || {
+        let (view, ..) = world.store.get(bad).await.unwrap()?;
+        (view.state == JobState::DeadLetter).then_some(view)
+    })
+    .await;
+    let message = letter.exception_message.unwrap();
+    assert!(message.contains("field `payload` is not"), "{message}");
+    assert_eq!(notes.until(2).await, ["ran", "ran"]);
+    eventually("the end to be done", SOON, async || {
+        world.store.get(end).await.unwrap().is_none().then_some(())
+    })
+    .await;
+    assert!(world.jobs.suspensions().await.unwrap().is_empty());
+    node.stop().await;
+}
+
+/// The process that resumes dies after the pause has ended and before it publishes a hint.
+#[tokio::test]
+async fn a_resumption_that_is_cut_short_is_healed_by_the_sweeper() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let scraped = recorder.handle();
+    let _here = metrics::set_default_local_recorder(&recorder);
+    let world = World::new().await;
+    let notes = Notes::default();
+    let seen = notes.clone();
+    let node = world
+        .node()
+        .handler("note", move |_: Running<()>| {
+            seen.add("ran");
+            async { Ok(Outcome::Done) }
+        })
+        .start()
+        .await
+        .unwrap();
+    let scope = PauseScope::Type("note".to_owned());
+    assert!(world.jobs.pause(&scope).await.unwrap());
+    for _ in 0..3 {
+        world.jobs.create(NewJob::of("note", &())).await.unwrap();
+    }
+    eventually("the hints to be refused", SOON, async || {
+        (refused(&scraped, "suspended") >= 3).then_some(())
+    })
+    .await;
+    // Sweeps pass, and no paused job is hinted again.
+    crate::world::pass(Duration::from_secs(3)).await;
+    assert_eq!(refused(&scraped, "suspended"), 3);
+    assert!(notes.all().is_empty());
+    let lifted = world.store.resume(&scope).await.unwrap();
+    assert_eq!(lifted.ready.len(), 3);
+    drop(lifted);
+    assert_eq!(notes.until(3).await.len(), 3);
+    world.until_empty().await;
+    node.stop().await;
 }

@@ -10,6 +10,7 @@ mod engine;
 mod finding;
 mod lanes;
 mod nodes;
+mod suspensions;
 mod tap;
 
 use clap::Args;

@@ -19,7 +19,7 @@ use jobwire_core::hint::Marker;
 use jobwire_core::job::query::Sweepable;
 use jobwire_core::job::scope::Services;
 use jobwire_core::leader::sweeper::MOMENT;
-use jobwire_core::store::{NodeView, OrphanQuery, services_of};
+use jobwire_core::store::{NodeView, OrphanQuery, SUSPENSION_TYPE, services_of};
 use jobwire_core::transport::Control;
 use jobwire_core::{JobId, Lane, NodeId, Store, Transport};
 use serde::Serialize;
@@ -97,7 +97,9 @@ async fn listen(
 }
 
 pub(crate) async fn run(settings: Settings, args: SweepArgs) -> Result<(), Error> {
-    let served: Arc<[String]> = crate::handlers::configured(&settings)?.types().into();
+    let mut served = crate::handlers::configured(&settings)?.types();
+    served.push(SUSPENSION_TYPE.to_owned());
+    let served: Arc<[String]> = served.into();
     let database = Database::open_existing(&settings).await?;
     let store = database.store();
     let result = look(&settings, &*store, served, &args.look).await;
@@ -272,7 +274,11 @@ fn print(report: &Report, has_broker: bool, wait: Duration) -> Result<(), Error>
             "would be left alone: the job that holds the instance hands it to the next one at its \
              end",
         ),
-        row("suspended", c.suspended, "would be left alone"),
+        row(
+            "suspended or paused",
+            c.suspended,
+            "would be left alone: `jobwire suspensions` lists what keeps them",
+        ),
         row(
             "unserved type",
             c.unserved,

@@ -4,6 +4,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use uuid::Uuid;
 
+use crate::job::gate::Gate;
 use crate::job::{Job, JobId, JobKind, JobState, Lane};
 
 /// The condition of a job list. All given fields must match; the default matches all jobs.
@@ -31,6 +32,8 @@ pub struct JobFilter {
     pub element: Option<String>,
     /// Only of this tenant.
     pub tenant: Option<String>,
+    /// Only of this category.
+    pub category: Option<String>,
     /// Only of this lane.
     pub lane: Option<String>,
     /// Only with this correlation id.
@@ -97,6 +100,13 @@ impl JobFilter {
         self
     }
 
+    /// Limits the list to this category.
+    #[must_use]
+    pub fn category(mut self, category: impl Into<String>) -> Self {
+        self.category = Some(category.into());
+        self
+    }
+
     /// Limits the list to this lane.
     #[must_use]
     pub fn lane(mut self, lane: impl Into<String>) -> Self {
@@ -157,6 +167,7 @@ impl Default for JobFilter {
             process_definition: None,
             element: None,
             tenant: None,
+            category: None,
             lane: None,
             correlation_id: None,
             locked: None,
@@ -218,6 +229,9 @@ pub struct JobView {
     pub locked_at: Option<DateTime<Utc>>,
     /// The fence of the lock.
     pub fence: Option<i64>,
+    /// The suspension or pause because of which a ready job is not locked. `None` in other states,
+    /// and while the job is locked.
+    pub gate: Option<Gate>,
 }
 
 /// A job with all data of its row.
@@ -270,7 +284,7 @@ pub struct Sweepable {
     /// Exclusive jobs behind an older sibling, or in a held instance. The release of the instance
     /// hints them.
     pub instance_held: i64,
-    /// Jobs that are suspended, or in a suspended scope.
+    /// Ready jobs of a scope that is suspended or paused.
     pub suspended: i64,
     /// Jobs that no living node serves.
     pub unserved: i64,

@@ -11,7 +11,7 @@ use super::{Leader, rescue};
 use crate::hint::Ready;
 use crate::job::NodeId;
 use crate::producer::commit_hook::Cause;
-use crate::store::{COUNT_LIMIT, CycleOutcome, CycleReport, LeaderCycle, Rescued};
+use crate::store::{COUNT_LIMIT, CycleOutcome, CycleReport, Gate, LeaderCycle, Rescued};
 use crate::telemetry::metrics as m;
 use crate::worker::next_timer::Asker;
 
@@ -186,6 +186,10 @@ impl Leader {
             .oldest_ready_at
             .map_or(0.0, |at| (report.now - at).as_seconds_f64().max(0.0));
         gauges.of_node(m::OLDEST_AGE).set(oldest);
+        for scope in Gate::WORDS {
+            let count = report.suspensions.get(scope).copied().unwrap_or(0);
+            gauges.of_scope(m::SUSPENSIONS, scope).set(count as f64);
+        }
 
         let full = |found: usize| i64::try_from(found).is_ok_and(|n| n >= PAGE);
         if full(report.rescued.len()) || full(report.unhinted.len()) || report.has_more {

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use crate::job::args::JobArgs;
 use crate::job::scope::{Names, Scope};
-use crate::store::{MAX_NAMES, StoreError};
+use crate::store::{MAX_NAMES, SUSPENSION_TYPE, StoreError};
 use crate::worker::context::NodeContext;
 use crate::worker::handler::{Handler, HandlerOptions, HandlerResult, IntoOutcome, Running};
 
@@ -130,10 +130,13 @@ impl Registry {
             .change_handlers(|handlers| handlers.remove(job_type))
     }
 
-    /// Returns the types with a handler, sorted.
+    /// Returns the types with a handler, sorted, without the built-in one
+    /// ([`SUSPENSION_TYPE`]).
     #[must_use]
     pub fn types(&self) -> Vec<String> {
-        self.0.served.all().to_vec()
+        let all = self.0.served.all();
+        let own = all.iter().filter(|of| *of != SUSPENSION_TYPE);
+        own.cloned().collect()
     }
 
     /// Takes jobs of this deployment. After the first registration, jobs of other deployments are

@@ -3,12 +3,15 @@
 //! A value that can't be decoded, or is out of its range, makes the job unreadable and does not
 //! fail the statement: the jobs of the other rows run.
 
+use std::collections::BTreeMap;
+
 use chrono::{DateTime, Utc};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use super::Result;
 use crate::hint::{Hint, Ready};
+use crate::job::gate::Gate;
 use crate::job::query::{LaneBacklog, LaneView};
 use crate::job::{Job, JobId, JobKind, Lane};
 use crate::lane::rule::LaneRule;
@@ -37,6 +40,19 @@ fn json(text: String, column: &str) -> Result<Box<RawValue>> {
 pub(super) fn kind(text: &str) -> Result<JobKind> {
     JobKind::parse(text)
         .ok_or_else(|| StoreError::BadRow(format!("column `kind` is `{}`", text.escape_debug())))
+}
+
+/// Reads the gate from the text of `gate_of!`: the scope's word, a space, and the value.
+pub(super) fn gate(text: Option<String>) -> Option<Gate> {
+    let text = text?;
+    let (word, value) = text.split_once(' ')?;
+    Gate::parse(word, value.to_owned())
+}
+
+/// Reads numbers by name from a JSON object; `None` has none.
+pub(super) fn counts(json: Option<&str>) -> Result<BTreeMap<String, i64>> {
+    serde_json::from_str(json.unwrap_or("{}"))
+        .map_err(|e| StoreError::BadRow(format!("counts are not a JSON object: {e}")))
 }
 
 /// Returns the value. If it is unreadable, returns a default and stores the reason in `fault`. A

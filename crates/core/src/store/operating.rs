@@ -5,32 +5,6 @@ use chrono::{DateTime, Utc};
 use crate::hint::Ready;
 use crate::job::JobId;
 
-/// The scope of a suspension.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SuspensionScope {
-    /// One process instance.
-    ProcessInstance(String),
-    /// All instances of a definition.
-    ProcessDefinition(String),
-    /// One handler type (job definition).
-    Type(String),
-    /// One tenant.
-    Tenant(String),
-}
-
-impl SuspensionScope {
-    /// Returns the word in the table, and the value.
-    #[must_use]
-    pub fn parts(&self) -> (&'static str, &str) {
-        match self {
-            Self::ProcessInstance(v) => ("process_instance", v),
-            Self::ProcessDefinition(v) => ("process_definition", v),
-            Self::Type(v) => ("type", v),
-            Self::Tenant(v) => ("tenant", v),
-        }
-    }
-}
-
 /// The result of an operator's request for one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operated {

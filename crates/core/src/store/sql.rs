@@ -113,8 +113,8 @@ macro_rules! strikes_count {
     };
 }
 
-/// True if the suspension `s` covers the job.
-macro_rules! covers {
+/// True if the row `s` is a suspension that covers the job. It moves the job to the suspended table.
+macro_rules! suspends {
     ($t:literal) => {
         concat!(
             "((s.scope = 'process_instance' AND s.value = ",
@@ -126,6 +126,80 @@ macro_rules! covers {
             ".type) OR (s.scope = 'tenant' AND s.value = ",
             $t,
             ".tenant))"
+        )
+    };
+}
+
+/// True if the row `s` is a pause that covers the job. A pause of a lane or of everything does not
+/// cover the jobs that end it at a date.
+macro_rules! pauses {
+    ($t:literal) => {
+        concat!(
+            "((s.scope = 'pause_type' AND s.value = ",
+            $t,
+            ".type) OR (s.scope = 'pause_category' AND s.value = ",
+            $t,
+            ".category) OR (s.scope = 'pause_lane' AND s.value = ",
+            $t,
+            ".lane AND ",
+            $t,
+            ".type <> 'jobwire.suspension') OR (s.scope = 'pause_all' AND ",
+            $t,
+            ".type <> 'jobwire.suspension'))"
+        )
+    };
+}
+
+/// True if the suspension or pause `s` covers the job: no statement locks it.
+macro_rules! covers {
+    ($t:literal) => {
+        concat!(
+            "(",
+            $crate::store::sql::suspends!($t),
+            " OR ",
+            $crate::store::sql::pauses!($t),
+            ")"
+        )
+    };
+}
+
+/// The suspension or pause because of which an unlocked executable job `j` with the lease `l` waits,
+/// as text that `decode::gate` reads. A suspension comes before a pause.
+macro_rules! gate_of {
+    ($schema:literal) => {
+        concat!(
+            "CASE WHEN j.state = 'executable' AND l.job_id IS NULL THEN (SELECT s.scope || ' ' || s.value FROM ",
+            $schema,
+            "suspension s WHERE ",
+            $crate::store::sql::covers!("j"),
+            " ORDER BY s.scope LIKE 'pause%', s.since, s.scope, s.value LIMIT 1) END AS gate"
+        )
+    };
+}
+
+/// True if the job belongs to the suspension or pause of this scope and value.
+macro_rules! in_gate {
+    ($t:literal, $scope:literal, $value:literal) => {
+        concat!(
+            "(CASE ",
+            $scope,
+            " WHEN 'process_instance' THEN ",
+            $t,
+            ".process_instance WHEN 'process_definition' THEN ",
+            $t,
+            ".process_definition WHEN 'type' THEN ",
+            $t,
+            ".type WHEN 'tenant' THEN ",
+            $t,
+            ".tenant WHEN 'pause_type' THEN ",
+            $t,
+            ".type WHEN 'pause_category' THEN ",
+            $t,
+            ".category WHEN 'pause_lane' THEN ",
+            $t,
+            ".lane WHEN 'pause_all' THEN '' END = ",
+            $value,
+            ")"
         )
     };
 }
@@ -165,5 +239,6 @@ macro_rules! rule_columns {
 }
 
 pub(super) use {
-    covers, job_columns, lane_by_rule, moved_columns, ready_columns, rule_columns, strikes_count,
+    covers, gate_of, in_gate, job_columns, lane_by_rule, moved_columns, pauses, ready_columns,
+    rule_columns, strikes_count, suspends,
 };

@@ -11,14 +11,15 @@ use std::time::Duration;
 
 use super::attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter};
 use super::change::Change;
-use super::poison::SetsAside;
+use super::poison::{Activated, SetsAside};
 use super::transaction::AfterCommit;
 use super::{
     BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, CycleOutcome,
-    DuePeriodicJobs, Failure, Fate, Fired, Handoff, LanePage, LeaderCycle, LockTerms, Locked,
-    Marked, Membership, MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, Origin,
-    OrphanPage, OrphanQuery, PeriodicView, Renewed, Result, SchemaStatus, Succession, Suspended,
-    SuspensionScope, TapOffer, TransactionId, Triggered,
+    DuePeriodicJobs, Failure, Fate, Fired, GateView, Handoff, LanePage, LeaderCycle, Lifted,
+    LockTerms, Locked, Marked, Membership, MovedPage, MovedTimers, NodeView, Operated,
+    OperatedJobs, Origin, OrphanPage, OrphanQuery, PauseScope, PeriodicView, Renewed, Result,
+    SchemaStatus, Succession, Suspended, SuspensionScope, TapOffer, TransactionId, Triggered,
+    Waiting,
 };
 use crate::hint::{Hint, Ready};
 use crate::job::periodic::{Declaration, Declared};
@@ -345,7 +346,7 @@ pub(super) trait Recording {
     fn prune(&self, incidents: Duration, at_most: i64) -> impl Future<Output = Result<u64>> + Send;
 }
 
-/// Suspends and activates jobs.
+/// Suspends and activates jobs, pauses and resumes them.
 pub(super) trait Suspending {
     fn suspend_scope(
         &self,
@@ -359,30 +360,40 @@ pub(super) trait Suspending {
         scope: &SuspensionScope,
     ) -> impl Future<Output = Result<Vec<JobId>>> + Send;
 
-    /// Ends the suspension and brings its jobs back. `None` if there is none.
-    fn end_suspension(
+    /// Brings back the next jobs of the suspension, at most `at_most`. Ends the suspension in the
+    /// same transaction if there are no more.
+    fn end_part(
         &self,
         scope: &SuspensionScope,
-    ) -> impl Future<Output = Result<Option<Vec<Ready>>>> + Send;
+        at_most: i64,
+    ) -> impl Future<Output = Result<Activated>> + Send;
 
-    /// Returns the jobs that the suspension has moved.
-    fn put_aside(&self, scope: &SuspensionScope)
-    -> impl Future<Output = Result<Vec<JobId>>> + Send;
+    /// Returns the first jobs that the suspension has moved and that its end brings back.
+    fn put_aside(
+        &self,
+        scope: &SuspensionScope,
+        at_most: i64,
+    ) -> impl Future<Output = Result<Vec<JobId>>> + Send;
 
-    /// Brings these jobs back; the suspension itself continues.
+    /// Brings these jobs back; the suspension itself continues. Returns their number.
     fn bring_back(
         &self,
         scope: &SuspensionScope,
         these: &[JobId],
-    ) -> impl Future<Output = Result<Vec<Ready>>> + Send;
+    ) -> impl Future<Output = Result<u64>> + Send;
 
-    /// Returns the jobs to hint after the end of the suspension: those that came `back` with it,
-    /// and those that waited for it.
-    fn waited(
-        &self,
-        scope: &SuspensionScope,
-        back: &[Ready],
-    ) -> impl Future<Output = Result<Vec<Ready>>> + Send;
+    /// Records a pause. Returns false if it was recorded before.
+    fn write_pause(&self, scope: &PauseScope) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Ends a pause. Returns false if there is none.
+    fn delete_pause(&self, scope: &PauseScope) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Marks a page of the jobs that waited for the end of a suspension or pause, which has
+    /// committed, and returns them to be hinted.
+    fn mark_waited(&self, waiting: &Waiting) -> impl Future<Output = Result<Lifted>> + Send;
+
+    /// Returns the suspensions and pauses, with the numbers of their jobs.
+    fn read_gates(&self) -> impl Future<Output = Result<Vec<GateView>>> + Send;
 }
 
 /// Reads and writes lane rules, counts the backlogs of lanes, and moves jobs to another lane.

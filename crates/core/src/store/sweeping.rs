@@ -1,5 +1,6 @@
 //! Arguments and results of the leader's statements.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -106,6 +107,9 @@ pub struct CycleReport {
     pub dead_letters: i64,
     /// The time since which the oldest executable job has been ready.
     pub oldest_ready_at: Option<DateTime<Utc>>,
+    /// The number of suspensions and pauses by the word of their scope ([`Gate::WORDS`](crate::store::Gate::WORDS)), without
+    /// zeros.
+    pub suspensions: BTreeMap<String, i64>,
     /// Whether the cycle was cut short, so that another one can mark more jobs at once.
     pub has_more: bool,
 }

@@ -16,10 +16,11 @@ use super::statements::Statements;
 use super::transaction::AfterCommit;
 use super::{
     BatchOutcome, Change, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion,
-    CycleOutcome, DuePeriodicJobs, Failure, Fate, Fired, Handoff, LanePage, LeaderCycle, LockTerms,
-    Locked, Marked, Membership, MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, Origin,
-    OrphanPage, OrphanQuery, PeriodicView, Renewed, Result, SchemaStatus, Store, Succession,
-    Suspended, SuspensionScope, TapOffer, TransactionId, Triggered, check_rules, measured,
+    CycleOutcome, DuePeriodicJobs, Failure, Fate, Fired, GateView, Handoff, LanePage, LeaderCycle,
+    Lifted, LockTerms, Locked, Marked, Membership, MovedPage, MovedTimers, NodeView, Operated,
+    OperatedJobs, Origin, OrphanPage, OrphanQuery, PauseScope, PeriodicView, Renewed, Result,
+    SchemaStatus, Store, Succession, Suspended, SuspensionScope, TapOffer, TransactionId,
+    Triggered, Waiting, check_rules, measured,
 };
 use crate::hint::{Hint, Ready};
 use crate::job::periodic::{Declared, PeriodicJob};
@@ -395,20 +396,34 @@ impl<S: Statements> Store for S {
         .await
     }
 
-    async fn activate(&self, scope: &SuspensionScope) -> Result<Vec<Ready>> {
-        let Some(back) = parts::end_suspension(self, scope).await? else {
-            return Ok(Vec::new());
-        };
-        let waited = self.run("activate", || self.waited(scope, &back)).await;
-        Ok(waited.unwrap_or_else(|error| {
-            // The suspension has ended regardless.
-            tracing::warn!(
-                %error,
-                "jobs created during a suspension could not be hinted at its end; the sweeper will \
-                 find them"
-            );
-            back
-        }))
+    async fn activate(&self, scope: &SuspensionScope) -> Result<Lifted> {
+        if !parts::end_suspension(self, scope).await? {
+            return Ok(Lifted::default());
+        }
+        Ok(parts::first_waited(self, scope.clone().into()).await)
+    }
+
+    fn has_suspensions(&self) -> bool {
+        true
+    }
+
+    async fn pause(&self, scope: &PauseScope) -> Result<bool> {
+        self.run("pause", || self.write_pause(scope)).await
+    }
+
+    async fn resume(&self, scope: &PauseScope) -> Result<Lifted> {
+        if !self.run("resume", || self.delete_pause(scope)).await? {
+            return Ok(Lifted::default());
+        }
+        Ok(parts::first_waited(self, scope.clone().into()).await)
+    }
+
+    async fn waited(&self, waiting: &Waiting) -> Result<Lifted> {
+        self.run("waited", || self.mark_waited(waiting)).await
+    }
+
+    async fn suspensions(&self) -> Result<Vec<GateView>> {
+        self.run("suspensions", || self.read_gates()).await
     }
 
     async fn lane_rules(&self) -> Result<Vec<LaneRule>> {

@@ -31,6 +31,13 @@ impl Gauges {
         gauge!(name, labels)
     }
 
+    /// Returns a gauge of a kind of scope of the node.
+    pub(crate) fn of_scope(&self, name: &'static str, scope: &'static str) -> Gauge {
+        let mut labels = vec![Label::new("scope", scope)];
+        labels.extend(self.labels());
+        gauge!(name, labels)
+    }
+
     fn labels(&self) -> Vec<Label> {
         let database = self.database.iter();
         database

@@ -11,9 +11,9 @@ use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::transaction::AfterCommit;
 use jobwire_core::store::{
     BatchOutcome, ClaimOf, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion,
-    CycleOutcome, Failure, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked, Membership,
-    MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, OrphanPage, OrphanQuery, Renewed,
-    SchemaStatus, Store, Suspended, SuspensionScope, TransactionId,
+    CycleOutcome, Failure, Fate, Handoff, LanePage, LeaderCycle, Lifted, LockTerms, Locked,
+    Membership, MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, OrphanPage, OrphanQuery,
+    Renewed, SchemaStatus, Store, Suspended, SuspensionScope, TransactionId,
 };
 use jobwire_core::{Fence, Hint, Job, JobId, Lane, LaneRule, NodeId};
 use tokio::sync::watch;
@@ -282,7 +282,7 @@ impl Store for EndpointStore {
             .refuse("suspension", "the engine's suspension of process instances")
     }
 
-    async fn activate(&self, _: &SuspensionScope) -> Result<Vec<Ready>> {
+    async fn activate(&self, _: &SuspensionScope) -> Result<Lifted> {
         self.0
             .parts
             .options

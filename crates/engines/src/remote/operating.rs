@@ -26,6 +26,7 @@ impl EndpointStore {
     /// Returns the jobs that match. The endpoint filters by state, id, instance and type. The other
     /// filters apply here, to at most [`MOST_FOUND`] jobs of each state, in the order of their ids.
     pub(super) async fn list(&self, filter: &JobFilter) -> Result<Vec<(JobView, Job)>> {
+        self.0.parts.options.check_filter(filter)?;
         let ids = filter.id.into_iter();
         let ids: Vec<JobId> = ids
             .chain(filter.correlation_id.map(JobId::from_uuid))

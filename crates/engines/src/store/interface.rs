@@ -15,7 +15,7 @@ use jobwire_core::store::answer::measured;
 use jobwire_core::store::transaction::AfterCommit;
 use jobwire_core::store::{
     BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, CycleOutcome,
-    Failure, Fate, Handoff, LanePage, LeaderCycle, LockTerms, Locked, Marked, Membership,
+    Failure, Fate, Handoff, LanePage, LeaderCycle, Lifted, LockTerms, Locked, Marked, Membership,
     MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, OrphanPage, OrphanQuery, Renewed,
     SchemaStatus, Store, Suspended, SuspensionScope, TapOffer, TransactionId,
 };
@@ -316,12 +316,14 @@ impl Store for EngineStore {
     }
 
     async fn find(&self, filter: &JobFilter) -> Result<Vec<JobView>> {
+        self.0.parts.options.check_filter(filter)?;
         let (dialect, pool) = (self.dialect(), &self.0.connections.rest);
         self.run("find", pool, || queries::find(dialect, &pool.inner, filter))
             .await
     }
 
     async fn count(&self, filter: &JobFilter) -> Result<i64> {
+        self.0.parts.options.check_filter(filter)?;
         let (dialect, pool) = (self.dialect(), &self.0.connections.rest);
         self.run("count", pool, || {
             queries::count(dialect, &pool.inner, filter)
@@ -360,7 +362,7 @@ impl Store for EngineStore {
             .refuse("suspension", "the engine's suspension of process instances")
     }
 
-    async fn activate(&self, _: &SuspensionScope) -> Result<Vec<Ready>> {
+    async fn activate(&self, _: &SuspensionScope) -> Result<Lifted> {
         self.0
             .parts
             .options

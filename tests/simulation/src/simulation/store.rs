@@ -11,10 +11,10 @@ use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::transaction::AfterCommit;
 use jobwire_core::store::{
     BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, CycleOutcome,
-    DuePeriodicJobs, Failure, Fate, Fired, Handoff, LanePage, LeaderCycle, LockTerms, Locked,
-    Membership, MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, Origin, OrphanPage,
-    OrphanQuery, PeriodicView, Refusal, Renewed, Result, SCHEMA_VERSION, SchemaStatus, Suspended,
-    SuspensionScope, TransactionId, Triggered,
+    DuePeriodicJobs, Failure, Fate, Fired, Handoff, LanePage, LeaderCycle, Lifted, LockTerms,
+    Locked, Membership, MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, Origin,
+    OrphanPage, OrphanQuery, PeriodicView, Refusal, Renewed, Result, SCHEMA_VERSION, SchemaStatus,
+    Suspended, SuspensionScope, TransactionId, Triggered,
 };
 use jobwire_core::{
     Fence, Job, JobFilter, JobId, JobView, Lane, LaneBacklog, LaneRule, LaneView, NodeId,
@@ -352,9 +352,14 @@ impl Store for MemoryStore {
         .await
     }
 
-    async fn activate(&self, scope: &SuspensionScope) -> Result<Vec<Ready>> {
+    async fn activate(&self, scope: &SuspensionScope) -> Result<Lifted> {
         let scope = scope.clone();
-        self.call("activate", move |db| db.activate(&scope)).await
+        self.call("activate", move |db| Lifted {
+            was_there: true,
+            ready: db.activate(&scope),
+            next: None,
+        })
+        .await
     }
 
     async fn lane_rules(&self) -> Result<Vec<LaneRule>> {

@@ -5,7 +5,7 @@ use clap::Args;
 use jobwire_core::JobState;
 use jobwire_core::store::Change;
 
-use super::filter::date;
+use crate::commands::date;
 
 /// Exactly one change.
 #[derive(Clone, Debug, Args)]

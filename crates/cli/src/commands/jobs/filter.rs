@@ -29,6 +29,9 @@ pub struct FilterArgs {
     /// Only of this tenant
     #[arg(long, value_name = "NAME")]
     pub tenant: Option<String>,
+    /// Only of this category
+    #[arg(long, value_name = "NAME")]
+    pub category: Option<String>,
     /// Only of this lane
     #[arg(long, value_name = "LANE")]
     pub lane: Option<String>,
@@ -42,14 +45,8 @@ pub struct FilterArgs {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub with_exception: Option<bool>,
     /// Only jobs due before this date, for example 2026-01-31T08:00:00Z
-    #[arg(long, value_name = "DATE", value_parser = date)]
+    #[arg(long, value_name = "DATE", value_parser = crate::commands::date)]
     pub due_before: Option<DateTime<Utc>>,
-}
-
-pub(super) fn date(text: &str) -> Result<DateTime<Utc>, String> {
-    text.parse().map_err(|_| {
-        "write a date and time with time zone, for example 2026-01-31T08:00:00Z".to_owned()
-    })
 }
 
 fn state(text: &str) -> Result<JobState, String> {
@@ -75,6 +72,7 @@ impl FilterArgs {
         filter.process_definition = self.process_definition;
         filter.element = self.element;
         filter.tenant = self.tenant;
+        filter.category = self.category;
         filter.lane = self.lane;
         filter.correlation_id = self.correlation_id;
         filter.locked = self.locked;

@@ -83,8 +83,15 @@ fn holder(job: &JobView, place: Place) -> String {
     match (job.lock_owner, job.lock_expires_at, place) {
         (Some(owner), ..) => owner.to_string(),
         (None, Some(_), Place::Engine) => "an engine node".to_owned(),
+        (None, None, _) if job.gate.is_some() => gate(job),
         _ => "-".to_owned(),
     }
+}
+
+/// Returns the suspension or pause that keeps the job from running.
+fn gate(job: &JobView) -> String {
+    let gate = job.gate.as_ref().map(ToString::to_string);
+    plain::one_line(&format!("nobody: {}", gate.unwrap_or_default()), SHOWN)
 }
 
 pub(super) fn date(moment: DateTime<Utc>) -> String {

@@ -1,6 +1,7 @@
 //! `lanes list`.
 
 use chrono::{SubsecRound, Utc};
+use jobwire_core::store::{Gate, PauseScope};
 use jobwire_core::{Lane, LaneRule, LaneShare, LaneView, Store, job::duration};
 use serde::Serialize;
 
@@ -20,11 +21,15 @@ struct Line {
     view: LaneView,
     /// The weight of the lane on nodes with these settings, if they receive it.
     weight: Option<u32>,
+    /// Whether the lane, or everything, is paused.
+    paused: bool,
 }
 
 pub(super) async fn list(settings: &Settings, store: &dyn Store, json: bool) -> Result<(), Error> {
     let rules = store.lane_rules().await?;
-    let lanes = complete(settings, &rules, store.lanes().await?);
+    let gates = store.suspensions().await?;
+    let gates: Vec<Gate> = gates.into_iter().map(|view| view.gate).collect();
+    let lanes = complete(settings, &rules, &gates, store.lanes().await?);
     let listed = Listed { rules, lanes };
     if json {
         return output::json(&listed);
@@ -37,7 +42,7 @@ pub(super) async fn list(settings: &Settings, store: &dyn Store, json: bool) -> 
         output::table(head, &rows)?;
     }
     output::line("")?;
-    let rows: Vec<[String; 9]> = listed.lanes.iter().map(row).collect();
+    let rows: Vec<[String; 10]> = listed.lanes.iter().map(row).collect();
     let head = [
         "lane",
         "ready",
@@ -48,14 +53,24 @@ pub(super) async fn list(settings: &Settings, store: &dyn Store, json: bool) -> 
         "dead letters",
         "oldest ready",
         "weight here",
+        "paused",
     ];
     output::table(head, &rows)
 }
 
 /// Adds the lanes of the settings and of the rules that have no jobs.
-fn complete(settings: &Settings, rules: &[LaneRule], views: Vec<LaneView>) -> Vec<Line> {
+fn complete(
+    settings: &Settings,
+    rules: &[LaneRule],
+    gates: &[Gate],
+    views: Vec<LaneView>,
+) -> Vec<Line> {
     let known = settings.lanes.iter().map(|share| &share.lane);
     let known = known.chain(rules.iter().map(|rule| &rule.lane));
+    let known = known.chain(gates.iter().filter_map(|gate| match gate {
+        Gate::Pause(PauseScope::Lane(lane)) => Some(lane),
+        _ => None,
+    }));
     let mut views = views;
     for lane in known {
         if !views.iter().any(|view| view.lane == *lane) {
@@ -67,8 +82,17 @@ fn complete(settings: &Settings, rules: &[LaneRule], views: Vec<LaneView>) -> Ve
         let of = |share: &&LaneShare| share.lane == *lane;
         settings.lanes.iter().find(of).map(|share| share.weight)
     };
+    let is_paused = |lane: &Lane| {
+        let pauses = |gate: &Gate| match gate {
+            Gate::Pause(PauseScope::Lane(paused)) => paused == lane,
+            Gate::Pause(PauseScope::All) => true,
+            _ => false,
+        };
+        gates.iter().any(pauses)
+    };
     let line = |view: LaneView| Line {
         weight: weight(&view.lane),
+        paused: is_paused(&view.lane),
         view,
     };
     views.into_iter().map(line).collect()
@@ -105,7 +129,7 @@ fn rule((at, rule): (usize, &LaneRule)) -> [String; 6] {
     ]
 }
 
-fn row(line: &Line) -> [String; 9] {
+fn row(line: &Line) -> [String; 10] {
     let view = &line.view;
     let age = view.oldest_ready_at.map_or("-".to_owned(), |since| {
         let age = (Utc::now() - since).to_std().unwrap_or_default();
@@ -125,5 +149,6 @@ fn row(line: &Line) -> [String; 9] {
         view.dead_letters.to_string(),
         age,
         line.weight.map_or("-".to_owned(), |w| w.to_string()),
+        if line.paused { "yes" } else { "-" }.to_owned(),
     ]
 }

@@ -176,40 +176,34 @@ impl Outcome for OrphanPage {
     }
 }
 
-/// The way in which a suspension ended.
-pub(in crate::store) enum Activated {
-    /// In one transaction; `None` if nothing was suspended.
-    AtOnce(Option<Vec<Ready>>),
-    /// Its jobs were brought back in parts, and the suspension is still recorded.
-    InParts(Vec<Ready>),
-}
-
-impl Activated {
-    fn ready(&mut self) -> &mut Vec<Ready> {
-        match self {
-            Self::AtOnce(ready) => ready.get_or_insert_default(),
-            Self::InParts(ready) => ready,
-        }
-    }
+/// A step towards the end of a suspension.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::store) struct Activated {
+    /// Whether there was such a suspension.
+    pub(in crate::store) was_there: bool,
+    /// Whether the jobs were brought back in parts, in the search for a refused row.
+    pub(in crate::store) in_parts: bool,
+    /// Whether the suspension has ended.
+    pub(in crate::store) ended: bool,
+    /// Number of jobs that were brought back.
+    pub(in crate::store) moved: u64,
 }
 
 impl Outcome for Activated {
     const PASSES_OVER: bool = false;
 
     fn changed_rows(&self) -> bool {
-        match self {
-            Self::AtOnce(ready) => ready.as_ref().is_some_and(|ready| !ready.is_empty()),
-            Self::InParts(ready) => !ready.is_empty(),
-        }
+        self.moved > 0
     }
 
-    fn add(&mut self, mut part: Self) {
-        self.ready().append(part.ready());
+    fn add(&mut self, part: Self) {
+        self.was_there |= part.was_there;
+        self.in_parts |= part.in_parts;
+        self.ended |= part.ended;
+        self.moved += part.moved;
     }
 
-    fn set_aside(&mut self, _: JobId, ready: Vec<Ready>) {
-        self.ready().extend(ready);
-    }
+    fn set_aside(&mut self, _: JobId, _: Vec<Ready>) {}
 
     fn left(&mut self, _: JobId) {}
 }

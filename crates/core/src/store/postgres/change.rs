@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::begin::begin;
 use super::connection_pool::ConnectionPool;
-use super::sql::{moved_columns, not_suspended, ready_columns, unlocked};
+use super::sql::{moved_columns, not_put_aside, ready_columns, unlocked};
 use super::{PgStore, decode, exclusive};
 use crate::job::{JobId, JobState};
 use crate::store::change::Change;
@@ -201,7 +201,7 @@ const ACTIVATE: &str = concat!(
     DELETE FROM jobwire.suspended_job j
     WHERE j.id IN (SELECT id FROM jobwire.suspended_job WHERE id = ANY($1) FOR UPDATE SKIP LOCKED)
         AND j.id <> ALL($2) AND ",
-    not_suspended!("j"),
+    not_put_aside!("j"),
     " RETURNING j.*
 ), timer AS (
     INSERT INTO jobwire.timer_job (",
@@ -289,7 +289,7 @@ const STILL: &str = concat!(
 SELECT id, 'executable', false FROM jobwire.job WHERE id = ANY($1)
 UNION ALL SELECT id, 'timer', false FROM jobwire.timer_job WHERE id = ANY($1)
 UNION ALL SELECT j.id, 'suspended', NOT ",
-    not_suspended!("j"),
+    not_put_aside!("j"),
     " FROM jobwire.suspended_job j WHERE j.id = ANY($1)
 UNION ALL SELECT id, 'dead-letter', false FROM jobwire.dead_letter_job WHERE id = ANY($1)"
 );

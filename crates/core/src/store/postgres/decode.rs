@@ -9,7 +9,7 @@ use crate::job::query::JobView;
 use crate::job::scope::Needs;
 use crate::job::{JobId, JobState, Lane};
 use crate::store::Result;
-use crate::store::decode::{JobRow, kind};
+use crate::store::decode::{JobRow, gate, kind};
 pub(super) use crate::store::decode::{all_ready, job, ready};
 use crate::store::error::StoreError;
 
@@ -95,5 +95,6 @@ pub(super) fn view(row: &PgRow) -> Result<JobView, StoreError> {
         lock_expires_at: row.try_get::<Option<DateTime<Utc>>, _>("expires_at")?,
         locked_at: row.try_get("locked_at")?,
         fence: row.try_get("fence")?,
+        gate: gate(row.try_get("gate")?),
     })
 }

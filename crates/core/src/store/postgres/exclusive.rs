@@ -12,8 +12,8 @@ use sqlx::{PgConnection, Row};
 use super::connection_pool::ConnectionPool;
 use super::decode;
 use super::sql::{
-    in_strict_order, job_columns, not_suspended, or_take_ownerless, ready_columns, served,
-    unleased, unlocked,
+    in_strict_order, job_columns, not_paused, not_put_aside, or_take_ownerless, ready_columns,
+    served, unleased, unlocked,
 };
 use crate::hint::Ready;
 use crate::job::{Fence, LockedJob};
@@ -76,8 +76,8 @@ pub(super) async fn enter(
 }
 
 /// Takes the first ready job, by creation order, of each free instance. That job may be
-/// unavailable, because of its type or because its row is locked at this moment; no younger sibling
-/// overtakes it. An instance is held while the lease that its row names has an owner; no time is
+/// unavailable, because of its type or a pause, or because its row is locked at this moment; no
+/// younger sibling overtakes it. An instance is held while the lease that its row names has an owner; no time is
 /// compared. The row of a free instance is deleted: otherwise the sweeper would treat it as left
 /// over and hint the instance repeatedly. The candidate's row is found again by its ctid. A row
 /// that was changed since has another ctid and counts as busy.
@@ -92,14 +92,16 @@ WITH asked AS MATERIALIZED (
                       WHERE l.job_id = a.job_id AND l.fence = a.fence AND l.owner IS NOT NULL)
 ), candidate AS MATERIALIZED (
     SELECT f.process_instance, c.id, c.place FROM free f CROSS JOIN LATERAL (
-        SELECT j.id, j.ctid AS place, j.process_instance, j.seq FROM jobwire.job j
+        SELECT j.id, j.ctid AS place, j.process_instance, j.seq, j.type, j.category, j.lane FROM jobwire.job j
         WHERE j.exclusive AND j.process_instance = f.process_instance AND ",
-    not_suspended!("j"),
+    not_put_aside!("j"),
     " AND ",
     unlocked!("j"),
     "
         ORDER BY j.seq LIMIT 1
     ) c WHERE ",
+    not_paused!("c"),
+    " AND ",
     in_strict_order!("c"),
     "
 ), first AS MATERIALIZED (
@@ -146,12 +148,14 @@ const TAKE_NEXT: &str = concat!(
     "
 WITH candidate AS MATERIALIZED (
     SELECT asked.instance, c.id, c.place FROM unnest($1::text[]) AS asked(instance) CROSS JOIN LATERAL (
-        SELECT j.id, j.ctid AS place, j.process_instance, j.seq FROM jobwire.job j
+        SELECT j.id, j.ctid AS place, j.process_instance, j.seq, j.type, j.category, j.lane FROM jobwire.job j
         WHERE j.exclusive AND j.process_instance = asked.instance AND ",
-    not_suspended!("j"),
+    not_put_aside!("j"),
     "
         ORDER BY j.seq LIMIT 1
     ) c WHERE ",
+    not_paused!("c"),
+    " AND ",
     in_strict_order!("c"),
     "
 ), first AS MATERIALIZED (
@@ -261,7 +265,7 @@ SELECT ",
 FROM unnest($1::text[]) AS name CROSS JOIN LATERAL (
     SELECT * FROM jobwire.job j
     WHERE j.exclusive AND j.process_instance = name AND ",
-    not_suspended!("j"),
+    not_put_aside!("j"),
     " AND ",
     unlocked!("j"),
     "
@@ -270,6 +274,8 @@ FROM unnest($1::text[]) AS name CROSS JOIN LATERAL (
 WHERE (SELECT l.job_id FROM jobwire.instance_lock i
     JOIN jobwire.job_lease l ON l.job_id = i.job_id AND l.fence = i.fence
     WHERE i.process_instance = name AND l.owner IS NOT NULL) IS NULL AND ",
+    not_paused!("j"),
+    " AND ",
     in_strict_order!("j")
 );
 

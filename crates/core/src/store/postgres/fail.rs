@@ -7,7 +7,7 @@ use sqlx::Row;
 use uuid::Uuid;
 
 use super::begin::begin_impatiently;
-use super::sql::{moved_columns, not_suspended};
+use super::sql::{moved_columns, not_put_aside};
 use super::{PgStore, attempts, complete};
 use crate::job::{JobId, NodeId};
 use crate::store::created::earliest;
@@ -37,7 +37,7 @@ WITH given AS MATERIALIZED (
      interval '1 millisecond' END AS due_at, repeat, repeat_until, correlation_id, created_at, \
      lane, origin, coalesce(g.message, exception_message) AS exception_message, custom_values, \
      trace_parent, clock_timestamp() AS ready_at, greatest(hints, 1) AS hints, g.dead, NOT ",
-    not_suspended!("j"),
+    not_put_aside!("j"),
     " AS put_aside
     FROM gone j JOIN given g ON g.job_id = j.id
 ), timer AS (
@@ -75,7 +75,7 @@ const BACK_TO_TIMERS: &str = concat!(
     "
 WITH back AS (
     DELETE FROM jobwire.suspended_job j WHERE j.id = ANY($1) AND ",
-    not_suspended!("j"),
+    not_put_aside!("j"),
     "
     RETURNING j.*
 )

@@ -4,7 +4,7 @@ use sqlx::postgres::{PgArguments, PgPool};
 use sqlx::query::Query;
 use sqlx::{Postgres, Row};
 
-use super::sql::{job_columns, moved_columns};
+use super::sql::{gate_of, job_columns, moved_columns};
 use super::{PgStore, decode};
 use crate::job::query::{JobFilter, JobView};
 use crate::job::{Job, JobId};
@@ -35,7 +35,7 @@ WHERE ($1::uuid IS NULL OR j.id = $1) AND (cardinality($2::text[]) = 0 OR j.stat
   AND ($7::text IS NULL OR j.tenant = $7) AND ($8::text IS NULL OR j.lane = $8)
   AND ($9::uuid IS NULL OR j.correlation_id = $9) AND ($10::boolean IS NULL OR (l.job_id IS NOT NULL) = $10)
   AND ($11::boolean IS NULL OR (j.exception_message IS NOT NULL) = $11)
-  AND ($12::timestamptz IS NULL OR j.due_at < $12)"
+  AND ($12::timestamptz IS NULL OR j.due_at < $12) AND ($13::text IS NULL OR j.category = $13)"
         )
     };
 }
@@ -43,9 +43,10 @@ WHERE ($1::uuid IS NULL OR j.id = $1) AND (cardinality($2::text[]) = 0 OR j.stat
 const FIND: &str = concat!(
     "SELECT j.*, l.owner, l.fence,
     CASE WHEN l.expires_at BETWEEN '0001-01-01' AND '9999-12-31' THEN l.expires_at END AS expires_at,
-    CASE WHEN l.locked_at BETWEEN '0001-01-01' AND '9999-12-31' THEN l.locked_at END AS locked_at",
+    CASE WHEN l.locked_at BETWEEN '0001-01-01' AND '9999-12-31' THEN l.locked_at END AS locked_at, ",
+    gate_of!("jobwire."),
     matching!(),
-    " ORDER BY j.seq OFFSET $13 LIMIT $14"
+    " ORDER BY j.seq OFFSET $14 LIMIT $15"
 );
 const COUNT: &str = concat!("SELECT count(*)", matching!());
 
@@ -63,6 +64,7 @@ fn bound<'q>(sql: &'static str, f: &'q JobFilter) -> Query<'q, Postgres, PgArgum
         .bind(f.locked)
         .bind(f.with_exception)
         .bind(f.due_before)
+        .bind(&f.category)
 }
 
 async fn find(pool: &PgPool, filter: &JobFilter) -> Result<Vec<JobView>, StoreError> {

@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use super::begin::begin;
 use super::connection_pool::ConnectionPool;
-use super::sql::{not_suspended, ready_columns, rule_columns, unlocked};
+use super::sql::{not_put_aside, not_suspended, ready_columns, rule_columns, unlocked};
 use super::{PgStore, aside, decode};
 use crate::hint::Ready;
 use crate::job::query::{LaneBacklog, LaneView};
@@ -174,7 +174,7 @@ RETURNING ",
     " AND (NOT j.exclusive OR NOT EXISTS (
         SELECT FROM jobwire.job e
         WHERE e.exclusive AND e.process_instance = j.process_instance AND e.seq < j.seq AND ",
-    not_suspended!("e"),
+    not_put_aside!("e"),
     "))"
 );
 

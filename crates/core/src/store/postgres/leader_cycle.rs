@@ -13,6 +13,7 @@ use super::sql::{
 use super::{PgStore, aside, decode};
 use crate::hint::Ready;
 use crate::job::{JobId, NodeId};
+use crate::store::decode::counts;
 use crate::store::error::StoreError;
 use crate::store::statements::Leading;
 use crate::store::{COUNT_LIMIT, CycleOutcome, CycleReport, Horizon, LeaderCycle, Rescued};
@@ -127,6 +128,7 @@ WITH unlocked AS MATERIALIZED (
         (SELECT count(*) FROM (SELECT FROM jobwire.timer_job LIMIT $6) c) AS timers,
         (SELECT count(*) FROM (SELECT FROM jobwire.dead_letter_job LIMIT $6) c) AS dead_letters,
         (SELECT ready_at FROM jobwire.job ORDER BY id LIMIT 1) AS oldest,
+        (SELECT jsonb_object_agg(scope, n)::text FROM (SELECT scope, count(*) AS n FROM jobwire.suspension GROUP BY scope) s) AS suspensions,
         l.node AS leader, l.transport AS transport, CASE WHEN isfinite(l.expires_at) THEN l.expires_at - clock_timestamp() END AS remaining
     FROM (SELECT) AS one LEFT JOIN jobwire.leader l ON l.role = 'leader'
 )
@@ -134,7 +136,8 @@ SELECT ",
     ready_columns!("hinted"),
     ", hinted.strikes, hinted.owner, facts.term, facts.now, facts.next_due, facts.leased, facts.executable, facts.about_executable,
     facts.timers, facts.dead_letters, facts.oldest, facts.leader, facts.transport,
-    (extract(epoch FROM facts.remaining) * 1000)::bigint, facts.horizon, hinted.deployment, hinted.category, hinted.tenant, facts.next_periodic
+    (extract(epoch FROM facts.remaining) * 1000)::bigint, facts.horizon, hinted.deployment, hinted.category, hinted.tenant, facts.next_periodic,
+    facts.suspensions
 FROM facts LEFT JOIN hinted ON true
 ORDER BY hinted.seq"
         )
@@ -226,6 +229,7 @@ async fn take(
         report.timers = row.try_get(14)?;
         report.dead_letters = row.try_get(15)?;
         report.oldest_ready_at = row.try_get(16)?;
+        report.suspensions = counts(row.try_get("suspensions")?)?;
         if row.try_get::<Option<Uuid>, _>(0)?.is_none() {
             continue;
         }

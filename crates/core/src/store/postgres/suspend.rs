@@ -1,23 +1,29 @@
-//! Suspending and activating (protocol rule 27).
+//! Suspending and activating, pausing and resuming (protocol rules 8 and 27).
 
-use sqlx::PgPool;
+use chrono::{DateTime, Utc};
+use sqlx::Row;
+use sqlx::postgres::{PgPool, PgRow};
 use uuid::Uuid;
 
 use super::begin::begin;
 use super::connection_pool::ConnectionPool;
-use super::sql::{covers, moved_columns, ready_columns, unlocked};
+use super::sql::{
+    in_gate, moved_columns, no_gate, not_put_aside, not_suspended, ready_columns, suspends,
+    unlocked,
+};
 use super::{PgStore, aside, decode, exclusive};
-use crate::hint::Ready;
 use crate::job::JobId;
 use crate::store::error::StoreError;
+use crate::store::poison::Activated;
 use crate::store::statements::Suspending;
-use crate::store::{Suspended, SuspensionScope};
+use crate::store::{
+    Gate, GateView, Lifted, PauseScope, Suspended, SuspensionScope, Waiting, gates,
+};
 
 /// True if this job belongs to the scope `$1` with the value `$2`.
 macro_rules! in_scope {
     () => {
-        "CASE $1 WHEN 'process_instance' THEN j.process_instance WHEN 'process_definition' THEN j.process_definition \
-         WHEN 'type' THEN j.type WHEN 'tenant' THEN j.tenant END = $2"
+        in_gate!("j", "$1", "$2")
     };
 }
 
@@ -129,67 +135,86 @@ async fn suspend(
 }
 
 /// Makes suspensions end one after another. Two that end at once would each leave the jobs that the
-/// other one still suspends.
-const ONE_BY_ONE: &str = "SELECT FROM jobwire.suspension ORDER BY scope, value FOR UPDATE";
+/// other one still suspends. A failure that moves its job to the suspended table waits, too.
+const ONE_BY_ONE: &str =
+    "SELECT scope = $1 AND value = $2 FROM jobwire.suspension ORDER BY scope, value FOR UPDATE";
 
 const FORGET: &str = "DELETE FROM jobwire.suspension WHERE scope = $1 AND value = $2";
 
-/// Moves jobs back to the tables that they came from, unless another suspension covers them.
+/// True unless another suspension covers the job, too.
+macro_rules! of_no_other {
+    () => {
+        no_gate!(concat!(
+            "(s.scope, s.value) <> ($1, $2) AND ",
+            suspends!("j")
+        ))
+    };
+}
+
+/// Moves jobs back to the tables that they came from, unless another suspension covers them. They
+/// wait there until the suspension has ended.
 macro_rules! bring_back {
-    ($where:literal) => {
+    ($these:expr) => {
         concat!(
             "
 WITH back AS (
     DELETE FROM jobwire.suspended_job j
-    WHERE ",
-    in_scope!(),
-    "
-      AND NOT EXISTS (SELECT FROM jobwire.suspension s WHERE (s.scope, s.value) <> ($1, $2) AND ",
-            covers!("j"),
-            ")",
-            $where,
+    WHERE j.id = ANY(",
+            $these,
+            ") AND ",
+            in_scope!(),
+            " AND ",
+            of_no_other!(),
             "
     RETURNING j.*
 ), timer AS (
     INSERT INTO jobwire.timer_job (",
-    moved_columns!(),
-    ") SELECT ",
-    moved_columns!(),
-    " FROM back WHERE due_at > statement_timestamp()
+            moved_columns!(),
+            ") SELECT ",
+            moved_columns!(),
+            " FROM back WHERE due_at > statement_timestamp()
 ), executable AS (
     INSERT INTO jobwire.job (",
-    moved_columns!(),
-    ")
+            moved_columns!(),
+            ")
     SELECT id, seq, least(revision, 999999999) + 1, kind, type, payload, process_instance, execution, process_definition, element, tenant,
         category, deployment, priority, exclusive, retries, failures, retry_policy, due_at, repeat, repeat_until,
         correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, clock_timestamp(),
-        least(hints, 999999999) + 1
+        greatest(hints, 1)
     FROM back WHERE due_at IS NULL OR due_at <= statement_timestamp()
-    RETURNING id, lane, exclusive, process_instance, trace_parent, type
 )
-SELECT ",
-    ready_columns!("e"),
-    " FROM executable e"
+SELECT count(*) FROM back"
         )
     };
 }
 
-const BRING_BACK: &str = bring_back!("");
+/// Brings back the first jobs of the suspension, at most `$3`.
+const BRING_BACK: &str = bring_back!(concat!(
+    "ARRAY(SELECT j.id FROM jobwire.suspended_job j WHERE ",
+    in_scope!(),
+    " AND ",
+    of_no_other!(),
+    " ORDER BY j.id LIMIT $3)"
+));
 
 /// Like [`BRING_BACK`], for given jobs, in the search for a refused row.
-const BRING_THESE_BACK: &str = bring_back!(" AND j.id = ANY($3)");
+const BRING_THESE_BACK: &str = bring_back!("$3");
 
-/// Selects the jobs that [`BRING_BACK`] may bring back.
+/// Selects the first jobs that [`BRING_BACK`] may bring back.
 const ASIDE: &str = concat!(
     "SELECT j.id FROM jobwire.suspended_job j WHERE ",
     in_scope!(),
-    " ORDER BY j.id"
+    " AND ",
+    of_no_other!(),
+    " ORDER BY j.id LIMIT $3"
 );
 
-/// Marks the jobs that were created during the suspension, to be hinted: they wait in the
-/// executable table, refused. This runs after the suspension's end has committed. A job that
-/// commits after an earlier query, and is tried before that commit, would be refused and not hinted
-/// again. The jobs in `$3` are hinted already.
+/// Marks a page of the jobs that wait in the executable table, refused, to be hinted. This runs
+/// after the end of the suspension or pause has committed. A job that commits after an earlier
+/// query, and is tried before that commit, would be refused and not hinted again.
+///
+/// Of an instance, marks the first ready sibling, and all siblings while a job holds the instance:
+/// the end of that job may have looked for the next one before the suspension or pause had ended.
 const WAITED: &str = concat!(
     "
 WITH free AS MATERIALIZED (
@@ -197,47 +222,85 @@ WITH free AS MATERIALIZED (
     WHERE ",
     in_scope!(),
     "
-      AND NOT EXISTS (SELECT FROM unnest($3::uuid[]) AS b(id) WHERE b.id = j.id) AND ",
+      AND ($3::uuid IS NULL OR j.id > $3) AND j.ready_at <= coalesce($4, statement_timestamp()) AND ",
     unlocked!("j"),
-    "
+    " AND ",
+    not_suspended!("j"),
+    " AND (NOT j.exclusive OR NOT EXISTS (
+        SELECT FROM jobwire.job e
+        WHERE e.exclusive AND e.process_instance = j.process_instance AND e.seq < j.seq AND ",
+    not_put_aside!("e"),
+    " AND ",
+    unlocked!("e"),
+    "))
+    ORDER BY j.id LIMIT $5
     FOR UPDATE OF j SKIP LOCKED
+), marked AS (
+    UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = least(hints, 999999999) + 1
+    FROM free WHERE j.id = free.id
+    RETURNING ",
+    ready_columns!("j"),
+    "
 )
-UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = least(hints, 999999999) + 1
-FROM free WHERE j.id = free.id
-RETURNING ",
-    ready_columns!("j")
+SELECT ",
+    ready_columns!("marked"),
+    ", coalesce($4, statement_timestamp()) FROM marked ORDER BY id"
 );
 
-/// Ends the suspension and returns the jobs that come back. Returns `None` if there was no
-/// suspension.
-async fn activate(
+const GATES: &str = gates::list::list!("jobwire.");
+
+/// Brings back the next jobs of the suspension. Ends the suspension in the same transaction if
+/// there are no more. So a suspension whose end is interrupted continues.
+async fn end_part(
     pool: &ConnectionPool,
     scope: &SuspensionScope,
-) -> Result<Option<Vec<Ready>>, StoreError> {
+    at_most: i64,
+) -> Result<Activated, StoreError> {
     let (kind, value) = scope.parts();
     let mut tx = begin(pool).await?;
-    sqlx::query(ONE_BY_ONE).execute(&mut *tx).await?;
-    let gone = sqlx::query(FORGET)
+    let gates: Vec<bool> = sqlx::query_scalar(ONE_BY_ONE)
         .bind(kind)
         .bind(value)
-        .execute(&mut *tx)
-        .await?
-        .rows_affected();
-    let ready = if gone == 0 {
-        None
-    } else {
-        let query = sqlx::query(BRING_BACK).bind(kind).bind(value);
-        let rows = aside::rows(&mut tx, query).await?;
-        Some(decode::all_ready(&rows)?)
-    };
+        .fetch_all(&mut *tx)
+        .await?;
+    if !gates.contains(&true) {
+        return Ok(Activated::default());
+    }
+    let query = sqlx::query(BRING_BACK).bind(kind).bind(value).bind(at_most);
+    let moved = count(&aside::rows(&mut tx, query).await?)?;
+    let ended = moved < u64::try_from(at_most).unwrap_or(0);
+    if ended {
+        let forget = sqlx::query(FORGET).bind(kind).bind(value);
+        forget.execute(&mut *tx).await?;
+    }
     tx.commit().await?;
-    Ok(ready)
+    Ok(Activated {
+        was_there: true,
+        in_parts: false,
+        ended,
+        moved,
+    })
 }
 
-/// Returns the jobs that a suspension has moved.
-async fn put_aside(pool: &PgPool, scope: &SuspensionScope) -> Result<Vec<JobId>, StoreError> {
+fn count(rows: &[PgRow]) -> Result<u64, StoreError> {
+    let count: i64 = match rows.first() {
+        Some(row) => row.try_get(0)?,
+        None => 0,
+    };
+    Ok(u64::try_from(count).unwrap_or(0))
+}
+
+/// Returns the first jobs that a suspension has moved.
+async fn put_aside(
+    pool: &PgPool,
+    scope: &SuspensionScope,
+    at_most: i64,
+) -> Result<Vec<JobId>, StoreError> {
     let (kind, value) = scope.parts();
-    let query = sqlx::query_scalar(ASIDE).bind(kind).bind(value);
+    let query = sqlx::query_scalar(ASIDE)
+        .bind(kind)
+        .bind(value)
+        .bind(at_most);
     let ids: Vec<Uuid> = query.fetch_all(pool).await?;
     Ok(ids.into_iter().map(JobId).collect())
 }
@@ -247,32 +310,60 @@ async fn bring_back(
     pool: &PgPool,
     scope: &SuspensionScope,
     these: &[JobId],
-) -> Result<Vec<Ready>, StoreError> {
+) -> Result<u64, StoreError> {
     let (kind, value) = scope.parts();
     let query = sqlx::query(BRING_THESE_BACK)
         .bind(kind)
         .bind(value)
         .bind(these.iter().map(|id| id.0).collect::<Vec<Uuid>>());
-    let rows = aside::rows(&mut *pool.acquire().await?, query).await?;
-    decode::all_ready(&rows)
+    count(&aside::rows(&mut *pool.acquire().await?, query).await?)
 }
 
-/// Returns the jobs that waited for the end of a suspension, which has committed, without those
-/// that came `back` with it.
-async fn waited(
-    pool: &PgPool,
-    scope: &SuspensionScope,
-    back: &[Ready],
-) -> Result<Vec<Ready>, StoreError> {
-    let (kind, value) = scope.parts();
-    let back: Vec<Uuid> = back.iter().map(|ready| ready.hint.id.0).collect();
+async fn waited(pool: &PgPool, waiting: &Waiting) -> Result<Lifted, StoreError> {
+    let (kind, value) = waiting.gate.parts();
     let rows = sqlx::query(WAITED)
         .bind(kind)
         .bind(value)
-        .bind(back)
+        .bind(waiting.after.map(|id| id.0))
+        .bind(waiting.before)
+        .bind(waiting.at_most)
         .fetch_all(pool)
         .await?;
-    decode::all_ready(&rows)
+    let before = match rows.first() {
+        Some(row) => row.try_get(6)?,
+        None => DateTime::<Utc>::default(),
+    };
+    Ok(waiting.page(before, decode::all_ready(&rows)?))
+}
+
+/// Records a pause. A pause that exists keeps its date.
+const PAUSE: &str =
+    "INSERT INTO jobwire.suspension (scope, value) VALUES ($1, $2) ON CONFLICT DO NOTHING";
+
+async fn note(
+    pool: &PgPool,
+    statement: &'static str,
+    scope: &PauseScope,
+) -> Result<bool, StoreError> {
+    let (kind, value) = scope.parts();
+    let query = sqlx::query(statement).bind(kind).bind(value);
+    Ok(query.execute(pool).await?.rows_affected() > 0)
+}
+
+async fn gates(pool: &PgPool) -> Result<Vec<GateView>, StoreError> {
+    let mut gates = Vec::new();
+    for row in sqlx::query(GATES).fetch_all(pool).await? {
+        // A row whose word this program does not know belongs to a newer one.
+        if let Some(gate) = Gate::parse(row.try_get(0)?, row.try_get(1)?) {
+            gates.push(GateView::new(
+                gate,
+                row.try_get(2)?,
+                row.try_get(3)?,
+                row.try_get(4)?,
+            ));
+        }
+    }
+    Ok(gates)
 }
 
 impl Suspending for PgStore {
@@ -288,31 +379,43 @@ impl Suspending for PgStore {
         suspendable(&self.pool.inner, scope).await
     }
 
-    async fn end_suspension(
+    async fn end_part(
         &self,
         scope: &SuspensionScope,
-    ) -> Result<Option<Vec<Ready>>, StoreError> {
-        activate(&self.pool, scope).await
+        at_most: i64,
+    ) -> Result<Activated, StoreError> {
+        end_part(&self.pool, scope, at_most).await
     }
 
-    async fn put_aside(&self, scope: &SuspensionScope) -> Result<Vec<JobId>, StoreError> {
-        put_aside(&self.pool.inner, scope).await
+    async fn put_aside(
+        &self,
+        scope: &SuspensionScope,
+        at_most: i64,
+    ) -> Result<Vec<JobId>, StoreError> {
+        put_aside(&self.pool.inner, scope, at_most).await
     }
 
     async fn bring_back(
         &self,
         scope: &SuspensionScope,
         these: &[JobId],
-    ) -> Result<Vec<Ready>, StoreError> {
+    ) -> Result<u64, StoreError> {
         bring_back(&self.pool.inner, scope, these).await
     }
 
-    async fn waited(
-        &self,
-        scope: &SuspensionScope,
-        back: &[Ready],
-    ) -> Result<Vec<Ready>, StoreError> {
-        let waited = waited(&self.pool.inner, scope, back).await?;
-        Ok(back.iter().cloned().chain(waited).collect())
+    async fn write_pause(&self, scope: &PauseScope) -> Result<bool, StoreError> {
+        note(&self.pool.inner, PAUSE, scope).await
+    }
+
+    async fn delete_pause(&self, scope: &PauseScope) -> Result<bool, StoreError> {
+        note(&self.pool.inner, FORGET, scope).await
+    }
+
+    async fn mark_waited(&self, waiting: &Waiting) -> Result<Lifted, StoreError> {
+        waited(&self.pool.inner, waiting).await
+    }
+
+    async fn read_gates(&self) -> Result<Vec<GateView>, StoreError> {
+        gates(&self.pool.inner).await
     }
 }

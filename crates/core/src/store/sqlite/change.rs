@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use sqlx::{Row, Sqlite};
 
-use super::sql::{moved_columns, ready_columns, suspended, unlocked};
+use super::sql::{is_put_aside, moved_columns, ready_columns, unlocked};
 use super::{SqliteStore, decode, exclusive};
 use crate::job::{JobId, JobState};
 use crate::store::change::Change;
@@ -17,7 +17,7 @@ const STATES: &str = concat!(
     "
 SELECT j.id, 'executable', NOT ", unlocked!("j"), " FROM job j WHERE j.id IN (SELECT value FROM json_each(?1))
 UNION ALL SELECT id, 'timer', 0 FROM timer_job WHERE id IN (SELECT value FROM json_each(?1))
-UNION ALL SELECT j.id, 'suspended', ", suspended!("j"), " FROM suspended_job j WHERE j.id IN (SELECT value FROM json_each(?1))
+UNION ALL SELECT j.id, 'suspended', ", is_put_aside!("j"), " FROM suspended_job j WHERE j.id IN (SELECT value FROM json_each(?1))
 UNION ALL SELECT id, 'dead-letter', 0 FROM dead_letter_job WHERE id IN (SELECT value FROM json_each(?1))"
 );
 

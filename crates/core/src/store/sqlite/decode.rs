@@ -13,7 +13,7 @@ use crate::hint::Ready;
 use crate::job::query::JobView;
 use crate::job::scope::Needs;
 use crate::job::{JobId, JobState, Lane, NodeId};
-use crate::store::decode::{JobRow, kind};
+use crate::store::decode::{JobRow, gate, kind};
 pub(super) use crate::store::decode::{all_ready, job, ready};
 use crate::store::error::StoreError;
 
@@ -177,5 +177,6 @@ pub(super) fn view(row: &SqliteRow) -> Result<JobView, StoreError> {
         lock_expires_at: maybe_moment(row.try_get("expires_at")?).unwrap_or_default(),
         locked_at: maybe_moment(row.try_get("locked_at")?).unwrap_or_default(),
         fence: row.try_get("fence")?,
+        gate: gate(row.try_get("gate")?),
     })
 }

@@ -10,7 +10,7 @@ use sqlx::{Row, SqliteConnection};
 use super::decode;
 use super::lease::lease;
 use super::sql::{
-    in_strict_order, job_columns, ready_columns, served, strikes, suspended, unlocked,
+    in_strict_order, is_put_aside, job_columns, paused, ready_columns, served, strikes, unlocked,
 };
 use crate::hint::Ready;
 use crate::job::LockedJob;
@@ -40,7 +40,7 @@ macro_rules! first_sibling {
     () => {
         concat!(
             "(SELECT s.id FROM job s WHERE s.exclusive AND s.process_instance = name.value AND NOT ",
-            suspended!("s"),
+            is_put_aside!("s"),
             " AND ",
             unlocked!("s"),
             " ORDER BY s.seq LIMIT 1)"
@@ -65,7 +65,9 @@ FROM json_each(?1) AS name CROSS JOIN job j ON j.id = ",
     first_sibling!(),
     "
 LEFT JOIN job_lease l ON l.job_id = j.id
-WHERE ",
+WHERE NOT ",
+    paused!("j"),
+    " AND ",
     in_strict_order!("j"),
     "
 ORDER BY j.seq"
@@ -185,7 +187,9 @@ SELECT ",
     " FROM json_each(?1) AS name CROSS JOIN job j ON j.id = ",
     first_sibling!(),
     "
-WHERE ",
+WHERE NOT ",
+    paused!("j"),
+    " AND ",
     in_strict_order!("j"),
     " AND ",
     is_free!(),

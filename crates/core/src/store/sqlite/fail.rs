@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde::Serialize;
 use sqlx::{Row, SqliteConnection};
 
-use super::sql::{moved_columns, suspended};
+use super::sql::{is_put_aside, moved_columns};
 use super::{SqliteStore, attempts, complete, decode};
 use crate::job::{JobId, NodeId};
 use crate::store::error::StoreError;
@@ -48,12 +48,12 @@ WHERE given ->> 'due' IS ",
 
 const WAIT: &str = concat!(
     move_into!("timer_job", "NOT NULL AND NOT "),
-    suspended!("j"),
+    is_put_aside!("j"),
     " RETURNING due_at"
 );
 const PUT_ASIDE: &str = concat!(
     move_into!("suspended_job", "NOT NULL AND "),
-    suspended!("j")
+    is_put_aside!("j")
 );
 const BURY: &str = move_into!("dead_letter_job", "NULL");
 

@@ -3,7 +3,7 @@
 use sqlx::sqlite::SqlitePool;
 use sqlx::{QueryBuilder, Row, Sqlite};
 
-use super::sql::{job_columns, moved_columns};
+use super::sql::{gate_of, job_columns, moved_columns};
 use super::{SqliteStore, decode};
 use crate::job::query::{JobFilter, JobView};
 use crate::job::{Job, JobId, JobState};
@@ -71,6 +71,7 @@ ON l.job_id = j.id AND j.state = 'executable' AND l.owner IS NOT NULL WHERE true
         ("process_definition", &filter.process_definition),
         ("element", &filter.element),
         ("tenant", &filter.tenant),
+        ("category", &filter.category),
         ("lane", &filter.lane),
     ] {
         if let Some(wanted) = wanted {
@@ -100,7 +101,10 @@ ON l.job_id = j.id AND j.state = 'executable' AND l.owner IS NOT NULL WHERE true
 }
 
 async fn find(pool: &SqlitePool, filter: &JobFilter) -> Result<Vec<JobView>, StoreError> {
-    let select = "SELECT j.*, l.owner, l.expires_at, l.locked_at, l.fence";
+    let select = concat!(
+        "SELECT j.*, l.owner, l.expires_at, l.locked_at, l.fence, ",
+        gate_of!("")
+    );
     let mut sql = matching(select, filter);
     sql.push(" ORDER BY j.seq LIMIT ")
         .push_bind(filter.limit.clamp(0, 100_000))

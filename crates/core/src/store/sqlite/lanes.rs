@@ -4,7 +4,7 @@ use sqlx::sqlite::SqlitePool;
 use sqlx::{Row, SqliteConnection};
 use uuid::Uuid;
 
-use super::sql::{ready_columns, rule_columns, suspended, unlocked};
+use super::sql::{is_put_aside, ready_columns, rule_columns, suspended, unlocked};
 use super::{SqliteStore, decode};
 use crate::hint::Ready;
 use crate::job::query::{LaneBacklog, LaneView};
@@ -134,7 +134,7 @@ WHERE j.id IN (SELECT value FROM json_each(?1)) AND NOT ",
     " AND (NOT j.exclusive OR NOT EXISTS (
         SELECT 1 FROM job e
         WHERE e.exclusive AND e.process_instance = j.process_instance AND e.seq < j.seq AND NOT ",
-    suspended!("e"),
+    is_put_aside!("e"),
     "))
 ORDER BY j.seq"
 );

@@ -12,6 +12,7 @@ use super::sql::{
 use super::{SqliteStore, decode};
 use crate::hint::Ready;
 use crate::job::{JobId, NodeId};
+use crate::store::decode::counts;
 use crate::store::error::StoreError;
 use crate::store::statements::Leading;
 use crate::store::{COUNT_LIMIT, CycleOutcome, CycleReport, LeaderCycle, Rescued};
@@ -149,7 +150,8 @@ SELECT
     (SELECT count(*) FROM (SELECT 1 FROM timer_job LIMIT ?2)),
     (SELECT count(*) FROM (SELECT 1 FROM dead_letter_job LIMIT ?2)),
     (SELECT ready_at FROM job ORDER BY id LIMIT 1),
-    (SELECT min(next_due) FROM periodic_job WHERE NOT paused)"
+    (SELECT min(next_due) FROM periodic_job WHERE NOT paused),
+    (SELECT json_group_object(scope, n) FROM (SELECT scope, count(*) AS n FROM suspension GROUP BY scope))"
 );
 
 /// Expires the leases of a node that is proven dead.
@@ -379,6 +381,7 @@ async fn lead(
         timers: facts.try_get(3)?,
         dead_letters: facts.try_get(4)?,
         oldest_ready_at: decode::maybe_moment(facts.try_get(5)?)?,
+        suspensions: counts(facts.try_get(7)?)?,
         has_more: false,
     })
 }

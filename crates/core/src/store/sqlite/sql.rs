@@ -43,12 +43,35 @@ macro_rules! strikes {
     };
 }
 
-/// True if a suspension covers the job.
+/// True if a suspension or a pause covers the job.
 macro_rules! suspended {
     ($t:literal) => {
         concat!(
             "EXISTS (SELECT 1 FROM suspension s WHERE ",
             $crate::store::sql::covers!($t),
+            ")"
+        )
+    };
+}
+
+/// True if a suspension covers the job. A suspended job lets its siblings pass, a paused one does
+/// not.
+macro_rules! is_put_aside {
+    ($t:literal) => {
+        concat!(
+            "EXISTS (SELECT 1 FROM suspension s WHERE ",
+            $crate::store::sql::suspends!($t),
+            ")"
+        )
+    };
+}
+
+/// True if a pause covers the job.
+macro_rules! paused {
+    ($t:literal) => {
+        concat!(
+            "EXISTS (SELECT 1 FROM suspension s WHERE ",
+            $crate::store::sql::pauses!($t),
             ")"
         )
     };
@@ -65,20 +88,10 @@ macro_rules! unlocked {
     };
 }
 
-/// True if the job is in the suspension scope (kind `?1`, value `?2`).
+/// True if the job is in the scope of the suspension or pause (scope `?1`, value `?2`).
 macro_rules! in_scope {
     ($t:literal) => {
-        concat!(
-            "CASE ?1 WHEN 'process_instance' THEN ",
-            $t,
-            ".process_instance WHEN 'process_definition' THEN ",
-            $t,
-            ".process_definition WHEN 'type' THEN ",
-            $t,
-            ".type WHEN 'tenant' THEN ",
-            $t,
-            ".tenant END = ?2"
-        )
+        $crate::store::sql::in_gate!($t, "?1", "?2")
     };
 }
 
@@ -100,7 +113,13 @@ macro_rules! in_strict_order {
             $t,
             ".process_instance AND w.seq < ",
             $t,
-            ".seq)))"
+            ".seq) OR EXISTS (SELECT 1 FROM job w WHERE w.exclusive AND w.process_instance = ",
+            $t,
+            ".process_instance AND w.seq < ",
+            $t,
+            ".seq AND ",
+            $crate::store::sqlite::sql::is_put_aside!("w"),
+            ")))"
         )
     };
 }
@@ -118,7 +137,7 @@ macro_rules! in_turn {
             ".process_instance AND e.seq < ",
             $t,
             ".seq AND NOT ",
-            suspended!("e"),
+            $crate::store::sqlite::sql::is_put_aside!("e"),
             ") \
                AND NOT EXISTS (SELECT 1 FROM instance_lock i \
                                JOIN job_lease l ON l.job_id = i.job_id AND l.fence = i.fence \
@@ -214,9 +233,9 @@ macro_rules! served_by_fleet {
 }
 
 pub(super) use crate::store::sql::{
-    lane_by_rule, moved_columns, ready_columns, rule_columns, strikes_count,
+    gate_of, lane_by_rule, moved_columns, ready_columns, rule_columns, strikes_count, suspends,
 };
 pub(super) use {
-    in_node_scope, in_scope, in_strict_order, in_turn, job_columns, release_leases, served,
-    served_by_fleet, strikes, suspended, unexpired, unlocked,
+    in_node_scope, in_scope, in_strict_order, in_turn, is_put_aside, job_columns, paused,
+    release_leases, served, served_by_fleet, strikes, suspended, unexpired, unlocked,
 };

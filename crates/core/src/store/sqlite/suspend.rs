@@ -1,12 +1,20 @@
-//! Suspension and activation (protocol rule 27).
+//! Suspension and activation, pause and resumption (protocol rules 8 and 27).
 
-use super::sql::{in_scope, moved_columns, ready_columns, suspended, unlocked};
+use std::collections::HashSet;
+
+use sqlx::{Row, SqliteConnection, SqliteExecutor};
+
+use super::sql::{
+    in_scope, is_put_aside, moved_columns, ready_columns, suspended, suspends, unlocked,
+};
 use super::{SqliteStore, decode, exclusive};
-use crate::hint::Ready;
 use crate::job::JobId;
 use crate::store::error::StoreError;
+use crate::store::poison::Activated;
 use crate::store::statements::Suspending;
-use crate::store::{Suspended, SuspensionScope};
+use crate::store::{
+    Gate, GateView, Lifted, PauseScope, Suspended, SuspensionScope, Waiting, gates,
+};
 
 const NOTE: &str = "
 INSERT INTO suspension (scope, value, since) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING";
@@ -88,76 +96,100 @@ const SUSPENDABLE: &str = concat!(
 );
 
 const FORGET: &str = "DELETE FROM suspension WHERE scope = ?1 AND value = ?2";
-const LIFT: &str = "DELETE FROM suspension WHERE scope = ?1 AND value = ?2 RETURNING since";
+const IS_THERE: &str = "SELECT EXISTS (SELECT 1 FROM suspension WHERE scope = ?1 AND value = ?2)";
 
-/// Hints again the jobs in the executable table that were refused during the suspension.
-const WAITED: &str = concat!(
-    "UPDATE job AS j SET ready_at = ?3, hints = min(hints, 999999999) + 1 WHERE ",
-    in_scope!("j"),
-    " AND ",
-    unlocked!("j"),
-    " RETURNING ",
-    ready_columns!(),
-    ", seq"
-);
-
-/// True if the job is in the scope and no other suspension covers it.
-macro_rules! back {
-    ($where:literal) => {
-        concat!(in_scope!("j"), $where, " AND NOT ", suspended!("j"))
-    };
-}
-
-macro_rules! back_to_timers {
-    ($where:literal) => {
-        concat!(
-            "INSERT INTO timer_job (",
-            moved_columns!(),
-            ") SELECT ",
-            moved_columns!(),
-            " FROM suspended_job j WHERE j.due_at > ?3 AND ",
-            back!($where)
-        )
-    };
-}
-macro_rules! back_to_jobs {
-    ($where:literal) => {
-        concat!(
-    "
-INSERT INTO job (",
-    moved_columns!(),
-    ")
-SELECT id, seq, min(revision, 999999999) + 1, kind, type, payload, process_instance, execution, process_definition, element, tenant,
-    category, deployment, priority, exclusive, retries, failures, retry_policy, due_at, repeat, repeat_until,
-    correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, ?3, min(hints, 999999999) + 1
-FROM suspended_job j WHERE coalesce(j.due_at, 0) <= ?3 AND ",
-    back!($where),
-    " RETURNING ",
-    ready_columns!(),
-    ", seq"
-        )
-    };
-}
-macro_rules! not_aside {
-    ($where:literal) => {
-        concat!("DELETE FROM suspended_job AS j WHERE ", back!($where))
-    };
-}
-
-const BRING_BACK: [&str; 3] = [back_to_timers!(""), back_to_jobs!(""), not_aside!("")];
-
-/// Like [`BRING_BACK`], for given jobs, in the search for a refused row.
-const BRING_THESE_BACK: [&str; 3] = [
-    back_to_timers!(" AND j.id IN (SELECT value FROM json_each(?4))"),
-    back_to_jobs!(" AND j.id IN (SELECT value FROM json_each(?4))"),
-    not_aside!(" AND j.id IN (SELECT value FROM json_each(?4))"),
-];
-
+/// Selects the first jobs that the end of the suspension brings back: no other suspension covers
+/// them.
 const ASIDE: &str = concat!(
     "SELECT j.id FROM suspended_job j WHERE ",
     in_scope!("j"),
-    " ORDER BY j.id"
+    " AND NOT EXISTS (SELECT 1 FROM suspension s WHERE (s.scope, s.value) <> (?1, ?2) AND ",
+    suspends!("j"),
+    ") ORDER BY j.id LIMIT ?3"
 );
+
+macro_rules! these {
+    () => {
+        "j.id IN (SELECT value FROM json_each(?1))"
+    };
+}
+
+/// Moves jobs back to the tables that they came from. They wait there until the suspension has
+/// ended. `?1` are the jobs, `?2` is the time.
+const BRING_BACK: [&str; 2] = [
+    concat!(
+        "INSERT INTO timer_job (",
+        moved_columns!(),
+        ") SELECT ",
+        moved_columns!(),
+        " FROM suspended_job j WHERE j.due_at > ?2 AND ",
+        these!()
+    ),
+    concat!(
+        "
+INSERT INTO job (",
+        moved_columns!(),
+        ")
+SELECT id, seq, min(revision, 999999999) + 1, kind, type, payload, process_instance, execution, process_definition, element, tenant,
+    category, deployment, priority, exclusive, retries, failures, retry_policy, due_at, repeat, repeat_until,
+    correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, ?2, max(hints, 1)
+FROM suspended_job j WHERE coalesce(j.due_at, 0) <= ?2 AND ",
+        these!()
+    ),
+];
+const NOT_ASIDE: &str = concat!("DELETE FROM suspended_job AS j WHERE ", these!());
+
+/// Selects a page of the jobs that wait in the executable table, refused, and may run now. Of an
+/// instance, selects the first ready sibling, and all siblings while a job holds the instance.
+const WAITED: &str = concat!(
+    "
+SELECT j.id FROM job j WHERE ",
+    in_scope!("j"),
+    " AND j.id > ?3 AND j.ready_at <= ?4 AND ",
+    unlocked!("j"),
+    " AND NOT ",
+    suspended!("j"),
+    " AND (NOT j.exclusive OR NOT EXISTS (
+    SELECT 1 FROM job e
+    WHERE e.exclusive AND e.process_instance = j.process_instance AND e.seq < j.seq AND NOT ",
+    is_put_aside!("e"),
+    " AND ",
+    unlocked!("e"),
+    "))
+ORDER BY j.id LIMIT ?5"
+);
+
+/// Makes these jobs ready again. `?1` are the jobs, `?2` is the time.
+const MARK: &str = concat!(
+    "UPDATE job AS j SET ready_at = ?2, hints = min(hints, 999999999) + 1 WHERE ",
+    these!(),
+    " RETURNING ",
+    ready_columns!()
+);
+
+const GATES: &str = gates::list::list!("");
+
+/// Brings these jobs back.
+async fn bring_back(connection: &mut SqliteConnection, these: &[JobId]) -> Result<(), StoreError> {
+    let (ids, now) = (decode::array(these)?, decode::now_micros());
+    for statement in BRING_BACK {
+        let query = sqlx::query(statement).bind(&ids).bind(now);
+        query.execute(&mut *connection).await?;
+    }
+    let query = sqlx::query(NOT_ASIDE).bind(&ids);
+    query.execute(connection).await?;
+    Ok(())
+}
+
+async fn aside(
+    connection: impl SqliteExecutor<'_>,
+    scope: &SuspensionScope,
+    at_most: i64,
+) -> Result<Vec<JobId>, StoreError> {
+    let (kind, value) = scope.parts();
+    let query = sqlx::query(ASIDE).bind(kind).bind(value).bind(at_most);
+    decode::job_ids(&query.fetch_all(connection).await?)
+}
 
 impl Suspending for SqliteStore {
     /// Records the suspension, and returns the jobs that it moves. From then on no node locks one
@@ -220,11 +252,13 @@ impl Suspending for SqliteStore {
         })
     }
 
-    /// Returns the jobs that a suspension moved.
-    async fn put_aside(&self, scope: &SuspensionScope) -> Result<Vec<JobId>, StoreError> {
-        let (kind, value) = scope.parts();
-        let query = sqlx::query(ASIDE).bind(kind).bind(value);
-        decode::job_ids(&query.fetch_all(&self.readers).await?)
+    /// Returns the first jobs that a suspension moved.
+    async fn put_aside(
+        &self,
+        scope: &SuspensionScope,
+        at_most: i64,
+    ) -> Result<Vec<JobId>, StoreError> {
+        aside(&self.readers, scope, at_most).await
     }
 
     /// Brings these jobs back. The suspension itself continues.
@@ -232,82 +266,100 @@ impl Suspending for SqliteStore {
         &self,
         scope: &SuspensionScope,
         these: &[JobId],
-    ) -> Result<Vec<Ready>, StoreError> {
-        let (kind, value) = scope.parts();
-        let these = decode::array(these)?;
+    ) -> Result<u64, StoreError> {
+        let wanted: HashSet<&JobId> = these.iter().collect();
         let mut tx = self.write().await?;
-        let now = decode::now_micros();
-        // Deleted only while the statements run, because they skip every job that a suspension
-        // covers.
-        let since: Option<i64> = sqlx::query_scalar(LIFT)
-            .bind(kind)
-            .bind(value)
-            .fetch_optional(&mut *tx)
-            .await?;
-        let mut ready = Vec::new();
-        for statement in BRING_THESE_BACK {
-            let rows = sqlx::query(statement)
-                .bind(kind)
-                .bind(value)
-                .bind(now)
-                .bind(&these)
-                .fetch_all(&mut *tx)
-                .await?;
-            ready.extend(decode::ready_in_order(&rows)?);
-        }
-        sqlx::query(NOTE)
-            .bind(kind)
-            .bind(value)
-            .bind(since.unwrap_or(now))
-            .execute(&mut *tx)
-            .await?;
+        let mut back = aside(&mut *tx, scope, i64::MAX).await?;
+        back.retain(|id| wanted.contains(id));
+        bring_back(&mut tx, &back).await?;
         tx.commit().await?;
-        Ok(ready)
+        Ok(back.len() as u64)
     }
 
-    /// Returns the jobs that are executable after the end of a suspension, to be hinted.
-    async fn waited(&self, scope: &SuspensionScope, _: &[Ready]) -> Result<Vec<Ready>, StoreError> {
-        let (kind, value) = scope.parts();
-        let mut tx = self.write().await?;
-        let rows = sqlx::query(WAITED)
-            .bind(kind)
-            .bind(value)
-            .bind(decode::now_micros())
-            .fetch_all(&mut *tx)
-            .await?;
-        tx.commit().await?;
-        decode::ready_in_order(&rows)
-    }
-
-    /// Ends the suspension and returns its jobs to the tables they came from. Returns `None` if
-    /// there was no such suspension.
-    async fn end_suspension(
+    /// Brings back the next jobs of the suspension. Ends the suspension in the same transaction if
+    /// there are no more.
+    async fn end_part(
         &self,
         scope: &SuspensionScope,
-    ) -> Result<Option<Vec<Ready>>, StoreError> {
+        at_most: i64,
+    ) -> Result<Activated, StoreError> {
         let (kind, value) = scope.parts();
         let mut tx = self.write().await?;
-        let now = decode::now_micros();
-        let gone = sqlx::query(FORGET)
+        let is_there: bool = sqlx::query_scalar(IS_THERE)
             .bind(kind)
             .bind(value)
-            .execute(&mut *tx)
-            .await?
-            .rows_affected();
-        if gone == 0 {
-            return Ok(None);
+            .fetch_one(&mut *tx)
+            .await?;
+        if !is_there {
+            return Ok(Activated::default());
         }
-        let mut ready = Vec::new();
-        for statement in BRING_BACK {
-            let rows = sqlx::query(statement)
-                .bind(kind)
-                .bind(value)
-                .bind(now)
-                .fetch_all(&mut *tx)
-                .await?;
-            ready.extend(decode::ready_in_order(&rows)?);
+        let back = aside(&mut *tx, scope, at_most).await?;
+        bring_back(&mut tx, &back).await?;
+        let moved = back.len() as u64;
+        let ended = moved < u64::try_from(at_most).unwrap_or(0);
+        if ended {
+            let forget = sqlx::query(FORGET).bind(kind).bind(value);
+            forget.execute(&mut *tx).await?;
         }
         tx.commit().await?;
-        Ok(Some(ready))
+        Ok(Activated {
+            was_there: true,
+            in_parts: false,
+            ended,
+            moved,
+        })
+    }
+
+    async fn write_pause(&self, scope: &PauseScope) -> Result<bool, StoreError> {
+        let (kind, value) = scope.parts();
+        let mut tx = self.write().await?;
+        let note = sqlx::query(NOTE)
+            .bind(kind)
+            .bind(value)
+            .bind(decode::now_micros());
+        let is_new = note.execute(&mut *tx).await?.rows_affected() > 0;
+        tx.commit().await?;
+        Ok(is_new)
+    }
+
+    async fn delete_pause(&self, scope: &PauseScope) -> Result<bool, StoreError> {
+        let (kind, value) = scope.parts();
+        let mut tx = self.write().await?;
+        let forget = sqlx::query(FORGET).bind(kind).bind(value);
+        let was_there = forget.execute(&mut *tx).await?.rows_affected() > 0;
+        tx.commit().await?;
+        Ok(was_there)
+    }
+
+    async fn mark_waited(&self, waiting: &Waiting) -> Result<Lifted, StoreError> {
+        let (kind, value) = waiting.gate.parts();
+        let mut tx = self.write().await?;
+        let now = decode::now_micros();
+        let before = waiting.before.map_or(now, decode::micros);
+        let query = sqlx::query(WAITED)
+            .bind(kind)
+            .bind(value)
+            .bind(waiting.after.map(|id| id.to_string()).unwrap_or_default())
+            .bind(before)
+            .bind(waiting.at_most);
+        let ids = decode::job_ids(&query.fetch_all(&mut *tx).await?)?;
+        let mark = sqlx::query(MARK).bind(decode::array(&ids)?).bind(now);
+        let rows = mark.fetch_all(&mut *tx).await?;
+        tx.commit().await?;
+        let mut ready = decode::all_ready(&rows)?;
+        ready.sort_unstable_by_key(|ready| ready.hint.id);
+        Ok(waiting.page(decode::moment(before)?, ready))
+    }
+
+    async fn read_gates(&self) -> Result<Vec<GateView>, StoreError> {
+        let mut gates = Vec::new();
+        for row in sqlx::query(GATES).fetch_all(&self.readers).await? {
+            // A row whose word this program does not know belongs to a newer one.
+            if let Some(gate) = Gate::parse(row.try_get(0)?, row.try_get(1)?) {
+                let since = decode::moment(row.try_get(2)?)?;
+                gates.push(GateView::new(gate, since, row.try_get(3)?, row.try_get(4)?));
+            }
+        }
+        Ok(gates)
     }
 }

@@ -2,12 +2,13 @@
 
 use futures_util::FutureExt;
 
-use crate::hint::Ready;
 use crate::job::{JobId, JobState, Lane};
 use crate::store::error::StoreError;
 use crate::store::poison::{Activated, Found, found_page};
 use crate::store::statements::Statements;
-use crate::store::{LockTerms, MovedTimers, OperatedJobs, Result, SuspensionScope};
+use crate::store::{
+    Gate, Lifted, LockTerms, MovedTimers, OperatedJobs, Result, SuspensionScope, Waiting, gates,
+};
 
 /// Moves due timers and locks those that `take` allows. If the database refuses the page, moves it
 /// in parts and locks none of them.
@@ -60,33 +61,60 @@ pub(super) async fn delete_page<S: Statements>(store: &S, ids: Vec<JobId>) -> Re
     Ok(deleted)
 }
 
-/// Ends a suspension. If the database refuses that, brings its jobs back in parts first.
+/// Brings back the jobs of a suspension, part by part, and ends it with the last one. If the
+/// database refuses a part, searches for the refused row once. Returns false if there was no such
+/// suspension.
 pub(super) async fn end_suspension<S: Statements>(
     store: &S,
     scope: &SuspensionScope,
-) -> Result<Option<Vec<Ready>>> {
-    let end = || store.end_suspension(scope);
-    let whole = async move { Ok(Activated::AtOnce(store.run("activate", end).await?)) };
-    let found = |_| {
-        let put_aside = || async { Ok(Found::of(store.put_aside(scope).await?, i64::MAX)) };
-        store.run("activate", put_aside).boxed()
-    };
-    let state = JobState::Suspended;
-    let activated = found_page(store, "activate", state, whole, found, |these| {
-        let part = async move {
-            let bring_back = || store.bring_back(scope, &these);
-            Ok(Activated::InParts(store.run("activate", bring_back).await?))
+) -> Result<bool> {
+    loop {
+        let whole = store.run("activate", || store.end_part(scope, gates::PAGE));
+        let found = |at_most| {
+            let put_aside = move || async move {
+                Ok(Found::of(store.put_aside(scope, at_most).await?, at_most))
+            };
+            store.run("activate", put_aside).boxed()
         };
-        part.boxed()
-    });
-    match activated.await? {
-        Activated::AtOnce(ready) => Ok(ready),
-        // The suspension ends in the transaction that brings back the remaining jobs, so it leaves
-        // none.
-        Activated::InParts(mut ready) => {
-            let rest = store.run("activate", end).await?;
-            ready.extend(rest.into_iter().flatten());
-            Ok(Some(ready))
+        let state = JobState::Suspended;
+        let activated = found_page(store, "activate", state, whole, found, |these| {
+            let part = async move {
+                let bring_back = || store.bring_back(scope, &these);
+                Ok(Activated {
+                    was_there: true,
+                    in_parts: true,
+                    ended: false,
+                    moved: store.run("activate", bring_back).await?,
+                })
+            };
+            part.boxed()
+        });
+        let mut activated = activated.await?;
+        if activated.in_parts {
+            // A row that is still refused after the search keeps the suspension in place.
+            let again = || store.end_part(scope, gates::PAGE);
+            activated = store.run("activate", again).await?;
+        }
+        if activated.ended || !activated.was_there {
+            return Ok(activated.ended);
         }
     }
+}
+
+/// Returns the first page of the jobs that waited for the end of this gate, which has committed. If
+/// they can't be marked, the sweeper finds them.
+pub(super) async fn first_waited<S: Statements>(store: &S, gate: Gate) -> Lifted {
+    let first = Waiting::first(gate);
+    let waited = store.run("waited", || store.mark_waited(&first)).await;
+    waited.unwrap_or_else(|error| {
+        tracing::warn!(
+            %error,
+            "jobs that waited for the end of a suspension or pause could not be hinted; the \
+             sweeper will find them"
+        );
+        Lifted {
+            was_there: true,
+            ..Lifted::default()
+        }
+    })
 }

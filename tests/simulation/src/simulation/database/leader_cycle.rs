@@ -71,6 +71,7 @@ impl Database {
             executable: number(self.executable.len()),
             timers: number(self.timers.len()),
             dead_letters: number(self.dead.len()),
+            suspensions: std::collections::BTreeMap::new(),
             oldest_ready_at: self.executable.values().next().map(|row| row.job.ready_at),
         }))
     }

@@ -143,7 +143,10 @@ impl Database {
         let rows = tables
             .into_iter()
             .flat_map(|(state, table)| table.values().map(move |row| (state, row)));
+        let of_category =
+            |row: &Row| filter.category.is_none() || filter.category == row.job.category;
         let mut found: Vec<JobView> = rows
+            .filter(|(_, row)| of_category(row))
             .map(|(state, row)| self.view(state, row))
             .filter(|view| matches(filter, view))
             .collect();
@@ -183,6 +186,7 @@ impl Database {
             lock_expires_at: lease.map(|lease| lease.expires_at),
             locked_at: lease.map(|lease| lease.locked_at),
             fence: lease.map(|lease| lease.fence.number()),
+            gate: None,
         }
     }
 }

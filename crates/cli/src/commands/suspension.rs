@@ -1,0 +1,406 @@
+//! `jobwire suspend`, `activate`, `pause` and `resume`, at once or at a date; `jobwire suspensions`.
+
+use chrono::{DateTime, SecondsFormat, SubsecRound, Utc};
+use clap::Args;
+use jobwire_core::producer::gate_change::{GateChange, GateChanged};
+use jobwire_core::store::{Gate, PauseScope, SuspensionScope};
+use jobwire_core::telemetry::plain;
+use jobwire_core::{CommitHook, JobFilter, JobId, Lane, Store, StoreError};
+use serde::Serialize;
+use std::time::Duration;
+
+use crate::connect::{Database, Outlet};
+use crate::error::Error;
+use crate::output;
+use crate::settings::Settings;
+
+/// Maximum number of refused jobs that are named; `--json` has all.
+const NAMED: usize = 20;
+
+/// Arguments of `suspend` and `activate`.
+#[derive(Debug, Args)]
+pub struct SuspensionArgs {
+    /// The scope.
+    #[command(flatten)]
+    pub scope: SuspensionScopeArgs,
+    /// The date and the form of the output.
+    #[command(flatten)]
+    pub how: HowArgs,
+}
+
+/// One scope of a suspension.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct SuspensionScopeArgs {
+    /// The jobs of this process instance
+    #[arg(long, value_name = "NAME", alias = "process-instance")]
+    pub instance: Option<String>,
+    /// The jobs of all instances of this process definition
+    #[arg(long, value_name = "NAME", alias = "process-definition")]
+    pub definition: Option<String>,
+    /// The jobs of this handler type
+    #[arg(long = "type", value_name = "TYPE")]
+    pub job_type: Option<String>,
+    /// The jobs of this tenant
+    #[arg(long, value_name = "NAME")]
+    pub tenant: Option<String>,
+}
+
+/// Arguments of `pause` and `resume`.
+#[derive(Debug, Args)]
+pub struct PauseArgs {
+    /// The scope.
+    #[command(flatten)]
+    pub scope: PauseScopeArgs,
+    /// The date and the form of the output.
+    #[command(flatten)]
+    pub how: HowArgs,
+}
+
+/// One scope of a pause.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct PauseScopeArgs {
+    /// The jobs of this handler type
+    #[arg(long = "type", value_name = "TYPE")]
+    pub job_type: Option<String>,
+    /// The jobs of this category
+    #[arg(long, value_name = "NAME")]
+    pub category: Option<String>,
+    /// The jobs of this lane
+    #[arg(long, value_name = "LANE")]
+    pub lane: Option<String>,
+    /// All jobs
+    #[arg(long)]
+    pub all: bool,
+}
+
+/// When to make the change, and how to tell its result.
+#[derive(Debug, Args)]
+pub struct HowArgs {
+    /// Make the change at this date, for example 2026-01-31T08:00:00Z; a timer job does it
+    #[arg(long, value_name = "DATE", value_parser = super::date)]
+    pub at: Option<DateTime<Utc>>,
+    /// Print a JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `suspensions`.
+#[derive(Debug, Args)]
+pub struct SuspensionsArgs {
+    /// Print a JSON array
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl SuspensionScopeArgs {
+    fn gate(self) -> Result<Gate, Error> {
+        let scope = if let Some(value) = self.instance {
+            SuspensionScope::ProcessInstance(value)
+        } else if let Some(value) = self.definition {
+            SuspensionScope::ProcessDefinition(value)
+        } else if let Some(value) = self.job_type {
+            SuspensionScope::Type(value)
+        } else {
+            SuspensionScope::Tenant(self.tenant.unwrap_or_default())
+        };
+        checked(scope.into())
+    }
+}
+
+impl PauseScopeArgs {
+    fn gate(self) -> Result<Gate, Error> {
+        let scope = if self.all {
+            return Ok(PauseScope::All.into());
+        } else if let Some(value) = self.job_type {
+            PauseScope::Type(value)
+        } else if let Some(value) = self.category {
+            PauseScope::Category(value)
+        } else {
+            PauseScope::Lane(Lane::unchecked(self.lane.unwrap_or_default()))
+        };
+        checked(scope.into())
+    }
+}
+
+fn checked(gate: Gate) -> Result<Gate, Error> {
+    let (_, value) = gate.parts();
+    if value.is_empty() || value.len() > 1024 {
+        return Err(Error::Usage(format!(
+            "--{} has {} bytes; give a name of 1 to 1024",
+            gate.scope(),
+            value.len()
+        )));
+    }
+    Ok(gate)
+}
+
+pub(crate) async fn suspend(settings: Settings, args: SuspensionArgs) -> Result<(), Error> {
+    let change = GateChange::begin(args.scope.gate()?);
+    run(&settings, &change, &args.how).await
+}
+
+pub(crate) async fn activate(settings: Settings, args: SuspensionArgs) -> Result<(), Error> {
+    let change = GateChange::end(args.scope.gate()?);
+    run(&settings, &change, &args.how).await
+}
+
+pub(crate) async fn pause(settings: Settings, args: PauseArgs) -> Result<(), Error> {
+    let change = GateChange::begin(args.scope.gate()?);
+    run(&settings, &change, &args.how).await
+}
+
+pub(crate) async fn resume(settings: Settings, args: PauseArgs) -> Result<(), Error> {
+    let change = GateChange::end(args.scope.gate()?);
+    run(&settings, &change, &args.how).await
+}
+
+/// The result of a change.
+#[derive(Serialize)]
+struct Report<'a> {
+    action: &'static str,
+    #[serde(flatten)]
+    gate: &'a Gate,
+    #[serde(flatten)]
+    changed: GateChanged,
+    /// Number of jobs of the scope that run now, and continue.
+    running: i64,
+    /// Whether there is a broker for hints.
+    #[serde(skip)]
+    hints: bool,
+}
+
+/// A change at a date.
+#[derive(Serialize)]
+struct Planned<'a> {
+    action: &'static str,
+    #[serde(flatten)]
+    gate: &'a Gate,
+    at: DateTime<Utc>,
+    /// The timer job that makes the change.
+    job: JobId,
+}
+
+async fn run(settings: &Settings, change: &GateChange, how: &HowArgs) -> Result<(), Error> {
+    let database = Database::open_existing(settings).await?;
+    let store = database.store();
+    let outlet = Outlet::open(settings).await?;
+    let result = match how.at {
+        Some(date) => plan(&database, &outlet, change, date, how.json).await,
+        None => make(&*store, &outlet, change, how.json).await,
+    };
+    let left = outlet.close(Duration::from_secs(10)).await;
+    if left > 0 {
+        tracing::warn!(
+            left,
+            "hints could not be published; the sweeper of a running node will publish them"
+        );
+    }
+    store.close().await;
+    result
+}
+
+async fn plan(
+    database: &Database,
+    outlet: &Outlet,
+    change: &GateChange,
+    date: DateTime<Utc>,
+    json: bool,
+) -> Result<(), Error> {
+    let job = change.at(date);
+    let id = job.id();
+    let creator = database.creator(outlet.hook());
+    creator.create_all(vec![job]).await.map_err(|error| {
+        let look = format!("look for the job (`jobwire jobs show {id}`)");
+        told(error, &look)
+    })?;
+    if json {
+        return output::json(&Planned {
+            action: change.action(),
+            gate: change.gate(),
+            at: date,
+            job: id,
+        });
+    }
+    output::line(format_args!(
+        "{} at {}: the timer job {id} does it; delete that job to call it off",
+        written(change),
+        moment(date),
+    ))
+}
+
+async fn make(
+    store: &dyn Store,
+    outlet: &Outlet,
+    change: &GateChange,
+    json: bool,
+) -> Result<(), Error> {
+    let hook = outlet.hook().unwrap_or_else(CommitHook::disconnected);
+    let changed = change
+        .make(store, &hook)
+        .await
+        .map_err(|error| told(error, "look (`jobwire suspensions`)"))?;
+    let begins = matches!(change.action(), "suspend" | "pause");
+    // Counted after the change: from then on no job of the scope starts.
+    let running = if begins {
+        store.count(&running(change.gate())).await?
+    } else {
+        0
+    };
+    let report = Report {
+        action: change.action(),
+        gate: change.gate(),
+        changed,
+        running,
+        hints: hook.is_connected(),
+    };
+    if json {
+        return output::json(&report);
+    }
+    print(change, &report, begins)
+}
+
+/// Returns the error of a change. If its answer was lost, the change may have taken effect.
+fn told(error: StoreError, look: &str) -> Error {
+    if error.changed_nothing() {
+        return error.into();
+    }
+    Error::Failed(format!(
+        "{}; whether this took effect is unknown, since the answer was lost; {look}, then run this \
+         again: it does no harm twice",
+        Error::Store(error)
+    ))
+}
+
+/// Returns the filter of the running jobs of a scope.
+fn running(gate: &Gate) -> JobFilter {
+    let all = JobFilter::default().locked(true);
+    match gate {
+        Gate::Suspension(SuspensionScope::ProcessInstance(name)) => all.instance(name),
+        Gate::Suspension(SuspensionScope::ProcessDefinition(name)) => all.process_definition(name),
+        Gate::Suspension(SuspensionScope::Tenant(name)) => all.tenant(name),
+        Gate::Suspension(SuspensionScope::Type(name)) | Gate::Pause(PauseScope::Type(name)) => {
+            all.job_type(name)
+        }
+        Gate::Pause(PauseScope::Category(name)) => all.category(name),
+        Gate::Pause(PauseScope::Lane(lane)) => all.lane(lane.as_str()),
+        Gate::Pause(_) => all,
+    }
+}
+
+fn print(change: &GateChange, report: &Report<'_>, begins: bool) -> Result<(), Error> {
+    let changed = &report.changed;
+    let gate = plain::one_line(&change.gate().to_string(), 500);
+    match (change.action(), changed.changed) {
+        ("suspend", _) => output::line(format_args!(
+            "{gate}: {} moved",
+            output::count(changed.moved, "job")
+        ))?,
+        ("pause", true) => output::line(&gate)?,
+        ("pause", false) => output::line(format_args!("{gate} already"))?,
+        (_, true) => {
+            let waited = output::count(changed.hinted, "waiting job");
+            let how = if report.hints {
+                "hinted"
+            } else {
+                "ready; without a broker, the sweeper of the running node finds them"
+            };
+            output::line(format_args!("{gate} no more: {waited} {how}"))?;
+        }
+        (_, false) => output::line(format_args!("nothing to {}", written(change)))?,
+    }
+    if begins && report.running > 0 {
+        let running = output::count(report.running.unsigned_abs(), "job");
+        output::line(format_args!("{running} of it still running"))?;
+    }
+    for (id, why) in changed.refused.iter().take(NAMED) {
+        let why = plain::one_line(why, 500);
+        output::line(format_args!(
+            "the database refused to move job {id}: {why}; it stays where it is and does not start"
+        ))?;
+    }
+    let unnamed = changed.refused.len().saturating_sub(NAMED);
+    if unnamed > 0 {
+        output::line(format_args!("{unnamed} more refused; --json names all"))?;
+    }
+    Ok(())
+}
+
+/// Returns the change in words: `pause lane bulk`.
+fn written(change: &GateChange) -> String {
+    let (gate, action) = (change.gate(), change.action());
+    match gate {
+        Gate::Pause(PauseScope::All) => format!("{action} everything"),
+        gate => {
+            let value = plain::one_line(gate.parts().1, 200);
+            format!("{action} {} {value}", gate.scope())
+        }
+    }
+}
+
+fn moment(date: DateTime<Utc>) -> String {
+    let date = date.trunc_subsecs(0);
+    date.to_rfc3339_opts(SecondsFormat::Secs, true)
+}
+
+pub(crate) async fn list(settings: Settings, args: SuspensionsArgs) -> Result<(), Error> {
+    let database = Database::open_existing(&settings).await?;
+    let store = database.store();
+    let found = store.suspensions().await;
+    store.close().await;
+    let found = found?;
+    if args.json {
+        return output::json(&found);
+    }
+    if found.is_empty() {
+        return output::line("nothing is suspended or paused");
+    }
+    let rows: Vec<[String; 6]> = found
+        .iter()
+        .map(|view| {
+            [
+                view.gate.state().to_owned(),
+                view.gate.scope().to_owned(),
+                plain::one_line(view.gate.parts().1, 80),
+                moment(view.since),
+                view.moved.to_string(),
+                view.waiting.to_string(),
+            ]
+        })
+        .collect();
+    let head = [
+        "state",
+        "scope",
+        "value",
+        "since",
+        "jobs moved",
+        "jobs waiting",
+    ];
+    output::table(head, &rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scope_without_a_name_is_refused_with_the_flag() {
+        let scope = PauseScopeArgs {
+            job_type: None,
+            category: None,
+            lane: Some(String::new()),
+            all: false,
+        };
+        let error = scope.gate().expect_err("no name").to_string();
+        assert!(error.contains("--lane has 0 bytes"), "{error}");
+    }
+
+    #[test]
+    fn a_lost_answer_is_told_as_unknown() {
+        let lost = told(StoreError::Timeout(Duration::from_secs(1)), "look").to_string();
+        assert!(lost.contains("unknown"), "{lost}");
+        let refused = told(StoreError::Config("no".to_owned()), "look").to_string();
+        assert!(!refused.contains("unknown"), "{refused}");
+    }
+}

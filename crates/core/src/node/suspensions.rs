@@ -1,0 +1,50 @@
+//! The built-in handler of the jobs that suspend, activate, pause or resume at a date.
+
+use std::sync::Arc;
+
+use crate::producer::commit_hook::CommitHook;
+use crate::producer::gate_change::GateChange;
+use crate::store::{MAX_NAMES, SUSPENSION_TYPE, Store, StoreError};
+use crate::worker::handler::{HandlerError, Handlers, Outcome, Running};
+
+/// Adds the handler, unless the user has registered one for this type, the node has as many types
+/// as it may have, or the store has no suspensions.
+pub(super) fn serve(handlers: &mut Handlers, store: &Arc<dyn Store>, hook: &CommitHook) {
+    let known = handlers.types();
+    let has_room = known.len() < MAX_NAMES;
+    if !store.has_suspensions() || !has_room || handlers.get(SUSPENSION_TYPE).is_some() {
+        return;
+    }
+    let (store, hook) = (store.clone(), hook.clone());
+    handlers.add(
+        SUSPENSION_TYPE,
+        move |job: Running<Box<serde_json::value::RawValue>>| {
+            let (store, hook) = (store.clone(), hook.clone());
+            async move {
+                let change =
+                    GateChange::parse(job.payload.get()).map_err(HandlerError::unrecoverable)?;
+                let changed = change.make(&*store, &hook).await.map_err(failed)?;
+                tracing::info!(
+                    action = change.action(),
+                    scope = change.gate().scope(),
+                    value = change.gate().parts().1,
+                    changed = changed.changed,
+                    moved = changed.moved,
+                    hinted = changed.hinted,
+                    refused = changed.refused.len(),
+                    "a suspension or pause was changed at its date"
+                );
+                Ok(Outcome::Done)
+            }
+        },
+    );
+}
+
+/// A transient error of the database spends no attempt: nobody else ends a pause at its date.
+fn failed(error: StoreError) -> HandlerError {
+    if error.is_transient() {
+        HandlerError::conflict(error.to_string())
+    } else {
+        HandlerError::retry(error.to_string())
+    }
+}

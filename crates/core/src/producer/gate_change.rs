@@ -1,0 +1,304 @@
+//! Begins and ends suspensions and pauses, at once or at a date.
+//!
+//! A change at a date is a job of the type [`SUSPENSION_TYPE`], with its date as due date. Every
+//! node of a Jobwire database runs it without registration; its payload is a JSON object:
+//!
+//! ```json
+//! {"action": "resume", "scope": "lane", "value": "bulk"}
+//! ```
+//!
+//! | action | scopes |
+//! | --- | --- |
+//! | `suspend`, `activate` | `instance`, `definition`, `type`, `tenant` |
+//! | `pause`, `resume` | `type`, `category`, `lane`, `all` (without a value) |
+//!
+//! A change that is in effect already changes nothing, so a job that runs twice does no harm.
+//!
+//! The jobs that waited for the end of a suspension or pause are hinted in pages. The next page
+//! follows when the broker has confirmed most of the earlier ones, so the hook's buffer does not
+//! overflow. If the process dies in between, the sweeper finds the rest.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use crate::job::JobId;
+use crate::job::new_job::NewJob;
+use crate::producer::commit_hook::{Cause, CommitHook};
+use crate::store::{Gate, Lifted, SUSPENSION_TYPE, Store, StoreError};
+
+/// The number of waiting hints below which the next page is hinted.
+const FEW: usize = 10_000;
+/// The pause between two looks at the waiting hints.
+const LOOK: Duration = Duration::from_millis(10);
+/// The time after which the rest is left to the sweeper: the broker takes no hints.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The two changes of a gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    Begin,
+    End,
+}
+
+/// The beginning or the end of a suspension or a pause.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GateChange {
+    gate: Gate,
+    change: Change,
+}
+
+/// The effect of a [`GateChange`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct GateChanged {
+    /// False if the change was in effect already.
+    pub changed: bool,
+    /// Number of jobs that moved to the suspended table.
+    pub moved: u64,
+    /// Number of jobs that waited for the end and were hinted.
+    pub hinted: u64,
+    /// Jobs that the database refused to move, with the reason. No node locks them before the
+    /// suspension ends.
+    pub refused: Vec<(JobId, String)>,
+}
+
+/// The payload of a job that changes a gate.
+#[derive(Serialize, Deserialize)]
+struct Payload {
+    action: String,
+    scope: String,
+    #[serde(default)]
+    value: String,
+}
+
+impl GateChange {
+    /// Returns the beginning of a suspension or a pause.
+    #[must_use]
+    pub fn begin(gate: impl Into<Gate>) -> Self {
+        let gate = gate.into();
+        let change = Change::Begin;
+        Self { gate, change }
+    }
+
+    /// Returns the end of a suspension or a pause.
+    #[must_use]
+    pub fn end(gate: impl Into<Gate>) -> Self {
+        let gate = gate.into();
+        let change = Change::End;
+        Self { gate, change }
+    }
+
+    /// Returns the suspension or pause.
+    #[must_use]
+    pub fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// Returns `suspend`, `activate`, `pause` or `resume`.
+    #[must_use]
+    pub fn action(&self) -> &'static str {
+        match (&self.gate, self.change) {
+            (Gate::Suspension(_), Change::Begin) => "suspend",
+            (Gate::Suspension(_), Change::End) => "activate",
+            (Gate::Pause(_), Change::Begin) => "pause",
+            (Gate::Pause(_), Change::End) => "resume",
+        }
+    }
+
+    /// Returns the job that makes this change at a date. A date that has passed means at once.
+    pub fn at(&self, date: DateTime<Utc>) -> NewJob {
+        let payload = Payload {
+            action: self.action().to_owned(),
+            scope: self.gate.scope().to_owned(),
+            value: self.gate.parts().1.to_owned(),
+        };
+        NewJob::of(SUSPENSION_TYPE, &payload).due(date)
+    }
+
+    /// Reads the payload of a job that changes a gate.
+    ///
+    /// # Errors
+    /// The problem, with the remedy.
+    pub fn parse(payload: &str) -> Result<Self, String> {
+        let Payload {
+            action,
+            scope,
+            value,
+        } = serde_json::from_str(payload).map_err(|error| {
+            format!(
+                "field `payload` is not an object with `action`, `scope` and `value`: {error}; \
+                 create the job anew, with `--at` of `jobwire suspend` for example"
+            )
+        })?;
+        let is_all = scope == "all";
+        let (gate, change, scopes) = match &*action {
+            "suspend" | "activate" => (
+                Gate::suspension(&scope, value.clone()),
+                if action == "suspend" {
+                    Change::Begin
+                } else {
+                    Change::End
+                },
+                "`instance`, `definition`, `type` or `tenant`",
+            ),
+            "pause" | "resume" => (
+                Gate::pause(&scope, value.clone()),
+                if action == "pause" {
+                    Change::Begin
+                } else {
+                    Change::End
+                },
+                "`type`, `category`, `lane` or `all`",
+            ),
+            _ => {
+                return Err(format!(
+                    "field `payload.action` is `{}`; use `suspend`, `activate`, `pause` or `resume`",
+                    action.escape_debug()
+                ));
+            }
+        };
+        let Some(gate) = gate else {
+            return Err(format!(
+                "field `payload.scope` is `{}`; use {scopes} with the action `{action}`",
+                scope.escape_debug()
+            ));
+        };
+        if value.is_empty() != is_all {
+            return Err(format!(
+                "field `payload.value` is `{}`; give the {scope}, and none with the scope `all`",
+                value.escape_debug()
+            ));
+        }
+        Ok(Self { gate, change })
+    }
+
+    /// Makes the change now, and publishes the hints of jobs that became ready.
+    ///
+    /// # Errors
+    /// A database error. If it [changed nothing](StoreError::changed_nothing), the scope is as it
+    /// was; otherwise its state is unknown, and the change may be made again.
+    pub async fn make(
+        &self,
+        store: &dyn Store,
+        hook: &CommitHook,
+    ) -> Result<GateChanged, StoreError> {
+        match (&self.gate, self.change) {
+            (Gate::Suspension(scope), Change::Begin) => {
+                let suspended = store.suspend(scope).await?;
+                hook.publish(Cause::Operator, suspended.ready);
+                Ok(GateChanged {
+                    changed: true,
+                    moved: suspended.moved,
+                    refused: suspended.refused,
+                    ..GateChanged::default()
+                })
+            }
+            (Gate::Pause(scope), Change::Begin) => Ok(GateChanged {
+                changed: store.pause(scope).await?,
+                ..GateChanged::default()
+            }),
+            (Gate::Suspension(scope), Change::End) => {
+                Ok(hint_pages(store, hook, store.activate(scope).await?).await)
+            }
+            (Gate::Pause(scope), Change::End) => {
+                Ok(hint_pages(store, hook, store.resume(scope).await?).await)
+            }
+        }
+    }
+}
+
+/// Publishes the hints of the first page, and of those that follow.
+async fn hint_pages(store: &dyn Store, hook: &CommitHook, mut page: Lifted) -> GateChanged {
+    let mut changed = GateChanged {
+        changed: page.was_there,
+        ..GateChanged::default()
+    };
+    loop {
+        changed.hinted += page.ready.len() as u64;
+        hook.publish(Cause::Operator, page.ready);
+        let Some(next) = page.next else {
+            return changed;
+        };
+        let why = if room(hook).await {
+            match store.waited(&next).await {
+                Ok(next) => {
+                    page = next;
+                    continue;
+                }
+                Err(error) => error.to_string(),
+            }
+        } else {
+            "the broker does not confirm them".to_owned()
+        };
+        tracing::warn!(
+            hinted = changed.hinted,
+            why,
+            "not all jobs that waited for the end of a suspension or pause could be hinted; the \
+             sweeper will find the rest"
+        );
+        return changed;
+    }
+}
+
+/// Waits until few hints wait. Returns false if they do not leave.
+async fn room(hook: &CommitHook) -> bool {
+    let until = Instant::now() + PATIENCE;
+    while hook.buffered() > FEW {
+        if Instant::now() >= until {
+            return false;
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{PauseScope, SuspensionScope};
+
+    #[test]
+    fn a_change_is_read_back_from_the_payload_of_its_job() {
+        let all = Gate::from(PauseScope::All);
+        let tenant = Gate::from(SuspensionScope::Tenant("acme".to_owned()));
+        for change in [
+            GateChange::begin(all.clone()),
+            GateChange::end(all),
+            GateChange::begin(tenant.clone()),
+            GateChange::end(tenant),
+        ] {
+            let job = change.at(Utc::now());
+            let payload = job.payload.expect("JSON").get().to_owned();
+            assert_eq!(GateChange::parse(&payload), Ok(change), "{payload}");
+        }
+    }
+
+    #[test]
+    fn a_bad_payload_is_refused_with_the_field_and_the_remedy() {
+        for (payload, said) in [
+            ("17", "`payload` is not an object"),
+            (
+                r#"{"action":"stop","scope":"all"}"#,
+                "`payload.action` is `stop`; use `suspend`",
+            ),
+            (
+                r#"{"action":"pause","scope":"tenant","value":"t"}"#,
+                "`payload.scope` is `tenant`; use `type`",
+            ),
+            (
+                r#"{"action":"resume","scope":"lane"}"#,
+                "`payload.value` is ``; give the lane",
+            ),
+            (
+                r#"{"action":"resume","scope":"all","value":"x"}"#,
+                "none with the scope `all`",
+            ),
+        ] {
+            let error = GateChange::parse(payload).expect_err(payload);
+            assert!(error.contains(said), "{error}");
+        }
+    }
+}

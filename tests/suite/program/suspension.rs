@@ -1,0 +1,129 @@
+//! `jobwire suspend`, `activate`, `pause`, `resume` and `suspensions`.
+
+use jobwire_core::store::SUSPENSION_TYPE;
+use jobwire_core::{JobState, Store};
+use jobwire_tests::Scratch;
+use serde_json::{Value, json};
+
+use super::{all, fails, jobwire, lines, store, succeeds};
+
+async fn answer(home: &Scratch, arguments: &[&str]) -> Value {
+    let said = succeeds(jobwire(home, arguments).env("JOBWIRE_LOG", "off")).await;
+    serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"))
+}
+
+async fn says(home: &Scratch, arguments: &[&str], parts: &[&str]) {
+    let said = succeeds(jobwire(home, arguments)).await;
+    for part in parts {
+        assert!(said.contains(part), "{arguments:?}: {part} in {said}");
+    }
+}
+
+#[tokio::test]
+async fn what_stands_still_is_told_and_ends_with_another_command() {
+    let home = Scratch::new();
+    let file = lines(&home, r#"{"type":"noop","tenant":"acme"}"#, 2);
+    succeeds(jobwire(&home, &["enqueue", &file])).await;
+    says(&home, &["suspensions"], &["nothing is suspended or paused"]).await;
+
+    let lane = ["--lane", "default"];
+    let pause = [&["pause"], &lane[..]].concat();
+    says(&home, &pause, &["lane default is paused"]).await;
+    says(&home, &pause, &["lane default is paused already"]).await;
+    says(
+        &home,
+        &["jobs", "list"],
+        &["nobody: lane default is paused"],
+    )
+    .await;
+    says(&home, &["lanes", "list"], &["paused", "yes"]).await;
+    let suspended = answer(&home, &["suspend", "--tenant", "acme", "--json"]).await;
+    assert_eq!(suspended["moved"], 2, "{suspended}");
+    assert_eq!(suspended["running"], 0, "{suspended}");
+    // Born during the suspension: the first reason is told.
+    succeeds(jobwire(&home, &["enqueue", &file])).await;
+    says(
+        &home,
+        &["jobs", "list"],
+        &["nobody: tenant acme is suspended"],
+    )
+    .await;
+
+    let listed = answer(&home, &["suspensions", "--json"]).await;
+    let rows = listed.as_array().unwrap();
+    let row = |at: usize| {
+        let row = &rows[at];
+        json!([
+            row["state"],
+            row["scope"],
+            row["value"],
+            row["moved"],
+            row["waiting"]
+        ])
+    };
+    assert_eq!(row(0), json!(["paused", "lane", "default", 0, 2]));
+    assert_eq!(row(1), json!(["suspended", "tenant", "acme", 2, 2]));
+    let said = jobwire(&home, &["doctor"])
+        .run(super::SOON)
+        .await
+        .1
+        .join("\n");
+    for part in [
+        "lane default is paused since",
+        "jobwire resume --lane default",
+        "tenant acme is suspended since",
+    ] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+
+    // The lane is still paused, so nothing is hinted yet.
+    let activate = ["activate", "--tenant", "acme"];
+    says(
+        &home,
+        &activate,
+        &["tenant acme is suspended no more: 0 waiting jobs ready"],
+    )
+    .await;
+    says(&home, &activate, &["nothing to activate tenant acme"]).await;
+    let resumed = answer(&home, &["resume", "--lane", "default", "--json"]).await;
+    assert_eq!(resumed["hinted"], 4, "{resumed}");
+    says(&home, &["suspensions"], &["nothing is suspended or paused"]).await;
+}
+
+#[tokio::test]
+async fn a_change_at_a_date_is_a_timer_job() {
+    let home = Scratch::new();
+    succeeds(jobwire(&home, &["migrate", "up"])).await;
+    let at = ["--at", "2091-01-31T08:00:00Z", "--json"];
+    let planned = answer(&home, &[&["resume", "--all"], &at[..]].concat()).await;
+    let store = store(&home).await;
+    let jobs = all(&store).await;
+    assert_eq!(planned["job"], json!(jobs[0].id));
+    assert_eq!(
+        (jobs[0].state, &*jobs[0].job_type),
+        (JobState::Timer, SUSPENSION_TYPE)
+    );
+    assert_eq!(
+        jobs[0].due_at.unwrap().to_rfc3339(),
+        "2091-01-31T08:00:00+00:00"
+    );
+    assert!(store.suspensions().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_scope_that_says_nothing_or_too_much_is_refused() {
+    let home = Scratch::new();
+    for (arguments, part) in [
+        (&["pause"][..], "--category"),
+        (&["suspend", "--lane", "bulk"], "--lane"),
+        (&["pause", "--all", "--lane", "bulk"], "cannot be used with"),
+        (&["resume", "--category", ""], "1 to 1024"),
+        (
+            &["activate", "--tenant", "t", "--at", "tomorrow"],
+            "time zone",
+        ),
+    ] {
+        let said = fails(jobwire(&home, arguments), 2).await;
+        assert!(said.contains(part), "{arguments:?}: {part} in {said}");
+    }
+}
