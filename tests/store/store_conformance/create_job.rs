@@ -590,7 +590,7 @@ async fn a_creator_can_not_create_a_job_that_changes_how_others_run() {
         "(SELECT id FROM jobwire.create_job_hint(type => 'jobwire.other'))",
         "jobwire.create_history_job(type => 'jobwire.suspension')",
     ] {
-        let refused = sqlx::query(&format!("SELECT {call}"))
+        let refused = sqlx::query(AssertSqlSafe(format!("SELECT {call}")))
             .execute(w.store.pool())
             .await
             .unwrap_err()

@@ -46,11 +46,7 @@ impl InvalidJob {
 
     /// Creates the error for a repeat that can't be read.
     pub(crate) fn repeat(error: &BadRepeat) -> Self {
-        Self::new(
-            "repeat",
-            error.to_string(),
-            "use for example `R3/PT10M` or `0 2 * * *[Europe/Berlin]`",
-        )
+        Self::new("repeat", error.to_string(), "use for example `R3/PT10M`")
     }
 }
 
