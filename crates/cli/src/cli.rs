@@ -40,7 +40,7 @@ pub enum Command {
     Engine(engine::EngineArgs),
     /// Create jobs from JSON lines
     Enqueue(enqueue::EnqueueArgs),
-    /// List, show, retry, delete and execute jobs
+    /// List, show, change, retry, delete and execute jobs; show their history
     Jobs(Box<jobs::JobsArgs>),
     /// Show or set the rules for lanes, show the jobs of each, and drain one
     Lanes(lanes::LanesArgs),

@@ -20,6 +20,6 @@ pub mod tap;
 /// Reads a date on the command line.
 fn date(text: &str) -> Result<chrono::DateTime<chrono::Utc>, String> {
     text.parse().map_err(|_| {
-        "write a date and time with time zone, for example 2026-01-31T08:00:00Z".to_owned()
+        "write a date and time with time zone, for example 2027-01-31T08:00:00Z".to_owned()
     })
 }

@@ -182,8 +182,8 @@ settings! {
     incidents_kept: Duration = "30d", "incidents-kept" "DURATION",
         "Time for which an incident is kept after its job was revived or deleted.";
     history_retry_policy: RetryPolicy = "10s", "history-retry-policy" "POLICY",
-        "Wait between attempts of history jobs that have no policy of their own: `30s`, \
-         `exponential(1s, 2, 1h)`, `PT10M,PT17M`.";
+        "Wait between attempts of history jobs, if neither the job nor its handler has a policy: \
+         `30s`, `exponential(1s, 2, 1h)`, `PT10M,PT17M`.";
     periodic_jobs: Option<PathBuf> = "", "periodic-jobs" "FILE",
         "TOML file of the periodic jobs that `run` declares at its start, as `[[periodic]]` \
          tables. See docs/guides/periodic-jobs.md.";

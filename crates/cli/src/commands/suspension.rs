@@ -78,7 +78,7 @@ pub struct PauseScopeArgs {
 /// When to make the change, and how to tell its result.
 #[derive(Debug, Args)]
 pub struct HowArgs {
-    /// Make the change at this date, for example 2026-01-31T08:00:00Z; a timer job does it
+    /// Make the change at this date, for example 2027-01-31T08:00:00Z; a timer job does it
     #[arg(long, value_name = "DATE", value_parser = super::date)]
     pub at: Option<DateTime<Utc>>,
     /// Print a JSON object

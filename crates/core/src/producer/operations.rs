@@ -102,9 +102,12 @@ impl<S: SqlStore> Client<S> {
         Ok(operated)
     }
 
-    /// Changes jobs in one transaction: see [`Change`] for the changes, and the states that each
-    /// one applies to. A job that the database refuses to change stays as it was and is in
-    /// [`refused`](OperatedJobs::refused).
+    /// Changes jobs: see [`Change`] for the changes, and the states that each one applies to.
+    ///
+    /// The jobs whose rows are free are changed in one transaction. A row that another transaction
+    /// locks is tried for two seconds more, in transactions of its own. A job that is in
+    /// [`refused`](OperatedJobs::refused) was not changed, unless its reason is a lost connection:
+    /// then look at the job.
     ///
     /// # Errors
     /// [`StoreError::InvalidChange`] before anything is changed, or a database error.

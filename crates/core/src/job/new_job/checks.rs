@@ -2,7 +2,8 @@
 //!
 //! The tables check lengths, sizes and ranges too (migration 0002), for writers that do not use the
 //! library. This code and `jobwire.create_job` check with the same messages: a test compares them.
-//! Only this code reads `repeat`: newer programs know more forms than the schema.
+//! Of `repeat`, `jobwire.create_job` checks the form only. This code also reads what stands in it:
+//! suffixes in brackets, dates, the numbers of calendar periods and the fields of cron expressions.
 
 use chrono::{DateTime, Datelike, Utc};
 
