@@ -140,6 +140,10 @@ CREATE INDEX incident_resolved ON jobwire.incident (resolved_at) WHERE resolved_
 CREATE FUNCTION jobwire.open_incident() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+    -- Who may execute this function may hang it on a table of their own, whose columns could run code as the owner.
+    IF TG_RELID <> 'jobwire.dead_letter_job'::regclass THEN
+        RAISE EXCEPTION 'this trigger belongs to jobwire.dead_letter_job' USING ERRCODE = 'insufficient_privilege';
+    END IF;
     INSERT INTO jobwire.incident (job_id, opened_at, type, process_instance, process_definition, element, tenant, message)
     VALUES (NEW.id, clock_timestamp(), NEW.type, NEW.process_instance, NEW.process_definition, NEW.element, NEW.tenant,
         NEW.exception_message)
@@ -151,6 +155,10 @@ $$;
 CREATE FUNCTION jobwire.resolve_incident() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+    -- Who may execute this function may hang it on a table of their own, whose columns could run code as the owner.
+    IF TG_RELID <> 'jobwire.dead_letter_job'::regclass THEN
+        RAISE EXCEPTION 'this trigger belongs to jobwire.dead_letter_job' USING ERRCODE = 'insufficient_privilege';
+    END IF;
     UPDATE jobwire.incident SET resolved_at = clock_timestamp(),
         resolution = CASE WHEN EXISTS (SELECT FROM jobwire.job j WHERE j.id = OLD.id) THEN 'revived' ELSE 'deleted' END
     WHERE job_id = OLD.id AND resolved_at IS NULL;

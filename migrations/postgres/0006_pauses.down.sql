@@ -1,3 +1,6 @@
+DROP TRIGGER may_change_gates ON jobwire.job;
+DROP TRIGGER may_change_gates ON jobwire.timer_job;
+DROP FUNCTION jobwire.may_change_gates;
 DELETE FROM jobwire.suspension WHERE scope LIKE 'pause%';
 ALTER TABLE jobwire.suspension
     DROP CONSTRAINT suspension_scope_check,

@@ -3,7 +3,7 @@
 
 INSERT INTO jobwire.schema_version (version, readable_by) VALUES (6, 1);
 
--- Every lock statement reads this table, so the lock is tried again and again, each time for a moment.
+-- Every lock statement reads these tables, so the locks are tried again and again, each time for a moment.
 DO $$
 DECLARE
     before text := current_setting('lock_timeout');
@@ -11,6 +11,7 @@ BEGIN
     PERFORM set_config('lock_timeout', '3s', true);
     FOR attempt IN 1..20 LOOP
         BEGIN
+            LOCK TABLE jobwire.job, jobwire.timer_job IN SHARE ROW EXCLUSIVE MODE;
             LOCK TABLE jobwire.suspension IN ACCESS EXCLUSIVE MODE;
             EXIT;
         EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
@@ -49,3 +50,20 @@ BEGIN
     EXECUTE replace(was, anchor, anchor || checks);
 END
 $do$;
+
+-- A role that inserts jobs itself must not pause the others either, unless it may write suspensions.
+CREATE FUNCTION jobwire.may_change_gates() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT has_table_privilege(current_user, 'jobwire.suspension', 'INSERT') THEN
+        RAISE EXCEPTION 'field `type` begins with `jobwire.`, and % may not write jobwire.suspension; choose another name: such '
+            'types change how jobs run', current_user USING ERRCODE = 'insufficient_privilege';
+    END IF;
+    RETURN NEW;
+END
+$$;
+REVOKE ALL ON FUNCTION jobwire.may_change_gates FROM PUBLIC;
+CREATE TRIGGER may_change_gates BEFORE INSERT ON jobwire.job
+    FOR EACH ROW WHEN (starts_with(NEW.type, 'jobwire.')) EXECUTE FUNCTION jobwire.may_change_gates();
+CREATE TRIGGER may_change_gates BEFORE INSERT ON jobwire.timer_job
+    FOR EACH ROW WHEN (starts_with(NEW.type, 'jobwire.')) EXECUTE FUNCTION jobwire.may_change_gates();

@@ -13,7 +13,8 @@ use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
-use jobwire_core::{NewJob, Store};
+use chrono::SubsecRound;
+use jobwire_core::{NewJob, PeriodicJob, Store};
 use jobwire_tests::{Program, Running, Scratch, Signal, eventually, shared};
 use serde_json::json;
 use tokio::sync::Semaphore;
@@ -74,6 +75,9 @@ const BY_ROW: [&str; 3] = ["rows-held", "rows-uncommitted", "rows-committed"];
 
 /// The crash points of the leader of two nodes during a sweep.
 const LEADER: [&str; 1] = ["marker-returned"];
+
+/// The crash points of the leader while it creates the job of a schedule.
+const SCHEDULE: [&str; 2] = ["periodic-uncommitted", "periodic-committed"];
 
 /// The crash points of a node that was asked to stop.
 const STOPPING: [&str; 2] = ["release-uncommitted", "released"];
@@ -254,6 +258,54 @@ async fn leader(point: &'static str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_dies_while_it_creates_the_job_of_a_schedule_and_each_date_has_one() {
+    each(SCHEDULE.into_iter().map(schedule)).await;
+}
+
+async fn schedule(point: &'static str) {
+    let _turn = AT_ONCE.acquire().await.unwrap();
+    let fleet = fleet().await;
+    let now = chrono::Utc::now().trunc_subsecs(0);
+    let [first, last] = [2, 4].map(|seconds| {
+        let at = now + chrono::Duration::seconds(seconds);
+        at.to_rfc3339_opts(chrono::SecondsFormat::Secs, true)
+    });
+    let dates = format!("R/{first}/PT1S/{last}[catch-up=all]");
+    // No node serves the type, so the jobs stay to be counted.
+    let job = NewJob::of("counted", &());
+    let periodic = PeriodicJob::new("each-second", &dates, job);
+    fleet
+        .store
+        .declare_periodic_jobs(&[periodic])
+        .await
+        .unwrap();
+    let deadly = dies_at(point, 0);
+    let mut victim = fleet.start_on(
+        &fleet.database,
+        &fleet.space.url,
+        &[LONG_LEASE, ("FAILPOINTS", &deadly)],
+    );
+    dies(&mut victim, point).await;
+    let heir = fleet.node(&[]).await;
+    let count = "SELECT count(*), count(DISTINCT due_at) FROM jobwire.job WHERE type = 'counted'";
+    eventually("the schedule to end", SOON, async || {
+        let ended: bool = sqlx::query_scalar("SELECT next_due IS NULL FROM jobwire.periodic_job")
+            .fetch_one(fleet.store.pool())
+            .await
+            .unwrap();
+        ended.then_some(())
+    })
+    .await;
+    let created: (i64, i64) = sqlx::query_as(count)
+        .fetch_one(fleet.store.pool())
+        .await
+        .unwrap();
+    assert_eq!(created, (3, 3), "{point}: jobs, and their dates");
+    heir.signal(Signal::SIGTERM);
+    heir.wait_for_line("node stopped", SOON).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_dies_while_it_gives_its_jobs_back_and_they_run_elsewhere() {
     each(STOPPING.into_iter().map(stopping)).await;
 }
@@ -298,7 +350,8 @@ fn every_crash_point_is_in_the_table_and_is_tried() {
     }
     let tried = PRODUCER.iter().map(|(point, _)| *point);
     let tried = tried.chain(NODE.iter().map(|(point, _)| *point));
-    let tried = tried.chain(LEADER).chain(STOPPING).chain(BY_ROW);
+    let tried = tried.chain(LEADER).chain(SCHEDULE);
+    let tried = tried.chain(STOPPING).chain(BY_ROW);
     let tried: BTreeSet<String> = tried.map(str::to_owned).collect();
     assert_eq!(tried, code, "points tested here, and points in the code");
     let page = std::fs::read_to_string(docs::root().join("docs/operating/faults.md")).unwrap();

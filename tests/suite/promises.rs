@@ -453,6 +453,39 @@ async fn an_occurrence_that_is_over_missed_or_not_due_yet_does_not_run() {
     node.stop().await;
 }
 
+/// The end of a series takes an occurrence that never began. One that has begun has its retries.
+#[tokio::test]
+async fn an_occurrence_that_has_begun_is_retried_after_the_end_of_its_series() {
+    let world = World::new().await;
+    let notes = Notes::default();
+    let seen = notes.clone();
+    let node = world
+        .node()
+        .handler("note", move |job: Running<String>| {
+            let seen = seen.clone();
+            async move {
+                seen.add(job.payload);
+                if seen.all().len() == 1 {
+                    return Err(HandlerError::retry("not yet"));
+                }
+                Ok(Outcome::Done)
+            }
+        })
+        .start()
+        .await
+        .unwrap();
+    let end = chrono::Utc::now() + chrono::Duration::seconds(2);
+    let job = NewJob::of("note", &"begun")
+        .due(chrono::Utc::now())
+        .repeat_text("R/PT1H")
+        .repeat_until(end)
+        .retry_policy_text("3s");
+    world.jobs.create(job).await.unwrap();
+    world.until_empty().await;
+    assert_eq!(notes.all(), ["begun", "begun"]);
+    node.stop().await;
+}
+
 /// A job that still runs at the end of the shutdown is released and spends no attempt.
 #[tokio::test]
 async fn a_shutdown_gives_back_what_still_runs() {

@@ -26,7 +26,7 @@ mod cycle;
 mod members;
 mod messages;
 pub(crate) mod periodic;
-mod pruning;
+pub(crate) mod pruning;
 mod publish_watch;
 mod rescue;
 pub mod sweeper;
@@ -145,11 +145,11 @@ pub(crate) async fn lead(node: Arc<NodeContext>) {
             _ = look.tick(), if watches => leader.look(&mut version).await,
         }
     }
-    leader.leave().await;
-    // From the drain on, `forward::pass_on_late` hears the messages.
+    // `forward::pass_on_late` hears the messages that come from now on.
     while let Ok(message) = control.try_recv() {
         forward::pass_on(&leader.node, message);
     }
+    leader.leave().await;
 }
 
 impl Leader {

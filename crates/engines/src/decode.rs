@@ -154,6 +154,7 @@ impl Decoder {
             element: job.element.clone(),
             tenant: job.tenant.clone(),
             lane: job.lane.clone(),
+            hints: None,
             priority: job.priority,
             exclusive: job.exclusive,
             retries: job.retries,

@@ -131,6 +131,7 @@ impl Rest {
             response,
             read: Vec::new(),
             seen: 0,
+            drops: false,
         })
     }
 
@@ -260,10 +261,13 @@ pub(crate) struct Lines {
     read: Vec<u8>,
     /// The number of these bytes that contain no line feed.
     seen: usize,
+    /// Whether the line that arrives is too long. It is dropped up to its line feed.
+    drops: bool,
 }
 
 impl Lines {
-    /// Returns the next line without its line feed; `None` at the end.
+    /// Returns the next line without its line feed, and no longer than [`TOLD_BYTES`]; longer ones are
+    /// left out. `None` at the end.
     ///
     /// # Errors
     /// The reason why the connection broke, or why this is no answer by lines.
@@ -275,11 +279,17 @@ impl Lines {
                 let mut line = std::mem::replace(&mut self.read, rest);
                 line.pop();
                 self.seen = 0;
-                return Ok(Some(line));
+                if !std::mem::take(&mut self.drops) {
+                    return Ok(Some(line));
+                }
+                continue;
             }
             self.seen = self.read.len();
             if self.seen >= TOLD_BYTES {
-                return Err(format!("a line has more than {TOLD_BYTES} bytes"));
+                // The jobs of the other lines have their answers.
+                self.drops = true;
+                self.read.clear();
+                self.seen = 0;
             }
             match self.response.chunk().await {
                 Ok(Some(chunk)) => self.read.extend_from_slice(&chunk),

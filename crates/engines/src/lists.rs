@@ -170,6 +170,9 @@ async fn send(lists: &Lists, rest: &Rest, list: Vec<Listed>) {
     };
     let others: Option<Answer> = match lines {
         Ok(mut lines) => loop {
+            if open.is_empty() {
+                break None;
+            }
             match lines.next().await {
                 Ok(Some(line)) => {
                     let (job, said) = read(&line);

@@ -601,6 +601,72 @@ async fn a_creator_can_not_create_a_job_that_changes_how_others_run() {
     sqlx::query(similar).execute(w.store.pool()).await.unwrap();
 }
 
+/// The triggers of the incidents run with the rights of their owner. A creator who may execute all
+/// functions hangs none of them on a table of its own.
+#[tokio::test]
+async fn a_creator_can_not_use_a_trigger_of_the_owner() {
+    let w = World::<PgStore>::open().await;
+    for (when, name) in [("INSERT", "open_incident"), ("DELETE", "resolve_incident")] {
+        let sql = format!(
+            "CREATE TABLE jobwire.mine (id uuid, type text, process_instance text, process_definition text,
+                 element text, tenant text, exception_message text);
+             CREATE TRIGGER mine AFTER {when} ON jobwire.mine FOR EACH ROW EXECUTE FUNCTION jobwire.{name}();
+             INSERT INTO jobwire.mine (id, type) VALUES (gen_random_uuid(), 'forged');
+             DELETE FROM jobwire.mine"
+        );
+        let refused = sqlx::raw_sql(AssertSqlSafe(sql))
+            .execute(w.store.pool())
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(
+            refused.contains("belongs to jobwire.dead_letter_job"),
+            "{refused}"
+        );
+    }
+    assert_eq!(w.rows("incident").await, 0);
+}
+
+/// A role with rights on the jobs, and none on the suspensions, pauses nothing.
+#[tokio::test]
+async fn a_role_that_inserts_jobs_needs_a_right_to_pause_others() {
+    let w = World::<PgStore>::open().await;
+    let role = format!("inserts_{}", uuid::Uuid::new_v4().simple());
+    let sql = format!(
+        "CREATE ROLE {role}; GRANT USAGE ON SCHEMA jobwire TO {role};
+         GRANT INSERT ON jobwire.job TO {role}; GRANT USAGE ON SEQUENCE jobwire.job_seq TO {role}"
+    );
+    sqlx::raw_sql(AssertSqlSafe(sql))
+        .execute(w.store.pool())
+        .await
+        .unwrap();
+    let insert = |job_type: &str| {
+        format!(
+            "BEGIN; SET LOCAL ROLE {role};
+             INSERT INTO jobwire.job (id, type, correlation_id) VALUES (gen_random_uuid(), '{job_type}', gen_random_uuid());
+             COMMIT"
+        )
+    };
+    let pool = w.store.pool();
+    sqlx::raw_sql(AssertSqlSafe(insert("report")))
+        .execute(pool)
+        .await
+        .unwrap();
+    let refused = sqlx::raw_sql(AssertSqlSafe(insert("jobwire.suspension")))
+        .execute(pool)
+        .await;
+    let refused = refused.unwrap_err().to_string();
+    assert!(
+        refused.contains("may not write jobwire.suspension"),
+        "{refused}"
+    );
+    let sql = format!("DROP OWNED BY {role}; DROP ROLE {role}");
+    sqlx::raw_sql(AssertSqlSafe(sql))
+        .execute(pool)
+        .await
+        .unwrap();
+}
+
 #[tokio::test]
 async fn present_creators_may_go_on_and_nobody_else_may() {
     let w = World::<PgStore>::open().await;

@@ -26,12 +26,17 @@
 //!
 //! [`NodeBuilder::periodic`]: crate::node::NodeBuilder::periodic
 
+use std::time::Duration;
+
 use chrono::{DateTime, NaiveDate, Utc};
 use chrono_tz::Tz;
 
 use crate::job::new_job::{InvalidJob, MAX_FIELD_BYTES, NewJob};
 use crate::job::repeat::{BadRepeat, CatchUp, Repeat};
 use crate::job::template;
+
+/// The shortest interval of a schedule: the leader creates its jobs one after another.
+const SHORTEST: Duration = Duration::from_secs(1);
 
 /// The maximum length of a name, in bytes.
 pub const MAX_NAME_BYTES: usize = 256;
@@ -142,6 +147,13 @@ impl PeriodicJob {
                 "schedule",
                 "has a count, or more than 1,024 bytes",
                 "bound it by an end: `R/PT1H/2027-12-31T00:00:00Z`",
+            )));
+        }
+        if timing.interval().is_some_and(|every| every < SHORTEST) {
+            return Err(invalid(InvalidJob::new(
+                "schedule",
+                "has an interval of less than a second",
+                "use at least `R/PT1S`",
             )));
         }
         let template = template::write(&self.job).map_err(invalid)?;

@@ -203,6 +203,9 @@ pub struct JobView {
     pub tenant: Option<String>,
     /// The lane of its hints.
     pub lane: Lane,
+    /// The number of times that the job became ready or was hinted again. `None` for the job of an
+    /// engine.
+    pub hints: Option<i32>,
     /// The priority. Larger is more urgent.
     pub priority: i64,
     /// Whether the job excludes others of its instance.

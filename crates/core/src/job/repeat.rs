@@ -79,6 +79,9 @@ pub enum BadRepeat {
     /// The interval is invalid.
     #[error(transparent)]
     Every(#[from] BadDuration),
+    /// The interval is too short.
+    #[error("the interval `{0}` is shorter than a millisecond")]
+    Short(String),
     /// The cron expression is invalid.
     #[error("`{0}` is not a cron expression: {1}")]
     Cron(String, String),

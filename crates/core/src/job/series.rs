@@ -26,10 +26,29 @@ pub fn next_occurrence(job: &Job, now: DateTime<Utc>) -> Option<NewJob> {
     occurrence(job, &repeat, due)
 }
 
-/// Returns whether the series of `job` has ended at `now`, so that it does not run.
+/// The time by which an occurrence may become ready after its due date and still counts as on time.
+/// Timers are moved a moment after their dates.
+const ON_TIME: chrono::Duration = chrono::Duration::minutes(1);
+
+/// Returns whether the series of `job` had ended when the job became ready, at `now`, so that it does
+/// not run. An occurrence on time runs: none is due after the end.
 pub(crate) fn has_ended(job: &Job, repeat: &Repeat, now: DateTime<Utc>) -> bool {
     let ends = [job.repeat_until, repeat.end];
-    ends.into_iter().flatten().any(|end| now > end)
+    let is_late = job
+        .due_at
+        .is_none_or(|due| now.signed_duration_since(due) > ON_TIME);
+    is_late && ends.into_iter().flatten().any(|end| now > end)
+}
+
+/// Returns the error of a schedule without an occurrence, for a job without a due date. A schedule
+/// whose end has passed is no error.
+pub(crate) fn never(job: &Job, repeat: &Repeat) -> Option<InvalidJob> {
+    let ends = job.repeat_until.is_some() || repeat.end.is_some();
+    if job.due_at.is_some() || ends {
+        return None;
+    }
+    let first = repeat.first(job.created_at);
+    first.err().map(|error| InvalidJob::repeat(&error))
 }
 
 /// Returns what replaces `job` without a run: the first occurrence of a schedule, for a job of

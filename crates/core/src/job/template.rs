@@ -71,6 +71,13 @@ pub(crate) fn write(job: &NewJob) -> Result<String, InvalidJob> {
             ));
         }
     }
+    if job.is_history {
+        return Err(InvalidJob::new(
+            "kind",
+            "is `history` in the job of a schedule",
+            "leave it out: a history job is created with the work that it describes",
+        ));
+    }
     let job = job.clone();
     let template = Template {
         r#type: job.job_type,

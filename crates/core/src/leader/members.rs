@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::pruning::Pruning;
 use crate::telemetry::log_throttle::LogThrottle;
 use crate::worker::context::NodeContext;
 
@@ -32,7 +31,6 @@ pub(super) struct Members {
     failed: LogThrottle,
     /// The time of the last warning about nodes of another database.
     warned: Option<Instant>,
-    pruning: Pruning,
 }
 
 impl Members {
@@ -45,7 +43,6 @@ impl Members {
             last_read: now,
             failed: LogThrottle::default(),
             warned: None,
-            pruning: Pruning::begin(),
         }
     }
 
@@ -73,7 +70,6 @@ impl Members {
             written = self.write(node).await;
             if written && leads {
                 self.remove_silent(node).await;
-                self.pruning.go_on(node).await;
             }
         }
         if self.read_at <= now {

@@ -38,10 +38,13 @@ impl Aside {
         self.0.keys().cloned().collect()
     }
 
-    fn put(&mut self, name: String) {
-        if self.0.len() < MOST_ASIDE {
+    /// Returns false if there is no room, so that the schedule stays at the head of the page.
+    fn put(&mut self, name: String) -> bool {
+        let has_room = self.0.len() < MOST_ASIDE;
+        if has_room {
             self.0.insert(name, Instant::now() + ASIDE);
         }
+        has_room
     }
 }
 
@@ -101,7 +104,7 @@ pub(crate) async fn create_jobs(node: Arc<NodeContext>) {
 async fn create_due(node: &Arc<NodeContext>, aside: &mut Aside) -> Result<Page, StoreError> {
     let left_out = aside.names();
     let due = node.store.due_periodic_jobs(&left_out, PAGE).await?;
-    let (mut advanced, found) = (false, !due.names.is_empty());
+    let (mut advanced, mut is_full, found) = (false, false, !due.names.is_empty());
     for name in due.names {
         if node.signals.draining.is_cancelled() || !*node.leadership.leads.borrow() {
             break;
@@ -111,7 +114,8 @@ async fn create_due(node: &Arc<NodeContext>, aside: &mut Aside) -> Result<Page, 
                 advanced |= fired.advanced;
                 node.hook.publish(Cause::Timer, fired.ready);
             }
-            Err(error) if error.is_transient() => return Err(error),
+            // The server is away, or too slow for any schedule.
+            Err(error) if error.is_transient() && !error.is_answer() => return Err(error),
             // The other schedules go on.
             Err(error) => {
                 tracing::warn!(
@@ -121,12 +125,17 @@ async fn create_due(node: &Arc<NodeContext>, aside: &mut Aside) -> Result<Page, 
                     "a periodic job can't be created; declare it again, or remove it (`jobwire \
                      periodic remove`)"
                 );
-                aside.put(name);
-                advanced = true;
+                if aside.put(name) {
+                    advanced = true;
+                } else {
+                    is_full = true;
+                }
             }
         }
     }
     let soon = match (found, advanced) {
+        // Nothing but schedules that fail, and more than are remembered.
+        (true, false) if is_full => Some(due.now + ASIDE),
         // More may be due: the page was full, or a schedule has many missed occurrences.
         (true, true) => Some(due.now),
         (true, false) => Some(due.now + BUSY_PAUSE),

@@ -40,9 +40,10 @@ pub(super) fn serve(handlers: &mut Handlers, store: &Arc<dyn Store>, hook: &Comm
     );
 }
 
-/// A transient error of the database spends no attempt: nobody else ends a pause at its date.
+/// An error of a database that is away spends no attempt: nothing else ends a pause at its date. A
+/// statement that takes too long does, so that an operator learns of it.
 fn failed(error: StoreError) -> HandlerError {
-    if error.is_transient() {
+    if error.is_transient() && !error.is_answer() {
         HandlerError::conflict(error.to_string())
     } else {
         HandlerError::retry(error.to_string())

@@ -363,6 +363,7 @@ impl Consumer {
         // Delivered messages are requeued, too. They are stored first, because the leader may ask
         // for them.
         self.receive_at_once();
+        self.settle_passed_on().await;
         self.receiver.pause().await;
         self.return_hints().await;
         tokio::pin!(until);
@@ -393,12 +394,17 @@ impl Consumer {
         self.node.hook.publish(Cause::Sweep, addressed);
     }
 
-    /// Settles forwarded messages, and reports the decided markers.
-    async fn decide_markers(&mut self) {
+    /// Settles forwarded messages.
+    async fn settle_passed_on(&mut self) {
         if !self.passed_on.is_empty() {
             let passed_on = std::mem::take(&mut self.passed_on);
             self.receiver.settle(&passed_on).await;
         }
+    }
+
+    /// Settles forwarded messages, and reports the decided markers.
+    async fn decide_markers(&mut self) {
+        self.settle_passed_on().await;
         while let Some((lane, marker, ticket)) = self.pending.decided_marker() {
             self.receiver.settle(&[ticket]).await;
             self.node.hook.tell(Control::MarkerBack { lane, marker });

@@ -130,9 +130,11 @@ pub(crate) async fn pass_on_late(node: Arc<NodeContext>) {
 
 /// Publishes the jobs of a message that addresses them to this node, which stops.
 pub(crate) fn pass_on(node: &NodeContext, message: Control) {
-    if let Control::Forwarded { node: to, jobs } | Control::Rescued { node: to, jobs } = message
+    if let Control::Forwarded { node: to, mut jobs } | Control::Rescued { node: to, mut jobs } =
+        message
         && to == node.id
     {
+        jobs.retain(|ready| node.options.receives(&ready.lane));
         tracing::debug!(
             jobs = jobs.len(),
             "jobs were addressed to this node while it stops; they go to the broker"

@@ -106,6 +106,7 @@ impl<F, P> GroupHandler<F, P> {
     /// full.
     fn join(&self, member: Member<P>) -> (u64, Instant, Vec<Member<P>>) {
         let mut filling = self.filling();
+        filling.drop_the_gone();
         if filling.members.is_empty() {
             filling.until = Instant::now() + self.options.within;
         }
@@ -129,8 +130,14 @@ impl<F, P> GroupHandler<F, P> {
 
 impl<P> Filling<P> {
     fn take(&mut self) -> Vec<Member<P>> {
+        self.drop_the_gone();
         self.number += 1;
         std::mem::take(&mut self.members)
+    }
+
+    /// Removes the jobs whose executions were dropped. Their nodes or others run them again.
+    fn drop_the_gone(&mut self) {
+        self.members.retain(|member| !member.done.is_closed());
     }
 }
 
@@ -193,6 +200,14 @@ where
             tokio::select! {
                 biased;
                 answer = &mut told => return self.after(answer.unwrap_or(false), job).await,
+                // It leaves the group, unless the group has begun.
+                () = job.stop.cancelled() => {
+                    told.close();
+                    match told.try_recv() {
+                        Ok(is_done) => return self.after(is_done, job).await,
+                        Err(_) => return Err(stopped()),
+                    }
+                }
                 () = tokio::time::sleep_until(until) => self.take(number),
             }
         } else {
@@ -211,13 +226,22 @@ where
     Fut: Future<Output = HandlerResult<()>> + Send,
     P: Send + Sync + 'static,
 {
-    /// Ends a job whose group is done, and runs the job alone otherwise.
+    /// Ends a job whose group is done, and runs the job alone otherwise. A job that was asked to stop
+    /// meanwhile does not begin again.
     async fn after(&self, is_done: bool, job: Arc<Running<P>>) -> HandlerResult<Outcome> {
         if !is_done {
+            if job.stop.is_cancelled() {
+                return Err(stopped());
+            }
             (self.run)(vec![job]).await?;
         }
         Ok(Outcome::Done)
     }
+}
+
+/// The job did not fail, so no attempt is spent.
+fn stopped() -> HandlerError {
+    HandlerError::conflict("the job was asked to stop before its group was done")
 }
 
 #[cfg(test)]
@@ -292,6 +316,39 @@ mod tests {
         // The next ones are another group.
         assert_eq!(run(&handler, &[5, 6]).await, [true; 2]);
         assert_eq!(*calls.lock().unwrap(), [vec![1, 2, 4], vec![5, 6]]);
+    }
+
+    /// A job that is asked to stop leaves the group that fills, and is not run by it later.
+    #[tokio::test(start_paused = true)]
+    async fn a_job_that_is_asked_to_stop_leaves_its_group() {
+        let calls = Calls::default();
+        let handler = noting(&calls, 10, Duration::from_secs(3_600));
+        let stop = CancellationToken::new();
+        let mut stopped = job(&1.into());
+        stopped.stop = Stop(StopSignal::OfAttempt(stop.clone()));
+        let runs = async { tokio::join!(handler.run(stopped), handler.run(job(&2.into()))) };
+        let stops = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            stop.cancel();
+        };
+        let ((first, second), ()) = tokio::join!(runs, stops);
+        assert!(first.is_err());
+        assert!(matches!(second, Ok(Outcome::Done)));
+        assert_eq!(*calls.lock().unwrap(), [vec![2]]);
+    }
+
+    /// The execution of a job was dropped while its group filled. The next group is another one.
+    #[tokio::test(start_paused = true)]
+    async fn a_job_that_was_dropped_is_not_worked_off_later() {
+        let calls = Calls::default();
+        let handler = noting(&calls, 10, Duration::from_secs(10));
+        let dropped = tokio::time::timeout(Duration::from_secs(1), handler.run(job(&1.into())));
+        assert!(dropped.await.is_err());
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let began = Instant::now();
+        assert_eq!(run(&handler, &[2]).await, [true]);
+        assert_eq!(began.elapsed().as_secs(), 10);
+        assert_eq!(*calls.lock().unwrap(), [vec![2]]);
     }
 
     #[tokio::test(start_paused = true)]

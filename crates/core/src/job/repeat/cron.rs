@@ -2,11 +2,12 @@
 
 use std::fmt;
 
-use chrono::{DateTime, Duration, SubsecRound, Timelike, Utc};
+use chrono::{DateTime, Datelike, Duration, SubsecRound, Timelike, Utc};
 use chrono_tz::Tz;
 use croner::parser::{CronParser, Seconds, Year};
 
 use super::BadRepeat;
+use super::period::LAST_YEAR;
 
 /// A cron expression: minute, hour, day of the month, month and day of the week, with an optional
 /// field for the second before them.
@@ -44,6 +45,10 @@ impl Cron {
 
     /// Returns the first occurrence after `after`. `None` if there is none before the year 5000.
     pub(super) fn after(&self, after: DateTime<Utc>, zone: Tz) -> Option<DateTime<Utc>> {
+        // The local date of a later one may not exist.
+        if after.year() > LAST_YEAR {
+            return None;
+        }
         // Cron counts whole seconds.
         let from = after.with_timezone(&zone).trunc_subsecs(0);
         let next = self.pattern.find_next_occurrence(&from, false).ok()?;

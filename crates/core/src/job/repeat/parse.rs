@@ -1,11 +1,17 @@
 //! Reading the text of a repetition.
 
-use chrono::{DateTime, SubsecRound, Utc};
+use std::time::Duration;
+
+use chrono::{DateTime, Datelike, SubsecRound, Utc};
 use chrono_tz::Tz;
 
 use super::cron::Cron;
+use super::period::LAST_YEAR;
 use super::{BadRepeat, CatchUp, Period, Repeat, Schedule};
 use crate::job::duration;
+
+/// The shortest interval. The databases count microseconds, so a much shorter one would not advance.
+const SHORTEST: Duration = Duration::from_millis(1);
 
 /// Reads a repetition: an interval or a cron expression, and suffixes in brackets.
 pub(super) fn parse(text: &str) -> Result<Repeat, BadRepeat> {
@@ -113,8 +119,10 @@ fn is_date(text: &str) -> bool {
 fn date(text: &str) -> Result<DateTime<Utc>, BadRepeat> {
     match DateTime::parse_from_rfc3339(text) {
         // The databases count microseconds.
-        Ok(at) => Ok(at.with_timezone(&Utc).trunc_subsecs(6)),
-        Err(_) => Err(BadRepeat::Date(text.to_owned())),
+        Ok(at) if (0..=LAST_YEAR).contains(&at.with_timezone(&Utc).year()) => {
+            Ok(at.with_timezone(&Utc).trunc_subsecs(6))
+        }
+        _ => Err(BadRepeat::Date(text.to_owned())),
     }
 }
 
@@ -128,5 +136,9 @@ fn schedule(text: &str, has_zone: bool) -> Result<Schedule, BadRepeat> {
     if let Some(period) = Period::parse(text, has_zone)? {
         return Ok(Schedule::Calendar(period));
     }
-    Ok(Schedule::Every(duration::parse(text)?))
+    let every = duration::parse(text)?;
+    if every < SHORTEST {
+        return Err(BadRepeat::Short(text.to_owned()));
+    }
+    Ok(Schedule::Every(every))
 }

@@ -9,8 +9,8 @@ use chrono_tz::Tz;
 use super::local;
 use crate::job::duration::{self, BadDuration};
 
-/// The last year in which a calendar period has an occurrence: RFC 3339 has four digits.
-const LAST_YEAR: i32 = 9_999;
+/// The last year in which a schedule of local dates has an occurrence: RFC 3339 has four digits.
+pub(super) const LAST_YEAR: i32 = 9_999;
 /// A century in months and in days.
 const LONGEST: (u32, u32) = (1_200, 36_600);
 
@@ -95,6 +95,10 @@ impl Period {
         after: DateTime<Utc>,
         zone: Tz,
     ) -> Option<DateTime<Utc>> {
+        if start.year().max(after.year()) > LAST_YEAR {
+            // The local date may not exist.
+            return None;
+        }
         if start > after {
             return Some(start);
         }

@@ -27,6 +27,35 @@ fn series(text: &str, due: &str, count: usize) -> Vec<String> {
     dates
 }
 
+/// A date at the end of the calendar has no local date in some zones.
+#[test]
+fn a_date_beyond_the_year_9999_ends_a_schedule_of_local_dates() {
+    let last = DateTime::<Utc>::MAX_UTC;
+    for text in [
+        "R/P1D[Asia/Tokyo]",
+        "R/P1M",
+        "0 2 * * *[Pacific/Kiritimati]",
+    ] {
+        let repeat = Repeat::parse(text).unwrap();
+        assert_eq!(repeat.next(last, last), None, "{text}");
+        assert!(!repeat.skips(last, last), "{text}");
+    }
+    assert!(Repeat::parse("0 2 * * *").unwrap().first(last).is_err());
+}
+
+#[test]
+fn what_could_not_be_read_back_or_would_not_advance_is_refused() {
+    for text in [
+        "R/PT1H/9999-12-31T23:59:59-05:00",
+        "R/0000-01-01T00:00:00+01:00/PT1H",
+        "R/PT0.0000001S",
+        "R/PT0.0009S",
+    ] {
+        assert!(Repeat::parse(text).is_err(), "{text}");
+    }
+    assert!(Repeat::parse("R/PT0.001S").is_ok());
+}
+
 #[test]
 fn counts_and_for_ever_are_read() {
     let every = Duration::from_secs(600);

@@ -82,6 +82,7 @@ pub(super) fn view(row: &PgRow) -> Result<JobView, StoreError> {
         element: row.try_get("element")?,
         tenant: row.try_get("tenant")?,
         lane: Lane(row.try_get("lane")?),
+        hints: Some(row.try_get("hints")?),
         priority: row.try_get("priority")?,
         exclusive: row.try_get("exclusive")?,
         retries: row.try_get("retries")?,

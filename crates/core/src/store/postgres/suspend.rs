@@ -268,7 +268,15 @@ async fn end_part(
     }
     let query = sqlx::query(BRING_BACK).bind(kind).bind(value).bind(at_most);
     let moved = count(&aside::rows(&mut tx, query).await?)?;
-    let ended = moved < u64::try_from(at_most).unwrap_or(0);
+    // Asked by a later statement: a row of the page may have been deleted meanwhile, so a page that is
+    // not full is not the last one.
+    let left = sqlx::query_scalar::<_, Uuid>(ASIDE)
+        .bind(kind)
+        .bind(value)
+        .bind(1_i64)
+        .fetch_optional(&mut *tx)
+        .await?;
+    let ended = left.is_none();
     if ended {
         let forget = sqlx::query(FORGET).bind(kind).bind(value);
         forget.execute(&mut *tx).await?;

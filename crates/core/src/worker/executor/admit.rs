@@ -10,6 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::completion::completion_with;
 use super::failure::failure;
 use super::run::Run;
+use crate::job::query::JobFilter;
 use crate::job::repeat::Repeat;
 use crate::job::{Job, LockToken, series};
 use crate::worker::context::NodeContext;
@@ -43,7 +44,7 @@ pub(super) async fn admit<'a>(
         _type_slot: None,
     };
     run._type_slot = type_slot(&run, type_slots).await?;
-    match ending_without_run(&run) {
+    match ending_without_run(&run).await {
         Some(ending) => Err(ending),
         None => Ok(run),
     }
@@ -72,7 +73,7 @@ async fn type_slot(
 }
 
 /// Returns the ending of a job whose handler cannot or need not run.
-fn ending_without_run(run: &Run<'_>) -> Option<Ending> {
+async fn ending_without_run(run: &Run<'_>) -> Option<Ending> {
     let Run {
         node, job, held, ..
     } = *run;
@@ -84,7 +85,12 @@ fn ending_without_run(run: &Run<'_>) -> Option<Ending> {
     }
     let invalid = match series::repeat(job) {
         Ok(None) => return None,
-        Ok(Some(repeat)) => return ending_of_occurrence(held, job, &repeat),
+        Ok(Some(repeat)) if series::never(job, &repeat).is_some() => series::never(job, &repeat)?,
+        Ok(Some(repeat)) => {
+            let ending = ending_of_occurrence(held, job, &repeat)?;
+            let may_have_begun = job.due_at.is_some() && became_ready_again(run).await;
+            return Some(ending).filter(|_| !may_have_begun);
+        }
         Err(invalid) => invalid,
     };
     if let Some(more) = node.reports.throttled_lines.now("can't run") {
@@ -95,6 +101,22 @@ fn ending_without_run(run: &Run<'_>) -> Option<Ending> {
     }
     let error = HandlerError::unrecoverable(format!("{invalid}; the job did not run"));
     Some(failure(run, error, "dead-letter"))
+}
+
+/// Returns whether the job has become ready more than once: its holder died or released it, it was
+/// retried, or its hint was lost. Then it may have begun, and it is no longer late by its date alone.
+async fn became_ready_again(run: &Run<'_>) -> bool {
+    let filter = JobFilter::default().id(run.job.id).limit(1);
+    match run.node.store.find(&filter).await {
+        Ok(found) => found.iter().any(|view| view.hints > Some(1)),
+        Err(error) => {
+            tracing::info!(
+                job = %run.job.id, %error,
+                "could not tell whether this late occurrence has begun before; it runs"
+            );
+            true
+        }
+    }
 }
 
 /// Returns the ending of an occurrence that does not run: its series has ended, its schedule begins

@@ -171,6 +171,7 @@ impl Database {
             element: job.element.clone(),
             tenant: job.tenant.clone(),
             lane: job.lane.clone(),
+            hints: Some(row.hints),
             priority: job.priority,
             exclusive: job.exclusive,
             retries: job.retries,

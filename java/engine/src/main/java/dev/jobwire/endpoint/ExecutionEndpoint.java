@@ -18,6 +18,9 @@ import org.slf4j.LoggerFactory;
  * {@code instance}, and for a {@code GET} of {@code /jobwire/scope}.
  */
 public final class ExecutionEndpoint {
+    /** Maximum length of the message of an error in a list. */
+    private static final int MESSAGE_CHARACTERS = 1_000;
+
     private static final Logger LOG = LoggerFactory.getLogger(ExecutionEndpoint.class);
 
     /**
@@ -54,6 +57,11 @@ public final class ExecutionEndpoint {
             @Override
             public String notBegun(String job) {
                 return Json.of(Map.of("job", job, "status", 200, "state", "not begun"));
+            }
+
+            @Override
+            public String withoutAnswer(String job) {
+                return Json.of(Map.of("job", job, "status", 500, "message", "the execution failed"));
             }
         });
     }
@@ -114,6 +122,11 @@ public final class ExecutionEndpoint {
                         .toList());
     }
 
+    /** Cuts a message: a line with a document in it would be too long for the caller. */
+    private static String cut(String message) {
+        return message.length() <= MESSAGE_CHARACTERS ? message : message.substring(0, MESSAGE_CHARACTERS);
+    }
+
     /** Runs a job of a list and returns its line. */
     private String line(String job, CallerLock lock) {
         Map<String, Object> line = new LinkedHashMap<>();
@@ -127,9 +140,9 @@ public final class ExecutionEndpoint {
                     () -> line.put("message", "the node has locked no such executable job"));
         } catch (Throwable failed) {
             // Every job of a list gets its line, as each request gets its answer.
-            LOG.warn("job {} could not be executed", job, failed);
             line.put("status", 500);
-            line.put("message", failed.toString());
+            line.put("message", cut(failed.toString()));
+            LOG.warn("job {} could not be executed", job, failed);
         }
         line.put("micros", (System.nanoTime() - began) / 1_000);
         return Json.of(line);

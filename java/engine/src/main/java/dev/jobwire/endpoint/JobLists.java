@@ -29,12 +29,15 @@ final class JobLists {
     /** The time in which answers gather while all places of a node are taken. */
     private static final long GATHER_MILLIS = 4;
 
-    /** Runs a job and returns its answer, a line of JSON. Never fails. */
+    /** Runs a job and returns its answer, a line of JSON. */
     interface Work {
         String run(String job, CallerLock lock);
 
         /** Returns the answer about a job that did not begin in time. */
         String notBegun(String job);
+
+        /** Returns the answer about a job whose error can't be told. */
+        String withoutAnswer(String job);
     }
 
     /** A job and the lock under which it runs. */
@@ -59,11 +62,14 @@ final class JobLists {
     private static final class Run {
         private final Locked job;
         private final BlockingQueue<String> answers;
+        /** The answer if no other one can be made. Made beforehand, since memory may be short then. */
+        private final String withoutAnswer;
         private boolean hasBegun;
 
-        Run(Locked job, BlockingQueue<String> answers) {
+        Run(Locked job, BlockingQueue<String> answers, String withoutAnswer) {
             this.job = job;
             this.answers = answers;
+            this.withoutAnswer = withoutAnswer;
         }
     }
 
@@ -95,9 +101,10 @@ final class JobLists {
     void run(JobList list, OutputStream out) throws IOException {
         BlockingQueue<String> answers = new LinkedBlockingQueue<>();
         List<Run> runs = new ArrayList<>();
-        list.jobs().forEach(job -> runs.add(new Run(job, answers)));
-        Node node = enter(list, runs);
+        list.jobs().forEach(job -> runs.add(new Run(job, answers, work.withoutAnswer(job.job()))));
+        Node node = node(list);
         try {
+            enter(list, node, runs);
             long until = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(list.withinMillis());
             boolean mayBegin = true;
             int open = runs.size();
@@ -134,8 +141,13 @@ final class JobLists {
         out.write((line + "\n").getBytes(StandardCharsets.UTF_8));
     }
 
-    private synchronized Node enter(JobList list, List<Run> runs) {
-        Node node = nodes.computeIfAbsent(list.node(), name -> new Node());
+    private synchronized Node node(JobList list) {
+        return nodes.computeIfAbsent(list.node(), name -> new Node());
+    }
+
+    private synchronized void enter(JobList list, Node node, List<Run> runs) {
+        // Another list of the node may have ended meanwhile.
+        nodes.putIfAbsent(list.node(), node);
         node.atOnce = list.atOnce();
         node.waiting.addAll(runs);
         int more = Math.min(node.atOnce - node.running, node.waiting.size());
@@ -148,12 +160,18 @@ final class JobLists {
                 break;
             }
         }
-        return node;
     }
 
     private void runAll(String name, Node node) {
         for (Run run = next(name, node); run != null; run = next(name, node)) {
-            run.answers.add(work.run(run.job.job(), run.job.lock()));
+            String answer = run.withoutAnswer;
+            try {
+                answer = work.run(run.job.job(), run.job.lock());
+            } catch (Throwable failed) {
+                // Even the error of the job can't be told. The thread goes on with the next job.
+            } finally {
+                run.answers.add(answer);
+            }
         }
     }
 
