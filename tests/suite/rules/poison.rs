@@ -352,6 +352,7 @@ async fn a_missing_right_sets_nothing_aside_and_heals() {
         &world,
         "ALTER TABLE jobwire.timer_job DROP CONSTRAINT texts_are_at_most_1024_bytes;
          ALTER TABLE jobwire.job DROP CONSTRAINT texts_are_at_most_1024_bytes;
+         DROP INDEX jobwire.timer_job_instance;
          UPDATE jobwire.timer_job SET due_at = clock_timestamp() - interval '1 second';
          UPDATE jobwire.timer_job SET exclusive = true,
              process_instance = (SELECT string_agg(md5(n::text), '') FROM generate_series(1, 200) n)
