@@ -267,7 +267,7 @@ impl World {
                 "JOBWIRE_HINT_MAX_AGE",
                 format!("{}s", HINT_MAX_AGE.as_secs()),
             )
-            .env("JOBWIRE_SUSPECT_AFTER", "2s")
+            .env("JOBWIRE_SUSPECT_AFTER", "4s")
             .env("JOBWIRE_STATEMENT_TIMEOUT", "2s")
             .env("JOBWIRE_SHUTDOWN_TIMEOUT", "2s")
             .env("JOBWIRE_AMQP_CONFIRM_TIMEOUT", "2s")
