@@ -15,6 +15,7 @@ pub mod periodic;
 pub mod run;
 pub mod suspension;
 pub mod sweep;
+mod tables;
 pub mod tap;
 
 /// Reads a date on the command line.

@@ -114,8 +114,13 @@ pub(crate) struct Candidate {
 
 impl Candidate {
     pub(crate) fn serves(&self, needs: &Needs, lane: &Lane) -> bool {
-        self.types.contains(&needs.job_type) && self.lanes.contains(lane) && self.scope.takes(needs)
+        serves(&self.types, &self.lanes, &self.scope, needs, lane)
     }
+}
+
+/// Returns whether a node with these types, lanes and scope serves a job.
+fn serves(types: &[String], lanes: &[Lane], scope: &Scope, needs: &Needs, lane: &Lane) -> bool {
+    types.contains(&needs.job_type) && lanes.contains(lane) && scope.takes(needs)
 }
 
 impl Members {
@@ -234,11 +239,7 @@ impl Fleet {
         }
         let unheard = members.registered.iter();
         let mut unheard = unheard.filter(|(id, _)| **id != than && !members.heard.contains_key(id));
-        unheard.any(|(_, row)| {
-            row.types.contains(&needs.job_type)
-                && row.lanes.contains(lane)
-                && row.scope.takes(needs)
-        })
+        unheard.any(|(_, row)| serves(&row.types, &row.lanes, &row.scope, needs, lane))
     }
 
     fn members(

@@ -331,8 +331,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// parts, as in [`delete_many`](Self::delete_many).
     async fn retry_many(&self, ids: &[JobId], retries: i32) -> Result<OperatedJobs>;
 
-    /// Changes these jobs in one transaction. Jobs that run are not changed, and neither are jobs
-    /// in a state that the change does not [apply to](Change::applies_to). If the database refuses
+    /// Changes these jobs: those whose rows are free in one transaction, and the others when their
+    /// rows become free. Jobs that run are not changed, and neither are jobs in a state that the
+    /// change does not [apply to](Change::applies_to). If the database refuses
     /// it, the store tries it in parts, as in [`delete_many`](Self::delete_many). Optional for a
     /// store.
     ///
@@ -475,8 +476,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Gives a page of jobs another lane. See [`crate::producer::lane_move`].
     async fn move_lane(&self, page: &LanePage) -> Result<MovedPage>;
 
-    /// Declares periodic jobs, all or none of them. Returns what became of each. Optional for a store, like the other methods of
-    /// periodic jobs.
+    /// Declares periodic jobs, all or none of them, and returns the result of each. Optional for a
+    /// store, like the other methods of periodic jobs.
     ///
     /// # Errors
     /// [`StoreError::InvalidPeriodicJob`] before anything is changed.

@@ -132,7 +132,7 @@ impl Gate {
             }
         }
         for (waiting, is_group) in let_in {
-            // A pass that nobody takes any more is dropped here, and leaves.
+            // A pass whose receiver is gone is dropped here, and its place is free again.
             drop(waiting.send(self.pass(is_group)));
         }
     }

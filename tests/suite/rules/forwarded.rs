@@ -97,6 +97,19 @@ impl World {
         .await;
     }
 
+    async fn assert_none_hinted_again(&self) {
+        assert_eq!(
+            hinted_again(&self.store).await,
+            0,
+            "the sweeper hinted jobs again"
+        );
+    }
+
+    async fn create_rare(&self, jobs: usize, payload: u64) {
+        self.create((0..jobs).map(|_| NewJob::of("rare", &payload)))
+            .await;
+    }
+
     /// Waits until each of these nodes has run jobs that all of them serve, so that it has its part
     /// of the lane.
     async fn until_all_work(&self, nodes: &[&Notes]) {
@@ -139,16 +152,10 @@ async fn one_of_three_serves_a_type(space: Space) {
     let rare = world.node(&["common", "rare"], 16, &three).await;
     world.until_all_work(&[&one, &two, &three]).await;
 
-    world
-        .create((0..400).map(|_| NewJob::of("rare", &1_u64)))
-        .await;
+    world.create_rare(400, 1).await;
     world.until_left(0).await;
     assert_eq!(three.all().len(), 400);
-    assert_eq!(
-        hinted_again(&world.store).await,
-        0,
-        "the sweeper hinted jobs again"
-    );
+    world.assert_none_hinted_again().await;
 
     // In an instance with jobs of both types, each job hands over to a node that serves the next
     // one.
@@ -164,11 +171,7 @@ async fn one_of_three_serves_a_type(space: Space) {
         .create((0..20).map(|n| step(n).instance("order-17")))
         .await;
     world.until_left(0).await;
-    assert_eq!(
-        hinted_again(&world.store).await,
-        0,
-        "the sweeper hinted jobs again"
-    );
+    world.assert_none_hinted_again().await;
     let even: Vec<String> = (0..20).step_by(2).map(|n| n.to_string()).collect();
     let done = three.all();
     let done: Vec<&String> = done
@@ -200,16 +203,10 @@ async fn what_is_forwarded_waits_for_a_slot() {
     let rare = world.node(&["common", "rare"], 1, &two).await;
     world.until_all_work(&[&one, &two]).await;
     // Longer than a node keeps the broker's hints while no slot is free.
-    world
-        .create((0..6).map(|_| NewJob::of("rare", &4_000_u64)))
-        .await;
+    world.create_rare(6, 4_000).await;
     world.until_left(0).await;
     assert_eq!(two.all().len(), 6);
-    assert_eq!(
-        hinted_again(&world.store).await,
-        0,
-        "the sweeper hinted jobs again"
-    );
+    world.assert_none_hinted_again().await;
     for node in [common, rare] {
         node.stop().await;
     }
@@ -225,9 +222,7 @@ async fn a_type_that_no_node_serves_waits_for_one() {
     options.suspect_after = Duration::from_secs(1);
     options.hook.max_age = Duration::from_secs(1);
     let common = world.node_with(&["common"], options, &one).await;
-    world
-        .create((0..20).map(|_| NewJob::of("rare", &1_u64)))
-        .await;
+    world.create_rare(20, 1).await;
     world
         .create((0..20).map(|_| NewJob::of("common", &1_u64)))
         .await;
@@ -320,16 +315,10 @@ async fn a_node_that_is_silent_for_seconds_gets_its_jobs() {
     world.until_all_work(&[&one, &two]).await;
     muted.silent.store(true, Ordering::Relaxed);
     pass(Duration::from_secs(4)).await;
-    world
-        .create((0..40).map(|_| NewJob::of("rare", &1_u64)))
-        .await;
+    world.create_rare(40, 1).await;
     world.until_left(0).await;
     assert_eq!(two.all().len(), 40);
-    assert_eq!(
-        hinted_again(&world.store).await,
-        0,
-        "the sweeper hinted jobs again"
-    );
+    world.assert_none_hinted_again().await;
     for node in [common, rare] {
         node.stop().await;
     }
@@ -435,11 +424,7 @@ async fn measure_a_rare_type(name: &str, space: Space) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     world.until_left(0).await;
-    assert_eq!(
-        hinted_again(&world.store).await,
-        0,
-        "the sweeper hinted jobs again"
-    );
+    world.assert_none_hinted_again().await;
     for (job_type, waits) in ["common", "rare"].iter().zip(&waits) {
         let mut waits = waits.lock().unwrap().clone();
         waits.sort_unstable();

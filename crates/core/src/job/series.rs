@@ -40,45 +40,38 @@ pub(crate) fn has_ended(job: &Job, repeat: &Repeat, now: DateTime<Utc>) -> bool 
     is_late && ends.into_iter().flatten().any(|end| now > end)
 }
 
-/// Returns the error of a schedule without an occurrence, for a job without a due date. A schedule
-/// whose end has passed is no error.
-pub(crate) fn never(job: &Job, repeat: &Repeat) -> Option<InvalidJob> {
-    let ends = job.repeat_until.is_some() || repeat.end.is_some();
-    if job.due_at.is_some() || ends {
-        return None;
-    }
-    let first = repeat.first(job.created_at);
-    first.err().map(|error| InvalidJob::repeat(&error))
-}
-
 /// Returns what replaces `job` without a run: the first occurrence of a schedule, for a job of
 /// plain SQL without a due date; or the next one, for an occurrence that was missed and is skipped.
 /// The inner value is `None` if the series ends. `now` is the database's clock.
+///
+/// # Errors
+/// The schedule of a job without a due date has no occurrence, although it has no end.
 pub(crate) fn replacement(
     job: &Job,
     repeat: &Repeat,
     now: DateTime<Utc>,
-) -> Option<Option<NewJob>> {
-    if job.failures > 0 || job.exception_message.is_some() {
-        return None;
-    }
+) -> Result<Option<Option<NewJob>>, InvalidJob> {
+    let never_failed = job.failures == 0 && job.exception_message.is_none();
     let Some(due) = job.due_at else {
+        let ends = job.repeat_until.is_some() || repeat.end.is_some();
         return match repeat.first(job.created_at) {
-            Ok(Some(first)) => Some(occurrence(job, repeat, first)),
-            Ok(None) => None,
-            Err(_) => Some(None),
+            Ok(first) => Ok(first
+                .filter(|_| never_failed)
+                .map(|first| occurrence(job, repeat, first))),
+            Err(_) if ends => Ok(never_failed.then_some(None)),
+            Err(error) => Err(InvalidJob::repeat(&error)),
         };
     };
-    if !repeat.skips(due, now) {
-        return None;
+    if !never_failed || !repeat.skips(due, now) {
+        return Ok(None);
     }
     // An occurrence that does not run is not counted.
     let mut same = repeat.clone();
     same.times = None;
-    Some(same.next(due, now).and_then(|(mut next, due)| {
+    Ok(Some(same.next(due, now).and_then(|(mut next, due)| {
         next.times = repeat.times;
         occurrence(job, &next, due)
-    }))
+    })))
 }
 
 /// Returns an occurrence of the series of `job`, unless the series ends before it.
@@ -131,7 +124,7 @@ mod tests {
 
     fn replaced(job: &Job, now: &str) -> Option<Option<NewJob>> {
         let repeat = repeat(job).unwrap().unwrap();
-        replacement(job, &repeat, at(now))
+        replacement(job, &repeat, at(now)).unwrap()
     }
 
     #[test]

@@ -60,12 +60,12 @@ impl Leader {
         let patience = node.options.renewal_period();
         // A leader hears nothing between its cycles. A late cycle counts as well: the whole machine
         // may have stalled, and no cycle failed.
-        let planned = if self.failed || !self.leads() {
-            Duration::ZERO
+        let late_after = if self.failed || !self.leads() {
+            patience
         } else {
-            self.interval()
+            patience + self.interval()
         };
-        let away = self.clock.is_unanswered_for(patience + planned);
+        let away = self.clock.is_unanswered_for(late_after);
         let waits = self.clock.is_doubted() || away;
         let cycle = LeaderCycle {
             node: node.id,
@@ -89,7 +89,7 @@ impl Leader {
                 let age = cycle.lease.saturating_sub(*remaining);
                 self.clock.answered_before(age);
             }
-            if away && self.clock.is_unanswered_for(patience + planned) {
+            if away && self.clock.is_unanswered_for(late_after) {
                 // The outage may have lasted until leases expired, so living nodes renew first
                 // (protocol rule 25).
                 self.clock.doubt_for(patience);

@@ -56,29 +56,13 @@ struct Page {
 
 /// Creates the jobs of due schedules while this node leads.
 pub(crate) async fn create_jobs(node: Arc<NodeContext>) {
-    let mut alarm = node.leadership.next_periodic.subscribe();
-    let mut leads = node.leadership.leads.subscribe();
     let mut pause = Duration::from_millis(100);
     let mut aside = Aside::default();
-    loop {
-        let next = if *leads.borrow_and_update() {
-            *alarm.borrow_and_update()
-        } else {
-            None
-        };
-        let due = async {
-            match next {
-                Some(at) => tokio::time::sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            biased;
-            () = node.signals.draining.cancelled() => return,
-            () = due => {}
-            _ = leads.changed() => continue,
-            _ = alarm.changed() => continue,
-        }
+    let (leadership, draining) = (&node.leadership, &node.signals.draining);
+    while leadership
+        .until_due(&leadership.next_periodic, draining)
+        .await
+    {
         node.leadership.next_periodic.asks(Asker::Mover);
         let sent = Instant::now();
         match create_due(&node, &mut aside).await {

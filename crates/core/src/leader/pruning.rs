@@ -21,7 +21,7 @@ const BETWEEN_SLICES: Duration = Duration::from_millis(100);
 /// The pause after a failure.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// Deletes what is due while this node leads, until it drains.
+/// Deletes old attempts and incidents while this node leads, until it drains.
 pub(crate) async fn prune(node: Arc<NodeContext>) {
     let mut leads = node.leadership.leads.subscribe();
     let mut failed = LogThrottle::default();

@@ -30,32 +30,12 @@ const BUSY_PAUSE: Duration = Duration::from_millis(25);
 
 /// Moves due timers while this node leads.
 pub(crate) async fn move_timers(node: Arc<NodeContext>) {
-    let mut alarm = node.leadership.next_timer.subscribe();
-    let mut leads = node.leadership.leads.subscribe();
     let mut pause = Duration::from_millis(100);
     // Whether the next statement moves a full page and locks nothing. True if more timers were due
     // than the last statement moved, or if it failed.
     let mut crowd = false;
-    loop {
-        let next = if *leads.borrow_and_update() {
-            *alarm.borrow_and_update()
-        } else {
-            None
-        };
-        let due = async {
-            match next {
-                Some(at) => tokio::time::sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            // Due timers come before news of later due dates, so a flood of news delays nothing.
-            biased;
-            () = node.signals.draining.cancelled() => return,
-            () = due => {}
-            _ = leads.changed() => continue,
-            _ = alarm.changed() => continue,
-        }
+    let (leadership, draining) = (&node.leadership, &node.signals.draining);
+    while leadership.until_due(&leadership.next_timer, draining).await {
         let slots = if crowd { Vec::new() } else { free_slots(&node) };
         node.leadership.next_timer.asks(Asker::Mover);
         let sent = Instant::now();

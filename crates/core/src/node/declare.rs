@@ -5,7 +5,7 @@ use crate::job::periodic::{Declared, PeriodicJob};
 use crate::store::{Result, Store};
 use crate::telemetry::plain;
 
-/// Declares periodic jobs, and logs what has changed.
+/// Declares periodic jobs, and logs the changes.
 pub(super) async fn declare(store: &dyn Store, node: NodeId, jobs: &[PeriodicJob]) -> Result<()> {
     if jobs.is_empty() {
         return Ok(());

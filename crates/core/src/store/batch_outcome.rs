@@ -98,6 +98,51 @@ pub struct Failure {
     pub attempt: Option<Box<Attempt>>,
 }
 
+/// An attempt to record, with its lock and the texts of its failure.
+#[derive(Clone, Copy)]
+pub(super) struct Recorded<'a> {
+    pub(super) held: &'a LockToken,
+    pub(super) attempt: &'a Attempt,
+    pub(super) message: Option<&'a str>,
+    pub(super) stack: Option<&'a str>,
+}
+
+impl Completion {
+    pub(super) fn recorded(&self) -> Option<Recorded<'_>> {
+        Some(Recorded {
+            held: &self.held,
+            attempt: self.attempt.as_deref()?,
+            message: None,
+            stack: None,
+        })
+    }
+}
+
+impl Failure {
+    pub(super) fn recorded(&self) -> Option<Recorded<'_>> {
+        Some(Recorded {
+            held: &self.held,
+            attempt: self.attempt.as_deref()?,
+            message: self.message.as_deref(),
+            stack: self.stack.as_deref(),
+        })
+    }
+}
+
+/// Returns the attempts whose outcomes are among `applied`.
+pub(super) fn applied_attempts<'a>(
+    attempts: impl Iterator<Item = Recorded<'a>>,
+    applied: &[JobId],
+) -> Vec<Recorded<'a>> {
+    let mut attempts: Vec<Recorded<'a>> = attempts.collect();
+    // Most types record none.
+    if !attempts.is_empty() {
+        let applied: HashSet<&JobId> = applied.iter().collect();
+        attempts.retain(|attempt| applied.contains(&attempt.held.id));
+    }
+    attempts
+}
+
 /// The way in which a released instance is handed off.
 #[derive(Clone, Debug)]
 pub enum Handoff {

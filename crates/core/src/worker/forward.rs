@@ -117,13 +117,14 @@ pub(crate) async fn pass_on_late(node: Arc<NodeContext>) {
     tokio::pin!(ended);
     loop {
         tokio::select! {
+            // A flood of messages does not delay the end.
             biased;
+            () = &mut ended => return,
             heard = control.recv() => match heard {
                 Ok(message) => pass_on(&node, message),
                 Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return,
             },
-            () = &mut ended => return,
         }
     }
 }

@@ -21,7 +21,7 @@
 //!
 //! If the call fails, or panics, each job of the group is run alone, so that one bad job costs the
 //! others nothing. So the handler must bear to see a job again: write under the id of the job, and
-//! ignore what is there already.
+//! ignore rows that exist.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,7 +33,9 @@ use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::worker::handler::{Handler, HandlerError, HandlerResult, Outcome, Running};
+use crate::worker::handler::{
+    Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, Outcome, Running,
+};
 
 /// The options of a handler of groups.
 #[derive(Clone, Debug)]
@@ -63,6 +65,41 @@ impl Default for GroupOptions {
     }
 }
 
+impl Handlers {
+    /// Adds an async closure that works off several jobs of a type at once, with default options.
+    /// See the [module](self).
+    pub fn group<P, F, Fut>(&mut self, job_type: impl Into<String>, group: GroupOptions, run: F)
+    where
+        F: Fn(Vec<Arc<Running<P>>>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HandlerResult<()>> + Send + 'static,
+        P: DeserializeOwned + Send + Sync + 'static,
+    {
+        self.group_with(job_type, HandlerOptions::default(), group, run);
+    }
+
+    /// Adds an async closure that works off several jobs of a type at once. The options hold for
+    /// each job: its timeout counts the wait for the group, and its concurrency limits the group.
+    /// [`in_transaction`](HandlerOptions::in_transaction) has no effect: the jobs of a group are
+    /// completed together, but each by its own lock.
+    pub fn group_with<P, F, Fut>(
+        &mut self,
+        job_type: impl Into<String>,
+        options: HandlerOptions,
+        group: GroupOptions,
+        run: F,
+    ) where
+        F: Fn(Vec<Arc<Running<P>>>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HandlerResult<()>> + Send + 'static,
+        P: DeserializeOwned + Send + Sync + 'static,
+    {
+        let options = HandlerOptions {
+            in_transaction: false,
+            ..options
+        };
+        self.register(job_type, options, Arc::new(GroupHandler::new(group, run)));
+    }
+}
+
 /// A job that waits for its group, and the way to tell it whether the group is done.
 struct Member<P> {
     job: Arc<Running<P>>,
@@ -78,14 +115,14 @@ struct Filling<P> {
 }
 
 /// The handler of groups of one type.
-pub(super) struct GroupHandler<F, P> {
+struct GroupHandler<F, P> {
     run: F,
     options: GroupOptions,
     filling: Mutex<Filling<P>>,
 }
 
 impl<F, P> GroupHandler<F, P> {
-    pub(super) fn new(options: GroupOptions, run: F) -> Self {
+    fn new(options: GroupOptions, run: F) -> Self {
         Self {
             run,
             options,

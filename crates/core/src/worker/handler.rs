@@ -46,7 +46,6 @@ use serde::de::DeserializeOwned;
 
 use crate::job::args::JobArgs;
 use crate::job::retry::RetryPolicy;
-use crate::worker::group::{GroupHandler, GroupOptions};
 use crate::worker::inline_start::InlineStarts;
 use crate::worker::middleware::{Layered, Middleware};
 
@@ -228,39 +227,6 @@ impl Handlers {
         O: IntoOutcome + 'static,
     {
         self.add_with(A::TYPE, options, run);
-    }
-
-    /// Adds an async closure that works off several jobs of a type at once, with default options.
-    /// See [`group`](crate::worker::group).
-    pub fn group<P, F, Fut>(&mut self, job_type: impl Into<String>, group: GroupOptions, run: F)
-    where
-        F: Fn(Vec<Arc<Running<P>>>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = HandlerResult<()>> + Send + 'static,
-        P: DeserializeOwned + Send + Sync + 'static,
-    {
-        self.group_with(job_type, HandlerOptions::default(), group, run);
-    }
-
-    /// Adds an async closure that works off several jobs of a type at once. The options hold for
-    /// each job: its timeout counts the wait for the group, and its concurrency limits the group.
-    /// [`in_transaction`](HandlerOptions::in_transaction) has no effect: the jobs of a group are
-    /// completed together, but each by its own lock.
-    pub fn group_with<P, F, Fut>(
-        &mut self,
-        job_type: impl Into<String>,
-        options: HandlerOptions,
-        group: GroupOptions,
-        run: F,
-    ) where
-        F: Fn(Vec<Arc<Running<P>>>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = HandlerResult<()>> + Send + 'static,
-        P: DeserializeOwned + Send + Sync + 'static,
-    {
-        let options = HandlerOptions {
-            in_transaction: false,
-            ..options
-        };
-        self.register(job_type, options, Arc::new(GroupHandler::new(group, run)));
     }
 
     /// Adds an implementation of [`Handler`].

@@ -1,6 +1,7 @@
 //! The state that the leading tasks of a node share.
 
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::worker::next_timer::NextTimer;
 
@@ -18,6 +19,31 @@ impl Leadership {
             leads: watch::Sender::new(false),
             next_timer: NextTimer::new(),
             next_periodic: NextTimer::new(),
+        }
+    }
+
+    /// Waits until `next` is due while the node leads. Returns false if the node drains.
+    ///
+    /// What is due comes before news of later dates, so a flood of news delays nothing.
+    pub(crate) async fn until_due(&self, next: &NextTimer, draining: &CancellationToken) -> bool {
+        let mut alarm = next.subscribe();
+        let mut leads = self.leads.subscribe();
+        loop {
+            let is_leader = *leads.borrow_and_update();
+            let next = *alarm.borrow_and_update();
+            let due = async {
+                match next {
+                    Some(at) if is_leader => tokio::time::sleep_until(at).await,
+                    _ => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = draining.cancelled() => return false,
+                () = due => return true,
+                _ = leads.changed() => {}
+                _ = alarm.changed() => {}
+            }
         }
     }
 }

@@ -11,26 +11,31 @@
 //! ```
 //! Either all rules are replaced or none. All mistakes are reported together.
 
-use std::io::Read;
 use std::path::Path;
 
 use jobwire_core::{LaneRule, Store, lane::rule};
 
+use crate::commands::tables::Tables;
 use crate::error::Error;
 use crate::output;
 use crate::settings::Settings;
 
-/// Maximum size of the file, far more than rules need.
-const MOST_BYTES: u64 = 1 << 20;
+const TABLES: Tables = Tables {
+    key: "rule",
+    noun: "rule",
+    nouns: "rules",
+    // Far more than rules need.
+    most_bytes: 1 << 20,
+};
 
 pub(super) fn check(file: &Path) -> Result<(), Error> {
-    let rules = read(file)?;
+    let rules = TABLES.read(file, parse)?;
     let count = output::count(rules.len() as u64, "rule");
     output::line(format_args!("{count}, all valid; nothing was changed"))
 }
 
 pub(super) async fn set(settings: &Settings, store: &dyn Store, file: &Path) -> Result<(), Error> {
-    let rules = read(file)?;
+    let rules = TABLES.read(file, parse)?;
     store.set_lane_rules(&rules).await?;
     let count = output::count(rules.len() as u64, "rule");
     output::line(format_args!(
@@ -52,62 +57,24 @@ pub(super) async fn set(settings: &Settings, store: &dyn Store, file: &Path) -> 
     Ok(())
 }
 
-fn read(file: &Path) -> Result<Vec<LaneRule>, Error> {
-    let name = file.display();
-    let mut text = String::new();
-    let read = if file == Path::new("-") {
-        std::io::stdin()
-            .lock()
-            .take(MOST_BYTES)
-            .read_to_string(&mut text)
-    } else {
-        std::fs::File::open(file).and_then(|f| f.take(MOST_BYTES).read_to_string(&mut text))
-    };
-    let read = read.map_err(Error::io(format!("can't read {name}")))?;
-    if read as u64 >= MOST_BYTES {
-        return Err(Error::Input(format!(
-            "{name} is longer than {MOST_BYTES} bytes; give a file of rules"
-        )));
-    }
-    parse(&text).map_err(|mistakes| {
-        Error::Input(format!(
-            "{name}: nothing was changed\n  {}",
-            mistakes.join("\n  ")
-        ))
-    })
-}
-
 /// Parses the rules, or returns all mistakes in them.
 fn parse(text: &str) -> Result<Vec<LaneRule>, Vec<String>> {
-    let table: toml::Table =
-        toml::from_str(text).map_err(|e| vec![format!("this is not TOML: {}", e.message())])?;
-    let mut mistakes: Vec<String> = table
-        .keys()
-        .filter(|key| *key != "rule")
-        .map(|key| format!("`{key}` is unknown; write `[[rule]]` tables only"))
-        .collect();
-    let entries = match table.get("rule") {
-        Some(toml::Value::Array(entries)) => entries.as_slice(),
-        Some(_) => {
-            mistakes.push("`rule` is no list; write each rule as a `[[rule]]` table".to_owned());
-            &[]
-        }
-        None => {
-            mistakes.push(
-                "there is no rule; write `[[rule]]` tables, or `rule = []` for none".to_owned(),
-            );
-            &[]
-        }
-    };
+    let mut mistakes = Vec::new();
+    let entries = TABLES.entries(text, &mut mistakes)?.unwrap_or_else(|| {
+        mistakes
+            .push("there is no rule; write `[[rule]]` tables, or `rule = []` for none".to_owned());
+        Vec::new()
+    });
+    let count = entries.len();
     let mut rules = Vec::new();
-    for (at, entry) in entries.iter().enumerate() {
-        match entry.clone().try_into::<LaneRule>() {
+    for (at, entry) in entries.into_iter().enumerate() {
+        match entry.try_into::<LaneRule>() {
             Ok(rule) => rules.push(rule),
-            Err(error) => mistakes.push(format!("rule {}: {}", at + 1, error.message())),
+            Err(error) => mistakes.push(TABLES.mistake(at, error.message())),
         }
     }
     // Mistakes name other rules by number, so all rules must be readable.
-    if rules.len() == entries.len()
+    if rules.len() == count
         && let Err(bad) = rule::validate(&rules)
     {
         mistakes.extend(bad.iter().map(ToString::to_string));

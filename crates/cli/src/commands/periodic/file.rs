@@ -10,17 +10,21 @@
 //! `job` has the fields of a line of `jobwire enqueue`. All mistakes are reported together.
 
 use std::collections::BTreeSet;
-use std::io::Read;
 use std::path::Path;
 
 use jobwire_core::PeriodicJob;
 use serde::Deserialize;
 
 use crate::commands::enqueue::{self, UnknownFields};
+use crate::commands::tables::Tables;
 use crate::error::Error;
 
-/// Maximum size of the file.
-const MOST_BYTES: u64 = 16 << 20;
+const TABLES: Tables = Tables {
+    key: "periodic",
+    noun: "periodic job",
+    nouns: "periodic jobs",
+    most_bytes: 16 << 20,
+};
 
 /// A table of the file.
 #[derive(Deserialize)]
@@ -38,59 +42,22 @@ struct Entry {
 /// # Errors
 /// All mistakes of the file.
 pub(in crate::commands) fn read(file: &Path) -> Result<Vec<PeriodicJob>, Error> {
-    let name = file.display();
-    let mut text = String::new();
-    let read = if file == Path::new("-") {
-        std::io::stdin()
-            .lock()
-            .take(MOST_BYTES)
-            .read_to_string(&mut text)
-    } else {
-        std::fs::File::open(file).and_then(|f| f.take(MOST_BYTES).read_to_string(&mut text))
-    };
-    let read = read.map_err(Error::io(format!("can't read {name}")))?;
-    if read as u64 >= MOST_BYTES {
-        return Err(Error::Input(format!(
-            "{name} is longer than {MOST_BYTES} bytes; give a file of periodic jobs"
-        )));
-    }
-    parse(&text).map_err(|mistakes| {
-        Error::Input(format!(
-            "{name}: nothing was changed\n  {}",
-            mistakes.join("\n  ")
-        ))
-    })
+    TABLES.read(file, parse)
 }
 
 /// Parses the periodic jobs, or returns all mistakes in them.
 fn parse(text: &str) -> Result<Vec<PeriodicJob>, Vec<String>> {
-    let table: toml::Table =
-        toml::from_str(text).map_err(|e| vec![format!("this is not TOML: {}", e.message())])?;
-    let mut mistakes: Vec<String> = table
-        .keys()
-        .filter(|key| *key != "periodic")
-        .map(|key| format!("`{key}` is unknown; write `[[periodic]]` tables only"))
-        .collect();
-    let entries = match table.get("periodic") {
-        Some(toml::Value::Array(entries)) => entries.as_slice(),
-        Some(_) => {
-            mistakes.push(
-                "`periodic` is no list; write each periodic job as a `[[periodic]]` table"
-                    .to_owned(),
-            );
-            &[]
-        }
-        None => &[],
-    };
+    let mut mistakes = Vec::new();
+    let entries = TABLES.entries(text, &mut mistakes)?.unwrap_or_default();
     let mut names = BTreeSet::new();
     let mut jobs = Vec::new();
-    for (at, entry) in entries.iter().enumerate() {
-        match job(entry.clone()) {
+    for (at, entry) in entries.into_iter().enumerate() {
+        match job(entry) {
             Ok(job) if !names.insert(job.name().to_owned()) => {
                 mistakes.push(format!("`name` = `{}` is there twice", job.name()));
             }
             Ok(job) => jobs.push(job),
-            Err(mistake) => mistakes.push(format!("periodic job {}: {mistake}", at + 1)),
+            Err(mistake) => mistakes.push(TABLES.mistake(at, &mistake)),
         }
     }
     if mistakes.is_empty() {

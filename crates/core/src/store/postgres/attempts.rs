@@ -6,10 +6,12 @@ use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, Row};
 
 use super::PgStore;
-use crate::job::{Fence, JobId, LockToken, NodeId};
+use super::decode::LONGEST;
+use crate::job::{Fence, JobId, NodeId};
 use crate::store::attempts::{
     Attempt, AttemptView, ErrorGroup, Incident, IncidentFilter, Resolution,
 };
+use crate::store::batch_outcome::Recorded;
 use crate::store::error::StoreError;
 use crate::store::statements::Recording;
 
@@ -57,56 +59,30 @@ DELETE FROM jobwire.incident WHERE (job_id, opened_at) IN (
     SELECT job_id, opened_at FROM jobwire.incident WHERE resolved_at < clock_timestamp() - $2
     ORDER BY resolved_at LIMIT $1 FOR UPDATE SKIP LOCKED)";
 
-/// An attempt with its lock and the texts of its failure.
-pub(super) type Given<'a> = (&'a LockToken, &'a Attempt, Option<&'a str>, Option<&'a str>);
-
 /// Records attempts in the transaction that commits their outcomes.
 pub(super) async fn record(
     connection: &mut PgConnection,
     node: NodeId,
-    attempts: &[Given<'_>],
+    attempts: &[Recorded<'_>],
 ) -> Result<(), StoreError> {
     if attempts.is_empty() {
         return Ok(());
     }
-    let each = || attempts.iter().map(|(_, attempt, ..)| attempt);
-    let whole = |n: u128| {
-        i64::try_from(n)
-            .unwrap_or(i64::MAX)
-            .min(super::fail::LONGEST)
-    };
+    let each = || attempts.iter().map(|of| of.attempt);
+    let whole = |n: u128| i64::try_from(n).unwrap_or(i64::MAX).min(LONGEST);
     let column = |of: fn(&Attempt) -> Option<&str>| each().map(|a| of(a)).collect::<Vec<_>>();
+    let held = || attempts.iter().map(|of| of.held);
     sqlx::query(RECORD)
         .bind(node.0)
-        .bind(
-            attempts
-                .iter()
-                .map(|(held, ..)| held.fence.0)
-                .collect::<Vec<_>>(),
-        )
-        .bind(
-            attempts
-                .iter()
-                .map(|(held, ..)| held.id.0)
-                .collect::<Vec<_>>(),
-        )
+        .bind(held().map(|held| held.fence.0).collect::<Vec<_>>())
+        .bind(held().map(|held| held.id.0).collect::<Vec<_>>())
         .bind(column(|a| Some(&a.job_type)))
         .bind(column(|a| a.process_instance.as_deref()))
         .bind(column(|a| a.tenant.as_deref()))
         .bind(each().map(|a| whole(a.ran.as_micros())).collect::<Vec<_>>())
         .bind(column(|a| Some(a.outcome)))
-        .bind(
-            attempts
-                .iter()
-                .map(|(.., message, _)| *message)
-                .collect::<Vec<_>>(),
-        )
-        .bind(
-            attempts
-                .iter()
-                .map(|(.., stack)| *stack)
-                .collect::<Vec<_>>(),
-        )
+        .bind(attempts.iter().map(|of| of.message).collect::<Vec<_>>())
+        .bind(attempts.iter().map(|of| of.stack).collect::<Vec<_>>())
         .bind(
             each()
                 .map(|a| whole(a.keep.as_millis()))

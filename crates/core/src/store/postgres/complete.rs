@@ -11,6 +11,7 @@ use super::session::wait_for_disk;
 use super::sql::ready_columns;
 use super::{PgStore, attempts, decode, exclusive, insert};
 use crate::job::{JobId, LockToken, NodeId};
+use crate::store::batch_outcome::applied_attempts;
 use crate::store::error::StoreError;
 use crate::store::statements::Completing;
 use crate::store::{BatchOutcome, Completion, Handoff, Origin, instances};
@@ -224,11 +225,8 @@ pub(super) async fn complete_in(
         settled.ready.extend(created.ready);
         settled.timer = created.timer;
     }
-    let recorded: Vec<_> = done
-        .iter()
-        .filter(|d| applied.contains(&d.held.id))
-        .filter_map(|d| Some((&d.held, d.attempt.as_deref()?, None, None)))
-        .collect();
+    let recorded = done.iter().filter_map(Completion::recorded);
+    let recorded = applied_attempts(recorded, &settled.applied);
     attempts::record(connection, owner, &recorded).await?;
     let held = done.iter().map(|d| &d.held);
     pass_on(connection, held, &holders, then, &mut settled).await?;

@@ -13,6 +13,9 @@ use crate::store::decode::{JobRow, gate, kind};
 pub(super) use crate::store::decode::{all_ready, job, ready};
 use crate::store::error::StoreError;
 
+/// A century, in milliseconds. A longer wait would exceed the range of dates.
+pub(super) const LONGEST: i64 = 100 * 366 * 24 * 3_600_000;
+
 /// Reads values without a check of the column's type: the types are those of Jobwire's schema, and
 /// a check takes as long as the read.
 impl JobRow for PgRow {

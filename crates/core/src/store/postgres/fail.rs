@@ -1,15 +1,15 @@
 //! Failing: moves jobs from the executable table to the table in which they wait.
 
-use std::collections::HashSet;
-
 use chrono::{DateTime, Utc};
 use sqlx::Row;
 use uuid::Uuid;
 
 use super::begin::begin_impatiently;
+use super::decode::LONGEST;
 use super::sql::{moved_columns, not_put_aside};
 use super::{PgStore, attempts, complete};
 use crate::job::{JobId, NodeId};
+use crate::store::batch_outcome::applied_attempts;
 use crate::store::created::earliest;
 use crate::store::error::StoreError;
 use crate::store::statements::Failing;
@@ -86,9 +86,6 @@ INSERT INTO jobwire.timer_job (",
     " FROM back RETURNING due_at"
 );
 
-/// A century, in milliseconds. A longer wait would exceed the range of dates.
-pub(super) const LONGEST: i64 = 100 * 366 * 24 * 3_600_000;
-
 impl Failing for PgStore {
     async fn fail_batch(
         &self,
@@ -161,15 +158,8 @@ impl Failing for PgStore {
                 .await?;
             settled.timer = earliest(settled.timer, back.into_iter().min());
         }
-        let applied: HashSet<JobId> = settled.applied.iter().copied().collect();
-        let recorded: Vec<_> = failed
-            .iter()
-            .filter(|f| applied.contains(&f.held.id))
-            .filter_map(|f| {
-                let attempt = f.attempt.as_deref()?;
-                Some((&f.held, attempt, f.message.as_deref(), f.stack.as_deref()))
-            })
-            .collect();
+        let recorded = failed.iter().filter_map(Failure::recorded);
+        let recorded = applied_attempts(recorded, &settled.applied);
         attempts::record(&mut tx, owner, &recorded).await?;
         let held = failed.iter().map(|f| &f.held);
         complete::pass_on(&mut tx, held, &holders, then, &mut settled).await?;

@@ -6,10 +6,9 @@ use serde::Serialize;
 use sqlx::{Row, SqliteConnection};
 
 use super::{SqliteStore, decode};
-use crate::job::{Fence, JobId, LockToken, NodeId};
-use crate::store::attempts::{
-    Attempt, AttemptView, ErrorGroup, Incident, IncidentFilter, Resolution,
-};
+use crate::job::{Fence, JobId, NodeId};
+use crate::store::attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter, Resolution};
+use crate::store::batch_outcome::Recorded;
 use crate::store::error::StoreError;
 use crate::store::statements::Recording;
 
@@ -64,20 +63,18 @@ struct NewRow<'a> {
     keep_until: i64,
 }
 
-/// An attempt with its lock and the texts of its failure.
-pub(super) type Given<'a> = (&'a LockToken, &'a Attempt, Option<&'a str>, Option<&'a str>);
-
 /// Records attempts in the transaction that commits their outcomes.
 pub(super) async fn record(
     connection: &mut SqliteConnection,
     node: NodeId,
     now: i64,
-    attempts: &[Given<'_>],
+    attempts: &[Recorded<'_>],
 ) -> Result<(), StoreError> {
     if attempts.is_empty() {
         return Ok(());
     }
-    let rows = attempts.iter().map(|(held, attempt, message, stack)| {
+    let rows = attempts.iter().map(|of| {
+        let (held, attempt) = (of.held, of.attempt);
         let ran = i64::try_from(attempt.ran.as_micros()).unwrap_or(i64::MAX);
         NewRow {
             fence: held.fence,
@@ -87,8 +84,8 @@ pub(super) async fn record(
             tenant: attempt.tenant.as_deref(),
             started_at: now.saturating_sub(ran).max(0),
             outcome: attempt.outcome,
-            message: *message,
-            stack: *stack,
+            message: of.message,
+            stack: of.stack,
             keep_until: decode::later(now, attempt.keep),
         }
     });

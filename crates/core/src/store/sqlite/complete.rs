@@ -7,6 +7,7 @@ use sqlx::SqliteConnection;
 use super::sql::{ready_columns, release_leases};
 use super::{SqliteStore, attempts, decode, exclusive, insert};
 use crate::job::{Fence, JobId, LockToken, NodeId};
+use crate::store::batch_outcome::applied_attempts;
 use crate::store::error::StoreError;
 use crate::store::statements::Completing;
 use crate::store::{BatchOutcome, Completion, Handoff, Origin, released};
@@ -105,9 +106,8 @@ pub(super) async fn complete_in(
         settled.ready.extend(created.ready);
         settled.timer = created.timer;
     }
-    let recorded: Vec<_> = done_now()
-        .filter_map(|d| Some((&d.held, d.attempt.as_deref()?, None, None)))
-        .collect();
+    let recorded = done.iter().filter_map(Completion::recorded);
+    let recorded = applied_attempts(recorded, &settled.applied);
     attempts::record(connection, owner, now, &recorded).await?;
     let held = done.iter().map(|d| &d.held);
     pass_on(connection, now, held, then, &mut settled).await?;

@@ -8,6 +8,7 @@ use sqlx::{Row, SqliteConnection};
 use super::sql::{is_put_aside, moved_columns};
 use super::{SqliteStore, attempts, complete, decode};
 use crate::job::{JobId, NodeId};
+use crate::store::batch_outcome::applied_attempts;
 use crate::store::error::StoreError;
 use crate::store::statements::Failing;
 use crate::store::{BatchOutcome, Destination, Failure, Handoff};
@@ -78,15 +79,8 @@ impl Failing for SqliteStore {
                 decode::maybe_moment(move_failed(&mut tx, now, failed, &finished).await?)?;
             settled.applied = complete::delete(&mut tx, &finished).await?;
         }
-        let applied: HashSet<JobId> = settled.applied.iter().copied().collect();
-        let recorded: Vec<_> = failed
-            .iter()
-            .filter(|f| applied.contains(&f.held.id))
-            .filter_map(|f| {
-                let attempt = f.attempt.as_deref()?;
-                Some((&f.held, attempt, f.message.as_deref(), f.stack.as_deref()))
-            })
-            .collect();
+        let recorded = failed.iter().filter_map(Failure::recorded);
+        let recorded = applied_attempts(recorded, &settled.applied);
         attempts::record(&mut tx, owner, now, &recorded).await?;
         let held = failed.iter().map(|f| &f.held);
         complete::pass_on(&mut tx, now, held, then, &mut settled).await?;

@@ -166,8 +166,8 @@ impl Consumer {
         }
     }
 
-    /// Publishes hints of a lane that did not come from the broker, or that keep their place in it
-    /// no longer. Until they are back they count as held, like requeued ones.
+    /// Publishes hints of a lane again, at its end. They count as held for a time, like requeued
+    /// ones.
     pub(super) fn publish_again(&mut self, cause: Cause, place: usize, hints: Vec<Ready>) {
         let jobs = hints.iter().map(|ready| ready.hint.id);
         self.returned.note(place, jobs);

@@ -1,6 +1,6 @@
 //! Forwards hints of jobs that this node does not serve to nodes that do.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use metrics::counter;
 
@@ -70,16 +70,17 @@ impl Consumer {
             Some(Unserved { ready, needs })
         });
         let forwarded = forward::send(&self.node, strange.collect());
-        let mut left = unserved;
-        left.retain(|id| !forwarded.contains(id));
-        let is_expected = |id: &JobId| {
-            let (needs, of) = needs.iter().find(|(of, _)| of == id).zip(of(id))?;
-            let lane = self.pending.lane(of.lane);
-            Some(!of.forwarded && self.node.fleet.may_be_served(&needs.1, &lane, self.node.id))
+        let is_expected = |(id, needs): &&(JobId, Needs)| {
+            let of = of(id).filter(|of| !of.forwarded && !forwarded.contains(id));
+            of.is_some_and(|of| {
+                let lane = self.pending.lane(of.lane);
+                self.node.fleet.may_be_served(needs, &lane, self.node.id)
+            })
         };
-        let (expected, mut left): (Vec<JobId>, Vec<JobId>) = left
-            .into_iter()
-            .partition(|id| is_expected(id) == Some(true));
+        let expected = needs.iter().filter(is_expected);
+        let expected: HashSet<JobId> = expected.map(|(id, _)| *id).collect();
+        let mut left = unserved;
+        left.retain(|id| !forwarded.contains(id) && !expected.contains(id));
         busy.extend(expected);
         let reason = Refusal::Unserved.as_str();
         counter!(m::HINTS_REFUSED, "reason" => reason).increment(left.len() as u64);

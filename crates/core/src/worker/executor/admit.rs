@@ -10,8 +10,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::completion::completion_with;
 use super::failure::failure;
 use super::run::Run;
+use crate::job::new_job::InvalidJob;
 use crate::job::query::JobFilter;
-use crate::job::repeat::Repeat;
 use crate::job::{Job, LockToken, series};
 use crate::worker::context::NodeContext;
 use crate::worker::finished::Ending;
@@ -83,11 +83,9 @@ async fn ending_without_run(run: &Run<'_>) -> Option<Ending> {
     if let Some(fault) = &job.unreadable {
         return Some(unreadable::end(node, job, held, fault));
     }
-    let invalid = match series::repeat(job) {
-        Ok(None) => return None,
-        Ok(Some(repeat)) if series::never(job, &repeat).is_some() => series::never(job, &repeat)?,
-        Ok(Some(repeat)) => {
-            let ending = ending_of_occurrence(held, job, &repeat)?;
+    let invalid = match ending_of_occurrence(held, job) {
+        Ok(ending) => {
+            let ending = ending?;
             let may_have_begun = job.due_at.is_some() && became_ready_again(run).await;
             return Some(ending).filter(|_| !may_have_begun);
         }
@@ -121,12 +119,18 @@ async fn became_ready_again(run: &Run<'_>) -> bool {
 
 /// Returns the ending of an occurrence that does not run: its series has ended, its schedule begins
 /// later, or it was missed and is skipped.
-fn ending_of_occurrence(held: &LockToken, job: &Job, repeat: &Repeat) -> Option<Ending> {
+///
+/// # Errors
+/// The job can't run: its repetition can't be read, or has no occurrence.
+fn ending_of_occurrence(held: &LockToken, job: &Job) -> Result<Option<Ending>, InvalidJob> {
+    let Some(repeat) = series::repeat(job)? else {
+        return Ok(None);
+    };
+    let ends = |next| Ending::Done(completion_with(held, job, next));
     // Uses the database's clock, which set `ready_at`.
     let now = job.ready_at;
-    if series::has_ended(job, repeat, now) {
-        return Some(Ending::Done(completion_with(held, job, None)));
+    if series::has_ended(job, &repeat, now) {
+        return Ok(Some(ends(None)));
     }
-    let next = series::replacement(job, repeat, now)?;
-    Some(Ending::Done(completion_with(held, job, next)))
+    Ok(series::replacement(job, &repeat, now)?.map(ends))
 }

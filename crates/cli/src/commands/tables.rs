@@ -1,0 +1,87 @@
+//! Files of equal TOML tables: rules for lanes, periodic jobs.
+//!
+//! All mistakes of a file are reported together, and nothing is changed before.
+
+use std::io::Read;
+use std::path::Path;
+
+use crate::error::Error;
+
+/// The tables of a kind of file.
+pub(super) struct Tables {
+    /// The name of the tables, as in `[[rule]]`.
+    pub(super) key: &'static str,
+    /// The noun for one of them.
+    pub(super) noun: &'static str,
+    /// The noun for all of them.
+    pub(super) nouns: &'static str,
+    /// Maximum size of the file.
+    pub(super) most_bytes: u64,
+}
+
+impl Tables {
+    /// Reads a file, or standard input for `-`.
+    ///
+    /// # Errors
+    /// The file can't be read or is too long, or all the mistakes that `parse` found.
+    pub(super) fn read<T>(
+        &self,
+        file: &Path,
+        parse: impl Fn(&str) -> Result<Vec<T>, Vec<String>>,
+    ) -> Result<Vec<T>, Error> {
+        let (name, most) = (file.display(), self.most_bytes);
+        let mut text = String::new();
+        let read = if file == Path::new("-") {
+            std::io::stdin().lock().take(most).read_to_string(&mut text)
+        } else {
+            std::fs::File::open(file).and_then(|f| f.take(most).read_to_string(&mut text))
+        };
+        let read = read.map_err(Error::io(format!("can't read {name}")))?;
+        if read as u64 >= most {
+            return Err(Error::Input(format!(
+                "{name} is longer than {most} bytes; give a file of {}",
+                self.nouns
+            )));
+        }
+        parse(&text).map_err(|mistakes| {
+            Error::Input(format!(
+                "{name}: nothing was changed\n  {}",
+                mistakes.join("\n  ")
+            ))
+        })
+    }
+
+    /// Returns the tables of a text, `None` without any, and adds the mistakes around them.
+    ///
+    /// # Errors
+    /// The text is not TOML.
+    pub(super) fn entries(
+        &self,
+        text: &str,
+        mistakes: &mut Vec<String>,
+    ) -> Result<Option<Vec<toml::Value>>, Vec<String>> {
+        let Self { key, noun, .. } = self;
+        let mut table: toml::Table =
+            toml::from_str(text).map_err(|e| vec![format!("this is not TOML: {}", e.message())])?;
+        let entries = table.remove(*key);
+        let unknown = table.keys();
+        mistakes.extend(
+            unknown.map(|other| format!("`{other}` is unknown; write `[[{key}]]` tables only")),
+        );
+        Ok(match entries {
+            Some(toml::Value::Array(entries)) => Some(entries),
+            Some(_) => {
+                mistakes.push(format!(
+                    "`{key}` is no list; write each {noun} as a `[[{key}]]` table"
+                ));
+                Some(Vec::new())
+            }
+            None => None,
+        })
+    }
+
+    /// Returns a mistake with the number of its table, which is at place `at`.
+    pub(super) fn mistake(&self, at: usize, mistake: &str) -> String {
+        format!("{} {}: {mistake}", self.noun, at + 1)
+    }
+}
