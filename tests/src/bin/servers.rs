@@ -7,6 +7,9 @@
 //! The command, and every test that it runs, finds them through `JOBWIRE_TEST_POSTGRES_URL`,
 //! `JOBWIRE_TEST_AMQP_URL` and `JOBWIRE_TEST_KAFKA_URL`. It has no standard input. When it ends,
 //! the servers are stopped and its exit code is passed on.
+//!
+//! A command that prints nothing for fifteen minutes hangs: it is stopped. When it fails, the tests
+//! that have begun and have not ended are named.
 #![allow(
     clippy::panic,
     clippy::expect_used,
@@ -16,13 +19,21 @@
 
 use jobwire_tests::{Kafka, Postgres, RabbitMq, Signal, cargo, reaper, shared};
 use nix::unistd::Pid;
+use std::collections::BTreeSet;
+use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
-use tokio::process::Child;
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, BufReader, Split};
+use tokio::process::{Child, ChildStdout};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The number of a server's last lines that are shown when the command fails.
 const LINES: usize = 40;
+
+/// The silence after which the command is stopped. The longest test takes minutes, and three run at
+/// once.
+const SILENCE: Duration = Duration::from_mins(15);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -48,6 +59,7 @@ async fn main() -> ExitCode {
     command
         .args(arguments)
         .stdin(Stdio::null())
+        .stdout(Stdio::piped())
         .env(shared::POSTGRES_URL, postgres.url("postgres"))
         .env(shared::AMQP_URL, rabbitmq.url())
         .env(shared::RABBITMQCTL, rabbitmq.ctl().address())
@@ -59,14 +71,23 @@ async fn main() -> ExitCode {
             return ExitCode::from(127);
         }
     };
+    let mut output = Output::of(child.stdout.take().expect("it is piped"));
     let status = loop {
         tokio::select! {
+            line = tokio::time::timeout(SILENCE, output.pass_on_line()) => if line.is_err() {
+                eprintln!("== it printed nothing for {SILENCE:?}, so it is stopped");
+                pass_on(Signal::SIGKILL, &child);
+            },
             status = child.wait() => break status.expect("the command can be waited for"),
             _ = interrupted.recv() => pass_on(Signal::SIGINT, &child),
             _ = terminated.recv() => pass_on(Signal::SIGTERM, &child),
         }
     };
+    output.pass_on_rest().await;
     if !status.success() {
+        for test in &output.running {
+            eprintln!("== did not end: {test}");
+        }
         for (server, log) in [("RabbitMQ", rabbitmq.log()), ("Kafka", kafka.log())] {
             eprintln!("== last lines of {server}:");
             for line in log.iter().skip(log.len().saturating_sub(LINES)) {
@@ -75,6 +96,55 @@ async fn main() -> ExitCode {
         }
     }
     code(status)
+}
+
+/// What the command prints. It goes on to the standard output of this program.
+struct Output {
+    lines: Split<BufReader<ChildStdout>>,
+    /// The tests that have run for a minute, as libtest prints it, and have not ended.
+    running: BTreeSet<String>,
+}
+
+impl Output {
+    fn of(printed: ChildStdout) -> Output {
+        Output {
+            lines: BufReader::new(printed).split(b'\n'),
+            running: BTreeSet::new(),
+        }
+    }
+
+    /// Waits for the next line. Never returns after the last one.
+    async fn pass_on_line(&mut self) {
+        let Ok(Some(mut line)) = self.lines.next_segment().await else {
+            return std::future::pending().await;
+        };
+        self.note(&String::from_utf8_lossy(&line));
+        line.push(b'\n');
+        // The command runs to its end even if nothing reads this.
+        let _ = std::io::stdout().write_all(&line);
+    }
+
+    /// What the command printed last. A process that it left may keep the stream open.
+    async fn pass_on_rest(&mut self) {
+        let rest = async {
+            loop {
+                self.pass_on_line().await;
+            }
+        };
+        let _ = tokio::time::timeout(Duration::from_secs(1), rest).await;
+    }
+
+    fn note(&mut self, line: &str) {
+        let Some((name, state)) = line.strip_prefix("test ").and_then(|it| it.split_once(' '))
+        else {
+            return;
+        };
+        if state.starts_with("has been running for over") {
+            self.running.insert(name.to_owned());
+        } else if state.starts_with("... ") {
+            self.running.remove(name);
+        }
+    }
 }
 
 fn pass_on(signal: Signal, child: &Child) {

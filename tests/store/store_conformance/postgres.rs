@@ -1,9 +1,10 @@
 //! Cases of PostgreSQL only: rows that another transaction has locked at the moment.
 
 use jobwire_core::job::LockedJob;
+use jobwire_core::job::periodic::Declared;
 use jobwire_core::store::{ClaimOf, ClaimPage, CycleOutcome, Refusal};
 use jobwire_core::{
-    JobFilter, JobId, JobState, Lane, LaneRule, NodeId, PgStore, Store, StoreError,
+    JobFilter, JobId, JobState, Lane, LaneRule, NodeId, PeriodicJob, PgStore, Store, StoreError,
 };
 use jobwire_harness::eventually;
 use sqlx::AssertSqlSafe;
@@ -506,4 +507,22 @@ async fn locked_rows_of_any_table_delay_no_other_job_of_an_operator() {
         other.rollback().await.unwrap();
     });
     assert_eq!(deleted.unwrap().operated.len(), 2);
+}
+
+/// A session that is forgotten inside a transaction holds the row of a schedule.
+#[tokio::test]
+async fn a_locked_schedule_stops_no_node_that_changes_nothing() {
+    let w = World::<PgStore>::open().await;
+    let jobs = [PeriodicJob::new("nightly", "R/PT1H", work())];
+    w.store.declare_periodic_jobs(&jobs).await.unwrap();
+    let mut other = w.store.pool().begin().await.unwrap();
+    sqlx::query("SELECT FROM jobwire.periodic_job FOR UPDATE")
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    let declared = w.store.declare_periodic_jobs(&jobs).await.unwrap();
+    assert_eq!(declared, [Declared::Same]);
+    let changed = [PeriodicJob::new("nightly", "R/PT2H", work())];
+    let refused = w.store.declare_periodic_jobs(&changed).await;
+    assert!(refused.is_err(), "{refused:?}");
 }

@@ -89,6 +89,27 @@ const INSERT: &str = insert!(
 /// Like [`INSERT`], for chunks with history jobs.
 const INSERT_KINDS: &str = insert!(", $24::text[]", ", kind", "kind", "kind");
 
+/// Inserts one job without a due date: the usual transaction creates one. It costs the server a
+/// third less than [`INSERT`] with arrays of one row, which also prepares the insertion of timers.
+const INSERT_ONE: &str = concat!(
+    "
+INSERT INTO jobwire.job (id, kind, type, payload, process_instance, execution, process_definition, element,
+    tenant, category, deployment, priority, exclusive, retries, retry_policy, repeat, repeat_until,
+    correlation_id, lane, custom_values, trace_parent, origin, hints)
+VALUES ($1::uuid, $2::text, $3::text, $4::text::json, $5::text, $6::text, $7::text, $8::text, $9::text, $10::text,
+    $11::text, $12::bigint, $13::boolean, $14::integer, $15::text, $16::text, $17::timestamptz, $18::uuid,
+    CASE
+        WHEN $19::text IS NOT NULL THEN $19
+        WHEN (SELECT EXISTS (SELECT FROM jobwire.lane_rule)) THEN coalesce(
+            ",
+    lane_by_rule!("jobwire.lane_rule", "$3", "$10", "$9", "$12"),
+    ",
+            'default')
+        ELSE 'default' END,
+    $20::text::json, $21::text, $22, $23)
+RETURNING pg_current_xact_id()::text, lane"
+);
+
 /// Inserts jobs over a connection that is inside the caller's transaction.
 pub(super) async fn insert(
     connection: &mut PgConnection,
@@ -99,11 +120,62 @@ pub(super) async fn insert(
         job.complete()
             .map_err(|source| StoreError::InvalidJob { id: job.id, source })?;
     }
+    if let [job] = &*jobs
+        && job.due_at.is_none()
+    {
+        return insert_one(connection, job, origin).await;
+    }
     let mut created = Created::default();
     for chunk in jobs.chunks(ROWS) {
         created.merge(insert_chunk(connection, chunk, origin).await?);
     }
     Ok(created)
+}
+
+async fn insert_one(
+    connection: &mut PgConnection,
+    job: &NewJob,
+    origin: Origin,
+) -> Result<Created, StoreError> {
+    let row = sqlx::query(INSERT_ONE)
+        .bind(job.id.0)
+        .bind(job.kind().as_str())
+        .bind(&job.job_type)
+        .bind(job.payload.as_ref().ok().map(|p| p.get()))
+        .bind(&job.process_instance)
+        .bind(&job.execution)
+        .bind(&job.process_definition)
+        .bind(&job.element)
+        .bind(&job.tenant)
+        .bind(&job.category)
+        .bind(&job.deployment)
+        .bind(job.priority)
+        .bind(job.is_exclusive())
+        .bind(job.attempts())
+        .bind(&job.retry_policy)
+        .bind(&job.repeat)
+        .bind(job.repeat_until)
+        .bind(job.correlation_id.unwrap_or(job.id.0))
+        .bind(job.lane.as_ref().map(|lane| &*lane.0))
+        .bind(job.custom_values.as_ref().map(|v| v.get()))
+        .bind(&job.trace_parent)
+        .bind(origin.as_str())
+        .bind(hints_of(origin))
+        .fetch_one(connection)
+        .await?;
+    let ruled = job.lane.is_none().then(|| row.try_get(1)).transpose()?;
+    Ok(Created {
+        witness: Some(job.id),
+        ready: vec![Ready::of(job, ruled.map(Lane))],
+        transaction: Some(TransactionId(row.try_get(0)?)),
+        ..Created::default()
+    })
+}
+
+/// The hints that a new row counts: the commit hook's own one, since the sweeper looks for jobs
+/// without a hint.
+fn hints_of(origin: Origin) -> i32 {
+    i32::from(origin == Origin::Hook)
 }
 
 async fn insert_chunk(
@@ -147,8 +219,7 @@ async fn insert_chunk(
         .bind(texts(jobs, |j| j.custom_values.as_ref().map(|v| v.get())))
         .bind(texts(jobs, |j| j.trace_parent.as_deref()))
         .bind(origin.as_str())
-        // The commit hook's own hint is counted: the sweeper looks for jobs without a hint.
-        .bind(i32::from(origin == Origin::Hook));
+        .bind(hints_of(origin));
     let query = if has_history {
         query.bind(jobs.iter().map(|j| j.kind().as_str()).collect::<Vec<_>>())
     } else {

@@ -97,9 +97,17 @@ async fn declare(
 ) -> Result<Declared> {
     // Another node may create or remove the row at this moment.
     for _ in 0..3 {
-        if let Some((row, now, _)) = find(connection, LOCK, &declaration.name).await? {
+        // Without a lock at first: a row that stays locked stops no node that changes nothing.
+        for statement in [READ, LOCK] {
+            let Some((row, now, _)) = find(connection, statement, &declaration.name).await? else {
+                break;
+            };
             let (declared, next) = declaration.against(&row, now);
-            if declared == Declared::Changed {
+            let changed = declared == Declared::Changed;
+            if changed && statement == READ {
+                continue;
+            }
+            if changed {
                 write(connection, CHANGE, declaration, next).await?;
             }
             return Ok(declared);
