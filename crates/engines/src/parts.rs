@@ -1,6 +1,7 @@
 //! The parts of the bridge that both stores of engines hold.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jobwire_core::StoreError;
 
@@ -12,7 +13,7 @@ use crate::options::EngineOptions;
 use crate::pace::Pace;
 use crate::routing::Routes;
 use crate::routing::question::Question;
-use crate::settling::Turns;
+use crate::settling::GATHER;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -28,8 +29,6 @@ pub(crate) struct Parts {
     pub(crate) gate: Arc<Gate>,
     /// The addresses of the engine.
     pub(crate) routes: Arc<Routes>,
-    /// The turns of statements that settle.
-    pub(crate) turns: Turns,
     /// The last numbers of jobs.
     pub(crate) numbers: Numbers,
 }
@@ -52,17 +51,43 @@ impl Parts {
             gate: Gate::new(options.concurrency),
             routes: Arc::new(Routes::new(&options, question, about, &meter)?),
             meter,
-            turns: Turns::default(),
             numbers: Numbers::default(),
             options,
         })
     }
 
-    /// Waits for the outcomes of executed jobs to gather, while the engine has as many jobs as it
-    /// takes.
-    pub(crate) async fn gather(&self) {
-        if self.gate.is_full() {
-            self.turns.take().await;
+    /// Returns the time for which outcomes gather now. While the engine has as many jobs as it
+    /// takes, the next job of an instance could not start. Otherwise outcomes are settled at once.
+    pub(crate) fn gathers_for(&self) -> Duration {
+        match self.gate.is_full() {
+            true => GATHER,
+            false => Duration::ZERO,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn outcomes_gather_only_while_the_engine_has_as_many_jobs_as_it_takes() {
+        let options = EngineOptions::new("http://127.0.0.1:1/process-api").concurrency(2);
+        let parts = Parts::new(options, None, String::new()).expect("usable");
+        let enter = || parts.gate.enter(2).now_or_never().expect("room");
+        assert_eq!(parts.gathers_for(), Duration::ZERO);
+        let first = enter();
+        assert_eq!(parts.gathers_for(), Duration::ZERO);
+        let second = enter();
+        assert_eq!(parts.gathers_for(), GATHER);
+        // The answer of a job lets a waiting one in: the engine stays full.
+        let mut waits = Box::pin(parts.gate.enter(2));
+        assert!(waits.as_mut().now_or_never().is_none());
+        drop(first);
+        assert_eq!(parts.gathers_for(), GATHER);
+        drop((second, waits));
+        assert_eq!(parts.gathers_for(), Duration::ZERO);
     }
 }
