@@ -83,7 +83,7 @@ impl Handler for Execute {
         let began = Instant::now();
         let mut failed = None;
         loop {
-            let most = match self.store.takes_lists() {
+            let most = match parts.takes_lists() {
                 true => parts.pace.within_engine(),
                 false => parts.options.concurrency,
             };

@@ -22,8 +22,6 @@ use crate::http::{Answer, Rest};
 use crate::owner::parse;
 use crate::pace::GIVE_BACK;
 
-/// The path below the engine's URL.
-const PATH: &str = "/jobs/execute";
 /// Maximum number of jobs of one request.
 const MOST: usize = 200;
 /// The time in which the jobs of a group gather.
@@ -49,6 +47,18 @@ impl From<Answer> for Said {
     }
 }
 
+/// The request that runs a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ListRequest {
+    /// The path below the engine's URL.
+    pub(crate) path: &'static str,
+    /// The query with its question mark, or empty.
+    pub(crate) query: &'static str,
+    /// The time by which the engine extends the lock of a job while it runs; `None` if the engine
+    /// extends none.
+    pub(crate) lease: Option<Duration>,
+}
+
 /// The jobs for an address that gather. See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct Lists {
@@ -64,8 +74,7 @@ struct Listed {
     node: NodeId,
     fence: Fence,
     at_once: usize,
-    /// The query of the request.
-    query: &'static str,
+    request: ListRequest,
     said: oneshot::Sender<Option<Said>>,
 }
 
@@ -74,6 +83,8 @@ struct Request<'a> {
     node: String,
     at_once: usize,
     within: u128,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease: Option<u128>,
     jobs: Vec<Locked<'a>>,
 }
 
@@ -106,7 +117,7 @@ impl Lists {
     pub(crate) async fn run(
         self: &Arc<Self>,
         rest: &Arc<Rest>,
-        query: &'static str,
+        request: ListRequest,
         (id, owner): (&str, &str),
         at_once: usize,
     ) -> Option<Said> {
@@ -119,7 +130,7 @@ impl Lists {
                 node,
                 fence,
                 at_once,
-                query,
+                request,
                 said,
             });
             gathering.len() == 1
@@ -141,7 +152,7 @@ async fn send_all(lists: Arc<Lists>, rest: Arc<Rest>) {
         let of = |list: &&mut Vec<Listed>| {
             let first = list.first();
             list.len() < MOST
-                && first.is_some_and(|it| it.node == job.node && it.query == job.query)
+                && first.is_some_and(|it| it.node == job.node && it.request == job.request)
         };
         match requests.iter_mut().find(of) {
             Some(list) => list.push(job),
@@ -155,11 +166,13 @@ async fn send_all(lists: Arc<Lists>, rest: Arc<Rest>) {
 /// Sends a list, and passes each answer on.
 async fn send(lists: &Lists, rest: &Rest, list: Vec<Listed>) {
     let Some(first) = list.first() else { return };
-    let path = format!("{PATH}{}", first.query);
+    let ListRequest { path, query, lease } = first.request;
+    let path = format!("{path}{query}");
     let request = Request {
         node: first.node.to_string(),
         at_once: list.iter().map(|job| job.at_once).min().unwrap_or(1),
         within: GIVE_BACK.as_millis(),
+        lease: lease.map(|lease| lease.as_millis()),
         jobs: list
             .iter()
             .map(|job| Locked {

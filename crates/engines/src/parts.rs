@@ -7,12 +7,13 @@ use jobwire_core::StoreError;
 
 use crate::backlog::Numbers;
 use crate::calls::Calls;
-use crate::gate::Gate;
+use crate::gate::{Gate, Pass};
+use crate::lists::{ListRequest, Said};
 use crate::meter::Meter;
 use crate::options::EngineOptions;
 use crate::pace::Pace;
-use crate::routing::Routes;
 use crate::routing::question::Question;
+use crate::routing::{Route, Routes};
 use crate::settling::GATHER;
 
 /// See the [module](self).
@@ -54,6 +55,31 @@ impl Parts {
             numbers: Numbers::default(),
             options,
         })
+    }
+
+    /// Returns whether every address takes lists of jobs now.
+    pub(crate) fn takes_lists(&self) -> bool {
+        let mut routes = self.routes.all().iter();
+        routes.all(|route| route.lists().are_taken())
+    }
+
+    /// Runs a job with others, if it came in with a group and the address takes lists. Returns
+    /// `None` if nothing was run.
+    pub(crate) async fn run_in_list(
+        &self,
+        route: &Route,
+        request: ListRequest,
+        job_and_owner: (&str, &str),
+        pass: &Pass,
+    ) -> Option<Said> {
+        let (at_once, lists) = (pass.at_once()?, route.lists());
+        if !lists.are_taken() {
+            return None;
+        }
+        // The addresses share the executions of this node.
+        let at_once = at_once.div_ceil(self.routes.all().len().max(1));
+        let run = lists.run(route.rest(), request, job_and_owner, at_once);
+        run.await
     }
 
     /// Returns the time for which outcomes gather now. While the engine has as many jobs as it

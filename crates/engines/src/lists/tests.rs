@@ -7,6 +7,11 @@ use crate::options::EngineOptions;
 use crate::owner::owner;
 use crate::routing::Routes;
 
+const HELD: ListRequest = ListRequest {
+    path: "/jobs/execute",
+    query: "?instance=held",
+    lease: None,
+};
 const HEAD: &str =
     "HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nConnection: close\r\n\r\n";
 
@@ -46,7 +51,7 @@ async fn run(lists: &Arc<Lists>, rest: &Arc<Rest>, jobs: i64) -> Vec<Option<Said
     let node = NodeId::generate();
     let runs = (1..=jobs).map(|job| async move {
         let (id, owner) = (job.to_string(), owner(node, Fence::new(job)));
-        lists.run(rest, "?instance=held", (&id, &owner), 8).await
+        lists.run(rest, HELD, (&id, &owner), 8).await
     });
     futures_util::future::join_all(runs).await
 }
@@ -65,7 +70,7 @@ async fn one_request_runs_the_jobs_that_come_together() {
             "{request}"
         );
         assert!(
-            request.contains(r#""at_once":8,"within":1000"#),
+            request.contains(r#""at_once":8,"within":1000,"jobs""#),
             "{request}"
         );
         assert!(request.contains(r#"{"id":"2","fence":2}"#), "{request}");
@@ -85,6 +90,27 @@ async fn one_request_runs_the_jobs_that_come_together() {
     let missing = Answer::Missing("none".to_owned());
     let expected = [missing, Answer::GivenBack, Answer::Executed];
     assert_eq!(said, expected.map(Some));
+}
+
+#[tokio::test]
+async fn a_list_names_the_lease_by_which_the_engine_extends_its_locks() {
+    let rest = engine(|request, mut stream| async move {
+        assert!(request.starts_with("POST /v1/run-list "), "{request}");
+        assert!(request.contains(r#","lease":15000,"#), "{request}");
+        let line = r#"{"job":"7","status":200,"state":"gone"}"#;
+        let sent = format!("{HEAD}{line}\n");
+        stream.write_all(sent.as_bytes()).await.expect("sent");
+    })
+    .await;
+    let run_list = ListRequest {
+        path: "/v1/run-list",
+        query: "",
+        lease: Some(Duration::from_secs(15)),
+    };
+    let owner = owner(NodeId::generate(), Fence::new(1));
+    let lists = Arc::<Lists>::default();
+    let said = lists.run(&rest, run_list, ("7", &owner), 2).await;
+    assert_eq!(said.map(|said| said.answer), Some(Answer::Executed));
 }
 
 #[tokio::test]
@@ -110,7 +136,7 @@ async fn a_slow_job_delays_no_other_answer() {
         let (lists, rest) = (lists.clone(), rest.clone());
         tokio::spawn(async move {
             let (id, owner) = (job.to_string(), owner(node, Fence::new(job)));
-            lists.run(&rest, "", (&id, &owner), 2).await
+            lists.run(&rest, HELD, (&id, &owner), 2).await
         })
     };
     let (slow, quick) = (run(1), run(2));
