@@ -172,11 +172,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Returns the time after which an unanswered statement can no longer take effect.
     fn outcome_within(&self) -> Duration;
 
-    /// Returns the time for which a saturated node gathers outcomes of exclusive jobs for one
-    /// statement. The default is no wait.
+    /// Returns the time from the beginning of one commit of outcomes to that of the next one, now.
+    /// Outcomes gather in it, since a statement of many costs little more than that of one. The
+    /// node asks again with each outcome that arrives. The default is no wait.
     ///
-    /// The next job of an instance waits for this. But while every slot is taken, it would wait for
-    /// another job anyway. A statement of many outcomes costs little more than that of one.
+    /// The next job of an instance waits for the commit. So a store asks for a wait only while that
+    /// job could not start anyway. Outcomes for which no job waits gather for some milliseconds in
+    /// any case.
     fn gathers_for(&self) -> Duration {
         Duration::ZERO
     }

@@ -24,11 +24,6 @@ pub(crate) trait Executing: Send + Sync + 'static {
     /// group.
     async fn execute(&self, route: &Route, id: &str, owner: &str, pass: &Pass) -> Said;
 
-    /// Returns whether every address takes lists of jobs now.
-    fn takes_lists(&self) -> bool {
-        false
-    }
-
     /// Returns whether the text of an answer 404 comes from the engine and is about an execution.
     fn is_refusal(&self, _said: &str) -> bool {
         false

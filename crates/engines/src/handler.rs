@@ -83,7 +83,7 @@ impl Handler for Execute {
         let began = Instant::now();
         let mut failed = None;
         loop {
-            let most = match self.store.takes_lists() {
+            let most = match parts.takes_lists() {
                 true => parts.pace.within_engine(),
                 false => parts.options.concurrency,
             };
@@ -123,7 +123,7 @@ impl Handler for Execute {
             paced.end(said.took);
             drop((pass, sending));
             failed = Some(route);
-            let answer = said.answer;
+            let (answer, fault) = (said.answer, said.fault);
             if !matches!(answer, Answer::Unanswered(_)) {
                 calls.answered(job.fence);
             }
@@ -156,13 +156,15 @@ impl Handler for Execute {
                         route.answered();
                         return Ok(Outcome::Done);
                     }
-                    route.failed(&format!(
+                    let reason = format!(
                         "the engine answers 404 for jobs that exist; check `engine_url` and \
                          `engine_path` ({said})"
-                    ));
+                    );
+                    fault.count(route, &reason);
                 }
                 Answer::OtherMethod => {
-                    route.failed("the path of the engine takes no POST; check `engine_url`");
+                    let reason = "the path of the engine takes no POST; check `engine_url`";
+                    fault.count(route, reason);
                 }
                 Answer::Unusable(reason) => {
                     // A gateway may have changed the answer of an execution.
@@ -170,13 +172,13 @@ impl Handler for Execute {
                         route.answered();
                         return Ok(Outcome::Done);
                     }
-                    route.failed(&reason);
+                    fault.count(route, &reason);
                 }
-                Answer::Unsent(reason) => route.failed(&reason),
+                Answer::Unsent(reason) => fault.count(route, &reason),
                 Answer::Unanswered(reason) => {
                     let timed_out = sent.elapsed() >= parts.options.answer_within;
                     if !timed_out {
-                        route.failed(&reason);
+                        fault.count(route, &reason);
                     }
                     return self.unanswered(&job, &owner, sent, timed_out, reason).await;
                 }

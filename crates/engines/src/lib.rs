@@ -57,6 +57,7 @@ mod doubt;
 pub mod examine;
 mod executing;
 mod fate;
+mod fault;
 mod finding;
 pub mod flowable;
 mod freed;

@@ -1,18 +1,20 @@
 //! The parts of the bridge that both stores of engines hold.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jobwire_core::StoreError;
 
 use crate::backlog::Numbers;
 use crate::calls::Calls;
-use crate::gate::Gate;
+use crate::gate::{Gate, Pass};
+use crate::lists::{ListRequest, Said};
 use crate::meter::Meter;
 use crate::options::EngineOptions;
 use crate::pace::Pace;
-use crate::routing::Routes;
 use crate::routing::question::Question;
-use crate::settling::Turns;
+use crate::routing::{Route, Routes};
+use crate::settling::GATHER;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -28,8 +30,6 @@ pub(crate) struct Parts {
     pub(crate) gate: Arc<Gate>,
     /// The addresses of the engine.
     pub(crate) routes: Arc<Routes>,
-    /// The turns of statements that settle.
-    pub(crate) turns: Turns,
     /// The last numbers of jobs.
     pub(crate) numbers: Numbers,
 }
@@ -52,17 +52,68 @@ impl Parts {
             gate: Gate::new(options.concurrency),
             routes: Arc::new(Routes::new(&options, question, about, &meter)?),
             meter,
-            turns: Turns::default(),
             numbers: Numbers::default(),
             options,
         })
     }
 
-    /// Waits for the outcomes of executed jobs to gather, while the engine has as many jobs as it
-    /// takes.
-    pub(crate) async fn gather(&self) {
-        if self.gate.is_full() {
-            self.turns.take().await;
+    /// Returns whether every address takes lists of jobs now.
+    pub(crate) fn takes_lists(&self) -> bool {
+        let mut routes = self.routes.all().iter();
+        routes.all(|route| route.lists().are_taken())
+    }
+
+    /// Runs a job with others, if it came in with a group and the address takes lists. Returns
+    /// `None` if nothing was run.
+    pub(crate) async fn run_in_list(
+        &self,
+        route: &Route,
+        request: ListRequest,
+        job_and_owner: (&str, &str),
+        pass: &Pass,
+    ) -> Option<Said> {
+        let (at_once, lists) = (pass.at_once()?, route.lists());
+        if !lists.are_taken() {
+            return None;
         }
+        // The addresses share the executions of this node.
+        let at_once = at_once.div_ceil(self.routes.all().len().max(1));
+        let run = lists.run(route.rest(), request, job_and_owner, at_once);
+        run.await
+    }
+
+    /// Returns the time for which outcomes gather now. While the engine has as many jobs as it
+    /// takes, the next job of an instance could not start. Otherwise outcomes are settled at once.
+    pub(crate) fn gathers_for(&self) -> Duration {
+        match self.gate.is_full() {
+            true => GATHER,
+            false => Duration::ZERO,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn outcomes_gather_only_while_the_engine_has_as_many_jobs_as_it_takes() {
+        let options = EngineOptions::new("http://127.0.0.1:1/process-api").concurrency(2);
+        let parts = Parts::new(options, None, String::new()).expect("usable");
+        let enter = || parts.gate.enter(2).now_or_never().expect("room");
+        assert_eq!(parts.gathers_for(), Duration::ZERO);
+        let first = enter();
+        assert_eq!(parts.gathers_for(), Duration::ZERO);
+        let second = enter();
+        assert_eq!(parts.gathers_for(), GATHER);
+        // The answer of a job lets a waiting one in: the engine stays full.
+        let mut waits = Box::pin(parts.gate.enter(2));
+        assert!(waits.as_mut().now_or_never().is_none());
+        drop(first);
+        assert_eq!(parts.gathers_for(), GATHER);
+        drop((second, waits));
+        assert_eq!(parts.gathers_for(), Duration::ZERO);
     }
 }

@@ -33,7 +33,7 @@ use self::suspects::Suspects;
 use crate::decode::Decoder;
 use crate::options::{EngineOptions, Execution};
 use crate::parts::Parts;
-use crate::routing::question::Question;
+use crate::routing::question::{Question, Requests};
 use crate::{flowable, handler};
 
 type Result<T, E = StoreError> = std::result::Result<T, E>;
@@ -111,7 +111,7 @@ impl EndpointStore {
             // The scope request to the endpoint needs no version path.
             parts: Parts::new(
                 options,
-                Some(Question::Endpoint { is_held: false }),
+                Some(Question::Endpoint(Requests::Runs)),
                 String::new(),
             )?,
             fence: AtomicI64::new(0),

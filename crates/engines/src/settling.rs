@@ -2,44 +2,21 @@
 //! locked.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use jobwire_core::job::LockedJob;
 use jobwire_core::store::LockTerms;
 use jobwire_core::{NodeId, StoreError};
 use sqlx::PgPool;
-use tokio::time::Instant;
 
 use crate::columns::{columns, those};
 use crate::dialect::{Dialect, Settled, Settling};
 use crate::fate::Fate;
 use crate::id::{engine_id, job_id};
 
-/// How long outcomes gather while the node is saturated: about what an execution takes that runs
-/// beside seven others. A statement for ten jobs costs little more than one for one.
+/// How long outcomes gather while the engine has as many jobs as it takes: about what an execution
+/// takes that runs beside seven others. A statement for ten jobs costs little more than one for one.
 pub(crate) const GATHER: Duration = Duration::from_millis(20);
-/// The turns of statements that settle executed jobs while the engine has as many jobs as it takes.
-///
-/// A commit frees slots for a moment, so the node does not count as saturated right after it. These
-/// turns keep the statements apart anyway.
-#[derive(Debug, Default)]
-pub(crate) struct Turns(Mutex<Option<Instant>>);
-
-impl Turns {
-    /// Waits for a turn. Turns are [`GATHER`] apart.
-    pub(crate) async fn take(&self) {
-        let now = Instant::now();
-        let turn = {
-            // A poisoned lock means that a thread panicked; the moment is still whole.
-            let mut next = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let turn = next.map_or(now, |next| next.max(now));
-            *next = Some(turn + GATHER);
-            turn
-        };
-        tokio::time::sleep_until(turn).await;
-    }
-}
 
 /// The pauses before further tries for rows that the engine has locked.
 const BUSY: [Duration; 4] = [
@@ -95,22 +72,5 @@ pub(crate) async fn settle(
         };
         tokio::time::sleep(*pause).await;
         open = those(open, &busy);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn turns_are_apart_and_the_first_one_comes_at_once() {
-        let (turns, began) = (Turns::default(), Instant::now());
-        turns.take().await;
-        assert_eq!(began.elapsed(), Duration::ZERO);
-        turns.take().await;
-        assert_eq!(began.elapsed(), GATHER);
-        tokio::time::advance(GATHER * 3).await;
-        turns.take().await;
-        assert_eq!(began.elapsed(), GATHER * 4);
     }
 }

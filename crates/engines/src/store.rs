@@ -28,7 +28,7 @@ use crate::dialect::Dialect;
 use crate::flowable;
 use crate::options::{EngineOptions, Execution};
 use crate::parts::Parts;
-use crate::routing::question::Question;
+use crate::routing::question::{Question, Requests};
 
 type Result<T, E = StoreError> = std::result::Result<T, E>;
 
@@ -138,9 +138,10 @@ impl EngineStore {
         dialect: Box<dyn Dialect>,
     ) -> Result<Self> {
         let question = match options.execution {
-            Execution::Endpoint => Some(Question::Endpoint {
-                is_held: dialect.holds_instances(),
-            }),
+            Execution::Endpoint => Some(Question::Endpoint(match dialect.holds_instances() {
+                true => Requests::InHeldInstances,
+                false => Requests::Executions,
+            })),
             _ if options.deployment_aware => Some(Question::Deployments),
             _ => None,
         };

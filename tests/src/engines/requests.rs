@@ -153,6 +153,20 @@ impl EngineServer {
         self.send(request.json(list.to_string())).await
     }
 
+    /// Runs a list of jobs by the operation of the endpoint, which extends the locks of the node by
+    /// a minute.
+    pub async fn run_list(&self, node: &str, jobs: &[(&str, i64)]) -> Response {
+        let jobs = jobs
+            .iter()
+            .map(|(id, fence)| serde_json::json!({"id": id, "fence": fence}));
+        let list = serde_json::json!({
+            "node": node, "at_once": 2, "within": 30_000, "lease": 60_000,
+            "jobs": jobs.collect::<Vec<_>>(),
+        });
+        let request = self.post("/jobwire/v1/run-list");
+        self.send(request.json(list.to_string())).await
+    }
+
     fn post(&self, path: &str) -> Request {
         authorized(Request::new("POST", &self.address(), path))
     }

@@ -195,8 +195,9 @@ metrics! {
          job of a list, by answer: executed, refused, given-back, not-begun (a job of a list that \
          would have begun too late), missing, unusable, unsent, unanswered.";
     ENGINE_EXECUTIONS = "jobwire_engine_executions" Gauge ["engine"]
-        "Jobs sent to the process engine by this node, and not answered yet. Those of lists may \
-         wait within the engine.";
+        "Jobs sent to the process engine by this node, and not answered yet: at most \
+         `engine_concurrency`. Over an execution endpoint that takes lists at most three times as \
+         many, since jobs of lists may wait within the engine.";
     ENGINE_UNANSWERED = "jobwire_engine_unanswered_executions" Gauge ["engine"]
         "Executions that gave no answer and may still run. Their jobs stay locked meanwhile.";
     ENGINE_FAILURES = "jobwire_engine_failed_executions_total" Counter ["engine", "class"]

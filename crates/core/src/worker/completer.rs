@@ -1,16 +1,17 @@
 //! The completer: commits outcomes in batches. Each outcome is guarded by its fence.
 //!
-//! The next batch gathers while one is being committed, and commits begin at least [`GATHER`]
-//! apart. At low load an outcome is committed at once; at high load hundreds are committed
+//! The next batch gathers while one is being committed, and commits begin some milliseconds apart
+//! (`turn.rs`). At low load an outcome is committed at once; at high load hundreds are committed
 //! together. The next job of an instance waits for the end of an exclusive job, so a batch with
-//! such an outcome does not wait for another batch that is being committed. A full batch does not
-//! wait either. A store may ask for a pause between the commits of a saturated node, in which
-//! outcomes gather ([`Store::gathers_for`](crate::Store::gathers_for)). If the database does not accept a batch, the commit is retried for as long as the
+//! such an outcome does not wait for another batch that is being committed, and gathers only while
+//! the store asks for it ([`Store::gathers_for`](crate::Store::gathers_for)). A full batch does not
+//! wait either. If the database does not accept a batch, the commit is retried for as long as the
 //! node runs: an outcome is valid while its lease has this node and fence, even after a long
 //! absence of the database.
 
 mod committed;
 mod stuck;
+mod turn;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -36,20 +37,16 @@ use crate::worker::held_instances::End;
 use crate::worker::slot_pool::Slot;
 use committed::{Committed, batch_outcome, end_of, next_instances};
 use stuck::{Refused, keep_trying};
+use turn::{Gathered, Turns};
 
 /// The bounds of the batch size. A node with few slots has smaller batches, so that it holds no
 /// more jobs than necessary while outcomes cannot be committed.
 const BATCH: usize = 512;
 const SMALL_BATCH: usize = 64;
-/// The maximum number of batches that are under way at once.
-const COMMITS_AT_ONCE: usize = 2;
 /// The bounds of the pause between two attempts to commit a batch. It is at most a sixth of the
 /// lease.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// The minimum time between the beginnings of two commits, if the second one is not urgent. At a
-/// thousand short jobs a second this makes one commit of sixteen.
-const GATHER: Duration = Duration::from_millis(16);
 
 /// Outcomes that arrive, gather and are committed. Kept while the completer's task is restarted.
 pub(crate) struct Batcher {
@@ -62,10 +59,7 @@ pub(crate) struct Batcher {
     /// The number of gathered outcomes that were checked for `awaited`.
     looked_at: usize,
     commits: FuturesUnordered<BoxFuture<'static, ()>>,
-    /// The earliest beginning of the next commit that is not urgent.
-    not_before: Instant,
-    /// The earliest beginning of the next awaited commit of a saturated node.
-    awaited_not_before: Instant,
+    turns: Turns,
 }
 
 impl Batcher {
@@ -78,27 +72,21 @@ impl Batcher {
             awaited: false,
             looked_at: 0,
             commits: FuturesUnordered::new(),
-            not_before: Instant::now(),
-            awaited_not_before: Instant::now(),
+            turns: Turns::default(),
         }
     }
 
-    /// Commits the gathered outcomes if no other batch is under way. A full or awaited batch may
-    /// also be committed beside another one.
+    /// Commits the gathered outcomes if it is their turn, or if the node ends and no other batch is
+    /// under way.
     fn commit_some(&mut self, node: &Arc<NodeContext>, ending: bool) {
-        let now = Instant::now();
         let mut new = self.gathered.iter().skip(self.looked_at);
         self.awaited |= new.any(Finished::is_awaited);
         self.looked_at = self.gathered.len();
-        let waits = now < self.awaited_not_before && node.slots.of_node.free() == 0;
-        let urgent = (self.awaited && !waits) || self.looked_at >= self.batch;
-        let may = match self.commits.len() {
-            0 => urgent || ending || now >= self.not_before,
-            under_way => urgent && under_way < COMMITS_AT_ONCE,
-        };
-        if may && !self.gathered.is_empty() {
-            self.not_before = now + GATHER;
-            self.awaited_not_before = now + node.store.gathers_for();
+        let turn = self.next_commit(node);
+        let now = Instant::now();
+        let ends = ending && self.commits.is_empty() && !self.gathered.is_empty();
+        if ends || turn.is_some_and(|turn| turn <= now) {
+            self.turns.begin(now);
             (self.awaited, self.looked_at) = (false, 0);
             let batch = std::mem::take(&mut self.gathered);
             self.commits
@@ -106,14 +94,17 @@ impl Batcher {
         }
     }
 
-    /// Returns when the gathered outcomes can be committed, if they wait for that moment.
-    fn next_commit(&self) -> Option<Instant> {
-        let awaited = self.awaited.then_some(self.awaited_not_before);
-        match self.commits.len() {
-            _ if self.gathered.is_empty() => None,
-            0 => awaited.into_iter().chain([self.not_before]).min(),
-            under_way => awaited.filter(|_| under_way < COMMITS_AT_ONCE),
+    /// Returns when the gathered outcomes can be committed, unless another commit has to end first.
+    fn next_commit(&self, node: &NodeContext) -> Option<Instant> {
+        if self.gathered.is_empty() {
+            return None;
         }
+        let gathered = Gathered {
+            is_awaited: self.awaited,
+            is_full: self.gathered.len() >= self.batch,
+            under_way: self.commits.len(),
+        };
+        self.turns.next(gathered, node.store.gathers_for())
     }
 }
 
@@ -131,7 +122,7 @@ pub(crate) async fn commit_all(node: Arc<NodeContext>, batcher: Arc<Mutex<Batche
             return;
         }
         let room = batcher.batch.saturating_sub(batcher.gathered.len());
-        let next = batcher.next_commit();
+        let next = batcher.next_commit(&node);
         tokio::select! {
             // Commits outcomes that have arrived, even if the node ends at the same moment.
             biased;

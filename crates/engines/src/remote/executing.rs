@@ -1,5 +1,7 @@
 //! Queries of the handler while the engine executes a job.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use jobwire_core::{Job, JobId};
@@ -14,14 +16,21 @@ use crate::fate::Ended;
 use crate::gate::Pass;
 use crate::http::Answer;
 use crate::id::engine_id;
-use crate::lists::Said;
+use crate::lists::{ListRequest, Said};
 use crate::parts::Parts;
 use crate::routing::Route;
 use crate::row::EngineRow;
 
 /// The time for which the engine locks a job for its execution. The engine extends the lock every
 /// third of this time. The job of a dead engine waits for the same time.
-const RUN_LEASE: std::time::Duration = std::time::Duration::from_secs(15);
+const RUN_LEASE: Duration = Duration::from_secs(15);
+
+/// The operation that runs a list.
+const LIST: ListRequest = ListRequest {
+    path: "/v1/run-list",
+    query: "",
+    lease: Some(RUN_LEASE),
+};
 
 impl EndpointStore {
     /// Returns the row of a job from any of the tables.
@@ -46,7 +55,11 @@ impl Executing for EndpointStore {
         &self.0.parts
     }
 
-    async fn execute(&self, route: &Route, id: &str, owner: &str, _: &Pass) -> Said {
+    async fn execute(&self, route: &Route, id: &str, owner: &str, pass: &Pass) -> Said {
+        let parts = &self.0.parts;
+        if let Some(said) = parts.run_in_list(route, LIST, (id, owner), pass).await {
+            return said;
+        }
         let run = Run {
             id,
             owner,

@@ -24,7 +24,6 @@ use super::wire::{Orphans, Page};
 use super::{EndpointStore, Result};
 use crate::id::engine_id;
 use crate::meter::Unrun;
-use crate::settling;
 
 /// The time within which a health check is answered. For the same time its answer is used again.
 const ABSENT_AFTER: Duration = Duration::from_millis(1_500);
@@ -126,7 +125,7 @@ impl Store for EndpointStore {
     }
 
     fn gathers_for(&self) -> Duration {
-        settling::GATHER
+        self.0.parts.gathers_for()
     }
 
     async fn run_alone(&self, _: NodeId, _: &LockToken) -> Result<bool> {
@@ -145,7 +144,6 @@ impl Store for EndpointStore {
         then: &Handoff,
     ) -> Result<BatchOutcome> {
         let held: Vec<LockToken> = done.iter().map(|done| done.held.clone()).collect();
-        self.0.parts.gather().await;
         self.settle("complete", owner, &held, then).await
     }
 

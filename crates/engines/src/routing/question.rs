@@ -61,12 +61,30 @@ pub(crate) enum Question {
     /// Camunda's registered deployments: those whose jobs its own deployment-aware executor would
     /// run.
     Deployments,
-    /// The report of the execution endpoint about itself. An endpoint without this report takes all
-    /// jobs.
-    ///
-    /// `is_held`: requests state that the caller holds the instance. An endpoint that does not
-    /// report that it accepts this is refused.
-    Endpoint { is_held: bool },
+    /// The report of the endpoint about itself. An endpoint without this report takes all jobs.
+    Endpoint(Requests),
+}
+
+/// The requests by which an endpoint runs jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Requests {
+    /// Executions. The engine locks the instance of the job.
+    Executions,
+    /// Executions that state that the caller holds the instance. An endpoint that does not report
+    /// that it accepts this is refused.
+    InHeldInstances,
+    /// The operation `run`.
+    Runs,
+}
+
+impl Requests {
+    /// Returns the field of the report that tells the number of jobs of a list.
+    fn list(self) -> &'static str {
+        match self {
+            Self::Executions | Self::InHeldInstances => "list",
+            Self::Runs => "run_list",
+        }
+    }
 }
 
 /// The report of an address about itself.
@@ -99,7 +117,7 @@ impl Question {
     fn path(self) -> &'static str {
         match self {
             Self::Deployments => "/deployment/registered",
-            Self::Endpoint { .. } => "/scope",
+            Self::Endpoint(_) => "/scope",
         }
     }
 
@@ -109,7 +127,7 @@ impl Question {
         let none: [&str; 0] = [];
         match self {
             Self::Deployments => Scope::default().deployments(none),
-            Self::Endpoint { .. } => Scope::default().categories(none),
+            Self::Endpoint(_) => Scope::default().categories(none),
         }
     }
 
@@ -120,16 +138,14 @@ impl Question {
     pub(crate) async fn ask(self, rest: &Rest) -> Result<Report, Silent> {
         match rest.read(self.path(), MOST).await {
             Ok(said) => self.understand(&said),
-            // An application with an older endpoint.
             Err(Answer::Missing(_) | Answer::OtherMethod)
-                if self == (Self::Endpoint { is_held: false }) =>
-            {
-                Ok(Report::default())
-            }
-            Err(Answer::Missing(_) | Answer::OtherMethod)
-                if self == (Self::Endpoint { is_held: true }) =>
+                if self == Self::Endpoint(Requests::InHeldInstances) =>
             {
                 Err(Silent::old())
+            }
+            // An application with an older endpoint.
+            Err(Answer::Missing(_) | Answer::OtherMethod) if matches!(self, Self::Endpoint(_)) => {
+                Ok(Report::default())
             }
             Err(answer) => {
                 Silent::unless(answer)?;
@@ -150,7 +166,7 @@ impl Question {
         let scope = &mut report.scope;
         match self {
             Self::Deployments => scope.deployments = Some(names(&said).ok_or_else(unknown)?),
-            Self::Endpoint { is_held } => {
+            Self::Endpoint(requests) => {
                 let fields = said.as_object().ok_or_else(unknown)?;
                 let of = |field: &str| -> Result<Names, Silent> {
                     match fields.get(field) {
@@ -160,10 +176,13 @@ impl Question {
                 };
                 scope.categories = of("categories")?;
                 let accepts = fields.get("instance").and_then(Value::as_str) == Some("held");
-                if is_held && !accepts {
+                if requests == Requests::InHeldInstances && !accepts {
                     return Err(Silent::old());
                 }
-                report.takes_lists = fields.get("list").and_then(Value::as_u64).is_some();
+                report.takes_lists = fields
+                    .get(requests.list())
+                    .and_then(Value::as_u64)
+                    .is_some();
             }
         }
         Ok(report)
@@ -182,8 +201,9 @@ fn names(list: &Value) -> Option<std::collections::BTreeSet<String>> {
 mod tests {
     use super::*;
 
-    const ENDPOINT: Question = Question::Endpoint { is_held: false };
-    const HELD: Question = Question::Endpoint { is_held: true };
+    const ENDPOINT: Question = Question::Endpoint(Requests::Executions);
+    const HELD: Question = Question::Endpoint(Requests::InHeldInstances);
+    const RUNS: Question = Question::Endpoint(Requests::Runs);
 
     fn said(question: Question, text: &str) -> Result<Report, String> {
         let said = question.understand(text.as_bytes());
@@ -227,5 +247,16 @@ mod tests {
             assert!(reason.contains(env!("CARGO_PKG_VERSION")), "{reason}");
             assert!(said(ENDPOINT, old).is_ok());
         }
+    }
+
+    /// Only the lists of operations extend the locks of their jobs.
+    #[test]
+    fn each_request_has_its_own_lists() {
+        let takes = |question: Question, text: &str| {
+            said(question, text).is_ok_and(|report| report.takes_lists)
+        };
+        let (list, run_list) = (r#"{"list":200}"#, r#"{"run_list":200}"#);
+        assert!(takes(ENDPOINT, list) && !takes(ENDPOINT, run_list));
+        assert!(takes(RUNS, run_list) && !takes(RUNS, list));
     }
 }

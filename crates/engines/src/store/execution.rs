@@ -13,7 +13,7 @@ use crate::columns;
 use crate::executing::Executing;
 use crate::fate::Ended;
 use crate::gate::Pass;
-use crate::lists::Said;
+use crate::lists::{ListRequest, Said};
 use crate::parts::Parts;
 use crate::routing::Route;
 
@@ -24,23 +24,17 @@ impl Executing for EngineStore {
     }
 
     async fn execute(&self, route: &Route, id: &str, owner: &str, pass: &Pass) -> Said {
-        let (request, lists) = (self.dialect().execution(), route.lists());
-        if let Some(at_once) = pass.at_once()
-            && lists.are_taken()
-        {
-            // The addresses share the executions of this node.
-            let at_once = at_once.div_ceil(self.0.parts.routes.all().len().max(1));
-            let run = lists.run(route.rest(), request.query, (id, owner), at_once);
-            if let Some(said) = run.await {
-                return said;
-            }
+        let request = self.dialect().execution();
+        let list = ListRequest {
+            path: "/jobs/execute",
+            query: request.query,
+            lease: None,
+        };
+        let parts = &self.0.parts;
+        match parts.run_in_list(route, list, (id, owner), pass).await {
+            Some(said) => said,
+            None => route.rest().execute(id, request).await.into(),
         }
-        route.rest().execute(id, request).await.into()
-    }
-
-    fn takes_lists(&self) -> bool {
-        let routes = self.0.parts.routes.all();
-        routes.iter().all(|route| route.lists().are_taken())
     }
 
     fn is_refusal(&self, said: &str) -> bool {

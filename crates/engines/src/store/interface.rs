@@ -27,7 +27,7 @@ use crate::coordination::{leader, nodes, schema};
 use crate::dialect::Change;
 use crate::doubt::Asked;
 use crate::meter::Unrun;
-use crate::{locking, queries, settling, sweep, sweepable, tap, unserved};
+use crate::{locking, queries, sweep, sweepable, tap, unserved};
 
 #[async_trait]
 impl Store for EngineStore {
@@ -149,7 +149,7 @@ impl Store for EngineStore {
     }
 
     fn gathers_for(&self) -> Duration {
-        settling::GATHER
+        self.0.parts.gathers_for()
     }
 
     async fn run_alone(&self, _: NodeId, _: &LockToken) -> Result<bool> {
@@ -168,7 +168,6 @@ impl Store for EngineStore {
         then: &Handoff,
     ) -> Result<BatchOutcome> {
         let held = done.iter().map(|done| done.held.clone()).collect();
-        self.0.parts.gather().await;
         self.settle("complete", owner, held, then).await
     }
 

@@ -107,6 +107,49 @@ async fn an_instance_whose_row_is_locked_is_handed_on_later() {
         .unwrap();
 }
 
+/// As by the operation for one job: each runs under its own lock, which the engine extends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_extends_the_locks_of_its_jobs_and_runs_none_under_another_lock() {
+    let (engine, _, rows) = shared().await;
+    let store = EndpointStore::flowable(over_endpoint(engine)).unwrap();
+    let held = engine.start_instance("held", &[("failures", "0")]).await;
+    let other = engine.start_instance("one", &[]).await;
+    let node = terms(NodeId::generate());
+    let mut locks = Vec::new();
+    for instance in [&held, &other] {
+        let job = rows.job(JOB, instance).await;
+        let lock = lock_one(&store, &node, &[hint(&job.id)]).await;
+        locks.push((job.id, lock));
+    }
+    let before = rows.job(JOB, &held).await.expiry;
+    let [(held_id, held_lock), (other_id, other_lock)] = &*locks else {
+        panic!("two jobs are locked");
+    };
+    // This node does not have the second lock.
+    let jobs = [
+        (&**held_id, held_lock.fence.number()),
+        (&**other_id, other_lock.fence.number() + 1_000_000),
+    ];
+    let name = node.owner.to_string();
+    let (answer, ()) = tokio::join!(engine.run_list(&name, &jobs), async {
+        rows.until_started(&held, 1).await;
+        assert!(rows.job(JOB, &held).await.expiry > before);
+        engine.release(&held).await;
+    });
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    for (id, state) in [(held_id, "gone"), (other_id, "not held")] {
+        let line = format!("{{\"job\":\"{id}\",\"status\":200,\"state\":\"{state}\"");
+        assert!(answer.body.contains(&line), "{}", answer.body);
+    }
+    assert!(rows.effects(&other).await.is_empty());
+    let outcome = settle(&store, &node, held_lock.held()).await;
+    assert_eq!(outcome.applied, [held_lock.job.id]);
+    store
+        .release(node.owner, &[other_lock.held()])
+        .await
+        .unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn jobs_that_no_node_takes_are_counted_by_type() {
     let (engine, _, rows) = shared().await;

@@ -125,6 +125,22 @@ async fn flowable_on_mariadb_runs_its_jobs_over_the_endpoint_alone() {
     assert_eq!(world.database.count(ours).await, 0);
 }
 
+/// Jobs that wait are sent in lists, beside long ones, and each runs once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: scripts/test --long engines::"]
+async fn waiting_jobs_on_mariadb_run_in_lists_and_each_runs_once() {
+    let world = World::start().await;
+    let slow = [("millis", "3000")];
+    let mut instances = world.engine.start_instances("slow", 3, &slow).await;
+    instances.extend(world.engine.start_instances("one", 150, &[]).await);
+    instances.extend(world.engine.start_instances("chain", 30, &[]).await);
+    let node = world.node(quick().concurrency(64)).await;
+    world.until_ended(&instances).await;
+    assert_eq!(world.database.count(REPEATED).await, 0);
+    world.until_no_lock_is_left().await;
+    stop(node).await;
+}
+
 /// The engine's own numbers: three attempts ten seconds apart, and then a dead letter, which an
 /// operator retries through the engine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

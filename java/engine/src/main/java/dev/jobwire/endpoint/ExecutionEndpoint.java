@@ -1,12 +1,9 @@
 package dev.jobwire.endpoint;
 
 import dev.jobwire.Json;
-import dev.jobwire.tables.Locks;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.OutputStream;
-import java.util.LinkedHashMap;
-import java.util.Map;
 import java.util.Optional;
 import java.util.stream.Collectors;
 import org.slf4j.Logger;
@@ -18,9 +15,6 @@ import org.slf4j.LoggerFactory;
  * {@code instance}, and for a {@code GET} of {@code /jobwire/scope}.
  */
 public final class ExecutionEndpoint {
-    /** Maximum length of the message of an error in a list. */
-    private static final int MESSAGE_CHARACTERS = 1_000;
-
     private static final Logger LOG = LoggerFactory.getLogger(ExecutionEndpoint.class);
 
     /**
@@ -37,33 +31,14 @@ public final class ExecutionEndpoint {
         OutputStream begin() throws IOException;
     }
 
-    /** Maximum number of jobs of a node that run at once. */
-    private static final long MOST_AT_ONCE = 1_000;
-    private static final long LONGEST_WAIT = 60_000;
-    private static final long MOST_FENCES = Long.MAX_VALUE / 2;
-
     private final JobRunner runner;
-    private final JobLists lists;
+    private final ListRequests lists;
 
     /** Creates an endpoint. The runner runs its jobs. */
     public ExecutionEndpoint(JobRunner runner) {
         this.runner = runner;
-        this.lists = new JobLists(new JobLists.Work() {
-            @Override
-            public String run(String job, CallerLock lock) {
-                return line(job, lock);
-            }
-
-            @Override
-            public String notBegun(String job) {
-                return Json.of(Map.of("job", job, "status", 200, "state", "not begun"));
-            }
-
-            @Override
-            public String withoutAnswer(String job) {
-                return Json.of(Map.of("job", job, "status", 500, "message", "the execution failed"));
-            }
-        });
+        this.lists = new ListRequests(
+                (job, lock, lease) -> runner.run(job, lock).map(ExecutedJob::fields));
     }
 
     /**
@@ -98,54 +73,7 @@ public final class ExecutionEndpoint {
      */
     public Optional<Answer> executeAll(InputStream body, String instance, Answers answers)
             throws IOException {
-        JobLists.JobList list;
-        try {
-            list = list(Arguments.of(Body.text(body)), CallerLock.named(instance));
-        } catch (Arguments.BadRequest bad) {
-            return Optional.of(error(400, bad.getMessage()));
-        }
-        lists.run(list, answers.begin());
-        return Optional.empty();
-    }
-
-    private static JobLists.JobList list(Arguments arguments, Optional<CallerLock> lock) {
-        boolean holds = lock.map(CallerLock::holdsInstance).orElseThrow(
-                () -> new Arguments.BadRequest("instance must be held, or left out"));
-        String node = arguments.node();
-        return new JobLists.JobList(
-                node,
-                (int) arguments.number("at_once", 1, MOST_AT_ONCE),
-                arguments.number("within", 1, LONGEST_WAIT),
-                arguments.objects("jobs").stream()
-                        .map(job -> new JobLists.Locked(job.text("id"), new CallerLock(holds,
-                                Locks.OURS + node + ":" + job.number("fence", 0, MOST_FENCES))))
-                        .toList());
-    }
-
-    /** Cuts a message: a line with a document in it would be too long for the caller. */
-    private static String cut(String message) {
-        return message.length() <= MESSAGE_CHARACTERS ? message : message.substring(0, MESSAGE_CHARACTERS);
-    }
-
-    /** Runs a job of a list and returns its line. */
-    private String line(String job, CallerLock lock) {
-        Map<String, Object> line = new LinkedHashMap<>();
-        line.put("job", job);
-        long began = System.nanoTime();
-        try {
-            Optional<ExecutedJob> executed = runner.run(job, lock);
-            line.put("status", executed.isPresent() ? 200 : 404);
-            executed.ifPresentOrElse(
-                    became -> line.putAll(became.fields()),
-                    () -> line.put("message", "the node has locked no such executable job"));
-        } catch (Throwable failed) {
-            // Every job of a list gets its line, as each request gets its answer.
-            line.put("status", 500);
-            line.put("message", cut(failed.toString()));
-            LOG.warn("job {} could not be executed", job, failed);
-        }
-        line.put("micros", (System.nanoTime() - began) / 1_000);
-        return Json.of(line);
+        return lists.answer(body, instance, ListRequests.Extension.NONE, answers);
     }
 
     /**
@@ -158,6 +86,16 @@ public final class ExecutionEndpoint {
      *     {@code list} the maximum number of jobs of a list
      */
     public Answer scope(boolean takesLists) {
+        return scope(takesLists, false);
+    }
+
+    /**
+     * Returns the same for an application that also serves the operations.
+     *
+     * @param takesRunLists whether the application calls {@link JobEndpoint#runList}. Then the
+     *     answer has in {@code run_list} the maximum number of jobs of such a list
+     */
+    public Answer scope(boolean takesLists, boolean takesRunLists) {
         try {
             String categories = runner.categories()
                     .map(names -> names.stream()
@@ -166,14 +104,15 @@ public final class ExecutionEndpoint {
                     .orElse("null");
             String instance = runner.takesHeldInstances() ? ",\"instance\":\"held\"" : "";
             return new Answer(200, "{\"categories\":" + categories + instance
-                    + (takesLists ? ",\"list\":" + Arguments.MOST : "") + "}");
+                    + (takesLists ? ",\"list\":" + Arguments.MOST : "")
+                    + (takesRunLists ? ",\"run_list\":" + Arguments.MOST : "") + "}");
         } catch (RuntimeException failed) {
             LOG.warn("the categories of the engine could not be read", failed);
             return error(500, failed.toString());
         }
     }
 
-    private static Answer error(int status, String message) {
+    static Answer error(int status, String message) {
         return new Answer(status, "{\"message\":" + Json.quoted(message) + "}");
     }
 }

@@ -7,6 +7,7 @@ import dev.jobwire.tables.KeptConnection;
 import dev.jobwire.tables.Locks;
 import dev.jobwire.tables.LockTerms;
 import dev.jobwire.tables.Settlement;
+import java.io.IOException;
 import java.io.InputStream;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -25,7 +26,7 @@ public final class JobEndpoint implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(JobEndpoint.class);
     /** The longest body of a request, in characters. */
     public static final int LONGEST_BODY = Body.LONGEST;
-    private static final long LONGEST_LEASE = 24 * 3_600_000L;
+    static final long LONGEST_LEASE = 24 * 3_600_000L;
     private static final long MOST_FENCES = Long.MAX_VALUE / 2;
 
     private final JobEngine engine;
@@ -34,6 +35,7 @@ public final class JobEndpoint implements AutoCloseable {
     private final RunningJobs running;
     private final LeaderOperations leading;
     private final OperatorOperations operating;
+    private final ListRequests lists;
 
     /** Creates an endpoint that locks, runs and rescues the jobs of this engine. */
     public JobEndpoint(JobEngine engine) {
@@ -43,6 +45,8 @@ public final class JobEndpoint implements AutoCloseable {
         this.running = new RunningJobs(locks, new KeptConnection(engine.tables()));
         this.leading = new LeaderOperations(engine);
         this.operating = new OperatorOperations(engine);
+        this.lists = new ListRequests(
+                (job, lock, lease) -> Optional.of(run(job, lock.owner(), lease)));
     }
 
     /**
@@ -77,6 +81,20 @@ public final class JobEndpoint implements AutoCloseable {
             LOG.warn("the operation {} failed", operation, failed);
             return error(500, failed.toString());
         }
+    }
+
+    /**
+     * Runs the jobs of a list as the operation {@code run}, for a {@code POST} of {@code
+     * /jobwire/v1/run-list}. Writes a line for each job as soon as it ends. Returns the error of an
+     * invalid request, of which nothing was written; empty when all lines are written. Reads a
+     * bounded part of the body, and does not close it.
+     *
+     * @param body the body of the request, in UTF-8
+     * @throws IOException if the caller has disconnected. Jobs that run continue
+     */
+    public Optional<ExecutionEndpoint.Answer> runList(
+            InputStream body, ExecutionEndpoint.Answers answers) throws IOException {
+        return lists.answer(body, null, ListRequests.Extension.BY_LEASE, answers);
     }
 
     private static ExecutionEndpoint.Answer error(int status, String message) {
@@ -128,11 +146,15 @@ public final class JobEndpoint implements AutoCloseable {
         return fields;
     }
 
-    /** Runs a job under its caller's lock. */
     private Object run(Arguments arguments) {
-        String job = arguments.text("id");
-        String owner = owner(arguments);
-        long lease = arguments.number("lease", 1, LONGEST_LEASE);
+        return run(
+                arguments.text("id"),
+                owner(arguments),
+                arguments.number("lease", 1, LONGEST_LEASE));
+    }
+
+    /** Runs a job under its caller's lock. */
+    private Map<String, Object> run(String job, String owner, long lease) {
         if (!running.enter(job, owner, lease)) {
             return Map.of("state", "running");
         }

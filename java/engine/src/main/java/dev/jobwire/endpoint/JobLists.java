@@ -31,7 +31,7 @@ final class JobLists {
 
     /** Runs a job and returns its answer, a line of JSON. */
     interface Work {
-        String run(String job, CallerLock lock);
+        String run(Locked job);
 
         /** Returns the answer about a job that did not begin in time. */
         String notBegun(String job);
@@ -40,8 +40,12 @@ final class JobLists {
         String withoutAnswer(String job);
     }
 
-    /** A job and the lock under which it runs. */
-    record Locked(String job, CallerLock lock) {}
+    /**
+     * A job and the lock under which it runs.
+     *
+     * @param lease the time by which the lock is extended, in milliseconds; null if it is not
+     */
+    record Locked(String job, CallerLock lock, Long lease) {}
 
     /**
      * A list.
@@ -166,7 +170,7 @@ final class JobLists {
         for (Run run = next(name, node); run != null; run = next(name, node)) {
             String answer = run.withoutAnswer;
             try {
-                answer = work.run(run.job.job(), run.job.lock());
+                answer = work.run(run.job);
             } catch (Throwable failed) {
                 // Even the error of the job can't be told. The thread goes on with the next job.
             } finally {

@@ -73,6 +73,10 @@ class ExecutionEndpointTest {
         assertEquals(
                 new ExecutionEndpoint.Answer(200, "{\"categories\":null,\"list\":200}"),
                 new ExecutionEndpoint((job, lock) -> Optional.empty()).scope(true));
+        assertEquals(
+                new ExecutionEndpoint.Answer(
+                        200, "{\"categories\":null,\"list\":200,\"run_list\":200}"),
+                new ExecutionEndpoint((job, lock) -> Optional.empty()).scope(true, true));
     }
 
     @Test

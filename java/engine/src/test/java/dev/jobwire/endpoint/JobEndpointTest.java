@@ -60,6 +60,20 @@ class JobEndpointTest {
     }
 
     @Test
+    void aListNeedsALease() throws Exception {
+        String list = "{\"node\":\"0198c0de-7777-7000-8000-000000000001\",\"at_once\":1,"
+                + "\"within\":1000,\"jobs\":[{\"id\":\"7\",\"fence\":1}]}";
+        InputStream body = new ByteArrayInputStream(list.getBytes(StandardCharsets.UTF_8));
+        ExecutionEndpoint.Answer answer = endpoint
+                .runList(body, () -> {
+                    throw new AssertionError("the answer has begun");
+                })
+                .orElseThrow();
+        assertEquals(400, answer.status());
+        assertTrue(answer.json().contains("`lease`"), answer.json());
+    }
+
+    @Test
     void aNodeIsNoPattern() {
         refused("held", "{\"node\":\"%\",\"lease\":1000}", "`node`");
         refused("lock", "{\"node\":\"a:1\",\"fence\":1,\"lease\":1000,\"jobs\":[]}", "`node`");

@@ -5,6 +5,7 @@ import dev.jobwire.endpoint.JobEndpoint;
 import jakarta.servlet.http.HttpServletResponse;
 import java.io.IOException;
 import java.io.InputStream;
+import java.io.OutputStream;
 import java.nio.charset.StandardCharsets;
 import java.util.Optional;
 import org.springframework.http.MediaType;
@@ -39,10 +40,26 @@ class EndpointController {
             @RequestParam(name = "instance", required = false) String instance,
             HttpServletResponse response)
             throws IOException {
-        Optional<ExecutionEndpoint.Answer> refused = execution.executeAll(body, instance, () -> {
-            response.setContentType(MediaType.APPLICATION_NDJSON_VALUE);
-            return response.getOutputStream();
-        });
+        refuse(response, execution.executeAll(body, instance, () -> lines(response)));
+    }
+
+    @PostMapping("/jobwire/v1/run-list")
+    void runList(InputStream body, HttpServletResponse response) throws IOException {
+        if (jobs.isEmpty()) {
+            response.setStatus(HttpServletResponse.SC_NOT_FOUND);
+        } else {
+            refuse(response, jobs.get().runList(body, () -> lines(response)));
+        }
+    }
+
+    private static OutputStream lines(HttpServletResponse response) throws IOException {
+        response.setContentType(MediaType.APPLICATION_NDJSON_VALUE);
+        return response.getOutputStream();
+    }
+
+    private static void refuse(
+            HttpServletResponse response, Optional<ExecutionEndpoint.Answer> refused)
+            throws IOException {
         if (refused.isPresent()) {
             response.setStatus(refused.get().status());
             response.setContentType(MediaType.APPLICATION_JSON_VALUE);
@@ -61,7 +78,7 @@ class EndpointController {
 
     @GetMapping("/jobwire/scope")
     ResponseEntity<String> scope() {
-        return response(execution.scope(true));
+        return response(execution.scope(true, jobs.isPresent()));
     }
 
     private static ResponseEntity<String> response(ExecutionEndpoint.Answer answer) {
