@@ -23,6 +23,7 @@ CREATE TABLE jobwire.unique_job (
     PRIMARY KEY (type, tenant, key)
 );
 CREATE INDEX unique_job_seen ON jobwire.unique_job (seen_at);
+CREATE INDEX unique_job_job ON jobwire.unique_job (job_id);
 
 CREATE TABLE jobwire.unique_dead_letter (
     job_id uuid NOT NULL,
@@ -74,6 +75,11 @@ DECLARE
 BEGIN
     IF TG_RELID <> 'jobwire.dead_letter_job'::regclass THEN
         RAISE EXCEPTION 'this trigger belongs to jobwire.dead_letter_job' USING ERRCODE = 'insufficient_privilege';
+    END IF;
+    IF jobwire.has_key(OLD.id, NULL, false) THEN
+        -- A creator that takes the key of this dead letter at this moment is waited for, or waits and sees the revived job. The
+        -- next statement sees what that creator has committed.
+        PERFORM FROM jobwire.unique_job u WHERE u.job_id = OLD.id ORDER BY u.type, u.tenant, u.key FOR UPDATE;
     END IF;
     DELETE FROM jobwire.unique_dead_letter f WHERE f.job_id = OLD.id RETURNING * INTO former;
     IF FOUND AND jobwire.has_key(OLD.id, NULL, false) THEN
@@ -185,12 +191,16 @@ DECLARE
 BEGIN
     FOR held IN
         SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END AS role,
-            CASE c.relname WHEN 'job' THEN 'SELECT, INSERT, UPDATE' ELSE a.privilege_type END AS privilege
+            CASE c.relname WHEN 'job' THEN 'SELECT, INSERT, UPDATE' ELSE a.privilege_type END AS privilege,
+            c.relname <> 'job' AS of_letters
         FROM pg_class c, aclexplode(coalesce(c.relacl, acldefault('r', c.relowner))) a
         WHERE c.oid = 'jobwire.job'::regclass AND a.privilege_type = 'INSERT'
             OR c.oid = 'jobwire.dead_letter_job'::regclass AND a.privilege_type IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE')
     LOOP
         EXECUTE format('GRANT %s ON jobwire.unique_job TO %s', held.privilege, held.role);
+        IF held.of_letters THEN
+            EXECUTE format('GRANT %s ON jobwire.unique_dead_letter TO %s', held.privilege, held.role);
+        END IF;
         EXECUTE format('GRANT EXECUTE ON FUNCTION jobwire.has_key TO %s', held.role);
     END LOOP;
     SELECT p.proowner::regrole::text AS owner, p.proacl AS acl INTO STRICT door

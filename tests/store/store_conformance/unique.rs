@@ -173,6 +173,11 @@ pub(super) async fn a_dead_letter_whose_key_another_job_has_is_not_revived<S: Sq
     kill(w, &dead).await;
     let bystander = w.one(work().unique("other")).await;
     kill(w, &bystander).await;
+    // The row of a dead letter is not pruned.
+    let old = "UPDATE {s}unique_job SET seen_at = seen_at - 3601 * {second}";
+    w.store.execute(old).await;
+    assert_eq!(w.store.prune_history(DAY, 4).await.unwrap(), 2);
+    assert_eq!(w.rows("unique_job").await, 2);
     let next = w.one(work().unique("k")).await;
     let both = [dead.id, bystander.id];
     let retried = w.store.retry_many(&both, 1).await.unwrap();
@@ -382,6 +387,68 @@ async fn of_many_sql_creators_at_once_one_creates_the_job() {
         }
         assert_eq!((created, ids.len()), (1, 1));
     }
+}
+
+/// Waits until a statement of this database waits for a lock.
+async fn someone_waits(w: &World<PgStore>) {
+    let waiting = "SELECT count(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND wait_event_type = 'Lock' AND state = 'active'";
+    let until = tokio::time::Instant::now() + Duration::from_secs(20);
+    while w.store.number(waiting).await == 0 {
+        assert!(tokio::time::Instant::now() < until, "nobody waits");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Neither sees what the other has not committed yet.
+#[tokio::test]
+async fn a_revival_and_a_creator_at_once_make_one_job() {
+    let w = World::<PgStore>::open().await;
+    let revive = |id: JobId| {
+        format!(
+            "WITH letter AS (DELETE FROM jobwire.dead_letter_job WHERE id = '{id}' RETURNING *)
+             INSERT INTO jobwire.job SELECT * FROM letter"
+        )
+    };
+    // The revival is first.
+    let dead = w.one(work().unique("k")).await;
+    kill(&w, &dead).await;
+    let mut tx = w.store.pool().begin().await.unwrap();
+    let sql = sqlx::AssertSqlSafe(revive(dead.id));
+    sqlx::query(sql).execute(&mut *tx).await.unwrap();
+    let client = Client::without_hints(w.store.clone());
+    let creator = tokio::spawn(async move { client.create_unique(work().unique("k")).await });
+    someone_waits(&w).await;
+    tx.commit().await.unwrap();
+    let creation = creator.await.unwrap().unwrap();
+    assert_eq!(creation, Creation::Existing(dead.id));
+    // The creator is first.
+    kill(&w, &dead).await;
+    let client = Client::without_hints(w.store.clone());
+    let mut tx = client.begin().await.unwrap();
+    let next = tx.create_unique(work().unique("k")).await.unwrap();
+    assert!(next.is_created());
+    let store = w.store.clone();
+    let sql = sqlx::AssertSqlSafe(revive(dead.id));
+    let revival = tokio::spawn(async move { sqlx::query(sql).execute(store.pool()).await });
+    someone_waits(&w).await;
+    tx.commit().await.unwrap();
+    let refused = revival.await.unwrap().unwrap_err().to_string();
+    assert!(refused.contains("has the unique key"), "{refused}");
+    assert_eq!(w.state(dead.id).await, Some(JobState::DeadLetter));
+    // A dead letter that is deleted while its key is taken leaves nothing for ever.
+    let mut tx = w.store.pool().begin().await.unwrap();
+    let row = format!(
+        "INSERT INTO jobwire.unique_dead_letter VALUES ('{}', 'work', '', 'k')",
+        next.id()
+    );
+    sqlx::query(sqlx::AssertSqlSafe(row))
+        .execute(&mut *tx)
+        .await
+        .unwrap();
+    tx.commit().await.unwrap();
+    w.store.prune_history(DAY, 10).await.unwrap();
+    assert_eq!(w.rows("unique_dead_letter").await, 1);
 }
 
 /// A role that may insert jobs, and no more, creates unique ones through the library.

@@ -52,10 +52,11 @@ SELECT type, tenant, key FROM jobwire.unique_job
 WHERE seen_at < clock_timestamp() - interval '1 hour' ORDER BY seen_at LIMIT $1 FOR UPDATE SKIP LOCKED";
 
 /// Deletes the locked rows whose keys are free, and marks the others as seen. A statement of its
-/// own: it sees what was committed before the locks.
+/// own: it sees what was committed before the locks. The row of a dead letter stays, for the
+/// revival: another job that takes the key finds it.
 const PRUNE: &str = "
 WITH seen AS MATERIALIZED (
-    SELECT u.type, u.tenant, u.key, jobwire.has_key(u.job_id, u.held_until, u.dead_letters) AS is_taken
+    SELECT u.type, u.tenant, u.key, jobwire.has_key(u.job_id, u.held_until, true) AS is_taken
     FROM jobwire.unique_job u JOIN unnest($1::text[], $2::text[], $3::text[]) AS g(type, tenant, key) USING (type, tenant, key)
 ), freed AS (
     DELETE FROM jobwire.unique_job u USING seen s
@@ -63,6 +64,12 @@ WITH seen AS MATERIALIZED (
 )
 UPDATE jobwire.unique_job u SET seen_at = clock_timestamp()
 FROM seen s WHERE s.is_taken AND u.type = s.type AND u.tenant = s.tenant AND u.key = s.key";
+
+/// Deletes the names of dead letters that were deleted while another job took their keys.
+const PRUNE_LETTERS: &str = "
+DELETE FROM jobwire.unique_dead_letter WHERE job_id IN (
+    SELECT f.job_id FROM jobwire.unique_dead_letter f
+    WHERE NOT EXISTS (SELECT FROM jobwire.dead_letter_job d WHERE d.id = f.job_id) LIMIT $1 FOR UPDATE OF f SKIP LOCKED)";
 
 type PgQuery = sqlx::query::Query<'static, Postgres, PgArguments>;
 
@@ -114,6 +121,10 @@ pub(super) async fn claim(
 /// Deletes rows of free keys among up to `at_most` rows that were not seen for an hour. Returns the
 /// number of rows that it looked at.
 pub(super) async fn prune(pool: &ConnectionPool, at_most: i64) -> Result<u64, StoreError> {
+    sqlx::query(PRUNE_LETTERS)
+        .bind(at_most)
+        .execute(&pool.inner)
+        .await?;
     let mut tx = begin(pool).await?;
     let unseen: Vec<(String, String, String)> = sqlx::query_as(LONG_UNSEEN)
         .bind(at_most)

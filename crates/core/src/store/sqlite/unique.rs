@@ -15,11 +15,15 @@ use crate::store::unique::Claims;
 
 /// True if the job of a row has its key at `?2`.
 macro_rules! has_key {
-    () => {
-        "CASE WHEN u.held_until IS NOT NULL THEN u.held_until > ?2
+    ($dead_letters:literal) => {
+        concat!(
+            "CASE WHEN u.held_until IS NOT NULL THEN u.held_until > ?2
     ELSE EXISTS (SELECT 1 FROM job j WHERE j.id = u.job_id) OR EXISTS (SELECT 1 FROM timer_job t WHERE t.id = u.job_id)
         OR EXISTS (SELECT 1 FROM suspended_job s WHERE s.id = u.job_id)
-        OR u.dead_letters AND EXISTS (SELECT 1 FROM dead_letter_job d WHERE d.id = u.job_id) END"
+        OR ",
+            $dead_letters,
+            " AND EXISTS (SELECT 1 FROM dead_letter_job d WHERE d.id = u.job_id) END"
+        )
     };
 }
 
@@ -34,7 +38,7 @@ FROM json_each(?1) WHERE true
 ON CONFLICT (type, tenant, key) DO UPDATE SET job_id = excluded.job_id, held_until = excluded.held_until,
     dead_letters = excluded.dead_letters, seen_at = excluded.seen_at
 WHERE NOT (",
-    has_key!(),
+    has_key!("u.dead_letters"),
     ")"
 );
 
@@ -42,12 +46,13 @@ const HOLDERS: &str = "
 SELECT value ->> 'id', u.job_id FROM json_each(?1)
 JOIN unique_job u ON u.type = value ->> 'type' AND u.tenant = value ->> 'tenant' AND u.key = value ->> 'key'";
 
-/// Deletes the rows of free keys among those that were seen longest ago.
+/// Deletes the rows of free keys among those that were seen longest ago. The row of a dead letter
+/// stays, for the revival: another job that takes the key finds it.
 const PRUNE: &str = concat!(
     "
 DELETE FROM unique_job AS u WHERE (type, tenant, key) IN (
     SELECT type, tenant, key FROM unique_job WHERE seen_at < ?1 ORDER BY seen_at LIMIT ?3) AND NOT (",
-    has_key!(),
+    has_key!("1"),
     ")"
 );
 
