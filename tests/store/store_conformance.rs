@@ -32,6 +32,7 @@ mod sqlite;
 mod strict;
 mod suspending;
 mod timers;
+mod unique;
 mod world;
 
 /// Generates a test of each case on each store. The store in memory has no transactions, lanes and
@@ -367,6 +368,21 @@ conformance! {
             a_younger_dead_letter_keeps_no_elder_job_waiting,
             a_wait_that_spends_no_attempt_keeps_siblings_waiting,
             relaxed_again_the_siblings_go_on,
+        ]
+    }
+    unique {
+        databases [
+            while_a_job_has_a_key_it_stands_for_the_others,
+            a_key_belongs_to_a_type_and_a_tenant_unless_it_is_global,
+            of_the_jobs_of_a_transaction_the_first_has_the_key,
+            a_key_is_free_after_a_rollback,
+            a_job_keeps_its_key_through_every_table_until_its_end,
+            a_dead_letter_has_its_key_if_asked_to,
+            a_key_of_a_period_outlives_its_job_and_ends_with_the_period,
+            a_dead_letter_whose_key_another_job_has_is_not_revived,
+            free_keys_are_pruned_and_taken_ones_stay,
+            of_many_creators_at_once_one_creates_the_job,
+            the_next_creator_follows_the_end_of_a_job_at_once,
         ]
     }
     concurrency {

@@ -177,23 +177,16 @@ pub enum Creator {
 }
 
 impl Creator {
-    /// Creates these jobs in one transaction.
+    /// Creates these jobs in one transaction. Returns their ids; for a unique job whose key another
+    /// one has, the id of that one.
     ///
     /// # Errors
     /// The database's error; then no job was created. After [`StoreError::CommitUnknown`] either
     /// all or none were created.
-    pub async fn create_all(&self, jobs: Vec<NewJob>) -> Result<(), StoreError> {
+    pub async fn create_all(&self, jobs: Vec<NewJob>) -> Result<Vec<JobId>, StoreError> {
         match self {
-            Self::Postgres(creator) => {
-                let mut tx = creator.begin().await?;
-                tx.create_many(jobs).await?;
-                tx.commit().await
-            }
-            Self::Sqlite(creator) => {
-                let mut tx = creator.begin().await?;
-                tx.create_many(jobs).await?;
-                tx.commit().await
-            }
+            Self::Postgres(creator) => creator.create_many(jobs).await,
+            Self::Sqlite(creator) => creator.create_many(jobs).await,
         }
     }
 }

@@ -16,6 +16,7 @@ pub mod retry;
 pub mod scope;
 pub mod series;
 pub(crate) mod template;
+pub mod unique;
 
 use std::fmt;
 

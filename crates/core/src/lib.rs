@@ -56,6 +56,7 @@ pub use job::periodic::PeriodicJob;
 pub use job::query::{JobDetails, JobFilter, JobView, LaneBacklog, LaneView};
 pub use job::repeat::{CatchUp, Repeat};
 pub use job::retry::RetryPolicy;
+pub use job::unique::UniqueKey;
 pub use job::{BadLane, Fence, Job, JobId, JobKind, JobState, Lane, NodeId};
 pub use lane::order::{LaneOrder, LaneShare};
 pub use lane::rule::LaneRule;
@@ -63,6 +64,7 @@ pub use node::{Node, NodeOptions};
 pub use producer::client::{Client, TransactionHook};
 pub use producer::commit_hook::{CommitHook, HookOptions};
 pub use producer::lane_move::{LaneMove, LaneMoved};
+pub use store::Creation;
 pub use store::StoreError;
 #[cfg(feature = "postgres")]
 pub use store::postgres::{PgOptions, PgStore};

@@ -45,6 +45,7 @@ mod sweeping;
 pub mod tap;
 pub mod transaction;
 mod transitions;
+mod unique;
 
 use std::any::Any;
 use std::fmt;
@@ -93,6 +94,7 @@ pub use sweeping::{
 };
 pub use tap::{CommitTap, Committed, Marked, TapMode, TapNews, TapOffer};
 use transaction::AfterCommit;
+pub use unique::Creation;
 
 fn no_pauses(store: &str) -> StoreError {
     StoreError::Config(format!("the store `{store}` does not support pauses"))
@@ -390,9 +392,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(Vec::new())
     }
 
-    /// Deletes up to `at_most` attempts whose time is over, and as many incidents that were
-    /// resolved before this time. Returns the larger of the two numbers. Waits for no row. Optional
-    /// for a store.
+    /// Deletes up to `at_most` attempts whose time is over, as many incidents that were resolved
+    /// before this time, and the free keys among as many that were not seen for an hour. Returns
+    /// the largest of the three numbers. Waits for no row. Optional for a store.
     async fn prune_history(&self, incidents: Duration, at_most: i64) -> Result<u64> {
         let _ = (incidents, at_most);
         Ok(0)
@@ -612,7 +614,8 @@ pub trait SqlStore: Store + Clone {
     /// committed.
     async fn commit(&self, transaction: sqlx::Transaction<'static, Self::Db>) -> Result<()>;
 
-    /// Inserts jobs over a connection that is inside the caller's transaction.
+    /// Inserts jobs over a connection that is inside the caller's transaction. Of a unique job whose
+    /// key another job has, returns [that one](Created::existing).
     ///
     /// # Errors
     /// [`StoreError::InvalidJob`] before anything was written; otherwise the database's error.

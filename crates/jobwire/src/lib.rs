@@ -140,12 +140,12 @@
 //! No feature is on by default.
 
 pub use jobwire_core::{
-    BadLane, CatchUp, Client, CommitHook, Error, Fence, GroupOptions, Handler, HandlerError,
-    HandlerOptions, HandlerResult, Handlers, HookOptions, InProcessTransport, IntoOutcome,
-    InvalidJob, Job, JobArgs, JobDetails, JobFilter, JobId, JobKind, JobState, JobTransaction,
-    JobView, Lane, LaneMove, LaneMoved, LaneOrder, LaneRule, LaneShare, Middleware, NewJob, Next,
-    Node, NodeId, NodeOptions, Outcome, PeriodicJob, Repeat, RetryPolicy, Running, SlotPool,
-    SqlStore, Stop, Store, StoreError, TransactionHook, Transport, Verdict,
+    BadLane, CatchUp, Client, CommitHook, Creation, Error, Fence, GroupOptions, Handler,
+    HandlerError, HandlerOptions, HandlerResult, Handlers, HookOptions, InProcessTransport,
+    IntoOutcome, InvalidJob, Job, JobArgs, JobDetails, JobFilter, JobId, JobKind, JobState,
+    JobTransaction, JobView, Lane, LaneMove, LaneMoved, LaneOrder, LaneRule, LaneShare, Middleware,
+    NewJob, Next, Node, NodeId, NodeOptions, Outcome, PeriodicJob, Repeat, RetryPolicy, Running,
+    SlotPool, SqlStore, Stop, Store, StoreError, TransactionHook, Transport, UniqueKey, Verdict,
 };
 #[cfg(feature = "postgres")]
 pub use jobwire_core::{PgOptions, PgStore};

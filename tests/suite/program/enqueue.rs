@@ -59,6 +59,30 @@ async fn the_ids_of_created_jobs_are_printed() {
 }
 
 #[tokio::test]
+async fn a_line_whose_key_a_job_has_tells_that_job() {
+    let home = Scratch::new();
+    let line = r#"{"type":"noop","unique_key":"k"}"#;
+    let file = lines(&home, line, 2);
+    let said = succeeds(jobwire(&home, &["enqueue", &file, "--json"])).await;
+    let store = store(&home).await;
+    let jobs = all(&store).await;
+    let [job] = jobs.as_slice() else {
+        panic!("one job: {jobs:?}")
+    };
+    for answer in [
+        serde_json::json!({"id": job.id, "line": 1}),
+        serde_json::json!({"id": job.id, "line": 2, "existing": true}),
+    ] {
+        let told = |line: &str| {
+            serde_json::from_str(line).is_ok_and(|told: serde_json::Value| told == answer)
+        };
+        assert!(said.lines().any(told), "{answer} in {said}");
+    }
+    assert!(said.contains("1 job created"), "{said}");
+    assert!(said.contains("1 job not created"), "{said}");
+}
+
+#[tokio::test]
 async fn a_bad_line_is_named_and_nothing_of_its_transaction_is_kept() {
     let home = Scratch::new();
     let mut text = String::new();

@@ -16,7 +16,7 @@ async fn tables_come_and_go_on_postgresql() {
         "{said}"
     );
     let said = succeeds(program(&["migrate", "up"])).await;
-    assert!(said.contains("schema version 6 (it was 0)"), "{said}");
+    assert!(said.contains("schema version 8 (it was 0)"), "{said}");
     let said = succeeds(program(&["migrate", "up"])).await;
     assert!(said.contains("nothing to do"), "{said}");
     let said = succeeds(program(&["migrate", "status"])).await;

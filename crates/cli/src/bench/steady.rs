@@ -84,7 +84,7 @@ async fn arrive(arriving: &Arriving<'_>, jobs: Range<u32>, period: Duration) -> 
         tokio::time::sleep_until(began + period * nth).await;
         let (creator, commits) = (arriving.clients.creator(), arriving.commits.clone());
         creating.spawn(async move {
-            let created = creator.create_all(vec![job(n)]).await;
+            let created = creator.create_all(vec![job(n)]).await.map(drop);
             commits.note(&(n..n + 1), now());
             created
         });

@@ -136,21 +136,24 @@ async fn create_all(
     while let Some(batch) = queue.recv().await {
         let batch = batch.map_err(Failure::Input)?;
         let jobs = batch.jobs.len();
-        let created = batch.ids();
+        let mut created = batch.ids();
         if let Some(hook) = outlet.hook() {
             make_room(&hook, jobs, settings).await;
         }
         let copy = batch.jobs.clone();
-        if let Err(error) = creator.create_all(batch.jobs).await {
-            if !error.is_row_fault() {
-                return Err(Failure::Store(error));
+        let ids_of_jobs = match creator.create_all(batch.jobs).await {
+            Ok(ids) => ids,
+            Err(error) if !error.is_row_fault() => return Err(Failure::Store(error)),
+            Err(error) => {
+                return Err(match refused(creator, copy, &created).await {
+                    Some((line, error)) => Failure::Refused(line, error),
+                    None => Failure::Store(error),
+                });
             }
-            return Err(match refused(creator, copy, &created).await {
-                Some((line, error)) => Failure::Refused(line, error),
-                None => Failure::Store(error),
-            });
-        }
-        account.created += jobs as u64;
+        };
+        let existing = ids::stand_for(&mut created, &ids_of_jobs);
+        account.existing += existing;
+        account.created += jobs as u64 - existing;
         account.transactions += 1;
         account.lines = batch.last_line;
         progress.at(batch.bytes, account.created);
@@ -205,6 +208,8 @@ struct Account {
     started: Instant,
     skipped: u64,
     created: u64,
+    /// Unique jobs that existed.
+    existing: u64,
     transactions: u64,
     /// The last line whose job is committed.
     lines: u64,
@@ -216,6 +221,7 @@ impl Account {
             started: Instant::now(),
             skipped,
             created: 0,
+            existing: 0,
             transactions: 0,
             lines: skipped,
         }
@@ -231,6 +237,12 @@ impl Account {
             count(self.created, "job"),
             count(self.transactions, "transaction")
         ));
+        if self.existing > 0 {
+            say(format_args!(
+                "{} not created: another job has the unique key",
+                count(self.existing, "job")
+            ));
+        }
         if hints_left > 0 {
             say(format_args!(
                 "{hints_left} hints could not be published; the sweeper of a running node will \

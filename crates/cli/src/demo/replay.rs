@@ -210,7 +210,7 @@ async fn create_one(work: &Work, event: &Event) -> Result<JobId, StoreError> {
         let job = event.job(work.run);
         let id = job.id();
         match work.creator.create_all(vec![job]).await {
-            Ok(()) => return Ok(id),
+            Ok(_) => return Ok(id),
             Err(error) if error.is_transient() && attempt < 5 => {
                 tracing::debug!(%error, attempt, "can't create the job of an event; trying again");
                 tokio::time::sleep(Duration::from_millis(100) * attempt).await;

@@ -23,6 +23,7 @@ use uuid::Uuid;
 use crate::job::args::JobArgs;
 use crate::job::repeat::Repeat;
 use crate::job::retry::RetryPolicy;
+use crate::job::unique::UniqueKey;
 use crate::job::{Job, JobId, JobKind, Lane};
 
 pub(crate) use checks::MAX_COUNT;
@@ -45,6 +46,7 @@ pub const HISTORY_RETRIES: i32 = 10;
 /// | [`retry_policy`](Self::retry_policy) | wait between attempts | the type's, or 10 s |
 /// | [`repeat`](Self::repeat) | run again | once |
 /// | [`priority`](Self::priority) | larger is more urgent | 0 |
+/// | [`unique`](Self::unique) | at most one job has the key | no key |
 /// | [`history`](Self::history) | writes history, apart from the business | no |
 /// | [`lane`](Self::lane) | queue or topic of its hints | by the [rules](crate::LaneRule), or `default` |
 #[derive(Clone, Debug)]
@@ -72,6 +74,7 @@ pub struct NewJob {
     pub(crate) custom_values: Option<Box<RawValue>>,
     pub(crate) trace_parent: Option<String>,
     pub(crate) is_history: bool,
+    pub(crate) unique: Option<UniqueKey>,
     /// The job copies a row, so its values are valid and are not checked again.
     pub(crate) is_copy: bool,
 }
@@ -129,6 +132,7 @@ impl NewJob {
             custom_values: None,
             trace_parent: None,
             is_history: false,
+            unique: None,
             is_copy: false,
         }
     }
@@ -171,6 +175,14 @@ impl NewJob {
         self.is_history = true;
         let lane = || Lane(Lane::HISTORY.to_owned());
         self.lane.get_or_insert_with(lane);
+        self
+    }
+
+    /// Gives the job a key that at most one job has at a time. If another job has it, the creation
+    /// of this one creates nothing and returns the id of that job. See [`UniqueKey`] for the states
+    /// in which a job has its key, and for periods. A job that repeats can't have a key.
+    pub fn unique(mut self, key: impl Into<UniqueKey>) -> Self {
+        self.unique = Some(key.into());
         self
     }
 

@@ -78,6 +78,13 @@ pub(crate) fn write(job: &NewJob) -> Result<String, InvalidJob> {
             "leave it out: a history job is created with the work that it describes",
         ));
     }
+    if job.unique.is_some() {
+        return Err(InvalidJob::new(
+            "unique_key",
+            "is set in the job of a schedule",
+            "leave it out: the name of the schedule makes its jobs unique",
+        ));
+    }
     let job = job.clone();
     let template = Template {
         r#type: job.job_type,

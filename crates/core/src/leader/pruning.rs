@@ -1,4 +1,5 @@
-//! Pruning: the leader deletes attempts and incidents whose time is over.
+//! Pruning: the leader deletes attempts and incidents whose time is over, and unique keys that no job
+//! has.
 //!
 //! It looks once an hour, and for the first time some minutes after it began to lead. It deletes in
 //! slices, so that no statement is long. A full slice is followed by the next one after a short pause,

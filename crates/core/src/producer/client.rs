@@ -46,7 +46,7 @@ use crate::store::postgres::PgStore;
 #[cfg(feature = "sqlite")]
 use crate::store::sqlite::SqliteStore;
 use crate::store::transaction::{JobTransaction, answer, committed, failed_before};
-use crate::store::{Created, Ended, EndedScope, Origin, SqlStore, StoreError};
+use crate::store::{Created, Creation, Ended, EndedScope, Origin, SqlStore, StoreError};
 
 /// Creates jobs and operates on them, and publishes their hints through its hook. Needs no node.
 /// Cheap to clone.
@@ -111,10 +111,19 @@ impl<S: SqlStore> Client<S> {
     /// # Errors
     /// [`StoreError::InvalidJob`], or a database error.
     pub async fn create(&self, job: NewJob) -> Result<JobId, StoreError> {
+        self.create_unique(job).await.map(Creation::id)
+    }
+
+    /// Creates one job in a separate transaction, unless another one has its
+    /// [unique key](NewJob::unique), and tells which of the two it was.
+    ///
+    /// # Errors
+    /// The same as those of [`create`](Self::create).
+    pub async fn create_unique(&self, job: NewJob) -> Result<Creation, StoreError> {
         let mut tx = self.begin().await?;
-        let id = tx.create(job).await?;
+        let creation = tx.create_unique(job).await?;
         tx.commit().await?;
-        Ok(id)
+        Ok(creation)
     }
 
     /// Creates many jobs in one transaction. Returns their ids in the same order.
@@ -154,9 +163,22 @@ impl<S: SqlStore> TransactionHook<S> {
         connection: &mut <S::Db as sqlx::Database>::Connection,
         job: NewJob,
     ) -> Result<JobId, StoreError> {
-        let id = job.id();
-        self.create_many(connection, vec![job]).await?;
-        Ok(id)
+        let creation = self.create_unique(connection, job).await;
+        creation.map(Creation::id)
+    }
+
+    /// Creates a job unless another one has its unique key; see [`JobTransaction::create_unique`].
+    ///
+    /// # Errors
+    /// The same as those of [`create`](Self::create).
+    pub async fn create_unique(
+        &mut self,
+        connection: &mut <S::Db as sqlx::Database>::Connection,
+        job: NewJob,
+    ) -> Result<Creation, StoreError> {
+        let own = job.id();
+        let ids = self.create_many(connection, vec![job]).await?;
+        Ok(Creation::of(own, &ids))
     }
 
     /// Creates many jobs in few statements. Returns their ids in the same order.
@@ -171,6 +193,7 @@ impl<S: SqlStore> TransactionHook<S> {
         let ids = jobs.iter().map(NewJob::id).collect();
         let Client { store, origin, .. } = &self.client;
         let created = store.insert(connection, jobs, *origin).await?;
+        let ids = created.stands_for(ids);
         self.created.merge(created);
         Ok(ids)
     }

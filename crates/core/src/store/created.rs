@@ -1,5 +1,7 @@
 //! The jobs that a transaction created. They are hinted after its commit.
 
+use std::collections::HashMap;
+
 use chrono::{DateTime, Utc};
 
 use crate::hint::Ready;
@@ -11,6 +13,8 @@ use crate::store::Ended;
 pub struct Created {
     /// Jobs to hint after the commit.
     pub ready: Vec<Ready>,
+    /// Unique jobs that were not created, each with the job that has its key.
+    pub existing: Vec<(JobId, JobId)>,
     /// The earliest due date among the timers.
     pub timer: Option<DateTime<Utc>>,
     /// Other jobs to hint after the commit: the next ones of instances that jobs have left.
@@ -28,11 +32,26 @@ impl Created {
     /// Adds the jobs that another statement of the same transaction created.
     pub fn merge(&mut self, other: Self) {
         self.ready.extend(other.ready);
+        self.existing.extend(other.existing);
         self.timer = earliest(self.timer, other.timer);
         self.next.extend(other.next);
         self.stop.extend(other.stop);
         self.witness = self.witness.or(other.witness);
         self.transaction = self.transaction.take().or(other.transaction);
+    }
+}
+
+impl Created {
+    /// Returns the jobs that these ids stand for: of a unique job that was not created, the one
+    /// that has its key.
+    pub(crate) fn stands_for(&self, mut ids: Vec<JobId>) -> Vec<JobId> {
+        if !self.existing.is_empty() {
+            let existing: HashMap<JobId, JobId> = self.existing.iter().copied().collect();
+            for id in &mut ids {
+                *id = existing.get(id).copied().unwrap_or(*id);
+            }
+        }
+        ids
     }
 }
 

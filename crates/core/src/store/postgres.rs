@@ -52,6 +52,7 @@ mod suspend;
 mod tap;
 mod timers;
 mod transactions;
+mod unique;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -43,6 +43,7 @@ mod sql;
 mod suspend;
 mod timers;
 mod transactions;
+mod unique;
 
 use std::path::PathBuf;
 use std::time::Duration;

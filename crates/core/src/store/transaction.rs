@@ -13,8 +13,8 @@ use futures_util::future::BoxFuture;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
-    BatchOutcome, CompletingTransaction, Completion, Created, Ended, EndedScope, Fate, Handoff,
-    Origin, SqlStore, StoreError, answer_within,
+    BatchOutcome, CompletingTransaction, Completion, Created, Creation, Ended, EndedScope, Fate,
+    Handoff, Origin, SqlStore, StoreError, answer_within,
 };
 use crate::job::new_job::NewJob;
 use crate::job::{JobId, NodeId};
@@ -74,12 +74,22 @@ impl<S: SqlStore> JobTransaction<S> {
     /// # Errors
     /// [`StoreError::InvalidJob`], or a database error.
     pub async fn create(&mut self, job: NewJob) -> Result<JobId, StoreError> {
-        let id = job.id();
-        self.create_many(vec![job]).await?;
-        Ok(id)
+        self.create_unique(job).await.map(Creation::id)
     }
 
-    /// Creates many jobs in few statements. Returns their ids in the same order.
+    /// Creates a job unless another one has its [unique key](NewJob::unique), and tells which of
+    /// the two it was. Waits for a transaction that is creating a job with the same key.
+    ///
+    /// # Errors
+    /// The same as those of [`create`](Self::create).
+    pub async fn create_unique(&mut self, job: NewJob) -> Result<Creation, StoreError> {
+        let own = job.id();
+        let ids = self.create_many(vec![job]).await?;
+        Ok(Creation::of(own, &ids))
+    }
+
+    /// Creates many jobs in few statements. Returns their ids in the same order: for a unique job
+    /// whose key another one has, the id of that one.
     ///
     /// # Errors
     /// The same as those of [`create`](Self::create).
@@ -95,6 +105,7 @@ impl<S: SqlStore> JobTransaction<S> {
         let statements = u32::try_from(1 + jobs.len() / 500).unwrap_or(u32::MAX);
         let created = store.insert(inner, jobs, *origin);
         let created = answer(store, statements, created).await?;
+        let ids = created.stands_for(ids);
         self.created.merge(created);
         Ok(ids)
     }

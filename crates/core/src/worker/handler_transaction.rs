@@ -8,7 +8,7 @@ use tokio::sync::{Mutex, OwnedMappedMutexGuard, OwnedMutexGuard};
 use crate::job::JobId;
 use crate::job::new_job::NewJob;
 use crate::store::transaction::JobTransaction;
-use crate::store::{CompletingTransaction, SqlStore, StoreError};
+use crate::store::{CompletingTransaction, Creation, SqlStore, StoreError};
 
 /// The open transaction, until it is completed or rolled back.
 type Open = Option<Box<dyn CompletingTransaction>>;
@@ -69,6 +69,14 @@ impl<S: SqlStore> TransactionGuard<S> {
     /// The same as those of [`JobTransaction::create`].
     pub async fn create(&mut self, job: NewJob) -> Result<JobId, StoreError> {
         self.0.create(job).await
+    }
+
+    /// Creates a job unless another one has its unique key; see [`JobTransaction::create_unique`].
+    ///
+    /// # Errors
+    /// The same as those of [`JobTransaction::create`].
+    pub async fn create_unique(&mut self, job: NewJob) -> Result<Creation, StoreError> {
+        self.0.create_unique(job).await
     }
 
     /// Creates many jobs in few statements. Returns their ids in the same order.

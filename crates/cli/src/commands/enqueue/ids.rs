@@ -13,6 +13,20 @@ pub(super) struct Created {
     pub(super) id: JobId,
     /// Its line in the input, from 1.
     pub(super) line: u64,
+    /// Whether nothing was created, because this job has the unique key of the line.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) existing: bool,
+}
+
+/// Writes the ids that the creation returned, and returns the number of jobs that existed.
+pub(super) fn stand_for(created: &mut [Created], ids: &[JobId]) -> u64 {
+    let mut existing = 0;
+    for (job, id) in created.iter_mut().zip(ids) {
+        job.existing = job.id != *id;
+        job.id = *id;
+        existing += u64::from(job.existing);
+    }
+    existing
 }
 
 /// Prints ids in the form that the arguments choose.

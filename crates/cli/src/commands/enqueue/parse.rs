@@ -5,7 +5,8 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use chrono::{DateTime, Utc};
-use jobwire_core::NewJob;
+use jobwire_core::job::duration;
+use jobwire_core::{NewJob, UniqueKey};
 use serde::de::{DeserializeOwned, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
@@ -15,7 +16,7 @@ use super::UnknownFields;
 use crate::settings::closest;
 
 /// Every field that a line may have, by its name in the job table; the most used come first.
-pub const FIELDS: [&str; 20] = [
+pub const FIELDS: [&str; 24] = [
     "type",
     "payload",
     "process_instance",
@@ -36,6 +37,10 @@ pub const FIELDS: [&str; 20] = [
     "correlation_id",
     "custom_values",
     "trace_parent",
+    "unique_key",
+    "unique_period",
+    "unique_dead_letters",
+    "unique_global",
 ];
 
 /// The fields of an object, each of which stands once.
@@ -157,8 +162,42 @@ pub(in crate::commands) fn job(
     if let Some(values) = fields.remove("custom_values") {
         job = job.custom_values(values);
     }
+    job = match unique_key(fields)? {
+        Some(key) => job.unique(key),
+        None => job,
+    };
     job.validate().map_err(|e| e.to_string())?;
     Ok(job)
+}
+
+/// Takes the fields of a unique key.
+fn unique_key(fields: &mut Fields) -> Result<Option<UniqueKey>, String> {
+    let key = take::<String>(fields, "unique_key", "a string")?;
+    let period = take::<String>(fields, "unique_period", "a duration such as \"1h\"")?;
+    let flag = "true or false";
+    let dead_letters = take::<bool>(fields, "unique_dead_letters", flag)?;
+    let global = take::<bool>(fields, "unique_global", flag)?;
+    let Some(key) = key else {
+        return match (period, dead_letters, global) {
+            (None, None, None) => Ok(None),
+            _ => Err(
+                "field `unique_key` is missing beside its options; add it, or leave them out"
+                    .to_owned(),
+            ),
+        };
+    };
+    let mut key = UniqueKey::new(key);
+    if let Some(period) = period {
+        let period = duration::parse(&period);
+        key = key.once_per(period.map_err(|e| format!("field `unique_period`: {e}"))?);
+    }
+    if dead_letters == Some(true) {
+        key = key.and_dead_letters();
+    }
+    if global == Some(true) {
+        key = key.global();
+    }
+    Ok(Some(key))
 }
 
 fn take<T: DeserializeOwned>(
@@ -259,6 +298,36 @@ mod tests {
             "R3/PT10M",
         ] {
             assert!(shown.contains(part), "{part} in {shown}");
+        }
+    }
+
+    #[test]
+    fn a_unique_key_is_taken_with_its_options() {
+        let line = r#"{"type":"t","unique_key":"k","unique_period":"1h","unique_dead_letters":true,"unique_global":true}"#;
+        let taken = job(line.as_bytes(), None, UnknownFields::Error).expect("accepted");
+        let key = UniqueKey::new("k").global().and_dead_letters();
+        let key = key.once_per(std::time::Duration::from_secs(3_600));
+        assert!(
+            format!("{taken:?}").contains(&format!("{key:?}")),
+            "{taken:?}"
+        );
+        for (line, problem) in [
+            (
+                r#"{"type":"t","unique_period":"1h"}"#,
+                "`unique_key` is missing",
+            ),
+            (r#"{"type":"t","unique_key":""}"#, "`unique_key` is empty"),
+            (
+                r#"{"type":"t","unique_key":"k","unique_period":"soon"}"#,
+                "`unique_period`",
+            ),
+            (
+                r#"{"type":"t","unique_key":"k","repeat":"R3/PT10M"}"#,
+                "`unique_key` is set for a job that repeats",
+            ),
+        ] {
+            let said = error(line);
+            assert!(said.contains(problem), "{said}");
         }
     }
 

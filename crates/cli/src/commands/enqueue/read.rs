@@ -66,6 +66,7 @@ impl Batch {
             .map(|(job, line)| Created {
                 id: job.id(),
                 line: *line,
+                existing: false,
             })
             .collect()
     }

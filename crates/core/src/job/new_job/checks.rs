@@ -139,6 +139,16 @@ impl NewJob {
                 "leave it out: history is written once",
             ));
         }
+        if let Some(unique) = &self.unique {
+            unique.validate()?;
+            if self.repeat.is_some() {
+                return Err(InvalidJob::new(
+                    "unique_key",
+                    "is set for a job that repeats",
+                    "leave one of them out: each occurrence is a job of its own",
+                ));
+            }
+        }
         self.first_due().map(drop)
     }
 

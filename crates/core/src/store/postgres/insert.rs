@@ -7,6 +7,7 @@ use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
 use super::sql::lane_by_rule;
+use super::unique;
 use crate::hint::Ready;
 use crate::job::new_job::NewJob;
 use crate::job::{JobId, Lane};
@@ -120,12 +121,16 @@ pub(super) async fn insert(
         job.complete()
             .map_err(|source| StoreError::InvalidJob { id: job.id, source })?;
     }
+    let mut created = Created {
+        existing: unique::claim(connection, &mut jobs).await?,
+        ..Created::default()
+    };
     if let [job] = &*jobs
         && job.due_at.is_none()
     {
-        return insert_one(connection, job, origin).await;
+        created.merge(insert_one(connection, job, origin).await?);
+        return Ok(created);
     }
-    let mut created = Created::default();
     for chunk in jobs.chunks(ROWS) {
         created.merge(insert_chunk(connection, chunk, origin).await?);
     }

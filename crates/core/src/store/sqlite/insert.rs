@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use serde::Serialize;
 use sqlx::{Row, SqliteConnection};
 
-use super::decode;
 use super::sql::{lane_by_rule, moved_columns};
+use super::{decode, unique};
 use crate::hint::Ready;
 use crate::job::new_job::NewJob;
 use crate::job::{JobId, Lane};
@@ -151,7 +151,10 @@ pub(super) async fn insert(
         job.complete()
             .map_err(|source| StoreError::InvalidJob { id: job.id, source })?;
     }
-    let mut created = Created::default();
+    let mut created = Created {
+        existing: unique::claim(connection, &mut jobs).await?,
+        ..Created::default()
+    };
     let mut rest = &jobs[..];
     while !rest.is_empty() {
         let (chunk, after) = rest.split_at(chunk_length(rest));
