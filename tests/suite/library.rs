@@ -33,13 +33,17 @@ struct World {
 
 /// A node of these handlers. Its sweeper finds nothing in time: jobs run because of their hints.
 async fn world(handlers: Handlers) -> World {
+    world_with(handlers, Duration::from_secs(3_600)).await
+}
+
+async fn world_with(handlers: Handlers, lease: Duration) -> World {
     let home = Scratch::new();
     let url = format!("sqlite:{}", home.join("jobs.db").display());
     let store = SqliteStore::connect(&url).await.unwrap();
     store.migrate().await.unwrap();
     let options = NodeOptions::default()
         .sweep_interval(Duration::from_secs(3_600))
-        .lease(Duration::from_secs(3_600));
+        .lease(lease);
     let node = Node::builder(store.clone(), Arc::new(InProcessTransport::new()))
         .options(options)
         .handlers(handlers)
@@ -168,12 +172,36 @@ async fn a_running_job_is_cancelled_and_one_that_waits_is_deleted() {
         world.client.cancel(running).await.unwrap(),
         Operated::Running
     );
-    world.is_in(running, JobState::DeadLetter).await;
+    world.is_done(running).await;
 
     let waiting = NewJob::of("patient", &2).delay(Duration::from_secs(3_600));
     let waiting = world.client.create(waiting).await.unwrap();
     assert_eq!(world.client.cancel(waiting).await.unwrap(), Operated::Done);
     assert!(world.client.get(waiting).await.unwrap().is_none());
+    world.node.stop().await;
+}
+
+/// The client has no way to reach the node but the database, and the handler does not listen.
+#[tokio::test]
+async fn a_cancel_without_a_message_ends_a_handler_that_ignores_it() {
+    let mut handlers = Handlers::default();
+    handlers.add("deaf", |_: Running<u64>| async {
+        std::future::pending::<()>().await;
+        Ok(())
+    });
+    // A renewal is due after a second.
+    let world = world_with(handlers, Duration::from_secs(3)).await;
+    let running = world.client.create(NewJob::of("deaf", &1)).await.unwrap();
+    eventually("the job to run", SOON, async || {
+        let found = world.client.get(running).await.unwrap()?;
+        found.view.lock_owner.map(drop)
+    })
+    .await;
+    let elsewhere = Client::without_hints(world.client.store().clone());
+    assert_eq!(elsewhere.cancel(running).await.unwrap(), Operated::Running);
+    let shown = elsewhere.get(running).await.unwrap().unwrap();
+    assert!(shown.view.cancelled_at.is_some());
+    world.is_done(running).await;
     world.node.stop().await;
 }
 

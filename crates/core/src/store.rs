@@ -69,6 +69,7 @@ pub use crate::store::error::StoreError;
 pub(crate) use answer::answer_within;
 use answer::measured;
 use attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter};
+pub(crate) use batch_outcome::CANCELLED;
 pub use batch_outcome::{BatchOutcome, Completion, Destination, Failure, Handoff, Renewed};
 use batch_outcome::{instances, released};
 pub use change::Change;
@@ -318,6 +319,17 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Deletes a job of any state that is not running.
     async fn delete(&self, id: JobId) -> Result<(Operated, Vec<Ready>)>;
+
+    /// Deletes a job of any state. If a node runs it, marks its lease as cancelled instead, and
+    /// returns [`Operated::Running`]: the next renewal of the lease returns the mark, and the end of
+    /// the lease by anything but a completion deletes the job. Optional for a store.
+    async fn cancel(&self, id: JobId) -> Result<(Operated, Vec<Ready>)> {
+        let _ = id;
+        Err(StoreError::Config(format!(
+            "the store `{}` does not support cancelling running jobs",
+            self.name()
+        )))
+    }
 
     /// Deletes these jobs in one transaction. If the database refuses it, the store tries it in
     /// parts: a job that is refused alone stays as it was, and the others are deleted.

@@ -168,6 +168,7 @@ impl Decoder {
             lock_expires_at: row.locked_until,
             locked_at: None,
             fence: ours.map(|(_, fence)| fence.number()),
+            cancelled_at: None,
             gate: None,
         };
         Some((view, job))

@@ -232,6 +232,8 @@ pub struct JobView {
     pub locked_at: Option<DateTime<Utc>>,
     /// The fence of the lock.
     pub fence: Option<i64>,
+    /// The time at which an operator cancelled the running job, whose handler has not ended yet.
+    pub cancelled_at: Option<DateTime<Utc>>,
     /// The suspension or pause because of which a ready job is not locked. `None` in other states,
     /// and while the job is locked.
     pub gate: Option<Gate>,

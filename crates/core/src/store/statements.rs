@@ -301,6 +301,9 @@ pub(super) trait Operating {
         ids: &[JobId],
     ) -> impl Future<Output = Result<(OperatedJobs, Vec<JobId>)>> + Send;
 
+    /// Marks the lease of a running job as cancelled. Returns false if no node runs the job.
+    fn mark_cancelled(&self, id: JobId) -> impl Future<Output = Result<bool>> + Send;
+
     fn retry_jobs(
         &self,
         ids: &[JobId],

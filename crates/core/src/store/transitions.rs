@@ -29,6 +29,9 @@ use crate::job::scope::Services;
 use crate::job::{Fence, Job, JobId, JobState, Lane, LockToken, LockedJob, NodeId};
 use crate::lane::rule::LaneRule;
 
+/// How often a cancel is tried while the job ends and starts again in between.
+const CANCEL_ROUNDS: usize = 5;
+
 #[async_trait]
 impl<S: Statements> Store for S {
     fn name(&self) -> &'static str {
@@ -307,6 +310,20 @@ impl<S: Statements> Store for S {
 
     async fn delete(&self, id: JobId) -> Result<(Operated, Vec<Ready>)> {
         self.run("delete", || self.delete_job(id)).await
+    }
+
+    async fn cancel(&self, id: JobId) -> Result<(Operated, Vec<Ready>)> {
+        // A job may end or start between the two statements.
+        for _ in 0..CANCEL_ROUNDS {
+            let (operated, ready) = self.delete(id).await?;
+            if operated != Operated::Running {
+                return Ok((operated, ready));
+            }
+            if self.run("cancel", || self.mark_cancelled(id)).await? {
+                return Ok((Operated::Running, Vec::new()));
+            }
+        }
+        Err(StoreError::RowLocked(id))
     }
 
     async fn delete_many(&self, ids: &[JobId]) -> Result<OperatedJobs> {

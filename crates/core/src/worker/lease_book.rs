@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use metrics::{Gauge, counter};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -36,6 +36,8 @@ struct Entry {
     hold: Hold,
     /// An earlier holder of this job has died.
     struck: bool,
+    /// Someone says that the job is cancelled. The next renewal asks the database.
+    asked: bool,
     lease: Arc<Lease>,
 }
 
@@ -53,6 +55,8 @@ enum Hold {
 pub(crate) struct Lease {
     /// Asks the job to stop.
     pub(crate) stop: Signal,
+    /// An operator has cancelled the job, as the database says.
+    pub(crate) cancelled: Signal,
     /// The lease is lost: the outcome of the job no longer counts.
     pub(crate) lost: Signal,
 }
@@ -96,6 +100,8 @@ pub(crate) struct LeaseBook {
     length: Duration,
     healthy: AtomicBool,
     in_flight: Gauge,
+    /// Wakes the renewal for locks that are [`asked`](Entry::asked) about.
+    asked: Notify,
 }
 
 impl LeaseBook {
@@ -109,6 +115,7 @@ impl LeaseBook {
             length,
             healthy: AtomicBool::new(true),
             in_flight,
+            asked: Notify::new(),
         }
     }
 
@@ -273,6 +280,7 @@ impl LeaseBook {
             renewed: sent,
             hold,
             struck,
+            asked: false,
             lease: lease.clone(),
         };
         let former = entries.insert(entry.held.id, entry);
@@ -329,12 +337,23 @@ impl LeaseBook {
             .is_some_and(|e| e.held.fence == held.fence && e.renewed.elapsed() < self.lasts(e))
     }
 
-    /// Asks a job to stop. Returns false if the book has no lock on it.
+    /// Asks a job to stop, on the word of a control message. The next renewal, which begins at once,
+    /// asks the database whether the job was cancelled. Returns false if the book has no lock on it.
     pub(crate) fn cancel(&self, id: JobId) -> bool {
-        self.entries().get(&id).is_some_and(|e| {
-            e.lease.stop.give();
+        let known = self.entries().get_mut(&id).is_some_and(|entry| {
+            entry.asked = true;
+            entry.lease.stop.give();
             true
-        })
+        });
+        if known {
+            self.asked.notify_one();
+        }
+        known
+    }
+
+    /// Waits until [`cancel`](Self::cancel) is called. Cancel-safe.
+    pub(crate) async fn asked(&self) {
+        self.asked.notified().await;
     }
 
     /// Returns the number of held jobs.
@@ -352,12 +371,14 @@ impl LeaseBook {
         self.healthy.store(healthy, Ordering::Relaxed);
     }
 
-    /// Returns the leases that were last renewed more than a third of their length ago.
+    /// Returns the leases that were last renewed more than a third of their length ago, or that are
+    /// asked about.
     pub(crate) fn due(&self) -> Vec<LockToken> {
         self.entries()
             .values()
             .filter(|e| {
-                let due = matches!(e.hold, Hold::Lease) && e.renewed.elapsed() >= self.length / 3;
+                let old = e.renewed.elapsed() >= self.length / 3;
+                let due = matches!(e.hold, Hold::Lease) && (old || e.asked);
                 due && !e.lease.lost.is_given()
             })
             .map(|e| e.held.clone())
@@ -368,6 +389,7 @@ impl LeaseBook {
     pub(crate) fn renewed(&self, asked: &[LockToken], answer: &Renewed, sent: Instant) {
         let renewed: HashSet<_> = answer.renewed.iter().collect();
         let busy: HashSet<_> = answer.busy.iter().collect();
+        let cancelled: HashSet<_> = answer.cancelled.iter().collect();
         let mut entries = self.entries();
         for held in asked {
             let Some(entry) = entries.get_mut(&held.id) else {
@@ -376,8 +398,13 @@ impl LeaseBook {
             if entry.held.fence != held.fence {
                 continue;
             }
+            if cancelled.contains(&held.id) {
+                entry.lease.cancelled.give();
+                entry.lease.stop.give();
+            }
             if renewed.contains(&held.id) {
                 entry.renewed = sent;
+                entry.asked = false;
             } else if !busy.contains(&held.id) {
                 counter!(m::LEASES_LOST).increment(1);
                 tracing::warn!(
@@ -530,6 +557,7 @@ mod tests {
         let answer = Renewed {
             renewed: vec![kept.id],
             busy: vec![busy.id],
+            cancelled: Vec::new(),
         };
         book.renewed(&[kept.clone(), gone, busy.clone()], &answer, Instant::now());
         assert!(lease.lost.is_given());

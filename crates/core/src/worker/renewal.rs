@@ -1,8 +1,8 @@
 //! Renewal: the task that renews this node's leases while their jobs run.
 //!
 //! It checks the [book](crate::worker::lease_book) twelve times per lease, and sends a statement
-//! only for a lease that is older than a third of its length, for a
-//! [doubt](crate::worker::under_way), or for a strike to take back. After each renewal it also
+//! only for a lease that is older than a third of its length, for a job that is said to be
+//! cancelled, for a [doubt](crate::worker::under_way), or for a strike to take back. After each renewal it also
 //! [reconciles](crate::worker::lost_leases) the book with the database, in a separate task: a
 //! reconciliation that hangs or gets no connection delays no renewal.
 
@@ -18,6 +18,10 @@ use crate::telemetry::metrics as m;
 use crate::worker::context::NodeContext;
 use crate::worker::lost_leases;
 
+/// The time for which cancelled jobs gather before the database is asked about them. It limits the
+/// statements that a flood of control messages causes.
+const ASKED_TOGETHER: Duration = Duration::from_millis(50);
+
 /// Renews leases until the node has ended. Sends no statement while no lock is held or in doubt.
 pub(crate) async fn renew_all(node: Arc<NodeContext>) {
     lost_leases::begin();
@@ -32,6 +36,8 @@ pub(crate) async fn renew_all(node: Arc<NodeContext>) {
             biased;
             () = node.signals.ended.cancelled() => break,
             _ = ticks.tick() => {}
+            // One statement for all cancels of a moment.
+            () = book.asked() => tokio::time::sleep(ASKED_TOGETHER).await,
         }
         // Runs on every tick, even while a renewal hangs.
         book.expire();

@@ -80,7 +80,7 @@ pub(super) async fn record(
         .bind(column(|a| a.process_instance.as_deref()))
         .bind(column(|a| a.tenant.as_deref()))
         .bind(each().map(|a| whole(a.ran.as_micros())).collect::<Vec<_>>())
-        .bind(column(|a| Some(a.outcome)))
+        .bind(attempts.iter().map(|of| of.outcome).collect::<Vec<_>>())
         .bind(attempts.iter().map(|of| of.message).collect::<Vec<_>>())
         .bind(attempts.iter().map(|of| of.stack).collect::<Vec<_>>())
         .bind(

@@ -99,6 +99,7 @@ pub(super) fn view(row: &PgRow) -> Result<JobView, StoreError> {
         lock_expires_at: row.try_get::<Option<DateTime<Utc>>, _>("expires_at")?,
         locked_at: row.try_get("locked_at")?,
         fence: row.try_get("fence")?,
+        cancelled_at: row.try_get("cancelled_at")?,
         gate: gate(row.try_get("gate")?),
     })
 }

@@ -43,7 +43,8 @@ WHERE ($1::uuid IS NULL OR j.id = $1) AND (cardinality($2::text[]) = 0 OR j.stat
 const FIND: &str = concat!(
     "SELECT j.*, l.owner, l.fence,
     CASE WHEN l.expires_at BETWEEN '0001-01-01' AND '9999-12-31' THEN l.expires_at END AS expires_at,
-    CASE WHEN l.locked_at BETWEEN '0001-01-01' AND '9999-12-31' THEN l.locked_at END AS locked_at, ",
+    CASE WHEN l.locked_at BETWEEN '0001-01-01' AND '9999-12-31' THEN l.locked_at END AS locked_at,
+    CASE WHEN l.cancelled_at BETWEEN '0001-01-01' AND '9999-12-31' THEN l.cancelled_at END AS cancelled_at, ",
     gate_of!("jobwire."),
     matching!(),
     " ORDER BY j.seq OFFSET $14 LIMIT $15"

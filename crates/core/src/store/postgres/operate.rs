@@ -62,6 +62,12 @@ async fn delete(pool: &ConnectionPool, id: JobId) -> Result<(Operated, Vec<Ready
     Ok((done, ready))
 }
 
+/// Marks the lease of a running job as cancelled. Its node reads the mark with the next renewal, and
+/// each statement that ends the lease otherwise reads it as well.
+const MARK_CANCELLED: &str = "
+UPDATE jobwire.job_lease SET cancelled_at = coalesce(cancelled_at, clock_timestamp())
+WHERE job_id = $1 AND owner IS NOT NULL";
+
 /// Selects the asked rows of a table that no other transaction has locked, and locks them.
 macro_rules! free_rows {
     ($table:literal) => {
@@ -285,6 +291,11 @@ impl Operating for PgStore {
 
     async fn delete_jobs(&self, ids: &[JobId]) -> Result<(OperatedJobs, Vec<JobId>), StoreError> {
         delete_many(&self.pool, ids).await
+    }
+
+    async fn mark_cancelled(&self, id: JobId) -> Result<bool, StoreError> {
+        let marked = sqlx::query(MARK_CANCELLED).bind(id.0);
+        Ok(marked.execute(&self.pool.inner).await?.rows_affected() == 1)
     }
 
     async fn retry_jobs(&self, ids: &[JobId], retries: i32) -> Result<OperatedJobs, StoreError> {

@@ -83,7 +83,7 @@ pub(super) async fn record(
             instance: attempt.process_instance.as_deref(),
             tenant: attempt.tenant.as_deref(),
             started_at: now.saturating_sub(ran).max(0),
-            outcome: attempt.outcome,
+            outcome: of.outcome,
             message: of.message,
             stack: of.stack,
             keep_until: decode::later(now, attempt.keep),

@@ -82,6 +82,20 @@ pub(super) fn job_ids(rows: &[SqliteRow]) -> Result<Vec<JobId>, StoreError> {
     rows.iter().map(job_id).collect()
 }
 
+/// Reads the job ids of rows, and those whose second column is true.
+pub(super) fn job_ids_and_marked(
+    rows: &[SqliteRow],
+) -> Result<(Vec<JobId>, Vec<JobId>), StoreError> {
+    let ids = job_ids(rows)?;
+    let mut marked = Vec::new();
+    for (row, id) in rows.iter().zip(&ids) {
+        if row.try_get(1)? {
+            marked.push(*id);
+        }
+    }
+    Ok((ids, marked))
+}
+
 impl JobRow for SqliteRow {
     fn id(&self, at: usize) -> Result<Uuid, StoreError> {
         uuid(self, at)
@@ -178,6 +192,7 @@ pub(super) fn view(row: &SqliteRow) -> Result<JobView, StoreError> {
         lock_expires_at: maybe_moment(row.try_get("expires_at")?).unwrap_or_default(),
         locked_at: maybe_moment(row.try_get("locked_at")?).unwrap_or_default(),
         fence: row.try_get("fence")?,
+        cancelled_at: maybe_moment(row.try_get("cancelled_at")?).unwrap_or_default(),
         gate: gate(row.try_get("gate")?),
     })
 }

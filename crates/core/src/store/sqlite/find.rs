@@ -102,7 +102,7 @@ ON l.job_id = j.id AND j.state = 'executable' AND l.owner IS NOT NULL WHERE true
 
 async fn find(pool: &SqlitePool, filter: &JobFilter) -> Result<Vec<JobView>, StoreError> {
     let select = concat!(
-        "SELECT j.*, l.owner, l.expires_at, l.locked_at, l.fence, ",
+        "SELECT j.*, l.owner, l.expires_at, l.locked_at, l.cancelled_at, l.fence, ",
         gate_of!("")
     );
     let mut sql = matching(select, filter);

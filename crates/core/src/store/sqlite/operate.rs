@@ -30,6 +30,11 @@ const DELETE: [&str; 6] = [
     "DELETE FROM job_exception WHERE job_id = ?1",
 ];
 
+/// Marks the lease of a running job as cancelled. Its node reads the mark with the next renewal, and
+/// each statement that ends the lease otherwise reads it as well.
+const MARK_CANCELLED: &str = "
+UPDATE job_lease SET cancelled_at = coalesce(cancelled_at, ?2) WHERE job_id = ?1 AND owner IS NOT NULL";
+
 /// Selects the jobs that are locked.
 const RUNNING: &str = concat!(
     "SELECT j.id FROM job j WHERE j.id IN (SELECT value FROM json_each(?1)) AND NOT ",
@@ -210,6 +215,17 @@ impl Operating for SqliteStore {
         deleted.operated.extend(others(running, Operated::Running));
         // No row was locked: there is one writer.
         Ok((deleted, Vec::new()))
+    }
+
+    async fn mark_cancelled(&self, id: JobId) -> Result<bool, StoreError> {
+        let mut tx = self.write().await?;
+        let marked = sqlx::query(MARK_CANCELLED)
+            .bind(id.to_string())
+            .bind(decode::now_micros())
+            .execute(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        Ok(marked.rows_affected() == 1)
     }
 
     async fn retry_jobs(&self, ids: &[JobId], retries: i32) -> Result<OperatedJobs, StoreError> {

@@ -30,6 +30,8 @@ pub(super) enum AttemptResult {
     /// The connection of the transaction does not respond.
     LostLine,
     Stopped,
+    /// An operator has cancelled the job.
+    Cancelled,
 }
 
 /// Calls the handler and returns its result. Calls `first_poll` when the handler has returned
@@ -65,6 +67,7 @@ pub(super) async fn invoke(
         ended = &mut handler => return answer(ended),
         () = &mut timeout => AttemptResult::TimedOut(limit.unwrap_or_default()),
         () = run.lease.lost.token().cancelled() => AttemptResult::LostLease,
+        () = run.lease.cancelled.token().cancelled() => AttemptResult::Cancelled,
         () = line_ends => AttemptResult::LostLine,
         () = run.node.signals.stop_jobs.cancelled() => AttemptResult::Stopped,
     };
@@ -75,7 +78,7 @@ pub(super) async fn invoke(
             // The handler ended in time, so its outcome counts. If the lease may be lost, the
             // completion's guard decides.
             AttemptResult::Stopped => answer(ended),
-            AttemptResult::LostLease if matches!(ended, Ok(Ok(Outcome::Done))) => answer(ended),
+            AttemptResult::LostLease | AttemptResult::Cancelled if matches!(ended, Ok(Ok(Outcome::Done))) => answer(ended),
             other => other,
         },
         () = tokio::time::sleep(GRACE) => reason,

@@ -187,6 +187,7 @@ impl Database {
             lock_expires_at: lease.map(|lease| lease.expires_at),
             locked_at: lease.map(|lease| lease.locked_at),
             fence: lease.map(|lease| lease.fence.number()),
+            cancelled_at: None,
             gate: None,
         }
     }

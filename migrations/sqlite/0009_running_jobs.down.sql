@@ -1,0 +1,2 @@
+ALTER TABLE job_lease DROP COLUMN cancelled_at;
+DELETE FROM schema_version WHERE version = 9;
