@@ -76,6 +76,7 @@ pub fn running<P: DeserializeOwned>(
         node: NodeId::generate(),
         stop: Stop(StopSignal::OfAttempt(CancellationToken::new())),
         transaction: HandlerTransaction::default(),
+        lease: Arc::default(),
     })
 }
 

@@ -28,6 +28,7 @@ pub(crate) mod inbox;
 pub(crate) mod inline_start;
 pub(crate) mod leadership;
 pub(crate) mod lease_book;
+pub(crate) mod life_signs;
 pub(crate) mod lost_leases;
 pub mod middleware;
 pub(crate) mod next_timer;

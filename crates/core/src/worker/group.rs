@@ -303,6 +303,7 @@ mod tests {
             node: NodeId::generate(),
             stop: Stop(StopSignal::OfAttempt(CancellationToken::new())),
             transaction: HandlerTransaction::default(),
+            lease: Arc::default(),
         }
     }
 

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::job::{Fence, JobId, LockToken, LockedJob};
 use crate::store::Renewed;
 use crate::telemetry::metrics as m;
+use crate::worker::life_signs::LifeSigns;
 use crate::worker::under_way::UnderWay;
 
 /// Maximum number of lost locks whose strikes are taken back. The strikes of further locks stay.
@@ -59,9 +60,15 @@ pub(crate) struct Lease {
     pub(crate) cancelled: Signal,
     /// The lease is lost: the outcome of the job no longer counts.
     pub(crate) lost: Signal,
+    signs: OnceLock<Box<LifeSigns>>,
 }
 
 impl Lease {
+    /// Returns the signs of life of the handler.
+    pub(crate) fn signs(&self) -> &LifeSigns {
+        self.signs.get_or_init(|| Box::new(LifeSigns::new()))
+    }
+
     fn lose(&self) {
         self.stop.give();
         self.lost.give();

@@ -24,6 +24,7 @@ pub struct Running<P = ()> {
     /// Cancelled when the job must stop: shutdown, timeout, a lost lease, an operator's cancel.
     pub stop: Stop,
     pub(crate) transaction: HandlerTransaction,
+    pub(crate) lease: Arc<Lease>,
 }
 
 /// A [`CancellationToken`] that is created on first use: `job.stop.cancelled().await`,
@@ -71,7 +72,22 @@ impl<P> Running<P> {
             node: self.node,
             stop: self.stop,
             transaction: self.transaction,
+            lease: self.lease,
         }
+    }
+
+    /// Shows that the handler still works. A type with a
+    /// [`heartbeat_timeout`](crate::HandlerOptions::heartbeat_timeout) has to call it more often than
+    /// that. It costs a few nanoseconds, and sends nothing.
+    pub fn heartbeat(&self) {
+        self.lease.signs().give();
+    }
+
+    /// Returns whether an operator has cancelled this job. [`stop`](Self::stop) is cancelled then, too.
+    /// The job is deleted, whatever the handler answers.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.lease.cancelled.is_given()
     }
 }
 

@@ -7,6 +7,7 @@ use super::failure::failure;
 use super::fault::Fault;
 use super::invoke::AttemptResult;
 use super::run::Run;
+use super::stopped::cancelled;
 use crate::store::{Completion, Destination, Failure};
 use crate::worker::finished::Ending;
 use crate::worker::handler::{HandlerError, HandlerResult, Outcome, Verdict};
@@ -44,8 +45,14 @@ pub(super) async fn interpret(
             let message = format!("the handler ran longer than its timeout of {limit:?}");
             Ok(failure(run, HandlerError::retry(message), "timeout"))
         }
+        AttemptResult::Silent(limit) => {
+            let message = format!(
+                "the handler gave no heartbeat for {limit:?}, the heartbeat timeout of its type"
+            );
+            Ok(failure(run, HandlerError::retry(message), "timeout"))
+        }
         AttemptResult::LostLease => Ok(Ending::Lost),
-        AttemptResult::Cancelled => Ok(run.cancelled()),
+        AttemptResult::Cancelled => Ok(cancelled(run)),
         AttemptResult::LostLine => {
             let error = "the connection of the job's transaction does not respond";
             Err(Fault::of_connection(error.to_owned()))
@@ -101,7 +108,7 @@ fn answered(run: &Run<'_>, answer: HandlerResult<Outcome>, started: Instant) -> 
             Ending::Done(done(run, started))
         }
         // The job ends with its cancel, whatever else the handler has answered.
-        _ if run.lease.cancelled.is_given() => run.cancelled(),
+        _ if run.lease.cancelled.is_given() => cancelled(run),
         Ok(Outcome::Snooze(delay)) => Ending::Failed {
             failure: Failure {
                 held: held.clone(),

@@ -26,6 +26,8 @@ pub(super) enum AttemptResult {
         place: Option<String>,
     },
     TimedOut(Duration),
+    /// The handler gave no heartbeat for this time.
+    Silent(Duration),
     LostLease,
     /// The connection of the transaction does not respond.
     LostLine,
@@ -50,6 +52,7 @@ pub(super) async fn invoke(
         node: run.node.id,
         stop: stop.clone(),
         transaction: transaction.clone(),
+        lease: run.lease.clone(),
     };
     let handler = AssertUnwindSafe(run.registration.handler.run(running)).catch_unwind();
     tokio::pin!(handler);
@@ -62,10 +65,12 @@ pub(super) async fn invoke(
     let limit = run.registration.options.timeout;
     let timeout = after(limit);
     tokio::pin!(timeout);
+    let may_be_silent = run.registration.options.heartbeat_timeout;
     let reason = tokio::select! {
         biased;
         ended = &mut handler => return answer(ended),
         () = &mut timeout => AttemptResult::TimedOut(limit.unwrap_or_default()),
+        () = silence(run, may_be_silent) => AttemptResult::Silent(may_be_silent.unwrap_or_default()),
         () = run.lease.lost.token().cancelled() => AttemptResult::LostLease,
         () = run.lease.cancelled.token().cancelled() => AttemptResult::Cancelled,
         () = line_ends => AttemptResult::LostLine,
@@ -88,6 +93,19 @@ pub(super) async fn invoke(
 async fn after(limit: Option<Duration>) {
     match limit {
         Some(limit) => tokio::time::sleep(limit).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits until the handler has given no heartbeat for this time.
+async fn silence(run: &Run<'_>, limit: Option<Duration>) {
+    match limit {
+        Some(limit) => {
+            let signs = run.lease.signs();
+            // An earlier attempt under this lock may have ended long ago.
+            signs.give();
+            signs.silence(limit).await;
+        }
         None => std::future::pending().await,
     }
 }

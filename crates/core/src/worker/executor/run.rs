@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::completion::completion_with;
 use crate::job::{Job, LockToken};
 use crate::store::CANCELLED;
 use crate::store::attempts::Attempt;
@@ -46,27 +45,6 @@ impl Run<'_> {
             Ending::Cancelled(completion) => completion.attempt = self.attempt(CANCELLED, ran),
             Ending::Failed { failure, outcome } => failure.attempt = self.attempt(outcome, ran),
             Ending::Committed(_) | Ending::Release | Ending::Lost | Ending::Left => {}
-        }
-    }
-
-    /// Returns the ending of a job that an operator has cancelled.
-    pub(super) fn cancelled(&self) -> Ending {
-        tracing::info!(
-            job = %self.job.id, job_type = %self.job.job_type,
-            "the running job was cancelled by an operator"
-        );
-        Ending::Cancelled(completion_with(self.held, self.job, None))
-    }
-
-    /// Returns the ending of a job that was asked to stop before its handler had an outcome.
-    pub(super) fn interrupted(&self) -> Ending {
-        if self.lease.lost.is_given() {
-            Ending::Lost
-        } else if self.lease.cancelled.is_given() {
-            self.cancelled()
-        } else {
-            tracing::debug!(node = %self.node.id, "releasing a job without an outcome");
-            Ending::Release
         }
     }
 }
