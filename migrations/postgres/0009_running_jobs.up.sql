@@ -1,7 +1,10 @@
--- Running jobs: an operator's cancel.
+-- Running jobs: an operator's cancel, progress and checkpoints.
 --
 -- A cancel of a running job is a mark in its lease. The statements that end a lease read it: a marked job is deleted and not
 -- tried again. A program that does not know the mark ignores it.
+--
+-- Progress and checkpoints are rows of a table of their own, which only the jobs that use them have. They move with no job: the
+-- job's id is the key in every table.
 
 INSERT INTO jobwire.schema_version (version, readable_by) VALUES (9, 1);
 
@@ -28,3 +31,30 @@ END
 $$;
 
 ALTER TABLE jobwire.job_lease ADD COLUMN cancelled_at timestamptz;
+
+CREATE TABLE jobwire.job_progress (
+    job_id        uuid   NOT NULL PRIMARY KEY,
+    -- The lock under which the row was written last.
+    fence         bigint NOT NULL,
+    done          bigint CHECK (done >= 0),
+    total         bigint CHECK (total >= 0),
+    message       text   CONSTRAINT message_is_at_most_1024_bytes CHECK (octet_length(message) <= 1024),
+    reported_at   timestamptz,
+    checkpoint    json   CONSTRAINT checkpoint_is_at_most_65536_bytes CHECK (octet_length(checkpoint::text) <= 65536),
+    checkpoint_at timestamptz
+);
+
+-- Roles that run jobs today go on running them, and roles that read jobs may read this table.
+DO $$
+DECLARE
+    held record;
+BEGIN
+    FOR held IN
+        SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END AS role, a.privilege_type AS privilege
+        FROM pg_class c, aclexplode(coalesce(c.relacl, acldefault('r', c.relowner))) a
+        WHERE c.oid = 'jobwire.dead_letter_job'::regclass AND a.privilege_type IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE')
+    LOOP
+        EXECUTE format('GRANT %s ON jobwire.job_progress TO %s', held.privilege, held.role);
+    END LOOP;
+END
+$$;

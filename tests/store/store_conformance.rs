@@ -285,6 +285,9 @@ conformance! {
             a_cancelled_job_is_deleted_whatever_else_ends_its_lease,
             a_cancelled_job_of_a_dead_node_does_not_run_again,
             a_cancel_stays_when_the_job_changes_its_node,
+            progress_is_written_under_the_lock_and_shown,
+            a_checkpoint_outlives_the_node_and_every_move,
+            rows_of_gone_jobs_are_pruned_and_others_stay,
         ]
     }
     changing {

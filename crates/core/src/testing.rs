@@ -53,6 +53,7 @@ use crate::producer::commit_hook::CommitHook;
 use crate::store::sqlite::SqliteStore;
 use crate::store::{Store, StoreError};
 use crate::transport::in_process::InProcessTransport;
+use crate::worker::checkpoint::Checkpoints;
 use crate::worker::handler::{Handlers, Running, Stop, StopSignal};
 use crate::worker::handler_transaction::HandlerTransaction;
 
@@ -77,6 +78,7 @@ pub fn running<P: DeserializeOwned>(
         stop: Stop(StopSignal::OfAttempt(CancellationToken::new())),
         transaction: HandlerTransaction::default(),
         lease: Arc::default(),
+        checkpoints: Checkpoints::in_memory(),
     })
 }
 

@@ -12,6 +12,7 @@
 
 pub(crate) mod attempt;
 pub(crate) mod cached_metrics;
+pub mod checkpoint;
 pub(crate) mod completer;
 pub(crate) mod consumer;
 pub(crate) mod context;

@@ -170,6 +170,8 @@ impl Decoder {
             fence: ours.map(|(_, fence)| fence.number()),
             cancelled_at: None,
             gate: None,
+            progress: None,
+            checkpoint_at: None,
         };
         Some((view, job))
     }

@@ -112,6 +112,19 @@ impl<S: SqlStore> Client<S> {
         Ok(operated)
     }
 
+    /// Returns the last checkpoint that a handler of this job has
+    /// [saved](crate::Running::save_checkpoint), as JSON; `None` if there is none, or no such job.
+    ///
+    /// # Errors
+    /// A database error, or a checkpoint that is no JSON.
+    pub async fn checkpoint(&self, id: JobId) -> Result<Option<serde_json::Value>, StoreError> {
+        let text = self.store.checkpoint(id).await?;
+        let parsed = text.map(|text| serde_json::from_str(&text));
+        parsed
+            .transpose()
+            .map_err(|error| StoreError::BadRow(format!("the checkpoint of job {id}: {error}")))
+    }
+
     /// Changes jobs: see [`Change`] for the changes, and the states that each one applies to.
     ///
     /// The jobs whose rows are free are changed in one transaction. A row that another transaction

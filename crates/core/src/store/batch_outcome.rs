@@ -66,8 +66,9 @@ pub struct Completion {
     /// The next occurrence of a repeating job, created in the same transaction. Boxed, because few
     /// jobs have one and every completion is passed on several times.
     pub next: Option<Box<NewJob>>,
-    /// Whether an earlier attempt failed, so that its stack has to be deleted, too.
-    pub failed_before: bool,
+    /// Whether the job may have rows beside its own, which have to be deleted, too: the stack of an
+    /// earlier failure, progress or a checkpoint.
+    pub has_traces: bool,
     /// The attempt to record, if its type records attempts.
     pub attempt: Option<Box<Attempt>>,
 }

@@ -24,6 +24,7 @@ use super::{
 };
 use crate::hint::{Hint, Ready};
 use crate::job::periodic::{Declared, PeriodicJob};
+use crate::job::progress::Progress;
 use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
 use crate::job::scope::Services;
 use crate::job::{Fence, Job, JobId, JobState, Lane, LockToken, LockedJob, NodeId};
@@ -324,6 +325,29 @@ impl<S: Statements> Store for S {
             }
         }
         Err(StoreError::RowLocked(id))
+    }
+
+    async fn report_progress(
+        &self,
+        owner: NodeId,
+        reports: &[(LockToken, Progress)],
+    ) -> Result<Vec<JobId>> {
+        self.run("report_progress", || self.write_reports(owner, reports))
+            .await
+    }
+
+    async fn save_checkpoint(
+        &self,
+        owner: NodeId,
+        held: &LockToken,
+        checkpoint: &str,
+    ) -> Result<bool> {
+        let write = || self.write_checkpoint(owner, held, checkpoint);
+        self.run("save_checkpoint", write).await
+    }
+
+    async fn checkpoint(&self, id: JobId) -> Result<Option<String>> {
+        self.run("checkpoint", || self.read_checkpoint(id)).await
     }
 
     async fn delete_many(&self, ids: &[JobId]) -> Result<OperatedJobs> {

@@ -22,6 +22,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::job::progress::Progress;
 use crate::job::{Fence, JobId, LockToken, LockedJob};
 use crate::store::Renewed;
 use crate::telemetry::metrics as m;
@@ -61,12 +62,24 @@ pub(crate) struct Lease {
     /// The lease is lost: the outcome of the job no longer counts.
     pub(crate) lost: Signal,
     signs: OnceLock<Box<LifeSigns>>,
+    /// The job is held by its row and has no lease yet.
+    by_row: AtomicBool,
 }
 
 impl Lease {
     /// Returns the signs of life of the handler.
     pub(crate) fn signs(&self) -> &LifeSigns {
         self.signs.get_or_init(|| Box::new(LifeSigns::new()))
+    }
+
+    /// Returns whether the database may have a row with the progress or the checkpoint of the job.
+    pub(crate) fn has_row(&self) -> bool {
+        self.signs.get().is_some_and(|signs| signs.has_row())
+    }
+
+    /// Returns whether the job is held by its row and has no lease yet.
+    pub(crate) fn is_by_row(&self) -> bool {
+        self.by_row.load(Ordering::Relaxed)
     }
 
     fn lose(&self) {
@@ -236,7 +249,9 @@ impl LeaseBook {
 
     /// Enters a row lock, which lasts for `at_most`; the statement that took it was sent at `sent`.
     pub(crate) fn hold_row(&self, held: LockToken, sent: Instant, at_most: Duration) -> Arc<Lease> {
-        self.note(&mut self.entries(), held, sent, Hold::Row(at_most), false)
+        let lease = self.note(&mut self.entries(), held, sent, Hold::Row(at_most), false);
+        lease.by_row.store(true, Ordering::Relaxed);
+        lease
     }
 
     /// Records that these row locks became leases, by a statement that was sent at `sent`.
@@ -248,6 +263,7 @@ impl LeaseBook {
             {
                 entry.renewed = sent;
                 entry.hold = Hold::Lease;
+                entry.lease.by_row.store(false, Ordering::Relaxed);
             }
         }
     }
@@ -390,6 +406,29 @@ impl LeaseBook {
             })
             .map(|e| e.held.clone())
             .collect()
+    }
+
+    /// Takes the progress of the leased jobs whose handlers have reported another one since.
+    pub(crate) fn take_progress(&self) -> Vec<(LockToken, Progress)> {
+        let entries = self.entries();
+        let leased = entries
+            .values()
+            .filter(|e| matches!(e.hold, Hold::Lease) && !e.lease.lost.is_given());
+        leased
+            .filter_map(|e| Some((e.held.clone(), e.lease.signs.get()?.take_unwritten()?)))
+            .collect()
+    }
+
+    /// Gives progress back that could not be written.
+    pub(crate) fn progress_not_written(&self, reports: Vec<(LockToken, Progress)>) {
+        let entries = self.entries();
+        for (held, progress) in reports {
+            if let Some(entry) = entries.get(&held.id)
+                && entry.held.fence == held.fence
+            {
+                entry.lease.signs().not_written(progress);
+            }
+        }
     }
 
     /// Records the answer to a renewal that was sent at `sent`. A busy lease stays due.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, Row};
 
-use super::PgStore;
 use super::decode::LONGEST;
+use super::{PgStore, progress};
 use crate::job::{Fence, JobId, NodeId};
 use crate::store::attempts::{
     Attempt, AttemptView, ErrorGroup, Incident, IncidentFilter, Resolution,
@@ -178,6 +178,7 @@ impl Recording for PgStore {
             .execute(&self.pool.inner)
             .await?
             .rows_affected();
-        Ok(attempts.max(incidents))
+        let left = progress::prune(&self.pool.inner, at_most).await?;
+        Ok(attempts.max(incidents).max(left))
     }
 }

@@ -44,19 +44,21 @@ RETURNING j.id"
     };
 }
 
-/// Completes jobs and deletes the stacks of earlier failures.
+/// Completes jobs and deletes their stacks, progress and checkpoints.
 macro_rules! complete_and_forget {
     ($when:expr) => {
         complete!(
             $when,
             ", forgotten AS (
     DELETE FROM jobwire.job_exception e USING held WHERE e.job_id = held.job_id AND e.job_id = ANY($4)
+), left_off AS (
+    DELETE FROM jobwire.job_progress p USING held WHERE p.job_id = held.job_id AND p.job_id = ANY($4)
 )"
         )
     };
 }
 
-/// The statement of a completion, and its variant for batches with jobs that failed before.
+/// The statement of a completion, and its variant for batches with jobs that may have more rows.
 struct Complete {
     plain: &'static str,
     and_forget: &'static str,
@@ -88,6 +90,8 @@ WITH held AS (
     "
 ), forgotten AS (
     DELETE FROM jobwire.job_exception e USING held WHERE e.job_id = held.job_id AND held.cancelled
+), left_off AS (
+    DELETE FROM jobwire.job_progress p USING held WHERE p.job_id = held.job_id AND held.cancelled
 ), ready AS (
     UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = least(j.hints, 999999999) + 1
     FROM held WHERE j.id = held.job_id AND NOT held.cancelled
@@ -191,12 +195,12 @@ async fn delete<'e>(
         *known = fence.0.max(*known);
     }
     let (ids, fences): (Vec<Uuid>, Vec<i64>) = newest.into_iter().unzip();
-    let failed_before: Vec<Uuid> = done
+    let has_traces: Vec<Uuid> = done
         .iter()
-        .filter(|d| d.failed_before)
+        .filter(|d| d.has_traces)
         .map(|d| d.held.id.0)
         .collect();
-    let statement = if failed_before.is_empty() {
+    let statement = if has_traces.is_empty() {
         complete.plain
     } else {
         complete.and_forget
@@ -205,8 +209,8 @@ async fn delete<'e>(
         .bind(ids)
         .bind(fences)
         .bind(owner.0);
-    if !failed_before.is_empty() {
-        query = query.bind(failed_before);
+    if !has_traces.is_empty() {
+        query = query.bind(has_traces);
     }
     let ids: Vec<Uuid> = query.fetch_all(executor).await?;
     Ok(ids.into_iter().map(JobId).collect())

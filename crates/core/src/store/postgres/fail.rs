@@ -43,6 +43,8 @@ WITH given AS MATERIALIZED (
     WHERE j.id NOT IN (SELECT job_id FROM held WHERE cancelled)
 ), forgotten AS (
     DELETE FROM jobwire.job_exception e USING held WHERE e.job_id = held.job_id AND held.cancelled
+), left_off AS (
+    DELETE FROM jobwire.job_progress p USING held WHERE p.job_id = held.job_id AND held.cancelled
 ), timer AS (
     INSERT INTO jobwire.timer_job (",
     moved_columns!(),

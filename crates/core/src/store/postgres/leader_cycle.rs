@@ -81,6 +81,8 @@ WITH unlocked AS MATERIALIZED (
     DELETE FROM jobwire.job_lease l USING cancelled c WHERE l.job_id = c.id
 ), stack_of_cancelled AS (
     DELETE FROM jobwire.job_exception x USING cancelled c WHERE x.job_id = c.id
+), progress_of_cancelled AS (
+    DELETE FROM jobwire.job_progress p USING cancelled c WHERE p.job_id = c.id
 ), stray AS (
     DELETE FROM jobwire.job_lease WHERE job_id IN (
         SELECT l.job_id FROM jobwire.job_lease l

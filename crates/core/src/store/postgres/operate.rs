@@ -30,7 +30,8 @@ WITH executable AS (DELETE FROM jobwire.job WHERE id = $1 RETURNING exclusive, p
      suspended AS (DELETE FROM jobwire.suspended_job WHERE id = $1 RETURNING exclusive, process_instance),
      letter AS (DELETE FROM jobwire.dead_letter_job WHERE id = $1 RETURNING exclusive, process_instance),
      lease AS (DELETE FROM jobwire.job_lease WHERE job_id = $1),
-     stack AS (DELETE FROM jobwire.job_exception WHERE job_id = $1)
+     stack AS (DELETE FROM jobwire.job_exception WHERE job_id = $1),
+     progress AS (DELETE FROM jobwire.job_progress WHERE job_id = $1)
 SELECT count(*), max(process_instance) FILTER (WHERE exclusive) FROM (SELECT * FROM executable UNION ALL SELECT * FROM timer UNION ALL SELECT * FROM suspended
                       UNION ALL SELECT * FROM letter) gone";
 
@@ -94,7 +95,8 @@ WITH executable AS (DELETE FROM jobwire.job j WHERE j.id = ANY($2) AND ",
      gone AS (SELECT * FROM executable UNION ALL SELECT * FROM timer UNION ALL SELECT * FROM suspended
               UNION ALL SELECT * FROM letter),
      lease AS (DELETE FROM jobwire.job_lease l USING gone WHERE l.job_id = gone.id),
-     stack AS (DELETE FROM jobwire.job_exception x USING gone WHERE x.job_id = gone.id)
+     stack AS (DELETE FROM jobwire.job_exception x USING gone WHERE x.job_id = gone.id),
+     progress AS (DELETE FROM jobwire.job_progress p USING gone WHERE p.job_id = gone.id)
 SELECT id, CASE WHEN exclusive THEN process_instance END FROM gone"
 );
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 use sqlx::{Row, SqliteConnection};
 
-use super::{SqliteStore, decode};
+use super::{SqliteStore, decode, progress};
 use crate::job::{Fence, JobId, NodeId};
 use crate::store::attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter, Resolution};
 use crate::store::batch_outcome::Recorded;
@@ -187,6 +187,7 @@ impl Recording for SqliteStore {
                 .await?;
             most = gone.rows_affected().max(most);
         }
+        most = progress::prune(&mut tx, at_most).await?.max(most);
         tx.commit().await?;
         Ok(most)
     }

@@ -19,7 +19,10 @@ const FINISH: &str = concat!(
 );
 
 const DELETE: &str = "DELETE FROM job WHERE id IN (SELECT value FROM json_each(?1)) RETURNING id";
-const FORGET: &str = "DELETE FROM job_exception WHERE job_id IN (SELECT value FROM json_each(?1))";
+const FORGET: [&str; 2] = [
+    "DELETE FROM job_exception WHERE job_id IN (SELECT value FROM json_each(?1))",
+    "DELETE FROM job_progress WHERE job_id IN (SELECT value FROM json_each(?1))",
+];
 
 const READY_AGAIN: &str = concat!(
     "UPDATE job SET ready_at = ?2, hints = min(hints, 999999999) + 1 WHERE id IN (SELECT value FROM json_each(?1)) RETURNING ",
@@ -47,15 +50,19 @@ pub(super) async fn finish<'a>(
     decode::job_ids_and_marked(&rows)
 }
 
-/// Deletes the stacks of jobs.
+/// Deletes the stacks, the progress and the checkpoints of jobs.
 pub(super) async fn forget(
     connection: &mut SqliteConnection,
     ids: &[JobId],
 ) -> Result<(), StoreError> {
-    if !ids.is_empty() {
-        sqlx::query(FORGET)
-            .bind(decode::array(ids)?)
-            .execute(connection)
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let these = decode::array(ids)?;
+    for statement in FORGET {
+        sqlx::query(statement)
+            .bind(&these)
+            .execute(&mut *connection)
             .await?;
     }
     Ok(())
@@ -105,11 +112,11 @@ pub(super) async fn complete_in(
     };
     let applied: HashSet<&JobId> = settled.applied.iter().collect();
     let done_now = || done.iter().filter(|d| applied.contains(&d.held.id));
-    let failed_before: Vec<JobId> = done_now()
-        .filter(|d| d.failed_before)
+    let has_traces: Vec<JobId> = done_now()
+        .filter(|d| d.has_traces)
         .map(|d| d.held.id)
         .collect();
-    forget(connection, &failed_before).await?;
+    forget(connection, &has_traces).await?;
     let next: Vec<_> = done_now()
         .filter_map(|d| d.next.as_deref().cloned())
         .collect();

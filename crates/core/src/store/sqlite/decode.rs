@@ -10,6 +10,7 @@ use uuid::Uuid;
 use uuid::fmt::Hyphenated;
 
 use crate::hint::Ready;
+use crate::job::progress::ProgressView;
 use crate::job::query::JobView;
 use crate::job::scope::Needs;
 use crate::job::{JobId, JobState, Lane, NodeId};
@@ -194,5 +195,12 @@ pub(super) fn view(row: &SqliteRow) -> Result<JobView, StoreError> {
         fence: row.try_get("fence")?,
         cancelled_at: maybe_moment(row.try_get("cancelled_at")?).unwrap_or_default(),
         gate: gate(row.try_get("gate")?),
+        progress: ProgressView::read(
+            row.try_get("done")?,
+            row.try_get("total")?,
+            row.try_get("message")?,
+            maybe_moment(row.try_get("reported_at")?).unwrap_or_default(),
+        ),
+        checkpoint_at: maybe_moment(row.try_get("checkpoint_at")?).unwrap_or_default(),
     })
 }

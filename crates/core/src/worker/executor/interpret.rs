@@ -64,11 +64,13 @@ pub(super) async fn interpret(
 /// Returns the completion of a job whose handler is done. No occurrence follows a job that was
 /// cancelled.
 fn done(run: &Run<'_>, started: Instant) -> Completion {
-    if run.lease.cancelled.is_given() {
+    let mut done = if run.lease.cancelled.is_given() {
         completion_with(run.held, run.job, None)
     } else {
         completion(run.held, run.job, started.elapsed())
-    }
+    };
+    done.has_traces |= run.lease.has_row();
+    done
 }
 
 /// Rolls back the transaction of an attempt that does not complete its job. Returns a fault if the

@@ -11,6 +11,7 @@ use futures_util::future::BoxFuture;
 
 use super::run::Run;
 use crate::runtime::panic_place;
+use crate::worker::checkpoint::Checkpoints;
 use crate::worker::handler::{HandlerResult, Outcome, Running, Stop};
 use crate::worker::handler_transaction::HandlerTransaction;
 
@@ -53,6 +54,10 @@ pub(super) async fn invoke(
         stop: stop.clone(),
         transaction: transaction.clone(),
         lease: run.lease.clone(),
+        checkpoints: Checkpoints::OfNode {
+            store: run.node.store.clone(),
+            owner: run.node.id,
+        },
     };
     let handler = AssertUnwindSafe(run.registration.handler.run(running)).catch_unwind();
     tokio::pin!(handler);

@@ -22,5 +22,7 @@ pub(super) fn cancelled(run: &Run<'_>) -> Ending {
         job = %run.job.id, job_type = %run.job.job_type,
         "the running job was cancelled by an operator"
     );
-    Ending::Cancelled(completion_with(run.held, run.job, None))
+    let mut completion = completion_with(run.held, run.job, None);
+    completion.has_traces |= run.lease.has_row();
+    Ending::Cancelled(completion)
 }

@@ -189,6 +189,8 @@ impl Database {
             fence: lease.map(|lease| lease.fence.number()),
             cancelled_at: None,
             gate: None,
+            progress: None,
+            checkpoint_at: None,
         }
     }
 }
