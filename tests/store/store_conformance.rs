@@ -27,6 +27,7 @@ mod pausing;
 mod periodic;
 mod poison;
 mod postgres;
+mod running;
 mod schema;
 mod sqlite;
 mod strict;
@@ -277,6 +278,17 @@ conformance! {
             jobs_are_found_by_what_they_are,
             lists_are_paged_in_creation_order,
             one_job_is_shown_with_its_stack,
+        ]
+    }
+    running {
+        databases [
+            a_cancel_deletes_what_waits_and_marks_what_runs,
+            a_cancelled_job_is_deleted_whatever_else_ends_its_lease,
+            a_cancelled_job_of_a_dead_node_does_not_run_again,
+            a_cancel_stays_when_the_job_changes_its_node,
+            progress_is_written_under_the_lock_and_shown,
+            a_checkpoint_outlives_the_node_and_every_move,
+            rows_of_gone_jobs_are_pruned_and_others_stay,
         ]
     }
     changing {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use jobwire::store::Operated;
 use jobwire::{
     Client, HandlerError, HandlerOptions, HandlerResult, Handlers, InProcessTransport, JobArgs,
-    JobFilter, JobId, JobState, LaneRule, NewJob, Next, Node, NodeOptions, Repeat, RetryPolicy,
-    Running, SqliteStore, testing,
+    JobFilter, JobId, JobState, LaneRule, NewJob, Next, Node, NodeOptions, Progress, Repeat,
+    RetryPolicy, Running, SqliteStore, testing,
 };
 use jobwire_tests::{Scratch, eventually};
 use serde::{Deserialize, Serialize};
@@ -33,13 +33,17 @@ struct World {
 
 /// A node of these handlers. Its sweeper finds nothing in time: jobs run because of their hints.
 async fn world(handlers: Handlers) -> World {
+    world_with(handlers, Duration::from_secs(3_600)).await
+}
+
+async fn world_with(handlers: Handlers, lease: Duration) -> World {
     let home = Scratch::new();
     let url = format!("sqlite:{}", home.join("jobs.db").display());
     let store = SqliteStore::connect(&url).await.unwrap();
     store.migrate().await.unwrap();
     let options = NodeOptions::default()
         .sweep_interval(Duration::from_secs(3_600))
-        .lease(Duration::from_secs(3_600));
+        .lease(lease);
     let node = Node::builder(store.clone(), Arc::new(InProcessTransport::new()))
         .options(options)
         .handlers(handlers)
@@ -168,12 +172,129 @@ async fn a_running_job_is_cancelled_and_one_that_waits_is_deleted() {
         world.client.cancel(running).await.unwrap(),
         Operated::Running
     );
-    world.is_in(running, JobState::DeadLetter).await;
+    world.is_done(running).await;
 
     let waiting = NewJob::of("patient", &2).delay(Duration::from_secs(3_600));
     let waiting = world.client.create(waiting).await.unwrap();
     assert_eq!(world.client.cancel(waiting).await.unwrap(), Operated::Done);
     assert!(world.client.get(waiting).await.unwrap().is_none());
+    world.node.stop().await;
+}
+
+/// The client has no way to reach the node but the database, and the handler does not listen.
+#[tokio::test]
+async fn a_cancel_without_a_message_ends_a_handler_that_ignores_it() {
+    let mut handlers = Handlers::default();
+    handlers.add("deaf", |_: Running<u64>| async {
+        std::future::pending::<()>().await;
+        Ok(())
+    });
+    // A renewal is due after a second.
+    let world = world_with(handlers, Duration::from_secs(3)).await;
+    let running = world.client.create(NewJob::of("deaf", &1)).await.unwrap();
+    eventually("the job to run", SOON, async || {
+        let found = world.client.get(running).await.unwrap()?;
+        found.view.lock_owner.map(drop)
+    })
+    .await;
+    let elsewhere = Client::without_hints(world.client.store().clone());
+    assert_eq!(elsewhere.cancel(running).await.unwrap(), Operated::Running);
+    let shown = elsewhere.get(running).await.unwrap().unwrap();
+    assert!(shown.view.cancelled_at.is_some());
+    world.is_done(running).await;
+    world.node.stop().await;
+}
+
+#[tokio::test]
+async fn a_handler_without_a_heartbeat_times_out_and_one_with_it_goes_on() {
+    let options = HandlerOptions::default().heartbeat_timeout(Duration::from_millis(400));
+    let mut handlers = Handlers::default();
+    handlers.add_with("stuck", options.clone(), |job: Running<u64>| async move {
+        job.stop.cancelled().await;
+        Ok(())
+    });
+    handlers.add_with("slow", options, |job: Running<u64>| async move {
+        for _ in 0..10 {
+            job.heartbeat();
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        Ok(())
+    });
+    let world = world(handlers).await;
+    let slow = NewJob::of("slow", &1).max_attempts(1);
+    let slow = world.client.create(slow).await.unwrap();
+    let stuck = NewJob::of("stuck", &1).max_attempts(1);
+    let stuck = world.client.create(stuck).await.unwrap();
+    world.is_in(stuck, JobState::DeadLetter).await;
+    let found = world.client.get(stuck).await.unwrap().unwrap();
+    let message = found.view.exception_message.unwrap();
+    assert!(message.contains("no heartbeat for 400ms"), "{message}");
+    world.is_done(slow).await;
+    world.node.stop().await;
+}
+
+#[tokio::test]
+async fn progress_is_shown_and_the_next_attempt_reads_the_checkpoint() {
+    let seen: Arc<Mutex<Vec<u64>>> = Arc::default();
+    let go = Arc::new(tokio::sync::Notify::new());
+    let options = HandlerOptions::default().retry(RetryPolicy::Fixed(Duration::from_millis(1)));
+    let mut handlers = Handlers::default();
+    let (starts, gate) = (seen.clone(), go.clone());
+    handlers.add_with("import", options, move |job: Running<u64>| {
+        let (starts, gate) = (starts.clone(), gate.clone());
+        async move {
+            let start: u64 = job.checkpoint().await?.unwrap_or(0);
+            starts.lock().unwrap().push(start);
+            if start == 0 {
+                job.progress(Progress::of(1, 4).text("too early to be written"));
+                job.progress(Progress::of(2, 4).text("rows"));
+                gate.notified().await;
+                job.save_checkpoint(&17).await?;
+                return Err(HandlerError::retry("the file has an end here"));
+            }
+            Ok(())
+        }
+    });
+    // Progress is written four times a second.
+    let world = world_with(handlers, Duration::from_secs(3)).await;
+    let id = world.client.create(NewJob::of("import", &1)).await.unwrap();
+    let shown = eventually("the progress to be shown", SOON, async || {
+        world.client.get(id).await.unwrap()?.view.progress
+    })
+    .await;
+    assert_eq!(shown.progress, Progress::of(2, 4).text("rows"));
+    assert_eq!(shown.progress.percentage(), Some(50));
+    go.notify_one();
+    world.is_done(id).await;
+    assert_eq!(*seen.lock().unwrap(), [0, 17]);
+    assert_eq!(world.client.checkpoint(id).await.unwrap(), None);
+    world.node.stop().await;
+}
+
+#[tokio::test]
+async fn a_checkpoint_of_a_handler_in_a_transaction_or_too_large_is_refused() {
+    let mut handlers = Handlers::default();
+    let options = HandlerOptions::default().in_transaction();
+    handlers.add_with("inside", options, |job: Running<u64>| async move {
+        job.save_checkpoint(&1).await?;
+        Ok(())
+    });
+    handlers.add("large", |job: Running<usize>| async move {
+        job.save_checkpoint(&"x".repeat(job.payload)).await?;
+        Ok(())
+    });
+    let world = world(handlers).await;
+    for (job_type, size, part) in [
+        ("inside", 1, "register the handler without"),
+        ("large", 70_000, "the checkpoint has 70002 bytes"),
+    ] {
+        let job = NewJob::of(job_type, &size).max_attempts(1);
+        let id = world.client.create(job).await.unwrap();
+        world.is_in(id, JobState::DeadLetter).await;
+        let found = world.client.get(id).await.unwrap().unwrap();
+        let message = found.view.exception_message.unwrap();
+        assert!(message.contains(part), "{message}");
+    }
     world.node.stop().await;
 }
 

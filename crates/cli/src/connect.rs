@@ -335,8 +335,8 @@ impl Outlet {
         self.open.as_ref().map(|(_, hook)| hook.clone())
     }
 
-    /// Asks the node that runs a job to stop it. Best effort, without a confirm.
-    pub fn ask_to_stop(&self, job: JobId) {
+    /// Tells the node that runs a job that it was cancelled. Best effort, without a confirm.
+    pub fn tell_cancelled(&self, job: JobId) {
         if let Some((transport, _)) = &self.open {
             transport.publisher().tell(Control::Cancel { job });
         }

@@ -18,7 +18,7 @@ use std::time::Duration;
 use jobwire_core::{HandlerOptions, Handlers};
 
 use crate::error::Error;
-use crate::settings::Settings;
+use crate::settings::{Settings, TypeTimeout};
 
 pub use http::{AllowList, BadHost};
 
@@ -75,6 +75,23 @@ pub fn hold_by_row(handlers: &mut Handlers, types: &[String]) -> Result<(), Erro
     Ok(())
 }
 
+/// Sets the timeouts of types.
+///
+/// # Errors
+/// Fails if a type has no handler.
+pub fn limit_times(handlers: &mut Handlers, timeouts: &[TypeTimeout]) -> Result<(), Error> {
+    for TypeTimeout { job_type, timeout } in timeouts {
+        if !handlers.limit_time(job_type, *timeout) {
+            let served = handlers.types().join(", ");
+            return Err(Error::Usage(format!(
+                "`type_timeouts` names `{job_type}`, which no handler of this program serves; it \
+                 serves {served}"
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Records the attempts of these types.
 ///
 /// # Errors
@@ -99,6 +116,24 @@ pub fn record_attempts(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_timeout_holds_for_its_type_and_an_unknown_type_is_named() {
+        let mut handlers = built_in(&BuiltIn::default());
+        let of = |job_type: &str| TypeTimeout {
+            job_type: job_type.to_owned(),
+            timeout: Duration::from_secs(120),
+        };
+        limit_times(&mut handlers, &[of("http")]).expect("it is served");
+        let timeout = |job_type| handlers.get(job_type).and_then(|h| h.options.timeout);
+        assert_eq!(timeout("http"), Some(Duration::from_secs(120)));
+        assert_eq!(timeout("sleep"), None);
+        let said = limit_times(&mut handlers, &[of("mail")]).expect_err("nobody serves it");
+        assert!(
+            said.to_string().contains("`type_timeouts` names `mail`"),
+            "{said}"
+        );
+    }
 
     #[test]
     fn every_type_is_there_and_events_run_in_their_transaction() {

@@ -30,7 +30,9 @@ pub use allow_list::{AllowList, BadHost};
 pub(crate) use mistake::closest;
 pub use mistake::{Mistake, Mistakes, Origin};
 pub use secret_url::SecretUrl;
-pub use value::{EngineExecute, EngineType, HttpAddress, Interval, LogFormat, QueueType, Value};
+pub use value::{
+    EngineExecute, EngineType, HttpAddress, Interval, LogFormat, QueueType, TypeTimeout, Value,
+};
 
 /// One line of the table.
 #[derive(Clone, Copy, Debug)]
@@ -174,6 +176,9 @@ settings! {
     row_lock_from: usize = "32", "row-lock-from" "N",
         "The smallest batch of hints whose jobs are held by row locks; the jobs of a smaller batch \
          get leases.";
+    type_timeouts: Vec<TypeTimeout> = "", "type-timeouts" "TYPES",
+        "Maximum duration of an attempt by type, separated by commas: `http=2m,sleep=1h`. A longer \
+         attempt fails, and is tried again by its policy. None by default.";
     attempt_types: Vec<String> = "", "attempt-types" "TYPES",
         "Types whose attempts are recorded, separated by commas, for `jobwire jobs attempts`. A \
          completion of these types costs one more insert. None by default.";

@@ -10,12 +10,14 @@ pub mod duration;
 pub mod gate;
 pub mod new_job;
 pub mod periodic;
+pub mod progress;
 pub mod query;
 pub mod repeat;
 pub mod retry;
 pub mod scope;
 pub mod series;
 pub(crate) mod template;
+pub(crate) mod text;
 pub mod unique;
 
 use std::fmt;

@@ -53,6 +53,7 @@ pub use job::any_error::Error;
 pub use job::args::JobArgs;
 pub use job::new_job::{InvalidJob, NewJob};
 pub use job::periodic::PeriodicJob;
+pub use job::progress::{MAX_CHECKPOINT_BYTES, MAX_PROGRESS_BYTES, Progress, ProgressView};
 pub use job::query::{JobDetails, JobFilter, JobView, LaneBacklog, LaneView};
 pub use job::repeat::{CatchUp, Repeat};
 pub use job::retry::RetryPolicy;
@@ -75,6 +76,7 @@ pub use store::transaction::JobTransaction;
 pub use store::{SqlStore, Store};
 pub use transport::Transport;
 pub use transport::in_process::InProcessTransport;
+pub use worker::checkpoint::CheckpointError;
 pub use worker::group::GroupOptions;
 pub use worker::handler::{
     Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, IntoOutcome, Outcome, Running,

@@ -60,6 +60,7 @@ use crate::hint::{Hint, Ready};
 pub use crate::job::gate::{Gate, GateView, PauseScope, SUSPENSION_TYPE, SuspensionScope};
 use crate::job::new_job::NewJob;
 use crate::job::periodic::{Declared, PeriodicJob};
+use crate::job::progress::Progress;
 use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
 use crate::job::scope::{Scope, Services};
 use crate::job::{Fence, Job, JobId, Lane, LockToken, LockedJob, NodeId, text_enum};
@@ -70,6 +71,7 @@ pub use crate::store::error::StoreError;
 pub(crate) use answer::answer_within;
 use answer::measured;
 use attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter};
+pub(crate) use batch_outcome::CANCELLED;
 pub use batch_outcome::{BatchOutcome, Completion, Destination, Failure, Handoff, Renewed};
 use batch_outcome::{instances, released};
 pub use change::Change;
@@ -322,6 +324,51 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Deletes a job of any state that is not running.
     async fn delete(&self, id: JobId) -> Result<(Operated, Vec<Ready>)>;
+
+    /// Deletes a job of any state. If a node runs it, marks its lease as cancelled instead, and
+    /// returns [`Operated::Running`]: the next renewal of the lease returns the mark, and the end of
+    /// the lease by anything but a completion deletes the job. Optional for a store.
+    async fn cancel(&self, id: JobId) -> Result<(Operated, Vec<Ready>)> {
+        let _ = id;
+        Err(StoreError::Config(format!(
+            "the store `{}` does not support cancelling running jobs",
+            self.name()
+        )))
+    }
+
+    /// Writes the progress of running jobs, in one statement. Returns the jobs whose progress was
+    /// written; the others have lost their locks, or their rows were locked. Waits for no lease.
+    /// A store without progress writes nothing, and returns all.
+    async fn report_progress(
+        &self,
+        owner: NodeId,
+        reports: &[(LockToken, Progress)],
+    ) -> Result<Vec<JobId>> {
+        let _ = owner;
+        Ok(reports.iter().map(|(held, _)| held.id).collect())
+    }
+
+    /// Saves a checkpoint of a running job: a JSON text of at most
+    /// [`MAX_CHECKPOINT_BYTES`](crate::MAX_CHECKPOINT_BYTES). Returns false if the lock is lost.
+    /// Optional for a store.
+    async fn save_checkpoint(
+        &self,
+        owner: NodeId,
+        held: &LockToken,
+        checkpoint: &str,
+    ) -> Result<bool> {
+        let _ = (owner, held, checkpoint);
+        Err(StoreError::Config(format!(
+            "the store `{}` has no checkpoints",
+            self.name()
+        )))
+    }
+
+    /// Returns the checkpoint of a job of any state.
+    async fn checkpoint(&self, id: JobId) -> Result<Option<String>> {
+        let _ = id;
+        Ok(None)
+    }
 
     /// Deletes these jobs in one transaction. If the database refuses it, the store tries it in
     /// parts: a job that is refused alone stays as it was, and the others are deleted.

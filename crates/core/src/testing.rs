@@ -53,6 +53,7 @@ use crate::producer::commit_hook::CommitHook;
 use crate::store::sqlite::SqliteStore;
 use crate::store::{Store, StoreError};
 use crate::transport::in_process::InProcessTransport;
+use crate::worker::checkpoint::Checkpoints;
 use crate::worker::handler::{Handlers, Running, Stop, StopSignal};
 use crate::worker::handler_transaction::HandlerTransaction;
 
@@ -76,6 +77,8 @@ pub fn running<P: DeserializeOwned>(
         node: NodeId::generate(),
         stop: Stop(StopSignal::OfAttempt(CancellationToken::new())),
         transaction: HandlerTransaction::default(),
+        lease: Arc::default(),
+        checkpoints: Checkpoints::in_memory(),
     })
 }
 

@@ -12,6 +12,7 @@
 
 pub(crate) mod attempt;
 pub(crate) mod cached_metrics;
+pub mod checkpoint;
 pub(crate) mod completer;
 pub(crate) mod consumer;
 pub(crate) mod context;
@@ -28,6 +29,7 @@ pub(crate) mod inbox;
 pub(crate) mod inline_start;
 pub(crate) mod leadership;
 pub(crate) mod lease_book;
+pub(crate) mod life_signs;
 pub(crate) mod lost_leases;
 pub mod middleware;
 pub(crate) mod next_timer;

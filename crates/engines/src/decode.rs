@@ -168,7 +168,10 @@ impl Decoder {
             lock_expires_at: row.locked_until,
             locked_at: None,
             fence: ours.map(|(_, fence)| fence.number()),
+            cancelled_at: None,
             gate: None,
+            progress: None,
+            checkpoint_at: None,
         };
         Some((view, job))
     }

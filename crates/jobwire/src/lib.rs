@@ -140,13 +140,17 @@
 //! No feature is on by default.
 
 pub use jobwire_core::{
-    BadLane, CatchUp, Client, CommitHook, Creation, Error, Fence, GroupOptions, Handler,
-    HandlerError, HandlerOptions, HandlerResult, Handlers, HookOptions, InProcessTransport,
-    IntoOutcome, InvalidJob, Job, JobArgs, JobDetails, JobFilter, JobId, JobKind, JobState,
-    JobTransaction, JobView, Lane, LaneMove, LaneMoved, LaneOrder, LaneRule, LaneShare, Middleware,
-    NewJob, Next, Node, NodeId, NodeOptions, Outcome, PeriodicJob, Repeat, RetryPolicy, Running,
-    SlotPool, SqlStore, Stop, Store, StoreError, TransactionHook, Transport, UniqueKey, Verdict,
+    BadLane, CatchUp, CheckpointError, Client, CommitHook, Creation, Error, Fence, GroupOptions,
+    Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, HookOptions,
+    InProcessTransport, IntoOutcome, InvalidJob, Job, JobArgs, JobDetails, JobFilter, JobId,
+    JobKind, JobState, JobTransaction, JobView, Lane, LaneMove, LaneMoved, LaneOrder, LaneRule,
+    LaneShare, Middleware, NewJob, Next, Node, NodeId, NodeOptions, Outcome, PeriodicJob, Progress,
+    ProgressView, Repeat, RetryPolicy, Running, SlotPool, SqlStore, Stop, Store, StoreError,
+    TransactionHook, Transport, UniqueKey, Verdict,
 };
+/// The limits of checkpoints and of the text of a progress, in bytes.
+pub use jobwire_core::{MAX_CHECKPOINT_BYTES, MAX_PROGRESS_BYTES};
+
 #[cfg(feature = "postgres")]
 pub use jobwire_core::{PgOptions, PgStore};
 #[cfg(feature = "sqlite")]

@@ -17,7 +17,7 @@ pub(super) async fn a_completed_job_leaves_nothing_behind<S: Bench>(w: &World<S>
     w.store.move_due_timers(10).await.unwrap();
     let job = w.hold(worker, &hint).await;
     let completion = Completion {
-        failed_before: true,
+        has_traces: true,
         ..done(&job)
     };
     let settled = w

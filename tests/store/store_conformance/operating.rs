@@ -188,7 +188,7 @@ pub(super) async fn a_revival_adds_no_attempts<S: Bench>(w: &World<S>) {
         let next_id = next.id();
         let completion = Completion {
             next: Some(Box::new(next)),
-            failed_before: true,
+            has_traces: true,
             ..done(&job)
         };
         let settled = w.store.complete(worker, &[completion], &take(worker)).await;

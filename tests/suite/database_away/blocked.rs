@@ -140,7 +140,7 @@ async fn an_outcome_whose_trigger_waits_for_a_lock_holds_up_no_other_of_its_batc
     let done = |job: &LockedJob| Completion {
         held: job.held(),
         next: None,
-        failed_before: false,
+        has_traces: false,
         attempt: None,
     };
     let batch: Vec<Completion> = jobs.iter().map(done).collect();

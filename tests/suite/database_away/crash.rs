@@ -40,7 +40,7 @@ async fn complete(store: &PgStore, owner: NodeId, held: &LockToken) -> usize {
     let done = Completion {
         held: held.clone(),
         next: None,
-        failed_before: false,
+        has_traces: false,
         attempt: None,
     };
     let settled = store.complete(owner, &[done], &Handoff::Hint).await;

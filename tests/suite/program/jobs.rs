@@ -193,7 +193,7 @@ async fn a_job_that_the_database_refuses_stops_no_other() {
 }
 
 #[tokio::test]
-async fn cancelling_deletes_a_job_that_waits_and_stops_one_that_runs() {
+async fn cancelling_deletes_a_job_that_waits_and_one_that_runs() {
     let database = shared::postgres().await.create_database().await;
     let fleet = Fleet::new(database, shared::rabbitmq().await.space().await).await;
     let _node = fleet.node(&[]).await;
@@ -214,33 +214,34 @@ async fn cancelling_deletes_a_job_that_waits_and_stops_one_that_runs() {
         .env("JOBWIRE_BROKER_URL", &fleet.space.url)
         .env("JOBWIRE_AMQP_PREFIX", &fleet.space.prefix);
     let said = succeeds(cancel).await;
-    assert!(said.contains("1 job deleted"), "{said}");
-    assert!(
-        said.contains(&format!("job {running} is running; its node was asked")),
-        "{said}"
-    );
-    let stopped = eventually("the handler to be stopped", SOON, async || {
-        let found = fleet.store.get(ids[0]).await.unwrap()?;
-        (found.0.state == JobState::DeadLetter).then_some(found.0)
-    })
-    .await;
-    let message = stopped.exception_message.unwrap();
-    assert!(message.contains("stopped before"), "{message}");
-    assert!(fleet.store.get(ids[1]).await.unwrap().is_none());
+    assert!(said.contains("2 jobs deleted"), "{said}");
+    for id in ids {
+        assert!(fleet.store.get(id).await.unwrap().is_none());
+    }
 }
 
 #[tokio::test]
-async fn a_running_job_is_not_cancelled_where_no_broker_reaches_its_node() {
+async fn a_running_job_is_cancelled_where_no_broker_reaches_its_node() {
     let home = Scratch::new();
     let id = one_job(&home, r#"{"type":"sleep","payload":{"ms":3600000}}"#).await;
-    let (_node, _) = start(jobwire(&home, &["run", "--http", "127.0.0.1:0"])).await;
+    let run = [
+        "run",
+        "--http",
+        "127.0.0.1:0",
+        "--lease",
+        "6s",
+        "--sweep-interval",
+        "3s",
+    ];
+    let (_node, _) = start(jobwire(&home, &run)).await;
     let store = store(&home).await;
     eventually("the job to run", SOON, async || {
         all(&store).await[0].lock_owner.map(drop)
     })
     .await;
-    let said = fails(jobwire(&home, &["jobs", "cancel", &id]), 1).await;
-    assert!(said.contains(&format!("job {id} is running")), "{said}");
+    let said = succeeds(jobwire(&home, &["jobs", "cancel", &id])).await;
+    assert!(said.contains("1 job deleted"), "{said}");
+    assert!(all(&store).await.is_empty());
 }
 
 #[tokio::test]

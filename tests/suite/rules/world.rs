@@ -134,7 +134,7 @@ pub(super) fn done(job: &LockedJob) -> Completion {
     Completion {
         held: job.held(),
         next: None,
-        failed_before: false,
+        has_traces: false,
         attempt: None,
     }
 }

@@ -88,7 +88,7 @@ pub enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Delete jobs; ask the nodes of running ones to stop them, which needs a broker
+    /// Delete jobs, also those that run: their handlers are stopped
     Cancel {
         /// The jobs
         #[arg(value_name = "ID", required = true, value_parser = place::parse)]

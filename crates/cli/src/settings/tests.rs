@@ -129,6 +129,29 @@ fn settings_that_contradict_each_other_are_named() {
 }
 
 #[test]
+fn timeouts_of_types_are_read_and_mistakes_are_named() {
+    let settings =
+        load("type_timeouts = [\"http = 2m\", \"a=b=1h\"]\n", &[], &[]).expect("all is well");
+    let timeouts = settings.type_timeouts.iter();
+    let timeouts: Vec<_> = timeouts
+        .map(|of| (&*of.job_type, of.timeout.as_secs()))
+        .collect();
+    assert_eq!(timeouts, [("http", 120), ("a=b", 3_600)]);
+    for (text, part) in [
+        ("http", "`http` has no timeout"),
+        ("=2m", "has no type"),
+        ("http=1m,http=2m", "two timeouts"),
+        ("http=0s", "not more than zero"),
+    ] {
+        let said = mistakes("", &[("JOBWIRE_TYPE_TIMEOUTS", text)], &[]);
+        assert!(
+            said.contains(part) && said.contains("type_timeouts"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn lanes_are_read_with_their_weights_and_their_order() {
     let file = "lanes = [\"critical = 5\", \"default=3\", \"bulk\"]\nlane_order = \"weighted\"\n";
     let settings = load(file, &[], &[]).expect("all is well");

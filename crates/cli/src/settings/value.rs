@@ -199,6 +199,48 @@ impl Value for Vec<LaneShare> {
     }
 }
 
+/// The timeout of a type: `http=2m`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TypeTimeout {
+    /// The type.
+    pub job_type: String,
+    /// The maximum duration of an attempt.
+    pub timeout: Duration,
+}
+
+impl Value for Vec<TypeTimeout> {
+    fn read(text: &str) -> Result<Self, String> {
+        let mut timeouts: Self = Vec::new();
+        for word in words(text) {
+            let Some((job_type, timeout)) = word.rsplit_once('=') else {
+                return Err(format!(
+                    "`{word}` has no timeout; write, for example, `http=2m`"
+                ));
+            };
+            let job_type = job_type.trim();
+            if job_type.is_empty() {
+                return Err(format!(
+                    "`{word}` has no type; write, for example, `http=2m`"
+                ));
+            }
+            if timeouts.iter().any(|known| known.job_type == job_type) {
+                return Err(format!("`{job_type}` has two timeouts; remove one"));
+            }
+            timeouts.push(TypeTimeout {
+                job_type: job_type.to_owned(),
+                timeout: Duration::read(timeout.trim())?,
+            });
+        }
+        Ok(timeouts)
+    }
+    fn shown(&self) -> String {
+        self.iter()
+            .map(|of| format!("{}={}", of.job_type, duration::write(of.timeout)))
+            .collect::<Vec<_>>()
+            .join(",")
+    }
+}
+
 impl Value for LaneOrder {
     fn read(text: &str) -> Result<Self, String> {
         Self::parse(text.trim()).ok_or_else(|| "write `weighted` or `strict`".to_owned())

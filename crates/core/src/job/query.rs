@@ -5,6 +5,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::job::gate::Gate;
+use crate::job::progress::ProgressView;
 use crate::job::{Job, JobId, JobKind, JobState, Lane};
 
 /// The condition of a job list. All given fields must match; the default matches all jobs.
@@ -232,9 +233,15 @@ pub struct JobView {
     pub locked_at: Option<DateTime<Utc>>,
     /// The fence of the lock.
     pub fence: Option<i64>,
+    /// The time at which an operator cancelled the running job, whose handler has not ended yet.
+    pub cancelled_at: Option<DateTime<Utc>>,
     /// The suspension or pause because of which a ready job is not locked. `None` in other states,
     /// and while the job is locked.
     pub gate: Option<Gate>,
+    /// The last progress that a handler of the job has reported. Also of an earlier attempt.
+    pub progress: Option<ProgressView>,
+    /// The time at which a handler last saved a checkpoint of the job.
+    pub checkpoint_at: Option<DateTime<Utc>>,
 }
 
 /// A job with all data of its row.

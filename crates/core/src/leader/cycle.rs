@@ -195,6 +195,13 @@ impl Leader {
         if full(report.rescued.len()) || full(report.unhinted.len()) || report.has_more {
             self.next_cycle = Instant::now();
         }
+        for id in &report.cancelled {
+            tracing::info!(
+                job = %id,
+                "the holder of this job died; an operator had cancelled the job, so it is deleted"
+            );
+        }
+        node.hook.publish(Cause::Handoff, report.freed);
         self.rescue(report.rescued);
         self.hint_new(report.unhinted);
         if node.transport.is_single_node() && !self.alone_pass_done {

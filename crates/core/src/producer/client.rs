@@ -72,7 +72,7 @@ impl<S: SqlStore> Client<S> {
     }
 
     /// Creates a client for a process without a transport. The leader publishes the hints in its
-    /// next cycle, and [`cancel`](Self::cancel) reaches no node.
+    /// next cycle, and a node learns of a [`cancel`](Self::cancel) with the next renewal of the lease.
     #[must_use]
     pub fn without_hints(store: S) -> Self {
         Self {

@@ -88,18 +88,41 @@ impl<S: SqlStore> Client<S> {
         Ok(self.published(operated))
     }
 
-    /// Deletes a job. If it is running, asks its node to stop the handler instead:
-    /// [`Running::stop`](crate::Running::stop) is cancelled, and the handler's answer decides the
-    /// outcome. A handler that ignores the stop signal runs to its end.
+    /// Deletes a job, also one that runs.
+    ///
+    /// The cancel of a running job is committed when this returns [`Operated::Running`]: it is a
+    /// mark in the lease of the job, and a message tells the node at once. If the message is lost,
+    /// the node learns of the cancel with its next renewal, after a third of the lease at most. Then
+    /// [`Running::stop`](crate::Running::stop) is cancelled. A handler that has not ended two seconds
+    /// later is dropped. The job is deleted, whatever it answers, and no occurrence follows it. If
+    /// the handler answers `Ok`, the job counts as done, otherwise as `cancelled`. The mark also
+    /// holds if the node dies, or gives the job back: the job does not start again.
+    ///
+    /// A completion that is already on its way wins: then the job is done, and the next occurrence
+    /// of a repeating one exists.
     ///
     /// # Errors
     /// A database error.
     pub async fn cancel(&self, id: JobId) -> Result<Operated, StoreError> {
-        let operated = self.delete(id).await?;
+        let (operated, ready) = self.store.cancel(id).await?;
+        self.hook.publish(Cause::Operator, ready);
         if operated == Operated::Running {
             self.hook.tell(Control::Cancel { job: id });
         }
         Ok(operated)
+    }
+
+    /// Returns the last checkpoint that a handler of this job has
+    /// [saved](crate::Running::save_checkpoint), as JSON; `None` if there is none, or no such job.
+    ///
+    /// # Errors
+    /// A database error, or a checkpoint that is no JSON.
+    pub async fn checkpoint(&self, id: JobId) -> Result<Option<serde_json::Value>, StoreError> {
+        let text = self.store.checkpoint(id).await?;
+        let parsed = text.map(|text| serde_json::from_str(&text));
+        parsed
+            .transpose()
+            .map_err(|error| StoreError::BadRow(format!("the checkpoint of job {id}: {error}")))
     }
 
     /// Changes jobs: see [`Change`] for the changes, and the states that each one applies to.

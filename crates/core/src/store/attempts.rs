@@ -50,7 +50,8 @@ pub struct AttemptView {
     pub started_at: DateTime<Utc>,
     /// The end, by the database's clock.
     pub ended_at: DateTime<Utc>,
-    /// The outcome: `done`, `retry`, `dead-letter`, `snooze`, `conflict`, `panic` or `timeout`.
+    /// The outcome: `done`, `retry`, `dead-letter`, `snooze`, `conflict`, `panic`, `timeout`
+    /// or `cancelled`.
     pub outcome: String,
     /// The message of a failure.
     pub message: Option<String>,

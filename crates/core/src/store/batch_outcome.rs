@@ -17,6 +17,9 @@ pub struct BatchOutcome {
     /// Jobs whose guard held: the change is committed. A job in neither `applied` nor `left` has
     /// lost its lock.
     pub applied: Vec<JobId>,
+    /// Those of `applied` that an operator had cancelled, so that they were deleted instead of
+    /// failed or released.
+    pub cancelled: Vec<JobId>,
     /// The next exclusive jobs of the released instances, locked for the same node.
     pub next: Vec<LockedJob>,
     /// Jobs that became ready and were not locked. The caller hints them.
@@ -51,6 +54,8 @@ pub struct Renewed {
     /// Jobs whose leases are held, but whose rows another transaction has locked. The caller
     /// renews them again soon.
     pub busy: Vec<JobId>,
+    /// Jobs among both that an operator has cancelled. The caller stops them.
+    pub cancelled: Vec<JobId>,
 }
 
 /// A job that is done.
@@ -61,8 +66,9 @@ pub struct Completion {
     /// The next occurrence of a repeating job, created in the same transaction. Boxed, because few
     /// jobs have one and every completion is passed on several times.
     pub next: Option<Box<NewJob>>,
-    /// Whether an earlier attempt failed, so that its stack has to be deleted, too.
-    pub failed_before: bool,
+    /// Whether the job may have rows beside its own, which have to be deleted, too: the stack of an
+    /// earlier failure, progress or a checkpoint.
+    pub has_traces: bool,
     /// The attempt to record, if its type records attempts.
     pub attempt: Option<Box<Attempt>>,
 }
@@ -103,15 +109,18 @@ pub struct Failure {
 pub(super) struct Recorded<'a> {
     pub(super) held: &'a LockToken,
     pub(super) attempt: &'a Attempt,
+    pub(super) outcome: &'a str,
     pub(super) message: Option<&'a str>,
     pub(super) stack: Option<&'a str>,
 }
 
 impl Completion {
     pub(super) fn recorded(&self) -> Option<Recorded<'_>> {
+        let attempt = self.attempt.as_deref()?;
         Some(Recorded {
             held: &self.held,
-            attempt: self.attempt.as_deref()?,
+            attempt,
+            outcome: attempt.outcome,
             message: None,
             stack: None,
         })
@@ -120,25 +129,35 @@ impl Completion {
 
 impl Failure {
     pub(super) fn recorded(&self) -> Option<Recorded<'_>> {
+        let attempt = self.attempt.as_deref()?;
         Some(Recorded {
             held: &self.held,
-            attempt: self.attempt.as_deref()?,
+            attempt,
+            outcome: attempt.outcome,
             message: self.message.as_deref(),
             stack: self.stack.as_deref(),
         })
     }
 }
 
-/// Returns the attempts whose outcomes are among `applied`.
+/// The outcome of an attempt that an operator's cancel ended.
+pub(crate) const CANCELLED: &str = "cancelled";
+
+/// Returns the attempts whose outcomes were applied.
 pub(super) fn applied_attempts<'a>(
     attempts: impl Iterator<Item = Recorded<'a>>,
-    applied: &[JobId],
+    settled: &BatchOutcome,
 ) -> Vec<Recorded<'a>> {
     let mut attempts: Vec<Recorded<'a>> = attempts.collect();
     // Most types record none.
     if !attempts.is_empty() {
-        let applied: HashSet<&JobId> = applied.iter().collect();
+        let applied: HashSet<&JobId> = settled.applied.iter().collect();
         attempts.retain(|attempt| applied.contains(&attempt.held.id));
+        for attempt in &mut attempts {
+            if settled.cancelled.contains(&attempt.held.id) {
+                attempt.outcome = CANCELLED;
+            }
+        }
     }
     attempts
 }

@@ -12,7 +12,8 @@ pub enum Operated {
     Done,
     /// No such job exists.
     NotFound,
-    /// The job is running. It has to finish or lose its lock first.
+    /// The job is running. It has to finish or lose its lock first. A cancel is committed, and ends
+    /// the job soon.
     Running,
     /// The job is in a state that the request does not apply to. Nothing was changed.
     OtherState,

@@ -23,6 +23,7 @@ use super::{
 };
 use crate::hint::{Hint, Ready};
 use crate::job::periodic::{Declaration, Declared};
+use crate::job::progress::Progress;
 use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
 use crate::job::scope::Services;
 use crate::job::{Fence, Job, JobId, Lane, LockToken, LockedJob, NodeId};
@@ -42,6 +43,7 @@ pub(super) trait Statements:
     + Members
     + Finding
     + Operating
+    + Progressing
     + Changing
     + Recording
     + Suspending
@@ -301,6 +303,9 @@ pub(super) trait Operating {
         ids: &[JobId],
     ) -> impl Future<Output = Result<(OperatedJobs, Vec<JobId>)>> + Send;
 
+    /// Marks the lease of a running job as cancelled. Returns false if no node runs the job.
+    fn mark_cancelled(&self, id: JobId) -> impl Future<Output = Result<bool>> + Send;
+
     fn retry_jobs(
         &self,
         ids: &[JobId],
@@ -310,6 +315,26 @@ pub(super) trait Operating {
     fn is_strict(&self) -> impl Future<Output = Result<bool>> + Send;
 
     fn write_strict_order(&self, strict: bool) -> impl Future<Output = Result<()>> + Send;
+}
+
+/// Writes and reads the progress and the checkpoints of running jobs.
+pub(super) trait Progressing {
+    /// Writes progress. Returns the jobs whose guard held.
+    fn write_reports(
+        &self,
+        owner: NodeId,
+        reports: &[(LockToken, Progress)],
+    ) -> impl Future<Output = Result<Vec<JobId>>> + Send;
+
+    /// Saves a checkpoint. Returns false if the guard did not hold.
+    fn write_checkpoint(
+        &self,
+        owner: NodeId,
+        held: &LockToken,
+        checkpoint: &str,
+    ) -> impl Future<Output = Result<bool>> + Send;
+
+    fn read_checkpoint(&self, id: JobId) -> impl Future<Output = Result<Option<String>>> + Send;
 }
 
 /// Changes jobs for operators.

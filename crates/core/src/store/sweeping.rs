@@ -92,6 +92,10 @@ pub struct CycleReport {
     pub rescued: Vec<Rescued>,
     /// Jobs that have never had a hint. The caller hints them.
     pub unhinted: Vec<Ready>,
+    /// Jobs whose lease has expired and that an operator had cancelled. They were deleted.
+    pub cancelled: Vec<JobId>,
+    /// Jobs that waited for the instances of the cancelled ones. The caller hints them.
+    pub freed: Vec<Ready>,
     /// The next due date.
     pub next_due: Option<DateTime<Utc>>,
     /// The next due date of a periodic job.

@@ -24,10 +24,14 @@ use super::{
 };
 use crate::hint::{Hint, Ready};
 use crate::job::periodic::{Declared, PeriodicJob};
+use crate::job::progress::Progress;
 use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
 use crate::job::scope::Services;
 use crate::job::{Fence, Job, JobId, JobState, Lane, LockToken, LockedJob, NodeId};
 use crate::lane::rule::LaneRule;
+
+/// How often a cancel is tried while the job ends and starts again in between.
+const CANCEL_ROUNDS: usize = 5;
 
 #[async_trait]
 impl<S: Statements> Store for S {
@@ -307,6 +311,43 @@ impl<S: Statements> Store for S {
 
     async fn delete(&self, id: JobId) -> Result<(Operated, Vec<Ready>)> {
         self.run("delete", || self.delete_job(id)).await
+    }
+
+    async fn cancel(&self, id: JobId) -> Result<(Operated, Vec<Ready>)> {
+        // A job may end or start between the two statements.
+        for _ in 0..CANCEL_ROUNDS {
+            let (operated, ready) = self.delete(id).await?;
+            if operated != Operated::Running {
+                return Ok((operated, ready));
+            }
+            if self.run("cancel", || self.mark_cancelled(id)).await? {
+                return Ok((Operated::Running, Vec::new()));
+            }
+        }
+        Err(StoreError::RowLocked(id))
+    }
+
+    async fn report_progress(
+        &self,
+        owner: NodeId,
+        reports: &[(LockToken, Progress)],
+    ) -> Result<Vec<JobId>> {
+        self.run("report_progress", || self.write_reports(owner, reports))
+            .await
+    }
+
+    async fn save_checkpoint(
+        &self,
+        owner: NodeId,
+        held: &LockToken,
+        checkpoint: &str,
+    ) -> Result<bool> {
+        let write = || self.write_checkpoint(owner, held, checkpoint);
+        self.run("save_checkpoint", write).await
+    }
+
+    async fn checkpoint(&self, id: JobId) -> Result<Option<String>> {
+        self.run("checkpoint", || self.read_checkpoint(id)).await
     }
 
     async fn delete_many(&self, ids: &[JobId]) -> Result<OperatedJobs> {

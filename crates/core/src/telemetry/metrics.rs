@@ -77,7 +77,7 @@ metrics! {
         "Jobs that were ready when their creating transaction committed in this process, without \
          timers.";
     JOBS_FINISHED = "jobwire_jobs_finished_total" Counter ["type", "outcome"]
-        "Attempts by outcome: done, retry, snooze, dead-letter, conflict, panic, timeout, \
+        "Attempts by outcome: done, retry, snooze, dead-letter, conflict, panic, timeout, cancelled, \
          quarantined, interrupted, lost-lock, unknown.";
     JOBS_LOCKED = "jobwire_jobs_locked_total" Counter ["source"]
         "Jobs locked by this node, by source: hint, hand-over, claim, timer.";

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use crate::job::Job;
+use crate::store::CANCELLED;
 use crate::worker::cached_metrics::CachedMetrics;
 use crate::worker::finished::Ending;
 
@@ -13,6 +14,8 @@ use crate::worker::finished::Ending;
 pub(crate) enum AttemptFate {
     /// The outcome is committed.
     Committed,
+    /// The job was deleted, because an operator had cancelled it.
+    Cancelled,
     /// The lock was lost before the commit.
     Lost,
     /// An answer was lost: either the outcome was committed, or the lock was lost.
@@ -40,6 +43,7 @@ impl Attempt {
     pub(crate) fn count(self, metrics: &CachedMetrics, fate: AttemptFate) {
         let outcome = match fate {
             AttemptFate::Committed => self.outcome,
+            AttemptFate::Cancelled => CANCELLED,
             AttemptFate::Lost => "lost-lock",
             AttemptFate::Unknown => "unknown",
         };

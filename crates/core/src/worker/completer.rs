@@ -166,7 +166,7 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
     for mut job in finished {
         let attempt = Attempt::of(job.job, &job.ending, job.finished_at);
         match job.ending {
-            Ending::Done(completion) => {
+            Ending::Done(completion) | Ending::Cancelled(completion) => {
                 batch.done.push(completion);
                 batch.slots_of_done.extend(job.slot.take());
             }
@@ -251,12 +251,15 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
         parts.iter().flat_map(|part| of(part)).copied().collect()
     };
     let (committed, unknown) = (ids(|part| &part.outcome.applied), ids(|part| &part.unknown));
+    let cancelled = ids(|part| &part.outcome.cancelled);
     for attempt in attempts {
         if left.contains(&attempt.job.id) {
             attempts_left.insert(attempt.job.id, attempt);
             continue;
         }
-        let fate = if committed.contains(&attempt.job.id) {
+        let fate = if cancelled.contains(&attempt.job.id) {
+            AttemptFate::Cancelled
+        } else if committed.contains(&attempt.job.id) {
             AttemptFate::Committed
         } else if unknown.contains(&attempt.job.id) {
             AttemptFate::Unknown

@@ -18,6 +18,7 @@ mod interpret;
 mod invoke;
 mod open;
 mod run;
+mod stopped;
 
 use std::sync::Arc;
 

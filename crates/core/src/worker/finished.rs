@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::job::{Job, LockToken, LockedJob};
-use crate::store::{BatchOutcome, Completion, Failure};
+use crate::store::{BatchOutcome, CANCELLED, Completion, Failure};
 use crate::worker::slot_pool::Slot;
 
 /// The end of an attempt.
@@ -17,6 +17,8 @@ use crate::worker::slot_pool::Slot;
 pub(crate) enum Ending {
     /// The job is deleted.
     Done(Completion),
+    /// The job is deleted, because an operator has cancelled it.
+    Cancelled(Completion),
     /// The handler's transaction has completed the job already.
     Committed(Box<BatchOutcome>),
     /// The job moves to the timers or the dead letters.
@@ -37,6 +39,7 @@ impl Ending {
     pub(crate) const fn outcome(&self) -> &'static str {
         match self {
             Self::Done(_) | Self::Committed(_) => "done",
+            Self::Cancelled(_) => CANCELLED,
             Self::Failed { outcome, .. } => outcome,
             Self::Release => "interrupted",
             Self::Lost => "lost-lock",

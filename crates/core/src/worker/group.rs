@@ -290,6 +290,7 @@ mod tests {
     use super::*;
     use crate::job::new_job::NewJob;
     use crate::job::{Fence, Lane, NodeId};
+    use crate::worker::checkpoint::Checkpoints;
     use crate::worker::handler::{Stop, StopSignal};
     use crate::worker::handler_transaction::HandlerTransaction;
 
@@ -303,6 +304,8 @@ mod tests {
             node: NodeId::generate(),
             stop: Stop(StopSignal::OfAttempt(CancellationToken::new())),
             transaction: HandlerTransaction::default(),
+            lease: Arc::default(),
+            checkpoints: Checkpoints::in_memory(),
         }
     }
 

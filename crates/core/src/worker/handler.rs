@@ -28,7 +28,7 @@
 //! | `Err(HandlerError::retry_in(d, …))` | waits for `d`; one attempt spent |
 //! | `Err(HandlerError::unrecoverable(…))` | becomes a dead letter at once |
 //! | `Err(HandlerError::conflict(…))` | runs again soon; no attempt spent (optimistic lock, serialization) |
-//! | panic, timeout | as `retry` |
+//! | panic, timeout, no heartbeat in time | as `retry` |
 //!
 //! Handlers share the threads of the node's runtime with all other tasks on it. Work that computes
 //! or blocks for more than a fraction of a millisecond belongs in `tokio::task::spawn_blocking`. A
@@ -83,6 +83,10 @@ where
 pub struct HandlerOptions {
     /// The maximum duration of an attempt. Default: none.
     pub timeout: Option<Duration>,
+    /// The maximum time between two heartbeats of a running handler, which it gives by
+    /// [`Running::heartbeat`]: see [`heartbeat_timeout`](Self::heartbeat_timeout). Default: none, no
+    /// heartbeat is expected.
+    pub heartbeat_timeout: Option<Duration>,
     /// The maximum number of jobs of this type that run at once on one node. Default: all slots.
     pub concurrency: Option<usize>,
     /// The waits between attempts of jobs without their own policy. Default: 10 s.
@@ -108,6 +112,18 @@ impl HandlerOptions {
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
+        self
+    }
+
+    /// Ends an attempt whose handler gives no heartbeat for this time, as if its
+    /// [timeout](Self::timeout) were over: the attempt has failed.
+    ///
+    /// For handlers that may get stuck and whose whole duration is unknown: they call
+    /// [`Running::heartbeat`] after each step. The start of the attempt counts as the first
+    /// heartbeat. In a [group](Handlers::group) each job needs its own.
+    #[must_use]
+    pub fn heartbeat_timeout(mut self, timeout: Duration) -> Self {
+        self.heartbeat_timeout = Some(timeout);
         self
     }
 
@@ -286,6 +302,16 @@ impl Handlers {
         let found = self.by_type.get_mut(job_type);
         found.is_some_and(|registration| {
             registration.options.row_lock = true;
+            true
+        })
+    }
+
+    /// Ends attempts of this type that take longer, whatever the handler's own
+    /// [option](HandlerOptions::timeout). Returns false if the type has no handler.
+    pub fn limit_time(&mut self, job_type: &str, timeout: Duration) -> bool {
+        let found = self.by_type.get_mut(job_type);
+        found.is_some_and(|registration| {
+            registration.options.timeout = Some(timeout);
             true
         })
     }

@@ -23,6 +23,11 @@ impl HandlerTransaction {
         Self(Some(Arc::new(Mutex::new(Some(transaction)))))
     }
 
+    /// Returns whether the handler works in a transaction.
+    pub(crate) fn is_there(&self) -> bool {
+        self.0.is_some()
+    }
+
     pub(crate) async fn lock<S: SqlStore>(&self) -> Result<TransactionGuard<S>, TransactionError> {
         let slot = self.0.clone().ok_or(TransactionError::NotRegistered)?;
         let guard = slot.lock_owned().await;

@@ -18,13 +18,15 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use metrics::{Gauge, counter};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::job::progress::Progress;
 use crate::job::{Fence, JobId, LockToken, LockedJob};
 use crate::store::Renewed;
 use crate::telemetry::metrics as m;
+use crate::worker::life_signs::LifeSigns;
 use crate::worker::under_way::UnderWay;
 
 /// Maximum number of lost locks whose strikes are taken back. The strikes of further locks stay.
@@ -36,6 +38,8 @@ struct Entry {
     hold: Hold,
     /// An earlier holder of this job has died.
     struck: bool,
+    /// Someone says that the job is cancelled. The next renewal asks the database.
+    asked: bool,
     lease: Arc<Lease>,
 }
 
@@ -53,11 +57,31 @@ enum Hold {
 pub(crate) struct Lease {
     /// Asks the job to stop.
     pub(crate) stop: Signal,
+    /// An operator has cancelled the job, as the database says.
+    pub(crate) cancelled: Signal,
     /// The lease is lost: the outcome of the job no longer counts.
     pub(crate) lost: Signal,
+    signs: OnceLock<Box<LifeSigns>>,
+    /// The job is held by its row and has no lease yet.
+    by_row: AtomicBool,
 }
 
 impl Lease {
+    /// Returns the signs of life of the handler.
+    pub(crate) fn signs(&self) -> &LifeSigns {
+        self.signs.get_or_init(|| Box::new(LifeSigns::new()))
+    }
+
+    /// Returns whether the database may have a row with the progress or the checkpoint of the job.
+    pub(crate) fn has_row(&self) -> bool {
+        self.signs.get().is_some_and(|signs| signs.has_row())
+    }
+
+    /// Returns whether the job is held by its row and has no lease yet.
+    pub(crate) fn is_by_row(&self) -> bool {
+        self.by_row.load(Ordering::Relaxed)
+    }
+
     fn lose(&self) {
         self.stop.give();
         self.lost.give();
@@ -96,6 +120,8 @@ pub(crate) struct LeaseBook {
     length: Duration,
     healthy: AtomicBool,
     in_flight: Gauge,
+    /// Wakes the renewal for locks that are [`asked`](Entry::asked) about.
+    asked: Notify,
 }
 
 impl LeaseBook {
@@ -109,6 +135,7 @@ impl LeaseBook {
             length,
             healthy: AtomicBool::new(true),
             in_flight,
+            asked: Notify::new(),
         }
     }
 
@@ -222,7 +249,9 @@ impl LeaseBook {
 
     /// Enters a row lock, which lasts for `at_most`; the statement that took it was sent at `sent`.
     pub(crate) fn hold_row(&self, held: LockToken, sent: Instant, at_most: Duration) -> Arc<Lease> {
-        self.note(&mut self.entries(), held, sent, Hold::Row(at_most), false)
+        let lease = self.note(&mut self.entries(), held, sent, Hold::Row(at_most), false);
+        lease.by_row.store(true, Ordering::Relaxed);
+        lease
     }
 
     /// Records that these row locks became leases, by a statement that was sent at `sent`.
@@ -234,6 +263,7 @@ impl LeaseBook {
             {
                 entry.renewed = sent;
                 entry.hold = Hold::Lease;
+                entry.lease.by_row.store(false, Ordering::Relaxed);
             }
         }
     }
@@ -273,6 +303,7 @@ impl LeaseBook {
             renewed: sent,
             hold,
             struck,
+            asked: false,
             lease: lease.clone(),
         };
         let former = entries.insert(entry.held.id, entry);
@@ -329,12 +360,23 @@ impl LeaseBook {
             .is_some_and(|e| e.held.fence == held.fence && e.renewed.elapsed() < self.lasts(e))
     }
 
-    /// Asks a job to stop. Returns false if the book has no lock on it.
+    /// Asks a job to stop, on the word of a control message. The next renewal, which begins at once,
+    /// asks the database whether the job was cancelled. Returns false if the book has no lock on it.
     pub(crate) fn cancel(&self, id: JobId) -> bool {
-        self.entries().get(&id).is_some_and(|e| {
-            e.lease.stop.give();
+        let known = self.entries().get_mut(&id).is_some_and(|entry| {
+            entry.asked = true;
+            entry.lease.stop.give();
             true
-        })
+        });
+        if known {
+            self.asked.notify_one();
+        }
+        known
+    }
+
+    /// Waits until [`cancel`](Self::cancel) is called. Cancel-safe.
+    pub(crate) async fn asked(&self) {
+        self.asked.notified().await;
     }
 
     /// Returns the number of held jobs.
@@ -352,22 +394,48 @@ impl LeaseBook {
         self.healthy.store(healthy, Ordering::Relaxed);
     }
 
-    /// Returns the leases that were last renewed more than a third of their length ago.
+    /// Returns the leases that were last renewed more than a third of their length ago, or that are
+    /// asked about.
     pub(crate) fn due(&self) -> Vec<LockToken> {
         self.entries()
             .values()
             .filter(|e| {
-                let due = matches!(e.hold, Hold::Lease) && e.renewed.elapsed() >= self.length / 3;
+                let old = e.renewed.elapsed() >= self.length / 3;
+                let due = matches!(e.hold, Hold::Lease) && (old || e.asked);
                 due && !e.lease.lost.is_given()
             })
             .map(|e| e.held.clone())
             .collect()
     }
 
+    /// Takes the progress of the leased jobs whose handlers have reported another one since.
+    pub(crate) fn take_progress(&self) -> Vec<(LockToken, Progress)> {
+        let entries = self.entries();
+        let leased = entries
+            .values()
+            .filter(|e| matches!(e.hold, Hold::Lease) && !e.lease.lost.is_given());
+        leased
+            .filter_map(|e| Some((e.held.clone(), e.lease.signs.get()?.take_unwritten()?)))
+            .collect()
+    }
+
+    /// Gives progress back that could not be written.
+    pub(crate) fn progress_not_written(&self, reports: Vec<(LockToken, Progress)>) {
+        let entries = self.entries();
+        for (held, progress) in reports {
+            if let Some(entry) = entries.get(&held.id)
+                && entry.held.fence == held.fence
+            {
+                entry.lease.signs().not_written(progress);
+            }
+        }
+    }
+
     /// Records the answer to a renewal that was sent at `sent`. A busy lease stays due.
     pub(crate) fn renewed(&self, asked: &[LockToken], answer: &Renewed, sent: Instant) {
         let renewed: HashSet<_> = answer.renewed.iter().collect();
         let busy: HashSet<_> = answer.busy.iter().collect();
+        let cancelled: HashSet<_> = answer.cancelled.iter().collect();
         let mut entries = self.entries();
         for held in asked {
             let Some(entry) = entries.get_mut(&held.id) else {
@@ -376,8 +444,13 @@ impl LeaseBook {
             if entry.held.fence != held.fence {
                 continue;
             }
+            if cancelled.contains(&held.id) {
+                entry.lease.cancelled.give();
+                entry.lease.stop.give();
+            }
             if renewed.contains(&held.id) {
                 entry.renewed = sent;
+                entry.asked = false;
             } else if !busy.contains(&held.id) {
                 counter!(m::LEASES_LOST).increment(1);
                 tracing::warn!(
@@ -530,6 +603,7 @@ mod tests {
         let answer = Renewed {
             renewed: vec![kept.id],
             busy: vec![busy.id],
+            cancelled: Vec::new(),
         };
         book.renewed(&[kept.clone(), gone, busy.clone()], &answer, Instant::now());
         assert!(lease.lost.is_given());

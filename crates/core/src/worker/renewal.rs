@@ -1,10 +1,13 @@
 //! Renewal: the task that renews this node's leases while their jobs run.
 //!
 //! It checks the [book](crate::worker::lease_book) twelve times per lease, and sends a statement
-//! only for a lease that is older than a third of its length, for a
-//! [doubt](crate::worker::under_way), or for a strike to take back. After each renewal it also
+//! only for a lease that is older than a third of its length, for a job that is said to be
+//! cancelled, for a [doubt](crate::worker::under_way), or for a strike to take back. After each renewal it also
 //! [reconciles](crate::worker::lost_leases) the book with the database, in a separate task: a
 //! reconciliation that hangs or gets no connection delays no renewal.
+//!
+//! On the same pace it writes the [progress](crate::worker::life_signs) that handlers have reported:
+//! one statement for all jobs of the node, in a task of its own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +17,14 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::job::LockToken;
+use crate::job::progress::Progress;
 use crate::telemetry::metrics as m;
 use crate::worker::context::NodeContext;
 use crate::worker::lost_leases;
+
+/// The time for which cancelled jobs gather before the database is asked about them. It limits the
+/// statements that a flood of control messages causes.
+const ASKED_TOGETHER: Duration = Duration::from_millis(50);
 
 /// Renews leases until the node has ended. Sends no statement while no lock is held or in doubt.
 pub(crate) async fn renew_all(node: Arc<NodeContext>) {
@@ -26,15 +34,22 @@ pub(crate) async fn renew_all(node: Arc<NodeContext>) {
     let mut ticks = tokio::time::interval(pace);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut renewal: Option<JoinHandle<bool>> = None;
+    let mut writing: Option<JoinHandle<()>> = None;
     let mut reconciliation: Option<JoinHandle<()>> = None;
     loop {
         tokio::select! {
             biased;
             () = node.signals.ended.cancelled() => break,
             _ = ticks.tick() => {}
+            // One statement for all cancels of a moment.
+            () = book.asked() => tokio::time::sleep(ASKED_TOGETHER).await,
         }
         // Runs on every tick, even while a renewal hangs.
         book.expire();
+        if writing.as_ref().is_none_or(JoinHandle::is_finished) {
+            let reports = book.take_progress();
+            writing = (!reports.is_empty()).then(|| tokio::spawn(write(node.clone(), reports)));
+        }
         if renewal
             .as_ref()
             .is_some_and(|running| !running.is_finished())
@@ -94,6 +109,21 @@ async fn renew(node: Arc<NodeContext>, due: Vec<LockToken>) -> bool {
             false
         }
     }
+}
+
+/// Writes the progress of running jobs. What could not be written is tried again.
+async fn write(node: Arc<NodeContext>, mut reports: Vec<(LockToken, Progress)>) {
+    match node.store.report_progress(node.id, &reports).await {
+        // The others have lost their locks, or their rows were locked.
+        Ok(written) => reports.retain(|(held, _)| !written.contains(&held.id)),
+        Err(error) => {
+            tracing::debug!(
+                jobs = reports.len(), %error,
+                "the progress of jobs could not be written; trying again"
+            );
+        }
+    }
+    node.leases.progress_not_written(reports);
 }
 
 /// Looks for lost leases if `look` is set, and takes strikes back. A failure is harmless: the next

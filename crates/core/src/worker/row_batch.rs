@@ -238,7 +238,7 @@ impl Batch {
 /// Returns whether the job only has to be deleted.
 fn is_plainly_done(finished: &Finished) -> bool {
     match &finished.ending {
-        Ending::Done(completion) => completion.next.is_none() && !completion.failed_before,
+        Ending::Done(completion) => completion.next.is_none() && !completion.has_traces,
         _ => false,
     }
 }

@@ -4,9 +4,13 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
-use crate::job::{Fence, Job, NodeId};
+use crate::job::progress::Progress;
+use crate::job::{Fence, Job, LockToken, NodeId};
+use crate::worker::checkpoint::{CheckpointError, Checkpoints};
 use crate::worker::handler_transaction::{HandlerTransaction, TransactionError, TransactionGuard};
 use crate::worker::lease_book::Lease;
 use crate::worker::outcome::{HandlerResult, Outcome};
@@ -24,6 +28,8 @@ pub struct Running<P = ()> {
     /// Cancelled when the job must stop: shutdown, timeout, a lost lease, an operator's cancel.
     pub stop: Stop,
     pub(crate) transaction: HandlerTransaction,
+    pub(crate) lease: Arc<Lease>,
+    pub(crate) checkpoints: Checkpoints,
 }
 
 /// A [`CancellationToken`] that is created on first use: `job.stop.cancelled().await`,
@@ -71,7 +77,65 @@ impl<P> Running<P> {
             node: self.node,
             stop: self.stop,
             transaction: self.transaction,
+            lease: self.lease,
+            checkpoints: self.checkpoints,
         }
+    }
+
+    /// Shows that the handler still works. A type with a
+    /// [`heartbeat_timeout`](crate::HandlerOptions::heartbeat_timeout) has to call it more often than
+    /// that. It costs a few nanoseconds, and sends nothing.
+    pub fn heartbeat(&self) {
+        self.lease.signs().give();
+    }
+
+    /// Reports how far the handler has come, which also counts as a [heartbeat](Self::heartbeat).
+    ///
+    /// A report costs no statement: the node writes the last one of each job at most twelve times
+    /// for each length of a lease (every 2.5 s), all together. [`JobView::progress`](crate::JobView)
+    /// and `jobwire jobs show` have it.
+    pub fn progress(&self, progress: impl Into<Progress>) {
+        self.lease.signs().report(progress.into());
+    }
+
+    /// Saves a checkpoint, which the next attempt of this job [reads](Self::checkpoint). It replaces
+    /// an earlier one, and also counts as a [heartbeat](Self::heartbeat). It is committed when this
+    /// returns, under the lock of the job: a node that has lost the lock changes nothing. It lives as
+    /// long as the job, through retries, takeovers and moves. Each call is a statement.
+    ///
+    /// # Errors
+    /// [`CheckpointError`]: the checkpoint has more than
+    /// [`MAX_CHECKPOINT_BYTES`](crate::MAX_CHECKPOINT_BYTES), the handler works in the completing
+    /// transaction, the lock is lost, or the database failed.
+    pub async fn save_checkpoint<T: Serialize + Sync>(
+        &self,
+        checkpoint: &T,
+    ) -> Result<(), CheckpointError> {
+        if self.transaction.is_there() {
+            return Err(CheckpointError::InTransaction);
+        }
+        let held = LockToken {
+            id: self.job.id,
+            fence: self.fence,
+            instance: None,
+        };
+        self.checkpoints.save(&held, &self.lease, checkpoint).await
+    }
+
+    /// Returns the last checkpoint that this or an earlier attempt has
+    /// [saved](Self::save_checkpoint); `None` if there is none. Each call is a statement.
+    ///
+    /// # Errors
+    /// [`CheckpointError`]: the checkpoint is no `T`, or the database failed.
+    pub async fn checkpoint<T: DeserializeOwned>(&self) -> Result<Option<T>, CheckpointError> {
+        self.checkpoints.read(self.job.id, &self.lease).await
+    }
+
+    /// Returns whether an operator has cancelled this job. [`stop`](Self::stop) is cancelled then, too.
+    /// The job is deleted, whatever the handler answers.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.lease.cancelled.is_given()
     }
 }
 

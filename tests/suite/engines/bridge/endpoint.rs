@@ -31,7 +31,7 @@ fn completion(held: LockToken) -> Completion {
     Completion {
         held,
         next: None,
-        failed_before: false,
+        has_traces: false,
         attempt: None,
     }
 }

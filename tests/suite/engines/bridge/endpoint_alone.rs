@@ -39,7 +39,7 @@ async fn settle(store: &EndpointStore, terms: &LockTerms, held: LockToken) -> Ba
     let done = Completion {
         held,
         next: None,
-        failed_before: false,
+        has_traces: false,
         attempt: None,
     };
     let then = Handoff::Take(terms.clone());

@@ -1,7 +1,7 @@
 //! `jobs list`.
 
 use chrono::{DateTime, SubsecRound, Utc};
-use jobwire_core::{JobFilter, JobView, Store, telemetry::plain};
+use jobwire_core::{JobFilter, JobView, ProgressView, Store, telemetry::plain};
 use serde::Serialize;
 
 use super::place::{Place, written};
@@ -81,10 +81,21 @@ fn row(job: &JobView, place: Place) -> [String; 8] {
 /// Returns the node that holds the job. A node of an engine has no Jobwire id.
 fn holder(job: &JobView, place: Place) -> String {
     match (job.lock_owner, job.lock_expires_at, place) {
-        (Some(owner), ..) => owner.to_string(),
+        (Some(owner), ..) => match job.progress.as_ref().map(percentage) {
+            Some(percentage) => format!("{owner} {percentage}"),
+            None => owner.to_string(),
+        },
         (None, Some(_), Place::Engine) => "an engine node".to_owned(),
         (None, None, _) if job.gate.is_some() => gate(job),
         _ => "-".to_owned(),
+    }
+}
+
+/// Returns how far a job has come: in percent, or the steps that are done.
+fn percentage(of: &ProgressView) -> String {
+    match of.progress.percentage() {
+        Some(percent) => format!("{percent}%"),
+        None => of.progress.done.to_string(),
     }
 }
 

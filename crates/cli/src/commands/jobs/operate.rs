@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::Jobs;
 use super::filter::FilterArgs;
 use super::place::{self, Place, written};
-use crate::connect::{self, Outlet};
+use crate::connect::Outlet;
 use crate::error::{Error, interrupted};
 use crate::output;
 use crate::settings::Settings;
@@ -142,9 +142,9 @@ struct Report {
     /// Jobs in a state that the command does not apply to.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     other_state: Vec<JobId>,
-    /// Running jobs whose nodes were asked to stop them.
+    /// Cancelled jobs that still run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    asked: Vec<JobId>,
+    cancelled: Vec<JobId>,
     /// The jobs that the database refused to change, with the reason.
     failed: Vec<(JobId, String)>,
 }
@@ -180,9 +180,10 @@ impl Report {
                     written(*id)
                 ))?;
             }
-            for id in &self.asked {
+            for id in &self.cancelled {
                 output::line(format_args!(
-                    "job {id} is running; its node was asked to stop it"
+                    "job {id} is cancelled and still runs; it is deleted when its node learns of \
+                     the cancel, with the next renewal of the lease at the latest, or dies"
                 ))?;
             }
             for (id, why) in &self.failed {
@@ -244,12 +245,12 @@ pub(super) async fn unlock(jobs: &Jobs<'_>, ids: &[JobId], json: bool) -> Result
     report.print("unlocked", json)
 }
 
-/// The time for which `jobs cancel` repeats its request and waits for running jobs to stop. A
-/// request has no confirm, and the connection may not exist yet.
-const STOP_WITHIN: Duration = Duration::from_secs(5);
-const ASK_AGAIN: Duration = Duration::from_millis(250);
+/// The time for which `jobs cancel` waits for running jobs to end, and the interval at which it looks
+/// and tells their nodes again. A message has no confirm, and the connection may not exist yet.
+const END_WITHIN: Duration = Duration::from_secs(5);
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
-/// Deletes jobs, and asks the nodes of running ones to stop them.
+/// Deletes jobs. Those that run are marked as cancelled, and end soon.
 pub(super) async fn cancel(
     settings: &Settings,
     store: &dyn Store,
@@ -257,39 +258,46 @@ pub(super) async fn cancel(
     json: bool,
 ) -> Result<(), Error> {
     let outlet = Outlet::open(settings).await?;
-    let delete = async |ids: &[JobId]| store.delete_many(ids).await;
+    let cancel = async |ids: &[JobId]| {
+        let mut cancelled = OperatedJobs::default();
+        for id in ids {
+            let (operated, ready) = store.cancel(*id).await?;
+            cancelled.operated.push((*id, operated));
+            cancelled.ready.extend(ready);
+        }
+        Ok(cancelled)
+    };
     let mut report = Report::default();
-    let mut result = batches(&outlet, ids, delete, &mut report).await;
-    if result.is_ok() && connect::has_broker(settings) {
-        report.asked = std::mem::take(&mut report.running);
-        result = ask_to_stop(&outlet, store, report.asked.clone()).await;
+    let mut result = batches(&outlet, ids, cancel, &mut report).await;
+    if result.is_ok() {
+        result = wait_for_end(&outlet, store, &mut report).await;
     }
     close(outlet).await;
     result?;
     report.print("deleted", json)
 }
 
-/// Asks the nodes of these jobs to stop them, until none is locked or [`STOP_WITHIN`] has passed. A
-/// handler may take longer, or ignore the signal.
-async fn ask_to_stop(
+/// Tells the nodes of the running jobs that they are cancelled, until all have ended or
+/// [`END_WITHIN`] has passed.
+async fn wait_for_end(
     outlet: &Outlet,
     store: &dyn Store,
-    mut running: Vec<JobId>,
+    report: &mut Report,
 ) -> Result<(), Error> {
     let started = Instant::now();
-    while !running.is_empty() && started.elapsed() < STOP_WITHIN {
-        for id in &running {
-            outlet.ask_to_stop(*id);
+    report.cancelled = std::mem::take(&mut report.running);
+    while !report.cancelled.is_empty() && started.elapsed() < END_WITHIN {
+        for id in &report.cancelled {
+            outlet.tell_cancelled(*id);
         }
-        tokio::time::sleep(ASK_AGAIN).await;
-        let mut left = Vec::new();
-        for id in running {
-            let found = store.get(id).await?;
-            if found.is_some_and(|(view, ..)| view.lock_owner.is_some()) {
-                left.push(id);
+        tokio::time::sleep(LOOK_AGAIN).await;
+        for id in std::mem::take(&mut report.cancelled) {
+            if store.get(id).await?.is_some() {
+                report.cancelled.push(id);
+            } else {
+                report.done.push(id);
             }
         }
-        running = left;
     }
     Ok(())
 }

@@ -27,12 +27,17 @@ struct Shown {
     trace_parent: Option<String>,
     payload: Value,
     custom_values: Option<Value>,
+    checkpoint: Option<Value>,
     stack: Option<String>,
 }
 
 pub(super) async fn show(store: &dyn Store, id: JobId, json: bool) -> Result<(), Error> {
     let Some((view, job, stack)) = store.get(id).await? else {
         return Err(no_such_job(id));
+    };
+    let checkpoint = match view.checkpoint_at {
+        Some(_) => store.checkpoint(id).await?,
+        None => None,
     };
     let shown = Shown {
         view: Listed::new(view),
@@ -46,6 +51,8 @@ pub(super) async fn show(store: &dyn Store, id: JobId, json: bool) -> Result<(),
         trace_parent: job.trace_parent,
         payload: parsed(&job.payload),
         custom_values: job.custom_values.as_deref().map(parsed),
+        checkpoint: checkpoint
+            .map(|text| serde_json::from_str(&text).unwrap_or(Value::String(text))),
         stack,
     };
     if json {

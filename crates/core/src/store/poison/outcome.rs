@@ -58,6 +58,7 @@ impl Outcome for BatchOutcome {
 
     fn add(&mut self, part: Self) {
         self.applied.extend(part.applied);
+        self.cancelled.extend(part.cancelled);
         self.next.extend(part.next);
         self.ready.extend(part.ready);
         self.left.extend(part.left);
@@ -99,7 +100,7 @@ impl Outcome for CycleOutcome {
     const STANDS_WITHOUT_ROWS: bool = true;
 
     fn changed_rows(&self) -> bool {
-        matches!(self, Self::Leads(report) if !(report.rescued.is_empty() && report.unhinted.is_empty()))
+        matches!(self, Self::Leads(report) if !(report.rescued.is_empty() && report.unhinted.is_empty() && report.cancelled.is_empty()))
     }
 
     fn add(&mut self, part: Self) {
@@ -107,6 +108,9 @@ impl Outcome for CycleOutcome {
             (Self::Leads(all), Self::Leads(mut part)) => {
                 part.rescued.splice(..0, std::mem::take(&mut all.rescued));
                 part.unhinted.splice(..0, std::mem::take(&mut all.unhinted));
+                part.cancelled
+                    .splice(..0, std::mem::take(&mut all.cancelled));
+                part.freed.splice(..0, std::mem::take(&mut all.freed));
                 part.now = all.now;
                 *all = part;
             }

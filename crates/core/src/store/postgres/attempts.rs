@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, Row};
 
 use super::decode::LONGEST;
-use super::{PgStore, unique};
+use super::{PgStore, progress, unique};
 use crate::job::{Fence, JobId, NodeId};
 use crate::store::attempts::{
     Attempt, AttemptView, ErrorGroup, Incident, IncidentFilter, Resolution,
@@ -80,7 +80,7 @@ pub(super) async fn record(
         .bind(column(|a| a.process_instance.as_deref()))
         .bind(column(|a| a.tenant.as_deref()))
         .bind(each().map(|a| whole(a.ran.as_micros())).collect::<Vec<_>>())
-        .bind(column(|a| Some(a.outcome)))
+        .bind(attempts.iter().map(|of| of.outcome).collect::<Vec<_>>())
         .bind(attempts.iter().map(|of| of.message).collect::<Vec<_>>())
         .bind(attempts.iter().map(|of| of.stack).collect::<Vec<_>>())
         .bind(
@@ -179,6 +179,7 @@ impl Recording for PgStore {
             .await?
             .rows_affected();
         let keys = unique::prune(&self.pool, at_most).await?;
-        Ok(attempts.max(incidents).max(keys))
+        let left = progress::prune(&self.pool.inner, at_most).await?;
+        Ok(attempts.max(incidents).max(keys).max(left))
     }
 }

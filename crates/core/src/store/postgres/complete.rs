@@ -44,19 +44,21 @@ RETURNING j.id"
     };
 }
 
-/// Completes jobs and deletes the stacks of earlier failures.
+/// Completes jobs and deletes their stacks, progress and checkpoints.
 macro_rules! complete_and_forget {
     ($when:expr) => {
         complete!(
             $when,
             ", forgotten AS (
     DELETE FROM jobwire.job_exception e USING held WHERE e.job_id = held.job_id AND e.job_id = ANY($4)
+), left_off AS (
+    DELETE FROM jobwire.job_progress p USING held WHERE p.job_id = held.job_id AND p.job_id = ANY($4)
 )"
         )
     };
 }
 
-/// The statement of a completion, and its variant for batches with jobs that failed before.
+/// The statement of a completion, and its variant for batches with jobs that may have more rows.
 struct Complete {
     plain: &'static str,
     and_forget: &'static str,
@@ -73,18 +75,31 @@ const COMPLETE_DURABLY: Complete = Complete {
     and_forget: complete_and_forget!(concat!("\n        AND ", wait_for_disk!())),
 };
 
+/// Releases jobs. Those that an operator has cancelled are deleted.
 const RELEASE: &str = concat!(
     "
 WITH held AS (
     DELETE FROM jobwire.job_lease l
     USING unnest($1::uuid[], $2::bigint[]) AS d(id, fence)
     WHERE l.job_id = d.id AND l.fence = d.fence AND l.owner = $3
-    RETURNING l.job_id
+    RETURNING l.job_id, l.cancelled_at IS NOT NULL AS cancelled
+), cancelled AS (
+    DELETE FROM jobwire.job j USING held WHERE j.id = held.job_id AND held.cancelled
+    RETURNING ",
+    ready_columns!("j"),
+    "
+), forgotten AS (
+    DELETE FROM jobwire.job_exception e USING held WHERE e.job_id = held.job_id AND held.cancelled
+), left_off AS (
+    DELETE FROM jobwire.job_progress p USING held WHERE p.job_id = held.job_id AND held.cancelled
+), ready AS (
+    UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = least(j.hints, 999999999) + 1
+    FROM held WHERE j.id = held.job_id AND NOT held.cancelled
+    RETURNING ",
+    ready_columns!("j"),
+    "
 )
-UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = least(j.hints, 999999999) + 1
-FROM held WHERE j.id = held.job_id
-RETURNING ",
-    ready_columns!("j")
+SELECT *, false FROM ready UNION ALL SELECT *, true FROM cancelled"
 );
 
 const ENTER_HELD: &str = "
@@ -180,12 +195,12 @@ async fn delete<'e>(
         *known = fence.0.max(*known);
     }
     let (ids, fences): (Vec<Uuid>, Vec<i64>) = newest.into_iter().unzip();
-    let failed_before: Vec<Uuid> = done
+    let has_traces: Vec<Uuid> = done
         .iter()
-        .filter(|d| d.failed_before)
+        .filter(|d| d.has_traces)
         .map(|d| d.held.id.0)
         .collect();
-    let statement = if failed_before.is_empty() {
+    let statement = if has_traces.is_empty() {
         complete.plain
     } else {
         complete.and_forget
@@ -194,8 +209,8 @@ async fn delete<'e>(
         .bind(ids)
         .bind(fences)
         .bind(owner.0);
-    if !failed_before.is_empty() {
-        query = query.bind(failed_before);
+    if !has_traces.is_empty() {
+        query = query.bind(has_traces);
     }
     let ids: Vec<Uuid> = query.fetch_all(executor).await?;
     Ok(ids.into_iter().map(JobId).collect())
@@ -226,7 +241,7 @@ pub(super) async fn complete_in(
         settled.timer = created.timer;
     }
     let recorded = done.iter().filter_map(Completion::recorded);
-    let recorded = applied_attempts(recorded, &settled.applied);
+    let recorded = applied_attempts(recorded, &settled);
     attempts::record(connection, owner, &recorded).await?;
     let held = done.iter().map(|d| &d.held);
     pass_on(connection, held, &holders, then, &mut settled).await?;
@@ -285,7 +300,12 @@ impl Completing for PgStore {
             .await?;
         let mut settled = BatchOutcome::default();
         for row in &rows {
-            settled.applied.push(JobId(row.try_get(0)?));
+            let id = JobId(row.try_get(0)?);
+            settled.applied.push(id);
+            if row.try_get(6)? {
+                settled.cancelled.push(id);
+                continue;
+            }
             // The next job of an instance comes from the handoff; it may be another job.
             let ready = decode::ready(row)?;
             if ready.hint.instance.is_none() {

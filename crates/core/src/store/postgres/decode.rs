@@ -5,6 +5,7 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
+use crate::job::progress::ProgressView;
 use crate::job::query::JobView;
 use crate::job::scope::Needs;
 use crate::job::{JobId, JobState, Lane};
@@ -99,6 +100,14 @@ pub(super) fn view(row: &PgRow) -> Result<JobView, StoreError> {
         lock_expires_at: row.try_get::<Option<DateTime<Utc>>, _>("expires_at")?,
         locked_at: row.try_get("locked_at")?,
         fence: row.try_get("fence")?,
+        cancelled_at: row.try_get("cancelled_at")?,
         gate: gate(row.try_get("gate")?),
+        progress: ProgressView::read(
+            row.try_get("done")?,
+            row.try_get("total")?,
+            row.try_get("message")?,
+            row.try_get("reported_at")?,
+        ),
+        checkpoint_at: row.try_get("checkpoint_at")?,
     })
 }

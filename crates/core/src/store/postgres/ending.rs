@@ -55,7 +55,8 @@ macro_rules! statements {
 gone AS (SELECT * FROM executable UNION ALL SELECT * FROM timer UNION ALL SELECT * FROM suspended
          UNION ALL SELECT * FROM letter),
 lease AS (DELETE FROM jobwire.job_lease l USING gone WHERE l.job_id = gone.id),
-stack AS (DELETE FROM jobwire.job_exception x USING gone WHERE x.job_id = gone.id)
+stack AS (DELETE FROM jobwire.job_exception x USING gone WHERE x.job_id = gone.id),
+progress AS (DELETE FROM jobwire.job_progress p USING gone WHERE p.job_id = gone.id)
 SELECT id, CASE WHEN exclusive THEN process_instance END FROM gone"
             ),
             left: concat!(

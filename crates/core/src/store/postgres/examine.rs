@@ -67,7 +67,7 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 CROSS JOIN unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS p (privilege)
 WHERE n.nspname = 'jobwire' AND c.relkind IN ('r', 'p')
   AND c.relname = ANY(ARRAY['job', 'timer_job', 'suspended_job', 'dead_letter_job', 'job_exception', 'job_lease',
-                            'instance_lock', 'suspension', 'leader', 'node', 'periodic_job'])
+                            'instance_lock', 'suspension', 'leader', 'node', 'periodic_job', 'job_progress'])
   AND NOT has_table_privilege(c.oid, p.privilege)
 UNION ALL
 SELECT format('table jobwire.%s', c.relname), p.privilege

@@ -16,7 +16,7 @@ use crate::store::statements::Failing;
 use crate::store::{BatchOutcome, Destination, Failure, Handoff, instances};
 
 /// Moves each job to its table: timer, dead letter, or suspended, if a suspension covers the job by
-/// now (protocol rule 27).
+/// now (protocol rule 27). A job that an operator has cancelled is deleted.
 const FAIL: &str = concat!(
     "
 WITH given AS MATERIALIZED (
@@ -25,7 +25,7 @@ WITH given AS MATERIALIZED (
 ), held AS (
     DELETE FROM jobwire.job_lease l USING given g
     WHERE l.job_id = g.job_id AND l.fence = g.held_fence AND l.owner = $3
-    RETURNING l.job_id
+    RETURNING l.job_id, l.cancelled_at IS NOT NULL AS cancelled
 ), gone AS (
     DELETE FROM jobwire.job j USING held WHERE j.id = held.job_id RETURNING j.*
 ), moved AS MATERIALIZED (
@@ -40,6 +40,11 @@ WITH given AS MATERIALIZED (
     not_put_aside!("j"),
     " AS put_aside
     FROM gone j JOIN given g ON g.job_id = j.id
+    WHERE j.id NOT IN (SELECT job_id FROM held WHERE cancelled)
+), forgotten AS (
+    DELETE FROM jobwire.job_exception e USING held WHERE e.job_id = held.job_id AND held.cancelled
+), left_off AS (
+    DELETE FROM jobwire.job_progress p USING held WHERE p.job_id = held.job_id AND held.cancelled
 ), timer AS (
     INSERT INTO jobwire.timer_job (",
     moved_columns!(),
@@ -63,7 +68,8 @@ WITH given AS MATERIALIZED (
     SELECT g.job_id, g.stack FROM given g JOIN moved m ON m.id = g.job_id WHERE g.stack IS NOT NULL
     ON CONFLICT (job_id) DO UPDATE SET stack = excluded.stack, written_at = clock_timestamp()
 )
-SELECT id, CASE WHEN NOT dead AND NOT put_aside THEN due_at END, NOT dead AND put_aside FROM moved"
+SELECT id, CASE WHEN NOT dead AND NOT put_aside THEN due_at END, NOT dead AND put_aside, false FROM moved
+UNION ALL SELECT id, NULL, false, true FROM gone WHERE id IN (SELECT job_id FROM held WHERE cancelled)"
 );
 
 /// Keeps suspensions from ending before this transaction, so that their end brings back the jobs
@@ -149,6 +155,9 @@ impl Failing for PgStore {
             if row.try_get(2)? {
                 put_aside.push(id);
             }
+            if row.try_get(3)? {
+                settled.cancelled.push(JobId(id));
+            }
         }
         if !put_aside.is_empty() {
             sqlx::query(KEEP_SUSPENSIONS).execute(&mut *tx).await?;
@@ -159,7 +168,7 @@ impl Failing for PgStore {
             settled.timer = earliest(settled.timer, back.into_iter().min());
         }
         let recorded = failed.iter().filter_map(Failure::recorded);
-        let recorded = applied_attempts(recorded, &settled.applied);
+        let recorded = applied_attempts(recorded, &settled);
         attempts::record(&mut tx, owner, &recorded).await?;
         let held = failed.iter().map(|f| &f.held);
         complete::pass_on(&mut tx, held, &holders, then, &mut settled).await?;

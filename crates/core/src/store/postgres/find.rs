@@ -29,6 +29,7 @@ FROM (SELECT 'executable' AS state, ",
             " FROM jobwire.dead_letter_job) j
 LEFT JOIN jobwire.job_lease l
        ON l.job_id = j.id AND j.state = 'executable' AND l.owner IS NOT NULL
+LEFT JOIN jobwire.job_progress p ON p.job_id = j.id
 WHERE ($1::uuid IS NULL OR j.id = $1) AND (cardinality($2::text[]) = 0 OR j.state = ANY($2))
   AND ($3::text IS NULL OR j.type = $3) AND ($4::text IS NULL OR j.process_instance = $4)
   AND ($5::text IS NULL OR j.process_definition = $5) AND ($6::text IS NULL OR j.element = $6)
@@ -43,7 +44,11 @@ WHERE ($1::uuid IS NULL OR j.id = $1) AND (cardinality($2::text[]) = 0 OR j.stat
 const FIND: &str = concat!(
     "SELECT j.*, l.owner, l.fence,
     CASE WHEN l.expires_at BETWEEN '0001-01-01' AND '9999-12-31' THEN l.expires_at END AS expires_at,
-    CASE WHEN l.locked_at BETWEEN '0001-01-01' AND '9999-12-31' THEN l.locked_at END AS locked_at, ",
+    CASE WHEN l.locked_at BETWEEN '0001-01-01' AND '9999-12-31' THEN l.locked_at END AS locked_at,
+    CASE WHEN l.cancelled_at BETWEEN '0001-01-01' AND '9999-12-31' THEN l.cancelled_at END AS cancelled_at,
+    p.done, p.total, p.message,
+    CASE WHEN p.reported_at BETWEEN '0001-01-01' AND '9999-12-31' THEN p.reported_at END AS reported_at,
+    CASE WHEN p.checkpoint_at BETWEEN '0001-01-01' AND '9999-12-31' THEN p.checkpoint_at END AS checkpoint_at, ",
     gate_of!("jobwire."),
     matching!(),
     " ORDER BY j.seq OFFSET $14 LIMIT $15"

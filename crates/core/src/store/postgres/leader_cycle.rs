@@ -10,7 +10,7 @@ use super::connection_pool::ConnectionPool;
 use super::sql::{
     in_turn, not_suspended, ready_columns, served_by_fleet, strikes_count, unexpired,
 };
-use super::{PgStore, aside, decode};
+use super::{PgStore, aside, decode, exclusive};
 use crate::hint::Ready;
 use crate::job::{JobId, NodeId};
 use crate::store::decode::counts;
@@ -32,6 +32,8 @@ use crate::store::{COUNT_LIMIT, CycleOutcome, CycleReport, Horizon, LeaderCycle,
 ///
 /// A leader's lease that ends more than ten lease lengths from now counts as expired: no leader of
 /// this fleet wrote it, or the clock was set back.
+///
+/// A job whose holder has died and that an operator had cancelled is deleted and not rescued.
 ///
 /// `left_over` are jobs whose lease lost its owner in an earlier cycle and that no node has locked
 /// since: their hint was lost, or no node had a free slot. They are hinted again at growing
@@ -58,7 +60,7 @@ WITH unlocked AS MATERIALIZED (
 ), late AS (
     SELECT l.job_id, l.owner, ",
     strikes_count!("l"),
-    " AS counts
+    " AS counts, l.cancelled_at IS NOT NULL AS cancelled
     FROM jobwire.job_lease l JOIN jobwire.job j ON j.id = l.job_id
     WHERE l.owner IS NOT NULL AND NOT ",
     unexpired!("l"),
@@ -70,8 +72,17 @@ WITH unlocked AS MATERIALIZED (
 ), reset AS (
     UPDATE jobwire.job_lease l SET owner = NULL, alone_since = NULL,
         strikes = least(l.strikes, 1000000) + late.counts::integer, struck = CASE WHEN late.counts THEN l.fence END
-    FROM late WHERE l.job_id = late.job_id
+    FROM late WHERE l.job_id = late.job_id AND NOT late.cancelled
     RETURNING l.job_id, l.strikes, late.owner
+), cancelled AS (
+    DELETE FROM jobwire.job j USING late WHERE j.id = late.job_id AND late.cancelled
+    RETURNING j.id, j.exclusive, j.process_instance
+), lease_of_cancelled AS (
+    DELETE FROM jobwire.job_lease l USING cancelled c WHERE l.job_id = c.id
+), stack_of_cancelled AS (
+    DELETE FROM jobwire.job_exception x USING cancelled c WHERE x.job_id = c.id
+), progress_of_cancelled AS (
+    DELETE FROM jobwire.job_progress p USING cancelled c WHERE p.job_id = c.id
 ), stray AS (
     DELETE FROM jobwire.job_lease WHERE job_id IN (
         SELECT l.job_id FROM jobwire.job_lease l
@@ -129,6 +140,8 @@ WITH unlocked AS MATERIALIZED (
         (SELECT count(*) FROM (SELECT FROM jobwire.dead_letter_job LIMIT $6) c) AS dead_letters,
         (SELECT ready_at FROM jobwire.job ORDER BY id LIMIT 1) AS oldest,
         (SELECT jsonb_object_agg(scope, n)::text FROM (SELECT scope, count(*) AS n FROM jobwire.suspension GROUP BY scope) s) AS suspensions,
+        (SELECT array_agg(id) FROM cancelled) AS cancelled,
+        (SELECT array_agg(DISTINCT process_instance) FILTER (WHERE exclusive) FROM cancelled) AS freed,
         l.node AS leader, l.transport AS transport, CASE WHEN isfinite(l.expires_at) THEN l.expires_at - clock_timestamp() END AS remaining
     FROM (SELECT) AS one LEFT JOIN jobwire.leader l ON l.role = 'leader'
 )
@@ -137,7 +150,7 @@ SELECT ",
     ", hinted.strikes, hinted.owner, facts.term, facts.now, facts.next_due, facts.leased, facts.executable, facts.about_executable,
     facts.timers, facts.dead_letters, facts.oldest, facts.leader, facts.transport,
     (extract(epoch FROM facts.remaining) * 1000)::bigint, facts.horizon, hinted.deployment, hinted.category, hinted.tenant, facts.next_periodic,
-    facts.suspensions
+    facts.suspensions, facts.cancelled, facts.freed
 FROM facts LEFT JOIN hinted ON true
 ORDER BY hinted.seq"
         )
@@ -201,6 +214,7 @@ async fn take(
     };
     let mut report = CycleReport::default();
     let mut leads = false;
+    let mut freed: Option<Vec<String>> = None;
     for row in &rows {
         let Some(term) = row.try_get::<Option<i64>, _>(8)? else {
             let leader: Option<Uuid> = row.try_get(17)?;
@@ -230,6 +244,12 @@ async fn take(
         report.dead_letters = row.try_get(15)?;
         report.oldest_ready_at = row.try_get(16)?;
         report.suspensions = counts(row.try_get("suspensions")?)?;
+        if freed.is_none() {
+            let cancelled: Option<Vec<Uuid>> = row.try_get("cancelled")?;
+            report.cancelled = cancelled.into_iter().flatten().map(JobId).collect();
+            let instances: Option<Vec<String>> = row.try_get("freed")?;
+            freed = Some(instances.unwrap_or_default());
+        }
         if row.try_get::<Option<Uuid>, _>(0)?.is_none() {
             continue;
         }
@@ -244,6 +264,7 @@ async fn take(
             None => report.unhinted.push(ready),
         }
     }
+    report.freed = exclusive::next_since(pool, &freed.unwrap_or_default()).await;
     if leads {
         Ok(CycleOutcome::Leads(Box::new(report)))
     } else {

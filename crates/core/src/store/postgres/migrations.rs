@@ -53,6 +53,6 @@ impl PgStore {
 
 /// The schema version of this program's newest migration.
 const _: () = assert!(
-    SCHEMA_VERSION == 8,
+    SCHEMA_VERSION == 9,
     "add the migration's row to schema_version"
 );

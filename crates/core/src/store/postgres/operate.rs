@@ -30,7 +30,8 @@ WITH executable AS (DELETE FROM jobwire.job WHERE id = $1 RETURNING exclusive, p
      suspended AS (DELETE FROM jobwire.suspended_job WHERE id = $1 RETURNING exclusive, process_instance),
      letter AS (DELETE FROM jobwire.dead_letter_job WHERE id = $1 RETURNING exclusive, process_instance),
      lease AS (DELETE FROM jobwire.job_lease WHERE job_id = $1),
-     stack AS (DELETE FROM jobwire.job_exception WHERE job_id = $1)
+     stack AS (DELETE FROM jobwire.job_exception WHERE job_id = $1),
+     progress AS (DELETE FROM jobwire.job_progress WHERE job_id = $1)
 SELECT count(*), max(process_instance) FILTER (WHERE exclusive) FROM (SELECT * FROM executable UNION ALL SELECT * FROM timer UNION ALL SELECT * FROM suspended
                       UNION ALL SELECT * FROM letter) gone";
 
@@ -62,6 +63,12 @@ async fn delete(pool: &ConnectionPool, id: JobId) -> Result<(Operated, Vec<Ready
     Ok((done, ready))
 }
 
+/// Marks the lease of a running job as cancelled. Its node reads the mark with the next renewal, and
+/// each statement that ends the lease otherwise reads it as well.
+const MARK_CANCELLED: &str = "
+UPDATE jobwire.job_lease SET cancelled_at = coalesce(cancelled_at, clock_timestamp())
+WHERE job_id = $1 AND owner IS NOT NULL";
+
 /// Selects the asked rows of a table that no other transaction has locked, and locks them.
 macro_rules! free_rows {
     ($table:literal) => {
@@ -88,7 +95,8 @@ WITH executable AS (DELETE FROM jobwire.job j WHERE j.id = ANY($2) AND ",
      gone AS (SELECT * FROM executable UNION ALL SELECT * FROM timer UNION ALL SELECT * FROM suspended
               UNION ALL SELECT * FROM letter),
      lease AS (DELETE FROM jobwire.job_lease l USING gone WHERE l.job_id = gone.id),
-     stack AS (DELETE FROM jobwire.job_exception x USING gone WHERE x.job_id = gone.id)
+     stack AS (DELETE FROM jobwire.job_exception x USING gone WHERE x.job_id = gone.id),
+     progress AS (DELETE FROM jobwire.job_progress p USING gone WHERE p.job_id = gone.id)
 SELECT id, CASE WHEN exclusive THEN process_instance END FROM gone"
 );
 
@@ -285,6 +293,11 @@ impl Operating for PgStore {
 
     async fn delete_jobs(&self, ids: &[JobId]) -> Result<(OperatedJobs, Vec<JobId>), StoreError> {
         delete_many(&self.pool, ids).await
+    }
+
+    async fn mark_cancelled(&self, id: JobId) -> Result<bool, StoreError> {
+        let marked = sqlx::query(MARK_CANCELLED).bind(id.0);
+        Ok(marked.execute(&self.pool.inner).await?.rows_affected() == 1)
     }
 
     async fn retry_jobs(&self, ids: &[JobId], retries: i32) -> Result<OperatedJobs, StoreError> {

@@ -22,7 +22,7 @@ use crate::store::statements::Leases;
 /// transaction.
 const RENEW: &str = "
 WITH held AS MATERIALIZED (
-    SELECT l.job_id FROM jobwire.job_lease l
+    SELECT l.job_id, l.cancelled_at IS NOT NULL AS cancelled FROM jobwire.job_lease l
     WHERE l.job_id = ANY($1) AND l.owner = $3
       AND CASE WHEN (l.job_id, l.fence) IN (SELECT * FROM unnest($1::uuid[], $2::bigint[])) THEN true END
 ), free AS MATERIALIZED (
@@ -36,7 +36,7 @@ WITH held AS MATERIALIZED (
     WHERE l.job_id = ANY(ARRAY(SELECT job_id FROM free))
     RETURNING l.job_id
 )
-SELECT held.job_id, held.job_id IN (SELECT job_id FROM renewed) FROM held";
+SELECT held.job_id, held.job_id IN (SELECT job_id FROM renewed), held.cancelled FROM held";
 
 /// Selects lost leases: those that name this owner and have none of the given fences. Renews them,
 /// since the owner decides about them now. The leader cycle deletes a lease whose job is gone.
@@ -85,6 +85,9 @@ async fn renew(
             answer.renewed.push(id);
         } else {
             answer.busy.push(id);
+        }
+        if row.try_get(2)? {
+            answer.cancelled.push(id);
         }
     }
     Ok(answer)

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 use sqlx::{Row, SqliteConnection};
 
-use super::{SqliteStore, decode, unique};
+use super::{SqliteStore, decode, progress, unique};
 use crate::job::{Fence, JobId, NodeId};
 use crate::store::attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter, Resolution};
 use crate::store::batch_outcome::Recorded;
@@ -83,7 +83,7 @@ pub(super) async fn record(
             instance: attempt.process_instance.as_deref(),
             tenant: attempt.tenant.as_deref(),
             started_at: now.saturating_sub(ran).max(0),
-            outcome: attempt.outcome,
+            outcome: of.outcome,
             message: of.message,
             stack: of.stack,
             keep_until: decode::later(now, attempt.keep),
@@ -188,6 +188,7 @@ impl Recording for SqliteStore {
             most = gone.rows_affected().max(most);
         }
         most = unique::prune(&mut tx, now, at_most).await?.max(most);
+        most = progress::prune(&mut tx, at_most).await?.max(most);
         tx.commit().await?;
         Ok(most)
     }

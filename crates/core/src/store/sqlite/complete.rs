@@ -13,10 +13,16 @@ use crate::store::statements::Completing;
 use crate::store::{BatchOutcome, Completion, Handoff, Origin, released};
 
 /// Deletes leases of a batch. The guard compares owner and fence and no time (protocol rule 1).
-const FINISH: &str = concat!(release_leases!(), " RETURNING job_id");
+const FINISH: &str = concat!(
+    release_leases!(),
+    " RETURNING job_id, cancelled_at IS NOT NULL"
+);
 
 const DELETE: &str = "DELETE FROM job WHERE id IN (SELECT value FROM json_each(?1)) RETURNING id";
-const FORGET: &str = "DELETE FROM job_exception WHERE job_id IN (SELECT value FROM json_each(?1))";
+const FORGET: [&str; 2] = [
+    "DELETE FROM job_exception WHERE job_id IN (SELECT value FROM json_each(?1))",
+    "DELETE FROM job_progress WHERE job_id IN (SELECT value FROM json_each(?1))",
+];
 
 const READY_AGAIN: &str = concat!(
     "UPDATE job SET ready_at = ?2, hints = min(hints, 999999999) + 1 WHERE id IN (SELECT value FROM json_each(?1)) RETURNING ",
@@ -30,18 +36,36 @@ pub(super) fn guards<'a>(held: impl Iterator<Item = &'a LockToken>) -> Result<St
 }
 
 /// Deletes the leases of a batch that still have this owner and these fences, and returns their
-/// jobs. The other leases are lost.
+/// jobs, and those that an operator had cancelled. The other leases are lost.
 pub(super) async fn finish<'a>(
     connection: &mut SqliteConnection,
     owner: NodeId,
     held: impl Iterator<Item = &'a LockToken>,
-) -> Result<Vec<JobId>, StoreError> {
+) -> Result<(Vec<JobId>, Vec<JobId>), StoreError> {
     let rows = sqlx::query(FINISH)
         .bind(guards(held)?)
         .bind(owner.to_string())
         .fetch_all(connection)
         .await?;
-    decode::job_ids(&rows)
+    decode::job_ids_and_marked(&rows)
+}
+
+/// Deletes the stacks, the progress and the checkpoints of jobs.
+pub(super) async fn forget(
+    connection: &mut SqliteConnection,
+    ids: &[JobId],
+) -> Result<(), StoreError> {
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let these = decode::array(ids)?;
+    for statement in FORGET {
+        sqlx::query(statement)
+            .bind(&these)
+            .execute(&mut *connection)
+            .await?;
+    }
+    Ok(())
 }
 
 /// Deletes jobs from the executable table.
@@ -81,23 +105,18 @@ pub(super) async fn complete_in(
     then: &Handoff,
 ) -> Result<BatchOutcome, StoreError> {
     let now = decode::now_micros();
-    let finished = finish(connection, owner, done.iter().map(|d| &d.held)).await?;
+    let (finished, _) = finish(connection, owner, done.iter().map(|d| &d.held)).await?;
     let mut settled = BatchOutcome {
         applied: delete(connection, &finished).await?,
         ..BatchOutcome::default()
     };
     let applied: HashSet<&JobId> = settled.applied.iter().collect();
     let done_now = || done.iter().filter(|d| applied.contains(&d.held.id));
-    let failed_before: Vec<JobId> = done_now()
-        .filter(|d| d.failed_before)
+    let has_traces: Vec<JobId> = done_now()
+        .filter(|d| d.has_traces)
         .map(|d| d.held.id)
         .collect();
-    if !failed_before.is_empty() {
-        sqlx::query(FORGET)
-            .bind(decode::array(failed_before)?)
-            .execute(&mut *connection)
-            .await?;
-    }
+    forget(connection, &has_traces).await?;
     let next: Vec<_> = done_now()
         .filter_map(|d| d.next.as_deref().cloned())
         .collect();
@@ -107,7 +126,7 @@ pub(super) async fn complete_in(
         settled.timer = created.timer;
     }
     let recorded = done.iter().filter_map(Completion::recorded);
-    let recorded = applied_attempts(recorded, &settled.applied);
+    let recorded = applied_attempts(recorded, &settled);
     attempts::record(connection, owner, now, &recorded).await?;
     let held = done.iter().map(|d| &d.held);
     pass_on(connection, now, held, then, &mut settled).await?;
@@ -134,14 +153,19 @@ impl Completing for SqliteStore {
     ) -> Result<BatchOutcome, StoreError> {
         let mut tx = self.write().await?;
         let now = decode::now_micros();
-        let released = finish(&mut tx, owner, held.iter()).await?;
+        let (mut released, cancelled) = finish(&mut tx, owner, held.iter()).await?;
+        released.retain(|id| !cancelled.contains(id));
         let rows = sqlx::query(READY_AGAIN)
             .bind(decode::array(released)?)
             .bind(now)
             .fetch_all(&mut *tx)
             .await?;
+        let mut applied = decode::job_ids(&rows)?;
+        applied.extend(delete(&mut tx, &cancelled).await?);
+        forget(&mut tx, &cancelled).await?;
         let mut settled = BatchOutcome {
-            applied: decode::job_ids(&rows)?,
+            applied,
+            cancelled,
             // The next job of an instance, possibly another one, comes from the handoff.
             ready: decode::ready_in_order(&rows)?
                 .into_iter()

@@ -10,6 +10,7 @@ use uuid::Uuid;
 use uuid::fmt::Hyphenated;
 
 use crate::hint::Ready;
+use crate::job::progress::ProgressView;
 use crate::job::query::JobView;
 use crate::job::scope::Needs;
 use crate::job::{JobId, JobState, Lane, NodeId};
@@ -80,6 +81,20 @@ pub(super) fn node_id(row: &SqliteRow, column: &str) -> Result<NodeId, StoreErro
 /// Reads the job ids in the first column of the rows.
 pub(super) fn job_ids(rows: &[SqliteRow]) -> Result<Vec<JobId>, StoreError> {
     rows.iter().map(job_id).collect()
+}
+
+/// Reads the job ids of rows, and those whose second column is true.
+pub(super) fn job_ids_and_marked(
+    rows: &[SqliteRow],
+) -> Result<(Vec<JobId>, Vec<JobId>), StoreError> {
+    let ids = job_ids(rows)?;
+    let mut marked = Vec::new();
+    for (row, id) in rows.iter().zip(&ids) {
+        if row.try_get(1)? {
+            marked.push(*id);
+        }
+    }
+    Ok((ids, marked))
 }
 
 impl JobRow for SqliteRow {
@@ -178,6 +193,14 @@ pub(super) fn view(row: &SqliteRow) -> Result<JobView, StoreError> {
         lock_expires_at: maybe_moment(row.try_get("expires_at")?).unwrap_or_default(),
         locked_at: maybe_moment(row.try_get("locked_at")?).unwrap_or_default(),
         fence: row.try_get("fence")?,
+        cancelled_at: maybe_moment(row.try_get("cancelled_at")?).unwrap_or_default(),
         gate: gate(row.try_get("gate")?),
+        progress: ProgressView::read(
+            row.try_get("done")?,
+            row.try_get("total")?,
+            row.try_get("message")?,
+            maybe_moment(row.try_get("reported_at")?).unwrap_or_default(),
+        ),
+        checkpoint_at: maybe_moment(row.try_get("checkpoint_at")?).unwrap_or_default(),
     })
 }

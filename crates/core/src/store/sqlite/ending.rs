@@ -57,9 +57,10 @@ const START_TIMERS: Statements =
     statements!("j.process_definition = ?1 AND j.process_instance IS NULL AND j.kind = 'timer'");
 
 /// Deletes the leases and the stacks of these jobs.
-const DELETE_THEIR: [&str; 2] = [
+const DELETE_THEIR: [&str; 3] = [
     "DELETE FROM job_lease WHERE job_id IN (SELECT value FROM json_each(?1))",
     "DELETE FROM job_exception WHERE job_id IN (SELECT value FROM json_each(?1))",
+    "DELETE FROM job_progress WHERE job_id IN (SELECT value FROM json_each(?1))",
 ];
 
 /// Deletes the jobs of a scope that no node runs.

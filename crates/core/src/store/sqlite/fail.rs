@@ -72,15 +72,19 @@ impl Failing for SqliteStore {
     ) -> Result<BatchOutcome, StoreError> {
         let mut tx = self.write().await?;
         let now = decode::now_micros();
-        let finished = complete::finish(&mut tx, owner, failed.iter().map(|f| &f.held)).await?;
+        let held = failed.iter().map(|f| &f.held);
+        let (finished, cancelled) = complete::finish(&mut tx, owner, held).await?;
         let mut settled = BatchOutcome::default();
         if !finished.is_empty() {
-            settled.timer =
-                decode::maybe_moment(move_failed(&mut tx, now, failed, &finished).await?)?;
+            settled.timer = decode::maybe_moment(
+                move_failed(&mut tx, now, failed, &finished, &cancelled).await?,
+            )?;
             settled.applied = complete::delete(&mut tx, &finished).await?;
+            complete::forget(&mut tx, &cancelled).await?;
+            settled.cancelled = cancelled;
         }
         let recorded = failed.iter().filter_map(Failure::recorded);
-        let recorded = applied_attempts(recorded, &settled.applied);
+        let recorded = applied_attempts(recorded, &settled);
         attempts::record(&mut tx, owner, now, &recorded).await?;
         let held = failed.iter().map(|f| &f.held);
         complete::pass_on(&mut tx, now, held, then, &mut settled).await?;
@@ -89,15 +93,19 @@ impl Failing for SqliteStore {
     }
 }
 
-/// Copies the finished jobs into the tables in which they wait. Returns the earliest due date
+/// Copies the finished jobs into the tables in which they wait, except the cancelled ones. Returns the earliest due date
 /// written.
 async fn move_failed(
     connection: &mut SqliteConnection,
     now: i64,
     failed: &[Failure],
     finished: &[JobId],
+    cancelled: &[JobId],
 ) -> Result<Option<i64>, StoreError> {
-    let finished: HashSet<&JobId> = finished.iter().collect();
+    let mut finished: HashSet<&JobId> = finished.iter().collect();
+    for id in cancelled {
+        finished.remove(id);
+    }
     let mut seen = HashSet::with_capacity(failed.len());
     let given = decode::array(
         failed

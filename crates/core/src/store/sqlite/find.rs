@@ -60,7 +60,8 @@ fn matching(select: &str, filter: &JobFilter) -> QueryBuilder<Sqlite> {
     }
     sql.push(
         ") j LEFT JOIN job_lease l
-ON l.job_id = j.id AND j.state = 'executable' AND l.owner IS NOT NULL WHERE true",
+ON l.job_id = j.id AND j.state = 'executable' AND l.owner IS NOT NULL
+LEFT JOIN job_progress p ON p.job_id = j.id WHERE true",
     );
     if let Some(id) = filter.id {
         sql.push(" AND j.id = ").push_bind(id.to_string());
@@ -102,7 +103,8 @@ ON l.job_id = j.id AND j.state = 'executable' AND l.owner IS NOT NULL WHERE true
 
 async fn find(pool: &SqlitePool, filter: &JobFilter) -> Result<Vec<JobView>, StoreError> {
     let select = concat!(
-        "SELECT j.*, l.owner, l.expires_at, l.locked_at, l.fence, ",
+        "SELECT j.*, l.owner, l.expires_at, l.locked_at, l.cancelled_at, l.fence, \
+         p.done, p.total, p.message, p.reported_at, p.checkpoint_at, ",
         gate_of!("")
     );
     let mut sql = matching(select, filter);

@@ -9,7 +9,7 @@ use super::membership::LEAVE;
 use super::sql::{
     in_turn, ready_columns, served_by_fleet, strikes, strikes_count, suspended, unexpired,
 };
-use super::{SqliteStore, decode};
+use super::{SqliteStore, complete, decode, exclusive};
 use crate::hint::Ready;
 use crate::job::{JobId, NodeId};
 use crate::store::decode::counts;
@@ -33,7 +33,7 @@ const LEADER: &str = "SELECT node, transport, expires_at FROM leader WHERE role 
 macro_rules! late {
     ($where:literal) => {
         concat!(
-            "SELECT l.job_id, l.owner FROM job_lease AS l JOIN job j ON j.id = l.job_id
+            "SELECT l.job_id, l.owner, l.cancelled_at IS NOT NULL FROM job_lease AS l JOIN job j ON j.id = l.job_id
 WHERE l.owner IS NOT NULL AND NOT ",
             unexpired!("l", "?1"),
             $where,
@@ -54,6 +54,12 @@ const RESET: &str = concat!(
     " THEN l.fence END
 WHERE job_id IN (SELECT value FROM json_each(?1))"
 );
+
+/// Deletes executable jobs, and selects the instances that they held.
+const DELETE_CANCELLED: &str = "
+DELETE FROM job WHERE id IN (SELECT value FROM json_each(?1)) RETURNING CASE WHEN exclusive THEN process_instance END";
+const THEIR_LEASES: &str = "
+DELETE FROM job_lease WHERE job_id IN (SELECT value FROM json_each(?1))";
 
 /// Deletes expired leases whose jobs another program deleted.
 const STRAY: &str = concat!(
@@ -338,6 +344,7 @@ async fn lead(
         .into_iter()
         .map(|id| (id, None))
         .collect();
+    let (mut cancelled, mut freed) = (Vec::new(), Vec::new());
     if believed && cycle.reset_at_most > 0 {
         let mut late = sqlx::query(if these.is_some() { LATE_THESE } else { LATE })
             .bind(now)
@@ -347,11 +354,20 @@ async fn lead(
         }
         let late = late.fetch_all(&mut *connection).await?;
         let ids = decode::job_ids(&late)?;
+        let mut expired = Vec::with_capacity(ids.len());
+        for (row, id) in late.iter().zip(ids) {
+            if row.try_get(2)? {
+                cancelled.push(id);
+            } else {
+                expired.push((row, id));
+            }
+        }
+        freed = delete_cancelled(connection, &cancelled).await?;
         sqlx::query(RESET)
-            .bind(decode::array(&ids)?)
+            .bind(decode::array(expired.iter().map(|(_, id)| id))?)
             .execute(&mut *connection)
             .await?;
-        for (row, id) in late.iter().zip(ids) {
+        for (row, id) in expired {
             // Another program may have written any values.
             rescued.push((id, decode::uuid(row, 1).ok().map(NodeId)));
         }
@@ -374,6 +390,8 @@ async fn lead(
         now: decode::moment(now)?,
         rescued,
         unhinted,
+        cancelled,
+        freed,
         next_due: decode::maybe_moment(facts.try_get(0)?)?,
         next_periodic: decode::maybe_moment(facts.try_get(6)?)?,
         leased: facts.try_get(1)?,
@@ -384,6 +402,31 @@ async fn lead(
         suspensions: counts(facts.try_get(7)?)?,
         has_more: false,
     })
+}
+
+/// Deletes jobs whose holders have died and that an operator had cancelled. Returns the jobs that
+/// waited for their instances.
+async fn delete_cancelled(
+    connection: &mut SqliteConnection,
+    cancelled: &[JobId],
+) -> Result<Vec<Ready>, StoreError> {
+    if cancelled.is_empty() {
+        return Ok(Vec::new());
+    }
+    let these = decode::array(cancelled)?;
+    let instances: Vec<Option<String>> = sqlx::query_scalar(DELETE_CANCELLED)
+        .bind(&these)
+        .fetch_all(&mut *connection)
+        .await?;
+    sqlx::query(THEIR_LEASES)
+        .bind(&these)
+        .execute(&mut *connection)
+        .await?;
+    complete::forget(connection, cancelled).await?;
+    let mut instances: Vec<String> = instances.into_iter().flatten().collect();
+    instances.sort_unstable();
+    instances.dedup();
+    exclusive::next(connection, &instances).await
 }
 
 async fn follow(connection: &mut SqliteConnection, now: i64) -> Result<CycleOutcome, StoreError> {

@@ -21,14 +21,20 @@ UNION ALL SELECT process_instance FROM suspended_job WHERE id = ?1 AND exclusive
 UNION ALL SELECT process_instance FROM dead_letter_job WHERE id = ?1 AND exclusive";
 
 /// Deletes a job from any of its tables, with its lease and its stack.
-const DELETE: [&str; 6] = [
+const DELETE: [&str; 7] = [
     "DELETE FROM job WHERE id = ?1",
     "DELETE FROM timer_job WHERE id = ?1",
     "DELETE FROM suspended_job WHERE id = ?1",
     "DELETE FROM dead_letter_job WHERE id = ?1",
     "DELETE FROM job_lease WHERE job_id = ?1",
     "DELETE FROM job_exception WHERE job_id = ?1",
+    "DELETE FROM job_progress WHERE job_id = ?1",
 ];
+
+/// Marks the lease of a running job as cancelled. Its node reads the mark with the next renewal, and
+/// each statement that ends the lease otherwise reads it as well.
+const MARK_CANCELLED: &str = "
+UPDATE job_lease SET cancelled_at = coalesce(cancelled_at, ?2) WHERE job_id = ?1 AND owner IS NOT NULL";
 
 /// Selects the jobs that are locked.
 const RUNNING: &str = concat!(
@@ -53,9 +59,10 @@ const DELETE_MANY: [&str; 4] = [
     delete_these!("dead_letter_job"),
 ];
 /// Deletes the leases and the stacks of these jobs.
-const DELETE_THEIR: [&str; 2] = [
+const DELETE_THEIR: [&str; 3] = [
     "DELETE FROM job_lease WHERE job_id IN (SELECT value FROM json_each(?1))",
     "DELETE FROM job_exception WHERE job_id IN (SELECT value FROM json_each(?1))",
+    "DELETE FROM job_progress WHERE job_id IN (SELECT value FROM json_each(?1))",
 ];
 
 /// Computes the number of used attempts when `?2` are left. So a revival changes the attempts that
@@ -210,6 +217,17 @@ impl Operating for SqliteStore {
         deleted.operated.extend(others(running, Operated::Running));
         // No row was locked: there is one writer.
         Ok((deleted, Vec::new()))
+    }
+
+    async fn mark_cancelled(&self, id: JobId) -> Result<bool, StoreError> {
+        let mut tx = self.write().await?;
+        let marked = sqlx::query(MARK_CANCELLED)
+            .bind(id.to_string())
+            .bind(decode::now_micros())
+            .execute(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        Ok(marked.rows_affected() == 1)
     }
 
     async fn retry_jobs(&self, ids: &[JobId], retries: i32) -> Result<OperatedJobs, StoreError> {

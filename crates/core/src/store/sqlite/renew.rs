@@ -7,7 +7,7 @@ use sqlx::{Row, SqliteConnection};
 
 use super::sql::{job_columns, strikes};
 use super::{SqliteStore, complete, decode};
-use crate::job::{Fence, JobId, LockToken, LockedJob, NodeId};
+use crate::job::{Fence, LockToken, LockedJob, NodeId};
 use crate::store::Renewed;
 use crate::store::error::StoreError;
 use crate::store::statements::Leases;
@@ -17,7 +17,7 @@ use crate::store::statements::Leases;
 const RENEW: &str = "
 UPDATE job_lease SET expires_at = ?3
 WHERE (job_id, fence) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1)) AND owner = ?2
-RETURNING job_id";
+RETURNING job_id, cancelled_at IS NOT NULL";
 
 /// Selects the leases of this owner whose fences are not in `?1`.
 const UNKNOWN: &str = concat!(
@@ -59,10 +59,12 @@ impl Leases for SqliteStore {
         held: &[LockToken],
     ) -> Result<Renewed, StoreError> {
         let mut tx = self.write().await?;
-        let renewed = extend(&mut tx, owner, lease, held).await?;
+        let rows = extend(&mut tx, owner, lease, held).await?;
         tx.commit().await?;
+        let (renewed, cancelled) = decode::job_ids_and_marked(&rows)?;
         Ok(Renewed {
             renewed,
+            cancelled,
             busy: Vec::new(),
         })
     }
@@ -108,18 +110,16 @@ impl Leases for SqliteStore {
     }
 }
 
-/// Extends these leases to `lease` from now.
+/// Extends these leases to `lease` from now. Returns their jobs, and whether each was cancelled.
 async fn extend(
     connection: &mut SqliteConnection,
     owner: NodeId,
     lease: Duration,
     held: &[LockToken],
-) -> Result<Vec<JobId>, StoreError> {
-    let rows = sqlx::query(RENEW)
+) -> Result<Vec<SqliteRow>, StoreError> {
+    let renew = sqlx::query(RENEW)
         .bind(complete::guards(held.iter())?)
         .bind(owner.to_string())
-        .bind(decode::later(decode::now_micros(), lease))
-        .fetch_all(connection)
-        .await?;
-    decode::job_ids(&rows)
+        .bind(decode::later(decode::now_micros(), lease));
+    Ok(renew.fetch_all(connection).await?)
 }

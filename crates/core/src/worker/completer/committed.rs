@@ -23,7 +23,9 @@ pub(super) struct Committed {
 impl Committed {
     /// Returns the fate of the outcome of a job.
     pub(super) fn fate(&self, id: JobId) -> AttemptFate {
-        if self.outcome.applied.contains(&id) {
+        if self.outcome.cancelled.contains(&id) {
+            AttemptFate::Cancelled
+        } else if self.outcome.applied.contains(&id) {
             AttemptFate::Committed
         } else if self.unknown.contains(&id) {
             AttemptFate::Unknown

@@ -10,6 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::completion::completion_with;
 use super::failure::failure;
 use super::run::Run;
+use super::stopped::interrupted;
 use crate::job::new_job::InvalidJob;
 use crate::job::query::JobFilter;
 use crate::job::{Job, LockToken, series};
@@ -68,7 +69,7 @@ async fn type_slot(
     };
     match permit {
         Some(permit) => Ok(Some(permit)),
-        None => Err(run.interrupted()),
+        None => Err(interrupted(run)),
     }
 }
 

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use super::failure::failure;
 use super::fault::Fault;
 use super::run::Run;
+use super::stopped::interrupted;
 use crate::worker::finished::Ending;
 use crate::worker::handler::HandlerError;
 
@@ -48,7 +49,7 @@ impl Faults {
         let node = run.node;
         let ending = tokio::select! {
             biased;
-            () = run.lease.stop.token().cancelled() => Some(run.interrupted()),
+            () = run.lease.stop.token().cancelled() => Some(interrupted(run)),
             () = node.signals.stop_jobs.cancelled() => Some(Ending::Release),
             ending = self.wait(run, fault) => ending,
         };

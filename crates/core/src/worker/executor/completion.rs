@@ -27,7 +27,7 @@ pub(super) fn completion_with(held: &LockToken, job: &Job, next: Option<NewJob>)
         held: held.clone(),
         next: next.map(Box::new),
         attempt: None,
-        failed_before: job.failures > 0 || job.exception_message.is_some(),
+        has_traces: job.failures > 0 || job.exception_message.is_some(),
     }
 }
 

@@ -6,6 +6,7 @@ use super::run::Run;
 use crate::job::JobKind;
 use crate::job::new_job::MAX_COUNT;
 use crate::job::retry::RetryPolicy;
+use crate::job::text::storable;
 use crate::store::{Destination, Failure};
 use crate::worker::finished::Ending;
 use crate::worker::handler::{HandlerError, Verdict};
@@ -41,8 +42,8 @@ pub(super) fn failure(run: &Run<'_>, error: HandlerError, outcome: &'static str)
         failure: Failure {
             held: run.held.clone(),
             to,
-            message: Some(cut(error.message, MESSAGE_BYTES)),
-            stack: error.stack.map(|s| cut(s, MESSAGE_BYTES * 16)),
+            message: Some(storable(error.message, MESSAGE_BYTES)),
+            stack: error.stack.map(|s| storable(s, MESSAGE_BYTES * 16)),
             attempt: None,
         },
         outcome,
@@ -96,17 +97,4 @@ fn own_policy(run: &Run<'_>) -> Option<RetryPolicy> {
             None
         }
     }
-}
-
-/// Replaces NUL, which cannot be stored as text, and cuts the text to `bytes`.
-fn cut(text: String, bytes: usize) -> String {
-    let mut text = text.replace('\0', "\u{fffd}");
-    if text.len() > bytes {
-        let end = (0..=bytes)
-            .rev()
-            .find(|i| text.is_char_boundary(*i))
-            .unwrap_or(0);
-        text.truncate(end);
-    }
-    text
 }

@@ -2,12 +2,13 @@
 
 use tokio::time::Instant;
 
-use super::completion::{complete_in_transaction, completion};
+use super::completion::{complete_in_transaction, completion, completion_with};
 use super::failure::failure;
 use super::fault::Fault;
 use super::invoke::AttemptResult;
 use super::run::Run;
-use crate::store::{Destination, Failure};
+use super::stopped::cancelled;
+use crate::store::{Completion, Destination, Failure};
 use crate::worker::finished::Ending;
 use crate::worker::handler::{HandlerError, HandlerResult, Outcome, Verdict};
 use crate::worker::handler_transaction::HandlerTransaction;
@@ -24,7 +25,7 @@ pub(super) async fn interpret(
     if is_done && run.registration.options.in_transaction {
         crash_point!("effect-done");
         let ran = started.elapsed();
-        let mut completion = completion(run.held, run.job, ran);
+        let mut completion = done(run, started);
         completion.attempt = run.attempt("done", ran);
         return complete_in_transaction(run, transaction, completion).await;
     }
@@ -44,13 +45,32 @@ pub(super) async fn interpret(
             let message = format!("the handler ran longer than its timeout of {limit:?}");
             Ok(failure(run, HandlerError::retry(message), "timeout"))
         }
+        AttemptResult::Silent(limit) => {
+            let message = format!(
+                "the handler gave no heartbeat for {limit:?}, the heartbeat timeout of its type"
+            );
+            Ok(failure(run, HandlerError::retry(message), "timeout"))
+        }
         AttemptResult::LostLease => Ok(Ending::Lost),
+        AttemptResult::Cancelled => Ok(cancelled(run)),
         AttemptResult::LostLine => {
             let error = "the connection of the job's transaction does not respond";
             Err(Fault::of_connection(error.to_owned()))
         }
         AttemptResult::Stopped => Ok(Ending::Release),
     }
+}
+
+/// Returns the completion of a job whose handler is done. No occurrence follows a job that was
+/// cancelled.
+fn done(run: &Run<'_>, started: Instant) -> Completion {
+    let mut done = if run.lease.cancelled.is_given() {
+        completion_with(run.held, run.job, None)
+    } else {
+        completion(run.held, run.job, started.elapsed())
+    };
+    done.has_traces |= run.lease.has_row();
+    done
 }
 
 /// Rolls back the transaction of an attempt that does not complete its job. Returns a fault if the
@@ -72,7 +92,9 @@ async fn roll_back(
         _ => None,
     };
     match (failed, undone) {
-        (Some(message), Err(error)) if !run.node.signals.stop_jobs.is_cancelled() => {
+        (Some(message), Err(error))
+            if !run.node.signals.stop_jobs.is_cancelled() && !run.lease.cancelled.is_given() =>
+        {
             Err(Fault::of_connection(format!("{error} ({message})")))
         }
         _ => Ok(()),
@@ -85,8 +107,10 @@ fn answered(run: &Run<'_>, answer: HandlerResult<Outcome>, started: Instant) -> 
     match answer {
         Ok(Outcome::Done) => {
             crash_point!("effect-done");
-            Ending::Done(completion(held, job, started.elapsed()))
+            Ending::Done(done(run, started))
         }
+        // The job ends with its cancel, whatever else the handler has answered.
+        _ if run.lease.cancelled.is_given() => cancelled(run),
         Ok(Outcome::Snooze(delay)) => Ending::Failed {
             failure: Failure {
                 held: held.clone(),

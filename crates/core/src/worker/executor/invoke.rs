@@ -11,6 +11,7 @@ use futures_util::future::BoxFuture;
 
 use super::run::Run;
 use crate::runtime::panic_place;
+use crate::worker::checkpoint::Checkpoints;
 use crate::worker::handler::{HandlerResult, Outcome, Running, Stop};
 use crate::worker::handler_transaction::HandlerTransaction;
 
@@ -26,10 +27,14 @@ pub(super) enum AttemptResult {
         place: Option<String>,
     },
     TimedOut(Duration),
+    /// The handler gave no heartbeat for this time.
+    Silent(Duration),
     LostLease,
     /// The connection of the transaction does not respond.
     LostLine,
     Stopped,
+    /// An operator has cancelled the job.
+    Cancelled,
 }
 
 /// Calls the handler and returns its result. Calls `first_poll` when the handler has returned
@@ -48,6 +53,11 @@ pub(super) async fn invoke(
         node: run.node.id,
         stop: stop.clone(),
         transaction: transaction.clone(),
+        lease: run.lease.clone(),
+        checkpoints: Checkpoints::OfNode {
+            store: run.node.store.clone(),
+            owner: run.node.id,
+        },
     };
     let handler = AssertUnwindSafe(run.registration.handler.run(running)).catch_unwind();
     tokio::pin!(handler);
@@ -60,11 +70,14 @@ pub(super) async fn invoke(
     let limit = run.registration.options.timeout;
     let timeout = after(limit);
     tokio::pin!(timeout);
+    let may_be_silent = run.registration.options.heartbeat_timeout;
     let reason = tokio::select! {
         biased;
         ended = &mut handler => return answer(ended),
         () = &mut timeout => AttemptResult::TimedOut(limit.unwrap_or_default()),
+        () = silence(run, may_be_silent) => AttemptResult::Silent(may_be_silent.unwrap_or_default()),
         () = run.lease.lost.token().cancelled() => AttemptResult::LostLease,
+        () = run.lease.cancelled.token().cancelled() => AttemptResult::Cancelled,
         () = line_ends => AttemptResult::LostLine,
         () = run.node.signals.stop_jobs.cancelled() => AttemptResult::Stopped,
     };
@@ -75,7 +88,7 @@ pub(super) async fn invoke(
             // The handler ended in time, so its outcome counts. If the lease may be lost, the
             // completion's guard decides.
             AttemptResult::Stopped => answer(ended),
-            AttemptResult::LostLease if matches!(ended, Ok(Ok(Outcome::Done))) => answer(ended),
+            AttemptResult::LostLease | AttemptResult::Cancelled if matches!(ended, Ok(Ok(Outcome::Done))) => answer(ended),
             other => other,
         },
         () = tokio::time::sleep(GRACE) => reason,
@@ -85,6 +98,19 @@ pub(super) async fn invoke(
 async fn after(limit: Option<Duration>) {
     match limit {
         Some(limit) => tokio::time::sleep(limit).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits until the handler has given no heartbeat for this time.
+async fn silence(run: &Run<'_>, limit: Option<Duration>) {
+    match limit {
+        Some(limit) => {
+            let signs = run.lease.signs();
+            // An earlier attempt under this lock may have ended long ago.
+            signs.give();
+            signs.silence(limit).await;
+        }
         None => std::future::pending().await,
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::job::{Job, LockToken};
+use crate::store::CANCELLED;
 use crate::store::attempts::Attempt;
 use crate::worker::context::NodeContext;
 use crate::worker::finished::Ending;
@@ -41,18 +42,9 @@ impl Run<'_> {
     pub(super) fn record(&self, ending: &mut Ending, ran: Duration) {
         match ending {
             Ending::Done(completion) => completion.attempt = self.attempt("done", ran),
+            Ending::Cancelled(completion) => completion.attempt = self.attempt(CANCELLED, ran),
             Ending::Failed { failure, outcome } => failure.attempt = self.attempt(outcome, ran),
             Ending::Committed(_) | Ending::Release | Ending::Lost | Ending::Left => {}
-        }
-    }
-
-    /// Returns the ending of a job that was asked to stop before its handler had an outcome.
-    pub(super) fn interrupted(&self) -> Ending {
-        if self.lease.lost.is_given() {
-            Ending::Lost
-        } else {
-            tracing::debug!(node = %self.node.id, "releasing a job without an outcome");
-            Ending::Release
         }
     }
 }

@@ -65,6 +65,8 @@ impl Database {
             now,
             rescued: rescued.into_iter().map(|(_, rescued)| rescued).collect(),
             unhinted,
+            cancelled: Vec::new(),
+            freed: Vec::new(),
             next_due: self.next_due(),
             next_periodic: self.next_periodic(),
             leased: number(leased.count()),

@@ -187,7 +187,10 @@ impl Database {
             lock_expires_at: lease.map(|lease| lease.expires_at),
             locked_at: lease.map(|lease| lease.locked_at),
             fence: lease.map(|lease| lease.fence.number()),
+            cancelled_at: None,
             gate: None,
+            progress: None,
+            checkpoint_at: None,
         }
     }
 }

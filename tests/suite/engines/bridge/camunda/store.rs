@@ -16,7 +16,7 @@ fn completion(held: LockToken) -> Completion {
     Completion {
         held,
         next: None,
-        failed_before: false,
+        has_traces: false,
         attempt: None,
     }
 }

@@ -112,7 +112,7 @@ async fn the_end_of_an_occurrence_tells_the_due_date_of_the_next_one() {
     let done = Completion {
         held,
         next: None,
-        failed_before: false,
+        has_traces: false,
         attempt: None,
     };
     let outcome = store

@@ -1,0 +1,115 @@
+//! Checkpoints: what a handler has saved for the next attempt of its job.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::job::progress::MAX_CHECKPOINT_BYTES;
+use crate::job::{JobId, LockToken, NodeId};
+use crate::store::{Store, StoreError};
+use crate::worker::lease_book::Lease;
+
+/// The pause between two looks whether a job that is held by its row has got its lease.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// The reason why a checkpoint could not be saved or read. With `?` it is an error of the handler.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckpointError {
+    /// The checkpoint has more than [`MAX_CHECKPOINT_BYTES`] bytes of JSON.
+    #[error(
+        "the checkpoint has {bytes} bytes of JSON, more than {MAX_CHECKPOINT_BYTES}; store the data \
+         apart and put its key into the checkpoint"
+    )]
+    TooLarge {
+        /// The size in bytes.
+        bytes: usize,
+    },
+    /// The value is no JSON, or the checkpoint of an earlier attempt is none of the type that reads
+    /// it.
+    #[error("the checkpoint does not match its type: {0}")]
+    Json(#[from] serde_json::Error),
+    /// The handler works in the completing transaction, which is committed with the end of the job or
+    /// not at all.
+    #[error(
+        "a handler in the completing transaction has no checkpoint, because nothing of it remains \
+         before its end; register the handler without `HandlerOptions::in_transaction`"
+    )]
+    InTransaction,
+    /// The node has lost the lock of the job. Another node may run the job already.
+    #[error("the lock of the job is lost, so its checkpoint was not saved")]
+    LostLock,
+    /// The database failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// The place of the checkpoint of one job.
+#[derive(Clone)]
+pub(crate) enum Checkpoints {
+    /// The database, under the lock of the node.
+    OfNode {
+        store: Arc<dyn Store>,
+        owner: NodeId,
+    },
+    /// The memory, for tests of handlers.
+    InMemory(Arc<Mutex<Option<String>>>),
+}
+
+impl Checkpoints {
+    pub(crate) fn in_memory() -> Self {
+        Self::InMemory(Arc::default())
+    }
+
+    /// Saves a checkpoint, under the guard of this lock.
+    pub(crate) async fn save<T: Serialize + Sync>(
+        &self,
+        held: &LockToken,
+        lease: &Lease,
+        checkpoint: &T,
+    ) -> Result<(), CheckpointError> {
+        let text = serde_json::to_string(checkpoint)?;
+        if text.len() > MAX_CHECKPOINT_BYTES {
+            return Err(CheckpointError::TooLarge { bytes: text.len() });
+        }
+        lease.signs().give();
+        match self {
+            Self::OfNode { store, owner } => {
+                // A short job may be held by its row for a tenth of a second, without a lease.
+                while lease.is_by_row() && !lease.lost.is_given() {
+                    tokio::time::sleep(LOOK_AGAIN).await;
+                }
+                lease.signs().note_row();
+                if !store.save_checkpoint(*owner, held, &text).await? {
+                    return Err(CheckpointError::LostLock);
+                }
+            }
+            Self::InMemory(kept) => {
+                *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the checkpoint of a job.
+    pub(crate) async fn read<T: DeserializeOwned>(
+        &self,
+        id: JobId,
+        lease: &Lease,
+    ) -> Result<Option<T>, CheckpointError> {
+        let text = match self {
+            Self::OfNode { store, .. } => store.checkpoint(id).await?,
+            Self::InMemory(kept) => {
+                let kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                kept.clone()
+            }
+        };
+        let Some(text) = text else {
+            return Ok(None);
+        };
+        lease.signs().note_row();
+        Ok(Some(serde_json::from_str(&text)?))
+    }
+}
