@@ -148,6 +148,7 @@ conformance! {
             the_earliest_retry_is_told,
             a_dead_letter_keeps_message_and_stack,
             a_snooze_keeps_the_last_message,
+            a_wait_counts_from_the_old_due_date_if_that_has_passed,
             a_released_job_is_ready_again,
             the_next_occurrence_is_created_with_the_completion,
             a_lost_lock_creates_no_next_occurrence,

@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use jobwire_core::transport::Plaintext;
-use jobwire_core::{LaneOrder, LaneShare, RetryPolicy, TapMode};
+use jobwire_core::{LaneOrder, LaneShare, RetryFrom, RetryPolicy, TapMode};
 
 pub(crate) use allow_list::canonical;
 pub use allow_list::{AllowList, BadHost};
@@ -181,6 +181,13 @@ settings! {
         "Time for which a recorded attempt is kept.";
     incidents_kept: Duration = "30d", "incidents-kept" "DURATION",
         "Time for which an incident is kept after its job was revived or deleted.";
+    retry_policy: RetryPolicy = "10s", "retry-policy" "POLICY",
+        "Wait between attempts, if neither the job nor its handler has a policy: `30s`, \
+         `exponential(1s, 2, 1h)`, `PT10M,PT17M`. A count in it has no effect.";
+    retry_from: RetryFrom = "now", "retry-from" "TIME",
+        "Time from which the wait of a retry policy counts: `now` (the failure) or `due-date` (the \
+         due date of the failed attempt, as in Activiti 5 and 6; an attempt whose wait has passed \
+         since then is due at once).";
     history_retry_policy: RetryPolicy = "10s", "history-retry-policy" "POLICY",
         "Wait between attempts of history jobs, if neither the job nor its handler has a policy: \
          `30s`, `exponential(1s, 2, 1h)`, `PT10M,PT17M`.";

@@ -55,7 +55,7 @@ pub use job::new_job::{InvalidJob, NewJob};
 pub use job::periodic::PeriodicJob;
 pub use job::query::{JobDetails, JobFilter, JobView, LaneBacklog, LaneView};
 pub use job::repeat::{CatchUp, Repeat};
-pub use job::retry::RetryPolicy;
+pub use job::retry::{RetryFrom, RetryPolicy};
 pub use job::{BadLane, Fence, Job, JobId, JobKind, JobState, Lane, NodeId};
 pub use lane::order::{LaneOrder, LaneShare};
 pub use lane::rule::LaneRule;

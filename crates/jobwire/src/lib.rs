@@ -144,8 +144,8 @@ pub use jobwire_core::{
     HandlerOptions, HandlerResult, Handlers, HookOptions, InProcessTransport, IntoOutcome,
     InvalidJob, Job, JobArgs, JobDetails, JobFilter, JobId, JobKind, JobState, JobTransaction,
     JobView, Lane, LaneMove, LaneMoved, LaneOrder, LaneRule, LaneShare, Middleware, NewJob, Next,
-    Node, NodeId, NodeOptions, Outcome, PeriodicJob, Repeat, RetryPolicy, Running, SlotPool,
-    SqlStore, Stop, Store, StoreError, TransactionHook, Transport, Verdict,
+    Node, NodeId, NodeOptions, Outcome, PeriodicJob, Repeat, RetryFrom, RetryPolicy, Running,
+    SlotPool, SqlStore, Stop, Store, StoreError, TransactionHook, Transport, Verdict,
 };
 #[cfg(feature = "postgres")]
 pub use jobwire_core::{PgOptions, PgStore};

@@ -324,6 +324,7 @@ pub(super) fn retry_after(job: &LockedJob, delay: Duration) -> Failure {
         held: job.held(),
         to: Destination::Retry {
             delay,
+            since: None,
             retries: job.job.retries - 1,
             failures: job.job.failures + 1,
         },

@@ -28,6 +28,8 @@ impl Settings {
         options.quarantine_after = self.quarantine_after;
         options.row_lock_from = self.row_lock_from;
         options.incidents_kept = self.incidents_kept;
+        options.retry = self.retry_policy.clone();
+        options.retry_from = self.retry_from;
         options.history_retry = self.history_retry_policy.clone();
         options.shutdown_timeout = self.shutdown_timeout;
         options.lanes = self.lanes.clone();

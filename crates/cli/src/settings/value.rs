@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use jobwire_core::transport::Plaintext;
-use jobwire_core::{LaneOrder, LaneShare, RetryPolicy, TapMode, job::duration};
+use jobwire_core::{LaneOrder, LaneShare, RetryFrom, RetryPolicy, TapMode, job::duration};
 
 use super::SecretUrl;
 
@@ -202,6 +202,15 @@ impl Value for Vec<LaneShare> {
 impl Value for LaneOrder {
     fn read(text: &str) -> Result<Self, String> {
         Self::parse(text.trim()).ok_or_else(|| "write `weighted` or `strict`".to_owned())
+    }
+    fn shown(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Value for RetryFrom {
+    fn read(text: &str) -> Result<Self, String> {
+        Self::parse(text.trim()).ok_or_else(|| "write `now` or `due-date`".to_owned())
     }
     fn shown(&self) -> String {
         self.to_string()

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::job::Lane;
-use crate::job::retry::RetryPolicy;
+use crate::job::retry::{RetryFrom, RetryPolicy};
 use crate::job::scope::Scope;
 use crate::lane::order::{self, LaneOrder, LaneShare};
 use crate::producer::commit_hook::HookOptions;
@@ -43,6 +43,14 @@ pub struct NodeOptions {
     /// The jobs of smaller batches get leases
     /// ([`HandlerOptions::row_lock`](crate::HandlerOptions::row_lock)). Default 32.
     pub row_lock_from: usize,
+    /// The waits between attempts of all jobs but history jobs, for jobs without a policy of their
+    /// own and handlers without one ([`HandlerOptions::retry`]). Default 10 s.
+    ///
+    /// [`HandlerOptions::retry`]: crate::HandlerOptions::retry
+    pub retry: RetryPolicy,
+    /// The time from which the waits of retry policies count: the failure, or the old due date.
+    /// Default: the failure.
+    pub retry_from: RetryFrom,
     /// The waits between attempts of [history jobs](crate::NewJob::history), for jobs without a
     /// policy of their own and handlers without one ([`HandlerOptions::retry`]). Default 10 s.
     ///
@@ -83,6 +91,8 @@ crate::setters! {
         claim_after: Option<Duration>,
         quarantine_after: u32,
         row_lock_from: usize,
+        retry: RetryPolicy,
+        retry_from: RetryFrom,
         history_retry: RetryPolicy,
         incidents_kept: Duration,
         shutdown_timeout: Duration,
@@ -107,6 +117,8 @@ impl Default for NodeOptions {
             claim_after: Some(Duration::from_secs(5)),
             quarantine_after: 3,
             row_lock_from: RowTerms::default().from,
+            retry: RetryPolicy::default(),
+            retry_from: RetryFrom::default(),
             history_retry: RetryPolicy::default(),
             incidents_kept: Duration::from_secs(30 * 24 * 3_600),
             shutdown_timeout: Duration::from_secs(60),

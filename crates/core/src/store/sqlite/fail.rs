@@ -129,9 +129,13 @@ fn given(failure: &Failure, now: i64) -> Given<'_> {
     let (due, retries, failures) = match &failure.to {
         Destination::Retry {
             delay,
+            since,
             retries,
             failures,
-        } => (Some(decode::later(now, *delay)), *retries, Some(*failures)),
+        } => {
+            let from = since.map_or(now, |date| date.timestamp_micros().min(now));
+            (Some(decode::later(from, *delay)), *retries, Some(*failures))
+        }
         Destination::DeadLetter => (None, 0, None),
     };
     Given {
