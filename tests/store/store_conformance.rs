@@ -75,6 +75,8 @@ conformance! {
             rows_of_silent_nodes_are_removed_but_not_of_those_that_are_heard,
             a_node_locks_jobs_of_its_scope_only,
             a_job_that_no_group_of_nodes_takes_is_gated,
+            a_node_locks_jobs_of_its_priorities_only,
+            a_priority_that_no_group_of_nodes_takes_is_gated,
         ]
     }
     creating {

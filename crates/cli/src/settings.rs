@@ -213,6 +213,11 @@ settings! {
     tenants: Vec<String> = "", "tenants" "NAMES",
         "The tenants whose jobs this node takes, separated by commas; it also takes jobs without a \
          tenant. By default, jobs of all.";
+    min_priority: Option<i64> = "", "min-priority" "N",
+        "The lowest priority of the jobs that this node takes. By default, no bound. Other nodes must \
+         take the rest: `jobwire doctor` shows gaps.";
+    max_priority: Option<i64> = "", "max-priority" "N",
+        "The highest priority of the jobs that this node takes. By default, no bound.";
     hint_max_age: Duration = "10s", "hint-max-age" "DURATION",
         "Maximum time that a hint waits to be published. After that it is dropped, and the sweeper \
          finds its job.";

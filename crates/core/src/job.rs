@@ -330,6 +330,7 @@ impl Job {
             deployment: self.deployment.clone(),
             category: self.category.clone(),
             tenant: self.tenant.clone(),
+            priority: Some(self.priority),
         }
     }
 

@@ -294,7 +294,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Counts the unlocked executable jobs that no living node takes, by type. Returns at most
     /// `limit` types, those with most jobs first. A job counts if no node serves its type, or none
-    /// takes its deployment, category or tenant. Reads every executable job. A store without this
+    /// takes its deployment, category, tenant or priority. Reads every executable job. A store without this
     /// query returns no type.
     async fn unserved_types(&self, services: &Services, limit: i64) -> Result<Vec<UnservedType>> {
         let _ = (services, limit);

@@ -71,6 +71,7 @@ mod options;
 mod owner;
 mod pace;
 mod parts;
+mod priorities;
 mod probing;
 mod queries;
 pub mod remote;

@@ -27,7 +27,7 @@ async fn a_good_set_up_passes() {
     .await;
     for part in [
         "PostgreSQL",
-        "schema: version 6",
+        "schema: version 7",
         "every table",
         "lane default is declared",
         "can be received",
@@ -53,7 +53,7 @@ async fn an_embedded_set_up_passes_and_nothing_is_made() {
     assert!(!home.join("jobwire.db").exists());
     succeeds(jobwire(&home, &["migrate", "up"])).await;
     let said = succeeds(jobwire(&home, &["doctor"])).await;
-    assert!(said.contains("schema: version 6"), "{said}");
+    assert!(said.contains("schema: version 7"), "{said}");
 }
 
 #[tokio::test]

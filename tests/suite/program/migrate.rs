@@ -16,7 +16,7 @@ async fn tables_come_and_go_on_postgresql() {
         "{said}"
     );
     let said = succeeds(program(&["migrate", "up"])).await;
-    assert!(said.contains("schema version 6 (it was 0)"), "{said}");
+    assert!(said.contains("schema version 7 (it was 0)"), "{said}");
     let said = succeeds(program(&["migrate", "up"])).await;
     assert!(said.contains("nothing to do"), "{said}");
     let said = succeeds(program(&["migrate", "status"])).await;
@@ -24,7 +24,7 @@ async fn tables_come_and_go_on_postgresql() {
 
     let said = fails(program(&["migrate", "down"]), 2).await;
     assert!(said.contains("--yes"), "{said}");
-    for version in (0..6).rev() {
+    for version in (0..7).rev() {
         let said = succeeds(program(&["migrate", "down", "--yes"])).await;
         let done = format!("schema version {version} (it was {})", version + 1);
         assert!(said.contains(&done), "{said}");

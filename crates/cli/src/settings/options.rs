@@ -41,6 +41,8 @@ impl Settings {
         options.scope.deployments = only(&self.deployments);
         options.scope.categories = only(&self.categories);
         options.scope.tenants = only(&self.tenants);
+        options.scope.min_priority = self.min_priority;
+        options.scope.max_priority = self.max_priority;
         options.tap = self.tap;
         options.hook = self.hook_options();
         options

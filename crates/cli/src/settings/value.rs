@@ -180,6 +180,20 @@ impl Value for Option<u32> {
     }
 }
 
+impl Value for Option<i64> {
+    fn read(text: &str) -> Result<Self, String> {
+        match text.trim() {
+            "" => Ok(None),
+            other => other.parse().map(Some).map_err(|_| {
+                "is not a whole number of 64 bits; write, for example, `100` or `-5`".to_owned()
+            }),
+        }
+    }
+    fn shown(&self) -> String {
+        self.map(|number| number.to_string()).unwrap_or_default()
+    }
+}
+
 /// Returns the words of a list separated by commas.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(',')

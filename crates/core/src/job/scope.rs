@@ -1,9 +1,10 @@
-//! The scope of a node: the deployments, categories and tenants whose jobs it takes.
+//! The scope of a node: the deployments, categories, tenants and priorities whose jobs it takes.
 //!
 //! The scope limits the jobs of a node besides their type, like the engines' deployment-aware
-//! executors. A field that a job leaves empty excludes no node.
+//! executors and their ranges of priorities. A name that a job leaves empty excludes no node.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,8 @@ use serde::{Deserialize, Serialize};
 /// The names that a node takes; `None` for all.
 pub type Names = Option<BTreeSet<String>>;
 
-/// The deployments, categories and tenants whose jobs a node takes. The default takes all.
+/// The deployments, categories, tenants and priorities whose jobs a node takes. The default takes
+/// all.
 ///
 /// ```
 /// use jobwire_core::job::scope::{Needs, Scope};
@@ -20,6 +22,9 @@ pub type Names = Option<BTreeSet<String>>;
 /// let of = |tenant: Option<&str>| Needs { tenant: tenant.map(str::to_owned), ..Needs::of("mail") };
 /// assert!(scope.takes(&of(Some("acme"))) && scope.takes(&of(None)));
 /// assert!(!scope.takes(&of(Some("initech"))));
+///
+/// let urgent = Scope::default().min_priority(100);
+/// assert!(!urgent.takes(&Needs { priority: Some(99), ..Needs::of("mail") }));
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -33,6 +38,12 @@ pub struct Scope {
     /// Tenants; `None` for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenants: Names,
+    /// The lowest priority; `None` for no bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_priority: Option<i64>,
+    /// The highest priority; `None` for no bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_priority: Option<i64>,
 }
 
 /// The properties that a node must serve to run a job.
@@ -46,6 +57,8 @@ pub struct Needs {
     pub category: Option<String>,
     /// The job's tenant, if it names one.
     pub tenant: Option<String>,
+    /// The job's priority; `None` if it is not known, which excludes no node.
+    pub priority: Option<i64>,
 }
 
 impl Needs {
@@ -81,6 +94,26 @@ impl Scope {
         self
     }
 
+    /// Limits the scope to jobs of this priority or a higher one.
+    #[must_use]
+    pub fn min_priority(mut self, priority: i64) -> Self {
+        self.min_priority = Some(priority);
+        self
+    }
+
+    /// Limits the scope to jobs of this priority or a lower one.
+    #[must_use]
+    pub fn max_priority(mut self, priority: i64) -> Self {
+        self.max_priority = Some(priority);
+        self
+    }
+
+    /// Returns whether the scope has bounds of priorities.
+    #[must_use]
+    pub fn limits_priorities(&self) -> bool {
+        self.min_priority.is_some() || self.max_priority.is_some()
+    }
+
     /// Returns whether a node of this scope takes such a job, if it serves the type.
     #[must_use]
     pub fn takes(&self, needs: &Needs) -> bool {
@@ -91,6 +124,10 @@ impl Scope {
         takes(&self.deployments, &needs.deployment)
             && takes(&self.categories, &needs.category)
             && takes(&self.tenants, &needs.tenant)
+            && needs.priority.is_none_or(|priority| {
+                self.min_priority.is_none_or(|min| priority >= min)
+                    && self.max_priority.is_none_or(|max| priority <= max)
+            })
     }
 
     /// Returns the scope of the jobs that both take. A field that one leaves open is the other's.
@@ -104,6 +141,12 @@ impl Scope {
             deployments: both(&self.deployments, &other.deployments),
             categories: both(&self.categories, &other.categories),
             tenants: both(&self.tenants, &other.tenants),
+            // `None` is less than every bound, and every upper bound is less than none.
+            min_priority: self.min_priority.max(other.min_priority),
+            max_priority: match (self.max_priority, other.max_priority) {
+                (Some(mine), Some(theirs)) => Some(mine.min(theirs)),
+                (mine, theirs) => mine.or(theirs),
+            },
         }
     }
 
@@ -181,6 +224,87 @@ impl Services {
     }
 }
 
+/// A range of priorities that no living node takes, although one takes other priorities of the same
+/// types.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PriorityGap {
+    /// The lowest priority of the gap; `None` if it has no lower bound.
+    pub min: Option<i64>,
+    /// The highest priority of the gap; `None` if it has no upper bound.
+    pub max: Option<i64>,
+    /// The types, sorted.
+    pub types: Vec<String>,
+}
+
+impl fmt::Display for PriorityGap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.min, self.max) {
+            (Some(min), Some(max)) if min == max => write!(f, "priority {min}"),
+            (Some(min), Some(max)) => write!(f, "priorities {min} to {max}"),
+            (Some(min), None) => write!(f, "priorities of {min} and above"),
+            (None, Some(max)) => write!(f, "priorities of {max} and below"),
+            (None, None) => f.write_str("all priorities"),
+        }
+    }
+}
+
+impl Services {
+    /// Returns the ranges of priorities that no node takes, lowest first. Deployments, categories
+    /// and tenants are left aside: a priority counts as taken if a node takes it for some of them.
+    #[must_use]
+    pub fn priority_gaps(&self) -> Vec<PriorityGap> {
+        let mut gaps: BTreeMap<(Option<i64>, Option<i64>), Vec<String>> = BTreeMap::new();
+        if !self
+            .groups
+            .iter()
+            .any(|group| group.scope.limits_priorities())
+        {
+            return Vec::new();
+        }
+        for name in self.types.iter() {
+            let of_type = self
+                .groups
+                .iter()
+                .filter(|group| group.types.contains(name));
+            for gap in gaps_between(of_type.map(|group| &group.scope)) {
+                gaps.entry(gap).or_default().push(name.clone());
+            }
+        }
+        let gaps = gaps.into_iter();
+        gaps.map(|((min, max), types)| PriorityGap { min, max, types })
+            .collect()
+    }
+}
+
+/// Returns the priorities outside the ranges of these scopes, lowest first, as inclusive ranges.
+fn gaps_between<'s>(scopes: impl Iterator<Item = &'s Scope>) -> Vec<(Option<i64>, Option<i64>)> {
+    let mut ranges: Vec<(i64, i64)> = scopes
+        .map(|scope| {
+            let (min, max) = (scope.min_priority, scope.max_priority);
+            (min.unwrap_or(i64::MIN), max.unwrap_or(i64::MAX))
+        })
+        .filter(|(min, max)| min <= max)
+        .collect();
+    ranges.sort_unstable();
+    let bound = |value: i64| (value != i64::MIN && value != i64::MAX).then_some(value);
+    let mut gaps = Vec::new();
+    // The lowest priority that no range before has; `None` after the highest one of all.
+    let mut next = Some(i64::MIN);
+    for (min, max) in ranges {
+        let Some(from) = next else { break };
+        if min > from {
+            gaps.push((bound(from), bound(min - 1)));
+        }
+        if max >= from {
+            next = max.checked_add(1);
+        }
+    }
+    if let Some(from) = next {
+        gaps.push((bound(from), None));
+    }
+    gaps
+}
+
 /// Nodes that take all jobs of these types.
 impl From<Arc<[String]>> for Services {
     fn from(types: Arc<[String]>) -> Self {
@@ -240,6 +364,66 @@ mod tests {
         let none: [&str; 0] = [];
         let apart = own.and(&Scope::default().deployments(["d3"]));
         assert_eq!(apart, Scope::default().tenants(["acme"]).deployments(none));
+    }
+
+    #[test]
+    fn a_range_of_priorities_has_both_of_its_ends() {
+        let range = Scope::default().min_priority(-5).max_priority(9);
+        let of = |priority| Needs {
+            priority,
+            ..Needs::of("mail")
+        };
+        for (priority, takes) in [(-6, false), (-5, true), (0, true), (9, true), (10, false)] {
+            assert_eq!(range.takes(&of(Some(priority))), takes, "{priority}");
+        }
+        assert!(range.takes(&of(None)), "the row decides");
+        let open = Scope::default().min_priority(i64::MIN);
+        assert!(open.takes(&of(Some(i64::MIN))) && open.limits_priorities());
+        let both = range.and(&Scope::default().min_priority(0).max_priority(100));
+        assert_eq!((both.min_priority, both.max_priority), (Some(0), Some(9)));
+        assert_eq!(range.and(&Scope::default()), range);
+        let json = serde_json::json!({"min_priority": -5, "max_priority": 9});
+        assert_eq!(range.bound(), Some(json));
+    }
+
+    #[test]
+    fn priorities_that_no_node_takes_are_gaps() {
+        let from = |min| Scope::default().min_priority(min);
+        let range = |min, max| from(min).max_priority(max);
+        let gaps = |groups: Vec<Group>| {
+            let gaps = Services::of(groups).priority_gaps();
+            let said = |gap: &PriorityGap| format!("{gap} of {}", gap.types.join(", "));
+            gaps.iter().map(said).collect::<Vec<_>>()
+        };
+        let mail = |scope| group(&["mail"], scope);
+        assert!(gaps(vec![mail(Scope::default().tenants(["acme"]))]).is_empty());
+        assert!(gaps(vec![mail(from(5)), mail(Scope::default())]).is_empty());
+        assert!(gaps(vec![mail(range(i64::MIN, 4)), mail(from(5))]).is_empty());
+        // Ranges that overlap, and one inside another.
+        assert_eq!(
+            gaps(vec![
+                mail(range(0, 50)),
+                mail(range(10, 20)),
+                mail(range(40, 99)),
+                mail(from(101))
+            ]),
+            ["priorities of -1 and below of mail", "priority 100 of mail"]
+        );
+        // A node for one of the types only, and a range that is empty.
+        assert_eq!(
+            gaps(vec![
+                group(&["fax", "mail"], range(0, 9)),
+                mail(range(10, 20)),
+                mail(range(9, 8))
+            ]),
+            [
+                "priorities of -1 and below of fax, mail",
+                "priorities of 10 and above of fax",
+                "priorities of 21 and above of mail"
+            ]
+        );
+        assert_eq!(gaps(vec![mail(range(9, 8))]), ["all priorities of mail"]);
+        assert!(gaps(vec![mail(range(i64::MIN, i64::MAX))]).is_empty());
     }
 
     #[test]

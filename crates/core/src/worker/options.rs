@@ -65,7 +65,7 @@ pub struct NodeOptions {
     /// The way in which the lanes share the slots: by weight, or strictly in their order. Default:
     /// weighted.
     pub lane_order: LaneOrder,
-    /// The deployments, categories and tenants whose jobs the node takes. Default: all.
+    /// The deployments, categories, tenants and priorities whose jobs the node takes. Default: all.
     pub scope: Scope,
     /// The name of the machine in the node's row in the table `node`. Default: its host name.
     pub host: String,
@@ -201,6 +201,13 @@ impl NodeOptions {
             "row_lock_from",
             "must be at least 1",
         );
+        let (min, max) = (self.scope.min_priority, self.scope.max_priority);
+        if let (Some(min), Some(max)) = (min, max)
+            && min > max
+        {
+            let problem = format!("is {min}, more than `max_priority` {max}; swap them");
+            check(false, "min_priority", &problem);
+        }
         for problem in order::problems(&self.lanes, self.lane_order) {
             check(false, "lanes", &problem);
         }
@@ -272,6 +279,17 @@ mod tests {
         let seconds = Duration::from_secs;
         assert_eq!(options.suspected_after(seconds(0)), seconds(15));
         assert_eq!(options.suspected_after(seconds(60)), seconds(70));
+    }
+
+    #[test]
+    fn an_empty_range_of_priorities_is_refused() {
+        let range = |min, max| {
+            let scope = Scope::default().min_priority(min).max_priority(max);
+            NodeOptions::default().scope(scope).validate()
+        };
+        assert!(range(5, 5).is_ok());
+        let said = range(6, 5).expect_err("empty")[0].to_string();
+        assert!(said.contains("`min_priority` is 6, more than"), "{said}");
     }
 
     #[test]

@@ -67,6 +67,7 @@ pub(super) fn needs(row: &PgRow) -> Result<Needs, StoreError> {
         deployment: row.try_get("deployment")?,
         category: row.try_get("category")?,
         tenant: row.try_get("tenant")?,
+        priority: Some(row.try_get("priority")?),
     })
 }
 

@@ -53,6 +53,6 @@ impl PgStore {
 
 /// The schema version of this program's newest migration.
 const _: () = assert!(
-    SCHEMA_VERSION == 6,
+    SCHEMA_VERSION == 7,
     "add the migration's row to schema_version"
 );

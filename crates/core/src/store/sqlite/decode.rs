@@ -131,6 +131,7 @@ pub(super) fn needs(row: &SqliteRow) -> Result<Needs, StoreError> {
         deployment: row.try_get("deployment")?,
         category: row.try_get("category")?,
         tenant: row.try_get("tenant")?,
+        priority: Some(row.try_get("priority")?),
     })
 }
 

@@ -160,7 +160,8 @@ macro_rules! release_leases {
 }
 
 /// True if a node of this scope runs the job: for each kind of name that the scope restricts, the
-/// job has no such name or one in the scope. The scope is JSON, NULL if it has no restriction.
+/// job has no such name or one in the scope, and the job's priority is in the scope's range. The
+/// scope is JSON, NULL if it has no restriction.
 macro_rules! in_node_scope {
     ($t:literal, $scope:literal) => {
         concat!(
@@ -190,7 +191,15 @@ macro_rules! in_node_scope {
             $t,
             ".tenant IN (SELECT value FROM json_each(",
             $scope,
-            ", '$.tenants')))))"
+            ", '$.tenants'))) AND coalesce(",
+            $t,
+            ".priority >= json_extract(",
+            $scope,
+            ", '$.min_priority'), 1) AND coalesce(",
+            $t,
+            ".priority <= json_extract(",
+            $scope,
+            ", '$.max_priority'), 1)))"
         )
     };
 }
