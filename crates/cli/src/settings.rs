@@ -202,8 +202,11 @@ settings! {
          1).";
     lane_order: LaneOrder = "weighted", "lane-order" "ORDER",
         "Rule by which lanes share a node's slots while jobs of several wait: `weighted` (each \
-         lane gets its share of the starts) or `strict` (a lane is served only while no job waits \
-         in the lanes before it).";
+         lane gets its share of the starts), `strict` (a lane is served only while no job waits \
+         in the lanes before it) or `aging` (strict, but each tenth start goes to the oldest hint \
+         that has waited longer than `lane_aging`).";
+    lane_aging: Duration = "60s", "lane-aging" "DURATION",
+        "Time after which a waiting hint counts as old, if `lane_order` is `aging`.";
     deployments: Vec<String> = "", "deployments" "NAMES",
         "The deployments whose jobs this node takes, separated by commas; it also takes jobs \
          without a deployment. By default, jobs of all.";

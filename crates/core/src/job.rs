@@ -302,6 +302,9 @@ pub struct Job {
     pub ready_at: DateTime<Utc>,
     /// The lane of its hints.
     pub lane: Lane,
+    /// Whether the creator named the lane. A job whose lane the rules chose (`false`) gets a new
+    /// lane when its priority changes. `None` if it is not known: the lane stays.
+    pub lane_named: Option<bool>,
     /// The last failure's message.
     pub exception_message: Option<String>,
     /// Free values that travel with the job, as JSON text.

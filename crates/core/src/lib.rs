@@ -58,6 +58,7 @@ pub use job::repeat::{CatchUp, Repeat};
 pub use job::retry::{RetryFrom, RetryPolicy};
 pub use job::{BadLane, Fence, Job, JobId, JobKind, JobState, Lane, NodeId};
 pub use lane::order::{LaneOrder, LaneShare};
+pub use lane::priority::{JobDefinition, PriorityRule, PriorityScope};
 pub use lane::rule::LaneRule;
 pub use node::{Node, NodeOptions};
 pub use producer::client::{Client, TransactionHook};

@@ -142,10 +142,11 @@
 pub use jobwire_core::{
     BadLane, CatchUp, Client, CommitHook, Error, Fence, GroupOptions, Handler, HandlerError,
     HandlerOptions, HandlerResult, Handlers, HookOptions, InProcessTransport, IntoOutcome,
-    InvalidJob, Job, JobArgs, JobDetails, JobFilter, JobId, JobKind, JobState, JobTransaction,
-    JobView, Lane, LaneMove, LaneMoved, LaneOrder, LaneRule, LaneShare, Middleware, NewJob, Next,
-    Node, NodeId, NodeOptions, Outcome, PeriodicJob, Repeat, RetryFrom, RetryPolicy, Running,
-    SlotPool, SqlStore, Stop, Store, StoreError, TransactionHook, Transport, Verdict,
+    InvalidJob, Job, JobArgs, JobDefinition, JobDetails, JobFilter, JobId, JobKind, JobState,
+    JobTransaction, JobView, Lane, LaneMove, LaneMoved, LaneOrder, LaneRule, LaneShare, Middleware,
+    NewJob, Next, Node, NodeId, NodeOptions, Outcome, PeriodicJob, PriorityRule, PriorityScope,
+    Repeat, RetryFrom, RetryPolicy, Running, SlotPool, SqlStore, Stop, Store, StoreError,
+    TransactionHook, Transport, Verdict,
 };
 #[cfg(feature = "postgres")]
 pub use jobwire_core::{PgOptions, PgStore};
@@ -199,6 +200,7 @@ pub mod store {
     pub use jobwire_core::job::periodic::{Declared, InvalidPeriodicJob};
     pub use jobwire_core::job::query::{LaneBacklog, LaneView, UnservedType};
     pub use jobwire_core::producer::gate_change::GateChanged;
+    pub use jobwire_core::producer::priority_cascade::PriorityCascaded;
     pub use jobwire_core::store::attempts::{
         AttemptView, ErrorGroup, Incident, IncidentFilter, Resolution,
     };

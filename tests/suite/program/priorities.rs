@@ -1,11 +1,63 @@
-//! The gaps between the priorities of nodes that `doctor` names.
+//! `jobwire priorities`, `jobs change --priority`, and the gaps that `doctor` names.
 
 use jobwire_core::job::scope::Scope;
 use jobwire_core::store::Membership;
-use jobwire_core::{Lane, NodeId, Store};
+use jobwire_core::{JobState, Lane, LaneRule, NodeId, Store};
 use jobwire_tests::Scratch;
+use serde_json::Value;
 
-use super::{fails, jobwire, store, succeeds};
+use super::{all, fails, jobwire, lines, store, succeeds};
+
+#[tokio::test]
+async fn rules_are_set_overridden_listed_and_cleared() {
+    let home = Scratch::new();
+    succeeds(jobwire(&home, &["migrate", "up"])).await;
+    let store = store(&home).await;
+    let urgent = LaneRule::to("urgent").min_priority(100);
+    store.set_lane_rules(&[urgent]).await.unwrap();
+    let priorities = |arguments: &[&str]| jobwire(&home, &[&["priorities"], arguments].concat());
+    let said = succeeds(priorities(&["list"])).await;
+    assert!(said.contains("no rules"), "{said}");
+    let said = succeeds(priorities(&["set", "-5", "--type", "noop"])).await;
+    assert!(said.contains("of type `noop`: priority -5"), "{said}");
+    let noop = lines(&home, r#"{"type":"noop","element":"e"}"#, 2);
+    succeeds(jobwire(&home, &["enqueue", &noop])).await;
+    let jobs = all(&store).await;
+    assert_eq!((jobs[0].priority, jobs[0].lane.as_str()), (-5, "default"));
+
+    let id = jobs[0].id.to_string();
+    let change = ["jobs", "change", &id, "--priority", "-6"];
+    succeeds(jobwire(&home, &change)).await;
+    assert_eq!(all(&store).await[0].priority, -6);
+    let cascade = [
+        "override",
+        "100",
+        "--type",
+        "noop",
+        "--element",
+        "e",
+        "--cascade",
+    ];
+    let said = succeeds(priorities(&cascade)).await;
+    assert!(said.contains("2 existing jobs changed"), "{said}");
+    for job in all(&store).await {
+        assert_eq!((job.priority, job.lane.as_str()), (100, "urgent"));
+        assert_eq!(job.state, JobState::Executable);
+    }
+
+    let said = succeeds(priorities(&["list", "--json"]).env("JOBWIRE_LOG", "off")).await;
+    let listed: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(listed[0]["rule"], "override");
+    assert_eq!(listed[0]["element"], "e");
+    assert_eq!(listed[1]["priority"], -5);
+    let clear = ["clear-override", "--type", "noop", "--element", "e"];
+    for told in ["cleared the priority", "nothing to do"] {
+        let said = succeeds(priorities(&clear)).await;
+        assert!(said.contains(told), "{said}");
+    }
+    let said = fails(priorities(&["set", "1", "--type", ""]), 1).await;
+    assert!(said.contains("field `type` is empty"), "{said}");
+}
 
 #[tokio::test]
 async fn priorities_that_no_living_node_takes_are_named() {

@@ -34,6 +34,7 @@ impl Settings {
         options.shutdown_timeout = self.shutdown_timeout;
         options.lanes = self.lanes.clone();
         options.lane_order = self.lane_order;
+        options.lane_aging = self.lane_aging;
         let only = |names: &[String]| {
             let names = names.iter().cloned().collect();
             Some(names).filter(|names: &BTreeSet<String>| !names.is_empty())

@@ -215,7 +215,7 @@ impl Value for Vec<LaneShare> {
 
 impl Value for LaneOrder {
     fn read(text: &str) -> Result<Self, String> {
-        Self::parse(text.trim()).ok_or_else(|| "write `weighted` or `strict`".to_owned())
+        Self::parse(text.trim()).ok_or_else(|| "write `weighted`, `strict` or `aging`".to_owned())
     }
     fn shown(&self) -> String {
         self.to_string()

@@ -44,6 +44,7 @@ mod operate;
 mod options;
 mod orphans;
 mod periodic;
+mod priorities;
 mod renew;
 mod row_locks;
 mod session;

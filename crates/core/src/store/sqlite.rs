@@ -38,6 +38,7 @@ mod operate;
 mod options;
 mod orphans;
 mod periodic;
+mod priorities;
 mod renew;
 mod sql;
 mod suspend;

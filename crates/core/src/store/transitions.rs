@@ -27,6 +27,7 @@ use crate::job::periodic::{Declared, PeriodicJob};
 use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
 use crate::job::scope::Services;
 use crate::job::{Fence, Job, JobId, JobState, Lane, LockToken, LockedJob, NodeId};
+use crate::lane::priority::{PriorityRule, PriorityScope};
 use crate::lane::rule::LaneRule;
 
 #[async_trait]
@@ -433,6 +434,21 @@ impl<S: Statements> Store for S {
     async fn set_lane_rules(&self, rules: &[LaneRule]) -> Result<()> {
         check_rules(rules)?;
         self.run("set_lane_rules", || self.write_rules(rules)).await
+    }
+
+    async fn priority_rules(&self) -> Result<Vec<PriorityRule>> {
+        self.run("priority_rules", || self.read_priorities()).await
+    }
+
+    async fn set_priority_rule(&self, rule: &PriorityRule) -> Result<()> {
+        rule.validate().map_err(StoreError::InvalidChange)?;
+        self.run("set_priority_rule", || self.write_priority(rule))
+            .await
+    }
+
+    async fn clear_priority_rule(&self, scope: &PriorityScope) -> Result<bool> {
+        self.run("clear_priority_rule", || self.delete_priority(scope))
+            .await
     }
 
     async fn lanes(&self) -> Result<Vec<LaneView>> {

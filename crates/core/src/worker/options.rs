@@ -62,9 +62,12 @@ pub struct NodeOptions {
     pub shutdown_timeout: Duration,
     /// The lanes that the node receives, in their order. Default: `default`.
     pub lanes: Vec<LaneShare>,
-    /// The way in which the lanes share the slots: by weight, or strictly in their order. Default:
-    /// weighted.
+    /// The way in which the lanes share the slots: by weight, strictly in their order, or in their
+    /// order with a share for old hints. Default: weighted.
     pub lane_order: LaneOrder,
+    /// The time after which a waiting hint counts as old, under [`LaneOrder::Aging`]. It counts from
+    /// the publication of the hint, by the clocks of the nodes. Default 60 s, at least 1 s.
+    pub lane_aging: Duration,
     /// The deployments, categories, tenants and priorities whose jobs the node takes. Default: all.
     pub scope: Scope,
     /// The name of the machine in the node's row in the table `node`. Default: its host name.
@@ -98,6 +101,7 @@ crate::setters! {
         shutdown_timeout: Duration,
         lanes: Vec<LaneShare>,
         lane_order: LaneOrder,
+        lane_aging: Duration,
         scope: Scope,
         host: String,
         database: Option<String>,
@@ -124,6 +128,7 @@ impl Default for NodeOptions {
             shutdown_timeout: Duration::from_secs(60),
             lanes: vec![Lane::default().into()],
             lane_order: LaneOrder::default(),
+            lane_aging: Duration::from_secs(60),
             scope: Scope::default(),
             host: gethostname::gethostname().to_string_lossy().into_owned(),
             database: None,
@@ -200,6 +205,11 @@ impl NodeOptions {
             self.row_lock_from >= 1,
             "row_lock_from",
             "must be at least 1",
+        );
+        check(
+            self.lane_aging >= Duration::from_secs(1),
+            "lane_aging",
+            "must be at least 1s: younger hints than that come in the order of the lanes",
         );
         let (min, max) = (self.scope.min_priority, self.scope.max_priority);
         if let (Some(min), Some(max)) = (min, max)

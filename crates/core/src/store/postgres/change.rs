@@ -11,7 +11,9 @@ use uuid::Uuid;
 
 use super::begin::begin;
 use super::connection_pool::ConnectionPool;
-use super::sql::{moved_columns, not_put_aside, ready_columns, unlocked};
+use super::sql::{
+    lane_by_rule, moved_columns, not_put_aside, not_suspended, ready_columns, unlocked,
+};
 use super::{PgStore, decode, exclusive};
 use crate::job::{JobId, JobState};
 use crate::store::change::Change;
@@ -57,7 +59,7 @@ macro_rules! gone {
 
 /// Changes the given rows of another table in place.
 macro_rules! set {
-    ($name:literal, $table:literal, $set:literal) => {
+    ($name:literal, $table:literal, $set:expr) => {
         concat!(
             $name,
             " AS (UPDATE jobwire.",
@@ -82,7 +84,7 @@ macro_rules! moved_row {
             $due_at,
             ", repeat, repeat_until, correlation_id, created_at, lane, origin, ",
             $message,
-            ", custom_values, trace_parent, ready_at, hints"
+            ", custom_values, trace_parent, ready_at, hints, lane_named"
         )
     };
 }
@@ -94,7 +96,7 @@ macro_rules! ready_row {
          process_definition, element, tenant, category, deployment, priority, exclusive, retries, \
          failures, retry_policy, due_at, repeat, repeat_until, correlation_id, created_at, lane, \
          origin, exception_message, custom_values, trace_parent, clock_timestamp(), \
-         least(hints, 999999999) + 1"
+         least(hints, 999999999) + 1, lane_named"
     };
 }
 
@@ -283,6 +285,78 @@ UNION ALL ",
     result!("suspended", stays, "NULL")
 );
 
+/// The lane of a job with the new priority, if the rules chose its lane.
+macro_rules! its_lane {
+    ($t:literal, $type:literal, $category:literal, $tenant:literal) => {
+        concat!(
+            "CASE WHEN ",
+            $t,
+            ".lane_named = false THEN coalesce(",
+            lane_by_rule!("jobwire.lane_rule", $type, $category, $tenant, "$3"),
+            ", 'default') ELSE ",
+            $t,
+            ".lane END"
+        )
+    };
+}
+
+/// Sets the priority of rows of a table that have no hints.
+macro_rules! set_priority {
+    ($name:literal, $table:literal) => {
+        set!(
+            $name,
+            $table,
+            concat!(
+                "priority = $3, lane = ",
+                its_lane!("t", "t.type", "t.category", "t.tenant")
+            )
+        )
+    };
+}
+
+/// A job that changes its lane becomes ready there. Of an instance, only the first ready sibling is
+/// hinted.
+const SET_PRIORITY: &str = concat!(
+    "WITH places AS MATERIALIZED (
+    SELECT j.id, ",
+    its_lane!("j", "j.type", "j.category", "j.tenant"),
+    " AS its_lane FROM jobwire.job j WHERE j.id = ANY($2)
+), executable AS (
+    UPDATE jobwire.job j SET priority = $3, lane = p.its_lane, revision = least(j.revision, 999999999) + 1,
+        ready_at = CASE WHEN j.lane = p.its_lane THEN j.ready_at ELSE clock_timestamp() END,
+        hints = CASE WHEN j.lane = p.its_lane THEN j.hints ELSE least(j.hints, 999999999) + 1 END
+    FROM places p WHERE p.id = j.id AND ",
+    unlocked!("j"),
+    "
+    RETURNING ",
+    ready_columns!("j"),
+    ", j.seq
+), ",
+    set_priority!("timer", "timer_job"),
+    ", ",
+    set_priority!("suspended", "suspended_job"),
+    ", ",
+    set_priority!("letter", "dead_letter_job"),
+    "
+SELECT x.id, x.lane, x.exclusive, x.process_instance, x.trace_parent, x.type,
+    was.lane <> x.lane AND ",
+    not_suspended!("was"),
+    " AND (NOT x.exclusive OR NOT EXISTS (
+        SELECT FROM jobwire.job e
+        WHERE e.exclusive AND e.process_instance = x.process_instance AND e.seq < x.seq AND ",
+    not_put_aside!("e"),
+    ")), NULL::text, NULL::timestamptz
+FROM executable x JOIN jobwire.job was ON was.id = x.id
+UNION ALL ",
+    result!("timer", stays, "NULL"),
+    "
+UNION ALL ",
+    result!("suspended", stays, "NULL"),
+    "
+UNION ALL ",
+    result!("letter", stays, "NULL")
+);
+
 /// Selects the tables of the jobs that were not changed, and whether a suspension covers them.
 const STILL: &str = concat!(
     "
@@ -353,12 +427,14 @@ async fn change_free(
         Change::Activate => ACTIVATE,
         Change::MakeDeadLetter(_) => MAKE_DEAD_LETTER,
         Change::SetRetries(_) => SET_RETRIES,
+        Change::SetPriority(_) => SET_PRIORITY,
     };
     let query = sqlx::query(statement).bind(&*asked).bind(&entered);
     let query = match change {
         Change::Reschedule(due) => query.bind(*due),
         Change::MakeDeadLetter(reason) => query.bind(Change::reason(reason)),
         Change::SetRetries(retries) => query.bind(*retries),
+        Change::SetPriority(priority) => query.bind(*priority),
         Change::MakeExecutable | Change::Suspend | Change::Activate => query,
     };
     let rows = query.fetch_all(&mut *tx).await?;

@@ -51,6 +51,10 @@ impl JobRow for PgRow {
         Ok(self.try_get_unchecked(at)?)
     }
 
+    fn maybe_flag(&self, at: usize) -> Result<Option<bool>> {
+        Ok(self.try_get_unchecked(at)?)
+    }
+
     fn moment(&self, at: usize) -> Result<DateTime<Utc>> {
         Ok(self.try_get_unchecked(at)?)
     }

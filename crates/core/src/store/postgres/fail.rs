@@ -37,7 +37,7 @@ WITH given AS MATERIALIZED (
      AS failures, retry_policy, CASE WHEN g.dead THEN due_at ELSE least(g.since, \
      clock_timestamp()) + g.delay_ms * interval '1 millisecond' END AS due_at, repeat, repeat_until, correlation_id, created_at, \
      lane, origin, coalesce(g.message, exception_message) AS exception_message, custom_values, \
-     trace_parent, clock_timestamp() AS ready_at, greatest(hints, 1) AS hints, g.dead, NOT ",
+     trace_parent, clock_timestamp() AS ready_at, greatest(hints, 1) AS hints, lane_named, g.dead, NOT ",
     not_put_aside!("j"),
     " AS put_aside
     FROM gone j JOIN given g ON g.job_id = j.id

@@ -115,6 +115,10 @@ impl JobRow for SqliteRow {
         Ok(self.try_get(at)?)
     }
 
+    fn maybe_flag(&self, at: usize) -> Result<Option<bool>, StoreError> {
+        Ok(self.try_get(at)?)
+    }
+
     fn moment(&self, at: usize) -> Result<DateTime<Utc>, StoreError> {
         moment(self.try_get(at)?)
     }

@@ -97,6 +97,9 @@ ON l.job_id = j.id AND j.state = 'executable' AND l.owner IS NOT NULL WHERE true
         sql.push(" AND j.due_at < ")
             .push_bind(decode::micros(before));
     }
+    if let Some(priority) = filter.priority_other_than {
+        sql.push(" AND j.priority <> ").push_bind(priority);
+    }
     sql
 }
 
