@@ -10,6 +10,7 @@ pub mod duration;
 pub mod gate;
 pub mod new_job;
 pub mod periodic;
+pub mod priority_gap;
 pub mod query;
 pub mod repeat;
 pub mod retry;

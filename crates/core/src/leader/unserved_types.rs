@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::job::scope::PriorityGap;
+use crate::job::priority_gap::PriorityGap;
 use crate::telemetry::metrics as m;
 use crate::telemetry::plain;
 use crate::worker::context::NodeContext;

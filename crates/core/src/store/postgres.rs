@@ -19,6 +19,7 @@ mod aside;
 mod attempts;
 mod begin;
 mod change;
+mod change_statements;
 mod claim;
 mod complete;
 mod connect;
