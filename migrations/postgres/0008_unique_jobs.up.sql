@@ -114,7 +114,7 @@ CREATE FUNCTION jobwire.create_unique_job(
     due_at              timestamptz DEFAULT NULL,
     retries             integer     DEFAULT NULL,
     retry_policy        text        DEFAULT NULL,
-    priority            bigint      DEFAULT 0,
+    priority            bigint      DEFAULT NULL,
     lane                text        DEFAULT NULL,
     execution           text        DEFAULT NULL,
     process_definition  text        DEFAULT NULL,
@@ -219,7 +219,7 @@ BEGIN
         END IF;
     EXCEPTION WHEN insufficient_privilege THEN
         RAISE WARNING 'create_unique_job runs with the rights of %: %', current_user, SQLERRM
-            USING HINT = 'docs/operations.md, "Rights", says what an administrator can do.';
+            USING HINT = 'docs/operating/databases.md says what an administrator can do.';
     END;
 END
 $$;

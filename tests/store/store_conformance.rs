@@ -27,6 +27,7 @@ mod pausing;
 mod periodic;
 mod poison;
 mod postgres;
+mod priorities;
 mod running;
 mod schema;
 mod sqlite;
@@ -77,6 +78,8 @@ conformance! {
             rows_of_silent_nodes_are_removed_but_not_of_those_that_are_heard,
             a_node_locks_jobs_of_its_scope_only,
             a_job_that_no_group_of_nodes_takes_is_gated,
+            a_node_locks_jobs_of_its_priorities_only,
+            a_priority_that_no_group_of_nodes_takes_is_gated,
         ]
     }
     creating {
@@ -105,6 +108,19 @@ conformance! {
             what_moves_without_a_hook_is_found_by_the_leader,
             of_an_instance_that_moves_only_the_first_is_hinted,
             a_move_that_can_not_work_moves_nothing,
+        ]
+    }
+    priorities {
+        databases [
+            the_first_rule_in_camundas_order_gives_the_priority,
+            a_cleared_rule_leaves_existing_jobs,
+            a_priority_by_the_rules_chooses_the_lane,
+            a_change_of_priority_moves_a_job_to_its_lane_unless_its_creator_named_it,
+            of_an_instance_and_of_suspended_jobs_only_what_may_run_is_hinted,
+            a_running_job_keeps_its_priority,
+            an_occurrence_has_the_priority_and_the_lane_of_the_one_before,
+            an_override_cascades_to_all_but_running_jobs,
+            a_lane_that_may_have_been_named_stays,
         ]
     }
     periodic {
@@ -150,6 +166,7 @@ conformance! {
             the_earliest_retry_is_told,
             a_dead_letter_keeps_message_and_stack,
             a_snooze_keeps_the_last_message,
+            a_wait_counts_from_the_old_due_date_if_that_has_passed,
             a_released_job_is_ready_again,
             the_next_occurrence_is_created_with_the_completion,
             a_lost_lock_creates_no_next_occurrence,

@@ -10,6 +10,7 @@ mod lanes;
 mod migrate;
 mod order;
 mod periodic;
+mod priorities;
 mod run;
 mod secured;
 mod settings;

@@ -7,7 +7,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
     bench, config, demo, doctor, engine, enqueue, jobs, lanes, migrate, nodes, order, periodic,
-    run, suspension, sweep, tap,
+    priorities, run, suspension, sweep, tap,
 };
 use crate::error::Error;
 use crate::logging;
@@ -50,6 +50,8 @@ pub enum Command {
     Order(order::OrderArgs),
     /// Declare, list, pause, resume, run and remove periodic jobs
     Periodic(periodic::PeriodicArgs),
+    /// Show, set, override and clear the rules for the priorities of jobs
+    Priorities(priorities::PrioritiesArgs),
     /// Suspend a scope: move its waiting jobs aside, now or at a date
     Suspend(suspension::SuspensionArgs),
     /// End a suspension, now or at a date
@@ -151,6 +153,7 @@ async fn dispatch(command: Command, settings: Settings) -> Result<(), Error> {
         Command::Nodes(args) => nodes::run(settings, args).await,
         Command::Order(args) => order::run(settings, args).await,
         Command::Periodic(args) => periodic::run(settings, args).await,
+        Command::Priorities(args) => priorities::run(settings, args).await,
         Command::Suspend(args) => suspension::suspend(settings, args).await,
         Command::Activate(args) => suspension::activate(settings, args).await,
         Command::Pause(args) => suspension::pause(settings, args).await,

@@ -12,6 +12,7 @@ pub mod migrate;
 pub mod nodes;
 pub mod order;
 pub mod periodic;
+pub mod priorities;
 pub mod run;
 pub mod suspension;
 pub mod sweep;

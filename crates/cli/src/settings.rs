@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use jobwire_core::transport::Plaintext;
-use jobwire_core::{LaneOrder, LaneShare, RetryPolicy, TapMode};
+use jobwire_core::{LaneOrder, LaneShare, RetryFrom, RetryPolicy, TapMode};
 
 pub(crate) use allow_list::canonical;
 pub use allow_list::{AllowList, BadHost};
@@ -186,6 +186,13 @@ settings! {
         "Time for which a recorded attempt is kept.";
     incidents_kept: Duration = "30d", "incidents-kept" "DURATION",
         "Time for which an incident is kept after its job was revived or deleted.";
+    retry_policy: RetryPolicy = "10s", "retry-policy" "POLICY",
+        "Wait between attempts, if neither the job nor its handler has a policy: `30s`, \
+         `exponential(1s, 2, 1h)`, `PT10M,PT17M`. A count in it has no effect.";
+    retry_from: RetryFrom = "now", "retry-from" "TIME",
+        "Time from which the wait of a retry policy counts: `now` (the failure) or `due-date` (the \
+         due date of the failed attempt, as in Activiti 5 and 6; an attempt whose wait has passed \
+         since then is due at once).";
     history_retry_policy: RetryPolicy = "10s", "history-retry-policy" "POLICY",
         "Wait between attempts of history jobs, if neither the job nor its handler has a policy: \
          `30s`, `exponential(1s, 2, 1h)`, `PT10M,PT17M`.";
@@ -200,8 +207,11 @@ settings! {
          1).";
     lane_order: LaneOrder = "weighted", "lane-order" "ORDER",
         "Rule by which lanes share a node's slots while jobs of several wait: `weighted` (each \
-         lane gets its share of the starts) or `strict` (a lane is served only while no job waits \
-         in the lanes before it).";
+         lane gets its share of the starts), `strict` (a lane is served only while no job waits \
+         in the lanes before it) or `aging` (strict, but each tenth start goes to the oldest hint \
+         that has waited longer than `lane_aging`).";
+    lane_aging: Duration = "60s", "lane-aging" "DURATION",
+        "Time after which a waiting hint counts as old, if `lane_order` is `aging`.";
     deployments: Vec<String> = "", "deployments" "NAMES",
         "The deployments whose jobs this node takes, separated by commas; it also takes jobs \
          without a deployment. By default, jobs of all.";
@@ -211,6 +221,11 @@ settings! {
     tenants: Vec<String> = "", "tenants" "NAMES",
         "The tenants whose jobs this node takes, separated by commas; it also takes jobs without a \
          tenant. By default, jobs of all.";
+    min_priority: Option<i64> = "", "min-priority" "N",
+        "The lowest priority of the jobs that this node takes. By default, no bound. Other nodes must \
+         take the rest: `jobwire doctor` shows gaps.";
+    max_priority: Option<i64> = "", "max-priority" "N",
+        "The highest priority of the jobs that this node takes. By default, no bound.";
     hint_max_age: Duration = "10s", "hint-max-age" "DURATION",
         "Maximum time that a hint waits to be published. After that it is dropped, and the sweeper \
          finds its job.";

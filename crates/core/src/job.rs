@@ -10,6 +10,7 @@ pub mod duration;
 pub mod gate;
 pub mod new_job;
 pub mod periodic;
+pub mod priority_gap;
 pub mod progress;
 pub mod query;
 pub mod repeat;
@@ -305,6 +306,9 @@ pub struct Job {
     pub ready_at: DateTime<Utc>,
     /// The lane of its hints.
     pub lane: Lane,
+    /// Whether the creator named the lane. A job whose lane the rules chose (`false`) gets a new
+    /// lane when its priority changes. `None` if it is not known: the lane stays.
+    pub lane_named: Option<bool>,
     /// The last failure's message.
     pub exception_message: Option<String>,
     /// Free values that travel with the job, as JSON text.
@@ -333,6 +337,7 @@ impl Job {
             deployment: self.deployment.clone(),
             category: self.category.clone(),
             tenant: self.tenant.clone(),
+            priority: Some(self.priority),
         }
     }
 

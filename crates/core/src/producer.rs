@@ -7,3 +7,4 @@ pub mod gate_change;
 pub mod lane_move;
 mod operations;
 mod periodic;
+pub mod priority_cascade;

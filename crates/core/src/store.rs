@@ -64,6 +64,7 @@ use crate::job::progress::Progress;
 use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
 use crate::job::scope::{Scope, Services};
 use crate::job::{Fence, Job, JobId, Lane, LockToken, LockedJob, NodeId, text_enum};
+use crate::lane::priority::{MAX_PRIORITY_RULES, PriorityRule, PriorityScope};
 use crate::lane::rule::{self, LaneRule};
 pub use crate::store::created::{Created, TransactionId};
 pub use crate::store::error::StoreError;
@@ -97,6 +98,20 @@ pub use sweeping::{
 pub use tap::{CommitTap, Committed, Marked, TapMode, TapNews, TapOffer};
 use transaction::AfterCommit;
 pub use unique::Creation;
+
+/// The error for a new rule beside as many as are allowed.
+fn too_many_priority_rules() -> StoreError {
+    StoreError::InvalidChange(format!(
+        "there are {MAX_PRIORITY_RULES} priority rules, and no more are allowed; clear some, or let \
+         creators give the priority"
+    ))
+}
+
+fn no_priority_rules(store: &str) -> StoreError {
+    StoreError::Config(format!(
+        "the store `{store}` does not support priority rules"
+    ))
+}
 
 fn no_pauses(store: &str) -> StoreError {
     StoreError::Config(format!("the store `{store}` does not support pauses"))
@@ -300,7 +315,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Counts the unlocked executable jobs that no living node takes, by type. Returns at most
     /// `limit` types, those with most jobs first. A job counts if no node serves its type, or none
-    /// takes its deployment, category or tenant. Reads every executable job. A store without this
+    /// takes its deployment, category, tenant or priority. Reads every executable job. A store without this
     /// query returns no type.
     async fn unserved_types(&self, services: &Services, limit: i64) -> Result<Vec<UnservedType>> {
         let _ = (services, limit);
@@ -516,6 +531,26 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// [`StoreError::InvalidRules`] before anything is changed.
     async fn set_lane_rules(&self, rules: &[LaneRule]) -> Result<()>;
+
+    /// Returns the priority rules. Optional for a store, like the other methods of these rules.
+    async fn priority_rules(&self) -> Result<Vec<PriorityRule>> {
+        Ok(Vec::new())
+    }
+
+    /// Sets the priority of a scope, for jobs that are created from now on.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidChange`] before anything is changed.
+    async fn set_priority_rule(&self, rule: &PriorityRule) -> Result<()> {
+        let _ = rule;
+        Err(no_priority_rules(self.name()))
+    }
+
+    /// Removes the priority of a scope. Existing jobs keep theirs. Returns false if there is none.
+    async fn clear_priority_rule(&self, scope: &PriorityScope) -> Result<bool> {
+        let _ = scope;
+        Err(no_priority_rules(self.name()))
+    }
 
     /// Returns every lane that has jobs, and their number. Reads all jobs.
     async fn lanes(&self) -> Result<Vec<LaneView>>;

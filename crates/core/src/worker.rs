@@ -42,6 +42,7 @@ pub(crate) mod refused_outcomes;
 pub(crate) mod release;
 pub(crate) mod renewal;
 pub(crate) mod reports;
+pub(crate) mod retry_function;
 pub(crate) mod row_batch;
 pub(crate) mod row_pause;
 pub(crate) mod running;

@@ -119,6 +119,7 @@ impl Decoder {
             correlation_id: id.uuid(),
             created_at: created,
             ready_at: created,
+            lane_named: None,
             lane: self.lane.clone(),
             exception_message: row.message.clone(),
             custom_values: None,

@@ -72,6 +72,7 @@ mod options;
 mod owner;
 mod pace;
 mod parts;
+mod priorities;
 mod probing;
 mod queries;
 pub mod remote;

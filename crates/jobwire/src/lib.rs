@@ -142,11 +142,12 @@
 pub use jobwire_core::{
     BadLane, CatchUp, CheckpointError, Client, CommitHook, Creation, Error, Fence, GroupOptions,
     Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, HookOptions,
-    InProcessTransport, IntoOutcome, InvalidJob, Job, JobArgs, JobDetails, JobFilter, JobId,
-    JobKind, JobState, JobTransaction, JobView, Lane, LaneMove, LaneMoved, LaneOrder, LaneRule,
-    LaneShare, Middleware, NewJob, Next, Node, NodeId, NodeOptions, Outcome, PeriodicJob, Progress,
-    ProgressView, Repeat, RetryPolicy, Running, SlotPool, SqlStore, Stop, Store, StoreError,
-    TransactionHook, Transport, UniqueKey, Verdict,
+    InProcessTransport, IntoOutcome, InvalidJob, Job, JobArgs, JobDefinition, JobDetails,
+    JobFilter, JobId, JobKind, JobState, JobTransaction, JobView, Lane, LaneMove, LaneMoved,
+    LaneOrder, LaneRule, LaneShare, Middleware, NewJob, Next, Node, NodeId, NodeOptions, Outcome,
+    PeriodicJob, PriorityRule, PriorityScope, Progress, ProgressView, Repeat, RetryFrom,
+    RetryPolicy, Running, SlotPool, SqlStore, Stop, Store, StoreError, TransactionHook, Transport,
+    UniqueKey, Verdict,
 };
 /// The limits of checkpoints and of the text of a progress, in bytes.
 pub use jobwire_core::{MAX_CHECKPOINT_BYTES, MAX_PROGRESS_BYTES};
@@ -203,6 +204,7 @@ pub mod store {
     pub use jobwire_core::job::periodic::{Declared, InvalidPeriodicJob};
     pub use jobwire_core::job::query::{LaneBacklog, LaneView, UnservedType};
     pub use jobwire_core::producer::gate_change::GateChanged;
+    pub use jobwire_core::producer::priority_cascade::PriorityCascaded;
     pub use jobwire_core::store::attempts::{
         AttemptView, ErrorGroup, Incident, IncidentFilter, Resolution,
     };

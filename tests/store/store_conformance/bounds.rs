@@ -300,6 +300,7 @@ pub(super) async fn counts_stop_at_their_bound<S: SqlBench>(w: &World<S>) {
     let mut failure = retry_after(&job, Duration::ZERO);
     failure.to = jobwire_core::store::Destination::Retry {
         delay: Duration::ZERO,
+        since: None,
         retries: 1,
         failures: 1_000_000_000,
     };

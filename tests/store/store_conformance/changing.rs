@@ -16,7 +16,7 @@ fn in_an_hour() -> DateTime<Utc> {
     (Utc::now() + Duration::from_secs(3_600)).trunc_subsecs(6)
 }
 
-fn changes() -> [Change; 6] {
+fn changes() -> [Change; 7] {
     [
         Change::MakeExecutable,
         Change::Reschedule(in_an_hour()),
@@ -24,6 +24,7 @@ fn changes() -> [Change; 6] {
         Change::Activate,
         Change::MakeDeadLetter("an operator decided".to_owned()),
         Change::SetRetries(9),
+        Change::SetPriority(-7),
     ]
 }
 
@@ -89,6 +90,9 @@ pub(super) async fn a_change_applies_to_its_states_only<S: Bench>(w: &World<S>) 
                 Change::SetRetries(retries) => {
                     assert_eq!((after.state, after.retries), (*state, *retries));
                 }
+                Change::SetPriority(priority) => {
+                    assert_eq!((after.state, after.priority), (*state, *priority));
+                }
                 other => panic!("{other:?} is not tested"),
             }
         }
@@ -133,7 +137,8 @@ pub(super) async fn a_value_that_can_not_be_changes_nothing<S: Bench>(w: &World<
 
 pub(super) async fn a_job_that_leaves_its_instance_lets_the_next_one_go<S: Bench>(w: &World<S>) {
     for change in changes() {
-        let leaves = change.applies_to(JobState::Executable) && change != Change::SetRetries(9);
+        let stays = matches!(change, Change::SetRetries(_) | Change::SetPriority(_));
+        let leaves = change.applies_to(JobState::Executable) && !stays;
         let of = || work().instance(format!("{change:?}"));
         let hints = w.ready(vec![of(), of()]).await;
         let hinted = w.store.change_many(&[hints[0].id], &change).await.unwrap();

@@ -5,7 +5,8 @@ use jobwire_core::store::{Handoff, Refusal};
 use jobwire_core::{Hint, NewJob};
 
 use super::world::{
-    Bench, SqlBench, World, done, ids, job_ids, node, retry_after, take, unserved, why, work,
+    Bench, SqlBench, World, done, ids, job_ids, needs_of_unserved, node, retry_after, take,
+    unserved, why, work,
 };
 
 fn of(instance: &str) -> NewJob {
@@ -175,12 +176,7 @@ pub(super) async fn an_unserved_first_sibling_blocks<S: Bench>(w: &World<S>) {
     let refused = |at: usize| (hints[at].id, Refusal::Unserved);
     assert_eq!(locked.refused, [refused(1), refused(2)]);
     // The last job is served, and waits for the unserved one before it.
-    let unserved = |at: usize| {
-        (
-            hints[at].id,
-            jobwire_core::job::scope::Needs::of("unserved"),
-        )
-    };
+    let unserved = |at: usize| (hints[at].id, needs_of_unserved());
     assert_eq!(locked.unserved, [unserved(1), unserved(2)]);
 }
 

@@ -103,6 +103,7 @@ pub(super) async fn a_snooze_keeps_the_last_message<S: Bench>(w: &World<S>) {
     let snooze = Failure {
         to: Destination::Retry {
             delay: Duration::from_secs(1),
+            since: None,
             retries: job.job.retries,
             failures: job.job.failures,
         },
@@ -116,6 +117,41 @@ pub(super) async fn a_snooze_keeps_the_last_message<S: Bench>(w: &World<S>) {
     assert_eq!((view.retries, view.failures), (2, 1));
     assert_eq!(view.exception_message.as_deref(), Some("no luck"));
     assert_eq!(stack.as_deref(), Some("at the first step"));
+}
+
+pub(super) async fn a_wait_counts_from_the_old_due_date_if_that_has_passed<S: Bench>(w: &World<S>) {
+    let (wait, minute) = (Duration::from_secs(60), chrono::Duration::seconds(60));
+    let now = chrono::Utc::now();
+    // A date of whole seconds is stored exactly by every database.
+    let date = |minutes: i64| {
+        let at = now + chrono::Duration::minutes(minutes);
+        chrono::DateTime::from_timestamp(at.timestamp(), 0).unwrap()
+    };
+    let worker = node();
+    for (since, expected) in [
+        (Some(date(-10)), Some(date(-9))),
+        (Some(date(60)), None),
+        (None, None),
+    ] {
+        let hint = w.one(work()).await;
+        let job = w.hold(worker, &hint).await;
+        let mut failure = retry_after(&job, wait);
+        failure.to = Destination::Retry {
+            delay: wait,
+            since,
+            retries: 2,
+            failures: 1,
+        };
+        w.fail(worker, failure).await;
+        let due = w.view(hint.id).await.unwrap().due_at.unwrap();
+        match expected {
+            Some(expected) => assert_eq!(due, expected),
+            None => {
+                let late = (due - now - minute).num_seconds().abs();
+                assert!(late < 20, "due {late} s off, counted from {since:?}");
+            }
+        }
+    }
 }
 
 pub(super) async fn a_released_job_is_ready_again<S: Bench>(w: &World<S>) {

@@ -1,8 +1,7 @@
-use jobwire_core::job::scope::Needs;
 use jobwire_core::store::{Refusal, SuspensionScope};
 use jobwire_core::{Hint, JobId};
 
-use super::world::{Bench, World, job_ids, node, unserved, why, work};
+use super::world::{Bench, World, job_ids, needs_of_unserved, node, unserved, why, work};
 
 pub(super) async fn what_can_not_be_locked_is_classified<S: Bench>(w: &World<S>) {
     let mut hints = w
@@ -26,7 +25,7 @@ pub(super) async fn what_can_not_be_locked_is_classified<S: Bench>(w: &World<S>)
     assert_eq!(locked.refused.len(), hints.len());
     assert_eq!(why(&locked, hints[0].id), Some(Refusal::Locked));
     assert_eq!(why(&locked, hints[1].id), Some(Refusal::Unserved));
-    assert_eq!(locked.unserved, [(hints[1].id, Needs::of("unserved"))]);
+    assert_eq!(locked.unserved, [(hints[1].id, needs_of_unserved())]);
     // The job is in the suspended table, so it is gone from the executable one.
     assert_eq!(why(&locked, hints[2].id), Some(Refusal::Gone));
     assert_eq!(why(&locked, finished), Some(Refusal::Gone));

@@ -36,6 +36,9 @@ pub(super) async fn a_row_says_what_its_node_takes<S: Bench>(w: &World<S>) {
     let started_at = nodes[0].started_at;
     it.revision = 2;
     it.types = vec!["print".to_owned()];
+    it.scope = Scope::default().min_priority(-7).max_priority(i64::MAX);
+    w.store.write_node(&it).await.unwrap();
+    assert_eq!(of(&w.store.nodes().await.unwrap()), [&it]);
     it.scope = Scope::default();
     w.store.write_node(&it).await.unwrap();
     let nodes = w.store.nodes().await.unwrap();
@@ -133,4 +136,48 @@ pub(super) async fn a_job_that_no_group_of_nodes_takes_is_gated<S: Bench>(w: &Wo
     assert_eq!(found, [hints[0].id, hints[2].id]);
     let query = OrphanQuery::new(Lane::default(), types, before, 100);
     assert_eq!(w.store.orphans(&query).await.unwrap().ready.len(), 3);
+}
+
+pub(super) async fn a_node_locks_jobs_of_its_priorities_only<S: Bench>(w: &World<S>) {
+    let priorities = [i64::MIN, 9, 10, 20, 21, 15];
+    let jobs = priorities.map(|priority| work().priority(priority));
+    let [a, b, c, d, e, f] = jobs;
+    let hints = w.ready(vec![a, b, c, d, e, f.instance("order-1")]).await;
+    let owner = node();
+    let terms = scoped(owner, Scope::default().min_priority(10).max_priority(20));
+    let locked = w.store.lock(&terms, &hints).await.unwrap();
+    let mut got = job_ids(&locked.jobs);
+    got.sort_unstable();
+    assert_eq!(got, [hints[2].id, hints[3].id, hints[5].id]);
+    for at in [0, 1, 4] {
+        assert_eq!(why(&locked, hints[at].id), Some(Refusal::Unserved), "{at}");
+    }
+    // The refusal tells the priority, so that the hint is forwarded to a node that takes it.
+    let needs: HashSet<Option<i64>> = locked.unserved.iter().map(|(_, n)| n.priority).collect();
+    assert_eq!(needs, HashSet::from([Some(i64::MIN), Some(9), Some(21)]));
+    let below = scoped(node(), Scope::default().max_priority(9));
+    let locked = w.store.lock(&below, &hints).await.unwrap();
+    assert_eq!(locked.jobs.len(), 2);
+}
+
+pub(super) async fn a_priority_that_no_group_of_nodes_takes_is_gated<S: Bench>(w: &World<S>) {
+    let hints = w
+        .ready(vec![work().priority(5), work(), work().priority(-5)])
+        .await;
+    w.make_old(60).await;
+    let types: Vec<String> = terms(node()).types.to_vec();
+    let group = |scope| Group {
+        types: types.clone(),
+        scope,
+    };
+    let services = Services::of(vec![
+        group(Scope::default().min_priority(1)),
+        group(Scope::default().max_priority(-1)),
+    ]);
+    assert_eq!(services.priority_gaps().len(), 1);
+    let now = w.store.move_due_timers(0).await.unwrap().now;
+    let before = now - Duration::from_secs(30);
+    let query = OrphanQuery::new(Lane::default(), services, before, 100);
+    let found = ids(&w.store.orphans(&query).await.unwrap().ready);
+    assert_eq!(found, [hints[0].id, hints[2].id]);
 }

@@ -315,6 +315,75 @@ async fn claiming_passes_over_rows_that_somebody_has_locked() {
     assert_eq!(job_ids(&claimed.jobs), [hints[0].id, hints[1].id]);
 }
 
+/// The SQL functions give the priorities that the library gives, and tell whether the lane is named.
+#[tokio::test]
+async fn a_job_of_plain_sql_gets_the_priority_of_the_rules() {
+    use jobwire_core::{JobDefinition, PriorityRule, PriorityScope};
+
+    let w = World::<PgStore>::open().await;
+    let create = async |function: &str, arguments: &str| {
+        let sql = format!("SELECT jobwire.{function}({arguments})");
+        let id: uuid::Uuid = sqlx::query_scalar(AssertSqlSafe(sql))
+            .fetch_one(w.store.pool())
+            .await
+            .unwrap();
+        let job = w.store.get(JobId::from_uuid(id)).await.unwrap().unwrap().1;
+        (job.priority, job.lane_named)
+    };
+    let (job, history) = ("create_job", "create_history_job");
+    assert_eq!(create(job, "type => 'mail'").await, (0, Some(false)));
+    let of_element = JobDefinition::of("mail").element("e");
+    for (scope, priority) in [
+        (PriorityScope::Default, 1),
+        (PriorityScope::History, -1),
+        (PriorityScope::ProcessDefinition("d".to_owned()), 2),
+        (PriorityScope::Type("fax".to_owned()), 3),
+        (PriorityScope::Override(of_element), 4),
+    ] {
+        let rule = PriorityRule::new(scope, priority);
+        w.store.set_priority_rule(&rule).await.unwrap();
+    }
+    for (function, arguments, expected) in [
+        (job, "type => 'mail'", (1, Some(false))),
+        (job, "type => 'mail', priority => 0", (0, Some(false))),
+        (
+            job,
+            "type => 'mail', priority => NULL, lane => 'x'",
+            (1, Some(true)),
+        ),
+        (
+            job,
+            "type => 'mail', process_definition => 'd'",
+            (2, Some(false)),
+        ),
+        (
+            job,
+            "type => 'fax', process_definition => 'd'",
+            (3, Some(false)),
+        ),
+        (
+            job,
+            "type => 'fax', payload => '1', priority => 9",
+            (9, Some(false)),
+        ),
+        (
+            job,
+            "type => 'mail', payload => '1'::jsonb, priority => 9, element => 'e'",
+            (4, Some(false)),
+        ),
+        (
+            job,
+            "type => 'mail', element => 'e', due_at => now() + interval '1 day'",
+            (4, Some(false)),
+        ),
+        (history, "type => 'mail'", (-1, Some(true))),
+        (history, "type => 'mail', priority => 0", (0, Some(true))),
+        (history, "type => 'fax'", (3, Some(true))),
+    ] {
+        assert_eq!(create(function, arguments).await, expected, "{arguments}");
+    }
+}
+
 /// All writers share one configuration: the SQL function obeys the same rules as the library.
 #[tokio::test]
 async fn a_job_of_plain_sql_gets_the_lane_of_the_rules() {

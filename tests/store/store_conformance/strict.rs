@@ -134,6 +134,7 @@ pub(super) async fn a_wait_that_spends_no_attempt_keeps_siblings_waiting<S: SqlB
     let mut snooze = retry_after(&job, Duration::from_secs(60));
     snooze.to = Destination::Retry {
         delay: Duration::from_secs(60),
+        since: None,
         retries: job.job.retries,
         failures: job.job.failures,
     };

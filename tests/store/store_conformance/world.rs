@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::hint::Ready;
+use jobwire_core::job::scope::Needs;
 use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::{
     BatchOutcome, Completion, Created, CycleOutcome, CycleReport, Destination, Failure, Handoff,
@@ -291,6 +292,14 @@ pub(super) fn unserved() -> NewJob {
     NewJob::of("unserved", &17)
 }
 
+/// Returns what a node would have to serve to run [`unserved`].
+pub(super) fn needs_of_unserved() -> Needs {
+    Needs {
+        priority: Some(0),
+        ..Needs::of("unserved")
+    }
+}
+
 /// Returns the id of a new node.
 pub(super) fn node() -> NodeId {
     NodeId::generate()
@@ -324,6 +333,7 @@ pub(super) fn retry_after(job: &LockedJob, delay: Duration) -> Failure {
         held: job.held(),
         to: Destination::Retry {
             delay,
+            since: None,
             retries: job.job.retries - 1,
             failures: job.job.failures + 1,
         },

@@ -118,6 +118,7 @@ async fn a_job_that_fails_while_its_suspension_ends_is_brought_back() {
         held: job.held(),
         to: Destination::Retry {
             delay: Duration::from_secs(3600),
+            since: None,
             retries: 2,
             failures: 1,
         },

@@ -59,6 +59,15 @@ fn as_row(node: &NodeView) -> [String; 8] {
         let names = names.as_ref()?.iter().cloned().collect::<Vec<_>>();
         Some(format!("{kind}: {}", names.join(",")))
     });
+    let bounds = &it.scope;
+    let bounds = match (bounds.min_priority, bounds.max_priority) {
+        (None, None) => None,
+        (min, max) => {
+            let text = |bound: Option<i64>| bound.map(|n| n.to_string()).unwrap_or_default();
+            Some(format!("priorities: {}..{}", text(min), text(max)))
+        }
+    };
+    let only = only.chain(bounds);
     [
         it.id.to_string(),
         state(node).to_owned(),
@@ -87,5 +96,7 @@ fn as_json(node: &NodeView) -> Value {
     for (kind, names) in scope(node) {
         value[kind] = json!(names);
     }
+    value["min_priority"] = json!(it.scope.min_priority);
+    value["max_priority"] = json!(it.scope.max_priority);
     value
 }

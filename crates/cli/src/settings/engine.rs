@@ -142,6 +142,16 @@ pub(super) fn check(settings: &Settings) -> Vec<(&'static str, String)> {
                 .to_owned(),
         ));
     }
+    for (key, bound) in [
+        ("min_priority", settings.min_priority),
+        ("max_priority", settings.max_priority),
+    ] {
+        if bound.is_some() {
+            let problem = "can't be used with an engine, whose jobs are taken at every priority; \
+                           remove it";
+            wrong.push((key, problem.to_owned()));
+        }
+    }
     wrong.extend(settings.engine_options().err());
     let wrong_execution = match (settings.engine_type, settings.engine_execute) {
         (EngineType::Activiti, EngineExecute::Rest) => {

@@ -28,10 +28,13 @@ impl Settings {
         options.quarantine_after = self.quarantine_after;
         options.row_lock_from = self.row_lock_from;
         options.incidents_kept = self.incidents_kept;
+        options.retry = self.retry_policy.clone();
+        options.retry_from = self.retry_from;
         options.history_retry = self.history_retry_policy.clone();
         options.shutdown_timeout = self.shutdown_timeout;
         options.lanes = self.lanes.clone();
         options.lane_order = self.lane_order;
+        options.lane_aging = self.lane_aging;
         let only = |names: &[String]| {
             let names = names.iter().cloned().collect();
             Some(names).filter(|names: &BTreeSet<String>| !names.is_empty())
@@ -39,6 +42,8 @@ impl Settings {
         options.scope.deployments = only(&self.deployments);
         options.scope.categories = only(&self.categories);
         options.scope.tenants = only(&self.tenants);
+        options.scope.min_priority = self.min_priority;
+        options.scope.max_priority = self.max_priority;
         options.tap = self.tap;
         options.hook = self.hook_options();
         options

@@ -178,7 +178,7 @@ fn lanes_are_read_with_their_weights_and_their_order() {
         (
             "a",
             "fair",
-            &["setting `lane_order` is `fair`: write `weighted` or `strict`"],
+            &["setting `lane_order` is `fair`: write `weighted`, `strict` or `aging`"],
         ),
     ] {
         let said = mistakes("", &[], &[("lanes", lanes), ("lane_order", order)]);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use jobwire_core::transport::Plaintext;
-use jobwire_core::{LaneOrder, LaneShare, RetryPolicy, TapMode, job::duration};
+use jobwire_core::{LaneOrder, LaneShare, RetryFrom, RetryPolicy, TapMode, job::duration};
 
 use super::SecretUrl;
 
@@ -180,6 +180,20 @@ impl Value for Option<u32> {
     }
 }
 
+impl Value for Option<i64> {
+    fn read(text: &str) -> Result<Self, String> {
+        match text.trim() {
+            "" => Ok(None),
+            other => other.parse().map(Some).map_err(|_| {
+                "is not a whole number of 64 bits; write, for example, `100` or `-5`".to_owned()
+            }),
+        }
+    }
+    fn shown(&self) -> String {
+        self.map(|number| number.to_string()).unwrap_or_default()
+    }
+}
+
 /// Returns the words of a list separated by commas.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(',')
@@ -243,7 +257,16 @@ impl Value for Vec<TypeTimeout> {
 
 impl Value for LaneOrder {
     fn read(text: &str) -> Result<Self, String> {
-        Self::parse(text.trim()).ok_or_else(|| "write `weighted` or `strict`".to_owned())
+        Self::parse(text.trim()).ok_or_else(|| "write `weighted`, `strict` or `aging`".to_owned())
+    }
+    fn shown(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Value for RetryFrom {
+    fn read(text: &str) -> Result<Self, String> {
+        Self::parse(text.trim()).ok_or_else(|| "write `now` or `due-date`".to_owned())
     }
     fn shown(&self) -> String {
         self.to_string()

@@ -45,7 +45,7 @@ pub const HISTORY_RETRIES: i32 = 10;
 /// | [`max_attempts`](Self::max_attempts) | attempts | 3 |
 /// | [`retry_policy`](Self::retry_policy) | wait between attempts | the type's, or 10 s |
 /// | [`repeat`](Self::repeat) | run again | once |
-/// | [`priority`](Self::priority) | larger is more urgent | 0 |
+/// | [`priority`](Self::priority) | larger is more urgent | by the [rules](crate::lane::priority), or 0 |
 /// | [`unique`](Self::unique) | at most one job has the key | no key |
 /// | [`history`](Self::history) | writes history, apart from the business | no |
 /// | [`lane`](Self::lane) | queue or topic of its hints | by the [rules](crate::LaneRule), or `default` |
@@ -62,7 +62,7 @@ pub struct NewJob {
     pub(crate) tenant: Option<String>,
     pub(crate) category: Option<String>,
     pub(crate) deployment: Option<String>,
-    pub(crate) priority: i64,
+    pub(crate) priority: Option<i64>,
     pub(crate) exclusive: Option<bool>,
     pub(crate) retries: Option<i32>,
     pub(crate) retry_policy: Option<String>,
@@ -71,6 +71,8 @@ pub struct NewJob {
     pub(crate) repeat_until: Option<DateTime<Utc>>,
     pub(crate) correlation_id: Option<Uuid>,
     pub(crate) lane: Option<Lane>,
+    /// Whether the lane was named, of a copy.
+    pub(crate) lane_named: Option<bool>,
     pub(crate) custom_values: Option<Box<RawValue>>,
     pub(crate) trace_parent: Option<String>,
     pub(crate) is_history: bool,
@@ -120,7 +122,7 @@ impl NewJob {
             tenant: None,
             category: None,
             deployment: None,
-            priority: 0,
+            priority: None,
             exclusive: None,
             retries: None,
             retry_policy: None,
@@ -129,6 +131,7 @@ impl NewJob {
             repeat_until: None,
             correlation_id: None,
             lane: None,
+            lane_named: None,
             custom_values: None,
             trace_parent: None,
             is_history: false,
@@ -245,9 +248,10 @@ impl NewJob {
         self
     }
 
-    /// Sets the priority. Larger is more urgent.
+    /// Sets the priority. Larger is more urgent. Only an [override](crate::lane::priority) of the
+    /// job's definition goes before it.
     pub fn priority(mut self, priority: i64) -> Self {
-        self.priority = priority;
+        self.priority = Some(priority);
         self
     }
 
@@ -286,6 +290,7 @@ impl NewJob {
             seq,
             revision: 1,
             kind: self.kind(),
+            lane_named: self.lane_is_named(),
             exclusive: self.is_exclusive(),
             retries: self.attempts(),
             failures: 0,
@@ -298,7 +303,7 @@ impl NewJob {
             tenant: self.tenant,
             category: self.category,
             deployment: self.deployment,
-            priority: self.priority,
+            priority: self.priority.unwrap_or_default(),
             retry_policy: self.retry_policy,
             due_at: self.due_at,
             repeat: self.repeat,
@@ -317,6 +322,16 @@ impl NewJob {
     pub(crate) fn is_exclusive(&self) -> bool {
         let default = self.process_instance.is_some() && !self.is_history;
         self.exclusive.unwrap_or(default)
+    }
+
+    /// Returns whether the creator named the lane. The lane of a history job does not depend on the
+    /// rules, so it counts as named.
+    pub(crate) fn lane_is_named(&self) -> Option<bool> {
+        if self.is_copy {
+            self.lane_named
+        } else {
+            Some(self.lane.is_some())
+        }
     }
 
     pub(crate) fn kind(&self) -> JobKind {

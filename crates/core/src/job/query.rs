@@ -45,6 +45,8 @@ pub struct JobFilter {
     pub with_exception: Option<bool>,
     /// Only jobs due before this moment.
     pub due_before: Option<DateTime<Utc>>,
+    /// Only jobs of another priority than this one.
+    pub priority_other_than: Option<i64>,
     /// The number of jobs to skip.
     pub offset: i64,
     /// The maximum number of jobs.
@@ -143,6 +145,13 @@ impl JobFilter {
         self
     }
 
+    /// Limits the list to jobs of another priority than this one.
+    #[must_use]
+    pub fn priority_other_than(mut self, priority: i64) -> Self {
+        self.priority_other_than = Some(priority);
+        self
+    }
+
     /// Skips this many jobs.
     #[must_use]
     pub fn offset(mut self, offset: i64) -> Self {
@@ -174,6 +183,7 @@ impl Default for JobFilter {
             locked: None,
             with_exception: None,
             due_before: None,
+            priority_other_than: None,
             offset: 0,
             limit: 100,
         }

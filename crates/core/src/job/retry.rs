@@ -7,7 +7,8 @@
 //! | `R5/PT5M` | five attempts, 5 minutes apart (ISO 8601 repeating interval, as the engines write it) |
 //! | `PT10M,PT17M,PT20M` | these waits in turn; the last one repeats |
 //!
-//! The default is that of the engines (`asyncFailedJobWaitTime`): a fixed wait of 10 s.
+//! The default is that of the engines (`asyncFailedJobWaitTime`): a fixed wait of 10 s. A wait counts
+//! from the failure, or from the old due date ([`RetryFrom`]).
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use rand::Rng;
 
 use crate::job::duration::{self, BadDuration};
+use crate::job::text_enum;
 
 /// The waits between attempts. The [module](self) describes their text form.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +43,25 @@ pub enum RetryPolicy {
     },
     /// These waits in turn; the last one repeats. Never empty.
     List(Vec<Duration>),
+}
+
+text_enum! {
+    /// The time from which the wait of a retry policy counts.
+    RetryFrom {
+        /// The time of the failure.
+        Now = "now",
+        /// The due date of the failed attempt, as in Activiti 5 and 6. If the wait has passed
+        /// since that date, the next attempt is due at once. The time of the failure counts if the
+        /// job has no due date, or one that has not passed.
+        DueDate = "due-date",
+    }
+}
+
+#[allow(clippy::derivable_impls, reason = "the macro writes the enum")]
+impl Default for RetryFrom {
+    fn default() -> Self {
+        Self::Now
+    }
 }
 
 impl Default for RetryPolicy {

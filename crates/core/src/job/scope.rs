@@ -1,7 +1,7 @@
-//! The scope of a node: the deployments, categories and tenants whose jobs it takes.
+//! The scope of a node: the deployments, categories, tenants and priorities whose jobs it takes.
 //!
 //! The scope limits the jobs of a node besides their type, like the engines' deployment-aware
-//! executors. A field that a job leaves empty excludes no node.
+//! executors and their ranges of priorities. A name that a job leaves empty excludes no node.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 /// The names that a node takes; `None` for all.
 pub type Names = Option<BTreeSet<String>>;
 
-/// The deployments, categories and tenants whose jobs a node takes. The default takes all.
+/// The deployments, categories, tenants and priorities whose jobs a node takes. The default takes
+/// all.
 ///
 /// ```
 /// use jobwire_core::job::scope::{Needs, Scope};
@@ -20,6 +21,9 @@ pub type Names = Option<BTreeSet<String>>;
 /// let of = |tenant: Option<&str>| Needs { tenant: tenant.map(str::to_owned), ..Needs::of("mail") };
 /// assert!(scope.takes(&of(Some("acme"))) && scope.takes(&of(None)));
 /// assert!(!scope.takes(&of(Some("initech"))));
+///
+/// let urgent = Scope::default().min_priority(100);
+/// assert!(!urgent.takes(&Needs { priority: Some(99), ..Needs::of("mail") }));
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -33,6 +37,12 @@ pub struct Scope {
     /// Tenants; `None` for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenants: Names,
+    /// The lowest priority; `None` for no bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_priority: Option<i64>,
+    /// The highest priority; `None` for no bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_priority: Option<i64>,
 }
 
 /// The properties that a node must serve to run a job.
@@ -46,6 +56,8 @@ pub struct Needs {
     pub category: Option<String>,
     /// The job's tenant, if it names one.
     pub tenant: Option<String>,
+    /// The job's priority; `None` if it is not known, which excludes no node.
+    pub priority: Option<i64>,
 }
 
 impl Needs {
@@ -81,6 +93,26 @@ impl Scope {
         self
     }
 
+    /// Limits the scope to jobs of this priority or a higher one.
+    #[must_use]
+    pub fn min_priority(mut self, priority: i64) -> Self {
+        self.min_priority = Some(priority);
+        self
+    }
+
+    /// Limits the scope to jobs of this priority or a lower one.
+    #[must_use]
+    pub fn max_priority(mut self, priority: i64) -> Self {
+        self.max_priority = Some(priority);
+        self
+    }
+
+    /// Returns whether the scope has bounds of priorities.
+    #[must_use]
+    pub fn limits_priorities(&self) -> bool {
+        self.min_priority.is_some() || self.max_priority.is_some()
+    }
+
     /// Returns whether a node of this scope takes such a job, if it serves the type.
     #[must_use]
     pub fn takes(&self, needs: &Needs) -> bool {
@@ -91,6 +123,10 @@ impl Scope {
         takes(&self.deployments, &needs.deployment)
             && takes(&self.categories, &needs.category)
             && takes(&self.tenants, &needs.tenant)
+            && needs.priority.is_none_or(|priority| {
+                self.min_priority.is_none_or(|min| priority >= min)
+                    && self.max_priority.is_none_or(|max| priority <= max)
+            })
     }
 
     /// Returns the scope of the jobs that both take. A field that one leaves open is the other's.
@@ -104,6 +140,12 @@ impl Scope {
             deployments: both(&self.deployments, &other.deployments),
             categories: both(&self.categories, &other.categories),
             tenants: both(&self.tenants, &other.tenants),
+            // `None` is less than every bound, and every upper bound is less than none.
+            min_priority: self.min_priority.max(other.min_priority),
+            max_priority: match (self.max_priority, other.max_priority) {
+                (Some(mine), Some(theirs)) => Some(mine.min(theirs)),
+                (mine, theirs) => mine.or(theirs),
+            },
         }
     }
 
@@ -240,6 +282,26 @@ mod tests {
         let none: [&str; 0] = [];
         let apart = own.and(&Scope::default().deployments(["d3"]));
         assert_eq!(apart, Scope::default().tenants(["acme"]).deployments(none));
+    }
+
+    #[test]
+    fn a_range_of_priorities_has_both_of_its_ends() {
+        let range = Scope::default().min_priority(-5).max_priority(9);
+        let of = |priority| Needs {
+            priority,
+            ..Needs::of("mail")
+        };
+        for (priority, takes) in [(-6, false), (-5, true), (0, true), (9, true), (10, false)] {
+            assert_eq!(range.takes(&of(Some(priority))), takes, "{priority}");
+        }
+        assert!(range.takes(&of(None)), "the row decides");
+        let open = Scope::default().min_priority(i64::MIN);
+        assert!(open.takes(&of(Some(i64::MIN))) && open.limits_priorities());
+        let both = range.and(&Scope::default().min_priority(0).max_priority(100));
+        assert_eq!((both.min_priority, both.max_priority), (Some(0), Some(9)));
+        assert_eq!(range.and(&Scope::default()), range);
+        let json = serde_json::json!({"min_priority": -5, "max_priority": 9});
+        assert_eq!(range.bound(), Some(json));
     }
 
     #[test]

@@ -87,7 +87,7 @@ fn occurrence(job: &Job, repeat: &Repeat, due: DateTime<Utc>) -> Option<NewJob> 
     next.tenant = job.tenant.clone();
     next.category = job.category.clone();
     next.deployment = job.deployment.clone();
-    next.priority = job.priority;
+    next.priority = Some(job.priority);
     next.exclusive = Some(job.exclusive);
     next.retry_policy = job.retry_policy.clone();
     // All attempts of the job, used and left.
@@ -97,6 +97,7 @@ fn occurrence(job: &Job, repeat: &Repeat, due: DateTime<Utc>) -> Option<NewJob> 
     next.repeat_until = job.repeat_until;
     next.correlation_id = Some(job.correlation_id);
     next.lane = Some(job.lane.clone());
+    next.lane_named = job.lane_named;
     next.custom_values = job.custom_values.clone();
     next.trace_parent = job.trace_parent.clone();
     next.is_copy = true;

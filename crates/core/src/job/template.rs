@@ -23,8 +23,8 @@ struct Template {
     retries: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_policy: Option<String>,
-    #[serde(skip_serializing_if = "is_zero")]
-    priority: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    priority: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     lane: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,11 +45,6 @@ struct Template {
     custom_values: Option<Box<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     trace_parent: Option<String>,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
-fn is_zero(priority: &i64) -> bool {
-    *priority == 0
 }
 
 /// Writes the fields of a job as a JSON object.

@@ -21,6 +21,10 @@ text_enum! {
         Weighted = "weighted",
         /// A lane gets a slot only when no lane before it has a waiting hint.
         Strict = "strict",
+        /// Like `strict`, with a tenth of the starts for old hints: at least every tenth start goes
+        /// to the lane whose next hint has waited longest, if that is longer than
+        /// [`NodeOptions::lane_aging`](crate::NodeOptions::lane_aging). No lane waits for ever.
+        Aging = "aging",
     }
 }
 
@@ -37,7 +41,7 @@ pub struct LaneShare {
     /// The lane.
     pub lane: Lane,
     /// The lane's share of the starts, relative to the weights of the other lanes with waiting
-    /// hints; 1 to [`MAX_WEIGHT`]. Ignored under [`LaneOrder::Strict`].
+    /// hints; 1 to [`MAX_WEIGHT`]. Must be 1 unless the order is [`LaneOrder::Weighted`].
     pub weight: u32,
 }
 
@@ -118,9 +122,9 @@ pub(crate) fn problems(lanes: &[LaneShare], order: LaneOrder) -> Vec<String> {
                  this node should not receive it",
                 share.weight
             ));
-        } else if order == LaneOrder::Strict && share.weight != 1 {
+        } else if order != LaneOrder::Weighted && share.weight != 1 {
             found.push(format!(
-                "gives `{name}` a weight, which has no effect with `lane_order` strict; write the \
+                "gives `{name}` a weight, which has no effect with `lane_order` {order}; write the \
                  lanes in their order without weights, or set `lane_order` to weighted"
             ));
         }

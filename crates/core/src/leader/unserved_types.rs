@@ -3,6 +3,9 @@
 //! health names the types ([`NodeHealth::unserved`](crate::node::NodeHealth::unserved)). The fault
 //! is not in this node, which stays ready.
 //!
+//! Nodes with ranges of priorities may leave gaps between them. The log and the metric
+//! `jobwire_priority_gaps` show the gaps as soon as jobs wait, whatever their priorities.
+//!
 //! The statement reads every executable job, so the pause after it is at least two hundred times
 //! its duration, as for [lanes](super::unserved_lanes).
 
@@ -10,10 +13,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::job::priority_gap::PriorityGap;
+use crate::telemetry::metrics as m;
+use crate::telemetry::plain;
 use crate::worker::context::NodeContext;
 
 /// Maximum number of types that are reported.
 const NAMED: i64 = 20;
+/// Maximum number of gaps that one log names.
+const NAMED_GAPS: usize = 5;
 /// The pause between two questions, as a multiple of the duration of one.
 const DISTANCE: u32 = 200;
 
@@ -21,6 +29,8 @@ const DISTANCE: u32 = 200;
 #[derive(Default)]
 pub(crate) struct UnservedTypes {
     not_before: Option<Instant>,
+    /// The gaps that the log has named.
+    gaps: Vec<PriorityGap>,
 }
 
 impl UnservedTypes {
@@ -35,11 +45,9 @@ impl UnservedTypes {
         if self.not_before.is_some_and(|moment| started < moment) {
             return;
         }
-        match node
-            .store
-            .unserved_types(&node.fleet.services(), NAMED)
-            .await
-        {
+        let services = node.fleet.services();
+        self.report_gaps(node, services.priority_gaps());
+        match node.store.unserved_types(&services, NAMED).await {
             Ok(found) => node.reports.set_unserved(found),
             Err(error) => {
                 tracing::warn!(%error, "could not look for jobs that no living node takes");
@@ -49,8 +57,26 @@ impl UnservedTypes {
         self.not_before = Some(Instant::now() + distance.min(Duration::from_secs(3600)));
     }
 
-    /// Clears the report, because no job waits or another node leads.
-    pub(crate) fn end(&self, node: &NodeContext) {
+    /// Reports the priorities that no living node takes.
+    fn report_gaps(&mut self, node: &NodeContext, gaps: Vec<PriorityGap>) {
+        #[allow(clippy::cast_precision_loss, reason = "a gauge needs no 53 bits")]
+        node.gauges.of_node(m::PRIORITY_GAPS).set(gaps.len() as f64);
+        if gaps == self.gaps {
+            return;
+        }
+        for gap in gaps.iter().take(NAMED_GAPS) {
+            tracing::warn!(
+                %gap, types = %plain::one_line(&gap.types.join(", "), 1_000), gaps = gaps.len(),
+                "no living node takes jobs of these priorities; widen \
+                 `NodeOptions::scope` (settings `min_priority`, `max_priority`) of a node"
+            );
+        }
+        self.gaps = gaps;
+    }
+
+    /// Clears the reports, because no job waits or another node leads.
+    pub(crate) fn end(&mut self, node: &NodeContext) {
         node.reports.set_unserved(Vec::new());
+        self.report_gaps(node, Vec::new());
     }
 }

@@ -80,6 +80,8 @@ pub enum Destination {
     Retry {
         /// Time to wait.
         delay: Duration,
+        /// The date from which the time counts if it has passed; `None` counts from now.
+        since: Option<DateTime<Utc>>,
         /// Attempts left.
         retries: i32,
         /// Failures so far, this one included if it counts.

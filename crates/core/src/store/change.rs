@@ -15,6 +15,7 @@ use crate::job::JobState;
 /// | [`Activate`](Self::Activate) | suspended | returns to the timers, or becomes executable |
 /// | [`MakeDeadLetter`](Self::MakeDeadLetter) | executable, timer, suspended | becomes a dead letter |
 /// | [`SetRetries`](Self::SetRetries) | executable, timer, suspended | gets this number of attempts |
+/// | [`SetPriority`](Self::SetPriority) | all | gets this priority, and its lane by the rules |
 ///
 /// [`Operated`](super::Operated) tells the result for each job. A locked job is not changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +37,10 @@ pub enum Change {
     /// Sets the number of attempts left, 1 or more. To give attempts to a dead letter, use
     /// [`retry_many`](super::Store::retry_many).
     SetRetries(i32),
+    /// Sets the priority. A job whose lane the rules chose gets the lane that they choose for the
+    /// new priority, and if it is ready, it is hinted there. A job whose creator named the lane
+    /// stays in it.
+    SetPriority(i64),
 }
 
 /// Maximum number of bytes of a reason, as of a handler's message.
@@ -67,6 +72,7 @@ impl Change {
     #[must_use]
     pub fn applies_to(&self, state: JobState) -> bool {
         match self {
+            Self::SetPriority(_) => true,
             Self::MakeExecutable => state == JobState::Timer,
             Self::Suspend => matches!(state, JobState::Executable | JobState::Timer),
             Self::Activate => state == JobState::Suspended,
@@ -74,6 +80,11 @@ impl Change {
                 state != JobState::DeadLetter
             }
         }
+    }
+
+    /// Returns whether executable jobs stay executable.
+    pub(super) fn keeps_the_table(&self) -> bool {
+        matches!(self, Self::SetRetries(_) | Self::SetPriority(_))
     }
 
     /// Returns the reason, cut to the length that a message may have.

@@ -14,6 +14,7 @@ use crate::hint::{Hint, Ready};
 use crate::job::gate::Gate;
 use crate::job::query::{LaneBacklog, LaneView};
 use crate::job::{Job, JobId, JobKind, Lane};
+use crate::lane::priority::{PriorityRule, PriorityScope};
 use crate::lane::rule::LaneRule;
 use crate::store::error::StoreError;
 
@@ -27,6 +28,7 @@ pub(super) trait JobRow {
     fn maybe_long(&self, at: usize) -> Result<Option<i64>>;
     fn int(&self, at: usize) -> Result<i32>;
     fn flag(&self, at: usize) -> Result<bool>;
+    fn maybe_flag(&self, at: usize) -> Result<Option<bool>>;
     fn moment(&self, at: usize) -> Result<DateTime<Utc>>;
     fn maybe_moment(&self, at: usize) -> Result<Option<DateTime<Utc>>>;
 }
@@ -114,6 +116,7 @@ pub(super) fn job(row: &impl JobRow, at: usize) -> Result<Job> {
         exception_message: read!(row.maybe_text(at + 25)),
         custom_values: read!(custom.map(|c| json(c, "custom_values")).transpose()),
         trace_parent: read!(row.maybe_text(at + 27)),
+        lane_named: read!(row.maybe_flag(at + 28)),
         unreadable: fault.take(),
     })
 }
@@ -150,6 +153,17 @@ pub(super) fn lane_rule(row: &impl JobRow) -> Result<LaneRule> {
         min_priority: row.maybe_long(4)?,
         max_priority: row.maybe_long(5)?,
     })
+}
+
+/// Reads a rule from the columns of `priority_columns!`.
+pub(super) fn priority_rule(row: &impl JobRow) -> Result<PriorityRule> {
+    let word = row.short(0)?;
+    let names = [row.text(1)?, row.text(2)?, row.text(3)?];
+    let scope = PriorityScope::parse(word, names).ok_or_else(|| {
+        let problem = "is of no scope that this program knows";
+        StoreError::BadRow(format!("priority rule `{}` {problem}", word.escape_debug()))
+    })?;
+    Ok(PriorityRule::new(scope, row.long(4)?))
 }
 
 /// Reads the numbers of jobs in a lane, in the order of the fields.

@@ -8,7 +8,7 @@ macro_rules! moved_columns {
         "id, seq, revision, kind, type, payload, process_instance, execution, process_definition, \
          element, tenant, category, deployment, priority, exclusive, retries, failures, \
          retry_policy, due_at, repeat, repeat_until, correlation_id, created_at, lane, origin, \
-         exception_message, custom_values, trace_parent, ready_at, hints"
+         exception_message, custom_values, trace_parent, ready_at, hints, lane_named"
     };
 }
 
@@ -76,7 +76,9 @@ macro_rules! job_columns {
             $json,
             ", ",
             $t,
-            ".trace_parent"
+            ".trace_parent, ",
+            $t,
+            ".lane_named"
         )
     };
 }
@@ -207,7 +209,7 @@ macro_rules! in_gate {
 /// Selects the lane by the first rule whose conditions hold, for a job of which these are the
 /// columns.
 macro_rules! lane_by_rule {
-    ($rules:literal, $type:literal, $category:literal, $tenant:literal, $priority:literal) => {
+    ($rules:literal, $type:expr, $category:expr, $tenant:expr, $priority:literal) => {
         concat!(
             "(SELECT r.lane FROM ",
             $rules,
@@ -231,6 +233,13 @@ macro_rules! lane_by_rule {
     };
 }
 
+/// The columns of a priority rule, in the order in which `decode::priority_rule` reads them.
+macro_rules! priority_columns {
+    () => {
+        "scope, type, process_definition, element, priority"
+    };
+}
+
 /// The columns of a lane rule, in the order in which `decode::lane_rule` reads them.
 macro_rules! rule_columns {
     () => {
@@ -239,6 +248,6 @@ macro_rules! rule_columns {
 }
 
 pub(super) use {
-    covers, gate_of, in_gate, job_columns, lane_by_rule, moved_columns, pauses, ready_columns,
-    rule_columns, strikes_count, suspends,
+    covers, gate_of, in_gate, job_columns, lane_by_rule, moved_columns, pauses, priority_columns,
+    ready_columns, rule_columns, strikes_count, suspends,
 };

@@ -27,6 +27,7 @@ use crate::job::progress::Progress;
 use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
 use crate::job::scope::Services;
 use crate::job::{Fence, Job, JobId, Lane, LockToken, LockedJob, NodeId};
+use crate::lane::priority::{PriorityRule, PriorityScope};
 use crate::lane::rule::LaneRule;
 
 /// All statements of a store.
@@ -48,6 +49,7 @@ pub(super) trait Statements:
     + Recording
     + Suspending
     + Lanes
+    + Priorities
     + Periodic
 {
 }
@@ -442,6 +444,17 @@ pub(super) trait Lanes {
         page: &LanePage,
         these: Option<&[JobId]>,
     ) -> impl Future<Output = Result<MovedPage>> + Send;
+}
+
+/// Keeps the priority rules.
+pub(super) trait Priorities {
+    fn read_priorities(&self) -> impl Future<Output = Result<Vec<PriorityRule>>> + Send;
+
+    /// Writes a rule. Fails if there are as many as allowed, and this one is new.
+    fn write_priority(&self, rule: &PriorityRule) -> impl Future<Output = Result<()>> + Send;
+
+    /// Deletes a rule. Returns false if there is none.
+    fn delete_priority(&self, scope: &PriorityScope) -> impl Future<Output = Result<bool>> + Send;
 }
 
 /// Keeps the periodic jobs, and creates their jobs.

@@ -28,6 +28,7 @@ use crate::job::progress::Progress;
 use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
 use crate::job::scope::Services;
 use crate::job::{Fence, Job, JobId, JobState, Lane, LockToken, LockedJob, NodeId};
+use crate::lane::priority::{PriorityRule, PriorityScope};
 use crate::lane::rule::LaneRule;
 
 /// How often a cancel is tried while the job ends and starts again in between.
@@ -474,6 +475,21 @@ impl<S: Statements> Store for S {
     async fn set_lane_rules(&self, rules: &[LaneRule]) -> Result<()> {
         check_rules(rules)?;
         self.run("set_lane_rules", || self.write_rules(rules)).await
+    }
+
+    async fn priority_rules(&self) -> Result<Vec<PriorityRule>> {
+        self.run("priority_rules", || self.read_priorities()).await
+    }
+
+    async fn set_priority_rule(&self, rule: &PriorityRule) -> Result<()> {
+        rule.validate().map_err(StoreError::InvalidChange)?;
+        self.run("set_priority_rule", || self.write_priority(rule))
+            .await
+    }
+
+    async fn clear_priority_rule(&self, scope: &PriorityScope) -> Result<bool> {
+        self.run("clear_priority_rule", || self.delete_priority(scope))
+            .await
     }
 
     async fn lanes(&self) -> Result<Vec<LaneView>> {

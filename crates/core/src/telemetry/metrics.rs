@@ -164,6 +164,9 @@ metrics! {
     UNRECEIVED = "jobwire_unreceived_jobs" Gauge ["lane"]
         "Executable jobs in a lane that no living node receives, as far as the leader knows from \
          beats; reported by the leader.";
+    PRIORITY_GAPS = "jobwire_priority_gaps" Gauge []
+        "Ranges of priorities that no living node takes, although one takes other priorities of the \
+         same types; reported by the leader while jobs wait.";
     TIMER_LATENESS = "jobwire_timer_lateness_seconds" Seconds []
         "From the due date of a timer to when it became executable.";
 

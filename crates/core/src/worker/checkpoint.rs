@@ -55,12 +55,14 @@ pub(crate) enum Checkpoints {
         owner: NodeId,
     },
     /// The memory, for tests of handlers.
-    InMemory(Arc<Mutex<Option<String>>>),
+    #[cfg(any(test, feature = "testing"))]
+    InMemory(std::sync::Arc<std::sync::Mutex<Option<String>>>),
 }
 
 impl Checkpoints {
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn in_memory() -> Self {
-        Self::InMemory(Arc::default())
+        Self::InMemory(std::sync::Arc::default())
     }
 
     /// Saves a checkpoint, under the guard of this lock.
@@ -86,6 +88,7 @@ impl Checkpoints {
                     return Err(CheckpointError::LostLock);
                 }
             }
+            #[cfg(any(test, feature = "testing"))]
             Self::InMemory(kept) => {
                 *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
             }
@@ -101,6 +104,7 @@ impl Checkpoints {
     ) -> Result<Option<T>, CheckpointError> {
         let text = match self {
             Self::OfNode { store, .. } => store.checkpoint(id).await?,
+            #[cfg(any(test, feature = "testing"))]
             Self::InMemory(kept) => {
                 let kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
                 kept.clone()

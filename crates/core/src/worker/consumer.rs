@@ -142,7 +142,11 @@ pub(crate) async fn consume(node: Arc<NodeContext>, own_hints: OwnHints) {
     let mut consumer = Consumer {
         metrics: lanes.map(|lane| node.cached_metrics.lane(lane)).collect(),
         pending: Pending::new(subscription.lanes.into_iter()),
-        schedule: Schedule::new(&node.options.lanes, node.options.lane_order),
+        schedule: Schedule::new(
+            &node.options.lanes,
+            node.options.lane_order,
+            node.options.lane_aging,
+        ),
         gathers: node.options.lanes.len() > 1,
         struck: node.leases.struck(),
         rescuing: 0,

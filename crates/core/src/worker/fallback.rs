@@ -196,7 +196,11 @@ impl Claimer {
         });
         Self {
             lanes: lanes.collect(),
-            schedule: Schedule::new(&node.options.lanes, node.options.lane_order),
+            schedule: Schedule::new(
+                &node.options.lanes,
+                node.options.lane_order,
+                node.options.lane_aging,
+            ),
             node,
             next_marker: MARKERS,
             pace: Pace::new(Instant::now()),
@@ -309,7 +313,11 @@ impl Claimer {
                 let lane = self.lanes.get(at);
                 lane.is_some_and(|lane| lane.watch.claims() && !lane.done)
             };
-            if let Some(share) = self.schedule.next(open).and_then(|at| shares.get_mut(at)) {
+            if let Some(share) = self
+                .schedule
+                .next(open, |_| Duration::ZERO)
+                .and_then(|at| shares.get_mut(at))
+            {
                 *share += 1;
             }
         }

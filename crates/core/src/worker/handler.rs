@@ -44,12 +44,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::de::DeserializeOwned;
 
+use crate::job::Job;
 use crate::job::args::JobArgs;
 use crate::job::retry::RetryPolicy;
 use crate::worker::inline_start::InlineStarts;
 use crate::worker::middleware::{Layered, Middleware};
 
 pub use crate::worker::outcome::{HandlerError, HandlerResult, IntoOutcome, Outcome, Verdict};
+pub use crate::worker::retry_function::RetryFunction;
 pub(crate) use crate::worker::running::StopSignal;
 pub use crate::worker::running::{Handler, Running, Stop};
 
@@ -89,8 +91,12 @@ pub struct HandlerOptions {
     pub heartbeat_timeout: Option<Duration>,
     /// The maximum number of jobs of this type that run at once on one node. Default: all slots.
     pub concurrency: Option<usize>,
-    /// The waits between attempts of jobs without their own policy. Default: 10 s.
-    pub retry: RetryPolicy,
+    /// The waits between attempts of jobs without their own policy. Default: none, the policy of
+    /// the node counts ([`NodeOptions::retry`](crate::NodeOptions::retry)).
+    pub retry: Option<RetryPolicy>,
+    /// A function that chooses the waits by the job and its error; see
+    /// [`retry_by`](Self::retry_by). Default: none.
+    pub retry_by: Option<RetryFunction>,
     /// Whether the handler runs inside the transaction that completes the job. For short work in
     /// the database only: PostgreSQL ends a transaction that is idle for
     /// [`PgOptions::idle_in_transaction_timeout`](crate::store::postgres::PgOptions::idle_in_transaction_timeout),
@@ -137,7 +143,32 @@ impl HandlerOptions {
     /// Sets the waits between attempts.
     #[must_use]
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
-        self.retry = policy;
+        self.retry = Some(policy);
+        self
+    }
+
+    /// Chooses the waits between attempts by the job and its error. The policy that the function
+    /// returns overrides that of the job. After `None` the usual order applies: the policy of the
+    /// job, that of the handler, that of the node. The function is not asked about errors that name
+    /// a wait ([`HandlerError::retry_in`]) or spend no attempt, nor after the last attempt. It must
+    /// not block. If it panics, the usual order applies.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use jobwire_core::{HandlerOptions, RetryPolicy};
+    ///
+    /// let options = HandlerOptions::default().retry_by(|_job, error| {
+    ///     let is_busy = error.message.contains("503");
+    ///     is_busy.then(|| RetryPolicy::fixed(Duration::from_secs(300)))
+    /// });
+    /// # assert!(options.retry_by.is_some());
+    /// ```
+    #[must_use]
+    pub fn retry_by<F>(mut self, choose: F) -> Self
+    where
+        F: Fn(&Job, &HandlerError) -> Option<RetryPolicy> + Send + Sync + 'static,
+    {
+        self.retry_by = Some(RetryFunction::new(choose));
         self
     }
 

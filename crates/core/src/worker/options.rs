@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::job::Lane;
-use crate::job::retry::RetryPolicy;
+use crate::job::retry::{RetryFrom, RetryPolicy};
 use crate::job::scope::Scope;
 use crate::lane::order::{self, LaneOrder, LaneShare};
 use crate::producer::commit_hook::HookOptions;
@@ -43,6 +43,14 @@ pub struct NodeOptions {
     /// The jobs of smaller batches get leases
     /// ([`HandlerOptions::row_lock`](crate::HandlerOptions::row_lock)). Default 32.
     pub row_lock_from: usize,
+    /// The waits between attempts of all jobs but history jobs, for jobs without a policy of their
+    /// own and handlers without one ([`HandlerOptions::retry`]). Default 10 s.
+    ///
+    /// [`HandlerOptions::retry`]: crate::HandlerOptions::retry
+    pub retry: RetryPolicy,
+    /// The time from which the waits of retry policies count: the failure, or the old due date.
+    /// Default: the failure.
+    pub retry_from: RetryFrom,
     /// The waits between attempts of [history jobs](crate::NewJob::history), for jobs without a
     /// policy of their own and handlers without one ([`HandlerOptions::retry`]). Default 10 s.
     ///
@@ -54,10 +62,13 @@ pub struct NodeOptions {
     pub shutdown_timeout: Duration,
     /// The lanes that the node receives, in their order. Default: `default`.
     pub lanes: Vec<LaneShare>,
-    /// The way in which the lanes share the slots: by weight, or strictly in their order. Default:
-    /// weighted.
+    /// The way in which the lanes share the slots: by weight, strictly in their order, or in their
+    /// order with a share for old hints. Default: weighted.
     pub lane_order: LaneOrder,
-    /// The deployments, categories and tenants whose jobs the node takes. Default: all.
+    /// The time after which a waiting hint counts as old, under [`LaneOrder::Aging`]. It counts from
+    /// the publication of the hint, by the clocks of the nodes. Default 60 s, at least 1 s.
+    pub lane_aging: Duration,
+    /// The deployments, categories, tenants and priorities whose jobs the node takes. Default: all.
     pub scope: Scope,
     /// The name of the machine in the node's row in the table `node`. Default: its host name.
     pub host: String,
@@ -83,11 +94,14 @@ crate::setters! {
         claim_after: Option<Duration>,
         quarantine_after: u32,
         row_lock_from: usize,
+        retry: RetryPolicy,
+        retry_from: RetryFrom,
         history_retry: RetryPolicy,
         incidents_kept: Duration,
         shutdown_timeout: Duration,
         lanes: Vec<LaneShare>,
         lane_order: LaneOrder,
+        lane_aging: Duration,
         scope: Scope,
         host: String,
         database: Option<String>,
@@ -107,11 +121,14 @@ impl Default for NodeOptions {
             claim_after: Some(Duration::from_secs(5)),
             quarantine_after: 3,
             row_lock_from: RowTerms::default().from,
+            retry: RetryPolicy::default(),
+            retry_from: RetryFrom::default(),
             history_retry: RetryPolicy::default(),
             incidents_kept: Duration::from_secs(30 * 24 * 3_600),
             shutdown_timeout: Duration::from_secs(60),
             lanes: vec![Lane::default().into()],
             lane_order: LaneOrder::default(),
+            lane_aging: Duration::from_secs(60),
             scope: Scope::default(),
             host: gethostname::gethostname().to_string_lossy().into_owned(),
             database: None,
@@ -189,6 +206,18 @@ impl NodeOptions {
             "row_lock_from",
             "must be at least 1",
         );
+        check(
+            self.lane_aging >= Duration::from_secs(1),
+            "lane_aging",
+            "must be at least 1s: younger hints than that come in the order of the lanes",
+        );
+        let (min, max) = (self.scope.min_priority, self.scope.max_priority);
+        if let (Some(min), Some(max)) = (min, max)
+            && min > max
+        {
+            let problem = format!("is {min}, more than `max_priority` {max}; swap them");
+            check(false, "min_priority", &problem);
+        }
         for problem in order::problems(&self.lanes, self.lane_order) {
             check(false, "lanes", &problem);
         }
@@ -260,6 +289,17 @@ mod tests {
         let seconds = Duration::from_secs;
         assert_eq!(options.suspected_after(seconds(0)), seconds(15));
         assert_eq!(options.suspected_after(seconds(60)), seconds(70));
+    }
+
+    #[test]
+    fn an_empty_range_of_priorities_is_refused() {
+        let range = |min, max| {
+            let scope = Scope::default().min_priority(min).max_priority(max);
+            NodeOptions::default().scope(scope).validate()
+        };
+        assert!(range(5, 5).is_ok());
+        let said = range(6, 5).expect_err("empty")[0].to_string();
+        assert!(said.contains("`min_priority` is 6, more than"), "{said}");
     }
 
     #[test]

@@ -44,6 +44,7 @@ pub(crate) fn end(node: &NodeContext, job: &Job, held: &LockToken, fault: &str) 
         }
         Destination::Retry {
             delay: WAIT,
+            since: None,
             retries: job.retries,
             failures: job.failures,
         }

@@ -9,6 +9,8 @@ use sqlx::postgres::PgRow;
 use sqlx::{PgPool, Row};
 use uuid::Uuid;
 
+use crate::priorities;
+
 /// Writes the row of a node. Inserts it again if it was removed meanwhile.
 const WRITE: &str = "
 INSERT INTO jobwire_engine.node (engine, id, revision, types, lanes, deployments, categories, tenants, host, version, transport)
@@ -22,6 +24,7 @@ pub(crate) async fn write(
     engine: &str,
     node: &Membership,
 ) -> Result<(), StoreError> {
+    priorities::check(node)?;
     let lanes: Vec<&str> = node.lanes.iter().map(Lane::as_str).collect();
     let names = |names: &Names| {
         let names = names.as_ref();

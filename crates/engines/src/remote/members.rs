@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 
 use super::wire::{self, Join, Member, Nodes, Nothing, OfNode};
 use super::{EndpointStore, Result};
+use crate::priorities;
 
 /// Maximum length of a row.
 const LONGEST: usize = 260;
@@ -41,6 +42,7 @@ impl EndpointStore {
                     .to_owned(),
             ));
         }
+        priorities::check(node)?;
         let about = About {
             revision: node.revision,
             host: node.host.chars().take(LONGEST_HOST).collect(),

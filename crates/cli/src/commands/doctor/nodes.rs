@@ -1,5 +1,5 @@
-//! Checks the nodes: counts the living ones, and names the types of ready jobs that none of them
-//! takes.
+//! Checks the nodes: counts the living ones, and names the types of ready jobs and the priorities
+//! that none of them takes.
 
 use std::collections::BTreeSet;
 
@@ -18,6 +18,8 @@ const IN_PROCESS: &str = "in-process";
 
 /// Maximum number of types that are named.
 const NAMED: i64 = 20;
+/// Maximum number of gaps between the priorities of the nodes that are named.
+const NAMED_GAPS: usize = 10;
 
 pub(super) async fn examine(settings: &Settings, store: &dyn Store, findings: &mut Findings) {
     if let Err(error) = look(settings, store, findings).await {
@@ -66,12 +68,24 @@ async fn look(
             "set --broker (JOBWIRE_BROKER_URL) to the broker of the other nodes",
         );
     }
-    for unserved in store.unserved_types(&services_of(&nodes), NAMED).await? {
+    let services = services_of(&nodes);
+    for gap in services.priority_gaps().into_iter().take(NAMED_GAPS) {
+        findings.remark(
+            "nodes",
+            format!(
+                "no living node takes {gap} of the types {}",
+                plain::one_line(&gap.types.join(", "), 255)
+            ),
+            "widen `min_priority` or `max_priority` of a node, or start one for these priorities; \
+             `jobwire nodes` shows what each node takes",
+        );
+    }
+    for unserved in store.unserved_types(&services, NAMED).await? {
         findings.remark(
             "nodes",
             format!(
                 "{} of type {} ready, and no living node takes that type, or their deployment, \
-                 category or tenant",
+                 category, tenant or priority",
                 output::count(unserved.jobs.unsigned_abs(), "job"),
                 plain::one_line(&unserved.job_type, 255)
             ),

@@ -29,6 +29,9 @@ pub struct ChangeArgs {
     /// Set the attempts left of executable jobs, timers and suspended jobs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..))]
     retries: Option<i32>,
+    /// Set the priority of jobs of any state; a job whose lane the rules chose gets its lane anew
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    priority: Option<i64>,
 }
 
 impl ChangeArgs {
@@ -44,6 +47,10 @@ impl ChangeArgs {
                 retries: Some(retries),
                 ..
             } => Change::SetRetries(*retries),
+            Self {
+                priority: Some(priority),
+                ..
+            } => Change::SetPriority(*priority),
             Self { suspend: true, .. } => Change::Suspend,
             Self { activate: true, .. } => Change::Activate,
             _ => Change::MakeExecutable,
@@ -82,6 +89,8 @@ mod tests {
             Change::MakeExecutable
         );
         assert_eq!(parsed(&["--retries", "7"]).unwrap(), Change::SetRetries(7));
+        let priority = parsed(&["--priority", "-7"]).unwrap();
+        assert_eq!(priority, Change::SetPriority(-7));
         let due = "2027-01-31T08:00:00Z";
         let reschedule = Change::Reschedule(due.parse().unwrap());
         assert_eq!(parsed(&["--due", due]).unwrap(), reschedule);

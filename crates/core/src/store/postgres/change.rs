@@ -10,8 +10,11 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::begin::begin;
+use super::change_statements::{
+    ACTIVATE, ENTER, MAKE_DEAD_LETTER, MAKE_EXECUTABLE, RESCHEDULE, SET_PRIORITY, SET_RETRIES,
+    STILL, SUSPEND,
+};
 use super::connection_pool::ConnectionPool;
-use super::sql::{moved_columns, not_put_aside, ready_columns, unlocked};
 use super::{PgStore, decode, exclusive};
 use crate::job::{JobId, JobState};
 use crate::store::change::Change;
@@ -19,280 +22,6 @@ use crate::store::created::earliest;
 use crate::store::error::StoreError;
 use crate::store::statements::Changing;
 use crate::store::{Operated, OperatedJobs};
-
-/// Locks the executable rows that no other transaction has locked. A later statement checks the
-/// leases, so that it sees a lock that was taken while this one ran.
-const ENTER: &str = "
-SELECT id FROM jobwire.job WHERE id = ANY($1) ORDER BY id FOR UPDATE SKIP LOCKED";
-
-/// Removes the entered jobs without a lock from the executable table. A lease without an owner is
-/// deleted with its job.
-macro_rules! executable_gone {
-    () => {
-        concat!(
-            "executable AS (
-    DELETE FROM jobwire.job j WHERE j.id = ANY($2) AND ",
-            unlocked!("j"),
-            " RETURNING j.*
-), ownerless AS (
-    DELETE FROM jobwire.job_lease l USING executable e WHERE l.job_id = e.id
-)"
-        )
-    };
-}
-
-/// Removes the given jobs from another table, unless another transaction has locked their rows.
-macro_rules! gone {
-    ($name:literal, $table:literal) => {
-        concat!(
-            $name,
-            " AS (DELETE FROM jobwire.",
-            $table,
-            " WHERE id IN (SELECT id FROM jobwire.",
-            $table,
-            " WHERE id = ANY($1) FOR UPDATE SKIP LOCKED) RETURNING *)"
-        )
-    };
-}
-
-/// Changes the given rows of another table in place.
-macro_rules! set {
-    ($name:literal, $table:literal, $set:literal) => {
-        concat!(
-            $name,
-            " AS (UPDATE jobwire.",
-            $table,
-            " t SET ",
-            $set,
-            ", revision = least(t.revision, 999999999) + 1 WHERE t.id IN (SELECT id FROM jobwire.",
-            $table,
-            " WHERE id = ANY($1) FOR UPDATE SKIP LOCKED) RETURNING t.*)"
-        )
-    };
-}
-
-/// A row that moves: its columns with these values of `retries`, `due_at` and `exception_message`.
-macro_rules! moved_row {
-    ($retries:literal, $due_at:literal, $message:literal) => {
-        concat!(
-            "id, seq, least(revision, 999999999) + 1, kind, type, payload, process_instance, execution, \
-             process_definition, element, tenant, category, deployment, priority, exclusive, ",
-            $retries,
-            ", failures, retry_policy, ",
-            $due_at,
-            ", repeat, repeat_until, correlation_id, created_at, lane, origin, ",
-            $message,
-            ", custom_values, trace_parent, ready_at, hints"
-        )
-    };
-}
-
-/// A row that becomes executable.
-macro_rules! ready_row {
-    () => {
-        "id, seq, least(revision, 999999999) + 1, kind, type, payload, process_instance, execution, \
-         process_definition, element, tenant, category, deployment, priority, exclusive, retries, \
-         failures, retry_policy, due_at, repeat, repeat_until, correlation_id, created_at, lane, \
-         origin, exception_message, custom_values, trace_parent, clock_timestamp(), \
-         least(hints, 999999999) + 1"
-    };
-}
-
-/// The result for one source: the job, whether it became ready, the instance that it left, and the
-/// due date of a timer.
-macro_rules! result {
-    ($from:literal, ready) => {
-        concat!(
-            "SELECT ",
-            ready_columns!(),
-            ", true, NULL::text, NULL::timestamptz FROM ",
-            $from
-        )
-    };
-    ($from:literal, left, $due:literal) => {
-        concat!(
-            "SELECT ",
-            ready_columns!(),
-            ", false, CASE WHEN exclusive THEN process_instance END, ",
-            $due,
-            " FROM ",
-            $from
-        )
-    };
-    ($from:literal, stays, $due:literal) => {
-        concat!(
-            "SELECT ",
-            ready_columns!(),
-            ", false, NULL, ",
-            $due,
-            " FROM ",
-            $from
-        )
-    };
-}
-
-const MAKE_EXECUTABLE: &str = concat!(
-    "WITH ",
-    gone!("timer", "timer_job"),
-    ", moved AS (
-    INSERT INTO jobwire.job (",
-    moved_columns!(),
-    ") SELECT ",
-    ready_row!(),
-    " FROM timer WHERE id <> ALL($2)
-    RETURNING ",
-    ready_columns!(),
-    "
-) ",
-    result!("moved", ready)
-);
-
-const RESCHEDULE: &str = concat!(
-    "WITH ",
-    executable_gone!(),
-    ", moved AS (
-    INSERT INTO jobwire.timer_job (",
-    moved_columns!(),
-    ") SELECT ",
-    moved_row!("retries", "$3", "exception_message"),
-    " FROM executable
-), ",
-    set!("timer", "timer_job", "due_at = $3"),
-    ", ",
-    set!("suspended", "suspended_job", "due_at = $3"),
-    "
-",
-    result!("executable", left, "$3"),
-    "
-UNION ALL ",
-    result!("timer", stays, "$3"),
-    "
-UNION ALL ",
-    result!("suspended", stays, "NULL")
-);
-
-const SUSPEND: &str = concat!(
-    "WITH ",
-    executable_gone!(),
-    ", ",
-    gone!("timer", "timer_job"),
-    ", moved AS (
-    INSERT INTO jobwire.suspended_job (",
-    moved_columns!(),
-    ")
-    SELECT ",
-    moved_row!("retries", "due_at", "exception_message"),
-    " FROM executable
-    UNION ALL SELECT ",
-    moved_row!("retries", "due_at", "exception_message"),
-    " FROM timer
-)
-",
-    result!("executable", left, "NULL::timestamptz"),
-    "
-UNION ALL ",
-    result!("timer", stays, "NULL")
-);
-
-/// Leaves the jobs that a suspension covers. A suspension that begins at the same time gates the
-/// jobs that become executable.
-const ACTIVATE: &str = concat!(
-    "WITH back AS (
-    DELETE FROM jobwire.suspended_job j
-    WHERE j.id IN (SELECT id FROM jobwire.suspended_job WHERE id = ANY($1) FOR UPDATE SKIP LOCKED)
-        AND j.id <> ALL($2) AND ",
-    not_put_aside!("j"),
-    " RETURNING j.*
-), timer AS (
-    INSERT INTO jobwire.timer_job (",
-    moved_columns!(),
-    ")
-    SELECT ",
-    moved_row!("retries", "due_at", "exception_message"),
-    " FROM back WHERE due_at > statement_timestamp()
-    RETURNING ",
-    ready_columns!(),
-    ", due_at
-), moved AS (
-    INSERT INTO jobwire.job (",
-    moved_columns!(),
-    ")
-    SELECT ",
-    ready_row!(),
-    " FROM back WHERE due_at IS NULL OR due_at <= statement_timestamp()
-    RETURNING ",
-    ready_columns!(),
-    "
-)
-",
-    result!("moved", ready),
-    "
-UNION ALL ",
-    result!("timer", stays, "due_at")
-);
-
-const MAKE_DEAD_LETTER: &str = concat!(
-    "WITH ",
-    executable_gone!(),
-    ", ",
-    gone!("timer", "timer_job"),
-    ", ",
-    gone!("suspended", "suspended_job"),
-    ", moved AS (
-    INSERT INTO jobwire.dead_letter_job (",
-    moved_columns!(),
-    ")
-    SELECT ",
-    moved_row!("0", "due_at", "$3"),
-    " FROM executable
-    UNION ALL SELECT ",
-    moved_row!("0", "due_at", "$3"),
-    " FROM timer
-    UNION ALL SELECT ",
-    moved_row!("0", "due_at", "$3"),
-    " FROM suspended
-)
-",
-    result!("executable", left, "NULL::timestamptz"),
-    "
-UNION ALL ",
-    result!("timer", stays, "NULL"),
-    "
-UNION ALL ",
-    result!("suspended", stays, "NULL")
-);
-
-const SET_RETRIES: &str = concat!(
-    "WITH executable AS (
-    UPDATE jobwire.job j SET retries = $3, revision = least(j.revision, 999999999) + 1
-    WHERE j.id = ANY($2) AND ",
-    unlocked!("j"),
-    " RETURNING j.*
-), ",
-    set!("timer", "timer_job", "retries = $3"),
-    ", ",
-    set!("suspended", "suspended_job", "retries = $3"),
-    "
-",
-    result!("executable", stays, "NULL::timestamptz"),
-    "
-UNION ALL ",
-    result!("timer", stays, "NULL"),
-    "
-UNION ALL ",
-    result!("suspended", stays, "NULL")
-);
-
-/// Selects the tables of the jobs that were not changed, and whether a suspension covers them.
-const STILL: &str = concat!(
-    "
-SELECT id, 'executable', false FROM jobwire.job WHERE id = ANY($1)
-UNION ALL SELECT id, 'timer', false FROM jobwire.timer_job WHERE id = ANY($1)
-UNION ALL SELECT j.id, 'suspended', NOT ",
-    not_put_aside!("j"),
-    " FROM jobwire.suspended_job j WHERE j.id = ANY($1)
-UNION ALL SELECT id, 'dead-letter', false FROM jobwire.dead_letter_job WHERE id = ANY($1)"
-);
 
 /// The time for which a change waits for locked rows, and the pause between two attempts.
 const ROWS_WITHIN: Duration = Duration::from_secs(2);
@@ -353,12 +82,14 @@ async fn change_free(
         Change::Activate => ACTIVATE,
         Change::MakeDeadLetter(_) => MAKE_DEAD_LETTER,
         Change::SetRetries(_) => SET_RETRIES,
+        Change::SetPriority(_) => SET_PRIORITY,
     };
     let query = sqlx::query(statement).bind(&*asked).bind(&entered);
     let query = match change {
         Change::Reschedule(due) => query.bind(*due),
         Change::MakeDeadLetter(reason) => query.bind(Change::reason(reason)),
         Change::SetRetries(retries) => query.bind(*retries),
+        Change::SetPriority(priority) => query.bind(*priority),
         Change::MakeExecutable | Change::Suspend | Change::Activate => query,
     };
     let rows = query.fetch_all(&mut *tx).await?;

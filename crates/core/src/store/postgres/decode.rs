@@ -52,6 +52,10 @@ impl JobRow for PgRow {
         Ok(self.try_get_unchecked(at)?)
     }
 
+    fn maybe_flag(&self, at: usize) -> Result<Option<bool>> {
+        Ok(self.try_get_unchecked(at)?)
+    }
+
     fn moment(&self, at: usize) -> Result<DateTime<Utc>> {
         Ok(self.try_get_unchecked(at)?)
     }
@@ -68,6 +72,7 @@ pub(super) fn needs(row: &PgRow) -> Result<Needs, StoreError> {
         deployment: row.try_get("deployment")?,
         category: row.try_get("category")?,
         tenant: row.try_get("tenant")?,
+        priority: Some(row.try_get("priority")?),
     })
 }
 

@@ -72,8 +72,8 @@ WHERE n.nspname = 'jobwire' AND c.relkind IN ('r', 'p')
 UNION ALL
 SELECT format('table jobwire.%s', c.relname), p.privilege
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-JOIN (VALUES ('schema_version', 'SELECT'), ('lane_rule', 'SELECT'), ('strict_order', 'SELECT'), ('event_log', 'SELECT'),
-             ('event_log', 'INSERT')) p (name, privilege)
+JOIN (VALUES ('schema_version', 'SELECT'), ('lane_rule', 'SELECT'), ('priority_rule', 'SELECT'), ('strict_order', 'SELECT'),
+             ('event_log', 'SELECT'), ('event_log', 'INSERT')) p (name, privilege)
   ON p.name = c.relname
 WHERE n.nspname = 'jobwire' AND c.relkind IN ('r', 'p') AND NOT has_table_privilege(c.oid, p.privilege)
 UNION ALL

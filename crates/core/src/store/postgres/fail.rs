@@ -21,7 +21,8 @@ const FAIL: &str = concat!(
     "
 WITH given AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::bigint[], $4::boolean[], $5::bigint[], $6::integer[], $7::integer[],
-        $8::text[], $9::text[]) AS g(job_id, held_fence, dead, delay_ms, retries_left, failed, message, stack)
+        $8::text[], $9::text[], $10::timestamptz[])
+        AS g(job_id, held_fence, dead, delay_ms, retries_left, failed, message, stack, since)
 ), held AS (
     DELETE FROM jobwire.job_lease l USING given g
     WHERE l.job_id = g.job_id AND l.fence = g.held_fence AND l.owner = $3
@@ -33,10 +34,10 @@ WITH given AS MATERIALIZED (
     "id, seq, least(revision, 999999999) + 1 AS revision, kind, type, payload, process_instance, \
      execution, process_definition, element, tenant, category, deployment, priority, exclusive, \
      coalesce(g.retries_left, 0) AS retries, coalesce(g.failed, least(j.failures, 999999999) + 1) \
-     AS failures, retry_policy, CASE WHEN g.dead THEN due_at ELSE clock_timestamp() + g.delay_ms * \
-     interval '1 millisecond' END AS due_at, repeat, repeat_until, correlation_id, created_at, \
+     AS failures, retry_policy, CASE WHEN g.dead THEN due_at ELSE least(g.since, \
+     clock_timestamp()) + g.delay_ms * interval '1 millisecond' END AS due_at, repeat, repeat_until, correlation_id, created_at, \
      lane, origin, coalesce(g.message, exception_message) AS exception_message, custom_values, \
-     trace_parent, clock_timestamp() AS ready_at, greatest(hints, 1) AS hints, g.dead, NOT ",
+     trace_parent, clock_timestamp() AS ready_at, greatest(hints, 1) AS hints, lane_named, g.dead, NOT ",
     not_put_aside!("j"),
     " AS put_aside
     FROM gone j JOIN given g ON g.job_id = j.id
@@ -103,10 +104,12 @@ impl Failing for PgStore {
         let (ids, fences) = complete::guards(failed.iter().map(|f| &f.held));
         let mut dead = Vec::with_capacity(failed.len());
         let (mut delays, mut retries, mut failures) = (Vec::new(), Vec::new(), Vec::new());
+        let mut since: Vec<Option<DateTime<Utc>>> = Vec::with_capacity(failed.len());
         for failure in failed {
             match &failure.to {
                 Destination::Retry {
                     delay,
+                    since: date,
                     retries: left,
                     failures: count,
                 } => {
@@ -118,12 +121,14 @@ impl Failing for PgStore {
                     );
                     retries.push(Some(*left));
                     failures.push(Some(*count));
+                    since.push(*date);
                 }
                 Destination::DeadLetter => {
                     dead.push(true);
                     delays.push(0);
                     retries.push(None);
                     failures.push(None);
+                    since.push(None);
                 }
             }
         }
@@ -143,6 +148,7 @@ impl Failing for PgStore {
             .bind(failures)
             .bind(messages)
             .bind(stacks)
+            .bind(since)
             .fetch_all(&mut *tx)
             .await?;
         let mut settled = BatchOutcome::default();

@@ -36,7 +36,8 @@ WHERE ($1::uuid IS NULL OR j.id = $1) AND (cardinality($2::text[]) = 0 OR j.stat
   AND ($7::text IS NULL OR j.tenant = $7) AND ($8::text IS NULL OR j.lane = $8)
   AND ($9::uuid IS NULL OR j.correlation_id = $9) AND ($10::boolean IS NULL OR (l.job_id IS NOT NULL) = $10)
   AND ($11::boolean IS NULL OR (j.exception_message IS NOT NULL) = $11)
-  AND ($12::timestamptz IS NULL OR j.due_at < $12) AND ($13::text IS NULL OR j.category = $13)"
+  AND ($12::timestamptz IS NULL OR j.due_at < $12) AND ($13::text IS NULL OR j.category = $13)
+  AND ($14::bigint IS NULL OR j.priority <> $14)"
         )
     };
 }
@@ -51,7 +52,7 @@ const FIND: &str = concat!(
     CASE WHEN p.checkpoint_at BETWEEN '0001-01-01' AND '9999-12-31' THEN p.checkpoint_at END AS checkpoint_at, ",
     gate_of!("jobwire."),
     matching!(),
-    " ORDER BY j.seq OFFSET $14 LIMIT $15"
+    " ORDER BY j.seq OFFSET $15 LIMIT $16"
 );
 const COUNT: &str = concat!("SELECT count(*)", matching!());
 
@@ -70,6 +71,7 @@ fn bound<'q>(sql: &'static str, f: &'q JobFilter) -> Query<'q, Postgres, PgArgum
         .bind(f.with_exception)
         .bind(f.due_before)
         .bind(&f.category)
+        .bind(f.priority_other_than)
 }
 
 async fn find(pool: &PgPool, filter: &JobFilter) -> Result<Vec<JobView>, StoreError> {

@@ -22,11 +22,13 @@ const ROWS: usize = 2_500;
 /// moment goes to exactly one table. Rows keep the order of the arrays, and so their creation
 /// order.
 ///
-/// A job without a lane gets that of the first rule that fits. The statement checks once whether
-/// rules exist, so without rules (the usual case) the rows cost no more. Returns only the lanes
-/// that are unknown to the caller.
+/// A job gets its priority by the priority rules, and a job without a lane gets that of the first
+/// lane rule that fits. The statement checks once whether rules exist, so without rules (the usual
+/// case) the rows cost no more. A function holds the queries of the priority rules: the planner would
+/// count the cost of plain queries for every row, and plan the statement anew for each call. Returns
+/// only the lanes that are unknown to the caller.
 macro_rules! insert {
-    ($array:literal, $name:literal, $kind:literal, $timer_kind:literal) => {
+    ($array:literal, $name:literal, $rule_kind:literal, $kind:literal, $timer_kind:literal) => {
         concat!(
     "
 WITH given AS MATERIALIZED (
@@ -34,41 +36,46 @@ WITH given AS MATERIALIZED (
         WHEN lane IS NOT NULL THEN lane
         WHEN (SELECT EXISTS (SELECT FROM jobwire.lane_rule)) THEN coalesce(
             ",
-    lane_by_rule!("jobwire.lane_rule", "g.type", "g.category", "g.tenant", "g.priority"),
+    lane_by_rule!("jobwire.lane_rule", "g.type", "g.category", "g.tenant", "g.its_priority"),
     ",
             'default')
         ELSE 'default' END AS its_lane
+    FROM (SELECT u.*, CASE WHEN $25 AND (SELECT EXISTS (SELECT FROM jobwire.priority_rule))
+        THEN jobwire.priority_of(u.type, u.process_definition, u.element, u.priority, ",
+    $rule_kind,
+    ")
+        ELSE coalesce(u.priority, 0) END AS its_priority
     FROM unnest(
         $1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
         $10::text[], $11::bigint[], $12::boolean[], $13::integer[], $14::text[], $15::timestamptz[], $16::text[],
-        $17::timestamptz[], $18::uuid[], $19::text[], $20::text[], $21::text[]",
+        $17::timestamptz[], $18::uuid[], $19::text[], $20::text[], $21::text[], $24::boolean[]",
     $array,
     ")
-    AS g(id, type, payload, process_instance, execution, process_definition, element, tenant, category, deployment,
+    AS u(id, type, payload, process_instance, execution, process_definition, element, tenant, category, deployment,
          priority, exclusive, retries, retry_policy, due_at, repeat, repeat_until, correlation_id, lane,
-         custom_values, trace_parent",
+         custom_values, trace_parent, lane_named",
     $name,
-    ")
+    ")) g
 ), executable AS (
     INSERT INTO jobwire.job (id, kind, type, payload, process_instance, execution, process_definition, element,
         tenant, category, deployment, priority, exclusive, retries, retry_policy, due_at, repeat, repeat_until,
-        correlation_id, lane, custom_values, trace_parent, origin, hints)
+        correlation_id, lane, custom_values, trace_parent, origin, hints, lane_named)
     SELECT id, ",
     $kind,
     ", type, payload::json,
-        process_instance, execution, process_definition, element, tenant, category, deployment, priority, exclusive,
+        process_instance, execution, process_definition, element, tenant, category, deployment, its_priority, exclusive,
         retries, retry_policy, due_at, repeat, repeat_until, correlation_id, its_lane, custom_values::json, trace_parent,
-        $22, $23
+        $22, $23, lane_named
     FROM given WHERE due_at IS NULL OR due_at <= statement_timestamp()
 ), timer AS (
     INSERT INTO jobwire.timer_job (id, kind, type, payload, process_instance, execution, process_definition, element,
         tenant, category, deployment, priority, exclusive, retries, retry_policy, due_at, repeat, repeat_until,
-        correlation_id, lane, custom_values, trace_parent, origin)
+        correlation_id, lane, custom_values, trace_parent, origin, lane_named)
     SELECT id, ",
     $timer_kind,
     ", type, payload::json, process_instance, execution, process_definition, element, tenant,
-        category, deployment, priority, exclusive, retries, retry_policy, due_at, repeat, repeat_until,
-        correlation_id, its_lane, custom_values::json, trace_parent, $22
+        category, deployment, its_priority, exclusive, retries, retry_policy, due_at, repeat, repeat_until,
+        correlation_id, its_lane, custom_values::json, trace_parent, $22, lane_named
     FROM given WHERE due_at > statement_timestamp()
     RETURNING id, due_at
 )
@@ -83,12 +90,13 @@ FROM (SELECT array_agg(id) AS ids, array_agg(its_lane) AS lanes FROM given
 const INSERT: &str = insert!(
     "",
     "",
+    "'message'",
     "CASE WHEN due_at IS NULL AND repeat IS NULL THEN 'message' ELSE 'timer' END",
     "'timer'"
 );
 
 /// Like [`INSERT`], for chunks with history jobs.
-const INSERT_KINDS: &str = insert!(", $24::text[]", ", kind", "kind", "kind");
+const INSERT_KINDS: &str = insert!(", $26::text[]", ", kind", "u.kind", "kind", "kind");
 
 /// Inserts one job without a due date: the usual transaction creates one. It costs the server a
 /// third less than [`INSERT`] with arrays of one row, which also prepares the insertion of timers.
@@ -96,18 +104,21 @@ const INSERT_ONE: &str = concat!(
     "
 INSERT INTO jobwire.job (id, kind, type, payload, process_instance, execution, process_definition, element,
     tenant, category, deployment, priority, exclusive, retries, retry_policy, repeat, repeat_until,
-    correlation_id, lane, custom_values, trace_parent, origin, hints)
-VALUES ($1::uuid, $2::text, $3::text, $4::text::json, $5::text, $6::text, $7::text, $8::text, $9::text, $10::text,
-    $11::text, $12::bigint, $13::boolean, $14::integer, $15::text, $16::text, $17::timestamptz, $18::uuid,
+    correlation_id, lane, custom_values, trace_parent, origin, hints, lane_named)
+SELECT $1::uuid, $2::text, $3::text, $4::text::json, $5::text, $6::text, $7::text, $8::text, $9::text, $10::text,
+    $11::text, g.its_priority, $13::boolean, $14::integer, $15::text, $16::text, $17::timestamptz, $18::uuid,
     CASE
         WHEN $19::text IS NOT NULL THEN $19
         WHEN (SELECT EXISTS (SELECT FROM jobwire.lane_rule)) THEN coalesce(
             ",
-    lane_by_rule!("jobwire.lane_rule", "$3", "$10", "$9", "$12"),
+    lane_by_rule!("jobwire.lane_rule", "$3", "$10", "$9", "g.its_priority"),
     ",
             'default')
         ELSE 'default' END,
-    $20::text::json, $21::text, $22, $23)
+    $20::text::json, $21::text, $22::text, $23::integer, $24::boolean
+FROM (SELECT CASE WHEN $25 AND (SELECT EXISTS (SELECT FROM jobwire.priority_rule))
+    THEN jobwire.priority_of($3, $7, $8, $12::bigint, $2)
+    ELSE coalesce($12::bigint, 0) END AS its_priority OFFSET 0) g
 RETURNING pg_current_xact_id()::text, lane"
 );
 
@@ -166,6 +177,9 @@ async fn insert_one(
         .bind(&job.trace_parent)
         .bind(origin.as_str())
         .bind(hints_of(origin))
+        .bind(job.lane_is_named())
+        // An occurrence keeps the priority of the one before it.
+        .bind(!job.is_copy)
         .fetch_one(connection)
         .await?;
     let ruled = job.lane.is_none().then(|| row.try_get(1)).transpose()?;
@@ -224,7 +238,10 @@ async fn insert_chunk(
         .bind(texts(jobs, |j| j.custom_values.as_ref().map(|v| v.get())))
         .bind(texts(jobs, |j| j.trace_parent.as_deref()))
         .bind(origin.as_str())
-        .bind(hints_of(origin));
+        .bind(hints_of(origin))
+        .bind(jobs.iter().map(NewJob::lane_is_named).collect::<Vec<_>>())
+        // An occurrence keeps the priority of the one before it.
+        .bind(!jobs.iter().any(|job| job.is_copy));
     let query = if has_history {
         query.bind(jobs.iter().map(|j| j.kind().as_str()).collect::<Vec<_>>())
     } else {

@@ -122,7 +122,8 @@ WITH unlocked AS MATERIALIZED (
           UNION ALL SELECT u.id, NULL, NULL FROM unhinted u
                     WHERE u.id NOT IN (SELECT job_id FROM late UNION ALL SELECT id FROM left_over)) c
     WHERE j.id = c.id
-    RETURNING j.id, j.lane, j.exclusive, j.process_instance, j.trace_parent, c.strikes, j.type, c.owner, j.seq, j.deployment, j.category, j.tenant
+    RETURNING j.id, j.lane, j.exclusive, j.process_instance, j.trace_parent, c.strikes, j.type, c.owner, j.seq, j.deployment, j.category, j.tenant,
+        j.priority
 ), facts AS (
     SELECT
         (SELECT term FROM lead) AS term,
@@ -149,7 +150,7 @@ SELECT ",
     ready_columns!("hinted"),
     ", hinted.strikes, hinted.owner, facts.term, facts.now, facts.next_due, facts.leased, facts.executable, facts.about_executable,
     facts.timers, facts.dead_letters, facts.oldest, facts.leader, facts.transport,
-    (extract(epoch FROM facts.remaining) * 1000)::bigint, facts.horizon, hinted.deployment, hinted.category, hinted.tenant, facts.next_periodic,
+    (extract(epoch FROM facts.remaining) * 1000)::bigint, facts.horizon, hinted.deployment, hinted.category, hinted.tenant, hinted.priority, facts.next_periodic,
     facts.suspensions, facts.cancelled, facts.freed
 FROM facts LEFT JOIN hinted ON true
 ORDER BY hinted.seq"

@@ -125,7 +125,7 @@ SELECT j.id, j.exclusive, j.process_instance, ",
     not_suspended!("j"),
     ", NOT ",
     nothing_suspended!(),
-    ", j.type, j.deployment, j.category, j.tenant
+    ", j.type, j.deployment, j.category, j.tenant, j.priority
 FROM jobwire.job j WHERE j.id = ANY($1)"
 );
 

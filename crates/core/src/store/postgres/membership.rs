@@ -15,11 +15,13 @@ use crate::store::{MAX_NODES, Membership, NodeView, readable};
 
 /// Writes the row of a node. Inserts it again if it was removed meanwhile.
 const WRITE: &str = "
-INSERT INTO jobwire.node (id, revision, types, lanes, deployments, categories, tenants, host, version, transport)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+INSERT INTO jobwire.node (id, revision, types, lanes, deployments, categories, tenants, host, version, transport,
+    min_priority, max_priority)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, types = excluded.types, lanes = excluded.lanes,
     deployments = excluded.deployments, categories = excluded.categories, tenants = excluded.tenants,
-    host = excluded.host, version = excluded.version, transport = excluded.transport, seen_at = clock_timestamp()";
+    host = excluded.host, version = excluded.version, transport = excluded.transport,
+    min_priority = excluded.min_priority, max_priority = excluded.max_priority, seen_at = clock_timestamp()";
 
 async fn write(pool: &PgPool, node: &Membership) -> Result<(), StoreError> {
     let lanes: Vec<&str> = node.lanes.iter().map(|lane| &*lane.0).collect();
@@ -38,6 +40,8 @@ async fn write(pool: &PgPool, node: &Membership) -> Result<(), StoreError> {
         .bind(&node.host)
         .bind(&node.version)
         .bind(&node.transport)
+        .bind(node.scope.min_priority)
+        .bind(node.scope.max_priority)
         .execute(pool)
         .await?;
     Ok(())
@@ -53,7 +57,7 @@ async fn leave(pool: &PgPool, node: NodeId) -> Result<(), StoreError> {
 /// Selects the nodes that were seen last, if there are too many.
 const READ: &str = "
 SELECT id, revision, types, lanes, deployments, categories, tenants, host, version, transport, started_at, seen_at,
-    greatest(extract(epoch FROM clock_timestamp() - seen_at), 0)::double precision AS silent_for
+    min_priority, max_priority, greatest(extract(epoch FROM clock_timestamp() - seen_at), 0)::double precision AS silent_for
 FROM jobwire.node ORDER BY seen_at DESC LIMIT $1";
 
 async fn read(pool: &PgPool) -> Result<Vec<NodeView>, StoreError> {
@@ -72,6 +76,8 @@ fn view(row: &PgRow) -> Result<NodeView, StoreError> {
         deployments: names("deployments")?,
         categories: names("categories")?,
         tenants: names("tenants")?,
+        min_priority: row.try_get("min_priority")?,
+        max_priority: row.try_get("max_priority")?,
     };
     Ok(NodeView {
         membership: Membership {

@@ -182,7 +182,7 @@ WITH timer AS (DELETE FROM jobwire.timer_job WHERE id IN (", free_rows!("timer_j
     used_attempts!(),
     ", retry_policy, due_at, repeat, repeat_until,
         correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, clock_timestamp(),
-        least(hints, 999999999) + 1
+        least(hints, 999999999) + 1, lane_named
     FROM source
     RETURNING id, lane, exclusive, process_instance, trace_parent, type
 ), again AS (

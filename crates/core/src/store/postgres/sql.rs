@@ -165,8 +165,8 @@ macro_rules! in_turn {
 }
 
 /// True if this job is in the scope of a node or a group of nodes: each name that the job has is
-/// among the scope's names of its kind, if the scope has any. The scope is a jsonb; NULL takes all
-/// jobs.
+/// among the scope's names of its kind, if the scope has any, and its priority is in the scope's
+/// range. The scope is a jsonb; NULL takes all jobs.
 macro_rules! in_scope {
     ($t:literal, $scope:literal) => {
         concat!(
@@ -190,7 +190,15 @@ macro_rules! in_scope {
             $scope,
             "->'tenants' ? ",
             $t,
-            ".tenant, true))))"
+            ".tenant, true)) AND coalesce(",
+            $t,
+            ".priority >= (",
+            $scope,
+            "->>'min_priority')::bigint, true) AND coalesce(",
+            $t,
+            ".priority <= (",
+            $scope,
+            "->>'max_priority')::bigint, true)))"
         )
     };
 }
@@ -234,8 +242,8 @@ macro_rules! served_by_fleet {
 }
 
 pub(super) use crate::store::sql::{
-    gate_of, in_gate, lane_by_rule, moved_columns, ready_columns, rule_columns, strikes_count,
-    suspends,
+    gate_of, in_gate, lane_by_rule, moved_columns, priority_columns, ready_columns, rule_columns,
+    strikes_count, suspends,
 };
 pub(super) use {
     in_scope, in_strict_order, in_turn, job_columns, no_gate, not_paused, not_put_aside,

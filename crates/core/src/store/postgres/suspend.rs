@@ -180,7 +180,7 @@ WITH back AS (
     SELECT id, seq, least(revision, 999999999) + 1, kind, type, payload, process_instance, execution, process_definition, element, tenant,
         category, deployment, priority, exclusive, retries, failures, retry_policy, due_at, repeat, repeat_until,
         correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, clock_timestamp(),
-        greatest(hints, 1)
+        greatest(hints, 1), lane_named
     FROM back WHERE due_at IS NULL OR due_at <= statement_timestamp()
 )
 SELECT count(*) FROM back"

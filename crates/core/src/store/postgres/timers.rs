@@ -38,7 +38,8 @@ WITH due AS (
             ")
     SELECT id, seq, least(revision, 999999999) + 1, kind, type, payload, process_instance, execution, process_definition, element, tenant,
         category, deployment, priority, exclusive, retries, failures, retry_policy, due_at, repeat, repeat_until,
-        correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, clock_timestamp(), 1
+        correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, clock_timestamp(), 1,
+        lane_named
     FROM gone ORDER BY due_at, seq
     RETURNING ",
             $returning,

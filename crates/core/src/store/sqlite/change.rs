@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 
 use sqlx::{Row, Sqlite};
 
-use super::sql::{is_put_aside, moved_columns, ready_columns, unlocked};
-use super::{SqliteStore, decode, exclusive};
+use super::sql::{is_put_aside, lane_by_rule, moved_columns, ready_columns, unlocked};
+use super::{SqliteStore, decode, exclusive, lanes};
 use crate::job::{JobId, JobState};
 use crate::store::change::Change;
 use crate::store::error::StoreError;
@@ -57,7 +57,8 @@ macro_rules! copy {
             "INSERT INTO ", $into, " (", moved_columns!(), ")
 SELECT id, seq, min(revision, 999999999) + 1, kind, type, payload, process_instance, execution, process_definition, element, tenant,
     category, deployment, priority, exclusive, ", $retries, ", failures, retry_policy, ", $due_at, ", repeat, repeat_until,
-    correlation_id, created_at, lane, origin, ", $message, ", custom_values, trace_parent, ready_at, hints
+    correlation_id, created_at, lane, origin, ", $message, ", custom_values, trace_parent, ready_at, hints,
+    lane_named
 FROM ", $from, " WHERE id IN (SELECT value FROM json_each(?1))"
         )
     };
@@ -70,7 +71,8 @@ macro_rules! make_ready {
             "INSERT INTO job (", moved_columns!(), ")
 SELECT id, seq, min(revision, 999999999) + 1, kind, type, payload, process_instance, execution, process_definition, element, tenant,
     category, deployment, priority, exclusive, retries, failures, retry_policy, due_at, repeat, repeat_until,
-    correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, ?2, min(hints, 999999999) + 1
+    correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, ?2,
+    min(hints, 999999999) + 1, lane_named
 FROM ", $from, " WHERE id IN (SELECT value FROM json_each(?1))", $where, " RETURNING ", ready_columns!(), ", seq"
         )
     };
@@ -141,6 +143,53 @@ const SET_RETRIES: &[&str] = &[
     set!("suspended_job", "retries = ?3"),
 ];
 
+/// The lane that the rules choose for a job of this table.
+macro_rules! its_lane {
+    ($table:literal) => {
+        concat!(
+            "coalesce(",
+            lane_by_rule!(
+                "lane_rule",
+                concat!($table, ".type"),
+                concat!($table, ".category"),
+                concat!($table, ".tenant"),
+                "?3"
+            ),
+            ", 'default')"
+        )
+    };
+}
+
+/// Sets the priority of rows of a table, and the lane of those that have one by the rules.
+macro_rules! set_priority {
+    ($table:literal) => {
+        concat!(
+            "UPDATE ",
+            $table,
+            " SET priority = ?3, lane = CASE lane_named WHEN 0 THEN ",
+            its_lane!($table),
+            " ELSE lane END, revision = min(revision, 999999999) + 1 \
+             WHERE id IN (SELECT value FROM json_each(?1))"
+        )
+    };
+}
+
+/// The jobs that change their lane become ready first, while they have their old lane. `?2` is the
+/// time. Returns their ids.
+const LEAVE_LANE: &str = concat!(
+    "UPDATE job SET ready_at = ?2, hints = min(hints, 999999999) + 1
+WHERE id IN (SELECT value FROM json_each(?1)) AND lane_named = 0 AND lane <> ",
+    its_lane!("job"),
+    " RETURNING id"
+);
+
+const SET_PRIORITY: &[&str] = &[
+    set_priority!("job"),
+    set_priority!("timer_job"),
+    set_priority!("suspended_job"),
+    set_priority!("dead_letter_job"),
+];
+
 const NEXT_DUE: &str =
     "SELECT min(due_at) FROM timer_job WHERE id IN (SELECT value FROM json_each(?1))";
 
@@ -152,6 +201,7 @@ fn statements(change: &Change) -> &'static [&'static str] {
         Change::Activate => ACTIVATE,
         Change::MakeDeadLetter(_) => MAKE_DEAD_LETTER,
         Change::SetRetries(_) => SET_RETRIES,
+        Change::SetPriority(_) => SET_PRIORITY,
     }
 }
 
@@ -163,6 +213,7 @@ fn with_value(query: Query, change: &Change) -> Query {
         Change::Reschedule(due) => query.bind(decode::micros(*due)),
         Change::MakeDeadLetter(reason) => query.bind(Change::reason(reason).to_owned()),
         Change::SetRetries(retries) => query.bind(*retries),
+        Change::SetPriority(priority) => query.bind(*priority),
         Change::MakeExecutable | Change::Suspend | Change::Activate => query,
     }
 }
@@ -198,11 +249,19 @@ impl Changing for SqliteStore {
         changed.operated.extend(operated);
         let these = decode::array(asked.iter().filter(|id| result(id) == Operated::Done))?;
         let now = decode::now_micros();
-        let leaves =
-            change.applies_to(JobState::Executable) && !matches!(change, Change::SetRetries(_));
+        let leaves = change.applies_to(JobState::Executable) && !change.keeps_the_table();
         let left: Vec<String> = if leaves {
             let left = sqlx::query_scalar(LEFT).bind(&these);
             left.fetch_all(&mut *tx).await?
+        } else {
+            Vec::new()
+        };
+        let moving: Vec<JobId> = if let Change::SetPriority(priority) = change {
+            let moving = sqlx::query(LEAVE_LANE)
+                .bind(these.clone())
+                .bind(now)
+                .bind(*priority);
+            decode::job_ids(&moving.fetch_all(&mut *tx).await?)?
         } else {
             Vec::new()
         };
@@ -210,6 +269,9 @@ impl Changing for SqliteStore {
             let query = sqlx::query(*statement).bind(these.clone()).bind(now);
             let rows = with_value(query, change).fetch_all(&mut *tx).await?;
             changed.ready.extend(decode::ready_in_order(&rows)?);
+        }
+        if !moving.is_empty() {
+            changed.ready = lanes::to_hint(&mut tx, &moving).await?;
         }
         if matches!(change, Change::Reschedule(_) | Change::Activate) {
             let next: Option<i64> = sqlx::query_scalar(NEXT_DUE)

@@ -130,6 +130,10 @@ impl JobRow for SqliteRow {
         Ok(self.try_get(at)?)
     }
 
+    fn maybe_flag(&self, at: usize) -> Result<Option<bool>, StoreError> {
+        Ok(self.try_get(at)?)
+    }
+
     fn moment(&self, at: usize) -> Result<DateTime<Utc>, StoreError> {
         moment(self.try_get(at)?)
     }
@@ -146,6 +150,7 @@ pub(super) fn needs(row: &SqliteRow) -> Result<Needs, StoreError> {
         deployment: row.try_get("deployment")?,
         category: row.try_get("category")?,
         tenant: row.try_get("tenant")?,
+        priority: Some(row.try_get("priority")?),
     })
 }
 

@@ -39,7 +39,8 @@ macro_rules! move_into {
 SELECT id, seq, min(revision, 999999999) + 1, kind, type, payload, process_instance, execution, process_definition, element, tenant,
     category, deployment, priority, exclusive, given ->> 'retries', coalesce(given ->> 'failures', min(failures, 999999999) + 1),
     retry_policy, coalesce(given ->> 'due', due_at), repeat, repeat_until, correlation_id, created_at, lane, origin,
-    coalesce(given ->> 'message', exception_message), custom_values, trace_parent, ?2, max(hints, 1)
+    coalesce(given ->> 'message', exception_message), custom_values, trace_parent, ?2, max(hints, 1),
+    lane_named
 FROM (SELECT value AS given FROM json_each(?1)) CROSS JOIN job j ON j.id = given ->> 'id'
 WHERE given ->> 'due' IS ",
             $which
@@ -137,9 +138,13 @@ fn given(failure: &Failure, now: i64) -> Given<'_> {
     let (due, retries, failures) = match &failure.to {
         Destination::Retry {
             delay,
+            since,
             retries,
             failures,
-        } => (Some(decode::later(now, *delay)), *retries, Some(*failures)),
+        } => {
+            let from = since.map_or(now, |date| date.timestamp_micros().min(now));
+            (Some(decode::later(from, *delay)), *retries, Some(*failures))
+        }
         Destination::DeadLetter => (None, 0, None),
     };
     Given {

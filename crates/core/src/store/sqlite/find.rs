@@ -98,6 +98,9 @@ LEFT JOIN job_progress p ON p.job_id = j.id WHERE true",
         sql.push(" AND j.due_at < ")
             .push_bind(decode::micros(before));
     }
+    if let Some(priority) = filter.priority_other_than {
+        sql.push(" AND j.priority <> ").push_bind(priority);
+    }
     sql
 }
 

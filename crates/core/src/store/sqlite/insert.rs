@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 use sqlx::{Row, SqliteConnection};
 
-use super::sql::{lane_by_rule, moved_columns};
+use super::sql::{lane_by_rule, moved_columns, priority_by_rule};
 use super::{decode, unique};
 use crate::hint::Ready;
 use crate::job::new_job::NewJob;
@@ -23,10 +23,10 @@ const BYTES: usize = 4 << 20;
 /// one, because there is one writer.
 const DRAW: &str = "UPDATE counter SET value = value + ?2 WHERE name = ?1 RETURNING value";
 
-/// Draws job numbers, and returns whether lane rules exist.
+/// Draws job numbers, and returns whether lane rules and priority rules exist.
 const DRAW_JOBS: &str = "
 UPDATE counter SET value = value + ?1 WHERE name = 'job_seq'
-RETURNING value, EXISTS (SELECT 1 FROM lane_rule)";
+RETURNING value, EXISTS (SELECT 1 FROM lane_rule), EXISTS (SELECT 1 FROM priority_rule)";
 
 /// Selects the lane of a job without one.
 macro_rules! ruled_lane {
@@ -36,13 +36,38 @@ macro_rules! ruled_lane {
             "value ->> 'type'",
             "value ->> 'category'",
             "value ->> 'tenant'",
-            "value ->> 'priority'"
+            "its_priority"
+        )
+    };
+}
+
+/// The new rows, with the priorities that their creators gave.
+macro_rules! own_priorities {
+    () => {
+        "(SELECT value, coalesce(value ->> 'priority', 0) AS its_priority FROM json_each(?1))"
+    };
+}
+
+/// The new rows, with priorities by the rules.
+macro_rules! ruled_priorities {
+    () => {
+        concat!(
+            "(SELECT value, ",
+            priority_by_rule!(
+                "priority_rule",
+                "(value ->> 'kind')",
+                "(value ->> 'type')",
+                "(value ->> 'process_definition')",
+                "(value ->> 'element')",
+                "(value ->> 'priority')"
+            ),
+            " AS its_priority FROM json_each(?1))"
         )
     };
 }
 
 macro_rules! insert_into {
-    ($table:literal, $ruled:expr, $returning:literal) => {
+    ($table:literal, $rows:expr, $ruled:expr, $returning:literal) => {
         concat!(
             "INSERT INTO ",
             $table,
@@ -51,22 +76,51 @@ macro_rules! insert_into {
             ")
 SELECT value ->> 'id', value ->> 'seq', 1, value ->> 'kind', value ->> 'type', value ->> 'payload',
     value ->> 'process_instance', value ->> 'execution', value ->> 'process_definition', value ->> 'element',
-    value ->> 'tenant', value ->> 'category', value ->> 'deployment', value ->> 'priority', value ->> 'exclusive',
+    value ->> 'tenant', value ->> 'category', value ->> 'deployment', its_priority, value ->> 'exclusive',
     value ->> 'retries', 0, value ->> 'retry_policy', value ->> 'due_at', value ->> 'repeat', value ->> 'repeat_until',
     value ->> 'correlation_id', ?2, coalesce(value ->> 'lane', ",
             $ruled,
             ", 'default'), ?3, NULL, value ->> 'custom_values', value ->> 'trace_parent',
-    ?2, ?4
-FROM json_each(?1)",
+    ?2, ?4, value ->> 'lane_named'
+FROM ",
+            $rows,
             $returning
         )
     };
 }
 
-const INSERT_EXECUTABLE: &str = insert_into!("job", "NULL", "");
-const INSERT_TIMER: &str = insert_into!("timer_job", "NULL", "");
-const INSERT_EXECUTABLE_BY_RULE: &str = insert_into!("job", ruled_lane!(), " RETURNING id, lane");
-const INSERT_TIMER_BY_RULE: &str = insert_into!("timer_job", ruled_lane!(), " RETURNING id, lane");
+const INSERT: [&str; 2] = [
+    insert_into!("job", own_priorities!(), "NULL", ""),
+    insert_into!("timer_job", own_priorities!(), "NULL", ""),
+];
+const INSERT_BY_LANE_RULE: [&str; 2] = [
+    insert_into!(
+        "job",
+        own_priorities!(),
+        ruled_lane!(),
+        " RETURNING id, lane"
+    ),
+    insert_into!(
+        "timer_job",
+        own_priorities!(),
+        ruled_lane!(),
+        " RETURNING id, lane"
+    ),
+];
+const INSERT_BY_RULES: [&str; 2] = [
+    insert_into!(
+        "job",
+        ruled_priorities!(),
+        ruled_lane!(),
+        " RETURNING id, lane"
+    ),
+    insert_into!(
+        "timer_job",
+        ruled_priorities!(),
+        ruled_lane!(),
+        " RETURNING id, lane"
+    ),
+];
 
 /// A new row in the form that the statements read.
 #[derive(Serialize)]
@@ -83,7 +137,7 @@ struct NewRow<'a> {
     tenant: Option<&'a str>,
     category: Option<&'a str>,
     deployment: Option<&'a str>,
-    priority: i64,
+    priority: Option<i64>,
     exclusive: bool,
     retries: i32,
     retry_policy: Option<&'a str>,
@@ -92,6 +146,7 @@ struct NewRow<'a> {
     repeat_until: Option<i64>,
     correlation_id: uuid::Uuid,
     lane: Option<&'a str>,
+    lane_named: Option<bool>,
     custom_values: Option<&'a str>,
     trace_parent: Option<&'a str>,
 }
@@ -120,6 +175,7 @@ impl<'a> NewRow<'a> {
             repeat_until: job.repeat_until.map(decode::micros),
             correlation_id: job.correlation_id.unwrap_or(job.id.0),
             lane: job.lane.as_ref().map(|l| &*l.0),
+            lane_named: job.lane_is_named(),
             custom_values: job.custom_values.as_ref().map(|v| v.get()),
             trace_parent: job.trace_parent.as_deref(),
         }
@@ -180,11 +236,13 @@ async fn insert_chunk(
     origin: Origin,
 ) -> Result<Created, StoreError> {
     let count = i64::try_from(jobs.len()).unwrap_or(i64::MAX);
-    let (last, has_rules): (i64, bool) = sqlx::query_as(DRAW_JOBS)
+    let (last, has_lane_rules, has_priority_rules): (i64, bool, bool) = sqlx::query_as(DRAW_JOBS)
         .bind(count)
         .fetch_one(&mut *connection)
         .await?;
-    let ruled = has_rules && jobs.iter().any(|job| job.lane.is_none());
+    // An occurrence keeps the priority of the one before it.
+    let by_priority_rules = has_priority_rules && !jobs.iter().any(|job| job.is_copy);
+    let by_lane_rules = has_lane_rules && jobs.iter().any(|job| job.lane.is_none());
     let now = decode::now_micros();
     let (mut executable, mut timers) = (Vec::with_capacity(jobs.len()), Vec::new());
     let mut ready = Vec::with_capacity(jobs.len());
@@ -206,10 +264,12 @@ async fn insert_chunk(
     created.timer = decode::maybe_moment(earliest)?;
     // A creator that publishes the hint counts it. The sweeper looks for jobs with no hint.
     let hints = i64::from(origin == Origin::Hook);
-    let statements = if ruled {
-        [INSERT_EXECUTABLE_BY_RULE, INSERT_TIMER_BY_RULE]
+    let statements = if by_priority_rules {
+        INSERT_BY_RULES
+    } else if by_lane_rules {
+        INSERT_BY_LANE_RULE
     } else {
-        [INSERT_EXECUTABLE, INSERT_TIMER]
+        INSERT
     };
     let mut lanes: HashMap<JobId, Lane> = HashMap::new();
     for (statement, rows, hints) in [

@@ -174,6 +174,16 @@ async fn look_at(
     Ok((found, after))
 }
 
+/// Returns the hints of jobs that became ready in another lane: of an instance only that of the first
+/// ready sibling.
+pub(super) async fn to_hint(
+    connection: &mut SqliteConnection,
+    moved: &[JobId],
+) -> Result<Vec<Ready>, StoreError> {
+    let query = sqlx::query(TO_HINT).bind(decode::array(moved)?);
+    decode::all_ready(&query.fetch_all(connection).await?)
+}
+
 impl Lanes for SqliteStore {
     async fn write_rules(&self, rules: &[LaneRule]) -> Result<(), StoreError> {
         let mut tx = self.write().await?;
@@ -223,13 +233,7 @@ impl Lanes for SqliteStore {
         let rows = statement.fetch_all(&mut *tx).await?;
         moved.moved = rows.len() as u64;
         if page.state == JobState::Executable {
-            let ready: Vec<Ready> = decode::all_ready(
-                &sqlx::query(TO_HINT)
-                    .bind(decode::array(decode::job_ids(&rows)?)?)
-                    .fetch_all(&mut *tx)
-                    .await?,
-            )?;
-            moved.ready = ready;
+            moved.ready = to_hint(&mut tx, &decode::job_ids(&rows)?).await?;
         }
         tx.commit().await?;
         Ok(moved)

@@ -97,7 +97,7 @@ const RESCUED: &str = concat!(
     "
 SELECT j.id, ",
     strikes!("l"),
-    ", j.type, j.deployment, j.category, j.tenant FROM job j JOIN job_lease l ON l.job_id = j.id
+    ", j.type, j.deployment, j.category, j.tenant, j.priority FROM job j JOIN job_lease l ON l.job_id = j.id
 WHERE j.id IN (SELECT value FROM json_each(?1))"
 );
 

@@ -13,16 +13,19 @@ use crate::store::statements::Members;
 use crate::store::{MAX_NODES, Membership, NodeView, readable};
 
 const WRITE: &str = "
-INSERT INTO node (id, revision, types, lanes, deployments, categories, tenants, host, version, transport, started_at, seen_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?11)
+INSERT INTO node (id, revision, types, lanes, deployments, categories, tenants, host, version, transport, started_at, seen_at,
+    min_priority, max_priority)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?11, ?12, ?13)
 ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, types = excluded.types, lanes = excluded.lanes,
     deployments = excluded.deployments, categories = excluded.categories, tenants = excluded.tenants,
-    host = excluded.host, version = excluded.version, transport = excluded.transport, seen_at = excluded.seen_at";
+    host = excluded.host, version = excluded.version, transport = excluded.transport, seen_at = excluded.seen_at,
+    min_priority = excluded.min_priority, max_priority = excluded.max_priority";
 
 pub(super) const LEAVE: &str = "DELETE FROM node WHERE id = ?1";
 
 const READ: &str = "
-SELECT id, revision, types, lanes, deployments, categories, tenants, host, version, transport, started_at, seen_at
+SELECT id, revision, types, lanes, deployments, categories, tenants, host, version, transport, started_at, seen_at, min_priority,
+    max_priority
 FROM node ORDER BY seen_at DESC LIMIT ?1";
 
 const FORGET: &str = "
@@ -44,6 +47,8 @@ impl Members for SqliteStore {
             .bind(&node.version)
             .bind(&node.transport)
             .bind(decode::now_micros())
+            .bind(node.scope.min_priority)
+            .bind(node.scope.max_priority)
             .execute(&mut *tx)
             .await?;
         Ok(tx.commit().await?)
@@ -94,6 +99,8 @@ fn view(row: &SqliteRow, now: i64) -> Result<NodeView, StoreError> {
         deployments: names("deployments")?,
         categories: names("categories")?,
         tenants: names("tenants")?,
+        min_priority: row.try_get("min_priority")?,
+        max_priority: row.try_get("max_priority")?,
     };
     let seen_at: i64 = row.try_get("seen_at")?;
     Ok(NodeView {

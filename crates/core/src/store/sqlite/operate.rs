@@ -85,7 +85,8 @@ SELECT id, seq, min(revision, 999999999) + 1, kind, type, payload, process_insta
     category, deployment, priority, exclusive, ?2, ",
             used_attempts!(),
             ", retry_policy, due_at, repeat, repeat_until,
-    correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, ?3, min(hints, 999999999) + 1
+    correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, ?3,
+    min(hints, 999999999) + 1, lane_named
 FROM ",
             $table,
             " WHERE id = ?1 RETURNING ",

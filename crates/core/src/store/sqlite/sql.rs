@@ -160,7 +160,8 @@ macro_rules! release_leases {
 }
 
 /// True if a node of this scope runs the job: for each kind of name that the scope restricts, the
-/// job has no such name or one in the scope. The scope is JSON, NULL if it has no restriction.
+/// job has no such name or one in the scope, and the job's priority is in the scope's range. The
+/// scope is JSON, NULL if it has no restriction.
 macro_rules! in_node_scope {
     ($t:literal, $scope:literal) => {
         concat!(
@@ -190,7 +191,15 @@ macro_rules! in_node_scope {
             $t,
             ".tenant IN (SELECT value FROM json_each(",
             $scope,
-            ", '$.tenants')))))"
+            ", '$.tenants'))) AND coalesce(",
+            $t,
+            ".priority >= json_extract(",
+            $scope,
+            ", '$.min_priority'), 1) AND coalesce(",
+            $t,
+            ".priority <= json_extract(",
+            $scope,
+            ", '$.max_priority'), 1)))"
         )
     };
 }
@@ -232,10 +241,44 @@ macro_rules! served_by_fleet {
     };
 }
 
+/// Selects the priority of a new job by the rules, of which these are the columns. `$own` is the
+/// priority that its creator gave, or NULL.
+macro_rules! priority_by_rule {
+    ($rules:literal, $kind:literal, $type:literal, $definition:literal, $element:literal, $own:literal) => {
+        concat!(
+            "coalesce((SELECT p.priority FROM ",
+            $rules,
+            " p WHERE p.scope = 'override' AND p.type = ",
+            $type,
+            " AND p.process_definition IN ('', ",
+            $definition,
+            ") AND p.element IN ('', ",
+            $element,
+            ") ORDER BY p.element = '', p.process_definition = '' LIMIT 1), ",
+            $own,
+            ", (SELECT p.priority FROM ",
+            $rules,
+            " p WHERE p.scope = 'type' AND p.type = ",
+            $type,
+            "), (SELECT p.priority FROM ",
+            $rules,
+            " p WHERE p.scope = 'process_definition' AND p.process_definition = ",
+            $definition,
+            "), (SELECT p.priority FROM ",
+            $rules,
+            " p WHERE p.scope = CASE ",
+            $kind,
+            " WHEN 'history' THEN 'history' ELSE 'default' END), 0)"
+        )
+    };
+}
+
 pub(super) use crate::store::sql::{
-    gate_of, lane_by_rule, moved_columns, ready_columns, rule_columns, strikes_count, suspends,
+    gate_of, lane_by_rule, moved_columns, priority_columns, ready_columns, rule_columns,
+    strikes_count, suspends,
 };
 pub(super) use {
     in_node_scope, in_scope, in_strict_order, in_turn, is_put_aside, job_columns, paused,
-    release_leases, served, served_by_fleet, strikes, suspended, unexpired, unlocked,
+    priority_by_rule, release_leases, served, served_by_fleet, strikes, suspended, unexpired,
+    unlocked,
 };

@@ -132,7 +132,8 @@ INSERT INTO job (",
         ")
 SELECT id, seq, min(revision, 999999999) + 1, kind, type, payload, process_instance, execution, process_definition, element, tenant,
     category, deployment, priority, exclusive, retries, failures, retry_policy, due_at, repeat, repeat_until,
-    correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, ?2, max(hints, 1)
+    correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, ?2, max(hints, 1),
+    lane_named
 FROM suspended_job j WHERE coalesce(j.due_at, 0) <= ?2 AND ",
         these!()
     ),

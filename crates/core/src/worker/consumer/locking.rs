@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use chrono::Utc;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
@@ -152,7 +153,10 @@ impl Consumer {
             let slot = free.take();
             let slot = slot.or_else(|| self.node.slots.of_node.try_take());
             let Some(slot) = slot else { break };
-            let lane = self.schedule.next(|lane| pending.waits(lane, room));
+            let waits = |lane| pending.waits(lane, room);
+            let lane = self
+                .schedule
+                .next(waits, |lane| pending.waited(lane, Utc::now()));
             let Some(waiting) = lane.and_then(|lane| self.pending.pop(lane, room)) else {
                 break;
             };

@@ -9,6 +9,7 @@
 //! has its share.
 
 use std::collections::{HashSet, VecDeque};
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use tokio::time::Instant;
@@ -31,6 +32,8 @@ pub(super) struct Arrival {
     /// The ticket of the message; `None` for an own hint.
     pub(super) ticket: Option<Ticket>,
     pub(super) received_at: DateTime<Utc>,
+    /// The time of the hint's publication by the publisher's clock, if it is known.
+    pub(super) published_at: Option<DateTime<Utc>>,
     /// The time since which every try found the row busy.
     pub(super) busy_since: Option<Instant>,
     /// Whether the job's holder has died.
@@ -183,6 +186,18 @@ impl Pending {
         };
         let rescued = rescue_room > 0 && !queue.rescued.is_empty();
         rescued || matches!(queue.items.front(), Some(Item::Hint(_)))
+    }
+
+    /// Returns the time for which the next item of this lane has waited since it was published;
+    /// zero without one.
+    pub(super) fn waited(&self, place: usize, now: DateTime<Utc>) -> Duration {
+        let queue = self.lanes.get(place);
+        let front = queue.and_then(|queue| queue.items.front());
+        let Some(Item::Hint(Waiting { of, .. })) = front else {
+            return Duration::ZERO;
+        };
+        let since = of.published_at.unwrap_or(of.received_at);
+        (now - since).to_std().unwrap_or_default()
     }
 
     /// Removes and returns the next hint of this lane. It never passes a marker.
@@ -340,7 +355,6 @@ impl Pending {
 mod tests {
     use super::*;
     use crate::job::{JobId, NodeId};
-    use std::time::Duration;
 
     fn pending() -> Pending {
         let lanes = ["high", "low"].map(|name| Lane(name.to_owned()));
@@ -356,6 +370,7 @@ mod tests {
             lane,
             ticket: (number > 0).then(|| ticket(number)),
             received_at: Utc::now(),
+            published_at: None,
             busy_since: None,
             rescued: false,
             forwarded: false,
@@ -392,6 +407,26 @@ mod tests {
         assert_eq!(pop(&mut pending, 0), Some(high[0]));
         assert_eq!(pop(&mut pending, 0), Some(high[1]));
         assert_eq!(pending.len(), 0);
+    }
+
+    #[test]
+    fn the_age_of_a_lane_is_that_of_its_next_hint_since_its_publication() {
+        let mut pending = pending();
+        let now = Utc::now();
+        let mut of = arrival(0, 1);
+        (of.received_at, of.published_at) = (now, Some(now - Duration::from_secs(90)));
+        pending.push_hint(Hint::new(JobId::generate()), of);
+        of.published_at = None;
+        pending.push_hint(Hint::new(JobId::generate()), of);
+        assert_eq!(pending.waited(0, now), Duration::from_secs(90));
+        assert_eq!(pending.waited(1, now), Duration::ZERO);
+        pop(&mut pending, 0);
+        assert_eq!(pending.waited(0, now), Duration::ZERO, "received now");
+        // A publisher whose clock is fast.
+        of.published_at = Some(now + Duration::from_secs(5));
+        pop(&mut pending, 0);
+        pending.push_hint(Hint::new(JobId::generate()), of);
+        assert_eq!(pending.waited(0, now), Duration::ZERO);
     }
 
     #[test]

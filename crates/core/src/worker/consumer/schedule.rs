@@ -2,6 +2,10 @@
 //!
 //! **Strict**: the first lane with waiting hints, in the order of the setting.
 //!
+//! **Aging**: like strict, but after nine starts the next one goes to the lane whose next hint has
+//! waited longest, if it has waited longer than the limit. So under overload the first lanes keep
+//! nine tenths of the starts, and the others end their oldest jobs with the rest.
+//!
 //! **Weighted**: stride scheduling. Each lane has a *pass*. A start advances it by a *stride*,
 //! which is smaller for a larger weight. The lane with the smallest pass is next. So starts
 //! interleave as evenly as possible, in proportion to the weights of the lanes that wait. A lane
@@ -9,11 +13,16 @@
 //!
 //! A plain data structure: no clock, no randomness, no waiting.
 
+use std::time::Duration;
+
 use crate::lane::order::{LaneOrder, LaneShare};
 
 /// The stride of weight 1. Whole numbers do not drift. At ten thousand starts a second a pass
 /// overflows after fifty years.
 const STRIDE: u64 = 1 << 20;
+
+/// The number of turns of the first lanes before one of an old hint.
+const TURNS_BEFORE_AGED: u32 = 9;
 
 struct Turns {
     stride: u64,
@@ -26,10 +35,14 @@ pub(crate) struct Schedule {
     lanes: Vec<Turns>,
     /// The pass of the last lane that had a turn.
     now: u64,
+    /// The time after which a hint is old.
+    aging: Duration,
+    /// The number of turns since one of an old hint.
+    turns: u32,
 }
 
 impl Schedule {
-    pub(crate) fn new(lanes: &[LaneShare], order: LaneOrder) -> Self {
+    pub(crate) fn new(lanes: &[LaneShare], order: LaneOrder, aging: Duration) -> Self {
         let turns = |share: &LaneShare| Turns {
             stride: STRIDE / u64::from(share.weight.max(1)),
             pass: 0,
@@ -38,13 +51,23 @@ impl Schedule {
             order,
             lanes: lanes.iter().map(turns).collect(),
             now: 0,
+            aging,
+            turns: 0,
         }
     }
 
-    /// Returns the next lane among those that wait, and counts its turn.
-    pub(crate) fn next(&mut self, waits: impl Fn(usize) -> bool) -> Option<usize> {
-        if self.order == LaneOrder::Strict || self.lanes.len() == 1 {
+    /// Returns the next lane among those that wait, and counts its turn. `waited` returns the age of
+    /// the next hint of a lane; it is asked for before each tenth turn under [`LaneOrder::Aging`].
+    pub(crate) fn next(
+        &mut self,
+        waits: impl Fn(usize) -> bool,
+        waited: impl Fn(usize) -> Duration,
+    ) -> Option<usize> {
+        if self.lanes.len() == 1 || self.order == LaneOrder::Strict {
             return (0..self.lanes.len()).find(|lane| waits(*lane));
+        }
+        if self.order == LaneOrder::Aging {
+            return self.next_or_old(waits, waited);
         }
         let present = |turns: &Turns| turns.pass.max(self.now);
         let waiting = self.lanes.iter().enumerate().filter(|(at, _)| waits(*at));
@@ -57,6 +80,29 @@ impl Schedule {
             turns.pass = pass + turns.stride;
         }
         Some(next)
+    }
+
+    /// Returns the first lane that waits, or before each tenth turn that of the oldest hint.
+    fn next_or_old(
+        &mut self,
+        waits: impl Fn(usize) -> bool,
+        waited: impl Fn(usize) -> Duration,
+    ) -> Option<usize> {
+        let mut waiting = (0..self.lanes.len()).filter(|lane| waits(*lane));
+        let first = waiting.next()?;
+        self.turns = self.turns.saturating_add(1);
+        if self.turns <= TURNS_BEFORE_AGED {
+            return Some(first);
+        }
+        let others = waiting.map(|lane| (waited(lane), lane));
+        let oldest = others.max_by_key(|(age, lane)| (*age, std::cmp::Reverse(*lane)));
+        match oldest {
+            Some((age, lane)) if age > self.aging && age > waited(first) => {
+                self.turns = 0;
+                Some(lane)
+            }
+            _ => Some(first),
+        }
     }
 
     /// Takes back a turn that started no job, because its hint was refused.
@@ -74,13 +120,13 @@ mod tests {
     fn schedule(weights: &[u32], order: LaneOrder) -> Schedule {
         let share = |(at, weight): (usize, &u32)| LaneShare::new(format!("lane-{at}"), *weight);
         let lanes: Vec<LaneShare> = weights.iter().enumerate().map(share).collect();
-        Schedule::new(&lanes, order)
+        Schedule::new(&lanes, order, Duration::from_secs(60))
     }
 
     /// Returns the turns while all these lanes wait, as a string of digits.
     fn turns(schedule: &mut Schedule, waiting: &[usize], count: usize) -> String {
         (0..count)
-            .filter_map(|_| schedule.next(|lane| waiting.contains(&lane)))
+            .filter_map(|_| schedule.next(|lane| waiting.contains(&lane), |_| Duration::ZERO))
             .map(|lane| lane.to_string())
             .collect()
     }
@@ -97,6 +143,34 @@ mod tests {
         assert_eq!(turns(&mut schedule, &[2], 2), "22");
         assert_eq!(turns(&mut schedule, &[], 2), "");
         assert_eq!(turns(&mut schedule, &[0, 2], 2), "00");
+    }
+
+    #[test]
+    fn with_aging_an_old_hint_gets_a_tenth_of_the_turns_and_a_young_one_none() {
+        let mut schedule = schedule(&[1, 1, 1], LaneOrder::Aging);
+        let mut turns = |waiting: &[usize], ages: [u64; 3]| -> String {
+            let next = |_| {
+                let waits = |lane| waiting.contains(&lane);
+                schedule.next(waits, |lane: usize| Duration::from_secs(ages[lane]))
+            };
+            let lanes = (0..40).filter_map(next);
+            lanes.map(|lane| lane.to_string()).collect()
+        };
+        assert_eq!(
+            turns(&[0, 1, 2], [0, 60, 60]),
+            "0".repeat(40),
+            "none is old"
+        );
+        assert_eq!(turns(&[1, 2], [0, 0, 0]), "1".repeat(40));
+        // The oldest of the old ones, with at most nine turns between.
+        let old = turns(&[0, 1, 2], [5, 61, 62]);
+        assert_eq!((count(&old, '2'), count(&old, '1')), (4, 0), "{old}");
+        assert!(!old.contains("0000000000"), "{old}");
+        // Of two equal ones the first in the setting.
+        assert!(count(&turns(&[0, 1, 2], [5, 61, 61]), '1') == 4);
+        // The first lane gets its own old hints in its own turns.
+        assert_eq!(turns(&[0, 1], [70, 65, 0]), "0".repeat(40));
+        assert_eq!(turns(&[], [99; 3]), "");
     }
 
     #[test]
@@ -148,7 +222,7 @@ mod tests {
         let mut schedule = schedule(&[1, 1], LaneOrder::Weighted);
         let mut started = [0, 0];
         for _ in 0..300 {
-            let Some(lane) = schedule.next(|_| true) else {
+            let Some(lane) = schedule.next(|_| true, |_| Duration::ZERO) else {
                 continue;
             };
             // Only every second hint of the first lane starts a job.

@@ -116,6 +116,7 @@ fn answered(run: &Run<'_>, answer: HandlerResult<Outcome>, started: Instant) -> 
                 held: held.clone(),
                 to: Destination::Retry {
                     delay,
+                    since: None,
                     retries: job.retries,
                     failures: job.failures,
                 },

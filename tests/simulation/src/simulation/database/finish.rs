@@ -167,10 +167,11 @@ impl Database {
             match &failure.to {
                 Destination::Retry {
                     delay,
+                    since,
                     retries,
                     failures,
                 } => {
-                    let due = now + span(*delay);
+                    let due = since.map_or(now, |date| date.min(now)) + span(*delay);
                     job.due_at = Some(due);
                     (job.retries, job.failures) = (*retries, *failures);
                     let retries = *retries;

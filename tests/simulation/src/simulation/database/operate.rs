@@ -226,6 +226,9 @@ fn matches(filter: &JobFilter, view: &JobView) -> bool {
         && filter
             .locked
             .is_none_or(|locked| locked == view.lock_owner.is_some())
+        && filter
+            .priority_other_than
+            .is_none_or(|other| view.priority != other)
         && filter.with_exception.is_none_or(|with| with == failed)
         && filter
             .due_before

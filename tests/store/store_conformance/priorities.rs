@@ -1,0 +1,272 @@
+//! The priorities of jobs: the rules that give them, and changes of them.
+
+use std::time::Duration;
+
+use jobwire_core::store::{Change, Handoff, Operated, SuspensionScope};
+use jobwire_core::{
+    CommitHook, JobDefinition, JobId, JobState, Lane, LaneRule, NewJob, PriorityRule,
+    PriorityScope, StoreError,
+};
+
+use super::world::{Bench, World, done, ids, node, work};
+
+fn mail() -> JobDefinition {
+    JobDefinition::of("mail")
+}
+
+async fn set<S: Bench>(w: &World<S>, scope: PriorityScope, priority: i64) {
+    let rule = PriorityRule::new(scope, priority);
+    w.store.set_priority_rule(&rule).await.unwrap();
+}
+
+/// Creates a job, and returns its priority and its lane.
+async fn created<S: Bench>(w: &World<S>, job: NewJob) -> (i64, String) {
+    let id = job.id();
+    w.create(vec![job]).await;
+    of(w, id).await
+}
+
+async fn of<S: Bench>(w: &World<S>, id: JobId) -> (i64, String) {
+    let view = w.view(id).await.unwrap();
+    (view.priority, view.lane.to_string())
+}
+
+async fn change<S: Bench>(w: &World<S>, id: JobId, priority: i64) -> Vec<JobId> {
+    let change = Change::SetPriority(priority);
+    let changed = w.store.change_many(&[id], &change).await.unwrap();
+    assert_eq!(changed.operated, [(id, Operated::Done)]);
+    ids(&changed.ready)
+}
+
+pub(super) async fn the_first_rule_in_camundas_order_gives_the_priority<S: Bench>(w: &World<S>) {
+    let job = || {
+        NewJob::of("mail", &1)
+            .process_definition("order:1")
+            .element("notify")
+    };
+    let timer = || job().delay(Duration::from_secs(60));
+    // From the last to the first.
+    assert_eq!(created(w, job()).await.0, 0);
+    set(w, PriorityScope::History, -9).await;
+    set(w, PriorityScope::Default, 1).await;
+    assert_eq!(created(w, job()).await.0, 1);
+    assert_eq!(created(w, job().history()).await.0, -9);
+    let definition = || PriorityScope::ProcessDefinition("order:1".to_owned());
+    set(w, definition(), 2).await;
+    assert_eq!(created(w, job()).await.0, 2);
+    assert_eq!(created(w, NewJob::of("mail", &1)).await.0, 1);
+    set(w, PriorityScope::Type("mail".to_owned()), 3).await;
+    assert_eq!(created(w, job()).await.0, 3);
+    assert_eq!(created(w, job().history()).await.0, 3);
+    assert_eq!(created(w, timer()).await.0, 3);
+    let own = || job().priority(0);
+    assert_eq!(created(w, own()).await.0, 0, "zero is a priority, too");
+    set(w, PriorityScope::Override(mail()), 4).await;
+    assert_eq!(created(w, own()).await.0, 4);
+    assert_eq!(created(w, timer().priority(99)).await.0, 4);
+    assert_eq!(created(w, NewJob::of("fax", &1).priority(99)).await.0, 99);
+    // Among overrides, one with more names.
+    for (definition, priority) in [
+        (mail().process_definition("order:1"), 5),
+        (mail().process_definition("order:2"), 50),
+        (mail().element("notify"), 6),
+        (mail().process_definition("order:1").element("notify"), 7),
+    ] {
+        set(w, PriorityScope::Override(definition), priority).await;
+        let expected = if priority == 50 { 5 } else { priority };
+        assert_eq!(created(w, own()).await.0, expected);
+    }
+    // Many jobs in one statement get their own priorities each.
+    let jobs = vec![job(), NewJob::of("mail", &1), NewJob::of("fax", &1)];
+    let hints = w.ready(jobs).await;
+    let mut priorities = Vec::new();
+    for hint in &hints {
+        priorities.push(of(w, hint.id).await.0);
+    }
+    assert_eq!(priorities, [7, 4, 1]);
+}
+
+pub(super) async fn a_cleared_rule_leaves_existing_jobs<S: Bench>(w: &World<S>) {
+    let scope = || PriorityScope::Override(mail().element("notify"));
+    let job = || NewJob::of("mail", &1).element("notify").priority(3);
+    set(w, scope(), 10).await;
+    set(w, scope(), 11).await;
+    set(w, PriorityScope::Default, -1).await;
+    let rules = [
+        PriorityRule::new(PriorityScope::Default, -1),
+        PriorityRule::new(scope(), 11),
+    ];
+    assert_eq!(w.store.priority_rules().await.unwrap(), rules);
+    let hint = w.one(job()).await;
+    assert!(w.store.clear_priority_rule(&scope()).await.unwrap());
+    assert!(!w.store.clear_priority_rule(&scope()).await.unwrap());
+    let other = PriorityScope::Override(mail());
+    assert!(!w.store.clear_priority_rule(&other).await.unwrap());
+    assert_eq!(of(w, hint.id).await.0, 11);
+    assert_eq!(created(w, job()).await.0, 3);
+    let bad = PriorityRule::new(PriorityScope::Type(String::new()), 1);
+    let refused = w.store.set_priority_rule(&bad).await.unwrap_err();
+    assert!(matches!(refused, StoreError::InvalidChange(_)), "{refused}");
+    assert_eq!(w.store.priority_rules().await.unwrap(), rules[..1]);
+}
+
+pub(super) async fn a_priority_by_the_rules_chooses_the_lane<S: Bench>(w: &World<S>) {
+    let urgent = LaneRule::to("urgent").min_priority(100);
+    w.store.set_lane_rules(&[urgent]).await.unwrap();
+    set(w, PriorityScope::Type("mail".to_owned()), 100).await;
+    let new = w.create(vec![NewJob::of("mail", &1)]).await;
+    assert_eq!(new.ready[0].lane.as_str(), "urgent");
+    set(w, PriorityScope::Override(mail()), 99).await;
+    let low = created(w, NewJob::of("mail", &1).priority(500)).await;
+    assert_eq!(low, (99, "default".to_owned()));
+}
+
+/// Lanes by priority: `urgent` from 100, `bulk` below 0, otherwise `default`.
+async fn lanes_by_priority<S: Bench>(w: &World<S>) {
+    let rules = [
+        LaneRule::to("urgent").min_priority(100),
+        LaneRule::to("bulk").max_priority(-1),
+    ];
+    w.store.set_lane_rules(&rules).await.unwrap();
+}
+
+pub(super) async fn a_change_of_priority_moves_a_job_to_its_lane_unless_its_creator_named_it<
+    S: Bench,
+>(
+    w: &World<S>,
+) {
+    lanes_by_priority(w).await;
+    let hint = w.one(work()).await;
+    w.make_old(60).await;
+    let before = w.view(hint.id).await.unwrap();
+    // In the same lane it is not hinted again.
+    assert!(change(w, hint.id, 50).await.is_empty());
+    let same = w.view(hint.id).await.unwrap();
+    assert_eq!((same.ready_at, same.hints), (before.ready_at, before.hints));
+    let change_to = Change::SetPriority(100);
+    let changed = w.store.change_many(&[hint.id], &change_to).await.unwrap();
+    assert_eq!(ids(&changed.ready), [hint.id]);
+    assert_eq!(changed.ready[0].lane.as_str(), "urgent");
+    let moved = w.view(hint.id).await.unwrap();
+    assert!(moved.ready_at > before.ready_at && moved.hints > before.hints);
+    assert_eq!(of(w, hint.id).await, (100, "urgent".to_owned()));
+    w.hold(node(), &hint).await;
+    // A named lane stays, also that of a history job, and so does one that is not known.
+    for job in [work().lane("default"), work().history()] {
+        let hint = w.one(job).await;
+        let lane = of(w, hint.id).await.1;
+        assert!(change(w, hint.id, 100).await.is_empty());
+        assert_eq!(of(w, hint.id).await, (100, lane));
+    }
+    // What waits elsewhere gets its lane without a hint.
+    let timer = work().delay(Duration::from_secs(60));
+    let id = timer.id();
+    w.create(vec![timer]).await;
+    assert!(change(w, id, -5).await.is_empty());
+    assert_eq!(of(w, id).await, (-5, "bulk".to_owned()));
+    for brought in [Change::Suspend, Change::MakeDeadLetter("x".to_owned())] {
+        w.store.change_many(&[id], &brought).await.unwrap();
+        let state = w.state(id).await;
+        assert!(change(w, id, 7).await.is_empty());
+        assert_eq!(w.state(id).await, state);
+        assert_eq!(of(w, id).await, (7, "default".to_owned()));
+        assert!(change(w, id, -5).await.is_empty());
+    }
+    // The lane was chosen by the rules through all these moves.
+    let (_, ready) = w.store.retry(id, 3).await.unwrap();
+    assert_eq!(ready[0].lane.as_str(), "bulk");
+    assert_eq!(change(w, id, 0).await, [id]);
+}
+
+pub(super) async fn of_an_instance_and_of_suspended_jobs_only_what_may_run_is_hinted<S: Bench>(
+    w: &World<S>,
+) {
+    lanes_by_priority(w).await;
+    let of_order = || work().instance("order-1");
+    let hints = w.ready(vec![of_order(), of_order(), of_order()]).await;
+    let all: Vec<JobId> = hints.iter().map(|hint| hint.id).collect();
+    let urgent = Change::SetPriority(100);
+    let changed = w.store.change_many(&all, &urgent).await.unwrap();
+    assert_eq!(changed.operated.len(), 3);
+    assert_eq!(ids(&changed.ready), all[..1]);
+    for id in &all {
+        assert_eq!(of(w, *id).await.1, "urgent");
+    }
+    let scope = SuspensionScope::Tenant("t".to_owned());
+    w.store.suspend(&scope).await.unwrap();
+    let gated = w.one(work().tenant("t")).await;
+    assert_eq!(w.state(gated.id).await, Some(JobState::Executable));
+    assert!(change(w, gated.id, 100).await.is_empty());
+    assert_eq!(of(w, gated.id).await.1, "urgent");
+}
+
+pub(super) async fn a_running_job_keeps_its_priority<S: Bench>(w: &World<S>) {
+    lanes_by_priority(w).await;
+    let hint = w.one(work()).await;
+    let _job = w.hold(node(), &hint).await;
+    let urgent = Change::SetPriority(100);
+    let told = w.store.change_many(&[hint.id], &urgent).await.unwrap();
+    assert_eq!(told.operated, [(hint.id, Operated::Running)]);
+    assert_eq!(of(w, hint.id).await, (0, "default".to_owned()));
+}
+
+pub(super) async fn an_occurrence_has_the_priority_and_the_lane_of_the_one_before<S: Bench>(
+    w: &World<S>,
+) {
+    lanes_by_priority(w).await;
+    let hint = w.one(work().repeat_text("R3/PT10M")).await;
+    change(w, hint.id, 100).await;
+    set(w, PriorityScope::Override(JobDefinition::of("work")), 7).await;
+    let worker = node();
+    let job = w.hold(worker, &hint).await;
+    let next = jobwire_core::job::series::next_occurrence(&job.job, job.job.ready_at).unwrap();
+    let id = next.id();
+    let mut completion = done(&job);
+    completion.next = Some(Box::new(next));
+    w.store
+        .complete(worker, &[completion], &Handoff::Hint)
+        .await
+        .unwrap();
+    assert_eq!(of(w, id).await, (100, "urgent".to_owned()));
+    // Its lane is still the rules' choice.
+    change(w, id, -1).await;
+    assert_eq!(of(w, id).await, (-1, "bulk".to_owned()));
+}
+
+pub(super) async fn an_override_cascades_to_all_but_running_jobs<S: Bench>(w: &World<S>) {
+    use jobwire_core::producer::priority_cascade::PriorityCascade;
+
+    lanes_by_priority(w).await;
+    let notify = || work().element("notify");
+    let timer = notify().delay(Duration::from_secs(60));
+    let timer_id = timer.id();
+    let jobs = vec![notify(), notify().priority(9), work(), notify(), notify()];
+    let hints = w.ready(jobs).await;
+    w.create(vec![timer]).await;
+    let running = w.hold(node(), &hints[3]).await.job.id;
+    change(w, hints[4].id, 100).await;
+    let cascade = PriorityCascade {
+        definition: JobDefinition::of("work").element("notify"),
+        priority: 100,
+    };
+    let hook = CommitHook::disconnected();
+    let cascaded = cascade.run(&w.store, &hook).await.unwrap();
+    assert_eq!((cascaded.changed, cascaded.running), (3, 1));
+    assert!(cascaded.refused.is_empty());
+    for id in [hints[0].id, hints[1].id, timer_id] {
+        assert_eq!(of(w, id).await, (100, "urgent".to_owned()));
+    }
+    assert_eq!(of(w, hints[2].id).await.0, 0, "of another element");
+    assert_eq!(of(w, running).await.0, 0);
+    let again = cascade.run(&w.store, &hook).await.unwrap();
+    assert_eq!((again.changed, again.running), (0, 1));
+}
+
+/// The lane of a row that an older program wrote, or moved, is not known to be named.
+pub(super) async fn a_lane_that_may_have_been_named_stays<S: super::world::SqlBench>(w: &World<S>) {
+    lanes_by_priority(w).await;
+    let hint = w.one(work()).await;
+    w.store.execute("UPDATE {s}job SET lane_named = NULL").await;
+    assert!(change(w, hint.id, 100).await.is_empty());
+    assert_eq!(of(w, hint.id).await, (100, Lane::default().to_string()));
+}
