@@ -1,6 +1,8 @@
 //! Checkpoints: what a handler has saved for the next attempt of its job.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+#[cfg(any(test, feature = "testing"))]
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -56,13 +58,13 @@ pub(crate) enum Checkpoints {
     },
     /// The memory, for tests of handlers.
     #[cfg(any(test, feature = "testing"))]
-    InMemory(std::sync::Arc<std::sync::Mutex<Option<String>>>),
+    InMemory(Arc<Mutex<Option<String>>>),
 }
 
 impl Checkpoints {
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn in_memory() -> Self {
-        Self::InMemory(std::sync::Arc::default())
+        Self::InMemory(Arc::default())
     }
 
     /// Saves a checkpoint, under the guard of this lock.
