@@ -98,28 +98,33 @@ const INSERT: &str = insert!(
 /// Like [`INSERT`], for chunks with history jobs.
 const INSERT_KINDS: &str = insert!(", $26::text[]", ", kind", "u.kind", "kind", "kind");
 
-/// Inserts one job without a due date: the usual transaction creates one. It costs the server a
-/// third less than [`INSERT`] with arrays of one row, which also prepares the insertion of timers.
+/// Inserts one job without a due date: the usual transaction creates one. It costs the server
+/// three tenths less than [`INSERT`] with arrays of one row, which also prepares the insertion of
+/// timers. Without `RETURNING`, so that a role needs no right to read jobs.
 const INSERT_ONE: &str = concat!(
     "
-INSERT INTO jobwire.job (id, kind, type, payload, process_instance, execution, process_definition, element,
-    tenant, category, deployment, priority, exclusive, retries, retry_policy, repeat, repeat_until,
-    correlation_id, lane, custom_values, trace_parent, origin, hints, lane_named)
-SELECT $1::uuid, $2::text, $3::text, $4::text::json, $5::text, $6::text, $7::text, $8::text, $9::text, $10::text,
-    $11::text, g.its_priority, $13::boolean, $14::integer, $15::text, $16::text, $17::timestamptz, $18::uuid,
-    CASE
+WITH given AS MATERIALIZED (
+    SELECT g.its_priority, CASE
         WHEN $19::text IS NOT NULL THEN $19
         WHEN (SELECT EXISTS (SELECT FROM jobwire.lane_rule)) THEN coalesce(
             ",
     lane_by_rule!("jobwire.lane_rule", "$3", "$10", "$9", "g.its_priority"),
     ",
             'default')
-        ELSE 'default' END,
-    $20::text::json, $21::text, $22::text, $23::integer, $24::boolean
-FROM (SELECT CASE WHEN $25 AND (SELECT EXISTS (SELECT FROM jobwire.priority_rule))
-    THEN jobwire.priority_of($3, $7, $8, $12::bigint, $2)
-    ELSE coalesce($12::bigint, 0) END AS its_priority OFFSET 0) g
-RETURNING pg_current_xact_id()::text, lane"
+        ELSE 'default' END AS its_lane
+    FROM (SELECT CASE WHEN $25 AND (SELECT EXISTS (SELECT FROM jobwire.priority_rule))
+        THEN jobwire.priority_of($3, $7, $8, $12::bigint, $2)
+        ELSE coalesce($12::bigint, 0) END AS its_priority OFFSET 0) g
+), executable AS (
+    INSERT INTO jobwire.job (id, kind, type, payload, process_instance, execution, process_definition, element,
+        tenant, category, deployment, priority, exclusive, retries, retry_policy, repeat, repeat_until,
+        correlation_id, lane, custom_values, trace_parent, origin, hints, lane_named)
+    SELECT $1::uuid, $2::text, $3::text, $4::text::json, $5::text, $6::text, $7::text, $8::text, $9::text, $10::text,
+        $11::text, its_priority, $13::boolean, $14::integer, $15::text, $16::text, $17::timestamptz, $18::uuid,
+        its_lane, $20::text::json, $21::text, $22::text, $23::integer, $24::boolean
+    FROM given
+)
+SELECT pg_current_xact_id()::text, its_lane FROM given"
 );
 
 /// Inserts jobs over a connection that is inside the caller's transaction.
