@@ -8,6 +8,28 @@
 
 INSERT INTO jobwire.schema_version (version, readable_by) VALUES (8, 1);
 
+-- For the trigger below. The lock is tried again and again, each time for a moment.
+DO $$
+DECLARE
+    before text := current_setting('lock_timeout');
+BEGIN
+    PERFORM set_config('lock_timeout', '3s', true);
+    FOR attempt IN 1..20 LOOP
+        BEGIN
+            LOCK TABLE jobwire.dead_letter_job IN SHARE ROW EXCLUSIVE MODE;
+            EXIT;
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+            IF attempt = 20 THEN
+                RAISE EXCEPTION 'a transaction keeps the table of dead letters busy; end it (pg_stat_activity shows it), then migrate again'
+                    USING ERRCODE = 'lock_not_available';
+            END IF;
+            PERFORM pg_sleep(1);
+        END;
+    END LOOP;
+    PERFORM set_config('lock_timeout', before, true);
+END
+$$;
+
 -- `type` is '' for a key that all types share. `tenant` is '' for such a key, and for jobs without a tenant.
 CREATE TABLE jobwire.unique_job (
     type         text        NOT NULL CHECK (octet_length(type) <= 1024),

@@ -120,6 +120,7 @@ conformance! {
             a_running_job_keeps_its_priority,
             an_occurrence_has_the_priority_and_the_lane_of_the_one_before,
             an_override_cascades_to_all_but_running_jobs,
+            a_cascade_leaves_jobs_with_a_more_specific_override,
             a_lane_that_may_have_been_named_stays,
         ]
     }
@@ -302,6 +303,7 @@ conformance! {
             a_cancel_deletes_what_waits_and_marks_what_runs,
             a_cancelled_job_is_deleted_whatever_else_ends_its_lease,
             a_cancelled_job_of_a_dead_node_does_not_run_again,
+            a_cancelled_job_that_is_done_has_no_next_occurrence,
             a_cancel_stays_when_the_job_changes_its_node,
             progress_is_written_under_the_lock_and_shown,
             a_checkpoint_outlives_the_node_and_every_move,

@@ -262,6 +262,24 @@ pub(super) async fn an_override_cascades_to_all_but_running_jobs<S: Bench>(w: &W
     assert_eq!((again.changed, again.running), (0, 1));
 }
 
+pub(super) async fn a_cascade_leaves_jobs_with_a_more_specific_override<S: Bench>(w: &World<S>) {
+    use jobwire_core::producer::priority_cascade::PriorityCascade;
+
+    let special = PriorityScope::Override(JobDefinition::of("work").element("notify"));
+    let special = PriorityRule::new(special, 500);
+    w.store.set_priority_rule(&special).await.unwrap();
+    let hints = w.ready(vec![work().element("notify"), work()]).await;
+    let cascade = PriorityCascade {
+        definition: JobDefinition::of("work"),
+        priority: 1,
+    };
+    let hook = CommitHook::disconnected();
+    let cascaded = cascade.run(&w.store, &hook).await.unwrap();
+    assert_eq!(cascaded.changed, 1);
+    assert_eq!(of(w, hints[0].id).await.0, 500);
+    assert_eq!(of(w, hints[1].id).await.0, 1);
+}
+
 /// The lane of a row that an older program wrote, or moved, is not known to be named.
 pub(super) async fn a_lane_that_may_have_been_named_stays<S: super::world::SqlBench>(w: &World<S>) {
     lanes_by_priority(w).await;

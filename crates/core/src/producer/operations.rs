@@ -100,9 +100,6 @@ impl<S: SqlStore> Client<S> {
     /// the handler answers `Ok`, the job counts as done, otherwise as `cancelled`. The mark also
     /// holds if the node dies, or gives the job back: the job does not start again.
     ///
-    /// A completion that is already on its way wins: then the job is done, and the next occurrence
-    /// of a repeating one exists.
-    ///
     /// # Errors
     /// A database error.
     pub async fn cancel(&self, id: JobId) -> Result<Operated, StoreError> {

@@ -2,7 +2,8 @@
 //!
 //! The jobs of a job definition are changed page by page, each in a transaction of its own, as
 //! [`Change::SetPriority`] does it: a ready job whose lane the rules chose is hinted in its new lane.
-//! The next page follows when most hints have left. A running job is not changed. A cascade that was
+//! A job with a more specific override keeps its priority. The next page follows when most hints
+//! have left. A running job is not changed. A cascade that was
 //! interrupted is continued by another one.
 
 use std::collections::HashSet;
@@ -11,8 +12,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::job::JobId;
-use crate::job::query::JobFilter;
-use crate::lane::priority::JobDefinition;
+use crate::job::query::{JobFilter, JobView};
+use crate::lane::priority::{JobDefinition, PriorityScope};
 use crate::producer::commit_hook::{Cause, CommitHook};
 use crate::store::{Change, Operated, Store, StoreError};
 
@@ -66,12 +67,16 @@ impl PriorityCascade {
         filter.process_definition = self.definition.process_definition.clone();
         filter.element = self.definition.element.clone();
         filter.limit = i64::try_from(LISTED).unwrap_or(i64::MAX);
+        let others = self.more_specific(store).await?;
+        let keeps = |view: &JobView| others.iter().any(|other| covers(other, view));
         let mut done = PriorityCascaded::default();
         let mut seen: HashSet<JobId> = HashSet::new();
         loop {
             filter.offset = i64::try_from(seen.len()).unwrap_or(i64::MAX);
             let found = store.find(&filter).await?;
             let is_last = found.len() < LISTED;
+            let (kept, found): (Vec<_>, Vec<_>) = found.into_iter().partition(keeps);
+            seen.extend(kept.iter().map(|view| view.id));
             let ids: Vec<JobId> = found.iter().map(|view| view.id).collect();
             for page in ids.chunks(PAGE) {
                 self.change(store, hook, page, &mut done, &mut seen).await?;
@@ -81,6 +86,19 @@ impl PriorityCascade {
                 return Ok(done);
             }
         }
+    }
+
+    /// Returns the overrides of jobs of this definition that come before its own.
+    async fn more_specific(&self, store: &dyn Store) -> Result<Vec<JobDefinition>, StoreError> {
+        let rules = store.priority_rules().await?;
+        let overrides = rules.into_iter().filter_map(|rule| match rule.scope {
+            PriorityScope::Override(definition) => Some(definition),
+            _ => None,
+        });
+        let own = specificity(&self.definition);
+        Ok(overrides
+            .filter(|other| other.job_type == self.definition.job_type && specificity(other) > own)
+            .collect())
     }
 
     /// Changes these jobs, and adds those that keep their priority to `kept`.
@@ -109,6 +127,19 @@ impl PriorityCascade {
         }
         Ok(())
     }
+}
+
+/// The order of overrides: one with an element comes before one with a process definition only.
+fn specificity(definition: &JobDefinition) -> (bool, bool) {
+    let has_process_definition = definition.process_definition.is_some();
+    (definition.element.is_some(), has_process_definition)
+}
+
+/// Returns whether an override of the job's type is one of this job.
+fn covers(definition: &JobDefinition, job: &JobView) -> bool {
+    let fits = |of: &Option<String>, its: &Option<String>| of.is_none() || of == its;
+    fits(&definition.element, &job.element)
+        && fits(&definition.process_definition, &job.process_definition)
 }
 
 /// Waits until few hints wait, or [`PATIENCE`] is over.

@@ -182,8 +182,8 @@ impl Report {
             }
             for id in &self.cancelled {
                 output::line(format_args!(
-                    "job {id} is cancelled and still runs; it is deleted when its node learns of \
-                     the cancel, with the next renewal of the lease at the latest, or dies"
+                    "job {id} is cancelled and still runs; its node ends it two seconds after the \
+                     next renewal of its lease (each 10 s by default)"
                 ))?;
             }
             for (id, why) in &self.failed {

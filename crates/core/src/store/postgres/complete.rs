@@ -102,6 +102,11 @@ WITH held AS (
 SELECT *, false FROM ready UNION ALL SELECT *, true FROM cancelled"
 );
 
+/// Locks the leases of jobs that repeat. Selects those that an operator has cancelled.
+const CANCELLED: &str = "
+SELECT job_id, cancelled_at IS NOT NULL FROM jobwire.job_lease
+WHERE job_id = ANY($1) AND owner = $2 ORDER BY job_id FOR UPDATE";
+
 const ENTER_HELD: &str = "
 SELECT process_instance, job_id, fence, current_setting('transaction_isolation') LIKE 'read %'
 FROM jobwire.instance_lock WHERE process_instance = ANY($1) ORDER BY process_instance FOR UPDATE";
@@ -216,6 +221,28 @@ async fn delete<'e>(
     Ok(ids.into_iter().map(JobId).collect())
 }
 
+/// Returns those of the jobs with a next occurrence that an operator has cancelled. Locks their
+/// leases, so that no cancel comes between this and the completion.
+async fn cancelled_series(
+    connection: &mut PgConnection,
+    owner: NodeId,
+    done: &[Completion],
+) -> Result<HashSet<JobId>, StoreError> {
+    let repeating = done.iter().filter(|d| d.next.is_some());
+    let ids: Vec<Uuid> = repeating.map(|d| d.held.id.0).collect();
+    let mut cancelled = HashSet::new();
+    if ids.is_empty() {
+        return Ok(cancelled);
+    }
+    let rows = sqlx::query(CANCELLED).bind(ids).bind(owner.0);
+    for row in &rows.fetch_all(connection).await? {
+        if row.try_get(1)? {
+            cancelled.insert(JobId(row.try_get(0)?));
+        }
+    }
+    Ok(cancelled)
+}
+
 /// Completes jobs inside a transaction: instances, guarded deletes, next occurrences, handoff.
 pub(super) async fn complete_in(
     connection: &mut PgConnection,
@@ -225,6 +252,7 @@ pub(super) async fn complete_in(
 ) -> Result<BatchOutcome, StoreError> {
     let names = instances(done.iter().map(|d| &d.held));
     let holders = enter_held(connection, &names).await?;
+    let cancelled = cancelled_series(connection, owner, done).await?;
     let mut settled = BatchOutcome {
         applied: delete(&mut *connection, COMPLETE, owner, done).await?,
         ..BatchOutcome::default()
@@ -232,7 +260,7 @@ pub(super) async fn complete_in(
     let applied: HashSet<&JobId> = settled.applied.iter().collect();
     let next: Vec<_> = done
         .iter()
-        .filter(|d| applied.contains(&d.held.id))
+        .filter(|d| applied.contains(&d.held.id) && !cancelled.contains(&d.held.id))
         .filter_map(|d| d.next.as_deref().cloned())
         .collect();
     if !next.is_empty() {

@@ -105,7 +105,7 @@ pub(super) async fn complete_in(
     then: &Handoff,
 ) -> Result<BatchOutcome, StoreError> {
     let now = decode::now_micros();
-    let (finished, _) = finish(connection, owner, done.iter().map(|d| &d.held)).await?;
+    let (finished, cancelled) = finish(connection, owner, done.iter().map(|d| &d.held)).await?;
     let mut settled = BatchOutcome {
         applied: delete(connection, &finished).await?,
         ..BatchOutcome::default()
@@ -118,6 +118,7 @@ pub(super) async fn complete_in(
         .collect();
     forget(connection, &has_traces).await?;
     let next: Vec<_> = done_now()
+        .filter(|d| !cancelled.contains(&d.held.id))
         .filter_map(|d| d.next.as_deref().cloned())
         .collect();
     if !next.is_empty() {

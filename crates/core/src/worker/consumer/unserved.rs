@@ -108,8 +108,8 @@ impl Consumer {
         } else {
             tracing::warn!(
                 %job, job_type, more,
-                "no living node serves the type, deployment, category and tenant of this job; it \
-                 waits until a node does"
+                "no living node serves the type, deployment, category, tenant and priority of this \
+                 job; it waits until a node does; `jobwire doctor` names the reason"
             );
         }
     }
