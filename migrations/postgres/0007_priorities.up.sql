@@ -45,6 +45,8 @@ CREATE TABLE jobwire.priority_rule (
     element            text        NOT NULL DEFAULT '',
     priority           bigint      NOT NULL,
     since              timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT names_fit_the_scope CHECK (scope = 'override'
+        OR element = '' AND (scope = 'type' OR type = '') AND (scope = 'process_definition' OR process_definition = '')),
     CONSTRAINT texts_are_at_most_1024_bytes CHECK (
         greatest(octet_length(type), octet_length(process_definition), octet_length(element)) <= 1024),
     PRIMARY KEY (scope, type, process_definition, element)

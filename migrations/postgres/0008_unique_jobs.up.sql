@@ -100,8 +100,9 @@ BEGIN
     END IF;
     IF jobwire.has_key(OLD.id, NULL, false) THEN
         -- A creator that takes the key of this dead letter at this moment is waited for, or waits and sees the revived job. The
-        -- next statement sees what that creator has committed.
-        PERFORM FROM jobwire.unique_job u WHERE u.job_id = OLD.id ORDER BY u.type, u.tenant, u.key FOR UPDATE;
+        -- next statement sees what that creator has committed. The row is written, not only locked: a creator with an older
+        -- snapshot (REPEATABLE READ) fails with a conflict.
+        UPDATE jobwire.unique_job u SET seen_at = clock_timestamp() WHERE u.job_id = OLD.id;
     END IF;
     DELETE FROM jobwire.unique_dead_letter f WHERE f.job_id = OLD.id RETURNING * INTO former;
     IF FOUND AND jobwire.has_key(OLD.id, NULL, false) THEN

@@ -23,6 +23,8 @@ CREATE TABLE priority_rule (
     element            TEXT    NOT NULL DEFAULT '',
     priority           INTEGER NOT NULL,
     since              INTEGER NOT NULL,
+    CONSTRAINT names_fit_the_scope CHECK (scope = 'override'
+        OR element = '' AND (scope = 'type' OR type = '') AND (scope = 'process_definition' OR process_definition = '')),
     CONSTRAINT texts_are_at_most_1024_bytes CHECK (
         max(length(CAST(type AS BLOB)), length(CAST(process_definition AS BLOB)), length(CAST(element AS BLOB))) <= 1024),
     PRIMARY KEY (scope, type, process_definition, element)

@@ -121,6 +121,7 @@ conformance! {
             an_occurrence_has_the_priority_and_the_lane_of_the_one_before,
             an_override_cascades_to_all_but_running_jobs,
             a_cascade_leaves_jobs_with_a_more_specific_override,
+            a_rule_whose_names_do_not_fit_its_scope_is_refused,
             a_lane_that_may_have_been_named_stays,
         ]
     }
@@ -404,6 +405,7 @@ conformance! {
     unique {
         databases [
             while_a_job_has_a_key_it_stands_for_the_others,
+            a_job_that_is_created_again_exists_once,
             a_key_belongs_to_a_type_and_a_tenant_unless_it_is_global,
             of_the_jobs_of_a_transaction_the_first_has_the_key,
             a_key_is_free_after_a_rollback,

@@ -8,7 +8,7 @@ use jobwire_core::{
     PriorityScope, StoreError,
 };
 
-use super::world::{Bench, World, done, ids, node, work};
+use super::world::{Bench, SqlBench, World, done, ids, node, work};
 
 fn mail() -> JobDefinition {
     JobDefinition::of("mail")
@@ -262,6 +262,23 @@ pub(super) async fn an_override_cascades_to_all_but_running_jobs<S: Bench>(w: &W
     assert_eq!((again.changed, again.running), (0, 1));
 }
 
+/// Two rules for one job would stop its creation.
+pub(super) async fn a_rule_whose_names_do_not_fit_its_scope_is_refused<S: SqlBench>(w: &World<S>) {
+    for names in [
+        "'default', '', 'order:3', ''",
+        "'history', 'mail', '', ''",
+        "'type', 'mail', 'order:3', ''",
+        "'process_definition', 'mail', 'order:3', ''",
+        "'process_definition', '', 'order:3', 'notify'",
+    ] {
+        let columns = "(scope, type, process_definition, element, priority, since)";
+        let row = format!("INSERT INTO {{s}}priority_rule {columns} VALUES ({names}, 7, {{now}})");
+        let refused = w.store.try_execute(&row).await.unwrap_err().to_string();
+        assert!(refused.contains("names_fit_the_scope"), "{refused}");
+    }
+    w.ready(vec![work()]).await;
+}
+
 pub(super) async fn a_cascade_leaves_jobs_with_a_more_specific_override<S: Bench>(w: &World<S>) {
     use jobwire_core::producer::priority_cascade::PriorityCascade;
 
@@ -281,7 +298,7 @@ pub(super) async fn a_cascade_leaves_jobs_with_a_more_specific_override<S: Bench
 }
 
 /// The lane of a row that an older program wrote, or moved, is not known to be named.
-pub(super) async fn a_lane_that_may_have_been_named_stays<S: super::world::SqlBench>(w: &World<S>) {
+pub(super) async fn a_lane_that_may_have_been_named_stays<S: SqlBench>(w: &World<S>) {
     lanes_by_priority(w).await;
     let hint = w.one(work()).await;
     w.store.execute("UPDATE {s}job SET lane_named = NULL").await;

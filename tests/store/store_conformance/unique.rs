@@ -36,6 +36,25 @@ pub(super) async fn while_a_job_has_a_key_it_stands_for_the_others<S: SqlBench>(
     assert!(create(w, work()).await.is_created());
 }
 
+/// The creator does not know the fate of its first transaction.
+pub(super) async fn a_job_that_is_created_again_exists_once<S: SqlBench>(w: &World<S>) {
+    let pending = work().unique("k");
+    let daily = work().unique(UniqueKey::new("daily").once_per(DAY));
+    for job in [&pending, &daily] {
+        create(w, job.clone()).await;
+    }
+    let worker = node();
+    let held = w.hold(worker, &Hint::new(pending.id())).await;
+    w.fail(worker, retry_after(&held, DAY)).await;
+    let held = w.hold(worker, &Hint::new(daily.id())).await;
+    w.complete(worker, &held, &Handoff::Hint).await;
+    for job in [pending.clone(), daily] {
+        create(w, job).await;
+    }
+    assert_eq!(w.rows("job").await, 0);
+    assert_eq!(w.state(pending.id()).await, Some(JobState::Timer));
+}
+
 pub(super) async fn a_key_belongs_to_a_type_and_a_tenant_unless_it_is_global<S: SqlBench>(
     w: &World<S>,
 ) {
@@ -484,4 +503,27 @@ async fn who_may_create_jobs_may_create_unique_ones() {
     for sql in [format!("DROP OWNED BY {role}"), format!("DROP ROLE {role}")] {
         w.store.execute(&sql).await;
     }
+}
+
+/// A creator with an older snapshot does not see that the dead letter is revived.
+#[tokio::test]
+async fn a_creator_with_an_old_snapshot_takes_no_key_of_a_revived_job() {
+    let w = World::<PgStore>::open().await;
+    let dead = w.one(work().unique("k")).await;
+    kill(&w, &dead).await;
+    let client = Client::without_hints(w.store.clone());
+    let mut tx = client.begin().await.unwrap();
+    for sql in [
+        "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+        "SELECT count(*) FROM jobwire.job",
+    ] {
+        sqlx::query(sql).execute(&mut *tx).await.unwrap();
+    }
+    client.retry(dead.id, 3).await.unwrap();
+    let refused = tx.create_unique(work().unique("k")).await;
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("serialize"), "{refused}");
+    drop(tx);
+    assert_eq!(w.state(dead.id).await, Some(JobState::Executable));
+    assert_eq!(w.rows("job").await, 1);
 }

@@ -66,18 +66,20 @@ impl PriorityCascade {
             .priority_other_than(self.priority);
         filter.process_definition = self.definition.process_definition.clone();
         filter.element = self.definition.element.clone();
-        filter.limit = i64::try_from(LISTED).unwrap_or(i64::MAX);
         let others = self.more_specific(store).await?;
         let keeps = |view: &JobView| others.iter().any(|other| covers(other, view));
         let mut done = PriorityCascaded::default();
         let mut seen: HashSet<JobId> = HashSet::new();
         loop {
-            filter.offset = i64::try_from(seen.len()).unwrap_or(i64::MAX);
+            // Those that keep their priority are listed again.
+            let limit = LISTED + seen.len();
+            filter.limit = i64::try_from(limit).unwrap_or(i64::MAX);
             let found = store.find(&filter).await?;
-            let is_last = found.len() < LISTED;
+            let is_last = found.len() < limit;
             let (kept, found): (Vec<_>, Vec<_>) = found.into_iter().partition(keeps);
             seen.extend(kept.iter().map(|view| view.id));
-            let ids: Vec<JobId> = found.iter().map(|view| view.id).collect();
+            let ids = found.iter().map(|view| view.id);
+            let ids: Vec<JobId> = ids.filter(|id| !seen.contains(id)).collect();
             for page in ids.chunks(PAGE) {
                 self.change(store, hook, page, &mut done, &mut seen).await?;
                 room(hook).await;

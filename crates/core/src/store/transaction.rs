@@ -111,9 +111,10 @@ impl<S: SqlStore> JobTransaction<S> {
     }
 
     /// Deletes all jobs of a scope, whatever their state, with this transaction: an instance that
-    /// ends, or a definition that is removed. Jobs that run are not deleted. After the commit their
-    /// nodes are asked to stop the handlers, as by [`cancel`](crate::Client::cancel), and the next
-    /// exclusive jobs are hinted.
+    /// ends, or a definition that is removed. Jobs that run are not deleted. After the commit a
+    /// message asks their nodes to stop the handlers, and the next exclusive jobs are hinted. Unlike
+    /// a [`cancel`](crate::Client::cancel) it leaves no mark: if the message is lost, they run on, and
+    /// a failed one is retried. Look at [`running`](Ended::running).
     ///
     /// # Errors
     /// [`StoreError::RowLocked`] if another transaction locked one of the rows for two seconds:

@@ -1,6 +1,6 @@
 //! Unique jobs: which of some new jobs are created, and which stand for a job that exists.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 
@@ -100,22 +100,25 @@ impl Claims {
         Some(Self { firsts, places })
     }
 
-    /// Removes the jobs that do not have their keys, given the holder of each first job's key.
-    /// Returns the removed jobs, each with the job that has its key.
+    /// Removes the jobs that do not have their keys, given the holder of each first job's key, and
+    /// the first jobs whose keys were taken before. Such a holder may have the id of the first job: a
+    /// creator that does not know the fate of its transaction creates the same job again. Returns the
+    /// removed jobs, each with the job that has its key.
     pub(super) fn settle(
         &self,
         jobs: &mut Vec<NewJob>,
         holders: &HashMap<JobId, JobId>,
+        taken: &HashSet<JobId>,
     ) -> Vec<(JobId, JobId)> {
-        let holder = |place: usize| {
-            let first = self.firsts.get(place).map(|claim| claim.id);
-            first.and_then(|first| holders.get(&first).copied())
+        let holder = |id: JobId, place: usize| {
+            let first = self.firsts.get(place)?.id;
+            let holder = *holders.get(&first)?;
+            (id != holder || taken.contains(&first)).then_some((id, holder))
         };
         let existing: HashMap<JobId, JobId> = self
             .places
             .iter()
-            .filter_map(|(id, place)| Some((*id, holder(*place)?)))
-            .filter(|(id, holder)| id != holder)
+            .filter_map(|(id, place)| holder(*id, *place))
             .collect();
         jobs.retain(|job| !existing.contains_key(&job.id));
         existing.into_iter().collect()
@@ -148,10 +151,13 @@ mod tests {
         let holders = claimed.iter().map(|id| (*id, *id));
         let mut holders: HashMap<JobId, JobId> = holders.collect();
         holders.insert(ids[3], other);
-        let mut existing = claims.settle(&mut jobs, &holders);
+        let mut existing = claims.settle(&mut jobs, &holders, &HashSet::new());
         existing.sort_by_key(|(id, _)| ids.iter().position(|other| other == id));
         assert_eq!(existing, [(ids[2], ids[0]), (ids[3], other)]);
         let left: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
         assert_eq!(left, [ids[0], ids[1], ids[4], ids[5]]);
+        let again = claims.settle(&mut jobs, &holders, &[ids[4]].into());
+        assert_eq!(again.len(), 1, "{again:?}");
+        assert_eq!(jobs.len(), 3);
     }
 }

@@ -308,6 +308,14 @@ impl Claimer {
             slots.push(slot);
         }
         let mut shares = vec![0_usize; self.lanes.len()];
+        // Claimed jobs have no hints with an age: all but the first lane count as old.
+        let age = |at: usize| {
+            if at == 0 {
+                Duration::ZERO
+            } else {
+                Duration::MAX
+            }
+        };
         for _ in 0..slots.len() {
             let open = |at: usize| {
                 let lane = self.lanes.get(at);
@@ -315,7 +323,7 @@ impl Claimer {
             };
             if let Some(share) = self
                 .schedule
-                .next(open, |_| Duration::ZERO)
+                .next(open, age)
                 .and_then(|at| shares.get_mut(at))
             {
                 *share += 1;

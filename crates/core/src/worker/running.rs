@@ -8,7 +8,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
-use crate::job::progress::Progress;
+use crate::job::progress::{MAX_PROGRESS_BYTES, Progress};
+use crate::job::text::storable;
 use crate::job::{Fence, Job, LockToken, NodeId};
 use crate::worker::checkpoint::{CheckpointError, Checkpoints};
 use crate::worker::handler_transaction::{HandlerTransaction, TransactionError, TransactionGuard};
@@ -95,7 +96,10 @@ impl<P> Running<P> {
     /// for each length of a lease (every 2.5 s), all together. [`JobView::progress`](crate::JobView)
     /// and `jobwire jobs show` have it.
     pub fn progress(&self, progress: impl Into<Progress>) {
-        self.lease.signs().report(progress.into());
+        let mut progress = progress.into();
+        // The field is public.
+        progress.text = progress.text.map(|text| storable(text, MAX_PROGRESS_BYTES));
+        self.lease.signs().report(progress);
     }
 
     /// Saves a checkpoint, which the next attempt of this job [reads](Self::checkpoint). It replaces

@@ -259,11 +259,20 @@ pub(super) async fn cancel(
 ) -> Result<(), Error> {
     let outlet = Outlet::open(settings).await?;
     let cancel = async |ids: &[JobId]| {
-        let mut cancelled = OperatedJobs::default();
-        for id in ids {
-            let (operated, ready) = store.cancel(*id).await?;
-            cancelled.operated.push((*id, operated));
-            cancelled.ready.extend(ready);
+        let mut cancelled = store.delete_many(ids).await?;
+        for (id, operated) in std::mem::take(&mut cancelled.operated) {
+            if operated != Operated::Running {
+                cancelled.operated.push((id, operated));
+                continue;
+            }
+            match store.cancel(id).await {
+                Ok((operated, ready)) => {
+                    cancelled.operated.push((id, operated));
+                    cancelled.ready.extend(ready);
+                }
+                // The others go on.
+                Err(error) => cancelled.refused.push((id, error.to_string())),
+            }
         }
         Ok(cancelled)
     };

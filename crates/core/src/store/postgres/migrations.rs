@@ -1,5 +1,6 @@
 //! The migrations of the schema.
 
+use sqlx::PgConnection;
 use sqlx::migrate::Migrator;
 
 use super::PgStore;
@@ -33,8 +34,9 @@ impl PgStore {
         if let SchemaStatus::Ready { .. } = self.read_schema().await? {
             return Ok(());
         }
+        let mut connection = self.patient_connection().await?;
         migrator()
-            .run(&self.pool.inner)
+            .run(&mut connection)
             .await
             .map_err(|e| StoreError::Migration(Box::new(e)))
     }
@@ -44,10 +46,21 @@ impl PgStore {
     /// # Errors
     /// Fails if the database refuses a migration.
     pub async fn migrate_down(&self, version: i64) -> Result<()> {
+        let mut connection = self.patient_connection().await?;
         migrator()
-            .undo(&self.pool.inner, version)
+            .undo(&mut connection, version)
             .await
             .map_err(|e| StoreError::Migration(Box::new(e)))
+    }
+
+    /// Returns a connection without a limit for statements: an index takes as long as its table
+    /// needs, and a migration waits for its locks itself.
+    async fn patient_connection(&self) -> Result<PgConnection> {
+        let mut connection = self.pool.inner.acquire().await?.detach();
+        sqlx::query("SET statement_timeout = 0")
+            .execute(&mut connection)
+            .await?;
+        Ok(connection)
     }
 }
 

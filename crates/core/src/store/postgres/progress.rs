@@ -13,8 +13,9 @@ use crate::job::{JobId, LockToken, NodeId};
 use crate::store::error::StoreError;
 use crate::store::statements::Progressing;
 
-/// Writes the progress of jobs that this owner holds by these fences. A lease whose row is locked is
-/// passed over: the caller tries it again.
+/// Writes the progress of jobs that this owner holds by these fences. A lease or a
+/// progress whose row is locked is passed over, so that a foreign lock on one row does not keep the
+/// leases of the others from renewal: the caller tries it again.
 const REPORT: &str = "
 WITH held AS MATERIALIZED (
     SELECT l.job_id, l.fence FROM jobwire.job_lease l
@@ -22,11 +23,16 @@ WITH held AS MATERIALIZED (
       AND CASE WHEN (l.job_id, l.fence) IN (SELECT * FROM unnest($1::uuid[], $2::bigint[])) THEN true END
     ORDER BY l.job_id
     FOR SHARE SKIP LOCKED
+), known AS MATERIALIZED (
+    SELECT p.job_id FROM jobwire.job_progress p WHERE p.job_id = ANY($1)
+), free AS MATERIALIZED (
+    SELECT p.job_id FROM jobwire.job_progress p WHERE p.job_id IN (SELECT job_id FROM held) FOR UPDATE SKIP LOCKED
 )
 INSERT INTO jobwire.job_progress AS p (job_id, fence, done, total, message, reported_at)
 SELECT held.job_id, held.fence, g.done, g.total, g.message, clock_timestamp()
 FROM held JOIN unnest($1::uuid[], $4::bigint[], $5::bigint[], $6::text[]) AS g (job_id, done, total, message)
      ON g.job_id = held.job_id
+WHERE held.job_id IN (SELECT job_id FROM free) OR held.job_id NOT IN (SELECT job_id FROM known)
 ORDER BY held.job_id
 ON CONFLICT (job_id) DO UPDATE SET fence = excluded.fence, done = excluded.done, total = excluded.total,
     message = excluded.message, reported_at = excluded.reported_at

@@ -98,12 +98,14 @@ pub(super) async fn claim(
     let all: Vec<&Claim> = claims.firsts.iter().collect();
     let rows = claiming(ENTER, &all).fetch_all(&mut *connection).await?;
     let mut holders = HashMap::with_capacity(rows.len());
-    let mut doubted = HashSet::new();
+    let (mut doubted, mut taken) = (HashSet::new(), HashSet::new());
     for row in &rows {
         let (id, holder) = (JobId(row.try_get(0)?), JobId(row.try_get(1)?));
         let is_taken: bool = row.try_get(2)?;
         holders.insert(id, holder);
-        if id != holder && !is_taken {
+        if is_taken {
+            taken.insert(id);
+        } else if id != holder {
             doubted.insert(id);
         }
     }
@@ -115,7 +117,7 @@ pub(super) async fn claim(
             holders.insert(id, id);
         }
     }
-    Ok(claims.settle(jobs, &holders))
+    Ok(claims.settle(jobs, &holders, &taken))
 }
 
 /// Deletes rows of free keys among up to `at_most` rows that were not seen for an hour. Returns the

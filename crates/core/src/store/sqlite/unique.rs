@@ -3,7 +3,7 @@
 //! Whether a key is taken follows from the tables of jobs (migration 0008). SQLite has one writer,
 //! so a transaction that has written a claim sees all that others have committed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use sqlx::SqliteConnection;
 
@@ -27,7 +27,7 @@ macro_rules! has_key {
     };
 }
 
-/// Takes the keys that are free, and returns the holder of each key. The end of a period is counted
+/// Takes the keys that are free, and returns the jobs that took them. The end of a period is counted
 /// from 1970.
 const CLAIM: &str = concat!(
     "
@@ -39,7 +39,7 @@ ON CONFLICT (type, tenant, key) DO UPDATE SET job_id = excluded.job_id, held_unt
     dead_letters = excluded.dead_letters, seen_at = excluded.seen_at
 WHERE NOT (",
     has_key!("u.dead_letters"),
-    ")"
+    ") RETURNING job_id"
 );
 
 const HOLDERS: &str = "
@@ -73,11 +73,12 @@ pub(super) async fn claim(
         return Ok(Vec::new());
     };
     let given = decode::array(&claims.firsts)?;
-    sqlx::query(CLAIM)
+    let rows = sqlx::query(CLAIM)
         .bind(&given)
         .bind(decode::now_micros())
-        .execute(&mut *connection)
+        .fetch_all(&mut *connection)
         .await?;
+    let claimed: HashSet<JobId> = decode::job_ids(&rows)?.into_iter().collect();
     let rows = sqlx::query(HOLDERS)
         .bind(&given)
         .fetch_all(connection)
@@ -86,7 +87,9 @@ pub(super) async fn claim(
     for row in &rows {
         holders.insert(JobId(decode::uuid(row, 0)?), JobId(decode::uuid(row, 1)?));
     }
-    Ok(claims.settle(jobs, &holders))
+    let firsts = claims.firsts.iter().map(|claim| claim.id);
+    let taken = firsts.filter(|id| !claimed.contains(id)).collect();
+    Ok(claims.settle(jobs, &holders, &taken))
 }
 
 /// Deletes rows of free keys among up to `at_most` rows that were not seen for an hour. Returns the
