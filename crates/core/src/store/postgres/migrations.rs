@@ -1,7 +1,8 @@
 //! The migrations of the schema.
 
-use sqlx::PgConnection;
+use sqlx::PgPool;
 use sqlx::migrate::Migrator;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
 use super::PgStore;
 use crate::store::error::StoreError;
@@ -34,9 +35,9 @@ impl PgStore {
         if let SchemaStatus::Ready { .. } = self.read_schema().await? {
             return Ok(());
         }
-        let mut connection = self.patient_connection().await?;
+        let patient = self.patient().await?;
         migrator()
-            .run(&mut connection)
+            .run(&patient)
             .await
             .map_err(|e| StoreError::Migration(Box::new(e)))
     }
@@ -46,21 +47,23 @@ impl PgStore {
     /// # Errors
     /// Fails if the database refuses a migration.
     pub async fn migrate_down(&self, version: i64) -> Result<()> {
-        let mut connection = self.patient_connection().await?;
+        let patient = self.patient().await?;
         migrator()
-            .undo(&mut connection, version)
+            .undo(&patient, version)
             .await
             .map_err(|e| StoreError::Migration(Box::new(e)))
     }
 
-    /// Returns a connection without a limit for statements: an index takes as long as its table
-    /// needs, and a migration waits for its locks itself.
-    async fn patient_connection(&self) -> Result<PgConnection> {
-        let mut connection = self.pool.inner.acquire().await?.detach();
+    /// Returns a pool of one connection without a limit for statements: an index takes as long as
+    /// its table needs, and a migration waits for its locks itself.
+    async fn patient(&self) -> Result<PgPool> {
+        let options = PgConnectOptions::clone(&self.pool.inner.connect_options());
+        let pool = PgPoolOptions::new().max_connections(1);
+        let pool = pool.connect_with(options).await?;
         sqlx::query("SET statement_timeout = 0")
-            .execute(&mut connection)
+            .execute(&pool)
             .await?;
-        Ok(connection)
+        Ok(pool)
     }
 }
 
