@@ -14,7 +14,7 @@ use super::{alerts, exposition, grafana};
 
 /// Metrics that a healthy fleet without an engine does not touch: a query on one of them may return
 /// nothing.
-const QUIET: [&str; 27] = [
+const QUIET: [&str; 28] = [
     m::NEGATIVE_LATENCY,
     m::HINTS_DROPPED,
     m::HINTS_UNREADABLE,
@@ -30,6 +30,7 @@ const QUIET: [&str; 27] = [
     m::TAP_EARLY,
     m::TAP_GAPS,
     m::SUSPENSIONS,
+    m::PRIORITY_GAPS,
     m::TAP_COMMIT_TO_HINT,
     // There is no process engine.
     m::ENGINE_OUTCOMES,
