@@ -63,12 +63,16 @@ fn destination(run: &Run<'_>, error: &HandlerError) -> Destination {
             retries: job.retries,
             failures: job.failures,
         },
-        Verdict::Retry(wait) if job.retries > 1 => {
+        Verdict::Retry(wait) => {
             let failures = job.failures.saturating_add(1).min(MAX_COUNT);
+            // Also for the last attempt, so that a policy that can't be read is told.
             let (delay, since) = match wait {
                 Some(wait) => (wait, None),
                 None => by_policy(run, error, failures),
             };
+            if job.retries <= 1 {
+                return Destination::DeadLetter;
+            }
             Destination::Retry {
                 delay,
                 since,
@@ -76,7 +80,7 @@ fn destination(run: &Run<'_>, error: &HandlerError) -> Destination {
                 failures,
             }
         }
-        Verdict::Retry(_) | Verdict::Unrecoverable => Destination::DeadLetter,
+        Verdict::Unrecoverable => Destination::DeadLetter,
     }
 }
 
