@@ -353,4 +353,15 @@ impl Outlet {
         transport.close(Duration::from_secs(2)).await;
         left
     }
+
+    /// Closes it after ten seconds at most, and warns if hints were left.
+    pub async fn close_and_tell(self) {
+        let left = self.close(Duration::from_secs(10)).await;
+        if left > 0 {
+            tracing::warn!(
+                left,
+                "hints could not be published; the sweeper of a running node will publish them"
+            );
+        }
+    }
 }

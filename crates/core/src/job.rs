@@ -8,6 +8,7 @@ pub mod any_error;
 pub mod args;
 pub mod duration;
 pub mod gate;
+mod invalid_job;
 pub mod new_job;
 pub mod periodic;
 pub mod priority_gap;

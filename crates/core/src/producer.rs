@@ -4,6 +4,7 @@
 pub mod client;
 pub mod commit_hook;
 pub mod gate_change;
+mod hint_room;
 pub mod lane_move;
 mod operations;
 mod periodic;

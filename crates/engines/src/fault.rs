@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::routing::Route;
-
 /// Whether a request has failed and was counted. The jobs of a list share the fault of their
 /// request: each of them hears of it, and the first one counts it.
 #[derive(Clone, Debug, Default)]
@@ -21,14 +19,8 @@ impl Fault {
         }
     }
 
-    /// Counts the fault as a failure of the address, unless another job has counted it.
-    pub(crate) fn count(&self, address: &Route, reason: &str) {
-        if self.is_new() {
-            address.failed(reason);
-        }
-    }
-
-    fn is_new(&self) -> bool {
+    /// Returns whether no other job has counted the fault. Counts it.
+    pub(crate) fn is_new(&self) -> bool {
         let shared = self.shared.as_ref();
         shared.is_none_or(|counted| !counted.swap(true, Ordering::Relaxed))
     }

@@ -160,11 +160,11 @@ impl Handler for Execute {
                         "the engine answers 404 for jobs that exist; check `engine_url` and \
                          `engine_path` ({said})"
                     );
-                    fault.count(route, &reason);
+                    route.at_fault(&fault, &reason);
                 }
                 Answer::OtherMethod => {
                     let reason = "the path of the engine takes no POST; check `engine_url`";
-                    fault.count(route, reason);
+                    route.at_fault(&fault, reason);
                 }
                 Answer::Unusable(reason) => {
                     // A gateway may have changed the answer of an execution.
@@ -172,13 +172,13 @@ impl Handler for Execute {
                         route.answered();
                         return Ok(Outcome::Done);
                     }
-                    fault.count(route, &reason);
+                    route.at_fault(&fault, &reason);
                 }
-                Answer::Unsent(reason) => fault.count(route, &reason),
+                Answer::Unsent(reason) => route.at_fault(&fault, &reason),
                 Answer::Unanswered(reason) => {
                     let timed_out = sent.elapsed() >= parts.options.answer_within;
                     if !timed_out {
-                        fault.count(route, &reason);
+                        route.at_fault(&fault, &reason);
                     }
                     return self.unanswered(&job, &owner, sent, timed_out, reason).await;
                 }

@@ -1,7 +1,5 @@
 //! `jobwire priorities`: shows, sets and clears the rules that give jobs their priorities.
 
-use std::time::Duration;
-
 use clap::{Args, Subcommand};
 use jobwire_core::producer::priority_cascade::{PriorityCascade, PriorityCascaded};
 use jobwire_core::telemetry::plain;
@@ -189,13 +187,7 @@ async fn change_existing(
     let outlet = Outlet::open(settings).await?;
     let hook = outlet.hook().unwrap_or_else(CommitHook::disconnected);
     let result = cascade.run(store, &hook).await;
-    let unpublished = outlet.close(Duration::from_secs(10)).await;
-    if unpublished > 0 {
-        tracing::warn!(
-            left = unpublished,
-            "hints could not be published; the sweeper of a running node will publish them"
-        );
-    }
+    outlet.close_and_tell().await;
     let done = "the override is set; run the command again to change the rest of the jobs";
     tell(&result.map_err(|error| interrupted(error, done))?)
 }
@@ -237,7 +229,7 @@ fn said(scope: &PriorityScope) -> String {
 
 async fn list(store: &dyn Store, json: bool) -> Result<(), Error> {
     let mut rules = store.priority_rules().await?;
-    rules.sort_by_key(|rule| rank(&rule.scope));
+    rules.sort_by_key(|rule| rule.scope.place());
     if json {
         return output::json(&rules.iter().map(as_json).collect::<Vec<_>>());
     }
@@ -247,18 +239,6 @@ async fn list(store: &dyn Store, json: bool) -> Result<(), Error> {
     let rows: Vec<[String; 5]> = rules.iter().map(as_row).collect();
     let head = ["rule", "type", "process definition", "element", "priority"];
     output::table(head, &rows)
-}
-
-/// Returns the place of a rule among those that may fit a job.
-fn rank(scope: &PriorityScope) -> (u8, bool, bool) {
-    let (word, [_, definition, element]) = scope.parts();
-    let place = match word {
-        "override" => 0,
-        "type" => 1,
-        "process_definition" => 2,
-        _ => 3,
-    };
-    (place, element.is_empty(), definition.is_empty())
 }
 
 fn as_row(rule: &PriorityRule) -> [String; 5] {
@@ -336,21 +316,11 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_listed_in_the_order_in_which_they_are_asked() {
-        let mail = || JobDefinition::of("mail");
-        let scopes = [
-            PriorityScope::Override(mail().element("e").process_definition("d")),
-            PriorityScope::Override(mail().element("e")),
-            PriorityScope::Override(mail().process_definition("d")),
-            PriorityScope::Override(mail()),
-            PriorityScope::Type("mail".to_owned()),
-            PriorityScope::ProcessDefinition("d".to_owned()),
-            PriorityScope::Default,
-        ];
-        let ranks: Vec<_> = scopes.iter().map(rank).collect();
-        assert!(ranks.is_sorted(), "{ranks:?}");
+    fn a_rule_is_told_by_all_its_names() {
+        let mail = JobDefinition::of("mail").element("e");
+        let scope = PriorityScope::Override(mail.process_definition("d"));
         assert_eq!(
-            said(&scopes[0]),
+            said(&scope),
             "of type `mail` of process definition `d` of element `e` (override)"
         );
     }

@@ -7,7 +7,6 @@ use jobwire_core::store::{Gate, PauseScope, SuspensionScope};
 use jobwire_core::telemetry::plain;
 use jobwire_core::{CommitHook, JobFilter, JobId, Lane, Store, StoreError};
 use serde::Serialize;
-use std::time::Duration;
 
 use crate::connect::{Database, Outlet};
 use crate::error::Error;
@@ -190,13 +189,7 @@ async fn run(settings: &Settings, change: &GateChange, how: &HowArgs) -> Result<
         Some(date) => plan(&database, &outlet, change, date, how.json).await,
         None => make(&*store, &outlet, change, how.json).await,
     };
-    let left = outlet.close(Duration::from_secs(10)).await;
-    if left > 0 {
-        tracing::warn!(
-            left,
-            "hints could not be published; the sweeper of a running node will publish them"
-        );
-    }
+    outlet.close_and_tell().await;
     store.close().await;
     result
 }
@@ -382,6 +375,8 @@ pub(crate) async fn list(settings: Settings, args: SuspensionsArgs) -> Result<()
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

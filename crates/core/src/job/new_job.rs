@@ -26,8 +26,9 @@ use crate::job::retry::RetryPolicy;
 use crate::job::unique::UniqueKey;
 use crate::job::{Job, JobId, JobKind, Lane};
 
+pub use crate::job::invalid_job::InvalidJob;
 pub(crate) use checks::MAX_COUNT;
-pub use checks::{InvalidJob, MAX_FIELD_BYTES, MAX_PAYLOAD_BYTES};
+pub use checks::{MAX_FIELD_BYTES, MAX_PAYLOAD_BYTES};
 
 /// The attempts of a job for which neither `retries` nor a policy gives a number.
 pub const DEFAULT_RETRIES: i32 = 3;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::job::new_job::InvalidJob;
+use crate::job::invalid_job::InvalidJob;
 
 /// The maximum size of a unique key, in bytes.
 pub const MAX_UNIQUE_KEY_BYTES: usize = 512;

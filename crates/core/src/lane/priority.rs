@@ -64,6 +64,12 @@ impl JobDefinition {
         self.element = Some(element.into());
         self
     }
+
+    /// Returns whether it covers a job of its type with these names.
+    pub(crate) fn covers(&self, definition: Option<&String>, element: Option<&String>) -> bool {
+        let fits = |of: Option<&String>, its| of.is_none() || of == its;
+        fits(self.process_definition.as_ref(), definition) && fits(self.element.as_ref(), element)
+    }
 }
 
 /// The jobs that a priority rule is for.
@@ -101,6 +107,20 @@ impl PriorityScope {
             Self::History => ("history", [""; 3]),
             Self::Default => ("default", [""; 3]),
         }
+    }
+
+    /// Returns the place of a rule among those that may fit a job. The first one that fits decides.
+    /// The priority that the creator of a job gives stands behind the overrides.
+    #[must_use]
+    pub fn place(&self) -> (u8, bool, bool) {
+        let (_, [_, definition, element]) = self.parts();
+        let kind = match self {
+            Self::Override(_) => 0,
+            Self::Type(_) => 1,
+            Self::ProcessDefinition(_) => 2,
+            Self::History | Self::Default => 3,
+        };
+        (kind, element.is_empty(), definition.is_empty())
     }
 
     /// Returns the scope of a word and names of the table.
@@ -189,6 +209,22 @@ mod tests {
             assert_eq!(PriorityScope::parse(word, names), Some(scope));
         }
         assert_eq!(PriorityScope::parse("later", Default::default()), None);
+    }
+
+    #[test]
+    fn rules_have_places_in_the_order_in_which_they_are_asked() {
+        let mail = || JobDefinition::of("mail");
+        let places = [
+            PriorityScope::Override(mail().element("e").process_definition("d")),
+            PriorityScope::Override(mail().element("e")),
+            PriorityScope::Override(mail().process_definition("d")),
+            PriorityScope::Override(mail()),
+            PriorityScope::Type("mail".to_owned()),
+            PriorityScope::ProcessDefinition("d".to_owned()),
+            PriorityScope::Default,
+        ]
+        .map(|scope| scope.place());
+        assert!(places.is_sorted(), "{places:?}");
     }
 
     #[test]

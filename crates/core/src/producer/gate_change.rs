@@ -14,27 +14,17 @@
 //!
 //! A change that is in effect already changes nothing, so a job that runs twice does no harm.
 //!
-//! The jobs that waited for the end of a suspension or pause are hinted in pages. The next page
-//! follows when the broker has confirmed most of the earlier ones, so the hook's buffer does not
-//! overflow. If the process dies in between, the sweeper finds the rest.
-
-use std::time::Duration;
+//! The jobs that waited for the end of a suspension or pause are hinted in pages. If the process dies
+//! in between, or the broker takes no hints, the sweeper finds the rest.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
-use tokio::time::Instant;
 
 use crate::job::JobId;
 use crate::job::new_job::NewJob;
 use crate::producer::commit_hook::{Cause, CommitHook};
+use crate::producer::hint_room::room;
 use crate::store::{Gate, Lifted, SUSPENSION_TYPE, Store, StoreError};
-
-/// The number of waiting hints below which the next page is hinted.
-const FEW: usize = 10_000;
-/// The pause between two looks at the waiting hints.
-const LOOK: Duration = Duration::from_millis(10);
-/// The time after which the rest is left to the sweeper: the broker takes no hints.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The two changes of a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -241,18 +231,6 @@ async fn hint_pages(store: &dyn Store, hook: &CommitHook, mut page: Lifted) -> G
         );
         return changed;
     }
-}
-
-/// Waits until few hints wait. Returns false if they do not leave.
-async fn room(hook: &CommitHook) -> bool {
-    let until = Instant::now() + PATIENCE;
-    while hook.buffered() > FEW {
-        if Instant::now() >= until {
-            return false;
-        }
-        tokio::time::sleep(LOOK).await;
-    }
-    true
 }
 
 #[cfg(test)]

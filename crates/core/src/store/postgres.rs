@@ -34,6 +34,7 @@ mod exclusive;
 mod fail;
 mod fences;
 mod find;
+mod guards;
 mod insert;
 mod lanes;
 mod lately;

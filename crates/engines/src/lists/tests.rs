@@ -190,7 +190,7 @@ async fn a_list_that_fails_is_one_failure_of_its_address() {
                     matches!(said.answer, Answer::Unusable(_)),
                 ];
                 assert!(failed.contains(&true), "{said:?}");
-                said.fault.count(route, "the list failed");
+                route.at_fault(&said.fault, "the list failed");
             }
             let is_open = routes.problem().is_some();
             assert_eq!(is_open, lists == 3, "after {lists} lists: {answer}");

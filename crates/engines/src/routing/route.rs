@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::away::Away;
 use super::breaker::Breaker;
 use super::question::Question;
+use crate::fault::Fault;
 use crate::http::Rest;
 use crate::lists::Lists;
 
@@ -150,6 +151,13 @@ impl Route {
     /// Records that the address was unreachable, or could not execute any job.
     pub(crate) fn failed(&self, reason: &str) {
         self.breaker.failed(reason);
+    }
+
+    /// Like [`failed`](Self::failed), once for each fault: several jobs may share one.
+    pub(crate) fn at_fault(&self, fault: &Fault, reason: &str) {
+        if fault.is_new() {
+            self.failed(reason);
+        }
     }
 
     /// Returns the reason why the address is unreachable.

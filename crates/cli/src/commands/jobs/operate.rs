@@ -281,7 +281,7 @@ pub(super) async fn cancel(
     if result.is_ok() {
         result = wait_for_end(&outlet, store, &mut report).await;
     }
-    close(outlet).await;
+    outlet.close_and_tell().await;
     result?;
     report.print("deleted", json)
 }
@@ -329,7 +329,7 @@ async fn each(
     let outlet = outlet(jobs).await?;
     let mut report = Report::default();
     let result = batches(&outlet, ids, operate, &mut report).await;
-    close(outlet).await;
+    outlet.close_and_tell().await;
     result.map(|()| report)
 }
 
@@ -356,14 +356,4 @@ async fn batches(
         }
     }
     Ok(())
-}
-
-async fn close(outlet: Outlet) {
-    let left = outlet.close(Duration::from_secs(10)).await;
-    if left > 0 {
-        tracing::warn!(
-            left,
-            "hints could not be published; the sweeper of a running node will publish them"
-        );
-    }
 }

@@ -1,7 +1,5 @@
 //! `lanes move`.
 
-use std::time::Duration;
-
 use jobwire_core::{CommitHook, Lane, LaneMove, LaneMoved, Store};
 use serde::Serialize;
 
@@ -48,13 +46,7 @@ pub(super) async fn relocate(
     let hook = outlet.hook().unwrap_or_else(CommitHook::disconnected);
     let mut sofar = LaneMoved::default();
     let result = plan.run(store, &hook, |moved| sofar = moved).await;
-    let unpublished = outlet.close(Duration::from_secs(10)).await;
-    if unpublished > 0 {
-        tracing::warn!(
-            left = unpublished,
-            "hints could not be published; the sweeper of a running node will publish them"
-        );
-    }
+    outlet.close_and_tell().await;
     let moved = result.map_err(|error| {
         let done = format!(
             "{} moved before the error",

@@ -8,8 +8,9 @@
 use chrono::{DateTime, Datelike, Utc};
 
 use crate::job::Lane;
+use crate::job::invalid_job::InvalidJob;
 use crate::job::new_job::NewJob;
-use crate::job::repeat::{BadRepeat, Repeat};
+use crate::job::repeat::Repeat;
 use crate::job::retry::RetryPolicy;
 
 /// The maximum size of a payload and of custom values, in bytes of JSON. Store larger data in
@@ -19,37 +20,6 @@ pub const MAX_PAYLOAD_BYTES: usize = 1 << 20;
 pub const MAX_FIELD_BYTES: usize = 1024;
 /// The maximum of the failures, hints and changes that a row counts. Counting stops there.
 pub(crate) const MAX_COUNT: i32 = 1_000_000_000;
-
-/// The error for an invalid field, with the remedy.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("field `{field}` {problem}; {remedy}")]
-pub struct InvalidJob {
-    /// The field's name in JSON and SQL.
-    pub field: &'static str,
-    /// The problem.
-    pub problem: String,
-    /// The remedy.
-    pub remedy: &'static str,
-}
-
-impl InvalidJob {
-    pub(crate) fn new(
-        field: &'static str,
-        problem: impl Into<String>,
-        remedy: &'static str,
-    ) -> Self {
-        Self {
-            field,
-            problem: problem.into(),
-            remedy,
-        }
-    }
-
-    /// Creates the error for a repeat that can't be read.
-    pub(crate) fn repeat(error: &BadRepeat) -> Self {
-        Self::new("repeat", error.to_string(), "use for example `R3/PT10M`")
-    }
-}
 
 impl NewJob {
     /// Checks every field.

@@ -56,9 +56,13 @@ macro_rules! set {
     };
 }
 
-/// A row that moves: its columns with these values of `retries`, `due_at` and `exception_message`.
+/// A row that moves: its columns with these values of `retries`, `due_at` and `exception_message`,
+/// and of `ready_at` and `hints`.
 macro_rules! moved_row {
     ($retries:literal, $due_at:literal, $message:literal) => {
+        moved_row!($retries, $due_at, $message, "ready_at", "hints")
+    };
+    ($retries:literal, $due_at:literal, $message:literal, $ready_at:literal, $hints:literal) => {
         concat!(
             "id, seq, least(revision, 999999999) + 1, kind, type, payload, process_instance, execution, \
              process_definition, element, tenant, category, deployment, priority, exclusive, ",
@@ -67,7 +71,11 @@ macro_rules! moved_row {
             $due_at,
             ", repeat, repeat_until, correlation_id, created_at, lane, origin, ",
             $message,
-            ", custom_values, trace_parent, ready_at, hints, lane_named"
+            ", custom_values, trace_parent, ",
+            $ready_at,
+            ", ",
+            $hints,
+            ", lane_named"
         )
     };
 }
@@ -75,11 +83,13 @@ macro_rules! moved_row {
 /// A row that becomes executable.
 macro_rules! ready_row {
     () => {
-        "id, seq, least(revision, 999999999) + 1, kind, type, payload, process_instance, execution, \
-         process_definition, element, tenant, category, deployment, priority, exclusive, retries, \
-         failures, retry_policy, due_at, repeat, repeat_until, correlation_id, created_at, lane, \
-         origin, exception_message, custom_values, trace_parent, clock_timestamp(), \
-         least(hints, 999999999) + 1, lane_named"
+        moved_row!(
+            "retries",
+            "due_at",
+            "exception_message",
+            "clock_timestamp()",
+            "least(hints, 999999999) + 1"
+        )
     };
 }
 

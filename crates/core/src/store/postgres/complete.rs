@@ -7,6 +7,7 @@ use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
 use super::begin::begin_impatiently;
+use super::guards::guards;
 use super::session::wait_for_disk;
 use super::sql::ready_columns;
 use super::{PgStore, attempts, decode, exclusive, insert};
@@ -110,11 +111,6 @@ WHERE job_id = ANY($1) AND owner = $2 ORDER BY job_id FOR UPDATE";
 const ENTER_HELD: &str = "
 SELECT process_instance, job_id, fence, current_setting('transaction_isolation') LIKE 'read %'
 FROM jobwire.instance_lock WHERE process_instance = ANY($1) ORDER BY process_instance FOR UPDATE";
-
-/// Returns ids and fences of these lock tokens, as the arrays of a guard.
-pub(super) fn guards<'a>(held: impl Iterator<Item = &'a LockToken>) -> (Vec<Uuid>, Vec<i64>) {
-    held.map(|h| (h.id.0, h.fence.0)).unzip()
-}
 
 /// Instances whose rows are locked.
 pub(super) struct Holders {

@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use super::begin::begin_impatiently;
 use super::decode::LONGEST;
+use super::guards::guards;
 use super::sql::{moved_columns, not_put_aside};
 use super::{PgStore, attempts, complete};
 use crate::job::{JobId, NodeId};
@@ -101,7 +102,7 @@ impl Failing for PgStore {
         then: &Handoff,
     ) -> Result<BatchOutcome, StoreError> {
         let names = instances(failed.iter().map(|f| &f.held));
-        let (ids, fences) = complete::guards(failed.iter().map(|f| &f.held));
+        let (ids, fences) = guards(failed.iter().map(|f| &f.held));
         let mut dead = Vec::with_capacity(failed.len());
         let (mut delays, mut retries, mut failures) = (Vec::new(), Vec::new(), Vec::new());
         let mut since: Vec<Option<DateTime<Utc>>> = Vec::with_capacity(failed.len());

@@ -18,33 +18,74 @@ use crate::store::{Created, Origin, TransactionId};
 /// and use more memory.
 const ROWS: usize = 2_500;
 
+/// The priority of a new job by the priority rules, unless the occurrence before it gave it one
+/// (`$25` is false). A function holds the queries of the rules: the planner would count the cost of
+/// plain queries for every row, and plan the statement anew for each call.
+macro_rules! its_priority {
+    ($type:literal, $definition:literal, $element:literal, $own:literal, $kind:literal) => {
+        concat!(
+            "CASE WHEN $25 AND (SELECT EXISTS (SELECT FROM jobwire.priority_rule))
+        THEN jobwire.priority_of(",
+            $type,
+            ", ",
+            $definition,
+            ", ",
+            $element,
+            ", ",
+            $own,
+            ", ",
+            $kind,
+            ")
+        ELSE coalesce(",
+            $own,
+            ", 0) END AS its_priority"
+        )
+    };
+}
+
+/// The lane of a new job: the one that its creator named, or that of the first lane rule that fits.
+macro_rules! its_lane {
+    ($named:literal, $type:literal, $category:literal, $tenant:literal) => {
+        concat!(
+            "CASE
+        WHEN ",
+            $named,
+            " IS NOT NULL THEN ",
+            $named,
+            "
+        WHEN (SELECT EXISTS (SELECT FROM jobwire.lane_rule)) THEN coalesce(
+            ",
+            lane_by_rule!(
+                "jobwire.lane_rule",
+                $type,
+                $category,
+                $tenant,
+                "g.its_priority"
+            ),
+            ",
+            'default')
+        ELSE 'default' END AS its_lane"
+        )
+    };
+}
+
 /// Inserts jobs. Both branches compare with the statement's start, so a row that is due at that
 /// moment goes to exactly one table. Rows keep the order of the arrays, and so their creation
 /// order.
 ///
-/// A job gets its priority by the priority rules, and a job without a lane gets that of the first
-/// lane rule that fits. The statement checks once whether rules exist, so without rules (the usual
-/// case) the rows cost no more. A function holds the queries of the priority rules: the planner would
-/// count the cost of plain queries for every row, and plan the statement anew for each call. Returns
-/// only the lanes that are unknown to the caller.
+/// The statement checks once whether rules of priorities and lanes exist, so without rules (the usual
+/// case) the rows cost no more. Returns only the lanes that are unknown to the caller.
 macro_rules! insert {
     ($array:literal, $name:literal, $rule_kind:literal, $kind:literal, $timer_kind:literal) => {
         concat!(
     "
 WITH given AS MATERIALIZED (
-    SELECT g.*, CASE
-        WHEN lane IS NOT NULL THEN lane
-        WHEN (SELECT EXISTS (SELECT FROM jobwire.lane_rule)) THEN coalesce(
-            ",
-    lane_by_rule!("jobwire.lane_rule", "g.type", "g.category", "g.tenant", "g.its_priority"),
-    ",
-            'default')
-        ELSE 'default' END AS its_lane
-    FROM (SELECT u.*, CASE WHEN $25 AND (SELECT EXISTS (SELECT FROM jobwire.priority_rule))
-        THEN jobwire.priority_of(u.type, u.process_definition, u.element, u.priority, ",
-    $rule_kind,
-    ")
-        ELSE coalesce(u.priority, 0) END AS its_priority
+    SELECT g.*, ",
+    its_lane!("lane", "g.type", "g.category", "g.tenant"),
+    "
+    FROM (SELECT u.*, ",
+    its_priority!("u.type", "u.process_definition", "u.element", "u.priority", $rule_kind),
+    "
     FROM unnest(
         $1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
         $10::text[], $11::bigint[], $12::boolean[], $13::integer[], $14::text[], $15::timestamptz[], $16::text[],
@@ -104,17 +145,12 @@ const INSERT_KINDS: &str = insert!(", $26::text[]", ", kind", "u.kind", "kind", 
 const INSERT_ONE: &str = concat!(
     "
 WITH given AS MATERIALIZED (
-    SELECT g.its_priority, CASE
-        WHEN $19::text IS NOT NULL THEN $19
-        WHEN (SELECT EXISTS (SELECT FROM jobwire.lane_rule)) THEN coalesce(
-            ",
-    lane_by_rule!("jobwire.lane_rule", "$3", "$10", "$9", "g.its_priority"),
-    ",
-            'default')
-        ELSE 'default' END AS its_lane
-    FROM (SELECT CASE WHEN $25 AND (SELECT EXISTS (SELECT FROM jobwire.priority_rule))
-        THEN jobwire.priority_of($3, $7, $8, $12::bigint, $2)
-        ELSE coalesce($12::bigint, 0) END AS its_priority OFFSET 0) g
+    SELECT g.its_priority, ",
+    its_lane!("$19::text", "$3", "$10", "$9"),
+    "
+    FROM (SELECT ",
+    its_priority!("$3", "$7", "$8", "$12::bigint", "$2"),
+    " OFFSET 0) g
 ), executable AS (
     INSERT INTO jobwire.job (id, kind, type, payload, process_instance, execution, process_definition, element,
         tenant, category, deployment, priority, exclusive, retries, retry_policy, repeat, repeat_until,

@@ -7,7 +7,8 @@
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use super::{PgStore, complete};
+use super::PgStore;
+use super::guards::guards;
 use crate::job::progress::Progress;
 use crate::job::{JobId, LockToken, NodeId};
 use crate::store::error::StoreError;
@@ -76,7 +77,7 @@ impl Progressing for PgStore {
         reports: &[(LockToken, Progress)],
     ) -> Result<Vec<JobId>, StoreError> {
         let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        let (ids, fences) = complete::guards(reports.iter().map(|(held, _)| held));
+        let (ids, fences) = guards(reports.iter().map(|(held, _)| held));
         let each = || reports.iter().map(|(_, progress)| progress);
         let done: Vec<i64> = each().map(|progress| whole(progress.done)).collect();
         let total: Vec<Option<i64>> = each().map(|progress| progress.total.map(whole)).collect();

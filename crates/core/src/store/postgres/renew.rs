@@ -10,8 +10,9 @@ use std::time::Duration;
 use sqlx::{PgPool, Row};
 
 use super::connection_pool::ConnectionPool;
+use super::guards::guards;
 use super::sql::job_columns;
-use super::{PgStore, complete, decode};
+use super::{PgStore, decode};
 use crate::job::{Fence, JobId, LockToken, LockedJob, NodeId};
 use crate::store::Renewed;
 use crate::store::error::StoreError;
@@ -70,7 +71,7 @@ async fn renew(
     lease: Duration,
     held: &[LockToken],
 ) -> Result<Renewed, StoreError> {
-    let (ids, fences) = complete::guards(held.iter());
+    let (ids, fences) = guards(held.iter());
     let rows = sqlx::query(RENEW)
         .bind(ids)
         .bind(fences)
@@ -165,7 +166,7 @@ SELECT NOT EXISTS (SELECT FROM struck WHERE job_id NOT IN (SELECT job_id FROM fr
 
 /// Returns false if a row was locked; the caller then tries again.
 async fn clear_strike(pool: &PgPool, lost: &[LockToken]) -> Result<bool, StoreError> {
-    let (ids, fences) = complete::guards(lost.iter());
+    let (ids, fences) = guards(lost.iter());
     let all = sqlx::query_scalar(ABSOLVE).bind(ids).bind(fences);
     Ok(all.fetch_one(pool).await?)
 }

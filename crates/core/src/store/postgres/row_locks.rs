@@ -10,8 +10,9 @@ use tokio::sync::OwnedSemaphorePermit;
 use uuid::Uuid;
 
 use super::connection_pool::ConnectionPool;
+use super::guards::guards;
 use super::sql::{job_columns, not_suspended, served, unleased};
-use super::{PgStore, complete, decode, lock};
+use super::{PgStore, decode, lock};
 use crate::job::{Fence, JobId, LockToken, LockedJob};
 use crate::store::error::StoreError;
 use crate::store::{HeldRows, LockTerms, RowHold};
@@ -138,7 +139,7 @@ impl RowHold for PgRowHold {
             _permit,
         } = *self;
         let ids: Vec<Uuid> = done.iter().map(|id| id.0).collect();
-        let (leased, fences) = complete::guards(leased.iter());
+        let (leased, fences) = guards(leased.iter());
         let started = Instant::now();
         let answer = pool.answer(async {
             if !ids.is_empty() {
