@@ -9,7 +9,7 @@
 //! the servers are stopped and its exit code is passed on.
 //!
 //! A command that prints nothing for fifteen minutes hangs: it is stopped. When it fails, the tests
-//! that have begun and have not ended are named.
+//! that have begun and have not ended are named, and what the failed ones said comes last.
 #![allow(
     clippy::panic,
     clippy::expect_used,
@@ -30,6 +30,12 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// The number of a server's last lines that are shown when the command fails.
 const LINES: usize = 40;
+
+/// The number of lines that are repeated of what a failed test printed: the panic and its message.
+const LINES_OF_A_FAILURE: usize = 8;
+
+/// The number of lines that are repeated of all failed tests.
+const LINES_OF_FAILURES: usize = 200;
 
 /// The silence after which the command is stopped. The longest test takes minutes, and three run at
 /// once.
@@ -94,6 +100,9 @@ async fn main() -> ExitCode {
                 eprintln!("{line}");
             }
         }
+        for line in &output.failures {
+            eprintln!("{line}");
+        }
     }
     code(status)
 }
@@ -103,6 +112,10 @@ struct Output {
     lines: Split<BufReader<ChildStdout>>,
     /// The tests that have run for a minute, as libtest prints it, and have not ended.
     running: BTreeSet<String>,
+    /// The first lines that each failed test printed, as libtest repeats them at the end.
+    failures: Vec<String>,
+    /// How many lines of the test that is being repeated are still kept.
+    kept: usize,
 }
 
 impl Output {
@@ -110,6 +123,8 @@ impl Output {
         Output {
             lines: BufReader::new(printed).split(b'\n'),
             running: BTreeSet::new(),
+            failures: Vec::new(),
+            kept: 0,
         }
     }
 
@@ -135,6 +150,15 @@ impl Output {
     }
 
     fn note(&mut self, line: &str) {
+        if line.starts_with("---- ") && line.ends_with(" stdout ----") {
+            self.kept = LINES_OF_A_FAILURE;
+        } else if line == "failures:" || line.starts_with("test result:") {
+            self.kept = 0;
+        }
+        if self.kept > 0 && !line.is_empty() && self.failures.len() < LINES_OF_FAILURES {
+            self.failures.push(line.to_owned());
+            self.kept -= 1;
+        }
         let Some((name, state)) = line.strip_prefix("test ").and_then(|it| it.split_once(' '))
         else {
             return;
