@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The initial and the maximum interval between two markers while none is back.
+/// The initial and the maximum interval between two markers while none is back. A marker that is
+/// lost, or whose return is lost, makes the node claim for at most the maximum longer.
 const FIRST_SPACING: Duration = Duration::from_secs(5);
-const LONGEST_SPACING: Duration = Duration::from_secs(300);
+const LONGEST_SPACING: Duration = Duration::from_secs(30);
 /// The time that a node waits before it claims while it joins the broker's group. Joining is no
 /// fault, and may take long (Kafka's `group.initial.rebalance.delay.ms`).
 const JOINING: Duration = Duration::from_secs(1);
@@ -246,7 +247,7 @@ mod tests {
             }
         }
         let spacing: Vec<u32> = sent.windows(2).map(|pair| pair[1] - pair[0]).collect();
-        assert_eq!(spacing[..8], [5, 10, 20, 40, 80, 160, 300, 300]);
+        assert_eq!(spacing[..8], [5, 10, 20, 30, 30, 30, 30, 30]);
         assert!(
             watch.back(u64::from(sent[3])).is_some(),
             "any of them will do"
