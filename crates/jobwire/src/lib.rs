@@ -143,7 +143,7 @@ pub use jobwire_core::{
     BadLane, CatchUp, CheckpointError, Client, CommitHook, Creation, Error, Fence, GroupOptions,
     Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, HookOptions,
     InProcessTransport, IntoOutcome, InvalidJob, Job, JobArgs, JobDefinition, JobDetails,
-    JobFilter, JobId, JobKind, JobState, JobTransaction, JobView, Lane, LaneMove, LaneMoved,
+    JobCursor, JobFilter, JobId, JobKind, JobPage, JobQuery, JobSort, JobState, SortBy, TextField, TextMatch, JobTransaction, JobView, Lane, LaneMove, LaneMoved,
     LaneOrder, LaneRule, LaneShare, Middleware, NewJob, Next, Node, NodeId, NodeOptions, Outcome,
     PeriodicJob, PriorityRule, PriorityScope, Progress, ProgressView, Repeat, RetryFrom,
     RetryPolicy, Running, SlotPool, SqlStore, Stop, Store, StoreError, TransactionHook, Transport,
