@@ -37,7 +37,12 @@ impl Listing {
         };
         let mut of = Self {
             states: asked.iter().map(|state| state.as_str()).collect(),
-            ids: rest.correlation_id.take().map(JobId::from_uuid).into_iter().collect(),
+            ids: rest
+                .correlation_id
+                .take()
+                .map(JobId::from_uuid)
+                .into_iter()
+                .collect(),
             locked: rest.locked.take(),
             with_exception: rest.with_exception.take(),
             due_before: rest.due_before.take(),
@@ -107,7 +112,11 @@ pub(crate) fn selected(query: &JobQuery, found: Vec<(JobView, Job)>) -> Vec<(Job
             is_covered: false,
             now,
         };
-        query.matches(&of) && query.after.as_ref().is_none_or(|after| after.is_before(view))
+        query.matches(&of)
+            && query
+                .after
+                .as_ref()
+                .is_none_or(|after| after.is_before(view))
     });
     found.sort_by(|(one, _), (other, _)| query.sort.compare(one, other));
     found
@@ -137,7 +146,10 @@ mod tests {
         let of = Listing::of(&plain);
         assert!(of.is_whole() && of.has_all_conditions());
         assert_eq!((of.ids, of.states), (vec![id], vec!["timer"]));
-        assert_eq!((of.job_type.as_deref(), of.tenant.as_deref()), (Some("timer"), Some("a")));
+        assert_eq!(
+            (of.job_type.as_deref(), of.tenant.as_deref()),
+            (Some("timer"), Some("a"))
+        );
         assert_eq!((of.locked, of.rest.offset), (Some(false), 7));
 
         let twice = Listing::of(&JobQuery::default().instance("a").instance("b"));

@@ -21,7 +21,13 @@ const JOBS: usize = 80;
 const QUERIES: usize = 160;
 const TABLES: [&str; 4] = ["job", "timer_job", "suspended_job", "dead_letter_job"];
 const INSTANCES: [&str; 4] = ["i", "I", "i2", "ö"];
-const DEFINITIONS: [&str; 5] = ["invoice", "invoice:1:a", "invoice:2", "invoices:1", "in%oice:1"];
+const DEFINITIONS: [&str; 5] = [
+    "invoice",
+    "invoice:1:a",
+    "invoice:2",
+    "invoices:1",
+    "in%oice:1",
+];
 const TENANTS: [&str; 4] = ["eu-1", "eu-2", "EU-1", "us_1"];
 const CATEGORIES: [&str; 3] = ["a", "b*", "[c]"];
 const MESSAGES: [&str; 4] = ["no luck", "No luck", "50% \\ gone", "line\nbreak"];
@@ -41,7 +47,10 @@ fn moment(random: &mut SmallRng, start: DateTime<Utc>) -> DateTime<Utc> {
 }
 
 fn maybe<T: Copy>(random: &mut SmallRng, among: &[T]) -> Option<T> {
-    among.choose(random).copied().filter(|_| random.random_bool(0.7))
+    among
+        .choose(random)
+        .copied()
+        .filter(|_| random.random_bool(0.7))
 }
 
 fn quoted(text: &str) -> String {
@@ -112,7 +121,10 @@ async fn populate<S: SqlBench>(
             ("correlation_id", format!("'{correlation}'")),
             // Another order than that of the ids.
             ("seq", ((n * 37) % JOBS).to_string()),
-            ("kind", quoted(["message", "timer", "history"][random.random_range(0..3)])),
+            (
+                "kind",
+                quoted(["message", "timer", "history"][random.random_range(0..3)]),
+            ),
             ("type", quoted(TYPES[random.random_range(0..TYPES.len())])),
             ("process_instance", text(instance)),
             ("execution", text(maybe(random, &["e1", "e2"]))),
@@ -122,18 +134,26 @@ async fn populate<S: SqlBench>(
             ("category", text(maybe(random, &CATEGORIES))),
             ("deployment", text(maybe(random, &["d1", "d2"]))),
             ("priority", random.random_range(-2..3).to_string()),
-            ("exclusive", flag(instance.is_some() && random.random_bool(0.5))),
+            (
+                "exclusive",
+                flag(instance.is_some() && random.random_bool(0.5)),
+            ),
             ("retries", random.random_range(0..3).to_string()),
             ("due_at", due.unwrap_or_else(|| "NULL".to_owned())),
             ("created_at", written(moment(random, start))),
-            ("lane", quoted(["default", "mail"][random.random_range(0..2)])),
+            (
+                "lane",
+                quoted(["default", "mail"][random.random_range(0..2)]),
+            ),
             ("exception_message", text(maybe(random, &MESSAGES))),
             ("custom_values", custom.unwrap_or_else(|| "NULL".to_owned())),
         ];
         let (names, values): (Vec<&str>, Vec<String>) = row.into_iter().unzip();
         let (names, values) = (names.join(", "), values.join(", "));
         w.store
-            .execute(&format!("INSERT INTO {{s}}{table} ({names}) VALUES ({values})"))
+            .execute(&format!(
+                "INSERT INTO {{s}}{table} ({names}) VALUES ({values})"
+            ))
             .await;
         if table == "job" && random.random_bool(0.6) {
             let owner = match random.random_range(0..3) {
@@ -258,7 +278,11 @@ pub(super) async fn the_pages_of_any_query_are_its_matches_in_order<S: SqlBench>
     let mut random = SmallRng::seed_from_u64(7);
     let start = DateTime::from_timestamp(Utc::now().timestamp(), 0).unwrap();
     let keys = populate(w, &mut random, start).await;
-    let all = w.store.find(&JobQuery::default().limit(1_000)).await.unwrap();
+    let all = w
+        .store
+        .find(&JobQuery::default().limit(1_000))
+        .await
+        .unwrap();
     assert_eq!(all.len(), JOBS);
     let mut jobs = Vec::new();
     for view in all {
@@ -330,13 +354,21 @@ async fn pages<S: Bench>(w: &World<S>, mut query: JobQuery) -> Vec<JobId> {
 
 pub(super) async fn a_list_goes_on_behind_a_job_that_is_gone<S: Bench>(w: &World<S>) {
     let jobs = (0..6).map(|n| work().priority([1, 3, 3, 2, 3, 1][n]));
-    let made: Vec<JobId> = w.ready(jobs.collect()).await.iter().map(|hint| hint.id).collect();
+    let made: Vec<JobId> = w
+        .ready(jobs.collect())
+        .await
+        .iter()
+        .map(|hint| hint.id)
+        .collect();
     let query = JobQuery::default()
         .sort(JobSort::descending(SortBy::Priority))
         .limit(2);
     let first = w.store.find(&query).await.unwrap();
     assert_eq!((first[0].id, first[1].id), (made[4], made[2]));
-    let query = query.after(JobCursor::after(&first[1], JobSort::descending(SortBy::Priority)));
+    let query = query.after(JobCursor::after(
+        &first[1],
+        JobSort::descending(SortBy::Priority),
+    ));
     w.store.delete(made[2]).await.unwrap();
     assert_eq!(pages(w, query).await, [made[1], made[3], made[5], made[0]]);
 }
@@ -367,7 +399,10 @@ pub(super) async fn a_query_that_can_not_be_asked_is_refused<S: Bench>(w: &World
 pub(super) async fn one_row_of_odd_custom_values_ends_no_query<S: SqlBench>(w: &World<S>) {
     let put = async |values: &str| {
         let quoted = quoted(values);
-        w.store.put("job", &[("custom_values", &quoted)]).await.unwrap()
+        w.store
+            .put("job", &[("custom_values", &quoted)])
+            .await
+            .unwrap()
     };
     for odd in [
         r#"{"a":"\ud800","b":2}"#,
@@ -401,5 +436,8 @@ pub(super) async fn a_job_that_was_created_during_a_suspension_counts_as_suspend
     let other = w.one(work()).await;
     let suspended = w.find(JobQuery::default().suspended(true)).await;
     assert_eq!(suspended, [before.id, later.unwrap()]);
-    assert_eq!(w.find(JobQuery::default().suspended(false)).await, [other.id]);
+    assert_eq!(
+        w.find(JobQuery::default().suspended(false)).await,
+        [other.id]
+    );
 }

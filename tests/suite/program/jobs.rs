@@ -66,16 +66,28 @@ async fn jobs_are_listed_by_filter_and_page() {
     let (_, cursor) = said.trim_end().rsplit_once("--after ").unwrap();
     let rest = ["jobs", "list", "--after", cursor];
     let said = succeeds(jobwire(&home, &[&rest[..], &["--limit", "2"]].concat())).await;
-    assert!(said.contains("1 of 3 jobs; this is the last page"), "{said}");
+    assert!(
+        said.contains("1 of 3 jobs; this is the last page"),
+        "{said}"
+    );
     let rest = json(&home, &[&rest[..], &["--json"]].concat()).await;
-    assert_eq!((rest.as_array().map(Vec::len), &rest[0]["type"]), (Some(1), &"sleep".into()));
+    assert_eq!(
+        (rest.as_array().map(Vec::len), &rest[0]["type"]),
+        (Some(1), &"sleep".into())
+    );
     let sorted = ["jobs", "list", "--sort", "priority", "--json"];
     let sorted = json(&home, &sorted).await;
-    assert_eq!((&sorted[0]["priority"], sorted[0]["cursor"].is_string()), (&(-7).into(), true));
+    assert_eq!(
+        (&sorted[0]["priority"], sorted[0]["cursor"].is_string()),
+        (&(-7).into(), true)
+    );
     let said = succeeds(jobwire(&home, &["jobs", "count", "--limit", "2"])).await;
     assert_eq!(said.trim(), "more than 2 jobs");
     let counted = json(&home, &["jobs", "count", "--type", "noop", "--json"]).await;
-    assert_eq!((&counted["jobs"], &counted["more"]), (&2.into(), &false.into()));
+    assert_eq!(
+        (&counted["jobs"], &counted["more"]),
+        (&2.into(), &false.into())
+    );
     let said = fails(jobwire(&home, &["jobs", "list", "--after", "next"]), 2).await;
     assert!(said.contains("not a cursor"), "{said}");
     let other_order = ["jobs", "list", "--after", cursor, "--sort", "due"];
@@ -109,9 +121,16 @@ async fn one_job_is_shown_executed_retried_and_deleted() {
     let shown = json(&home, &["jobs", "show", &id, "--history", "--json"]).await;
     let history = &shown["history"];
     assert_eq!(history["attempts"][0]["outcome"], "dead-letter", "{shown}");
-    assert_eq!(history["incidents"][0]["resolution"], Value::Null, "{shown}");
+    assert_eq!(
+        history["incidents"][0]["resolution"],
+        Value::Null,
+        "{shown}"
+    );
     let said = succeeds(jobwire(&home, &["jobs", "show", &id, "--history"])).await;
-    assert!(said.contains("OUTCOME") && said.contains("RESOLVED"), "{said}");
+    assert!(
+        said.contains("OUTCOME") && said.contains("RESOLVED"),
+        "{said}"
+    );
     let said = fails(jobwire(&home, &["jobs", "execute", &id]), 1).await;
     assert!(said.contains("jobwire jobs retry"), "{said}");
 
@@ -178,7 +197,10 @@ async fn all_that_match_are_retried_or_deleted() {
     for action in ["delete", "cancel"] {
         let all_of_type = ["jobs", action, "--all", "--type", "http"];
         let said = fails(jobwire(&home, &all_of_type), 2).await;
-        assert!(said.contains("3 jobs match") && said.contains("--yes"), "{said}");
+        assert!(
+            said.contains("3 jobs match") && said.contains("--yes"),
+            "{said}"
+        );
     }
     succeeds(jobwire(
         &home,

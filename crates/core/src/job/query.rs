@@ -15,8 +15,8 @@ use crate::job::gate::Gate;
 use crate::job::progress::ProgressView;
 use crate::job::{Job, JobId, JobKind, JobState, Lane};
 
-pub use check::{InvalidQuery, MAX_QUERY_VALUES};
 pub(crate) use check::MAX_CUSTOM_DEPTH;
+pub use check::{InvalidQuery, MAX_QUERY_VALUES};
 pub(crate) use cursor::CursorKey;
 pub use cursor::{BadCursor, JobCursor};
 pub use job_query::JobQuery;

@@ -78,11 +78,7 @@ impl<S: SqlStore> Client<S> {
     ///
     /// # Errors
     /// [`StoreError::InvalidQuery`], or a database error.
-    pub async fn count_at_most(
-        &self,
-        query: &JobQuery,
-        at_most: i64,
-    ) -> Result<i64, StoreError> {
+    pub async fn count_at_most(&self, query: &JobQuery, at_most: i64) -> Result<i64, StoreError> {
         self.store.count_at_most(query, at_most).await
     }
 

@@ -178,7 +178,11 @@ impl Statement<'_> {
         let is_id = self.query.sort.by == SortBy::Id;
         let (column, is_nullable) = column(self.query.sort.by);
         let (further, id) = (
-            if self.query.sort.descending { " < " } else { " > " },
+            if self.query.sort.descending {
+                " < "
+            } else {
+                " > "
+            },
             Value::Id(after.id.uuid()),
         );
         let key = match &after.key {
@@ -233,7 +237,9 @@ impl Statement<'_> {
 
     fn by_bytes(&self) -> &'static str {
         match self.query.sort.by {
-            SortBy::Instance | SortBy::Tenant | SortBy::Type => self.dialect.by_bytes,
+            SortBy::Instance | SortBy::Definition | SortBy::Tenant | SortBy::Type => {
+                self.dialect.by_bytes
+            }
             _ => "",
         }
     }
@@ -249,6 +255,7 @@ const fn column(by: SortBy) -> (&'static str, bool) {
         SortBy::Priority => ("j.priority", false),
         SortBy::Retries => ("j.retries", false),
         SortBy::Instance => ("j.process_instance", true),
+        SortBy::Definition => ("j.process_definition", true),
         SortBy::Tenant => ("j.tenant", true),
         SortBy::Type => ("j.type", false),
     }

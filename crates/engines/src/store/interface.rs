@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jobwire_core::hint::Ready;
-use jobwire_core::job::query::{
-    JobQuery, JobView, LaneBacklog, LaneView, Sweepable, UnservedType,
-};
+use jobwire_core::job::query::{JobQuery, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
 use jobwire_core::job::scope::{Scope, Services};
 use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::answer::measured;

@@ -37,9 +37,9 @@ pub struct FilterArgs {
     /// Only of process definitions with this key, of any version: KEY, or KEY:VERSION:ID
     #[arg(long, value_name = "KEY")]
     pub definition_key: Option<String>,
-    /// Only of this element
-    #[arg(long, value_name = "NAME")]
-    pub element: Option<String>,
+    /// Only of this element; repeat it for several
+    #[arg(long = "element", value_name = "NAME")]
+    pub elements: Vec<String>,
     /// Only of this tenant; repeat it for several
     #[arg(long = "tenant", value_name = "NAME")]
     pub tenants: Vec<String>,
@@ -181,9 +181,8 @@ impl FilterArgs {
         let exactly = |text: &String| TextMatch::OneOf(vec![text.clone()]);
         let like = |text: &String| TextMatch::Like(text.clone());
         let missing = |is: bool| is.then_some(TextMatch::Missing);
-        let several = |texts: &[String]| {
-            (!texts.is_empty()).then(|| TextMatch::OneOf(texts.to_vec()))
-        };
+        let several =
+            |texts: &[String]| (!texts.is_empty()).then(|| TextMatch::OneOf(texts.to_vec()));
         let tenant = match (self.without_tenant, several(&self.tenants)) {
             (true, Some(_)) => Some(TextMatch::OneOfOrMissing(self.tenants.clone())),
             (without, tenants) => tenants.or(missing(without)),
@@ -191,20 +190,32 @@ impl FilterArgs {
         let key = self.definition_key.clone().map(TextMatch::Key);
         let given = [
             (TextField::Type, several(&self.job_types)),
-            (TextField::Instance, self.process_instance.as_ref().map(exactly)),
+            (
+                TextField::Instance,
+                self.process_instance.as_ref().map(exactly),
+            ),
             (TextField::Instance, missing(self.without_instance)),
             (TextField::Execution, self.execution.as_ref().map(exactly)),
-            (TextField::Definition, self.process_definition.as_ref().map(exactly)),
+            (
+                TextField::Definition,
+                self.process_definition.as_ref().map(exactly),
+            ),
             (TextField::Definition, key),
-            (TextField::Element, self.element.as_ref().map(exactly)),
+            (TextField::Element, several(&self.elements)),
             (TextField::Tenant, tenant),
             (TextField::Tenant, self.tenant_like.as_ref().map(like)),
             (TextField::Category, self.category.as_ref().map(exactly)),
             (TextField::Category, self.category_like.as_ref().map(like)),
             (TextField::Deployment, self.deployment.as_ref().map(exactly)),
             (TextField::Lane, self.lane.as_ref().map(exactly)),
-            (TextField::ExceptionMessage, self.exception_message.as_ref().map(exactly)),
-            (TextField::ExceptionMessage, self.exception_like.as_ref().map(like)),
+            (
+                TextField::ExceptionMessage,
+                self.exception_message.as_ref().map(exactly),
+            ),
+            (
+                TextField::ExceptionMessage,
+                self.exception_like.as_ref().map(like),
+            ),
         ];
         given
             .into_iter()
@@ -239,60 +250,76 @@ mod tests {
         let date = "2026-01-31T08:00:00Z";
         let moment = date.parse().unwrap();
         let all = JobQuery::default;
-        let cases: Vec<(&[&str], JobQuery)> = vec![
-            (&[], all()),
-            (&["--id", &ids], all().ids([id, id])),
+        let cases: Vec<(Vec<&str>, JobQuery)> = vec![
+            (vec![], all()),
+            (vec!["--id", &ids], all().ids([id, id])),
             (
-                &["--state", "timer,suspended"],
+                vec!["--state", "timer,suspended"],
                 all().states([JobState::Timer, JobState::Suspended]),
             ),
-            (&["--kind", "timer"], all().kinds([JobKind::Timer])),
-            (&["--type", "a", "--type", "b"], all().job_types(["a", "b"])),
-            (&["--process-instance", "i"], all().instance("i")),
-            (&["--without-instance"], all().without_instance()),
-            (&["--execution", "e"], all().execution("e")),
-            (&["--process-definition", "d:1"], all().process_definition("d:1")),
-            (&["--definition-key", "d"], all().definition_key("d")),
-            (&["--element", "e"], all().element("e")),
-            (&["--tenant", "t"], all().tenant("t")),
-            (&["--tenant-like", "t%"], all().tenant_like("t%")),
-            (&["--without-tenant"], all().without_tenant()),
+            (vec!["--kind", "timer"], all().kinds([JobKind::Timer])),
             (
-                &["--tenant", "t", "--without-tenant"],
-                all().text(TextField::Tenant, TextMatch::OneOfOrMissing(vec!["t".to_owned()])),
+                vec!["--type", "a", "--type", "b"],
+                all().job_types(["a", "b"]),
             ),
-            (&["--category", "c"], all().category("c")),
-            (&["--category-like", "c_"], all().category_like("c_")),
-            (&["--deployment", "d"], all().deployment("d")),
-            (&["--lane", "l"], all().lane("l")),
+            (vec!["--process-instance", "i"], all().instance("i")),
+            (vec!["--without-instance"], all().without_instance()),
+            (vec!["--execution", "e"], all().execution("e")),
             (
-                &["--correlation-id", &ids[..36]],
+                vec!["--process-definition", "d:1"],
+                all().process_definition("d:1"),
+            ),
+            (vec!["--definition-key", "d"], all().definition_key("d")),
+            (vec!["--element", "e"], all().element("e")),
+            (
+                vec!["--element", "e", "--element", "f"],
+                all().elements(["e", "f"]),
+            ),
+            (vec!["--tenant", "t"], all().tenant("t")),
+            (vec!["--tenant-like", "t%"], all().tenant_like("t%")),
+            (vec!["--without-tenant"], all().without_tenant()),
+            (
+                vec!["--tenant", "t", "--without-tenant"],
+                all().text(
+                    TextField::Tenant,
+                    TextMatch::OneOfOrMissing(vec!["t".to_owned()]),
+                ),
+            ),
+            (vec!["--category", "c"], all().category("c")),
+            (vec!["--category-like", "c_"], all().category_like("c_")),
+            (vec!["--deployment", "d"], all().deployment("d")),
+            (vec!["--lane", "l"], all().lane("l")),
+            (
+                vec!["--correlation-id", &ids[..36]],
                 all().correlation_id(id.uuid()),
             ),
-            (&["--unique-key", "k"], all().unique_key("k")),
+            (vec!["--unique-key", "k"], all().unique_key("k")),
             (
-                &["--custom-values", r#"{"order":17}"#],
+                vec!["--custom-values", r#"{"order":17}"#],
                 all().custom_values(json!({ "order": 17 })),
             ),
-            (&["--min-priority", "-7"], all().min_priority(-7)),
-            (&["--max-priority", "7"], all().max_priority(7)),
-            (&["--due-before", date], all().due_before(moment)),
-            (&["--due-after", date], all().due_after(moment)),
-            (&["--created-before", date], all().created_before(moment)),
-            (&["--created-after", date], all().created_after(moment)),
-            (&["--with-exception"], all().with_exception(true)),
-            (&["--exception-message", "m"], all().exception_message("m")),
-            (&["--exception-like", "m%"], all().exception_like("m%")),
-            (&["--retries-left", "false"], all().retries_left(false)),
-            (&["--locked", "false"], all().locked(false)),
-            (&["--lock-owner", &owner], all().lock_owner(node)),
-            (&["--lock-expired"], all().lock_expired(true)),
-            (&["--exclusive"], all().exclusive(true)),
-            (&["--executable"], all().executable()),
-            (&["--suspended", "false"], all().suspended(false)),
+            (vec!["--min-priority", "-7"], all().min_priority(-7)),
+            (vec!["--max-priority", "7"], all().max_priority(7)),
+            (vec!["--due-before", date], all().due_before(moment)),
+            (vec!["--due-after", date], all().due_after(moment)),
+            (vec!["--created-before", date], all().created_before(moment)),
+            (vec!["--created-after", date], all().created_after(moment)),
+            (vec!["--with-exception"], all().with_exception(true)),
+            (
+                vec!["--exception-message", "m"],
+                all().exception_message("m"),
+            ),
+            (vec!["--exception-like", "m%"], all().exception_like("m%")),
+            (vec!["--retries-left", "false"], all().retries_left(false)),
+            (vec!["--locked", "false"], all().locked(false)),
+            (vec!["--lock-owner", &owner], all().lock_owner(node)),
+            (vec!["--lock-expired"], all().lock_expired(true)),
+            (vec!["--exclusive"], all().exclusive(true)),
+            (vec!["--executable"], all().executable()),
+            (vec!["--suspended", "false"], all().suspended(false)),
         ];
         for (args, expected) in cases {
-            let filter = parsed(args);
+            let filter = parsed(&args);
             assert_eq!(filter.query(), expected, "{args:?}");
             assert_eq!(filter.is_given(), !args.is_empty(), "{args:?}");
         }

@@ -50,7 +50,10 @@ impl JobQuery {
         for (field, matches) in &self.texts {
             let field = field.column();
             many(field, matches.texts().len())?;
-            matches.texts().iter().try_for_each(|one| text(field, one))?;
+            matches
+                .texts()
+                .iter()
+                .try_for_each(|one| text(field, one))?;
             if let TextMatch::Like(pattern) = matches
                 && LikePattern::parse(pattern).is_none()
             {
@@ -116,9 +119,9 @@ fn is_small(value: &Value, depth: usize, left: &mut usize) -> bool {
     *left = fewer;
     let fits = |text: &str| text.len() <= MAX_TEXT_BYTES && !text.contains('\0');
     match value {
-        Value::Object(fields) => fields.iter().all(|(name, value)| {
-            depth > 0 && fits(name) && is_small(value, depth - 1, left)
-        }),
+        Value::Object(fields) => fields
+            .iter()
+            .all(|(name, value)| depth > 0 && fits(name) && is_small(value, depth - 1, left)),
         Value::Array(values) => values
             .iter()
             .all(|value| depth > 0 && is_small(value, depth - 1, left)),
@@ -148,12 +151,18 @@ mod tests {
         for (wrong, field) in [
             (query().ids(many), "ids"),
             (query().tenant_like("a\\"), "tenant"),
-            (query().exception_like("x".repeat(5_000)), "exception_message"),
+            (
+                query().exception_like("x".repeat(5_000)),
+                "exception_message",
+            ),
             (query().instance("a\0"), "process_instance"),
             (query().unique_key("\0"), "unique_key"),
             (query().custom_values(json!([1])), "custom_values"),
             (query().custom_values(json!({ "a": "\0" })), "custom_values"),
-            (query().custom_values(json!({ "a": vec![1; 100] })), "custom_values"),
+            (
+                query().custom_values(json!({ "a": vec![1; 100] })),
+                "custom_values",
+            ),
             (query().custom_values(deep), "custom_values"),
             (query().after(cursor.clone()), "after"),
         ] {

@@ -136,7 +136,9 @@ fn read(text: &str) -> Option<JobCursor> {
             matches!(key, CursorKey::Number(_))
         }
         SortBy::Due => !matches!(key, CursorKey::Text(_)),
-        SortBy::Instance | SortBy::Tenant => !matches!(key, CursorKey::Number(_)),
+        SortBy::Instance | SortBy::Definition | SortBy::Tenant => {
+            !matches!(key, CursorKey::Number(_))
+        }
         SortBy::Type => matches!(key, CursorKey::Text(_)),
     };
     fits.then(|| JobCursor {
@@ -174,8 +176,14 @@ mod tests {
         for cursor in [
             cursor(JobSort::default(), CursorKey::Number(-7)),
             cursor(JobSort::descending(SortBy::Due), CursorKey::Missing),
-            cursor(JobSort::descending(SortBy::Due), CursorKey::Number(i64::MIN)),
-            cursor(JobSort::ascending(SortBy::Tenant), CursorKey::Text("é".repeat(512))),
+            cursor(
+                JobSort::descending(SortBy::Due),
+                CursorKey::Number(i64::MIN),
+            ),
+            cursor(
+                JobSort::ascending(SortBy::Tenant),
+                CursorKey::Text("é".repeat(512)),
+            ),
             cursor(JobSort::ascending(SortBy::Id), CursorKey::Missing),
         ] {
             assert_eq!(cursor.to_string().parse(), Ok(cursor));
@@ -184,8 +192,11 @@ mod tests {
 
     #[test]
     fn a_changed_cursor_is_refused() {
-        let text = cursor(JobSort::descending(SortBy::Type), CursorKey::Text("work".to_owned()))
-            .to_string();
+        let text = cursor(
+            JobSort::descending(SortBy::Type),
+            CursorKey::Text("work".to_owned()),
+        )
+        .to_string();
         for at in 0..text.len() {
             let mut changed = text.clone().into_bytes();
             changed[at] = if changed[at] == b'0' { b'1' } else { b'0' };

@@ -205,6 +205,13 @@ impl JobQuery {
         self.text(TextField::Type, TextMatch::OneOf(types))
     }
 
+    /// Only of these elements.
+    #[must_use]
+    pub fn elements<T: Into<String>>(self, elements: impl IntoIterator<Item = T>) -> Self {
+        let elements = elements.into_iter().map(Into::into).collect();
+        self.text(TextField::Element, TextMatch::OneOf(elements))
+    }
+
     /// Only jobs without a process instance.
     #[must_use]
     pub fn without_instance(self) -> Self {

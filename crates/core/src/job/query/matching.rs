@@ -1,6 +1,6 @@
 //! The conditions of a query on a job in memory, for stores that can't ask their database.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 
 use crate::job::query::{JobQuery, JobView};
@@ -35,7 +35,9 @@ impl JobQuery {
             text.and_then(|text| serde_json::from_str::<Value>(text).ok())
         };
         self.ids.as_ref().is_none_or(|ids| ids.contains(&view.id))
-            && self.correlation_id.is_none_or(|id| id == view.correlation_id)
+            && self
+                .correlation_id
+                .is_none_or(|id| id == view.correlation_id)
             && (self.states.is_empty() || self.states.contains(&view.state))
             && (self.kinds.is_empty() || self.kinds.contains(&view.kind))
             && self
@@ -46,9 +48,10 @@ impl JobQuery {
                 .unique_key
                 .as_deref()
                 .is_none_or(|key| of.unique_key == Some(key))
-            && self.custom_values.as_ref().is_none_or(|wanted| {
-                custom().is_some_and(|values| contains(&values, wanted))
-            })
+            && self
+                .custom_values
+                .as_ref()
+                .is_none_or(|wanted| custom().is_some_and(|values| contains(&values, wanted)))
     }
 
     fn matches_numbers(&self, of: &JobFacts<'_>) -> bool {
@@ -56,23 +59,37 @@ impl JobQuery {
         let due = |fits: &dyn Fn(DateTime<Utc>) -> bool| view.due_at.is_some_and(fits);
         self.min_priority.is_none_or(|min| view.priority >= min)
             && self.max_priority.is_none_or(|max| view.priority <= max)
-            && self.priority_other_than.is_none_or(|not| view.priority != not)
+            && self
+                .priority_other_than
+                .is_none_or(|not| view.priority != not)
             && self.due_before.is_none_or(|before| due(&|at| at < before))
             && self.due_after.is_none_or(|after| due(&|at| at > after))
-            && self.created_before.is_none_or(|before| view.created_at < before)
-            && self.created_after.is_none_or(|after| view.created_at > after)
+            && self
+                .created_before
+                .is_none_or(|before| view.created_at < before)
+            && self
+                .created_after
+                .is_none_or(|after| view.created_at > after)
             && self
                 .with_exception
                 .is_none_or(|failed| failed == view.exception_message.is_some())
-            && self.retries_left.is_none_or(|left| left == (view.retries > 0))
-            && self.exclusive.is_none_or(|exclusive| exclusive == view.exclusive)
+            && self
+                .retries_left
+                .is_none_or(|left| left == (view.retries > 0))
+            && self
+                .exclusive
+                .is_none_or(|exclusive| exclusive == view.exclusive)
     }
 
     fn matches_lock(&self, of: &JobFacts<'_>) -> bool {
         let view = of.view;
         // The lock of an engine's node has an expiry and no owner that Jobwire knows.
         let is_locked = view.lock_owner.is_some() || view.lock_expires_at.is_some();
-        let is_expired = view.lock_expires_at.is_none_or(|end| end <= of.now);
+        // No node writes a lease that ends later.
+        let longest = of.now + TimeDelta::hours(25);
+        let is_expired = view
+            .lock_expires_at
+            .is_none_or(|end| end <= of.now || end >= longest);
         let is_due = matches!(view.state, JobState::Executable | JobState::Timer)
             && view.due_at.is_none_or(|due| due <= of.now);
         let is_suspended = match view.state {
@@ -99,7 +116,9 @@ impl JobQuery {
 fn contains(value: &Value, wanted: &Value) -> bool {
     match (value, wanted) {
         (Value::Object(fields), Value::Object(wanted)) => wanted.iter().all(|(name, wanted)| {
-            fields.get(name).is_some_and(|value| contains(value, wanted))
+            fields
+                .get(name)
+                .is_some_and(|value| contains(value, wanted))
         }),
         (Value::Array(values), Value::Array(wanted)) => wanted
             .iter()

@@ -22,6 +22,8 @@ text_enum! {
         Retries = "retries",
         /// The process instance.
         Instance = "instance",
+        /// The process definition.
+        Definition = "definition",
         /// The tenant.
         Tenant = "tenant",
         /// The handler type.
@@ -85,6 +87,7 @@ impl JobSort {
             SortBy::Priority => CursorKey::Number(view.priority),
             SortBy::Retries => CursorKey::Number(view.retries.into()),
             SortBy::Instance => text(&view.process_instance),
+            SortBy::Definition => text(&view.process_definition),
             SortBy::Tenant => text(&view.tenant),
             SortBy::Type => CursorKey::Text(view.job_type.clone()),
         }

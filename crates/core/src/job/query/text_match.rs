@@ -220,9 +220,8 @@ mod tests {
 
     #[test]
     fn a_pattern_matches_as_in_sql() {
-        let like = |pattern: &str, text: &str| {
-            TextMatch::Like(pattern.to_owned()).matches(Some(text))
-        };
+        let like =
+            |pattern: &str, text: &str| TextMatch::Like(pattern.to_owned()).matches(Some(text));
         for (pattern, text) in [
             ("", ""),
             ("%", ""),

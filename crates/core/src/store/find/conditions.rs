@@ -53,7 +53,8 @@ impl Statement<'_> {
         }
         if !query.kinds.is_empty() {
             let kinds = query.kinds.iter().map(|kind| kind.as_str().to_owned());
-            self.sql(" AND j.kind").one_of(Value::Texts(kinds.collect()));
+            self.sql(" AND j.kind")
+                .one_of(Value::Texts(kinds.collect()));
         }
         for (field, matches) in &query.texts {
             self.text(*field, matches);
@@ -85,15 +86,21 @@ impl Statement<'_> {
             // A pattern that can't be read was refused before.
             TextMatch::Like(pattern) => match LikePattern::parse(pattern) {
                 Some(pattern) => self.like(&pattern),
-                None => drop(self.sql(" IS NULL AND false")),
+                None => {
+                    self.sql(" IS NULL AND false");
+                }
             },
             TextMatch::Key(key) => {
                 self.sql(" = ").bind(Value::Text(key.clone()));
                 self.sql(" OR ").sql(column);
                 self.like(&LikePattern::begins_with(&format!("{key}:")));
             }
-            TextMatch::Missing => drop(self.sql(" IS NULL")),
-            TextMatch::Present => drop(self.sql(" IS NOT NULL")),
+            TextMatch::Missing => {
+                self.sql(" IS NULL");
+            }
+            TextMatch::Present => {
+                self.sql(" IS NOT NULL");
+            }
         }
         self.sql(")");
     }
@@ -106,7 +113,9 @@ impl Statement<'_> {
 
     fn one_of_texts(&mut self, texts: &[String]) {
         match texts {
-            [text] => drop(self.sql(" = ").bind(Value::Text(text.clone()))),
+            [text] => {
+                self.sql(" = ").bind(Value::Text(text.clone()));
+            }
             texts => self.one_of(Value::Texts(texts.to_vec())),
         }
     }
@@ -190,7 +199,8 @@ impl Statement<'_> {
 
     /// Begins a condition on the lease of a job, in which `l` is the lease.
     fn lease(&mut self) -> &mut Self {
-        self.sql("EXISTS (SELECT 1 FROM ").sql(self.dialect.leases);
+        let leases = self.dialect.leases;
+        self.sql("EXISTS (SELECT 1 FROM ").sql(leases);
         self.sql(" l WHERE l.job_id = j.id AND l.owner IS NOT NULL")
     }
 }

@@ -21,12 +21,24 @@ macro_rules! place {
             kind: $kind,
             value: $value,
             fields: concat!(
-                " AND EXISTS (SELECT 1 FROM json_each(CASE ", $kind, " WHEN 'object' THEN ", $value,
-                " ELSE '{}' END) AS ", $inner, " WHERE ", $inner, ".key = "
+                " AND EXISTS (SELECT 1 FROM json_each(CASE ",
+                $kind,
+                " WHEN 'object' THEN ",
+                $value,
+                " ELSE '{}' END) AS ",
+                $inner,
+                " WHERE ",
+                $inner,
+                ".key = "
             ),
             elements: concat!(
-                " AND EXISTS (SELECT 1 FROM json_each(CASE ", $kind, " WHEN 'array' THEN ", $value,
-                " ELSE '[]' END) AS ", $inner, " WHERE true"
+                " AND EXISTS (SELECT 1 FROM json_each(CASE ",
+                $kind,
+                " WHEN 'array' THEN ",
+                $value,
+                " ELSE '[]' END) AS ",
+                $inner,
+                " WHERE true"
             ),
         }
     };
@@ -64,9 +76,15 @@ impl Statement<'_> {
         };
         self.sql("(").sql(place.kind);
         match wanted {
-            Json::Null => drop(self.sql(" = 'null'")),
-            Json::Bool(true) => drop(self.sql(" = 'true'")),
-            Json::Bool(false) => drop(self.sql(" = 'false'")),
+            Json::Null => {
+                self.sql(" = 'null'");
+            }
+            Json::Bool(true) => {
+                self.sql(" = 'true'");
+            }
+            Json::Bool(false) => {
+                self.sql(" = 'false'");
+            }
             Json::Number(number) => {
                 let number = match number.as_i64() {
                     Some(whole) => Value::Number(whole),

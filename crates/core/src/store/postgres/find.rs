@@ -14,7 +14,15 @@ use crate::store::statements::Finding;
 macro_rules! table {
     ($state:literal, $table:literal) => {
         Table {
-            select: concat!("SELECT '", $state, "' AS state, ", view_columns!(), " FROM jobwire.", $table, " j"),
+            select: concat!(
+                "SELECT '",
+                $state,
+                "' AS state, ",
+                view_columns!(),
+                " FROM jobwire.",
+                $table,
+                " j"
+            ),
             select_one: concat!("SELECT 1 FROM jobwire.", $table, " j"),
         }
     };
@@ -35,7 +43,10 @@ static DIALECT: Dialect = Dialect {
         (JobState::Executable, table!("executable", "job")),
         (JobState::Timer, table!("timer", "timer_job")),
         (JobState::Suspended, table!("suspended", "suspended_job")),
-        (JobState::DeadLetter, table!("dead-letter", "dead_letter_job")),
+        (
+            JobState::DeadLetter,
+            table!("dead-letter", "dead_letter_job"),
+        ),
     ],
     leases: "jobwire.job_lease",
     suspensions: "jobwire.suspension",
@@ -46,7 +57,11 @@ static DIALECT: Dialect = Dialect {
     pattern: LikePattern::like,
     by_bytes: " COLLATE \"C\"",
     custom_values: CustomValues::Operator(
-        concat!("CASE WHEN ", is_jsonb!(), " THEN j.custom_values::jsonb @> "),
+        concat!(
+            "CASE WHEN ",
+            is_jsonb!(),
+            " THEN j.custom_values::jsonb @> "
+        ),
         "::jsonb ELSE false END",
     ),
     plus_longest_lease: " + interval '25 hours'",
@@ -101,11 +116,7 @@ async fn find(pool: &PgPool, query: &JobQuery) -> Result<Vec<JobView>, StoreErro
     rows.iter().map(decode::view).collect()
 }
 
-async fn count(
-    pool: &PgPool,
-    query: &JobQuery,
-    at_most: Option<i64>,
-) -> Result<i64, StoreError> {
+async fn count(pool: &PgPool, query: &JobQuery, at_most: Option<i64>) -> Result<i64, StoreError> {
     query.check()?;
     let Some(parts) = find::count(&DIALECT, query, at_most) else {
         return Ok(0);
@@ -145,11 +156,7 @@ impl Finding for PgStore {
         find(&self.pool.inner, query).await
     }
 
-    async fn count_jobs(
-        &self,
-        query: &JobQuery,
-        at_most: Option<i64>,
-    ) -> Result<i64, StoreError> {
+    async fn count_jobs(&self, query: &JobQuery, at_most: Option<i64>) -> Result<i64, StoreError> {
         count(&self.pool.inner, query, at_most).await
     }
 

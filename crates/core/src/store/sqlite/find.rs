@@ -14,7 +14,15 @@ use crate::store::statements::Finding;
 macro_rules! table {
     ($state:literal, $table:literal) => {
         Table {
-            select: concat!("SELECT '", $state, "' AS state, ", view_columns!(), " FROM ", $table, " j"),
+            select: concat!(
+                "SELECT '",
+                $state,
+                "' AS state, ",
+                view_columns!(),
+                " FROM ",
+                $table,
+                " j"
+            ),
             select_one: concat!("SELECT 1 FROM ", $table, " j"),
         }
     };
@@ -25,7 +33,10 @@ static DIALECT: Dialect = Dialect {
         (JobState::Executable, table!("executable", "job")),
         (JobState::Timer, table!("timer", "timer_job")),
         (JobState::Suspended, table!("suspended", "suspended_job")),
-        (JobState::DeadLetter, table!("dead-letter", "dead_letter_job")),
+        (
+            JobState::DeadLetter,
+            table!("dead-letter", "dead_letter_job"),
+        ),
     ],
     leases: "job_lease",
     suspensions: "suspension",
@@ -129,11 +140,7 @@ impl Finding for SqliteStore {
         find(&self.readers, query).await
     }
 
-    async fn count_jobs(
-        &self,
-        query: &JobQuery,
-        at_most: Option<i64>,
-    ) -> Result<i64, StoreError> {
+    async fn count_jobs(&self, query: &JobQuery, at_most: Option<i64>) -> Result<i64, StoreError> {
         count(&self.readers, query, at_most).await
     }
 

@@ -136,13 +136,13 @@ impl Database {
 
     /// Returns all jobs that match, in the order of the query, from its cursor on.
     pub(in crate::simulation) fn find(&mut self, query: &JobQuery) -> Vec<JobView> {
+        let now = self.now();
         let tables = [
             (JobState::Executable, &self.executable),
             (JobState::Timer, &self.timers),
             (JobState::Suspended, &self.suspended),
             (JobState::DeadLetter, &self.dead),
         ];
-        let now = self.now();
         let rows = tables
             .into_iter()
             .flat_map(|(state, table)| table.values().map(move |row| (state, row)));
@@ -158,7 +158,12 @@ impl Database {
                 })
             })
             .map(|(view, _)| view)
-            .filter(|view| query.after.as_ref().is_none_or(|after| after.is_before(view)))
+            .filter(|view| {
+                query
+                    .after
+                    .as_ref()
+                    .is_none_or(|after| after.is_before(view))
+            })
             .collect();
         found.sort_unstable_by(|one, other| query.sort.compare(one, other));
         found
