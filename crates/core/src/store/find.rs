@@ -130,12 +130,12 @@ pub(super) fn page(
         is_first = false;
         it.sql("SELECT * FROM (").sql(table.select);
         it.conditions(*state);
-        it.place();
-        it.order().sql(" LIMIT ");
+        it.place(*state);
+        it.order(Some(*state)).sql(" LIMIT ");
         it.bind(Value::Number(offset.saturating_add(limit)));
         it.sql(") b");
     }
-    it.sql(") j").sql(joins).order();
+    it.sql(") j").sql(joins).order(None);
     it.sql(" LIMIT ").bind(Value::Number(limit));
     it.sql(" OFFSET ").bind(Value::Number(offset));
     (!is_first && limit > 0).then_some(it.parts)
@@ -170,13 +170,13 @@ pub(super) fn count(
 }
 
 impl Statement<'_> {
-    /// Adds the condition of the cursor.
-    fn place(&mut self) {
+    /// Adds the condition of the cursor for the table of a state.
+    fn place(&mut self, state: JobState) {
         let Some(after) = &self.query.after else {
             return;
         };
         let is_id = self.query.sort.by == SortBy::Id;
-        let (column, is_nullable) = column(self.query.sort.by);
+        let (column, is_nullable) = column(self.query.sort.by, Some(state));
         let (further, id) = (
             if self.query.sort.descending {
                 " < "
@@ -217,14 +217,14 @@ impl Statement<'_> {
         self.sql(" AND j.id").sql(further).bind(id).sql(")");
     }
 
-    /// Adds the order.
-    fn order(&mut self) -> &mut Self {
+    /// Adds the order of the table of a state, or of the merged tables.
+    fn order(&mut self, state: Option<JobState>) -> &mut Self {
         let descending = self.query.sort.descending;
         let direction = if descending { " DESC" } else { "" };
         let by_bytes = self.by_bytes();
         self.sql(" ORDER BY ");
         if self.query.sort.by != SortBy::Id {
-            let (column, is_nullable) = column(self.query.sort.by);
+            let (column, is_nullable) = column(self.query.sort.by, state);
             self.sql(column).sql(by_bytes).sql(direction);
             self.sql(if is_nullable { " NULLS LAST, " } else { ", " });
         }
@@ -245,12 +245,13 @@ impl Statement<'_> {
     }
 }
 
-/// Returns the column of a field, and whether it may have no value.
-const fn column(by: SortBy) -> (&'static str, bool) {
+/// Returns the column of a field, and whether it may have no value in the table of a state, or in any.
+const fn column(by: SortBy, state: Option<JobState>) -> (&'static str, bool) {
     match by {
         SortBy::Creation => ("j.seq", false),
         SortBy::Id => ("j.id", false),
-        SortBy::Due => ("j.due_at", true),
+        // Every timer has a date, and an index of them.
+        SortBy::Due => ("j.due_at", !matches!(state, Some(JobState::Timer))),
         SortBy::Created => ("j.created_at", false),
         SortBy::Priority => ("j.priority", false),
         SortBy::Retries => ("j.retries", false),

@@ -103,7 +103,7 @@ impl FromStr for JobCursor {
 }
 
 fn read(text: &str) -> Option<JobCursor> {
-    if text.len() > MAX_CURSOR_BYTES || text.len() % 2 != 0 || !text.is_ascii() {
+    if text.len() > MAX_CURSOR_BYTES || !text.len().is_multiple_of(2) || !text.is_ascii() {
         return None;
     }
     let digits = text.as_bytes().chunks_exact(2);

@@ -175,20 +175,21 @@ impl Statement<'_> {
         if state != JobState::Executable {
             return;
         }
-        let is_unlocked = query.locked == Some(false) || query.executable;
-        if is_unlocked {
-            self.sql(" AND NOT ").lease().sql(")");
+        if query.locked == Some(false) || query.executable {
+            let leases = self.dialect.leases;
+            self.sql(" AND NOT EXISTS (SELECT 1 FROM ").sql(leases);
+            self.sql(" l WHERE l.job_id = j.id AND l.owner IS NOT NULL)");
         }
         if query.locked == Some(true) {
-            self.sql(" AND ").lease().sql(")");
+            self.held().sql(")");
         }
         if let Some(owner) = query.lock_owner {
-            self.sql(" AND ").lease().sql(" AND l.owner = ");
+            self.held().sql(" AND l.owner = ");
             self.bind(Value::Id(owner.uuid())).sql(")");
         }
         if let Some(expired) = query.lock_expired {
             let plus_longest_lease = self.dialect.plus_longest_lease;
-            self.sql(" AND ").lease();
+            self.held();
             self.sql(if expired { " AND NOT " } else { " AND " });
             // No node writes a longer lease, so one that ends later counts as expired.
             self.sql("(l.expires_at > ").bind(Value::Now);
@@ -197,11 +198,11 @@ impl Statement<'_> {
         }
     }
 
-    /// Begins a condition on the lease of a job, in which `l` is the lease.
-    fn lease(&mut self) -> &mut Self {
+    /// Begins the condition that the job is among the jobs of leases `l`. Leases are few.
+    fn held(&mut self) -> &mut Self {
         let leases = self.dialect.leases;
-        self.sql("EXISTS (SELECT 1 FROM ").sql(leases);
-        self.sql(" l WHERE l.job_id = j.id AND l.owner IS NOT NULL")
+        self.sql(" AND j.id IN (SELECT l.job_id FROM ").sql(leases);
+        self.sql(" l WHERE l.owner IS NOT NULL")
     }
 }
 
