@@ -29,6 +29,7 @@ mod poison;
 mod postgres;
 mod priorities;
 mod querying;
+mod random_jobs;
 mod running;
 mod schema;
 mod sqlite;

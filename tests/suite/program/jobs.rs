@@ -51,7 +51,7 @@ async fn jobs_are_listed_by_filter_and_page() {
         (&["--tenant-like", "_", "--retries-left"], 1),
         (&["--without-tenant", "--kind", "timer"], 1),
         (&["--custom-values", r#"{"order":17}"#], 1),
-        (&["--max-priority", "-7", "--executable"], 1),
+        (&["--priority-at-most", "-7", "--executable"], 1),
     ] {
         let arguments = [&["jobs", "list", "--json"], filter].concat();
         let found = json(&home, &arguments).await;

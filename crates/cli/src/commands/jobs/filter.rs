@@ -71,10 +71,18 @@ pub struct FilterArgs {
     #[arg(long, value_name = "JSON", value_parser = object)]
     pub custom_values: Option<Value>,
     /// Only of this priority or a larger one
-    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    #[arg(
+        long = "priority-at-least",
+        value_name = "N",
+        allow_hyphen_values = true
+    )]
     pub min_priority: Option<i64>,
     /// Only of this priority or a smaller one
-    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    #[arg(
+        long = "priority-at-most",
+        value_name = "N",
+        allow_hyphen_values = true
+    )]
     pub max_priority: Option<i64>,
     /// Only jobs due before this date, for example 2026-01-31T08:00:00Z
     #[arg(long, value_name = "DATE", value_parser = crate::commands::date)]
@@ -298,8 +306,8 @@ mod tests {
                 vec!["--custom-values", r#"{"order":17}"#],
                 all().custom_values(json!({ "order": 17 })),
             ),
-            (vec!["--min-priority", "-7"], all().min_priority(-7)),
-            (vec!["--max-priority", "7"], all().max_priority(7)),
+            (vec!["--priority-at-least", "-7"], all().min_priority(-7)),
+            (vec!["--priority-at-most", "7"], all().max_priority(7)),
             (vec!["--due-before", date], all().due_before(moment)),
             (vec!["--due-after", date], all().due_after(moment)),
             (vec!["--created-before", date], all().created_before(moment)),
