@@ -28,6 +28,8 @@ mod periodic;
 mod poison;
 mod postgres;
 mod priorities;
+mod querying;
+mod random_jobs;
 mod running;
 mod schema;
 mod sqlite;
@@ -297,6 +299,17 @@ conformance! {
             jobs_are_found_by_what_they_are,
             lists_are_paged_in_creation_order,
             one_job_is_shown_with_its_stack,
+        ]
+    }
+    querying {
+        everywhere [
+            a_list_goes_on_behind_a_job_that_is_gone,
+            a_query_that_can_not_be_asked_is_refused,
+            a_job_that_was_created_during_a_suspension_counts_as_suspended,
+        ]
+        databases [
+            the_pages_of_any_query_are_its_matches_in_order,
+            one_row_of_odd_custom_values_ends_no_query,
         ]
     }
     running {

@@ -23,6 +23,7 @@ pub(crate) mod created;
 mod decode;
 mod ending;
 pub mod error;
+mod find;
 mod gates;
 mod locking;
 mod membership;
@@ -61,7 +62,7 @@ pub use crate::job::gate::{Gate, GateView, PauseScope, SUSPENSION_TYPE, Suspensi
 use crate::job::new_job::NewJob;
 use crate::job::periodic::{Declared, PeriodicJob};
 use crate::job::progress::Progress;
-use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
+use crate::job::query::{JobQuery, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
 use crate::job::scope::{Scope, Services};
 use crate::job::{Fence, Job, JobId, Lane, LockToken, LockedJob, NodeId, text_enum};
 use crate::lane::priority::{MAX_PRIORITY_RULES, PriorityRule, PriorityScope};
@@ -328,11 +329,26 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Returns the fate of a transaction whose COMMIT was not answered.
     async fn committed(&self, transaction: &TransactionId) -> Result<Fate>;
 
-    /// Returns the jobs of every state that match, oldest first.
-    async fn find(&self, filter: &JobFilter) -> Result<Vec<JobView>>;
+    /// Returns a page of the jobs that match, in the order of the query.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidQuery`], or a database error.
+    async fn find(&self, query: &JobQuery) -> Result<Vec<JobView>>;
 
-    /// Returns the number of jobs that match.
-    async fn count(&self, filter: &JobFilter) -> Result<i64>;
+    /// Returns the number of jobs that match. Order and page do not count.
+    ///
+    /// # Errors
+    /// The same as those of [`find`](Self::find).
+    async fn count(&self, query: &JobQuery) -> Result<i64>;
+
+    /// Returns the number of jobs that match, and `at_most` if there are more. The database stops to
+    /// count there.
+    ///
+    /// # Errors
+    /// The same as those of [`find`](Self::find).
+    async fn count_at_most(&self, query: &JobQuery, at_most: i64) -> Result<i64> {
+        Ok(self.count(query).await?.min(at_most.max(0)))
+    }
 
     /// Returns one job with the stack of its exception.
     async fn get(&self, id: JobId) -> Result<Option<(JobView, Job, Option<String>)>>;

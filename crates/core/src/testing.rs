@@ -45,7 +45,7 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use crate::job::new_job::NewJob;
-use crate::job::query::{JobFilter, JobView};
+use crate::job::query::{JobQuery, JobView};
 use crate::job::{Fence, Job, JobId, JobState, Lane, NodeId};
 use crate::node::{Executed, Node, StartError};
 use crate::producer::commit_hook::CommitHook;
@@ -98,11 +98,7 @@ pub async fn store() -> Result<SqliteStore, StoreError> {
 /// # Errors
 /// A database error.
 pub async fn jobs(store: &dyn Store, job_type: &str) -> Result<Vec<Job>, StoreError> {
-    let filter = JobFilter {
-        job_type: Some(job_type.to_owned()),
-        limit: 10_000,
-        ..JobFilter::default()
-    };
+    let filter = JobQuery::default().job_type(job_type).limit(10_000);
     let mut jobs = Vec::new();
     for view in store.find(&filter).await? {
         jobs.extend(store.get(view.id).await?.map(|(_, job, _)| job));
@@ -151,11 +147,9 @@ pub async fn run_due<S: Store + Clone>(store: &S, handlers: &Handlers) -> Result
     let mut runs = 0;
     loop {
         store.move_due_timers(1_000).await?;
-        let filter = JobFilter {
-            states: vec![JobState::Executable],
-            limit: 1_000,
-            ..JobFilter::default()
-        };
+        let filter = JobQuery::default()
+            .states([JobState::Executable])
+            .limit(1_000);
         let mut progress = false;
         for view in store.find(&filter).await? {
             if ran.refused.contains(&view.id) {

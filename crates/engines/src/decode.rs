@@ -3,12 +3,12 @@
 use std::sync::Mutex;
 
 use jobwire_core::hint::Ready;
-use jobwire_core::job::query::{JobFilter, JobView};
+use jobwire_core::job::query::JobView;
 use jobwire_core::job::scope::Needs;
 use jobwire_core::job::{LockedJob, NodeId};
 use jobwire_core::serde_json::value::RawValue;
 use jobwire_core::telemetry::log_throttle::LogThrottle;
-use jobwire_core::{Fence, Hint, Job, JobId, JobKind, JobState, Lane, StoreError};
+use jobwire_core::{Fence, Hint, Job, JobId, JobKind, Lane, StoreError};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
@@ -193,14 +193,4 @@ impl Decoder {
 /// Returns an empty text as `None`: engines write an empty text for no tenant.
 fn some(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.is_empty())
-}
-
-/// Returns the names of the states that a filter asks for; all if it names none.
-pub(crate) fn states(filter: &JobFilter) -> Vec<&'static str> {
-    let asked: &[JobState] = if filter.states.is_empty() {
-        JobState::ALL
-    } else {
-        &filter.states
-    };
-    asked.iter().map(|state| state.as_str()).collect()
 }

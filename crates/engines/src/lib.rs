@@ -65,6 +65,7 @@ mod gate;
 pub mod handler;
 mod http;
 pub mod id;
+mod listing;
 mod lists;
 mod locking;
 mod meter;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jobwire_core::transport::Plaintext;
-use jobwire_core::{JobFilter, Lane, StoreError};
+use jobwire_core::{JobQuery, Lane, StoreError, TextField};
 
 /// The credentials for the engine's REST interface. `Debug` hides the secrets.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -166,12 +166,19 @@ impl EngineOptions {
     }
 
     /// Refuses a filter that lists of an engine's jobs do not have.
-    pub(crate) fn check_filter(&self, filter: &JobFilter) -> Result<(), StoreError> {
-        if filter.category.is_none() {
-            return Ok(());
-        }
+    pub(crate) fn check_filter(&self, query: &JobQuery) -> Result<(), StoreError> {
+        query.check()?;
+        let texts = query.texts.iter().map(|(field, _)| *field);
+        let mut texts =
+            texts.filter(|of| matches!(of, TextField::Category | TextField::Deployment));
+        let field = match texts.next() {
+            Some(field) => field.column(),
+            None if query.unique_key.is_some() => "unique key",
+            None if query.custom_values.is_some() => "custom values",
+            None => return Ok(()),
+        };
         Err(StoreError::Config(format!(
-            "the jobs of the engine `{}` can't be listed by category; leave the filter out",
+            "the jobs of the engine `{}` can't be listed by {field}; leave the filter out",
             self.name
         )))
     }

@@ -1,67 +1,84 @@
 //! Operators' queries, with the statements of a dialect.
 
-use jobwire_core::job::query::{JobFilter, JobView};
+use jobwire_core::job::query::{JobQuery, JobView};
 use jobwire_core::{Job, JobId, StoreError};
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
 use sqlx::{PgPool, Postgres, Row};
 
-use crate::decode::{OTHER, states};
+use crate::decode::OTHER;
 use crate::dialect::Dialect;
 use crate::id::engine_id;
+use crate::listing::{Listing, MOST_READ, page, selected};
 use crate::row::EngineRow;
 
 fn bound<'q>(
     dialect: &'q dyn Dialect,
     sql: &'static str,
-    filter: &'q JobFilter,
+    of: &'q Listing,
 ) -> Query<'q, Postgres, PgArguments> {
     let decoder = dialect.decoder();
-    // The correlation id of a job is its id.
-    let ids = filter.id.into_iter();
-    let ids: Vec<JobId> = ids
-        .chain(filter.correlation_id.map(JobId::from_uuid))
-        .collect();
-    let id = ids.first().map(|first| {
-        let is_one = ids.iter().all(|id| id == first);
+    let id = of.ids.first().map(|first| {
+        let is_one = of.ids.iter().all(|id| id == first);
         engine_id(*first).filter(|_| is_one).unwrap_or_default()
     });
     sqlx::query(sql)
         .bind(dialect.zone())
         .bind(id)
-        .bind(states(filter))
-        .bind(&filter.job_type)
-        .bind(&filter.process_instance)
-        .bind(&filter.process_definition)
-        .bind(&filter.element)
-        .bind(&filter.tenant)
-        .bind(filter.locked)
-        .bind(filter.with_exception)
-        .bind(filter.due_before)
-        .bind(&filter.lane)
+        .bind(&of.states)
+        .bind(&of.job_type)
+        .bind(&of.instance)
+        .bind(&of.definition)
+        .bind(&of.element)
+        .bind(&of.tenant)
+        .bind(of.locked)
+        .bind(of.with_exception)
+        .bind(of.due_before)
+        .bind(&of.lane)
         .bind(decoder.lane.as_str())
         .bind(OTHER)
         .bind(decoder.types)
 }
 
-/// Returns the jobs that match, oldest first.
+/// Returns a page of the jobs that match.
 pub(crate) async fn find(
     dialect: &dyn Dialect,
     pool: &PgPool,
-    filter: &JobFilter,
+    query: &JobQuery,
 ) -> Result<Vec<JobView>, StoreError> {
-    let found = rows(dialect, pool, filter).await?;
+    let of = Listing::of(query);
+    let found = if of.is_whole() {
+        rows(dialect, pool, &of, query.offset, query.limit).await?
+    } else {
+        page(&of.rest, read(dialect, pool, &of).await?)
+    };
     Ok(found.into_iter().map(|(view, _)| view).collect())
+}
+
+/// Reads all jobs that fulfil the conditions of the statement, and returns those that fulfil the
+/// others, too.
+async fn read(
+    dialect: &dyn Dialect,
+    pool: &PgPool,
+    of: &Listing,
+) -> Result<Vec<(JobView, Job)>, StoreError> {
+    let found = rows(dialect, pool, of, 0, MOST_READ + 1).await?;
+    if i64::try_from(found.len()).is_ok_and(|found| found > MOST_READ) {
+        return Err(Listing::too_many());
+    }
+    Ok(selected(&of.rest, found))
 }
 
 async fn rows(
     dialect: &dyn Dialect,
     pool: &PgPool,
-    filter: &JobFilter,
+    of: &Listing,
+    offset: i64,
+    limit: i64,
 ) -> Result<Vec<(JobView, Job)>, StoreError> {
-    let rows = bound(dialect, dialect.queries().find, filter)
-        .bind(filter.offset.max(0))
-        .bind(filter.limit.clamp(0, 100_000))
+    let rows = bound(dialect, dialect.queries().find, of)
+        .bind(offset.max(0))
+        .bind(limit.clamp(0, JobQuery::MAX_LIMIT))
         .fetch_all(pool)
         .await?;
     let mut found = Vec::with_capacity(rows.len());
@@ -75,9 +92,15 @@ async fn rows(
 pub(crate) async fn count(
     dialect: &dyn Dialect,
     pool: &PgPool,
-    filter: &JobFilter,
+    query: &JobQuery,
 ) -> Result<i64, StoreError> {
-    let count = bound(dialect, dialect.queries().count, filter);
+    let mut of = Listing::of(query);
+    if !of.has_all_conditions() {
+        of.rest.after = None;
+        let found = read(dialect, pool, &of).await?;
+        return Ok(i64::try_from(found.len()).unwrap_or(i64::MAX));
+    }
+    let count = bound(dialect, dialect.queries().count, &of);
     Ok(count.fetch_one(pool).await?.try_get(0)?)
 }
 
@@ -87,8 +110,8 @@ pub(crate) async fn get(
     pool: &PgPool,
     id: JobId,
 ) -> Result<Option<(JobView, Job, Option<String>)>, StoreError> {
-    let filter = JobFilter::default().id(id);
-    let Some((view, job)) = rows(dialect, pool, &filter).await?.pop() else {
+    let of = Listing::of(&JobQuery::default().id(id));
+    let Some((view, job)) = rows(dialect, pool, &of, 0, 1).await?.pop() else {
         return Ok(None);
     };
     let stack: Option<String> = sqlx::query_scalar(dialect.queries().stack)

@@ -27,8 +27,8 @@ async fn one_job(home: &Scratch, line: &str) -> String {
 async fn jobs_are_listed_by_filter_and_page() {
     let home = Scratch::new();
     for line in [
-        r#"{"type":"noop","process_instance":"one","tenant":"a"}"#,
-        r#"{"type":"noop","process_instance":"two","lane":"bulk"}"#,
+        r#"{"type":"noop","process_instance":"one","tenant":"a","custom_values":{"order":17}}"#,
+        r#"{"type":"noop","process_instance":"two","lane":"bulk","priority":-7}"#,
         r#"{"type":"sleep","due_at":"2091-01-01T00:00:00Z"}"#,
     ] {
         one_job(&home, line).await;
@@ -47,6 +47,11 @@ async fn jobs_are_listed_by_filter_and_page() {
         (&["--limit", "2"], 2),
         (&["--offset", "2"], 1),
         (&["--type", "none"], 0),
+        (&["--type", "noop", "--type", "sleep"], 3),
+        (&["--tenant-like", "_", "--retries-left"], 1),
+        (&["--without-tenant", "--kind", "timer"], 1),
+        (&["--custom-values", r#"{"order":17}"#], 1),
+        (&["--priority-at-most", "-7", "--executable"], 1),
     ] {
         let arguments = [&["jobs", "list", "--json"], filter].concat();
         let found = json(&home, &arguments).await;
@@ -58,6 +63,36 @@ async fn jobs_are_listed_by_filter_and_page() {
     }
     let said = succeeds(jobwire(&home, &["jobs", "list", "--limit", "2"])).await;
     assert!(said.contains("2 of 3 jobs"), "{said}");
+    let (_, cursor) = said.trim_end().rsplit_once("--after ").unwrap();
+    let rest = ["jobs", "list", "--after", cursor];
+    let said = succeeds(jobwire(&home, &[&rest[..], &["--limit", "2"]].concat())).await;
+    assert!(
+        said.contains("1 of 3 jobs; this is the last page"),
+        "{said}"
+    );
+    let rest = json(&home, &[&rest[..], &["--json"]].concat()).await;
+    assert_eq!(
+        (rest.as_array().map(Vec::len), &rest[0]["type"]),
+        (Some(1), &"sleep".into())
+    );
+    let sorted = ["jobs", "list", "--sort", "priority", "--json"];
+    let sorted = json(&home, &sorted).await;
+    assert_eq!(
+        (&sorted[0]["priority"], sorted[0]["cursor"].is_string()),
+        (&(-7).into(), true)
+    );
+    let said = succeeds(jobwire(&home, &["jobs", "count", "--limit", "2"])).await;
+    assert_eq!(said.trim(), "more than 2 jobs");
+    let counted = json(&home, &["jobs", "count", "--type", "noop", "--json"]).await;
+    assert_eq!(
+        (&counted["jobs"], &counted["more"]),
+        (&2.into(), &false.into())
+    );
+    let said = fails(jobwire(&home, &["jobs", "list", "--after", "next"]), 2).await;
+    assert!(said.contains("not a cursor"), "{said}");
+    let other_order = ["jobs", "list", "--after", cursor, "--sort", "due"];
+    let said = fails(jobwire(&home, &other_order), 1).await;
+    assert!(said.contains("sorted by `due`"), "{said}");
     fails(jobwire(&home, &["jobs", "list", "--state", "lost"]), 2).await;
     fails(jobwire(&home, &["jobs", "show", "not-an-id"]), 2).await;
 }
@@ -82,6 +117,24 @@ async fn one_job_is_shown_executed_retried_and_deleted() {
     );
     let said = succeeds(jobwire(&home, &["jobs", "show", &id])).await;
     assert!(said.contains("dead-letter"), "{said}");
+    let attempt = format!(
+        "INSERT INTO attempt (fence, job_id, type, node, started_at, ended_at, outcome, keep_until)
+         VALUES (7, '{id}', 'http', '{id}', 1, 2, 'dead-letter', 9000000000000000)"
+    );
+    execute(&store(&home).await, &attempt).await;
+    let shown = json(&home, &["jobs", "show", &id, "--history", "--json"]).await;
+    let history = &shown["history"];
+    assert_eq!(history["attempts"][0]["outcome"], "dead-letter", "{shown}");
+    assert_eq!(
+        history["incidents"][0]["resolution"],
+        Value::Null,
+        "{shown}"
+    );
+    let said = succeeds(jobwire(&home, &["jobs", "show", &id, "--history"])).await;
+    assert!(
+        said.contains("OUTCOME") && said.contains("RESOLVED"),
+        "{said}"
+    );
     let said = fails(jobwire(&home, &["jobs", "execute", &id]), 1).await;
     assert!(said.contains("jobwire jobs retry"), "{said}");
 
@@ -145,12 +198,14 @@ async fn all_that_match_are_retried_or_deleted() {
     ))
     .await;
     assert!(said.contains("3 jobs made executable"), "{said}");
-    let said = fails(
-        jobwire(&home, &["jobs", "delete", "--all", "--type", "http"]),
-        2,
-    )
-    .await;
-    assert!(said.contains("--yes"), "{said}");
+    for action in ["delete", "cancel"] {
+        let all_of_type = ["jobs", action, "--all", "--type", "http"];
+        let said = fails(jobwire(&home, &all_of_type), 2).await;
+        assert!(
+            said.contains("3 jobs match") && said.contains("--yes"),
+            "{said}"
+        );
+    }
     succeeds(jobwire(
         &home,
         &["jobs", "delete", "--all", "--type", "http", "--yes"],
@@ -239,7 +294,8 @@ async fn a_running_job_is_cancelled_where_no_broker_reaches_its_node() {
         all(&store).await[0].lock_owner.map(drop)
     })
     .await;
-    let said = succeeds(jobwire(&home, &["jobs", "cancel", &id])).await;
+    let cancel = ["jobs", "cancel", "--all", "--id", &id, "--locked", "--yes"];
+    let said = succeeds(jobwire(&home, &cancel)).await;
     assert!(said.contains("1 job deleted"), "{said}");
     assert!(all(&store).await.is_empty());
 }
@@ -248,7 +304,7 @@ async fn a_running_job_is_cancelled_where_no_broker_reaches_its_node() {
 async fn ids_beside_filters_are_refused() {
     let home = Scratch::new();
     let id = one_job(&home, r#"{"type":"noop"}"#).await;
-    for action in ["delete", "retry"] {
+    for action in ["delete", "retry", "cancel"] {
         let both = ["jobs", action, &id, "--type", "http"];
         let said = fails(jobwire(&home, &both), 2).await;
         assert!(

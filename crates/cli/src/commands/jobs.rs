@@ -14,12 +14,11 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use jobwire_core::store::attempts::IncidentFilter;
-use jobwire_core::{Handlers, JobId, NodeOptions, Store};
+use jobwire_core::{Handlers, JobCursor, JobId, JobSort, NodeOptions, Store};
 
 use crate::connect::Database;
 use crate::error::Error;
 use crate::handlers::configured;
-use crate::output;
 use crate::settings::Settings;
 use change::ChangeArgs;
 use filter::FilterArgs;
@@ -37,18 +36,37 @@ pub struct JobsArgs {
 /// The actions.
 #[derive(Debug, Subcommand)]
 pub enum Action {
-    /// List jobs, oldest first
+    /// List jobs
     List {
         /// The filters.
         #[command(flatten)]
-        filter: FilterArgs,
+        filter: Box<FilterArgs>,
+        /// Sort by creation, id, due, created, priority, retries, instance, definition, tenant or
+        /// type; with `:desc` behind it the largest first
+        #[arg(long, value_name = "FIELD", default_value_t = JobSort::default())]
+        sort: JobSort,
+        /// Continue behind the page that ended with this cursor
+        #[arg(long, value_name = "CURSOR")]
+        after: Option<JobCursor>,
         /// Maximum number of jobs
         #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=100_000))]
         limit: i64,
         /// Number of jobs to skip at the beginning
         #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(i64).range(0..))]
         offset: i64,
-        /// Print a JSON array
+        /// Print a JSON array; each job has the cursor behind it
+        #[arg(long)]
+        json: bool,
+    },
+    /// Count jobs
+    Count {
+        /// The filters.
+        #[command(flatten)]
+        filter: Box<FilterArgs>,
+        /// Stop to count here
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..))]
+        limit: Option<i64>,
+        /// Print a JSON object
         #[arg(long)]
         json: bool,
     },
@@ -57,6 +75,9 @@ pub enum Action {
         /// The job
         #[arg(value_parser = place::parse)]
         id: JobId,
+        /// Show its recorded attempts and its incidents, too
+        #[arg(long)]
+        history: bool,
         /// Print a JSON object
         #[arg(long)]
         json: bool,
@@ -90,9 +111,12 @@ pub enum Action {
     },
     /// Delete jobs, also those that run: their handlers are stopped
     Cancel {
-        /// The jobs
-        #[arg(value_name = "ID", required = true, value_parser = place::parse)]
-        ids: Vec<JobId>,
+        /// The jobs.
+        #[command(flatten)]
+        selection: Selection,
+        /// Confirm that all matches are deleted
+        #[arg(long)]
+        yes: bool,
         /// Print the result as JSON
         #[arg(long)]
         json: bool,
@@ -175,14 +199,15 @@ impl Action {
     /// Returns the ids that were given.
     fn ids(&self) -> &[JobId] {
         match self {
-            Self::List { filter, .. } => filter.id.as_slice(),
+            Self::List { filter, .. } | Self::Count { filter, .. } => &filter.ids,
             Self::Show { id, .. } | Self::Execute { id, .. } | Self::Attempts { id, .. } => {
                 std::slice::from_ref(id)
             }
             Self::Incidents { id, .. } => id.as_slice(),
             Self::Errors { .. } => &[],
-            Self::Cancel { ids, .. } | Self::Unlock { ids, .. } => ids,
+            Self::Unlock { ids, .. } => ids,
             Self::Retry { selection, .. }
+            | Self::Cancel { selection, .. }
             | Self::Delete { selection, .. }
             | Self::Change { selection, .. } => &selection.ids,
         }
@@ -192,7 +217,10 @@ impl Action {
     fn check(&self, place: Place) -> Result<(), Error> {
         place.check(self.ids())?;
         match self {
-            Self::Attempts { .. } | Self::Errors { .. } | Self::Incidents { .. }
+            Self::Attempts { .. }
+            | Self::Errors { .. }
+            | Self::Incidents { .. }
+            | Self::Show { history: true, .. }
                 if place == Place::Engine =>
             {
                 Err(Error::Usage(
@@ -206,14 +234,15 @@ impl Action {
                         .to_owned(),
                 ))
             }
-            Self::Retry { selection, .. }
-            | Self::Delete { selection, .. }
-            | Self::Change { selection, .. } => selection.check(),
             Self::Cancel { .. } if place == Place::Engine => Err(Error::Usage(
                 "an execution of an engine can't be stopped from outside; `jobwire engine jobs \
                  delete` deletes jobs that do not run"
                     .to_owned(),
             )),
+            Self::Retry { selection, .. }
+            | Self::Cancel { selection, .. }
+            | Self::Delete { selection, .. }
+            | Self::Change { selection, .. } => selection.check(),
             _ => Ok(()),
         }
     }
@@ -261,11 +290,22 @@ impl Jobs<'_> {
         match action {
             Action::List {
                 filter,
+                sort,
+                after,
                 limit,
                 offset,
                 json,
-            } => list::list(store, place, filter.filter(offset, limit), json).await,
-            Action::Show { id, json } => show::show(store, id, json).await,
+            } => {
+                let mut query = filter.query().sort(sort).offset(offset).limit(limit);
+                query.after = after;
+                list::list(store, place, &query, json).await
+            }
+            Action::Count {
+                filter,
+                limit,
+                json,
+            } => list::count(store, &filter.query(), limit, json).await,
+            Action::Show { id, history, json } => show::show(store, id, history, json).await,
             Action::Retry {
                 mut selection,
                 yes,
@@ -288,20 +328,7 @@ impl Jobs<'_> {
                 yes,
                 json,
             } => {
-                if selection.all && !yes {
-                    let count = store.count(&selection.filter.clone().filter(0, 1)).await?;
-                    let jobs = output::count(count.unsigned_abs(), "job");
-                    let states = if selection.filter.states.is_empty() {
-                        ", of every state,"
-                    } else {
-                        ""
-                    };
-                    return Err(Error::Usage(format!(
-                        "{jobs} match{states} and would all be deleted; check with `{} list` \
-                         first, then pass --yes",
-                        place.command()
-                    )));
-                }
+                selection.confirmed(store, place, yes).await?;
                 let ids = selection.ids(store).await?;
                 operate::delete(self, &ids, json).await
             }
@@ -345,7 +372,15 @@ impl Jobs<'_> {
                 history::incidents(store, &filter, json).await
             }
             Action::Unlock { ids, json } => operate::unlock(self, &ids, json).await,
-            Action::Cancel { ids, json } => operate::cancel(settings, store, &ids, json).await,
+            Action::Cancel {
+                selection,
+                yes,
+                json,
+            } => {
+                selection.confirmed(store, place, yes).await?;
+                let ids = selection.ids(store).await?;
+                operate::cancel(settings, store, &ids, json).await
+            }
             Action::Execute { id, json } => execute::execute(self, id, json).await,
         }
     }

@@ -1,4 +1,11 @@
-//! Job queries: the filter, and the rows that lists and consoles show.
+//! Job queries: conditions, order and pages, and the rows that lists and consoles show.
+
+mod check;
+mod cursor;
+mod job_query;
+mod matching;
+mod sort;
+mod text_match;
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -8,186 +15,28 @@ use crate::job::gate::Gate;
 use crate::job::progress::ProgressView;
 use crate::job::{Job, JobId, JobKind, JobState, Lane};
 
-/// The condition of a job list. All given fields must match; the default matches all jobs.
-///
-/// ```
-/// use jobwire_core::{JobFilter, JobState};
-///
-/// let of_order = JobFilter::default().states([JobState::Timer]).instance("order-17").limit(10);
-/// # assert_eq!(of_order.limit, 10);
-/// ```
+pub(crate) use check::MAX_CUSTOM_DEPTH;
+pub use check::{InvalidQuery, MAX_QUERY_VALUES};
+pub(crate) use cursor::CursorKey;
+pub use cursor::{BadCursor, JobCursor};
+pub use job_query::JobQuery;
+pub use matching::JobFacts;
+pub use sort::{JobSort, SortBy};
+pub(crate) use text_match::LikePattern;
+pub use text_match::{TextField, TextMatch};
+
+/// The former name of [`JobQuery`].
+pub type JobFilter = JobQuery;
+
+/// A page of a list of jobs.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct JobFilter {
-    /// Only this job.
-    pub id: Option<JobId>,
-    /// Only of these states; empty means all.
-    pub states: Vec<JobState>,
-    /// Only of this handler type.
-    pub job_type: Option<String>,
-    /// Only of this process instance.
-    pub process_instance: Option<String>,
-    /// Only of this process definition.
-    pub process_definition: Option<String>,
-    /// Only of this element.
-    pub element: Option<String>,
-    /// Only of this tenant.
-    pub tenant: Option<String>,
-    /// Only of this category.
-    pub category: Option<String>,
-    /// Only of this lane.
-    pub lane: Option<String>,
-    /// Only with this correlation id.
-    pub correlation_id: Option<Uuid>,
-    /// Only jobs with (or without) a lock.
-    pub locked: Option<bool>,
-    /// Only jobs that failed at least once, or never.
-    pub with_exception: Option<bool>,
-    /// Only jobs due before this moment.
-    pub due_before: Option<DateTime<Utc>>,
-    /// Only jobs of another priority than this one.
-    pub priority_other_than: Option<i64>,
-    /// The number of jobs to skip.
-    pub offset: i64,
-    /// The maximum number of jobs.
-    pub limit: i64,
-}
-
-impl JobFilter {
-    /// Limits the list to this job.
-    #[must_use]
-    pub fn id(mut self, id: JobId) -> Self {
-        self.id = Some(id);
-        self
-    }
-
-    /// Limits the list to these states.
-    #[must_use]
-    pub fn states(mut self, states: impl IntoIterator<Item = JobState>) -> Self {
-        self.states = states.into_iter().collect();
-        self
-    }
-
-    /// Limits the list to this handler type.
-    #[must_use]
-    pub fn job_type(mut self, job_type: impl Into<String>) -> Self {
-        self.job_type = Some(job_type.into());
-        self
-    }
-
-    /// Limits the list to this process instance.
-    #[must_use]
-    pub fn instance(mut self, instance: impl Into<String>) -> Self {
-        self.process_instance = Some(instance.into());
-        self
-    }
-
-    /// Limits the list to this process definition.
-    #[must_use]
-    pub fn process_definition(mut self, definition: impl Into<String>) -> Self {
-        self.process_definition = Some(definition.into());
-        self
-    }
-
-    /// Limits the list to this element.
-    #[must_use]
-    pub fn element(mut self, element: impl Into<String>) -> Self {
-        self.element = Some(element.into());
-        self
-    }
-
-    /// Limits the list to this tenant.
-    #[must_use]
-    pub fn tenant(mut self, tenant: impl Into<String>) -> Self {
-        self.tenant = Some(tenant.into());
-        self
-    }
-
-    /// Limits the list to this category.
-    #[must_use]
-    pub fn category(mut self, category: impl Into<String>) -> Self {
-        self.category = Some(category.into());
-        self
-    }
-
-    /// Limits the list to this lane.
-    #[must_use]
-    pub fn lane(mut self, lane: impl Into<String>) -> Self {
-        self.lane = Some(lane.into());
-        self
-    }
-
-    /// Limits the list to this correlation id.
-    #[must_use]
-    pub fn correlation_id(mut self, id: Uuid) -> Self {
-        self.correlation_id = Some(id);
-        self
-    }
-
-    /// Limits the list to jobs with a lock, or to jobs without one.
-    #[must_use]
-    pub fn locked(mut self, locked: bool) -> Self {
-        self.locked = Some(locked);
-        self
-    }
-
-    /// Limits the list to jobs that failed at least once, or to jobs that never failed.
-    #[must_use]
-    pub fn with_exception(mut self, failed: bool) -> Self {
-        self.with_exception = Some(failed);
-        self
-    }
-
-    /// Limits the list to jobs that are due before this moment.
-    #[must_use]
-    pub fn due_before(mut self, moment: DateTime<Utc>) -> Self {
-        self.due_before = Some(moment);
-        self
-    }
-
-    /// Limits the list to jobs of another priority than this one.
-    #[must_use]
-    pub fn priority_other_than(mut self, priority: i64) -> Self {
-        self.priority_other_than = Some(priority);
-        self
-    }
-
-    /// Skips this many jobs.
-    #[must_use]
-    pub fn offset(mut self, offset: i64) -> Self {
-        self.offset = offset;
-        self
-    }
-
-    /// Limits the list to this many jobs. Default: 100.
-    #[must_use]
-    pub fn limit(mut self, limit: i64) -> Self {
-        self.limit = limit;
-        self
-    }
-}
-
-impl Default for JobFilter {
-    fn default() -> Self {
-        Self {
-            id: None,
-            states: Vec::new(),
-            job_type: None,
-            process_instance: None,
-            process_definition: None,
-            element: None,
-            tenant: None,
-            category: None,
-            lane: None,
-            correlation_id: None,
-            locked: None,
-            with_exception: None,
-            due_before: None,
-            priority_other_than: None,
-            offset: 0,
-            limit: 100,
-        }
-    }
+pub struct JobPage {
+    /// The jobs.
+    pub jobs: Vec<JobView>,
+    /// The place at which the next page begins, for [`JobQuery::after`]. `None` if this page has fewer
+    /// jobs than the limit, so it is the last one.
+    pub next: Option<JobCursor>,
 }
 
 /// A row of a job list.

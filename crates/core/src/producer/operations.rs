@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 
-use crate::job::query::{JobDetails, JobFilter, JobView};
+use crate::job::query::{JobCursor, JobDetails, JobPage, JobQuery, JobView};
 use crate::job::{JobId, JobState};
 use crate::lane::priority::{JobDefinition, PriorityRule, PriorityScope};
 use crate::lane::rule::LaneRule;
@@ -28,20 +28,58 @@ impl<S: SqlStore> Client<S> {
         Ok(found.map(|(view, job, stack)| JobDetails { view, job, stack }))
     }
 
-    /// Returns the matching jobs in every state, oldest first.
+    /// Returns the matching jobs of every state, in the order of the query.
     ///
     /// # Errors
-    /// A database error.
-    pub async fn list(&self, filter: &JobFilter) -> Result<Vec<JobView>, StoreError> {
-        self.store.find(filter).await
+    /// [`StoreError::InvalidQuery`], or a database error.
+    pub async fn list(&self, query: &JobQuery) -> Result<Vec<JobView>, StoreError> {
+        self.store.find(query).await
     }
 
-    /// Counts the matching jobs.
+    /// Returns a page of the matching jobs, and the place at which the next page begins.
+    ///
+    /// ```no_run
+    /// # async fn example(client: jobwire_core::Client<jobwire_core::PgStore>) -> Result<(), jobwire_core::StoreError> {
+    /// use jobwire_core::{JobQuery, JobSort, SortBy};
+    ///
+    /// let mut query = JobQuery::default().sort(JobSort::descending(SortBy::Priority)).limit(500);
+    /// loop {
+    ///     let page = client.page(&query).await?;
+    ///     for job in &page.jobs {
+    ///         println!("{} {}", job.id, job.priority);
+    ///     }
+    ///     let Some(next) = page.next else { break };
+    ///     query = query.after(next);
+    /// }
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
-    /// A database error.
-    pub async fn count(&self, filter: &JobFilter) -> Result<i64, StoreError> {
-        self.store.count(filter).await
+    /// [`StoreError::InvalidQuery`], or a database error.
+    pub async fn page(&self, query: &JobQuery) -> Result<JobPage, StoreError> {
+        let jobs = self.store.find(query).await?;
+        let limit = query.limit.min(JobQuery::MAX_LIMIT);
+        let is_full = i64::try_from(jobs.len()).is_ok_and(|found| found >= limit);
+        let last = jobs.last().filter(|_| is_full);
+        let next = last.map(|last| JobCursor::after(last, query.sort));
+        Ok(JobPage { jobs, next })
+    }
+
+    /// Counts the matching jobs. Order and page of the query do not count.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidQuery`], or a database error.
+    pub async fn count(&self, query: &JobQuery) -> Result<i64, StoreError> {
+        self.store.count(query).await
+    }
+
+    /// Counts the matching jobs, up to `at_most`. Use it where the exact number of very many jobs
+    /// is of no interest: the database stops to count there.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidQuery`], or a database error.
+    pub async fn count_at_most(&self, query: &JobQuery, at_most: i64) -> Result<i64, StoreError> {
+        self.store.count_at_most(query, at_most).await
     }
 
     /// Makes a job executable now, with this number of attempts. The job may be a dead letter, a
@@ -325,7 +363,7 @@ impl<S: SqlStore> Client<S> {
         job_type: impl Into<String>,
         limit: i64,
     ) -> Result<Vec<JobView>, StoreError> {
-        let filter = JobFilter::default()
+        let filter = JobQuery::default()
             .states([JobState::DeadLetter])
             .job_type(job_type)
             .limit(limit);

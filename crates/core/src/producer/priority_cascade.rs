@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 
 use crate::job::JobId;
-use crate::job::query::{JobFilter, JobView};
+use crate::job::query::{JobQuery, JobView};
 use crate::lane::priority::{JobDefinition, PriorityScope};
 use crate::producer::commit_hook::{Cause, CommitHook};
 use crate::producer::hint_room::room;
@@ -51,11 +51,15 @@ impl PriorityCascade {
         store: &dyn Store,
         hook: &CommitHook,
     ) -> Result<PriorityCascaded, StoreError> {
-        let mut filter = JobFilter::default()
+        let mut filter = JobQuery::default()
             .job_type(&self.definition.job_type)
             .priority_other_than(self.priority);
-        filter.process_definition = self.definition.process_definition.clone();
-        filter.element = self.definition.element.clone();
+        if let Some(definition) = &self.definition.process_definition {
+            filter = filter.process_definition(definition);
+        }
+        if let Some(element) = &self.definition.element {
+            filter = filter.element(element);
+        }
         let overrides = self.more_specific(store).await?;
         let is_excepted = |view: &JobView| {
             let (definition, element) = (view.process_definition.as_ref(), view.element.as_ref());

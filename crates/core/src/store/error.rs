@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::job::JobId;
 use crate::job::new_job::InvalidJob;
 use crate::job::periodic::InvalidPeriodicJob;
+use crate::job::query::InvalidQuery;
 use crate::lane::rule::BadRule;
 
 /// An error of a store.
@@ -62,6 +63,9 @@ pub enum StoreError {
     /// A change of jobs has a value that can't be. Nothing was changed.
     #[error("{0}")]
     InvalidChange(String),
+    /// A query for jobs that can't be asked.
+    #[error(transparent)]
+    InvalidQuery(#[from] InvalidQuery),
     /// The declaration or the row of a periodic job is invalid.
     #[error(transparent)]
     InvalidPeriodicJob(InvalidPeriodicJob),
@@ -304,6 +308,7 @@ impl StoreError {
             | Self::InvalidJob { .. }
             | Self::InvalidRules(_)
             | Self::InvalidChange(_)
+            | Self::InvalidQuery(_)
             | Self::InvalidPeriodicJob(_)
             | Self::LostLock(_)
             | Self::RowLocked(_)

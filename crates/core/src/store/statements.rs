@@ -24,7 +24,7 @@ use super::{
 use crate::hint::{Hint, Ready};
 use crate::job::periodic::{Declaration, Declared};
 use crate::job::progress::Progress;
-use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
+use crate::job::query::{JobQuery, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
 use crate::job::scope::Services;
 use crate::job::{Fence, Job, JobId, Lane, LockToken, LockedJob, NodeId};
 use crate::lane::priority::{PriorityRule, PriorityScope};
@@ -284,9 +284,13 @@ pub(super) trait Members {
 
 /// Answers operators' queries.
 pub(super) trait Finding {
-    fn find_jobs(&self, filter: &JobFilter) -> impl Future<Output = Result<Vec<JobView>>> + Send;
+    fn find_jobs(&self, query: &JobQuery) -> impl Future<Output = Result<Vec<JobView>>> + Send;
 
-    fn count_jobs(&self, filter: &JobFilter) -> impl Future<Output = Result<i64>> + Send;
+    fn count_jobs(
+        &self,
+        query: &JobQuery,
+        at_most: Option<i64>,
+    ) -> impl Future<Output = Result<i64>> + Send;
 
     /// Returns the job and the stack of its exception.
     fn get_job(

@@ -25,7 +25,7 @@ use super::{
 use crate::hint::{Hint, Ready};
 use crate::job::periodic::{Declared, PeriodicJob};
 use crate::job::progress::Progress;
-use crate::job::query::{JobFilter, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
+use crate::job::query::{JobQuery, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
 use crate::job::scope::Services;
 use crate::job::{Fence, Job, JobId, JobState, Lane, LockToken, LockedJob, NodeId};
 use crate::lane::priority::{PriorityRule, PriorityScope};
@@ -287,21 +287,23 @@ impl<S: Statements> Store for S {
         self.fate(transaction).await
     }
 
-    async fn find(&self, filter: &JobFilter) -> Result<Vec<JobView>> {
-        self.run("find", || self.find_jobs(filter)).await
+    async fn find(&self, query: &JobQuery) -> Result<Vec<JobView>> {
+        self.run("find", || self.find_jobs(query)).await
     }
 
-    async fn count(&self, filter: &JobFilter) -> Result<i64> {
-        self.run("count", || self.count_jobs(filter)).await
+    async fn count(&self, query: &JobQuery) -> Result<i64> {
+        self.run("count", || self.count_jobs(query, None)).await
+    }
+
+    async fn count_at_most(&self, query: &JobQuery, at_most: i64) -> Result<i64> {
+        self.run("count", || self.count_jobs(query, Some(at_most)))
+            .await
     }
 
     async fn get(&self, id: JobId) -> Result<Option<(JobView, Job, Option<String>)>> {
-        let filter = JobFilter {
-            id: Some(id),
-            ..JobFilter::default()
-        };
+        let query = JobQuery::default().id(id);
         self.run("get", || async {
-            let Some(view) = self.find_jobs(&filter).await?.pop() else {
+            let Some(view) = self.find_jobs(&query).await?.pop() else {
                 return Ok(None);
             };
             let job = self.get_job(id).await?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jobwire_core::hint::Ready;
-use jobwire_core::job::query::{JobFilter, JobView, LaneBacklog, LaneView, UnservedType};
+use jobwire_core::job::query::{JobQuery, JobView, LaneBacklog, LaneView, UnservedType};
 use jobwire_core::job::scope::{Scope, Services};
 use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::transaction::AfterCommit;
@@ -23,6 +23,7 @@ use super::operating::Wish;
 use super::wire::{Orphans, Page};
 use super::{EndpointStore, Result};
 use crate::id::engine_id;
+use crate::listing::page;
 use crate::meter::Unrun;
 
 /// The time within which a health check is answered. For the same time its answer is used again.
@@ -234,24 +235,20 @@ impl Store for EndpointStore {
         Ok(Fate::Unknown)
     }
 
-    async fn find(&self, filter: &JobFilter) -> Result<Vec<JobView>> {
-        let found = self.list(filter).await?.into_iter();
-        let offset = usize::try_from(filter.offset).unwrap_or(0);
-        let limit = usize::try_from(filter.limit).unwrap_or(0);
-        Ok(found
-            .map(|(view, _)| view)
-            .skip(offset)
-            .take(limit)
-            .collect())
+    async fn find(&self, query: &JobQuery) -> Result<Vec<JobView>> {
+        let found = page(query, self.list(query).await?);
+        Ok(found.into_iter().map(|(view, _)| view).collect())
     }
 
-    async fn count(&self, filter: &JobFilter) -> Result<i64> {
-        let found = self.list(filter).await?;
+    async fn count(&self, query: &JobQuery) -> Result<i64> {
+        let mut all = query.clone();
+        all.after = None;
+        let found = self.list(&all).await?;
         Ok(i64::try_from(found.len()).unwrap_or(i64::MAX))
     }
 
     async fn get(&self, id: JobId) -> Result<Option<(JobView, Job, Option<String>)>> {
-        let found = self.list(&JobFilter::default().id(id)).await?;
+        let found = self.list(&JobQuery::default().id(id)).await?;
         let found = found.into_iter().next_back();
         Ok(found.map(|(view, job)| (view, job, None)))
     }

@@ -1,6 +1,6 @@
 //! Queries and changes of jobs by operators. The engine makes the changes by its own rules.
 
-use jobwire_core::job::query::{JobFilter, JobView};
+use jobwire_core::job::query::{JobQuery, JobView};
 use jobwire_core::store::{Operated, OperatedJobs};
 use jobwire_core::{Job, JobId, JobState};
 
@@ -8,6 +8,7 @@ use super::wire::{Change, Changed, Find, Found};
 use super::{EndpointStore, Result};
 use crate::decode::OTHER;
 use crate::id::engine_id;
+use crate::listing::{Listing, selected};
 use crate::row::EngineRow;
 
 /// A change of a job by an operator.
@@ -19,44 +20,41 @@ pub(super) enum Wish {
 
 /// Maximum number of jobs of a page. The endpoint bounds its answer.
 const PAGE: i64 = 1_000;
+/// Maximum number of ids in one question.
+const MOST_IDS: usize = 500;
 /// Maximum number of jobs of each state in a list or a count.
 const MOST_FOUND: usize = 10_000;
 
 impl EndpointStore {
-    /// Returns the jobs that match. The endpoint filters by state, id, instance and type. The other
-    /// filters apply here, to at most [`MOST_FOUND`] jobs of each state, in the order of their ids.
-    pub(super) async fn list(&self, filter: &JobFilter) -> Result<Vec<(JobView, Job)>> {
-        self.0.parts.options.check_filter(filter)?;
-        let ids = filter.id.into_iter();
-        let ids: Vec<JobId> = ids
-            .chain(filter.correlation_id.map(JobId::from_uuid))
-            .collect();
+    /// Returns the jobs that match, in the order of the query. The endpoint filters by state, id,
+    /// instance and type. The other filters apply here, to at most [`MOST_FOUND`] jobs of each state,
+    /// in the order of their ids.
+    pub(super) async fn list(&self, query: &JobQuery) -> Result<Vec<(JobView, Job)>> {
+        self.0.parts.options.check_filter(query)?;
+        let of = Listing::of(query);
         let is_open = |lane: &String| lane == self.0.parts.options.lane.as_str();
-        if ids.windows(2).any(|pair| pair[0] != pair[1])
-            || !filter.lane.as_ref().is_none_or(is_open)
+        if of.ids.windows(2).any(|pair| pair[0] != pair[1]) || !of.lane.as_ref().is_none_or(is_open)
         {
             return Ok(Vec::new());
         }
+        let ids = match of.ids.first() {
+            Some(id) => Some(std::slice::from_ref(id)),
+            None => query.ids.as_deref().filter(|ids| ids.len() <= MOST_IDS),
+        };
         let find = Find {
-            states: filter.states.iter().copied().map(word).collect(),
-            ids: ids
-                .first()
-                .map(|id| engine_id(*id).into_iter().collect::<Vec<_>>()),
-            instance: filter.process_instance.clone(),
+            states: query.states.iter().copied().map(word).collect(),
+            ids: ids.map(|ids| ids.iter().filter_map(|id| engine_id(*id)).collect()),
+            instance: of.instance,
             // A type without a handler stands for many types.
-            handler: filter.job_type.clone().filter(|name| name != OTHER),
+            handler: of.job_type.filter(|name| name != OTHER),
             after: None,
             // One more than a page has: the answer tells whether it is cut.
             limit: PAGE + 1,
         };
         let found = self.pages(find).await?;
         let views = found.iter();
-        let mut views: Vec<(JobView, Job)> = views
-            .filter_map(|row| self.0.decoder.view(row))
-            .filter(|(view, _)| is_wanted(filter, view))
-            .collect();
-        views.sort_by_key(|(view, _)| (view.seq, view.id));
-        Ok(views)
+        let views = views.filter_map(|row| self.0.decoder.view(row)).collect();
+        Ok(selected(query, views))
     }
 
     /// Returns the jobs of all pages.
@@ -198,28 +196,6 @@ fn word(state: JobState) -> &'static str {
         JobState::DeadLetter => "dead letter",
         other => other.as_str(),
     }
-}
-
-/// Returns whether a job passes the filters that the endpoint does not apply.
-fn is_wanted(filter: &JobFilter, view: &JobView) -> bool {
-    let is = |wanted: &Option<String>, has: Option<&str>| {
-        wanted.as_deref().is_none_or(|wanted| has == Some(wanted))
-    };
-    let is_locked = view.lock_owner.is_some() || view.lock_expires_at.is_some();
-    is(&filter.job_type, Some(&view.job_type))
-        && is(
-            &filter.process_definition,
-            view.process_definition.as_deref(),
-        )
-        && is(&filter.element, view.element.as_deref())
-        && is(&filter.tenant, view.tenant.as_deref())
-        && filter.locked.is_none_or(|locked| locked == is_locked)
-        && filter
-            .with_exception
-            .is_none_or(|failed| failed == view.exception_message.is_some())
-        && filter
-            .due_before
-            .is_none_or(|moment| view.due_at.is_some_and(|due| due < moment))
 }
 
 #[cfg(test)]

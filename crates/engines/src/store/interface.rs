@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jobwire_core::hint::Ready;
-use jobwire_core::job::query::{
-    JobFilter, JobView, LaneBacklog, LaneView, Sweepable, UnservedType,
-};
+use jobwire_core::job::query::{JobQuery, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
 use jobwire_core::job::scope::{Scope, Services};
 use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::answer::measured;
@@ -314,18 +312,18 @@ impl Store for EngineStore {
         Ok(Fate::Unknown)
     }
 
-    async fn find(&self, filter: &JobFilter) -> Result<Vec<JobView>> {
-        self.0.parts.options.check_filter(filter)?;
+    async fn find(&self, query: &JobQuery) -> Result<Vec<JobView>> {
+        self.0.parts.options.check_filter(query)?;
         let (dialect, pool) = (self.dialect(), &self.0.connections.rest);
-        self.run("find", pool, || queries::find(dialect, &pool.inner, filter))
+        self.run("find", pool, || queries::find(dialect, &pool.inner, query))
             .await
     }
 
-    async fn count(&self, filter: &JobFilter) -> Result<i64> {
-        self.0.parts.options.check_filter(filter)?;
+    async fn count(&self, query: &JobQuery) -> Result<i64> {
+        self.0.parts.options.check_filter(query)?;
         let (dialect, pool) = (self.dialect(), &self.0.connections.rest);
         self.run("count", pool, || {
-            queries::count(dialect, &pool.inner, filter)
+            queries::count(dialect, &pool.inner, query)
         })
         .await
     }

@@ -17,7 +17,7 @@ use jobwire_core::store::{
     Suspended, SuspensionScope, TransactionId, Triggered,
 };
 use jobwire_core::{
-    Fence, Job, JobFilter, JobId, JobView, Lane, LaneBacklog, LaneRule, LaneView, NodeId,
+    Fence, Job, JobId, JobQuery, JobView, Lane, LaneBacklog, LaneRule, LaneView, NodeId,
     PeriodicJob, Store, StoreError,
 };
 
@@ -282,18 +282,21 @@ impl Store for MemoryStore {
         Ok(Fate::Unknown)
     }
 
-    async fn find(&self, filter: &JobFilter) -> Result<Vec<JobView>> {
-        let (offset, limit) = (filter.offset.max(0), filter.limit.max(0));
-        let filter = filter.clone();
-        let mut found = self.call("find", move |db| db.find(&filter)).await?;
+    async fn find(&self, query: &JobQuery) -> Result<Vec<JobView>> {
+        query.check()?;
+        let (offset, limit) = (query.offset.max(0), query.limit.max(0));
+        let query = query.clone();
+        let mut found = self.call("find", move |db| db.find(&query)).await?;
         found.drain(..usize::try_from(offset).unwrap_or(0).min(found.len()));
         found.truncate(usize::try_from(limit).unwrap_or(0));
         Ok(found)
     }
 
-    async fn count(&self, filter: &JobFilter) -> Result<i64> {
-        let filter = filter.clone();
-        let found = self.call("count", move |db| db.find(&filter).len()).await?;
+    async fn count(&self, query: &JobQuery) -> Result<i64> {
+        query.check()?;
+        let mut query = query.clone();
+        query.after = None;
+        let found = self.call("count", move |db| db.find(&query).len()).await?;
         Ok(i64::try_from(found).unwrap_or(i64::MAX))
     }
 

@@ -1,59 +1,152 @@
-//! The flags that select jobs: one for every part of [`JobFilter`].
+//! The flags that select jobs: one for every condition of [`JobQuery`].
 
 use chrono::{DateTime, Utc};
 use clap::Args;
-use jobwire_core::{JobFilter, JobId, JobState};
+use jobwire_core::{JobId, JobKind, JobQuery, JobState, NodeId, TextField, TextMatch};
+use serde_json::Value;
 use uuid::Uuid;
 
-/// The filters. All that are given must match; without any, all jobs match.
+/// The filters. All that are given must match; without any, all jobs match. A pattern has `%` for
+/// any characters and `_` for one.
 #[derive(Clone, Debug, Default, PartialEq, Args)]
 pub struct FilterArgs {
-    /// Only this job
-    #[arg(long, value_name = "ID", value_parser = super::place::parse)]
-    pub id: Option<JobId>,
+    /// Only these jobs
+    #[arg(id = "filter_ids", long = "id", value_name = "ID", value_delimiter = ',', value_parser = super::place::parse)]
+    pub ids: Vec<JobId>,
     /// Only of these states: executable, timer, suspended, dead-letter
     #[arg(long = "state", value_name = "STATE", value_delimiter = ',', value_parser = state)]
     pub states: Vec<JobState>,
-    /// Only of this handler type
+    /// Only of these kinds: message, timer, history
+    #[arg(long = "kind", value_name = "KIND", value_delimiter = ',', value_parser = kind)]
+    pub kinds: Vec<JobKind>,
+    /// Only of this handler type; repeat it for several
     #[arg(long = "type", value_name = "TYPE")]
-    pub job_type: Option<String>,
+    pub job_types: Vec<String>,
     /// Only of this process instance
     #[arg(long, value_name = "NAME")]
     pub process_instance: Option<String>,
+    /// Only jobs without a process instance
+    #[arg(long, conflicts_with = "process_instance")]
+    pub without_instance: bool,
+    /// Only of this execution
+    #[arg(long, value_name = "NAME")]
+    pub execution: Option<String>,
     /// Only of this process definition
     #[arg(long, value_name = "NAME")]
     pub process_definition: Option<String>,
-    /// Only of this element
-    #[arg(long, value_name = "NAME")]
-    pub element: Option<String>,
-    /// Only of this tenant
-    #[arg(long, value_name = "NAME")]
-    pub tenant: Option<String>,
+    /// Only of process definitions with this key, of any version: KEY, or KEY:VERSION:ID
+    #[arg(long, value_name = "KEY")]
+    pub definition_key: Option<String>,
+    /// Only of this element; repeat it for several
+    #[arg(long = "element", value_name = "NAME")]
+    pub elements: Vec<String>,
+    /// Only of this tenant; repeat it for several
+    #[arg(long = "tenant", value_name = "NAME")]
+    pub tenants: Vec<String>,
+    /// Only of tenants that match this pattern
+    #[arg(long, value_name = "PATTERN")]
+    pub tenant_like: Option<String>,
+    /// Only jobs without a tenant; with --tenant, these as well
+    #[arg(long, conflicts_with = "tenant_like")]
+    pub without_tenant: bool,
     /// Only of this category
     #[arg(long, value_name = "NAME")]
     pub category: Option<String>,
+    /// Only of categories that match this pattern
+    #[arg(long, value_name = "PATTERN")]
+    pub category_like: Option<String>,
+    /// Only of this deployment
+    #[arg(long, value_name = "NAME")]
+    pub deployment: Option<String>,
     /// Only of this lane
     #[arg(long, value_name = "LANE")]
     pub lane: Option<String>,
     /// Only with this correlation id
     #[arg(long, value_name = "UUID")]
     pub correlation_id: Option<Uuid>,
-    /// Only jobs with (or without: `false`) a valid lease
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
-    pub locked: Option<bool>,
-    /// Only jobs that failed at least once (or never: `false`)
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
-    pub with_exception: Option<bool>,
+    /// Only the job that last took this unique key
+    #[arg(long, value_name = "KEY")]
+    pub unique_key: Option<String>,
+    /// Only jobs whose custom values contain this object, for example {"order":17}
+    #[arg(long, value_name = "JSON", value_parser = object)]
+    pub custom_values: Option<Value>,
+    /// Only of this priority or a larger one
+    #[arg(
+        long = "priority-at-least",
+        value_name = "N",
+        allow_hyphen_values = true
+    )]
+    pub min_priority: Option<i64>,
+    /// Only of this priority or a smaller one
+    #[arg(
+        long = "priority-at-most",
+        value_name = "N",
+        allow_hyphen_values = true
+    )]
+    pub max_priority: Option<i64>,
     /// Only jobs due before this date, for example 2026-01-31T08:00:00Z
     #[arg(long, value_name = "DATE", value_parser = crate::commands::date)]
     pub due_before: Option<DateTime<Utc>>,
+    /// Only jobs due after this date
+    #[arg(long, value_name = "DATE", value_parser = crate::commands::date)]
+    pub due_after: Option<DateTime<Utc>>,
+    /// Only jobs created before this date
+    #[arg(long, value_name = "DATE", value_parser = crate::commands::date)]
+    pub created_before: Option<DateTime<Utc>>,
+    /// Only jobs created after this date
+    #[arg(long, value_name = "DATE", value_parser = crate::commands::date)]
+    pub created_after: Option<DateTime<Utc>>,
+    /// Only jobs that failed at least once (or never: `false`)
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub with_exception: Option<bool>,
+    /// Only jobs whose last failure has exactly this message
+    #[arg(long, value_name = "TEXT")]
+    pub exception_message: Option<String>,
+    /// Only jobs whose last failure has a message that matches this pattern
+    #[arg(long, value_name = "PATTERN")]
+    pub exception_like: Option<String>,
+    /// Only jobs with attempts left (or without: `false`)
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub retries_left: Option<bool>,
+    /// Only jobs with (or without: `false`) a lock
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub locked: Option<bool>,
+    /// Only jobs that this node holds
+    #[arg(long, value_name = "NODE")]
+    pub lock_owner: Option<NodeId>,
+    /// Only jobs whose lock has expired (or has not: `false`)
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub lock_expired: Option<bool>,
+    /// Only exclusive jobs (or others: `false`)
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub exclusive: Option<bool>,
+    /// Only jobs that are due and not locked
+    #[arg(long)]
+    pub executable: bool,
+    /// Only suspended jobs (or active ones: `false`)
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub suspended: Option<bool>,
 }
 
 fn state(text: &str) -> Result<JobState, String> {
-    JobState::parse(text).ok_or_else(|| {
-        let known: Vec<&str> = JobState::ALL.iter().map(|s| s.as_str()).collect();
-        format!("write one of {}", known.join(", "))
-    })
+    JobState::parse(text)
+        .ok_or_else(|| one_of(JobState::ALL.iter().map(|state| state.as_str()).collect()))
+}
+
+fn kind(text: &str) -> Result<JobKind, String> {
+    JobKind::parse(text)
+        .ok_or_else(|| one_of(JobKind::ALL.iter().map(|kind| kind.as_str()).collect()))
+}
+
+fn one_of(known: Vec<&str>) -> String {
+    format!("write one of {}", known.join(", "))
+}
+
+fn object(text: &str) -> Result<Value, String> {
+    let parsed = serde_json::from_str::<Value>(text).ok();
+    parsed
+        .filter(Value::is_object)
+        .ok_or_else(|| "write a JSON object, for example {\"order\":17}".to_owned())
 }
 
 impl FilterArgs {
@@ -61,23 +154,196 @@ impl FilterArgs {
         *self != FilterArgs::default()
     }
 
-    pub(super) fn filter(self, offset: i64, limit: i64) -> JobFilter {
-        let mut filter = JobFilter::default()
-            .states(self.states)
-            .offset(offset)
-            .limit(limit);
-        filter.id = self.id;
-        filter.job_type = self.job_type;
-        filter.process_instance = self.process_instance;
-        filter.process_definition = self.process_definition;
-        filter.element = self.element;
-        filter.tenant = self.tenant;
-        filter.category = self.category;
-        filter.lane = self.lane;
-        filter.correlation_id = self.correlation_id;
-        filter.locked = self.locked;
-        filter.with_exception = self.with_exception;
-        filter.due_before = self.due_before;
-        filter
+    /// Returns the query for all jobs that match, page by page.
+    pub(super) fn query(&self) -> JobQuery {
+        let mut query = JobQuery::default()
+            .states(self.states.iter().copied())
+            .kinds(self.kinds.iter().copied());
+        for (field, matches) in self.texts() {
+            query = query.text(field, matches);
+        }
+        if !self.ids.is_empty() {
+            query = query.ids(self.ids.iter().copied());
+        }
+        query.correlation_id = self.correlation_id;
+        query.unique_key.clone_from(&self.unique_key);
+        query.custom_values.clone_from(&self.custom_values);
+        query.min_priority = self.min_priority;
+        query.max_priority = self.max_priority;
+        query.due_before = self.due_before;
+        query.due_after = self.due_after;
+        query.created_before = self.created_before;
+        query.created_after = self.created_after;
+        query.with_exception = self.with_exception;
+        query.retries_left = self.retries_left;
+        query.locked = self.locked;
+        query.lock_owner = self.lock_owner;
+        query.lock_expired = self.lock_expired;
+        query.exclusive = self.exclusive;
+        query.executable = self.executable;
+        query.suspended = self.suspended;
+        query
+    }
+
+    fn texts(&self) -> Vec<(TextField, TextMatch)> {
+        let exactly = |text: &String| TextMatch::OneOf(vec![text.clone()]);
+        let like = |text: &String| TextMatch::Like(text.clone());
+        let missing = |is: bool| is.then_some(TextMatch::Missing);
+        let several =
+            |texts: &[String]| (!texts.is_empty()).then(|| TextMatch::OneOf(texts.to_vec()));
+        let tenant = match (self.without_tenant, several(&self.tenants)) {
+            (true, Some(_)) => Some(TextMatch::OneOfOrMissing(self.tenants.clone())),
+            (without, tenants) => tenants.or(missing(without)),
+        };
+        let key = self.definition_key.clone().map(TextMatch::Key);
+        let given = [
+            (TextField::Type, several(&self.job_types)),
+            (
+                TextField::Instance,
+                self.process_instance.as_ref().map(exactly),
+            ),
+            (TextField::Instance, missing(self.without_instance)),
+            (TextField::Execution, self.execution.as_ref().map(exactly)),
+            (
+                TextField::Definition,
+                self.process_definition.as_ref().map(exactly),
+            ),
+            (TextField::Definition, key),
+            (TextField::Element, several(&self.elements)),
+            (TextField::Tenant, tenant),
+            (TextField::Tenant, self.tenant_like.as_ref().map(like)),
+            (TextField::Category, self.category.as_ref().map(exactly)),
+            (TextField::Category, self.category_like.as_ref().map(like)),
+            (TextField::Deployment, self.deployment.as_ref().map(exactly)),
+            (TextField::Lane, self.lane.as_ref().map(exactly)),
+            (
+                TextField::ExceptionMessage,
+                self.exception_message.as_ref().map(exactly),
+            ),
+            (
+                TextField::ExceptionMessage,
+                self.exception_like.as_ref().map(like),
+            ),
+        ];
+        given
+            .into_iter()
+            .filter_map(|(field, matches)| Some((field, matches?)))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        filter: FilterArgs,
+    }
+
+    fn parsed(args: &[&str]) -> FilterArgs {
+        let args = std::iter::once("list").chain(args.iter().copied());
+        Command::try_parse_from(args).unwrap().filter
+    }
+
+    #[test]
+    fn every_flag_becomes_a_condition() {
+        let id = JobId::generate();
+        let node = NodeId::generate();
+        let (ids, owner) = (format!("{id},{id}"), node.to_string());
+        let date = "2026-01-31T08:00:00Z";
+        let moment = date.parse().unwrap();
+        let all = JobQuery::default;
+        let cases: Vec<(Vec<&str>, JobQuery)> = vec![
+            (vec![], all()),
+            (vec!["--id", &ids], all().ids([id, id])),
+            (
+                vec!["--state", "timer,suspended"],
+                all().states([JobState::Timer, JobState::Suspended]),
+            ),
+            (vec!["--kind", "timer"], all().kinds([JobKind::Timer])),
+            (
+                vec!["--type", "a", "--type", "b"],
+                all().job_types(["a", "b"]),
+            ),
+            (vec!["--process-instance", "i"], all().instance("i")),
+            (vec!["--without-instance"], all().without_instance()),
+            (vec!["--execution", "e"], all().execution("e")),
+            (
+                vec!["--process-definition", "d:1"],
+                all().process_definition("d:1"),
+            ),
+            (vec!["--definition-key", "d"], all().definition_key("d")),
+            (vec!["--element", "e"], all().element("e")),
+            (
+                vec!["--element", "e", "--element", "f"],
+                all().elements(["e", "f"]),
+            ),
+            (vec!["--tenant", "t"], all().tenant("t")),
+            (vec!["--tenant-like", "t%"], all().tenant_like("t%")),
+            (vec!["--without-tenant"], all().without_tenant()),
+            (
+                vec!["--tenant", "t", "--without-tenant"],
+                all().text(
+                    TextField::Tenant,
+                    TextMatch::OneOfOrMissing(vec!["t".to_owned()]),
+                ),
+            ),
+            (vec!["--category", "c"], all().category("c")),
+            (vec!["--category-like", "c_"], all().category_like("c_")),
+            (vec!["--deployment", "d"], all().deployment("d")),
+            (vec!["--lane", "l"], all().lane("l")),
+            (
+                vec!["--correlation-id", &ids[..36]],
+                all().correlation_id(id.uuid()),
+            ),
+            (vec!["--unique-key", "k"], all().unique_key("k")),
+            (
+                vec!["--custom-values", r#"{"order":17}"#],
+                all().custom_values(json!({ "order": 17 })),
+            ),
+            (vec!["--priority-at-least", "-7"], all().min_priority(-7)),
+            (vec!["--priority-at-most", "7"], all().max_priority(7)),
+            (vec!["--due-before", date], all().due_before(moment)),
+            (vec!["--due-after", date], all().due_after(moment)),
+            (vec!["--created-before", date], all().created_before(moment)),
+            (vec!["--created-after", date], all().created_after(moment)),
+            (vec!["--with-exception"], all().with_exception(true)),
+            (
+                vec!["--exception-message", "m"],
+                all().exception_message("m"),
+            ),
+            (vec!["--exception-like", "m%"], all().exception_like("m%")),
+            (vec!["--retries-left", "false"], all().retries_left(false)),
+            (vec!["--locked", "false"], all().locked(false)),
+            (vec!["--lock-owner", &owner], all().lock_owner(node)),
+            (vec!["--lock-expired"], all().lock_expired(true)),
+            (vec!["--exclusive"], all().exclusive(true)),
+            (vec!["--executable"], all().executable()),
+            (vec!["--suspended", "false"], all().suspended(false)),
+        ];
+        for (args, expected) in cases {
+            let filter = parsed(&args);
+            assert_eq!(filter.query(), expected, "{args:?}");
+            assert_eq!(filter.is_given(), !args.is_empty(), "{args:?}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_value_is_refused() {
+        for wrong in [
+            &["--custom-values", "[1]"][..],
+            &["--custom-values", "{"],
+            &["--kind", "lost"],
+            &["--lock-owner", "node-1"],
+            &["--without-tenant", "--tenant-like", "a%"],
+        ] {
+            let args = std::iter::once("list").chain(wrong.iter().copied());
+            assert!(Command::try_parse_from(args).is_err(), "{wrong:?}");
+        }
     }
 }

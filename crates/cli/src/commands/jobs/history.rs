@@ -1,7 +1,7 @@
 //! `jobs attempts`, `jobs errors` and `jobs incidents`.
 
 use chrono::{DateTime, Utc};
-use jobwire_core::store::attempts::IncidentFilter;
+use jobwire_core::store::attempts::{AttemptView, Incident, IncidentFilter};
 use jobwire_core::{JobId, Store};
 
 use crate::error::Error;
@@ -18,11 +18,25 @@ fn maybe(text: Option<String>) -> String {
 /// Maximum number of attempts of one job that are shown.
 const ATTEMPTS: i64 = 10_000;
 
+/// Returns the recorded attempts of a job.
+pub(super) async fn read(store: &dyn Store, id: JobId) -> Result<Vec<AttemptView>, Error> {
+    Ok(store.attempts(id, ATTEMPTS).await?)
+}
+
+/// Returns the filter of all incidents of a job.
+pub(super) fn of(id: JobId) -> IncidentFilter {
+    IncidentFilter::default().job(Some(id)).resolved(true)
+}
+
 pub(super) async fn attempts(store: &dyn Store, id: JobId, json: bool) -> Result<(), Error> {
-    let attempts = store.attempts(id, ATTEMPTS).await?;
+    let attempts = read(store, id).await?;
     if json {
         return output::json(&attempts);
     }
+    attempts_table(id, attempts)
+}
+
+pub(super) fn attempts_table(id: JobId, attempts: Vec<AttemptView>) -> Result<(), Error> {
     if attempts.is_empty() {
         return output::line(format_args!(
             "no attempts of job {id} are recorded; the setting `attempt_types` names the types that \
@@ -82,6 +96,10 @@ pub(super) async fn incidents(
     if json {
         return output::json(&incidents);
     }
+    incidents_table(incidents)
+}
+
+pub(super) fn incidents_table(incidents: Vec<Incident>) -> Result<(), Error> {
     let rows: Vec<[String; 6]> = incidents
         .into_iter()
         .map(|incident| {

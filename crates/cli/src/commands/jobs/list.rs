@@ -1,8 +1,9 @@
-//! `jobs list`.
+//! `jobs list` and `jobs count`.
 
 use chrono::{DateTime, SubsecRound, Utc};
-use jobwire_core::{JobFilter, JobView, ProgressView, Store, telemetry::plain};
+use jobwire_core::{JobCursor, JobQuery, JobView, ProgressView, Store, telemetry::plain};
 use serde::Serialize;
+use serde_json::json;
 
 use super::place::{Place, written};
 use crate::error::Error;
@@ -10,6 +11,18 @@ use crate::output;
 
 /// Maximum number of characters of a cell; `--json` shows all.
 const SHOWN: usize = 80;
+
+/// The number up to which a list counts the jobs of all pages.
+const COUNTED: i64 = 10_000;
+
+/// A line of a list as JSON.
+#[derive(Serialize)]
+struct Line {
+    #[serde(flatten)]
+    job: Listed,
+    /// The place behind the job, for `--after`.
+    cursor: String,
+}
 
 /// A job as JSON.
 #[derive(Serialize)]
@@ -31,13 +44,16 @@ impl Listed {
 pub(super) async fn list(
     store: &dyn Store,
     place: Place,
-    filter: JobFilter,
+    query: &JobQuery,
     json: bool,
 ) -> Result<(), Error> {
-    let jobs = store.find(&filter).await?;
+    let jobs = store.find(query).await?;
     if json {
-        let jobs: Vec<Listed> = jobs.into_iter().map(Listed::new).collect();
-        return output::json(&jobs);
+        let listed = jobs.into_iter().map(|view| Line {
+            cursor: JobCursor::after(&view, query.sort).to_string(),
+            job: Listed::new(view),
+        });
+        return output::json(&listed.collect::<Vec<_>>());
     }
     let rows: Vec<[String; 8]> = jobs.iter().map(|job| row(job, place)).collect();
     let head = [
@@ -52,16 +68,48 @@ pub(super) async fn list(
     ];
     output::table(head, &rows)?;
     let shown = i64::try_from(jobs.len()).unwrap_or(i64::MAX);
-    if shown < filter.limit && filter.offset == 0 {
+    let is_first_page = query.offset == 0 && query.after.is_none();
+    if shown < query.limit && is_first_page {
         return output::line(output::count(jobs.len() as u64, "job"));
     }
-    let all = store.count(&filter).await?;
-    if filter.offset == 0 && shown == all {
+    let all = store.count_at_most(query, COUNTED + 1).await?;
+    if is_first_page && shown == all {
         return output::line(output::count(jobs.len() as u64, "job"));
     }
-    output::line(format_args!(
-        "{shown} of {all} jobs; see more with --limit and --offset"
-    ))
+    let all = match all > COUNTED {
+        true => format!("more than {COUNTED}"),
+        false => all.to_string(),
+    };
+    match jobs.last().filter(|_| shown >= query.limit) {
+        Some(last) => output::line(format_args!(
+            "{shown} of {all} jobs; the next page: --after {}",
+            JobCursor::after(last, query.sort)
+        )),
+        None => output::line(format_args!("{shown} of {all} jobs; this is the last page")),
+    }
+}
+
+pub(super) async fn count(
+    store: &dyn Store,
+    query: &JobQuery,
+    limit: Option<i64>,
+    json: bool,
+) -> Result<(), Error> {
+    let found = match limit {
+        // One more tells whether there are more.
+        Some(limit) => store.count_at_most(query, limit.saturating_add(1)).await?,
+        None => store.count(query).await?,
+    };
+    let more = limit.filter(|limit| found > *limit);
+    let jobs = more.unwrap_or(found);
+    if json {
+        return output::json(&json!({ "jobs": jobs, "more": more.is_some() }));
+    }
+    let counted = output::count(jobs.unsigned_abs(), "job");
+    match more {
+        Some(_) => output::line(format_args!("more than {counted}")),
+        None => output::line(counted),
+    }
 }
 
 fn row(job: &JobView, place: Place) -> [String; 8] {

@@ -29,7 +29,7 @@ pub struct Selection {
     pub all: bool,
     /// The filters.
     #[command(flatten)]
-    pub filter: FilterArgs,
+    pub filter: Box<FilterArgs>,
 }
 
 /// Maximum number of jobs that are read at once.
@@ -61,9 +61,8 @@ impl Matching {
         }
         let mut counts = Vec::new();
         for state in &selection.filter.states {
-            let mut filter = selection.filter.clone().filter(0, PAGE);
-            filter.states = vec![*state];
-            counts.push((*state, store.count(&filter).await?));
+            let query = selection.filter.query().states([*state]);
+            counts.push((*state, store.count(&query).await?));
         }
         Ok(Self(counts))
     }
@@ -105,17 +104,40 @@ impl Selection {
         }))
     }
 
+    /// Fails if all matches would be deleted without a confirmation.
+    pub(super) async fn confirmed(
+        &self,
+        store: &dyn Store,
+        place: Place,
+        yes: bool,
+    ) -> Result<(), Error> {
+        if yes || !self.all {
+            return Ok(());
+        }
+        let count = store.count(&self.filter.query()).await?;
+        let jobs = output::count(count.unsigned_abs(), "job");
+        let states = if self.filter.states.is_empty() {
+            ", of every state,"
+        } else {
+            ""
+        };
+        Err(Error::Usage(format!(
+            "{jobs} match{states} and would all be deleted; check with `{} list` first, then pass \
+             --yes",
+            place.command()
+        )))
+    }
+
     /// Reads all ids. Does so before the first change, since a changed job may no longer match.
     pub(super) async fn ids(&self, store: &dyn Store) -> Result<Vec<JobId>, Error> {
         if !self.all {
             return Ok(self.ids.clone());
         }
+        let query = self.filter.query().limit(PAGE);
         let mut ids = Vec::new();
         let mut offset = 0;
         loop {
-            let page = store
-                .find(&self.filter.clone().filter(offset, PAGE))
-                .await?;
+            let page = store.find(&query.clone().offset(offset)).await?;
             let last = i64::try_from(page.len()).unwrap_or(PAGE) < PAGE;
             ids.extend(page.into_iter().map(|job| job.id));
             if last {

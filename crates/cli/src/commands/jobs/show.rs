@@ -1,10 +1,12 @@
 //! `jobs show`.
 
+use jobwire_core::store::attempts::{AttemptView, Incident};
 use jobwire_core::{JobId, Store, telemetry::plain};
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::history;
 use super::list::Listed;
 use super::operate::no_such_job;
 use crate::error::Error;
@@ -29,9 +31,23 @@ struct Shown {
     custom_values: Option<Value>,
     checkpoint: Option<Value>,
     stack: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    history: Option<History>,
 }
 
-pub(super) async fn show(store: &dyn Store, id: JobId, json: bool) -> Result<(), Error> {
+/// What is recorded of the job.
+#[derive(Serialize)]
+struct History {
+    attempts: Vec<AttemptView>,
+    incidents: Vec<Incident>,
+}
+
+pub(super) async fn show(
+    store: &dyn Store,
+    id: JobId,
+    with_history: bool,
+    json: bool,
+) -> Result<(), Error> {
     let Some((view, job, stack)) = store.get(id).await? else {
         return Err(no_such_job(id));
     };
@@ -39,7 +55,14 @@ pub(super) async fn show(store: &dyn Store, id: JobId, json: bool) -> Result<(),
         Some(_) => store.checkpoint(id).await?,
         None => None,
     };
-    let shown = Shown {
+    let history = match with_history {
+        true => Some(History {
+            attempts: history::read(store, id).await?,
+            incidents: store.incidents(&history::of(id)).await?,
+        }),
+        false => None,
+    };
+    let mut shown = Shown {
         view: Listed::new(view),
         revision: job.revision,
         execution: job.execution,
@@ -54,10 +77,12 @@ pub(super) async fn show(store: &dyn Store, id: JobId, json: bool) -> Result<(),
         checkpoint: checkpoint
             .map(|text| serde_json::from_str(&text).unwrap_or(Value::String(text))),
         stack,
+        history,
     };
     if json {
         return output::json(&shown);
     }
+    let history = shown.history.take();
     let fields = serde_json::to_value(&shown)
         .map_err(|e| Error::Failed(format!("the job can't be shown: {e}")))?;
     let Value::Object(fields) = fields else {
@@ -81,6 +106,15 @@ pub(super) async fn show(store: &dyn Store, id: JobId, json: bool) -> Result<(),
                 plain::one_line(&other.to_string(), ALL)
             ))?,
         }
+    }
+    let Some(history) = history else {
+        return Ok(());
+    };
+    output::line("")?;
+    history::attempts_table(id, history.attempts)?;
+    if !history.incidents.is_empty() {
+        output::line("")?;
+        history::incidents_table(history.incidents)?;
     }
     Ok(())
 }

@@ -1,48 +1,75 @@
 //! Finding and counting jobs, for operators.
 
-use sqlx::postgres::{PgArguments, PgPool};
-use sqlx::query::Query;
-use sqlx::{Postgres, Row};
+use sqlx::postgres::PgPool;
+use sqlx::{Postgres, QueryBuilder, Row};
 
 use super::sql::{gate_of, job_columns, moved_columns};
 use super::{PgStore, decode};
-use crate::job::query::{JobFilter, JobView};
-use crate::job::{Job, JobId};
+use crate::job::query::{JobQuery, JobView, LikePattern};
+use crate::job::{Job, JobId, JobState};
 use crate::store::error::StoreError;
+use crate::store::find::{self, CustomValues, Dialect, Part, Table, Value, view_columns};
 use crate::store::statements::Finding;
 
-macro_rules! matching {
-    () => {
-        concat!(
-            "
-FROM (SELECT 'executable' AS state, ",
-            moved_columns!(),
-            " FROM jobwire.job
-      UNION ALL SELECT 'timer', ",
-            moved_columns!(),
-            " FROM jobwire.timer_job
-      UNION ALL SELECT 'suspended', ",
-            moved_columns!(),
-            " FROM jobwire.suspended_job
-      UNION ALL SELECT 'dead-letter', ",
-            moved_columns!(),
-            " FROM jobwire.dead_letter_job) j
-LEFT JOIN jobwire.job_lease l
-       ON l.job_id = j.id AND j.state = 'executable' AND l.owner IS NOT NULL
-LEFT JOIN jobwire.job_progress p ON p.job_id = j.id
-WHERE ($1::uuid IS NULL OR j.id = $1) AND (cardinality($2::text[]) = 0 OR j.state = ANY($2))
-  AND ($3::text IS NULL OR j.type = $3) AND ($4::text IS NULL OR j.process_instance = $4)
-  AND ($5::text IS NULL OR j.process_definition = $5) AND ($6::text IS NULL OR j.element = $6)
-  AND ($7::text IS NULL OR j.tenant = $7) AND ($8::text IS NULL OR j.lane = $8)
-  AND ($9::uuid IS NULL OR j.correlation_id = $9) AND ($10::boolean IS NULL OR (l.job_id IS NOT NULL) = $10)
-  AND ($11::boolean IS NULL OR (j.exception_message IS NOT NULL) = $11)
-  AND ($12::timestamptz IS NULL OR j.due_at < $12) AND ($13::text IS NULL OR j.category = $13)
-  AND ($14::bigint IS NULL OR j.priority <> $14)"
-        )
+macro_rules! table {
+    ($state:literal, $table:literal) => {
+        Table {
+            select: concat!(
+                "SELECT '",
+                $state,
+                "' AS state, ",
+                view_columns!(),
+                " FROM jobwire.",
+                $table,
+                " j"
+            ),
+            select_one: concat!("SELECT 1 FROM jobwire.", $table, " j"),
+        }
     };
 }
 
-const FIND: &str = concat!(
+/// True if `jsonb` takes the custom values. It takes no NUL, no half of a surrogate pair and no number of
+/// thousands of digits, which `json` takes: one such row must not end a query for others. The first line decides
+/// most rows.
+macro_rules! is_jsonb {
+    () => {
+        r#"octet_length(j.custom_values::text) < 255 AND strpos(j.custom_values::text, '\u') = 0 AND j.custom_values::text !~ '[0-9][eE]'
+    OR (regexp_replace(replace(j.custom_values::text, '\\', ''), '\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}', '', 'g')
+        !~ '\\u(0000|[dD][89a-fA-F])'
+    AND regexp_replace(j.custom_values::text, '"([^"\\]|\\.)*"', '', 'g') !~ '[eE][+-]?0*[1-9][0-9]{3}|[0-9]{255}')"#
+    };
+}
+
+static DIALECT: Dialect = Dialect {
+    tables: [
+        (JobState::Executable, table!("executable", "job")),
+        (JobState::Timer, table!("timer", "timer_job")),
+        (JobState::Suspended, table!("suspended", "suspended_job")),
+        (
+            JobState::DeadLetter,
+            table!("dead-letter", "dead_letter_job"),
+        ),
+    ],
+    leases: "jobwire.job_lease",
+    suspensions: "jobwire.suspension",
+    unique_jobs: "jobwire.unique_job",
+    unique_dead_letters: "jobwire.unique_dead_letter",
+    any_of: (" = ANY(", ")"),
+    like: (" LIKE ", " ESCAPE '\\'"),
+    pattern: LikePattern::like,
+    by_bytes: " COLLATE \"C\"",
+    custom_values: CustomValues::Operator(
+        concat!(
+            "CASE WHEN j.custom_values IS NULL THEN false WHEN ",
+            is_jsonb!(),
+            " THEN j.custom_values::jsonb @> "
+        ),
+        "::jsonb ELSE false END",
+    ),
+    plus_longest_lease: " + interval '25 hours'",
+};
+
+const HEAD: &str = concat!(
     "SELECT j.*, l.owner, l.fence,
     CASE WHEN l.expires_at BETWEEN '0001-01-01' AND '9999-12-31' THEN l.expires_at END AS expires_at,
     CASE WHEN l.locked_at BETWEEN '0001-01-01' AND '9999-12-31' THEN l.locked_at END AS locked_at,
@@ -51,42 +78,57 @@ const FIND: &str = concat!(
     CASE WHEN p.reported_at BETWEEN '0001-01-01' AND '9999-12-31' THEN p.reported_at END AS reported_at,
     CASE WHEN p.checkpoint_at BETWEEN '0001-01-01' AND '9999-12-31' THEN p.checkpoint_at END AS checkpoint_at, ",
     gate_of!("jobwire."),
-    matching!(),
-    " ORDER BY j.seq OFFSET $15 LIMIT $16"
 );
-const COUNT: &str = concat!("SELECT count(*)", matching!());
+const JOINS: &str = "
+LEFT JOIN jobwire.job_lease l
+       ON l.job_id = j.id AND j.state = 'executable' AND l.owner IS NOT NULL
+LEFT JOIN jobwire.job_progress p ON p.job_id = j.id";
 
-fn bound<'q>(sql: &'static str, f: &'q JobFilter) -> Query<'q, Postgres, PgArguments> {
-    sqlx::query(sql)
-        .bind(f.id.map(|id| id.0))
-        .bind(f.states.iter().map(|s| s.as_str()).collect::<Vec<_>>())
-        .bind(&f.job_type)
-        .bind(&f.process_instance)
-        .bind(&f.process_definition)
-        .bind(&f.element)
-        .bind(&f.tenant)
-        .bind(&f.lane)
-        .bind(f.correlation_id)
-        .bind(f.locked)
-        .bind(f.with_exception)
-        .bind(f.due_before)
-        .bind(&f.category)
-        .bind(f.priority_other_than)
+/// Writes the parts as one statement.
+fn written(parts: Vec<Part>) -> QueryBuilder<Postgres> {
+    let mut sql = QueryBuilder::new("");
+    for part in parts {
+        match part {
+            Part::Sql(text) => sql.push(text),
+            // The time stands still inside the statement, so an index can be asked for it.
+            Part::Bind(Value::Now) => sql.push("statement_timestamp()"),
+            Part::Bind(Value::Number(number)) => sql.push_bind(number),
+            Part::Bind(Value::Real(number)) => sql.push_bind(number),
+            Part::Bind(Value::Moment(moment)) => sql.push_bind(moment),
+            Part::Bind(Value::Id(id)) => sql.push_bind(id),
+            Part::Bind(Value::Ids(ids)) => sql.push_bind(ids),
+            Part::Bind(Value::Text(text)) => sql.push_bind(text),
+            Part::Bind(Value::Texts(texts)) => sql.push_bind(texts),
+        };
+    }
+    sql
 }
 
-async fn find(pool: &PgPool, filter: &JobFilter) -> Result<Vec<JobView>, StoreError> {
-    bound(FIND, filter)
-        .bind(filter.offset.max(0))
-        .bind(filter.limit.clamp(0, 100_000))
+async fn find(pool: &PgPool, query: &JobQuery) -> Result<Vec<JobView>, StoreError> {
+    query.check()?;
+    let Some(parts) = find::page(&DIALECT, query, HEAD, JOINS) else {
+        return Ok(Vec::new());
+    };
+    // There are more forms of a query than a connection should keep plans of.
+    let rows = written(parts)
+        .build()
+        .persistent(false)
         .fetch_all(pool)
-        .await?
-        .iter()
-        .map(decode::view)
-        .collect()
+        .await?;
+    rows.iter().map(decode::view).collect()
 }
 
-async fn count(pool: &PgPool, filter: &JobFilter) -> Result<i64, StoreError> {
-    Ok(bound(COUNT, filter).fetch_one(pool).await?.try_get(0)?)
+async fn count(pool: &PgPool, query: &JobQuery, at_most: Option<i64>) -> Result<i64, StoreError> {
+    query.check()?;
+    let Some(parts) = find::count(&DIALECT, query, at_most) else {
+        return Ok(0);
+    };
+    let row = written(parts)
+        .build()
+        .persistent(false)
+        .fetch_one(pool)
+        .await?;
+    Ok(row.try_get(0)?)
 }
 
 const GET: &str = concat!(
@@ -112,12 +154,12 @@ async fn get(pool: &PgPool, id: JobId) -> Result<Option<(Job, Option<String>)>, 
 }
 
 impl Finding for PgStore {
-    async fn find_jobs(&self, filter: &JobFilter) -> Result<Vec<JobView>, StoreError> {
-        find(&self.pool.inner, filter).await
+    async fn find_jobs(&self, query: &JobQuery) -> Result<Vec<JobView>, StoreError> {
+        find(&self.pool.inner, query).await
     }
 
-    async fn count_jobs(&self, filter: &JobFilter) -> Result<i64, StoreError> {
-        count(&self.pool.inner, filter).await
+    async fn count_jobs(&self, query: &JobQuery, at_most: Option<i64>) -> Result<i64, StoreError> {
+        count(&self.pool.inner, query, at_most).await
     }
 
     async fn get_job(&self, id: JobId) -> Result<Option<(Job, Option<String>)>, StoreError> {

@@ -5,132 +5,109 @@ use sqlx::{QueryBuilder, Row, Sqlite};
 
 use super::sql::{gate_of, job_columns, moved_columns};
 use super::{SqliteStore, decode};
-use crate::job::query::{JobFilter, JobView};
+use crate::job::query::{JobQuery, JobView, LikePattern};
 use crate::job::{Job, JobId, JobState};
 use crate::store::error::StoreError;
+use crate::store::find::{self, CustomValues, Dialect, Part, Table, Value, view_columns};
 use crate::store::statements::Finding;
 
-/// The query for the table of each state.
-const TABLES: [(JobState, &str); 4] = [
-    (
-        JobState::Executable,
-        concat!(
-            "SELECT 'executable' AS state, ",
-            moved_columns!(),
-            " FROM job"
-        ),
-    ),
-    (
-        JobState::Timer,
-        concat!(
-            "SELECT 'timer' AS state, ",
-            moved_columns!(),
-            " FROM timer_job"
-        ),
-    ),
-    (
-        JobState::Suspended,
-        concat!(
-            "SELECT 'suspended' AS state, ",
-            moved_columns!(),
-            " FROM suspended_job"
-        ),
-    ),
-    (
-        JobState::DeadLetter,
-        concat!(
-            "SELECT 'dead-letter' AS state, ",
-            moved_columns!(),
-            " FROM dead_letter_job"
-        ),
-    ),
-];
-
-/// Builds a query with only the given conditions, on only the given tables. SQLite plans a
-/// statement before it has the bound values, and would read every table for one id.
-fn matching(select: &str, filter: &JobFilter) -> QueryBuilder<Sqlite> {
-    let mut sql = QueryBuilder::new(select);
-    sql.push(" FROM (");
-    let asked = TABLES
-        .iter()
-        .filter(|(state, _)| filter.states.is_empty() || filter.states.contains(state));
-    for (i, (_, table)) in asked.enumerate() {
-        sql.push(if i == 0 { "" } else { " UNION ALL " });
-        sql.push(table);
-    }
-    sql.push(
-        ") j LEFT JOIN job_lease l
-ON l.job_id = j.id AND j.state = 'executable' AND l.owner IS NOT NULL
-LEFT JOIN job_progress p ON p.job_id = j.id WHERE true",
-    );
-    if let Some(id) = filter.id {
-        sql.push(" AND j.id = ").push_bind(id.to_string());
-    }
-    for (column, wanted) in [
-        ("type", &filter.job_type),
-        ("process_instance", &filter.process_instance),
-        ("process_definition", &filter.process_definition),
-        ("element", &filter.element),
-        ("tenant", &filter.tenant),
-        ("category", &filter.category),
-        ("lane", &filter.lane),
-    ] {
-        if let Some(wanted) = wanted {
-            sql.push(" AND j.").push(column).push(" = ");
-            sql.push_bind(wanted.clone());
+macro_rules! table {
+    ($state:literal, $table:literal) => {
+        Table {
+            select: concat!(
+                "SELECT '",
+                $state,
+                "' AS state, ",
+                view_columns!(),
+                " FROM ",
+                $table,
+                " j"
+            ),
+            select_one: concat!("SELECT 1 FROM ", $table, " j"),
         }
-    }
-    if let Some(id) = filter.correlation_id {
-        sql.push(" AND j.correlation_id = ")
-            .push_bind(id.hyphenated());
-    }
-    match filter.locked {
-        Some(true) => sql.push(" AND l.job_id IS NOT NULL"),
-        Some(false) => sql.push(" AND l.job_id IS NULL"),
-        None => &mut sql,
     };
-    match filter.with_exception {
-        Some(true) => sql.push(" AND j.exception_message IS NOT NULL"),
-        Some(false) => sql.push(" AND j.exception_message IS NULL"),
-        None => &mut sql,
-    };
-    if let Some(before) = filter.due_before {
-        sql.push(" AND j.due_at < ")
-            .push_bind(decode::micros(before));
-    }
-    if let Some(priority) = filter.priority_other_than {
-        sql.push(" AND j.priority <> ").push_bind(priority);
-    }
-    sql
 }
 
-async fn find(pool: &SqlitePool, filter: &JobFilter) -> Result<Vec<JobView>, StoreError> {
-    let select = concat!(
-        "SELECT j.*, l.owner, l.expires_at, l.locked_at, l.cancelled_at, l.fence, \
-         p.done, p.total, p.message, p.reported_at, p.checkpoint_at, ",
-        gate_of!("")
-    );
-    let mut sql = matching(select, filter);
-    sql.push(" ORDER BY j.seq LIMIT ")
-        .push_bind(filter.limit.clamp(0, 100_000))
-        .push(" OFFSET ")
-        .push_bind(filter.offset.max(0));
-    sql.build()
+static DIALECT: Dialect = Dialect {
+    tables: [
+        (JobState::Executable, table!("executable", "job")),
+        (JobState::Timer, table!("timer", "timer_job")),
+        (JobState::Suspended, table!("suspended", "suspended_job")),
+        (
+            JobState::DeadLetter,
+            table!("dead-letter", "dead_letter_job"),
+        ),
+    ],
+    leases: "job_lease",
+    suspensions: "suspension",
+    unique_jobs: "unique_job",
+    unique_dead_letters: "unique_dead_letter",
+    any_of: (" IN (SELECT value FROM json_each(", "))"),
+    // `LIKE` of SQLite does not tell upper from lower case.
+    like: (" GLOB ", ""),
+    pattern: LikePattern::glob,
+    by_bytes: "",
+    custom_values: CustomValues::Fields,
+    plus_longest_lease: " + 90000000000",
+};
+
+const HEAD: &str = concat!(
+    "SELECT j.*, l.owner, l.expires_at, l.locked_at, l.cancelled_at, l.fence, \
+     p.done, p.total, p.message, p.reported_at, p.checkpoint_at, ",
+    gate_of!("")
+);
+const JOINS: &str = " LEFT JOIN job_lease l
+ON l.job_id = j.id AND j.state = 'executable' AND l.owner IS NOT NULL
+LEFT JOIN job_progress p ON p.job_id = j.id";
+
+/// Writes the parts as one statement.
+fn written(parts: Vec<Part>) -> Result<QueryBuilder<Sqlite>, StoreError> {
+    let now = decode::now_micros();
+    let mut sql = QueryBuilder::new("");
+    for part in parts {
+        match part {
+            Part::Sql(text) => sql.push(text),
+            Part::Bind(Value::Now) => sql.push_bind(now),
+            Part::Bind(Value::Number(number)) => sql.push_bind(number),
+            Part::Bind(Value::Real(number)) => sql.push_bind(number),
+            Part::Bind(Value::Moment(moment)) => sql.push_bind(decode::micros(moment)),
+            Part::Bind(Value::Id(id)) => sql.push_bind(id.hyphenated()),
+            Part::Bind(Value::Ids(ids)) => sql.push_bind(decode::array(ids)?),
+            Part::Bind(Value::Text(text)) => sql.push_bind(text),
+            Part::Bind(Value::Texts(texts)) => sql.push_bind(decode::array(texts)?),
+        };
+    }
+    Ok(sql)
+}
+
+async fn find(pool: &SqlitePool, query: &JobQuery) -> Result<Vec<JobView>, StoreError> {
+    query.check()?;
+    let Some(parts) = find::page(&DIALECT, query, HEAD, JOINS) else {
+        return Ok(Vec::new());
+    };
+    let rows = written(parts)?
+        .build()
         .persistent(false)
         .fetch_all(pool)
-        .await?
-        .iter()
-        .map(decode::view)
-        .collect()
+        .await?;
+    rows.iter().map(decode::view).collect()
 }
 
-async fn count(pool: &SqlitePool, filter: &JobFilter) -> Result<i64, StoreError> {
-    Ok(matching("SELECT count(*)", filter)
+async fn count(
+    pool: &SqlitePool,
+    query: &JobQuery,
+    at_most: Option<i64>,
+) -> Result<i64, StoreError> {
+    query.check()?;
+    let Some(parts) = find::count(&DIALECT, query, at_most) else {
+        return Ok(0);
+    };
+    let row = written(parts)?
         .build()
         .persistent(false)
         .fetch_one(pool)
-        .await?
-        .try_get(0)?)
+        .await?;
+    Ok(row.try_get(0)?)
 }
 
 const GET: &str = concat!(
@@ -159,12 +136,12 @@ async fn get(pool: &SqlitePool, id: JobId) -> Result<Option<(Job, Option<String>
 }
 
 impl Finding for SqliteStore {
-    async fn find_jobs(&self, filter: &JobFilter) -> Result<Vec<JobView>, StoreError> {
-        find(&self.readers, filter).await
+    async fn find_jobs(&self, query: &JobQuery) -> Result<Vec<JobView>, StoreError> {
+        find(&self.readers, query).await
     }
 
-    async fn count_jobs(&self, filter: &JobFilter) -> Result<i64, StoreError> {
-        count(&self.readers, filter).await
+    async fn count_jobs(&self, query: &JobQuery, at_most: Option<i64>) -> Result<i64, StoreError> {
+        count(&self.readers, query, at_most).await
     }
 
     async fn get_job(&self, id: JobId) -> Result<Option<(Job, Option<String>)>, StoreError> {

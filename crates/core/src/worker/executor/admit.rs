@@ -12,7 +12,7 @@ use super::failure::failure;
 use super::run::Run;
 use super::stopped::interrupted;
 use crate::job::new_job::InvalidJob;
-use crate::job::query::JobFilter;
+use crate::job::query::JobQuery;
 use crate::job::{Job, LockToken, series};
 use crate::worker::context::NodeContext;
 use crate::worker::finished::Ending;
@@ -105,7 +105,7 @@ async fn ending_without_run(run: &Run<'_>) -> Option<Ending> {
 /// Returns whether the job has become ready more than once: its holder died or released it, it was
 /// retried, or its hint was lost. Then it may have begun, and it is no longer late by its date alone.
 async fn became_ready_again(run: &Run<'_>) -> bool {
-    let filter = JobFilter::default().id(run.job.id).limit(1);
+    let filter = JobQuery::default().id(run.job.id).limit(1);
     match run.node.store.find(&filter).await {
         Ok(found) => found.iter().any(|view| view.hints > Some(1)),
         Err(error) => {

@@ -1,8 +1,9 @@
 //! Operations and queries of operators.
 
 use jobwire_core::hint::Ready;
+use jobwire_core::job::query::JobFacts;
 use jobwire_core::store::{Operated, SuspensionScope};
-use jobwire_core::{Job, JobFilter, JobId, JobState, JobView};
+use jobwire_core::{Job, JobId, JobQuery, JobState, JobView};
 
 use super::{Database, Row, belongs, scope};
 use crate::history::Event;
@@ -133,7 +134,9 @@ impl Database {
         Some((self.view(state, row), row.job.clone(), stack))
     }
 
-    pub(in crate::simulation) fn find(&mut self, filter: &JobFilter) -> Vec<JobView> {
+    /// Returns all jobs that match, in the order of the query, from its cursor on.
+    pub(in crate::simulation) fn find(&mut self, query: &JobQuery) -> Vec<JobView> {
+        let now = self.now();
         let tables = [
             (JobState::Executable, &self.executable),
             (JobState::Timer, &self.timers),
@@ -143,14 +146,26 @@ impl Database {
         let rows = tables
             .into_iter()
             .flat_map(|(state, table)| table.values().map(move |row| (state, row)));
-        let of_category =
-            |row: &Row| filter.category.is_none() || filter.category == row.job.category;
         let mut found: Vec<JobView> = rows
-            .filter(|(_, row)| of_category(row))
-            .map(|(state, row)| self.view(state, row))
-            .filter(|view| matches(filter, view))
+            .map(|(state, row)| (self.view(state, row), row))
+            .filter(|(view, row)| {
+                query.matches(&JobFacts {
+                    view,
+                    job: &row.job,
+                    unique_key: None,
+                    is_covered: self.is_suspended(&row.job),
+                    now,
+                })
+            })
+            .map(|(view, _)| view)
+            .filter(|view| {
+                query
+                    .after
+                    .as_ref()
+                    .is_none_or(|after| after.is_before(view))
+            })
             .collect();
-        found.sort_unstable_by_key(|view| view.seq);
+        found.sort_unstable_by(|one, other| query.sort.compare(one, other));
         found
     }
 
@@ -201,36 +216,4 @@ fn give_attempts(job: &mut Job, retries: i32) {
     let all = job.retries.saturating_add(job.failures);
     job.failures = all.saturating_sub(retries).max(0);
     job.retries = retries;
-}
-
-fn matches(filter: &JobFilter, view: &JobView) -> bool {
-    fn is<T: PartialEq>(wanted: Option<&T>, found: Option<&T>) -> bool {
-        wanted.is_none() || wanted == found
-    }
-    let failed = view.exception_message.is_some();
-    is(filter.id.as_ref(), Some(&view.id))
-        && (filter.states.is_empty() || filter.states.contains(&view.state))
-        && is(filter.job_type.as_ref(), Some(&view.job_type))
-        && is(
-            filter.process_instance.as_ref(),
-            view.process_instance.as_ref(),
-        )
-        && is(
-            filter.process_definition.as_ref(),
-            view.process_definition.as_ref(),
-        )
-        && is(filter.element.as_ref(), view.element.as_ref())
-        && is(filter.tenant.as_ref(), view.tenant.as_ref())
-        && is(filter.lane.as_ref(), Some(&view.lane.to_string()))
-        && is(filter.correlation_id.as_ref(), Some(&view.correlation_id))
-        && filter
-            .locked
-            .is_none_or(|locked| locked == view.lock_owner.is_some())
-        && filter
-            .priority_other_than
-            .is_none_or(|other| view.priority != other)
-        && filter.with_exception.is_none_or(|with| with == failed)
-        && filter
-            .due_before
-            .is_none_or(|before| view.due_at.is_some_and(|due| due < before))
 }
