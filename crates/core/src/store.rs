@@ -447,6 +447,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(Vec::new())
     }
 
+    /// Returns those of the jobs whose incidents were resolved within this time. For the events of an
+    /// operation; optional for a store.
+    async fn closed_incidents(&self, jobs: &[JobId], within: Duration) -> Result<Vec<JobId>> {
+        let _ = (jobs, within);
+        Ok(Vec::new())
+    }
+
     /// Groups the failures of a type, or of all types, by type and message, the most frequent
     /// first. Reads all jobs and all recorded attempts. Optional for a store; see [`attempts`].
     async fn errors(&self, job_type: Option<&str>, limit: i64) -> Result<Vec<ErrorGroup>> {

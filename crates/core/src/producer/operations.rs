@@ -1,7 +1,9 @@
 //! The client's operations on existing jobs.
 
 use chrono::{DateTime, Utc};
+use tokio::time::Instant;
 
+use crate::event::{JobEvent, JobEventKind};
 use crate::job::query::{JobDetails, JobFilter, JobView};
 use crate::job::{JobId, JobState};
 use crate::lane::priority::{JobDefinition, PriorityRule, PriorityScope};
@@ -51,7 +53,10 @@ impl<S: SqlStore> Client<S> {
     /// # Errors
     /// A database error.
     pub async fn retry(&self, id: JobId, attempts: i32) -> Result<Operated, StoreError> {
+        let since = Instant::now();
         let (operated, ready) = self.store.retry(id, attempts).await?;
+        let at_once = || JobEventKind::Rescheduled { due_at: None };
+        self.tell_one(id, operated, since, at_once).await;
         self.hook.publish(Cause::Operator, ready);
         Ok(operated)
     }
@@ -66,7 +71,10 @@ impl<S: SqlStore> Client<S> {
         ids: &[JobId],
         attempts: i32,
     ) -> Result<OperatedJobs, StoreError> {
+        let since = Instant::now();
         let operated = self.store.retry_many(ids, attempts).await?;
+        let at_once = || JobEventKind::Rescheduled { due_at: None };
+        self.tell(&operated.operated, since, at_once).await;
         Ok(self.published(operated))
     }
 
@@ -75,7 +83,10 @@ impl<S: SqlStore> Client<S> {
     /// # Errors
     /// A database error.
     pub async fn delete(&self, id: JobId) -> Result<Operated, StoreError> {
+        let since = Instant::now();
         let (operated, ready) = self.store.delete(id).await?;
+        self.tell_one(id, operated, since, || JobEventKind::Cancelled)
+            .await;
         self.hook.publish(Cause::Operator, ready);
         Ok(operated)
     }
@@ -86,7 +97,10 @@ impl<S: SqlStore> Client<S> {
     /// # Errors
     /// A database error.
     pub async fn delete_many(&self, ids: &[JobId]) -> Result<OperatedJobs, StoreError> {
+        let since = Instant::now();
         let operated = self.store.delete_many(ids).await?;
+        self.tell(&operated.operated, since, || JobEventKind::Cancelled)
+            .await;
         Ok(self.published(operated))
     }
 
@@ -103,7 +117,10 @@ impl<S: SqlStore> Client<S> {
     /// # Errors
     /// A database error.
     pub async fn cancel(&self, id: JobId) -> Result<Operated, StoreError> {
+        let since = Instant::now();
         let (operated, ready) = self.store.cancel(id).await?;
+        self.tell_one(id, operated, since, || JobEventKind::Cancelled)
+            .await;
         self.hook.publish(Cause::Operator, ready);
         if operated == Operated::Running {
             self.hook.tell(Control::Cancel { job: id });
@@ -135,6 +152,7 @@ impl<S: SqlStore> Client<S> {
     /// [`StoreError::InvalidChange`] before anything is changed, or a database error.
     pub async fn change(&self, ids: &[JobId], change: &Change) -> Result<OperatedJobs, StoreError> {
         let changed = self.store.change_many(ids, change).await?;
+        self.tell_change(&changed.operated, change);
         self.hook.timer_set(changed.timer);
         Ok(self.published(changed))
     }
@@ -150,6 +168,10 @@ impl<S: SqlStore> Client<S> {
     /// A database error.
     pub async fn unlock(&self, id: JobId) -> Result<Operated, StoreError> {
         let (unlocked, ready) = self.store.unlock(id).await?;
+        if unlocked == Operated::Done {
+            let rejected = JobEvent::of_id(id, JobEventKind::Rejected);
+            self.hook.listeners().tell(rejected);
+        }
         self.hook.publish(Cause::Operator, ready);
         Ok(unlocked)
     }

@@ -363,6 +363,12 @@ pub(super) trait Recording {
         filter: &IncidentFilter,
     ) -> impl Future<Output = Result<Vec<Incident>>> + Send;
 
+    fn read_closed(
+        &self,
+        jobs: &[JobId],
+        within: Duration,
+    ) -> impl Future<Output = Result<Vec<JobId>>> + Send;
+
     fn group_errors(
         &self,
         job_type: Option<&str>,

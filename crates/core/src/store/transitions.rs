@@ -406,6 +406,11 @@ impl<S: Statements> Store for S {
         self.run("incidents", || self.read_incidents(filter)).await
     }
 
+    async fn closed_incidents(&self, jobs: &[JobId], within: Duration) -> Result<Vec<JobId>> {
+        self.run("closed_incidents", || self.read_closed(jobs, within))
+            .await
+    }
+
     async fn errors(&self, job_type: Option<&str>, limit: i64) -> Result<Vec<ErrorGroup>> {
         self.run("errors", || self.group_errors(job_type, limit))
             .await
