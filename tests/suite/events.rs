@@ -256,7 +256,7 @@ async fn a_listener_that_stands_still_or_panics_stops_no_job() {
     let node = Node::builder(store.clone(), Arc::new(InProcessTransport::new()))
         .options(options())
         .handlers(handlers())
-        .listener(move |_: &JobEvent| drop(wait.recv()))
+        .listener(move |_: &JobEvent| assert!(wait.recv().is_err()))
         .listener(|event: &JobEvent| {
             // Prints nothing, unlike a panic.
             if event.kind != JobEventKind::IncidentClosed {

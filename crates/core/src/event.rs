@@ -42,7 +42,7 @@
 //!
 //! # Cost
 //! Without a listener nothing is built and nothing is sent. With one, the client's operations on
-//! existing jobs make one more query, which finds the incidents that they have closed.
+//! existing jobs make one more query, which finds the open incidents of the jobs.
 //!
 //! # Metrics
 //! `jobwire_events_dropped_total`, by reason: `full`, `panicked`, `no-thread`.

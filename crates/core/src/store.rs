@@ -447,10 +447,10 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(Vec::new())
     }
 
-    /// Returns those of the jobs whose incidents were resolved within this time. For the events of an
-    /// operation; optional for a store.
-    async fn closed_incidents(&self, jobs: &[JobId], within: Duration) -> Result<Vec<JobId>> {
-        let _ = (jobs, within);
+    /// Returns those of the jobs that have an open incident. For the events of an operation; optional
+    /// for a store.
+    async fn open_incidents(&self, jobs: &[JobId]) -> Result<Vec<JobId>> {
+        let _ = jobs;
         Ok(Vec::new())
     }
 

@@ -1,7 +1,6 @@
 //! The client's operations on existing jobs.
 
 use chrono::{DateTime, Utc};
-use tokio::time::Instant;
 
 use crate::event::{JobEvent, JobEventKind};
 use crate::job::query::{JobDetails, JobFilter, JobView};
@@ -53,10 +52,10 @@ impl<S: SqlStore> Client<S> {
     /// # Errors
     /// A database error.
     pub async fn retry(&self, id: JobId, attempts: i32) -> Result<Operated, StoreError> {
-        let since = Instant::now();
+        let open = self.open_incidents(&[id]).await;
         let (operated, ready) = self.store.retry(id, attempts).await?;
-        let at_once = || JobEventKind::Rescheduled { due_at: None };
-        self.tell_one(id, operated, since, at_once).await;
+        let at_once = JobEventKind::Rescheduled { due_at: None };
+        self.tell(&[(id, operated)], &open, &at_once);
         self.hook.publish(Cause::Operator, ready);
         Ok(operated)
     }
@@ -71,10 +70,10 @@ impl<S: SqlStore> Client<S> {
         ids: &[JobId],
         attempts: i32,
     ) -> Result<OperatedJobs, StoreError> {
-        let since = Instant::now();
+        let open = self.open_incidents(ids).await;
         let operated = self.store.retry_many(ids, attempts).await?;
-        let at_once = || JobEventKind::Rescheduled { due_at: None };
-        self.tell(&operated.operated, since, at_once).await;
+        let at_once = JobEventKind::Rescheduled { due_at: None };
+        self.tell(&operated.operated, &open, &at_once);
         Ok(self.published(operated))
     }
 
@@ -83,10 +82,10 @@ impl<S: SqlStore> Client<S> {
     /// # Errors
     /// A database error.
     pub async fn delete(&self, id: JobId) -> Result<Operated, StoreError> {
-        let since = Instant::now();
+        let open = self.open_incidents(&[id]).await;
         let (operated, ready) = self.store.delete(id).await?;
-        self.tell_one(id, operated, since, || JobEventKind::Cancelled)
-            .await;
+        let cancelled = JobEventKind::Cancelled;
+        self.tell(&[(id, operated)], &open, &cancelled);
         self.hook.publish(Cause::Operator, ready);
         Ok(operated)
     }
@@ -97,10 +96,10 @@ impl<S: SqlStore> Client<S> {
     /// # Errors
     /// A database error.
     pub async fn delete_many(&self, ids: &[JobId]) -> Result<OperatedJobs, StoreError> {
-        let since = Instant::now();
+        let open = self.open_incidents(ids).await;
         let operated = self.store.delete_many(ids).await?;
-        self.tell(&operated.operated, since, || JobEventKind::Cancelled)
-            .await;
+        let cancelled = JobEventKind::Cancelled;
+        self.tell(&operated.operated, &open, &cancelled);
         Ok(self.published(operated))
     }
 
@@ -117,10 +116,10 @@ impl<S: SqlStore> Client<S> {
     /// # Errors
     /// A database error.
     pub async fn cancel(&self, id: JobId) -> Result<Operated, StoreError> {
-        let since = Instant::now();
+        let open = self.open_incidents(&[id]).await;
         let (operated, ready) = self.store.cancel(id).await?;
-        self.tell_one(id, operated, since, || JobEventKind::Cancelled)
-            .await;
+        let cancelled = JobEventKind::Cancelled;
+        self.tell(&[(id, operated)], &open, &cancelled);
         self.hook.publish(Cause::Operator, ready);
         if operated == Operated::Running {
             self.hook.tell(Control::Cancel { job: id });

@@ -1,58 +1,49 @@
 //! The events of the client's operations on existing jobs ([`crate::event`]).
 //!
-//! An operation does not know what state a job had. So the incidents that it has closed are found by
-//! a query after it, which runs only if anyone listens.
+//! An operation does not tell what state a job had. So the open incidents of the jobs are found by a
+//! query before it, which runs only if anyone listens.
 
-use tokio::time::Instant;
+use std::collections::HashSet;
 
 use crate::event::{JobEvent, JobEventKind};
 use crate::job::JobId;
 use crate::producer::client::Client;
 use crate::store::{Change, Operated, SqlStore};
 
+/// The jobs with an open incident before an operation.
+pub(super) type Open = HashSet<JobId>;
+
 impl<S: SqlStore> Client<S> {
-    /// Tells of an operation on one job, and of the incident that it has closed.
-    pub(super) async fn tell_one(
-        &self,
-        job: JobId,
-        operated: Operated,
-        since: Instant,
-        kind: impl Fn() -> JobEventKind,
-    ) {
-        self.tell(&[(job, operated)], since, kind).await;
+    /// Returns those of the jobs that have an open incident; none without a listener.
+    pub(super) async fn open_incidents(&self, jobs: &[JobId]) -> Open {
+        if jobs.is_empty() || !self.hook.listeners().any() {
+            return Open::new();
+        }
+        match self.store.open_incidents(jobs).await {
+            Ok(open) => open.into_iter().collect(),
+            // The operation itself may succeed.
+            Err(error) => {
+                tracing::warn!(
+                    %error, jobs = jobs.len(),
+                    "could not find the incidents of jobs; listeners are not told which of them \
+                     the next operation closes"
+                );
+                Open::new()
+            }
+        }
     }
 
-    /// Tells of the jobs that an operation has changed since this moment, and of the incidents that
-    /// it has closed.
-    pub(super) async fn tell(
-        &self,
-        operated: &[(JobId, Operated)],
-        since: Instant,
-        kind: impl Fn() -> JobEventKind,
-    ) {
+    /// Tells of the jobs that an operation has changed, and of the incidents that it has closed.
+    pub(super) fn tell(&self, operated: &[(JobId, Operated)], open: &Open, kind: &JobEventKind) {
         let listeners = self.hook.listeners();
         if !listeners.any() {
             return;
         }
-        let done: Vec<JobId> = done(operated).collect();
-        if done.is_empty() {
-            return;
-        }
-        for job in &done {
-            listeners.tell(JobEvent::of_id(*job, kind()));
-        }
-        match self.store.closed_incidents(&done, since.elapsed()).await {
-            Ok(closed) => {
-                for job in closed {
-                    listeners.tell(JobEvent::of_id(job, JobEventKind::IncidentClosed));
-                }
+        for job in done(operated) {
+            listeners.tell(JobEvent::of_id(job, kind.clone()));
+            if open.contains(&job) {
+                listeners.tell(JobEvent::of_id(job, JobEventKind::IncidentClosed));
             }
-            // The operation itself has succeeded.
-            Err(error) => tracing::warn!(
-                %error, jobs = done.len(),
-                "could not find the incidents that an operation has closed; listeners are not told \
-                 of them"
-            ),
         }
     }
 

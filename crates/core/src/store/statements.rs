@@ -363,11 +363,7 @@ pub(super) trait Recording {
         filter: &IncidentFilter,
     ) -> impl Future<Output = Result<Vec<Incident>>> + Send;
 
-    fn read_closed(
-        &self,
-        jobs: &[JobId],
-        within: Duration,
-    ) -> impl Future<Output = Result<Vec<JobId>>> + Send;
+    fn read_open(&self, jobs: &[JobId]) -> impl Future<Output = Result<Vec<JobId>>> + Send;
 
     fn group_errors(
         &self,

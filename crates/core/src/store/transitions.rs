@@ -406,9 +406,8 @@ impl<S: Statements> Store for S {
         self.run("incidents", || self.read_incidents(filter)).await
     }
 
-    async fn closed_incidents(&self, jobs: &[JobId], within: Duration) -> Result<Vec<JobId>> {
-        self.run("closed_incidents", || self.read_closed(jobs, within))
-            .await
+    async fn open_incidents(&self, jobs: &[JobId]) -> Result<Vec<JobId>> {
+        self.run("incidents", || self.read_open(jobs)).await
     }
 
     async fn errors(&self, job_type: Option<&str>, limit: i64) -> Result<Vec<ErrorGroup>> {

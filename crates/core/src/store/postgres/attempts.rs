@@ -38,8 +38,8 @@ FROM jobwire.incident
 WHERE ($1::uuid IS NULL OR job_id = $1) AND ($2::text IS NULL OR type = $2) AND ($3 OR resolved_at IS NULL)
 ORDER BY opened_at DESC, job_id LIMIT $4 OFFSET $5";
 
-const CLOSED: &str = "
-SELECT DISTINCT job_id FROM jobwire.incident WHERE job_id = ANY($1) AND resolved_at >= clock_timestamp() - $2";
+const OPEN: &str = "
+SELECT DISTINCT job_id FROM jobwire.incident WHERE job_id = ANY($1) AND resolved_at IS NULL";
 
 const ERRORS: &str = "
 SELECT type, message, sum(jobs)::bigint, sum(attempts)::bigint, max(last_at) FROM (
@@ -149,18 +149,13 @@ impl Recording for PgStore {
             .collect()
     }
 
-    async fn read_closed(
-        &self,
-        jobs: &[JobId],
-        within: Duration,
-    ) -> Result<Vec<JobId>, StoreError> {
+    async fn read_open(&self, jobs: &[JobId]) -> Result<Vec<JobId>, StoreError> {
         let jobs: Vec<Uuid> = jobs.iter().map(|job| job.0).collect();
-        let closed: Vec<Uuid> = sqlx::query_scalar(CLOSED)
+        let open: Vec<Uuid> = sqlx::query_scalar(OPEN)
             .bind(jobs)
-            .bind(within)
             .fetch_all(&self.pool.inner)
             .await?;
-        Ok(closed.into_iter().map(JobId).collect())
+        Ok(open.into_iter().map(JobId).collect())
     }
 
     async fn group_errors(

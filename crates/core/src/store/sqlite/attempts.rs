@@ -29,8 +29,8 @@ FROM incident
 WHERE (?1 IS NULL OR job_id = ?1) AND (?2 IS NULL OR type = ?2) AND (?3 OR resolved_at IS NULL)
 ORDER BY opened_at DESC, job_id LIMIT ?4 OFFSET ?5";
 
-const CLOSED: &str = "
-SELECT DISTINCT job_id FROM incident WHERE job_id IN (SELECT value FROM json_each(?1)) AND resolved_at >= ?2";
+const OPEN: &str = "
+SELECT DISTINCT job_id FROM incident WHERE job_id IN (SELECT value FROM json_each(?1)) AND resolved_at IS NULL";
 
 const ERRORS: &str = "
 SELECT type, message, sum(jobs), sum(attempts), max(last_at) FROM (
@@ -153,15 +153,9 @@ impl Recording for SqliteStore {
             .collect()
     }
 
-    async fn read_closed(
-        &self,
-        jobs: &[JobId],
-        within: Duration,
-    ) -> Result<Vec<JobId>, StoreError> {
-        let within = i64::try_from(within.as_micros()).unwrap_or(i64::MAX);
-        let rows = sqlx::query(CLOSED)
+    async fn read_open(&self, jobs: &[JobId]) -> Result<Vec<JobId>, StoreError> {
+        let rows = sqlx::query(OPEN)
             .bind(decode::array(jobs)?)
-            .bind(decode::now_micros().saturating_sub(within))
             .fetch_all(&self.readers)
             .await?;
         decode::job_ids(&rows)
