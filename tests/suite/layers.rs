@@ -7,12 +7,13 @@ use std::path::Path;
 use crate::docs::{files, root};
 
 /// The folders of `crates/core/src`, from the inside out.
-const LAYERS: [&str; 13] = [
+const LAYERS: [&str; 14] = [
     "job",
     "lane",
     "hint",
     "telemetry",
     "runtime",
+    "event",
     "transport",
     "store",
     "producer",

@@ -17,6 +17,7 @@ mod database_away;
 mod demo;
 mod docs;
 mod engines;
+mod events;
 mod examples;
 mod faults;
 mod fleet;

@@ -17,6 +17,7 @@
 //! | [`hint`] | the hint and its wire format |
 //! | [`telemetry`] | metrics, labels, log throttle |
 //! | [`runtime`] | supervised background tasks |
+//! | [`event`] | events of jobs, and their listeners |
 //! | [`transport`] | carries hints: traits, in-process, several brokers at once |
 //! | [`store`] | where jobs live: the trait, PostgreSQL, SQLite |
 //! | [`producer`] | creating jobs in a transaction; publishing their hints after COMMIT |
@@ -34,6 +35,7 @@
 #[macro_use]
 pub mod runtime;
 
+pub mod event;
 mod fleet;
 pub mod hint;
 pub mod job;
@@ -48,6 +50,7 @@ pub mod testing;
 pub mod transport;
 pub mod worker;
 
+pub use event::{JobEvent, JobEventKind, JobListener};
 pub use hint::Hint;
 pub use job::any_error::Error;
 pub use job::args::JobArgs;

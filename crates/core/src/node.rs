@@ -34,6 +34,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
+use crate::event::{JobListener, Listeners};
 use crate::fleet::Fleet;
 use crate::job::NodeId;
 use crate::job::args::JobArgs;
@@ -121,6 +122,7 @@ pub struct NodeBuilder {
     hook: Option<CommitHook>,
     slots: Option<SlotPool>,
     periodic: Vec<PeriodicJob>,
+    listeners: Listeners,
     id: NodeId,
 }
 
@@ -227,6 +229,13 @@ impl NodeBuilder {
         self
     }
 
+    /// Adds a [listener](crate::event) to the events of the jobs that this node locks, runs and, while
+    /// it leads, moves, and to those of the clients over its [hook](Node::hook).
+    pub fn listener(mut self, listener: impl JobListener) -> Self {
+        self.listeners.add(listener);
+        self
+    }
+
     /// Starts the node. The first node of a process adds a panic hook, which notes the place of a
     /// panic and calls the previous hook.
     ///
@@ -276,11 +285,13 @@ impl NodeBuilder {
             hook,
             slots: _,
             periodic: _,
+            listeners,
             id,
         } = self;
         let gauges = Gauges::new(options.database.clone());
-        let hook =
-            hook.unwrap_or_else(|| CommitHook::start(transport.publisher(), options.hook.clone()));
+        let hook = hook
+            .unwrap_or_else(|| CommitHook::start(transport.publisher(), options.hook.clone()))
+            .with_listeners(listeners);
         let mut handlers = handlers;
         suspensions::serve(&mut handlers, &store, &hook);
         let (finished, queue) = mpsc::channel(options.concurrency.max(64) * 2);
@@ -374,6 +385,7 @@ impl Node {
             hook: None,
             slots: None,
             periodic: Vec::new(),
+            listeners: Listeners::default(),
             id: NodeId::generate(),
         }
     }

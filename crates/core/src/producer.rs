@@ -7,5 +7,6 @@ pub mod gate_change;
 mod hint_room;
 pub mod lane_move;
 mod operations;
+mod operations_told;
 mod periodic;
 pub mod priority_cascade;

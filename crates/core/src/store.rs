@@ -463,6 +463,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(Vec::new())
     }
 
+    /// Returns those of the jobs that have an open incident. For the events of an operation; optional
+    /// for a store.
+    async fn open_incidents(&self, jobs: &[JobId]) -> Result<Vec<JobId>> {
+        let _ = jobs;
+        Ok(Vec::new())
+    }
+
     /// Groups the failures of a type, or of all types, by type and message, the most frequent
     /// first. Reads all jobs and all recorded attempts. Optional for a store; see [`attempts`].
     async fn errors(&self, job_type: Option<&str>, limit: i64) -> Result<Vec<ErrorGroup>> {

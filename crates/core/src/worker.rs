@@ -54,5 +54,6 @@ pub(crate) mod slots;
 pub(crate) mod stages;
 pub(crate) mod statement;
 pub(crate) mod suspects;
+pub(crate) mod tell;
 pub(crate) mod under_way;
 pub(crate) mod unreadable;

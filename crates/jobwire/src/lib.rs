@@ -139,15 +139,18 @@
 //!
 //! No feature is on by default.
 
+/// The maximum number of events that wait for one listener.
+pub use jobwire_core::event::LISTENER_BUFFER;
 pub use jobwire_core::{
     BadLane, CatchUp, CheckpointError, Client, CommitHook, Creation, Error, Fence, GroupOptions,
     Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, HookOptions,
     InProcessTransport, IntoOutcome, InvalidJob, Job, JobArgs, JobCursor, JobDefinition,
-    JobDetails, JobFilter, JobId, JobKind, JobPage, JobQuery, JobSort, JobState, JobTransaction,
-    JobView, Lane, LaneMove, LaneMoved, LaneOrder, LaneRule, LaneShare, Middleware, NewJob, Next,
-    Node, NodeId, NodeOptions, Outcome, PeriodicJob, PriorityRule, PriorityScope, Progress,
-    ProgressView, Repeat, RetryFrom, RetryPolicy, Running, SlotPool, SortBy, SqlStore, Stop, Store,
-    StoreError, TextField, TextMatch, TransactionHook, Transport, UniqueKey, Verdict,
+    JobDetails, JobEvent, JobEventKind, JobFilter, JobId, JobKind, JobListener, JobPage, JobQuery,
+    JobSort, JobState, JobTransaction, JobView, Lane, LaneMove, LaneMoved, LaneOrder, LaneRule,
+    LaneShare, Middleware, NewJob, Next, Node, NodeId, NodeOptions, Outcome, PeriodicJob,
+    PriorityRule, PriorityScope, Progress, ProgressView, Repeat, RetryFrom, RetryPolicy, Running,
+    SlotPool, SortBy, SqlStore, Stop, Store, StoreError, TextField, TextMatch, TransactionHook,
+    Transport, UniqueKey, Verdict,
 };
 /// The limits of checkpoints and of the text of a progress, in bytes.
 pub use jobwire_core::{MAX_CHECKPOINT_BYTES, MAX_PROGRESS_BYTES};

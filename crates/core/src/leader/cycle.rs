@@ -200,6 +200,9 @@ impl Leader {
                 job = %id,
                 "the holder of this job died; an operator had cancelled the job, so it is deleted"
             );
+            if let Some(teller) = node.teller() {
+                teller.cancelled(*id);
+            }
         }
         node.hook.publish(Cause::Handoff, report.freed);
         self.rescue(report.rescued);

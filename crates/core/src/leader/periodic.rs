@@ -96,6 +96,9 @@ async fn create_due(node: &Arc<NodeContext>, aside: &mut Aside) -> Result<Page, 
         match node.store.fire_periodic_job(&name).await {
             Ok(fired) => {
                 advanced |= fired.advanced;
+                if let Some(teller) = node.teller() {
+                    teller.created(&fired.ready);
+                }
                 node.hook.publish(Cause::Timer, fired.ready);
             }
             // The server is away, or too slow for any schedule.

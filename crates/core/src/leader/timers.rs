@@ -58,6 +58,9 @@ pub(crate) async fn move_timers(node: Arc<NodeContext>) {
                 } else {
                     moved.next_due
                 };
+                if let Some(teller) = node.teller() {
+                    teller.fired(&moved);
+                }
                 let slots = slots.into_iter();
                 executor::start_unhinted(&node, moved.locked, "timer", sent, slots);
                 node.hook.publish(Cause::Timer, moved.ready);

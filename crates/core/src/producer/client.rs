@@ -38,9 +38,11 @@
 
 use std::sync::Arc;
 
+use crate::event::JobListener;
 use crate::job::JobId;
 use crate::job::new_job::NewJob;
 use crate::producer::commit_hook::CommitHook;
+use crate::store::created::{Noted, events_of_end};
 #[cfg(feature = "postgres")]
 use crate::store::postgres::PgStore;
 #[cfg(feature = "sqlite")]
@@ -80,6 +82,14 @@ impl<S: SqlStore> Client<S> {
             hook: Arc::new(CommitHook::disconnected()),
             origin: Origin::Sql,
         }
+    }
+
+    /// Adds a [listener](crate::event) to this client and its later clones. It is told the events of
+    /// what they create and change. A client over the hook of a node tells the node's listeners, too.
+    #[must_use = "the listener belongs to the returned client"]
+    pub fn listener(mut self, listener: impl JobListener) -> Self {
+        self.hook = Arc::new(CommitHook::clone(&self.hook).listener(listener));
+        self
     }
 
     /// Returns the store.
@@ -191,8 +201,14 @@ impl<S: SqlStore> TransactionHook<S> {
         jobs: Vec<NewJob>,
     ) -> Result<Vec<JobId>, StoreError> {
         let ids = jobs.iter().map(NewJob::id).collect();
-        let Client { store, origin, .. } = &self.client;
-        let created = store.insert(connection, jobs, *origin).await?;
+        let Client {
+            store,
+            origin,
+            hook,
+        } = &self.client;
+        let noted = Noted::of(hook.listeners().any(), &jobs);
+        let mut created = store.insert(connection, jobs, *origin).await?;
+        noted.note(&mut created);
         let ids = created.stands_for(ids);
         self.created.merge(created);
         Ok(ids)
@@ -209,6 +225,9 @@ impl<S: SqlStore> TransactionHook<S> {
     ) -> Result<Ended, StoreError> {
         let ended = self.client.store.end(connection, scope).await?;
         self.created.merge(Created::from(&ended));
+        if self.client.hook.listeners().any() {
+            self.created.events.extend(events_of_end(&ended));
+        }
         Ok(ended)
     }
 

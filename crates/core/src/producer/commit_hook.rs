@@ -32,6 +32,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::event::{JobListener, Listeners};
 use crate::hint::{Hint, Ready};
 use crate::job::Lane;
 use crate::store::Created;
@@ -146,9 +147,13 @@ struct Inner {
     offered: watch::Sender<u64>,
 }
 
-/// The sending side of the hook. Cheap to clone. See the [module](self).
+/// The time for which the end of a hook waits for its listeners.
+const LISTENERS_WITHIN: Duration = Duration::from_secs(1);
+
+/// The sending side of the hook, and the [listeners](crate::event) of its jobs. Cheap to clone. See
+/// the [module](self).
 #[derive(Clone)]
-pub struct CommitHook(Option<Arc<Inner>>);
+pub struct CommitHook(Option<Arc<Inner>>, Listeners);
 
 impl CommitHook {
     /// Starts the publishing task. Needs a tokio runtime.
@@ -174,13 +179,32 @@ impl CommitHook {
             offered: watch::Sender::new(0),
         });
         tokio::spawn(publishing::keep_publishing(inner.clone(), waiting, begun));
-        Self(Some(inner))
+        Self(Some(inner), Listeners::default())
     }
 
     /// Returns a hook without a transport. The sweeper publishes all hints.
     #[must_use]
     pub fn disconnected() -> Self {
-        Self(None)
+        Self(None, Listeners::default())
+    }
+
+    /// Adds a [listener](crate::event) to this clone of the hook, and to its later clones. It is told
+    /// the events of the clients and of the node that use them.
+    #[must_use = "the listener belongs to the returned hook"]
+    pub fn listener(mut self, listener: impl JobListener) -> Self {
+        self.1.add(listener);
+        self
+    }
+
+    /// Adds the listeners of others.
+    pub(crate) fn with_listeners(mut self, others: Listeners) -> Self {
+        self.1.extend(others);
+        self
+    }
+
+    /// Returns the listeners.
+    pub(crate) fn listeners(&self) -> &Listeners {
+        &self.1
     }
 
     /// Returns whether hints are published.
@@ -192,6 +216,9 @@ impl CommitHook {
     /// Publishes the hints of a committed transaction. Never waits.
     #[doc(hidden)]
     pub fn committed(&self, created: Created) {
+        for event in created.events {
+            self.1.tell(event);
+        }
         let now = Utc::now();
         let mut ready = created.ready;
         let mut counts: BTreeMap<&Lane, u64> = BTreeMap::new();
@@ -296,7 +323,8 @@ impl CommitHook {
         inner.is_some_and(|inner| inner.publisher.tell(control))
     }
 
-    /// Publishes the waiting hints, for at most the given time, and then accepts no more.
+    /// Publishes the waiting hints, for at most the given time, and then accepts no more. Waits
+    /// for up to a second more until the listeners were told what waits.
     pub async fn close(&self, within: Duration) {
         if let Some(inner) = &self.0 {
             inner.stop.cancel();
@@ -310,6 +338,7 @@ impl CommitHook {
                 );
             }
         }
+        self.1.until_told(within.min(LISTENERS_WITHIN)).await;
     }
 }
 
@@ -414,6 +443,10 @@ const STUCK_AT_LEAST: Duration = Duration::from_secs(120);
 const MOST_LANES: usize = 1_024;
 
 impl AfterCommit for CommitHook {
+    fn listens(&self) -> bool {
+        self.1.any()
+    }
+
     fn committed(&self, created: Created) {
         CommitHook::committed(self, created);
     }

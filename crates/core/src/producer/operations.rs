@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, Utc};
 
+use crate::event::{JobEvent, JobEventKind};
 use crate::job::query::{JobCursor, JobDetails, JobPage, JobQuery, JobView};
 use crate::job::{JobId, JobState};
 use crate::lane::priority::{JobDefinition, PriorityRule, PriorityScope};
@@ -89,7 +90,10 @@ impl<S: SqlStore> Client<S> {
     /// # Errors
     /// A database error.
     pub async fn retry(&self, id: JobId, attempts: i32) -> Result<Operated, StoreError> {
+        let open = self.open_incidents(&[id]).await;
         let (operated, ready) = self.store.retry(id, attempts).await?;
+        let at_once = JobEventKind::Rescheduled { due_at: None };
+        self.tell(&[(id, operated)], &open, &at_once);
         self.hook.publish(Cause::Operator, ready);
         Ok(operated)
     }
@@ -104,7 +108,10 @@ impl<S: SqlStore> Client<S> {
         ids: &[JobId],
         attempts: i32,
     ) -> Result<OperatedJobs, StoreError> {
+        let open = self.open_incidents(ids).await;
         let operated = self.store.retry_many(ids, attempts).await?;
+        let at_once = JobEventKind::Rescheduled { due_at: None };
+        self.tell(&operated.operated, &open, &at_once);
         Ok(self.published(operated))
     }
 
@@ -113,7 +120,10 @@ impl<S: SqlStore> Client<S> {
     /// # Errors
     /// A database error.
     pub async fn delete(&self, id: JobId) -> Result<Operated, StoreError> {
+        let open = self.open_incidents(&[id]).await;
         let (operated, ready) = self.store.delete(id).await?;
+        let cancelled = JobEventKind::Cancelled;
+        self.tell(&[(id, operated)], &open, &cancelled);
         self.hook.publish(Cause::Operator, ready);
         Ok(operated)
     }
@@ -124,7 +134,10 @@ impl<S: SqlStore> Client<S> {
     /// # Errors
     /// A database error.
     pub async fn delete_many(&self, ids: &[JobId]) -> Result<OperatedJobs, StoreError> {
+        let open = self.open_incidents(ids).await;
         let operated = self.store.delete_many(ids).await?;
+        let cancelled = JobEventKind::Cancelled;
+        self.tell(&operated.operated, &open, &cancelled);
         Ok(self.published(operated))
     }
 
@@ -141,7 +154,10 @@ impl<S: SqlStore> Client<S> {
     /// # Errors
     /// A database error.
     pub async fn cancel(&self, id: JobId) -> Result<Operated, StoreError> {
+        let open = self.open_incidents(&[id]).await;
         let (operated, ready) = self.store.cancel(id).await?;
+        let cancelled = JobEventKind::Cancelled;
+        self.tell(&[(id, operated)], &open, &cancelled);
         self.hook.publish(Cause::Operator, ready);
         if operated == Operated::Running {
             self.hook.tell(Control::Cancel { job: id });
@@ -173,6 +189,7 @@ impl<S: SqlStore> Client<S> {
     /// [`StoreError::InvalidChange`] before anything is changed, or a database error.
     pub async fn change(&self, ids: &[JobId], change: &Change) -> Result<OperatedJobs, StoreError> {
         let changed = self.store.change_many(ids, change).await?;
+        self.tell_change(&changed.operated, change);
         self.hook.timer_set(changed.timer);
         Ok(self.published(changed))
     }
@@ -188,6 +205,10 @@ impl<S: SqlStore> Client<S> {
     /// A database error.
     pub async fn unlock(&self, id: JobId) -> Result<Operated, StoreError> {
         let (unlocked, ready) = self.store.unlock(id).await?;
+        if unlocked == Operated::Done {
+            let rejected = JobEvent::of_id(id, JobEventKind::Rejected);
+            self.hook.listeners().tell(rejected);
+        }
         self.hook.publish(Cause::Operator, ready);
         Ok(unlocked)
     }

@@ -1,5 +1,6 @@
 //! The client's operations on periodic jobs.
 
+use crate::event::{JobEvent, JobEventKind};
 use crate::job::JobId;
 use crate::job::periodic::{Declared, PeriodicJob};
 use crate::producer::client::Client;
@@ -64,6 +65,8 @@ impl<S: SqlStore> Client<S> {
         let Some(triggered) = self.store.run_periodic_job(name, self.origin).await? else {
             return Ok(None);
         };
+        let created = JobEvent::of_id(triggered.job, JobEventKind::Created);
+        self.hook.listeners().tell(created);
         self.hook.publish(Cause::Operator, triggered.ready);
         Ok(Some(triggered.job))
     }

@@ -20,6 +20,10 @@ pub struct BatchOutcome {
     /// Those of `applied` that an operator had cancelled, so that they were deleted instead of
     /// failed or released.
     pub cancelled: Vec<JobId>,
+    /// Those of `applied` that the database refused, so that they were set aside as dead letters.
+    pub set_aside: Vec<JobId>,
+    /// The next occurrences that were created.
+    pub created: Vec<JobId>,
     /// The next exclusive jobs of the released instances, locked for the same node.
     pub next: Vec<LockedJob>,
     /// Jobs that became ready and were not locked. The caller hints them.

@@ -1,11 +1,13 @@
 //! The jobs that a transaction created. They are hinted after its commit.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, Utc};
 
+use crate::event::{JobEvent, JobEventKind};
 use crate::hint::Ready;
 use crate::job::JobId;
+use crate::job::new_job::NewJob;
 use crate::store::Ended;
 
 /// The jobs created in a transaction that has not committed yet.
@@ -21,6 +23,8 @@ pub struct Created {
     pub(crate) next: Vec<Ready>,
     /// Jobs whose handlers are asked to stop after the commit.
     pub(crate) stop: Vec<JobId>,
+    /// The events to tell after the commit; none without a listener.
+    pub(crate) events: Vec<JobEvent>,
     /// One of the jobs, in any state. Its row exists only if the transaction has committed.
     pub(crate) witness: Option<JobId>,
     /// The name of the transaction, to ask for its fate after a lost answer to COMMIT; see
@@ -36,6 +40,7 @@ impl Created {
         self.timer = earliest(self.timer, other.timer);
         self.next.extend(other.next);
         self.stop.extend(other.stop);
+        self.events.extend(other.events);
         self.witness = self.witness.or(other.witness);
         self.transaction = self.transaction.take().or(other.transaction);
     }
@@ -53,6 +58,53 @@ impl Created {
         }
         ids
     }
+}
+
+/// The events of new jobs, as far as they are known before the insertion.
+#[derive(Default)]
+pub(crate) struct Noted(Vec<(JobEvent, Option<DateTime<Utc>>)>);
+
+impl Noted {
+    /// Notes the jobs, if anyone listens.
+    pub(crate) fn of(listens: bool, jobs: &[NewJob]) -> Self {
+        if !listens {
+            return Self::default();
+        }
+        let note = |job: &NewJob| (JobEvent::of_new(job, JobEventKind::Created), job.due_at);
+        Self(jobs.iter().map(note).collect())
+    }
+
+    /// Adds the events of the jobs that were created.
+    pub(crate) fn note(self, created: &mut Created) {
+        if self.0.is_empty() {
+            return;
+        }
+        let ready: HashSet<JobId> = created.ready.iter().map(|ready| ready.hint.id).collect();
+        let existing: HashSet<JobId> = created.existing.iter().map(|(id, _)| *id).collect();
+        for (event, due_at) in self.0 {
+            if existing.contains(&event.job) {
+                continue;
+            }
+            // The first date of a repeating job is known with the insertion.
+            let due_at = due_at.or(created.timer);
+            let waits = due_at.filter(|_| !ready.contains(&event.job));
+            let timer = waits.map(|due_at| JobEvent {
+                kind: JobEventKind::TimerScheduled { due_at },
+                ..event.clone()
+            });
+            created.events.push(event);
+            created.events.extend(timer);
+        }
+    }
+}
+
+/// Returns the events of jobs that were deleted, in the scope of an end.
+pub(crate) fn events_of_end(ended: &Ended) -> Vec<JobEvent> {
+    let cancelled = ended.deleted.iter();
+    let cancelled = cancelled.map(|id| JobEvent::of_id(*id, JobEventKind::Cancelled));
+    let closed = ended.dead_letters.iter();
+    let closed = closed.map(|id| JobEvent::of_id(*id, JobEventKind::IncidentClosed));
+    cancelled.chain(closed).collect()
 }
 
 impl From<&Ended> for Created {

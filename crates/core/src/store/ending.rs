@@ -34,6 +34,8 @@ impl EndedScope {
 pub struct Ended {
     /// The jobs that were deleted.
     pub deleted: Vec<JobId>,
+    /// Those of `deleted` that were dead letters.
+    pub dead_letters: Vec<JobId>,
     /// The jobs that run. They are not deleted: their handlers are asked to stop after the commit.
     pub running: Vec<JobId>,
     /// The next exclusive jobs of other executions, to hint after the commit.

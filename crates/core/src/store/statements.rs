@@ -367,6 +367,8 @@ pub(super) trait Recording {
         filter: &IncidentFilter,
     ) -> impl Future<Output = Result<Vec<Incident>>> + Send;
 
+    fn read_open(&self, jobs: &[JobId]) -> impl Future<Output = Result<Vec<JobId>>> + Send;
+
     fn group_errors(
         &self,
         job_type: Option<&str>,

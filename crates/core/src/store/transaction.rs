@@ -18,9 +18,15 @@ use super::{
 };
 use crate::job::new_job::NewJob;
 use crate::job::{JobId, NodeId};
+use crate::store::created::{Noted, events_of_end};
 
 /// Receives the jobs that a transaction created, after its COMMIT.
 pub trait AfterCommit: Send + Sync {
+    /// Returns whether anyone listens to the events of the jobs. If not, the transaction notes none.
+    fn listens(&self) -> bool {
+        false
+    }
+
     /// Receives the jobs of a committed transaction. Must not wait.
     fn committed(&self, created: Created);
 }
@@ -99,12 +105,15 @@ impl<S: SqlStore> JobTransaction<S> {
             store,
             origin,
             inner,
+            after,
             ..
         } = self;
         // Many jobs take several statements.
         let statements = u32::try_from(1 + jobs.len() / 500).unwrap_or(u32::MAX);
+        let noted = Noted::of(after.listens(), &jobs);
         let created = store.insert(inner, jobs, *origin);
-        let created = answer(store, statements, created).await?;
+        let mut created = answer(store, statements, created).await?;
+        noted.note(&mut created);
         let ids = created.stands_for(ids);
         self.created.merge(created);
         Ok(ids)
@@ -123,6 +132,9 @@ impl<S: SqlStore> JobTransaction<S> {
         let Self { store, inner, .. } = self;
         let ended = answer(store, 4, store.end(inner, scope)).await?;
         self.created.merge(Created::from(&ended));
+        if self.after.listens() {
+            self.created.events.extend(events_of_end(&ended));
+        }
         Ok(ended)
     }
 

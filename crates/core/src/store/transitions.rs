@@ -408,6 +408,10 @@ impl<S: Statements> Store for S {
         self.run("incidents", || self.read_incidents(filter)).await
     }
 
+    async fn open_incidents(&self, jobs: &[JobId]) -> Result<Vec<JobId>> {
+        self.run("incidents", || self.read_open(jobs)).await
+    }
+
     async fn errors(&self, job_type: Option<&str>, limit: i64) -> Result<Vec<ErrorGroup>> {
         self.run("errors", || self.group_errors(job_type, limit))
             .await

@@ -117,6 +117,10 @@ metrics! {
     HINTS_REDELIVERED = "jobwire_hints_redelivered_total" Counter ["lane"]
         "Hints that the broker marks as delivered before.";
 
+    EVENTS_DROPPED = "jobwire_events_dropped_total" Counter ["reason"]
+        "Events that a listener of this process was not told, or not to its end, by reason: full (it \
+         is too slow), panicked, no-thread.";
+
     LOCK_BATCH = "jobwire_lock_batch_size" Count []
         "Hints in one lock statement.";
     COMPLETE_BATCH = "jobwire_complete_batch_size" Count []

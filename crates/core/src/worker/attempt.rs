@@ -25,7 +25,7 @@ pub(crate) enum AttemptFate {
 /// An attempt that ended and is to be counted.
 pub(crate) struct Attempt {
     pub(crate) job: Arc<Job>,
-    outcome: &'static str,
+    pub(crate) outcome: &'static str,
     finished_at: Instant,
 }
 

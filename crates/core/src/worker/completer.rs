@@ -35,6 +35,7 @@ use crate::worker::executor;
 use crate::worker::finished::{Ending, Finished};
 use crate::worker::held_instances::End;
 use crate::worker::slot_pool::Slot;
+use crate::worker::tell::Told;
 use committed::{Committed, batch_outcome, end_of, next_instances};
 use stuck::{Refused, keep_trying};
 use turn::{Gathered, Turns};
@@ -209,6 +210,7 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
         slots,
         attempts,
     } = batch;
+    let told = Told::of(node, &attempts);
     let sent = Instant::now();
     let complete = send(node, "complete", done.iter().map(|d| &d.held), || async {
         let then = node.handoff();
@@ -225,16 +227,19 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
     let (completed, moved, released_batch) = tokio::join!(
         async {
             let mut completed = complete.await;
+            told.completed(&done, &completed.outcome);
             executor::follow_up(node, completed.outcome.take_next(), sent, slots_of_done).await;
             completed
         },
         async {
             let mut moved = fail.await;
+            told.failed(&failed, &moved.outcome);
             executor::follow_up(node, moved.outcome.take_next(), sent, slots).await;
             moved
         },
         async {
             let mut released_batch = release.await;
+            told.released(&released, &released_batch.outcome);
             let ready = std::mem::take(&mut released_batch.outcome.ready);
             node.hook.publish(Cause::Requeue, ready);
             released_batch

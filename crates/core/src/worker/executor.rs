@@ -146,6 +146,9 @@ fn life(
     let LockedJob { job, strikes, .. } = locked;
     let job = Arc::new(job);
     let started = job.clone();
+    if let Some(teller) = node.teller() {
+        teller.locked(&job, held.fence);
+    }
     // Boxed because the runtime moves a future several times, and this one has kilobytes.
     let life = Box::pin(async move {
         let admission = quarantine::admit(&node, &job, strikes, &held, &lease, slot).await;
@@ -207,6 +210,9 @@ async fn run(
             if !std::mem::replace(&mut told, true) {
                 run.registration.inline_starts.note(started.elapsed());
                 record_start(node, &metrics, job, stages, starts);
+                if let Some(teller) = node.teller() {
+                    teller.started(job);
+                }
             }
         };
         let fault = match run_once(&run, first_poll).await {

@@ -25,7 +25,7 @@ use crate::hint::{Hint, Ready};
 use crate::job::{Job, JobId, LockToken, LockedJob};
 use crate::producer::commit_hook::Cause;
 use crate::runtime::supervisor::survived;
-use crate::store::{RowHold, StoreError};
+use crate::store::{BatchOutcome, RowHold, StoreError};
 use crate::telemetry::metrics as m;
 use crate::worker::attempt::{Attempt, AttemptFate};
 use crate::worker::context::NodeContext;
@@ -123,6 +123,11 @@ impl Batch {
                 let again = late.iter().map(|finished| ready(&finished.job));
                 self.node.hook.publish(Cause::Requeue, again.collect());
                 for finished in done {
+                    if let (Some(teller), Ending::Done(done)) =
+                        (self.node.teller(), &finished.ending)
+                    {
+                        teller.completed(&finished.job, done, &BatchOutcome::default());
+                    }
                     self.close(finished, AttemptFate::Committed);
                 }
                 for finished in late {

@@ -59,6 +59,8 @@ impl Outcome for BatchOutcome {
     fn add(&mut self, part: Self) {
         self.applied.extend(part.applied);
         self.cancelled.extend(part.cancelled);
+        self.set_aside.extend(part.set_aside);
+        self.created.extend(part.created);
         self.next.extend(part.next);
         self.ready.extend(part.ready);
         self.left.extend(part.left);
@@ -67,6 +69,7 @@ impl Outcome for BatchOutcome {
 
     fn set_aside(&mut self, id: JobId, ready: Vec<Ready>) {
         self.applied.push(id);
+        self.set_aside.push(id);
         self.ready.extend(ready);
     }
 

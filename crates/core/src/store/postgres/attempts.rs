@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, Row};
+use uuid::Uuid;
 
 use super::decode::LONGEST;
 use super::{PgStore, progress, unique};
@@ -36,6 +37,9 @@ SELECT job_id, type, process_instance, process_definition, element, tenant, mess
 FROM jobwire.incident
 WHERE ($1::uuid IS NULL OR job_id = $1) AND ($2::text IS NULL OR type = $2) AND ($3 OR resolved_at IS NULL)
 ORDER BY opened_at DESC, job_id LIMIT $4 OFFSET $5";
+
+const OPEN: &str = "
+SELECT DISTINCT job_id FROM jobwire.incident WHERE job_id = ANY($1) AND resolved_at IS NULL";
 
 const ERRORS: &str = "
 SELECT type, message, sum(jobs)::bigint, sum(attempts)::bigint, max(last_at) FROM (
@@ -143,6 +147,15 @@ impl Recording for PgStore {
                 })
             })
             .collect()
+    }
+
+    async fn read_open(&self, jobs: &[JobId]) -> Result<Vec<JobId>, StoreError> {
+        let jobs: Vec<Uuid> = jobs.iter().map(|job| job.0).collect();
+        let open: Vec<Uuid> = sqlx::query_scalar(OPEN)
+            .bind(jobs)
+            .fetch_all(&self.pool.inner)
+            .await?;
+        Ok(open.into_iter().map(JobId).collect())
     }
 
     async fn group_errors(

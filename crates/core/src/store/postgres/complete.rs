@@ -11,6 +11,7 @@ use super::guards::guards;
 use super::session::wait_for_disk;
 use super::sql::ready_columns;
 use super::{PgStore, attempts, decode, exclusive, insert};
+use crate::job::new_job::NewJob;
 use crate::job::{JobId, LockToken, NodeId};
 use crate::store::batch_outcome::applied_attempts;
 use crate::store::error::StoreError;
@@ -260,6 +261,7 @@ pub(super) async fn complete_in(
         .filter_map(|d| d.next.as_deref().cloned())
         .collect();
     if !next.is_empty() {
+        settled.created = next.iter().map(|next: &NewJob| next.id).collect();
         let created = insert::insert(connection, next, Origin::Hook).await?;
         settled.ready.extend(created.ready);
         settled.timer = created.timer;

@@ -57,7 +57,7 @@ gone AS (SELECT * FROM executable UNION ALL SELECT * FROM timer UNION ALL SELECT
 lease AS (DELETE FROM jobwire.job_lease l USING gone WHERE l.job_id = gone.id),
 stack AS (DELETE FROM jobwire.job_exception x USING gone WHERE x.job_id = gone.id),
 progress AS (DELETE FROM jobwire.job_progress p USING gone WHERE p.job_id = gone.id)
-SELECT id, CASE WHEN exclusive THEN process_instance END FROM gone"
+SELECT id, CASE WHEN exclusive THEN process_instance END, id IN (SELECT id FROM letter) FROM gone"
             ),
             left: concat!(
                 "SELECT j.id, NOT ", unlocked!("j"), " FROM jobwire.job j WHERE ", $scope,
@@ -103,13 +103,14 @@ pub(super) async fn end(
             .bind(value)
             .fetch_all(&mut *connection)
             .await?;
-        let gone: Vec<(Uuid, Option<String>)> = sqlx::query_as(statements.delete)
+        let gone: Vec<(Uuid, Option<String>, bool)> = sqlx::query_as(statements.delete)
             .bind(value)
             .bind(entered)
             .fetch_all(&mut *connection)
             .await?;
-        for (id, instance) in gone {
+        for (id, instance, was_dead) in gone {
             ended.deleted.push(JobId(id));
+            ended.dead_letters.extend(was_dead.then_some(JobId(id)));
             instances.extend(instance);
         }
         let left: Vec<(Uuid, bool)> = sqlx::query_as(statements.left)

@@ -29,6 +29,9 @@ FROM incident
 WHERE (?1 IS NULL OR job_id = ?1) AND (?2 IS NULL OR type = ?2) AND (?3 OR resolved_at IS NULL)
 ORDER BY opened_at DESC, job_id LIMIT ?4 OFFSET ?5";
 
+const OPEN: &str = "
+SELECT DISTINCT job_id FROM incident WHERE job_id IN (SELECT value FROM json_each(?1)) AND resolved_at IS NULL";
+
 const ERRORS: &str = "
 SELECT type, message, sum(jobs), sum(attempts), max(last_at) FROM (
     SELECT type, exception_message AS message, count(*) AS jobs, 0 AS attempts, NULL AS last_at FROM (
@@ -148,6 +151,14 @@ impl Recording for SqliteStore {
                 })
             })
             .collect()
+    }
+
+    async fn read_open(&self, jobs: &[JobId]) -> Result<Vec<JobId>, StoreError> {
+        let rows = sqlx::query(OPEN)
+            .bind(decode::array(jobs)?)
+            .fetch_all(&self.readers)
+            .await?;
+        decode::job_ids(&rows)
     }
 
     async fn group_errors(

@@ -6,6 +6,7 @@ use sqlx::SqliteConnection;
 
 use super::sql::{ready_columns, release_leases};
 use super::{SqliteStore, attempts, decode, exclusive, insert};
+use crate::job::new_job::NewJob;
 use crate::job::{Fence, JobId, LockToken, NodeId};
 use crate::store::batch_outcome::applied_attempts;
 use crate::store::error::StoreError;
@@ -122,6 +123,7 @@ pub(super) async fn complete_in(
         .filter_map(|d| d.next.as_deref().cloned())
         .collect();
     if !next.is_empty() {
+        settled.created = next.iter().map(|next: &NewJob| next.id).collect();
         let created = insert::insert(connection, next, Origin::Hook).await?;
         settled.ready.extend(created.ready);
         settled.timer = created.timer;

@@ -12,6 +12,7 @@ use crate::store::{Ended, EndedScope};
 /// The statements of a scope: the jobs that run, and the deletion of the others.
 struct Statements {
     running: &'static str,
+    /// The last one deletes dead letters.
     delete: [&'static str; 4],
 }
 
@@ -89,7 +90,8 @@ pub(super) async fn end(
             .bind(value)
             .fetch_all(&mut *connection)
             .await?;
-        ended.deleted.extend(decode::job_ids(&gone)?);
+        ended.dead_letters = decode::job_ids(&gone)?;
+        ended.deleted.extend(&ended.dead_letters);
         for row in &gone {
             if row.try_get::<bool, _>(1)? {
                 instances.extend(row.try_get::<Option<String>, _>(2)?);

@@ -24,6 +24,7 @@ use crate::worker::context::NodeContext;
 use crate::worker::executor;
 use crate::worker::held_instances::End;
 use crate::worker::served::TypeTurn;
+use crate::worker::tell::Told;
 
 /// The time from a refused attempt to the next one of its type.
 const EACH: Duration = Duration::from_millis(50);
@@ -51,6 +52,15 @@ impl Refused {
             Self::Done(_) => "complete",
             Self::Failed(_) => "fail",
             Self::Released(_) => "release",
+        }
+    }
+
+    /// Tells the listeners that the outcome has committed.
+    fn tell(&self, told: &Told<'_>, settled: &BatchOutcome) {
+        match self {
+            Self::Done(completion) => told.completed(std::slice::from_ref(completion), settled),
+            Self::Failed(failure) => told.failed(std::slice::from_ref(failure), settled),
+            Self::Released(held) => told.released(std::slice::from_ref(held), settled),
         }
     }
 
@@ -163,6 +173,7 @@ async fn try_until_taken(
             let committed = batch_outcome(node, operation, &[held], outcome, in_doubt);
             let fate = committed.fate(held.id);
             let outcome = committed.outcome;
+            refused.tell(&Told::of(node, &attempt), &outcome);
             if matches!(refused, Refused::Released(_)) {
                 node.hook.publish(Cause::Requeue, outcome.ready);
             } else {

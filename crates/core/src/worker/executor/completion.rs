@@ -51,6 +51,9 @@ pub(super) async fn complete_in_transaction(
     Ok(match node.asks(completes).await {
         Ok(settled) => {
             crash_point!("completion-committed");
+            if let Some(teller) = node.teller() {
+                teller.completed(job, &completion, &settled);
+            }
             Ending::Committed(Box::new(settled))
         }
         Err(error) if error.is_lost_lock() => Ending::Lost,
