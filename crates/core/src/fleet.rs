@@ -494,6 +494,36 @@ mod tests {
     }
 
     #[test]
+    fn the_nodes_of_a_wake_agree_who_is_first() {
+        let fleet = Fleet::default();
+        let lane = Lane("mail".to_owned());
+        let nodes: Vec<Membership> = (0..10).map(|_| row(&["a"], &["mail"], 1)).collect();
+        let other = row(&["a"], &["bulk"], 1);
+        for node in nodes.iter().chain([&other]) {
+            let free = Some(8);
+            fleet.enlist(node.clone(), Beat { free, ..beat(Some(1)) });
+        }
+        let first = |jobs, draw| {
+            let wake = Wake {
+                jobs,
+                draw,
+                ..Wake::default()
+            };
+            let is_first = |node: &&Membership| fleet.turn(&lane, &wake, node.id, SILENCE).0;
+            nodes.iter().filter(is_first).map(|node| node.id).collect::<Vec<_>>()
+        };
+        let mut chosen = std::collections::HashSet::new();
+        for draw in 0..100 {
+            assert_eq!(first(1, draw).len(), 1);
+            assert_eq!(first(17, draw).len(), 3, "three nodes have 17 free slots");
+            assert_eq!(first(1_000, draw).len(), 10);
+            assert!(first(0, draw).is_empty());
+            chosen.extend(first(1, draw));
+        }
+        assert_eq!(chosen.len(), 10, "each node has its turns");
+    }
+
+    #[test]
     fn the_lanes_that_are_swept_are_bounded() {
         let fleet = Fleet::default();
         let names: Vec<String> = (0..2 * MOST_LANES).map(|n| format!("lane-{n}")).collect();

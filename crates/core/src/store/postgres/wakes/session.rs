@@ -28,7 +28,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const SETTINGS: &str = "SET synchronous_commit = off; SET statement_timeout = 5000; SET jit = off; \
                         SET default_transaction_isolation = 'read committed'; \
                         SET idle_in_transaction_session_timeout = 5000";
-const SEND: &str = "SELECT pg_notify($1, text) FROM unnest($2::text[]) AS text";
+const SEND: &str = "SELECT pg_notify($1, sent.line) FROM unnest($2::text[]) AS sent (line)";
 
 /// Keeps a session until `stop`.
 pub(super) async fn keep(shared: &Shared, stop: &CancellationToken) {
@@ -100,7 +100,8 @@ async fn hold(shared: &Shared) -> String {
     listener.ignore_pool_close_event(true);
     shared.link.send_replace(Link {
         sends: true,
-        ..Link::default()
+        listens: false,
+        problem: Some("no notification has come back yet".to_owned()),
     });
     let mut session = Session {
         shared,
