@@ -12,8 +12,8 @@ use jobwire_core::{
     Client, CommitHook, HandlerError, JobFilter, JobId, Lane, NewJob, Node, NodeId, NodeOptions,
     Outcome, PgOptions, PgStore, PgTransport, RetryPolicy, Running, Store,
 };
-use jobwire_harness::world::{SOON, database, hook, pass, quick};
 use jobwire_harness::eventually;
+use jobwire_harness::world::{SOON, database, hook, pass, quick};
 use tokio::sync::Semaphore;
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -159,7 +159,10 @@ async fn a_lone_job_starts_soon_on_an_idle_node() {
         took.push(began.elapsed());
     }
     took.sort();
-    println!("from the call that creates a lone job to its start: {:?} in the median", took[10]);
+    println!(
+        "from the call that creates a lone job to its start: {:?} in the median",
+        took[10]
+    );
     // A poll of a fifth of a second would fail. Busy machines have the other half of the jobs.
     assert!(took[10] < Duration::from_millis(100), "{took:?}");
     fleet.stop().await;
@@ -180,7 +183,10 @@ async fn a_job_of_the_own_process_starts_while_the_connection_is_lost() {
     fleet.until_empty().await;
     let health = fleet.nodes[0].health();
     let problem = &health.problems["transport"];
-    assert!(!health.ready && problem.contains("can't be reached"), "{problem}");
+    assert!(
+        !health.ready && problem.contains("can't be reached"),
+        "{problem}"
+    );
     assert!(nowhere.comes_back(Duration::from_millis(10)).await.is_err());
     fleet.stop().await;
 }

@@ -114,5 +114,8 @@ async fn the_doctor_tells_what_wakes_the_nodes_and_what_plain_sql_waits_for() {
     .await;
     let (status, lines) = doctor("in-process:").await;
     let said = lines.join("\n");
-    assert!(!status.success() && said.contains("set --broker none"), "{said}");
+    assert!(
+        !status.success() && said.contains("set --broker none"),
+        "{said}"
+    );
 }

@@ -501,7 +501,13 @@ mod tests {
         let other = row(&["a"], &["bulk"], 1);
         for node in nodes.iter().chain([&other]) {
             let free = Some(8);
-            fleet.enlist(node.clone(), Beat { free, ..beat(Some(1)) });
+            fleet.enlist(
+                node.clone(),
+                Beat {
+                    free,
+                    ..beat(Some(1))
+                },
+            );
         }
         let first = |jobs, draw| {
             let wake = Wake {
@@ -510,7 +516,11 @@ mod tests {
                 ..Wake::default()
             };
             let is_first = |node: &&Membership| fleet.turn(&lane, &wake, node.id, SILENCE).0;
-            nodes.iter().filter(is_first).map(|node| node.id).collect::<Vec<_>>()
+            nodes
+                .iter()
+                .filter(is_first)
+                .map(|node| node.id)
+                .collect::<Vec<_>>()
         };
         let mut chosen = std::collections::HashSet::new();
         for draw in 0..100 {

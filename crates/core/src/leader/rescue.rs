@@ -98,8 +98,8 @@ fn address(
 mod tests {
     use super::*;
     use crate::hint::Hint;
-    use crate::job::scope::{Needs, Scope};
     use crate::job::JobId;
+    use crate::job::scope::{Needs, Scope};
 
     fn rescued(job_type: &str, lane: &str, strikes: i32) -> Rescued {
         Rescued {

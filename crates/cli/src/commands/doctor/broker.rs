@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use jobwire_core::hint::Marker;
-use jobwire_core::transport::{Subscription, Transport, TransportError};
 use jobwire_core::job::duration;
+use jobwire_core::transport::{Subscription, Transport, TransportError};
 use jobwire_core::{Lane, NodeId, Store, TapMode};
 
 use super::finding::Findings;

@@ -56,7 +56,9 @@ async fn look(
         findings.fine("nodes", format!("{live} alive"));
     }
     let with = |transport: &str| {
-        let nodes = living.iter().filter(|node| node.membership.transport == transport);
+        let nodes = living
+            .iter()
+            .filter(|node| node.membership.transport == transport);
         nodes.count() as u64
     };
     let woken = with(WAKES);

@@ -96,7 +96,8 @@ impl Shared {
     }
 
     fn listens(&self) {
-        self.wanted.send_if_modified(|wanted| !std::mem::replace(wanted, true));
+        self.wanted
+            .send_if_modified(|wanted| !std::mem::replace(wanted, true));
     }
 }
 
@@ -125,7 +126,10 @@ impl PgTransport {
     /// [`StoreError::Config`] if the URL can't be read, or leads to another machine without
     /// verified TLS.
     pub fn of_url(url: &str, options: &PgOptions) -> Result<Self, StoreError> {
-        Ok(Self::start(address::connect_options(url, options.plaintext)?))
+        Ok(Self::start(address::connect_options(
+            url,
+            options.plaintext,
+        )?))
     }
 
     fn start(connect: PgConnectOptions) -> Self {
@@ -148,11 +152,13 @@ impl PgTransport {
         });
         let lifetime = Lifetime::default();
         let (of_task, stop) = (shared.clone(), lifetime.stop());
-        lifetime
-            .keepers()
-            .spawn(supervised("postgres wakes", lifetime.stop(), async move || {
+        lifetime.keepers().spawn(supervised(
+            "postgres wakes",
+            lifetime.stop(),
+            async move || {
                 session::keep(&of_task, &stop).await;
-            }));
+            },
+        ));
         Self(Arc::new(Handle { shared, lifetime }))
     }
 

@@ -189,7 +189,14 @@ mod tests {
         let mut assembly = Assembly::default();
         let mut whole = Vec::new();
         for text in &texts {
-            let Some(Text::Part { from, message, part, parts, text }) = read(text) else {
+            let Some(Text::Part {
+                from,
+                message,
+                part,
+                parts,
+                text,
+            }) = read(text)
+            else {
                 panic!("not read: {text}");
             };
             whole.extend(assembly.add((from, message), (part, parts), text));

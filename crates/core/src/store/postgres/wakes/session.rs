@@ -47,7 +47,8 @@ pub(super) async fn keep(shared: &Shared, stop: &CancellationToken) {
         };
         if let Some(more) = told.now() {
             tracing::warn!(
-                problem, more,
+                problem,
+                more,
                 "the connection for wakes is lost; it is opened again, and nodes claim at their \
                  `claim_interval` meanwhile"
             );
@@ -259,6 +260,8 @@ fn answered<T>(
     match answer {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) => Err(format!("the connection for wakes was lost: {error}")),
-        Err(_) => Err(format!("the database did not answer a notification within {CONFIRM:?}")),
+        Err(_) => Err(format!(
+            "the database did not answer a notification within {CONFIRM:?}"
+        )),
     }
 }
