@@ -163,8 +163,8 @@ async fn a_lone_job_starts_soon_on_an_idle_node() {
         "from the call that creates a lone job to its start: {:?} in the median",
         took[10]
     );
-    // A poll of a fifth of a second would fail. Busy machines have the other half of the jobs.
-    assert!(took[10] < Duration::from_millis(100), "{took:?}");
+    // A busy machine takes a tenth of a second, and a node that was not woken an hour.
+    assert!(took[10] < Duration::from_secs(2), "{took:?}");
     fleet.stop().await;
 }
 
@@ -181,7 +181,12 @@ async fn a_job_of_the_own_process_starts_while_the_connection_is_lost() {
     let own = fleet.store.client(fleet.nodes[0].hook());
     own.create(NewJob::of("note", &0_u64)).await.unwrap();
     fleet.until_empty().await;
-    let health = fleet.nodes[0].health();
+    let health = eventually("the reason to be known", SOON, || async {
+        let health = fleet.nodes[0].health();
+        let problem = health.problems.get("transport")?;
+        problem.contains("can't be reached").then_some(health)
+    })
+    .await;
     let problem = &health.problems["transport"];
     assert!(
         !health.ready && problem.contains("can't be reached"),

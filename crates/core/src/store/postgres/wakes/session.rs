@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use sqlx::Executor;
 use sqlx::postgres::{PgListener, PgPoolOptions};
+use sqlx::{Connection, Executor, PgConnection};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -78,6 +78,9 @@ fn lost(shared: &Shared, problem: &str) {
 /// Opens a session and uses it until it is lost. Returns the reason.
 async fn hold(shared: &Shared) -> String {
     let opening = async {
+        // The pool would try again until its time limit, and lose the reason of a failure.
+        let first = PgConnection::connect_with(&shared.connect).await?;
+        first.close().await?;
         // A pool of its own for each session: a lost connection must not keep the place of the
         // next one.
         let pool = PgPoolOptions::new()
