@@ -169,6 +169,21 @@ async fn a_lone_job_starts_soon_on_an_idle_node() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_that_creates_a_job_and_ends_wakes_a_node() {
+    let mut fleet = Fleet::new().await;
+    fleet.start(woken()).await;
+    // Nothing waits for the connection, which is still being opened.
+    let transport = PgTransport::new(&fleet.store);
+    let hook = hook(&transport, Duration::from_secs(10));
+    let jobs = fleet.store.client(hook.clone());
+    jobs.create(NewJob::of("note", &0_u64)).await.unwrap();
+    hook.close(SOON).await;
+    transport.close(SOON).await;
+    fleet.until_empty().await;
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_of_the_own_process_starts_while_the_connection_is_lost() {
     let mut fleet = Fleet::new().await;
     // Nothing listens there, so the transport never connects.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use jobwire_core::{Client, NewJob, PgStore, PgTransport, Store, Transport};
+use jobwire_core::{Client, NewJob, PgStore, PgTransport, Store};
 use jobwire_tests::{Cases, Program, Scratch, Signal, eventually, shared};
 use serde_json::json;
 

@@ -66,6 +66,8 @@ const CONFIRM: Duration = Duration::from_secs(5);
 /// The state of the session.
 #[derive(Clone, Debug, Default)]
 struct Link {
+    /// Whether the first session is still being opened.
+    opens: bool,
     /// Whether messages can be sent.
     sends: bool,
     /// Whether a message of this session has come back.
@@ -146,6 +148,7 @@ impl PgTransport {
             sent: Notify::new(),
             wanted: watch::Sender::new(false),
             link: watch::Sender::new(Link {
+                opens: true,
                 problem: Some("the connection for wakes is being opened".to_owned()),
                 ..Link::default()
             }),
@@ -236,6 +239,12 @@ impl Publisher for PgTransport {
         let shared = &self.0.shared;
         // The nodes of this process need no message.
         shared.wakes.ready_here(lane);
+        // A command that creates jobs and ends does not publish again.
+        if shared.link.borrow().opens {
+            let mut link = shared.link.subscribe();
+            let opened = link.wait_for(|link| !link.opens);
+            let _ = tokio::time::timeout(CONFIRM, opened).await;
+        }
         if let Some(problem) = unsent(&shared.link.borrow()) {
             return Err(TransportError::Unreachable(problem));
         }

@@ -103,6 +103,7 @@ async fn hold(shared: &Shared) -> String {
     listener.eager_reconnect(false);
     listener.ignore_pool_close_event(true);
     shared.link.send_replace(Link {
+        opens: false,
         sends: true,
         listens: false,
         problem: Some("no notification has come back yet".to_owned()),
@@ -246,6 +247,7 @@ impl Session<'_> {
             self.back_until = None;
             if !shared.link.borrow().listens {
                 shared.link.send_replace(Link {
+                    opens: false,
                     sends: true,
                     listens: true,
                     problem: None,
