@@ -44,7 +44,7 @@ pub(super) struct Turn {
     lets_go: bool,
     /// Whether the wanted pass looks for jobs with strikes, too. They are few, and the leader
     /// addresses most of them to a node.
-    looks_for_struck: bool,
+    wants_struck: bool,
     passes: bool,
     looks: bool,
     /// Whether the node has let others go first with the current pass.
@@ -66,7 +66,7 @@ impl Turn {
         Self {
             due: Some(now),
             lets_go: false,
-            looks_for_struck: true,
+            wants_struck: true,
             passes: false,
             looks: false,
             let_go: false,
@@ -80,7 +80,7 @@ impl Turn {
 
     /// Wants a pass at this time, or earlier, because wakes may have been lost.
     pub(super) fn want(&mut self, at: Instant) {
-        self.looks_for_struck = true;
+        self.wants_struck = true;
         self.want_next(at);
     }
 
@@ -92,7 +92,7 @@ impl Turn {
     /// Takes the joined wakes of a lane.
     pub(super) fn woken(&mut self, now: Instant, wake: &Wake, place: Place) {
         let follows = wake.waiting && now >= self.long_rested;
-        self.looks_for_struck |= follows || (wake.waiting && wake.at_once);
+        self.wants_struck |= follows || (wake.waiting && wake.at_once);
         if wake.at_once || (wake.jobs > 0 && place.is_first) {
             return self.want_next(now);
         }
@@ -130,7 +130,7 @@ impl Turn {
         }
         self.due = None;
         self.let_go = std::mem::take(&mut self.lets_go);
-        self.looks = std::mem::take(&mut self.looks_for_struck);
+        self.looks = std::mem::take(&mut self.wants_struck);
         self.passes = true;
         (self.found, self.took) = (0, Duration::ZERO);
         true
