@@ -49,7 +49,8 @@ impl Ran {
 struct Fleet {
     store: PgStore,
     jobs: Client<PgStore>,
-    creator: PgTransport,
+    /// Keeps the creator's connection open.
+    _creator: PgTransport,
     ran: Ran,
     nodes: Vec<Node>,
 }
@@ -67,7 +68,7 @@ impl Fleet {
         Self {
             store,
             jobs,
-            creator,
+            _creator: creator,
             ran: Ran::default(),
             nodes: Vec::new(),
         }
@@ -436,7 +437,7 @@ async fn a_wake_names_the_lane_and_the_number_of_its_jobs() {
     let woken = tokio::time::timeout(SOON, wakes.next()).await.unwrap();
     assert_eq!(woken.len(), 1);
     assert_eq!((woken[&mail].jobs, woken[&mail].at_once), (3, false));
-    creator.wake(&[mail.clone()]);
+    creator.wake(std::slice::from_ref(&mail));
     let woken = tokio::time::timeout(SOON, wakes.next()).await.unwrap();
     assert!(woken[&mail].waiting && woken[&mail].jobs == 0);
 }
