@@ -8,3 +8,4 @@
 )]
 
 mod store_conformance;
+mod wakes;

@@ -12,9 +12,9 @@ from kit.processes import Failure
 
 
 class Jobwire:
-    """Jobwire over RabbitMQ or in-process."""
+    """Jobwire over RabbitMQ, in-process, or woken by PostgreSQL; `broker` is None for RabbitMQ."""
 
-    def __init__(self, name, command, kit, workloads, broker=True, **settings):
+    def __init__(self, name, command, kit, workloads, broker=None, **settings):
         self.name, self.command, self.kit, self.broker, self.settings = name, command, kit, broker, settings
         self.workloads = {workload: getattr(self, workload) for workload in workloads}
 
@@ -33,10 +33,10 @@ class Jobwire:
         database = postgres.create_database(self.name)
         # The bench reads the counters in this database.
         postgres.ask("CREATE EXTENSION pg_stat_statements", database)
-        vhost = rabbitmq.create_vhost() if self.broker else None
+        vhost = None if self.broker else rabbitmq.create_vhost()
         environment = {name: value for name, value in os.environ.items() if not name.startswith("JOBWIRE_")} | {
             "JOBWIRE_DATABASE_URL": postgres.url(database),
-            "JOBWIRE_BROKER_URL": rabbitmq.url(vhost) if self.broker else "in-process:",
+            "JOBWIRE_BROKER_URL": self.broker or rabbitmq.url(vhost),
             "JOBWIRE_CONFIG": os.devnull,
         } | {f"JOBWIRE_{name.upper()}": value for name, value in self.settings.items()}
         command = [*self.command, "bench", workload, *map(str, options), "--json"]

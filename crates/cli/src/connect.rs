@@ -11,8 +11,8 @@ use jobwire_core::store::{SCHEMA_VERSION, SchemaStatus};
 use jobwire_core::transport::routed::RoutedTransport;
 use jobwire_core::transport::{Control, TransportError};
 use jobwire_core::{
-    Client, CommitHook, InProcessTransport, JobId, Lane, NewJob, PgStore, SqliteStore, Store,
-    StoreError, Transport,
+    Client, CommitHook, InProcessTransport, JobId, Lane, NewJob, PgStore, PgTransport, SqliteStore,
+    Store, StoreError, Transport,
 };
 
 use crate::error::{self, Error};
@@ -233,10 +233,26 @@ fn unusable(url: &SecretUrl, source: StoreError) -> Error {
     }
 }
 
-/// Returns whether there is a broker that other processes use.
+/// Returns whether PostgreSQL wakes the nodes instead of a broker.
+#[must_use]
+pub fn has_wakes(settings: &Settings) -> bool {
+    settings.broker_url.scheme() == "none" && settings.database_url.scheme() != "sqlite"
+}
+
+/// Returns whether hints or wakes reach other processes: over a broker, or over PostgreSQL.
 #[must_use]
 pub fn has_broker(settings: &Settings) -> bool {
-    settings.broker_url.scheme() != "in-process"
+    !matches!(settings.broker_url.scheme(), "in-process" | "none") || has_wakes(settings)
+}
+
+/// Returns the transport of wakes.
+///
+/// # Errors
+/// The mistake in the database's URL.
+pub fn wakes(settings: &Settings) -> Result<PgTransport, Error> {
+    let url = &settings.database_url;
+    PgTransport::of_url(url.expose(), &settings.pg_options())
+        .map_err(|source| unusable(url, source))
 }
 
 /// Returns the transport that the settings name. A broker that is away is not an error: the
@@ -247,6 +263,9 @@ pub fn has_broker(settings: &Settings) -> bool {
 pub async fn transport(settings: &Settings) -> Result<Arc<dyn Transport>, Error> {
     if !has_broker(settings) {
         return Ok(Arc::new(InProcessTransport::new()));
+    }
+    if has_wakes(settings) {
+        return Ok(Arc::new(wakes(settings)?));
     }
     brokers(settings).await
 }

@@ -118,7 +118,8 @@ settings! {
          machine only; for other hosts `sslmode=verify-full` is the default in the URL, and less \
          is refused) or `allow` (all, for networks that are trusted or encrypt by themselves).";
     broker_url: SecretUrl = "in-process:", "broker" "URL",
-        "The broker that carries the hints: `in-process:` (one node), \
+        "The broker that carries the hints: `in-process:` (one node), `none` (several nodes, which \
+         PostgreSQL wakes; on SQLite the same as `in-process:`), \
          `amqps://user:password@host/virtual-host` (RabbitMQ) or \
          `kafka://user:password@host/prefix?tls=true`; `amqp://…`, and `kafka://…` without \
          `?tls=true`, do not use TLS. Separate several hosts of a cluster by commas: \
@@ -166,6 +167,11 @@ settings! {
         "Time for which receiving or publishing hints must fail (the broker is away, or accepts no \
          messages) before a node claims jobs from the database, until both work again; `off` lets \
          jobs wait for the broker.";
+    claim_interval: Duration = "10s", "claim-interval" "DURATION",
+        "Maximum time for which a job waits after its wake was lost, if `broker_url` is `none`: \
+         the leader looks for waiting jobs at this interval, and a node that hears no leader for \
+         this time claims. Jobs of plain SQL wait as long if there is no commit tap. At least \
+         100ms. See docs/operating/no-broker.md.";
     quarantine_after: u32 = "3", "quarantine-after" "N",
         "Number of nodes in a row that must die while they run a job before it becomes a dead \
          letter; from the second death on it runs alone on its node. At least 3; 0 for never.";

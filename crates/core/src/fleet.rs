@@ -15,6 +15,7 @@ use crate::job::scope::{Group, Needs, Scope, Services};
 use crate::job::{Lane, NodeId};
 use crate::store::{MAX_NODES, Membership};
 use crate::telemetry::log_throttle::LogThrottle;
+use crate::transport::Wake;
 
 /// Maximum number of beats that are remembered. Those of ids without a row are forgotten first.
 const MOST_HEARD: usize = 2 * MAX_NODES;
@@ -296,6 +297,27 @@ impl Fleet {
         self.lock().living(within).any(|(id, ..)| id != than)
     }
 
+    /// Returns the turn of a node for the wake of a lane: whether it is among the first, whose free
+    /// slots by their last beats are as many as the jobs, and a part of a tenth of a second that
+    /// differs from node to node. All nodes that know the same beats agree.
+    pub(crate) fn turn(
+        &self,
+        lane: &Lane,
+        wake: &Wake,
+        of: NodeId,
+        within: Duration,
+    ) -> (bool, Duration) {
+        let place = |id: NodeId| mixed(id.0.as_u64_pair().1 ^ wake.draw);
+        let own = place(of);
+        let members = self.lock();
+        let before = members.living(within).filter(|(id, row, _)| {
+            *id != of && row.lanes.contains(lane) && (place(*id), *id) < (own, of)
+        });
+        let free = before.map(|(_, _, beat)| u64::from(beat.free.unwrap_or(0)));
+        let is_first = free.sum::<u64>() < wake.jobs;
+        (is_first, Duration::from_millis(own % 100))
+    }
+
     /// Returns the services of the living nodes.
     pub(crate) fn services(&self) -> Services {
         let members = self.lock();
@@ -335,6 +357,13 @@ impl Fleet {
     fn lock(&self) -> std::sync::MutexGuard<'_, Members> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Mixes the bits of a number (the finalizer of SplitMix64), so that neighbours are far apart.
+const fn mixed(number: u64) -> u64 {
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
 }
 
 #[cfg(test)]
@@ -462,6 +491,46 @@ mod tests {
         young.note(known, beat(Some(1)));
         let heard = young.may_be_served(&Needs::of("mail"), &Lane::default(), id);
         assert!(!heard, "jobs are forwarded to a node that was heard");
+    }
+
+    #[test]
+    fn the_nodes_of_a_wake_agree_who_is_first() {
+        let fleet = Fleet::default();
+        let lane = Lane("mail".to_owned());
+        let nodes: Vec<Membership> = (0..10).map(|_| row(&["a"], &["mail"], 1)).collect();
+        let other = row(&["a"], &["bulk"], 1);
+        for node in nodes.iter().chain([&other]) {
+            let free = Some(8);
+            fleet.enlist(
+                node.clone(),
+                Beat {
+                    free,
+                    ..beat(Some(1))
+                },
+            );
+        }
+        let first = |jobs, draw| {
+            let wake = Wake {
+                jobs,
+                draw,
+                ..Wake::default()
+            };
+            let is_first = |node: &&Membership| fleet.turn(&lane, &wake, node.id, SILENCE).0;
+            nodes
+                .iter()
+                .filter(is_first)
+                .map(|node| node.id)
+                .collect::<Vec<_>>()
+        };
+        let mut chosen = std::collections::HashSet::new();
+        for draw in 0..100 {
+            assert_eq!(first(1, draw).len(), 1);
+            assert_eq!(first(17, draw).len(), 3, "three nodes have 17 free slots");
+            assert_eq!(first(1_000, draw).len(), 10);
+            assert!(first(0, draw).is_empty());
+            chosen.extend(first(1, draw));
+        }
+        assert_eq!(chosen.len(), 10, "each node has its turns");
     }
 
     #[test]

@@ -155,11 +155,23 @@ pub(crate) async fn lead(node: Arc<NodeContext>) {
 impl Leader {
     fn interval(&self) -> Duration {
         let options = &self.node.options;
-        if self.busy {
+        let interval = if self.busy {
             options.busy_interval()
         } else {
             options.sweep_interval * 3
+        };
+        if self.node.transport.wakes().is_some() {
+            // A lost wake leaves no other trace than jobs that wait.
+            return interval.min(options.claim_interval);
         }
+        interval
+    }
+
+    /// Returns whether a node with a broker should lead: this transport carries wakes, and living
+    /// nodes wait for hints. Such a leader serves both, because woken nodes claim by themselves
+    /// while they hear no leader.
+    fn makes_way(&self) -> bool {
+        self.node.transport.wakes().is_some() && self.members.has_broker()
     }
 
     /// Waits until the sweeper asks a question, or stops waiting for answers.

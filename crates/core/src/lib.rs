@@ -75,6 +75,8 @@ pub use producer::lane_move::{LaneMove, LaneMoved};
 pub use store::Creation;
 pub use store::StoreError;
 #[cfg(feature = "postgres")]
+pub use store::postgres::wakes::PgTransport;
+#[cfg(feature = "postgres")]
 pub use store::postgres::{PgOptions, PgStore};
 #[cfg(feature = "sqlite")]
 pub use store::sqlite::{SqliteOptions, SqliteStore};

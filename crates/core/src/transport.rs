@@ -22,6 +22,7 @@ mod own_lanes;
 mod portions;
 pub mod routed;
 mod security;
+pub mod wakes;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +41,7 @@ pub use open_lanes::{OpenLane, OpenLanes, is_remembered};
 pub use own_lanes::OwnLanes;
 pub(crate) use portions::portions;
 pub use security::{BadSetting, BrokerSecurity, Plaintext, is_loopback};
+pub use wakes::{Wake, Wakes};
 
 /// Maximum size of a control message, in bytes as it travels. A larger one is dropped before it is
 /// decoded.
@@ -157,6 +159,12 @@ pub trait Publisher: Send + Sync + 'static {
     /// The same as those of [`publish`](Self::publish).
     async fn publish_marker(&self, lane: &Lane, marker: Marker) -> Result<(), TransportError>;
 
+    /// Wakes the nodes of these lanes, best effort, because jobs wait in them. For transports that
+    /// carry wakes ([`Transport::wakes`]); others do nothing.
+    fn wake(&self, lanes: &[Lane]) {
+        let _ = lanes;
+    }
+
     /// Returns the time that [`publish`](Self::publish) may wait for the broker's confirm. A hint
     /// may arrive this much later than its commit.
     fn confirm_timeout(&self) -> Duration {
@@ -258,13 +266,21 @@ pub trait Receiver: Send {
 /// A transport for hints. See the [module](self) for its contract.
 #[async_trait]
 pub trait Transport: Send + Sync + 'static {
-    /// Returns the name for logs, metrics and the leader's row: `in-process`, `rabbitmq`, `kafka`.
+    /// Returns the name for logs, metrics and the leader's row: `in-process`, `postgres`,
+    /// `rabbitmq`, `kafka`.
     fn name(&self) -> &'static str;
 
     /// Returns whether the transport serves only one node. A second node on the same database is
     /// then refused.
     fn is_single_node(&self) -> bool {
         false
+    }
+
+    /// Returns the wakes of this process, if the transport carries wakes instead of hints: it says
+    /// that jobs of a lane became ready, and not which. The node then takes its jobs by
+    /// [`Store::claim`](crate::Store::claim), and no markers are sent.
+    fn wakes(&self) -> Option<Arc<Wakes>> {
+        None
     }
 
     /// Returns the shared publisher.

@@ -13,7 +13,7 @@
 //! | store | where jobs live: `PgStore` (feature `postgres`), `SqliteStore` (feature `sqlite`) |
 //! | [`Client`] | creates jobs in transactions; lists, retries, deletes and cancels them |
 //! | hint | the message that says that a job is ready |
-//! | transport | carries hints: `amqp::AmqpTransport` (feature `amqp`), `kafka::KafkaTransport` (feature `kafka`), [`InProcessTransport`] |
+//! | transport | carries hints: `amqp::AmqpTransport` (feature `amqp`), `kafka::KafkaTransport` (feature `kafka`), `PgTransport` (no broker, feature `postgres`), [`InProcessTransport`] |
 //! | [`Node`] | locks jobs and runs their handlers; a fleet has as many as you start |
 //! | lease | the row that records the lock of a running job. The node renews it; when the node dies, another node takes the job over |
 //! | fence | the number of a lock. Fences only grow, and every statement that changes a locked job names its fence |
@@ -156,7 +156,7 @@ pub use jobwire_core::{
 pub use jobwire_core::{MAX_CHECKPOINT_BYTES, MAX_PROGRESS_BYTES};
 
 #[cfg(feature = "postgres")]
-pub use jobwire_core::{PgOptions, PgStore};
+pub use jobwire_core::{PgOptions, PgStore, PgTransport};
 #[cfg(feature = "sqlite")]
 pub use jobwire_core::{SqliteOptions, SqliteStore};
 

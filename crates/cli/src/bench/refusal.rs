@@ -14,7 +14,7 @@ pub(super) fn refuse_lonely(settings: &Settings, nodes: u16) -> Result<(), Error
     if nodes > 1 && !has_broker(settings) {
         return Err(Error::Usage(format!(
             "--nodes {nodes}: several nodes need a broker that all of them use; give --broker \
-             amqps://… or kafka://…"
+             amqps://… or kafka://…, or --broker none with --database postgres://…"
         )));
     }
     Ok(())
@@ -28,7 +28,7 @@ pub(super) fn refuse_embedded(settings: &Settings) -> Result<(), Error> {
     }
     Err(Error::Usage(
         "this workload creates jobs in another process than the nodes, which needs a broker; give \
-         --broker amqps://… or kafka://…"
+         --broker amqps://… or kafka://…, or --broker none with --database postgres://…"
             .to_owned(),
     ))
 }

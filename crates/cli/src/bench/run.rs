@@ -18,7 +18,7 @@ use super::rows::{RowVersions, Rows};
 use super::seen::Seen;
 use super::starts::Starts;
 use super::{Make, check};
-use crate::connect::{Database, has_broker};
+use crate::connect::{Database, has_broker, has_wakes};
 use crate::error::Error;
 use crate::nodes::Processes;
 use crate::settings::Settings;
@@ -235,7 +235,8 @@ impl Finished<'_> {
             jobs,
             seconds,
             jobs_per_second: rate(jobs, seconds),
-            swept: has_broker(self.settings).then_some(self.seen.swept),
+            swept: (has_broker(self.settings) && !has_wakes(self.settings))
+                .then_some(self.seen.swept),
             cost,
             rows: self.rows,
             notes: self.notes,

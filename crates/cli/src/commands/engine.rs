@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use jobwire_core::store::TapMode;
-use jobwire_core::{Node, NodeOptions, Transport};
+use jobwire_core::{InProcessTransport, Node, NodeOptions, Transport};
 use jobwire_engines::{Bridge, EndpointStore, EngineStore};
 
 use super::{jobs, sweep};
@@ -206,7 +206,12 @@ async fn start(settings: &Settings) -> Result<Started, Error> {
     let listener = http::listen(settings).await?;
     let metrics = http::metrics::install()?;
     let store = connect(settings).await?;
-    let transport = connect::transport(settings).await?;
+    let transport: Arc<dyn Transport> = if connect::has_wakes(settings) {
+        // Wakes travel over the database of Jobwire's own jobs.
+        Arc::new(InProcessTransport::new())
+    } else {
+        connect::transport(settings).await?
+    };
     let node = Node::on(store.clone(), transport.clone())
         .handlers(store.handlers()?)
         .options(options(settings, &*store))

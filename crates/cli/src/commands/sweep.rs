@@ -115,7 +115,16 @@ pub(crate) async fn look(
     served: Arc<[String]>,
     args: &LookArgs,
 ) -> Result<(), Error> {
-    let report = if connect::has_broker(settings) {
+    let report = if connect::has_wakes(settings) {
+        // Wakes leave nothing behind that could be lost: the nodes claim what is ready.
+        let nodes = store.nodes().await?;
+        let living = nodes.iter().filter(|node| node.lives());
+        Report {
+            nodes: living.count(),
+            counted: store.sweepable(&services_of(&nodes)).await?,
+            lanes: BTreeMap::new(),
+        }
+    } else if connect::has_broker(settings) {
         let transport = connect::transport(settings).await?;
         let report = ask(settings, store, &transport, args.wait).await;
         transport.close(Duration::from_secs(5)).await;
@@ -137,7 +146,7 @@ pub(crate) async fn look(
     if args.json {
         output::json(&report)
     } else {
-        print(&report, connect::has_broker(settings), args.wait)
+        print(&report, settings, args.wait)
     }
 }
 
@@ -218,7 +227,8 @@ async fn orphans(
     }
 }
 
-fn print(report: &Report, has_broker: bool, wait: Duration) -> Result<(), Error> {
+fn print(report: &Report, settings: &Settings, wait: Duration) -> Result<(), Error> {
+    let has_broker = connect::has_broker(settings);
     let c = &report.counted;
     let row =
         |class: &str, jobs: i64, what: &str| [class.to_owned(), jobs.to_string(), what.to_owned()];
@@ -262,7 +272,9 @@ fn print(report: &Report, has_broker: bool, wait: Duration) -> Result<(), Error>
         row(
             "ready",
             c.ready,
-            if has_broker {
+            if connect::has_wakes(settings) {
+                "would be left alone: the nodes claim them"
+            } else if has_broker {
                 "would be left alone: their hints are under way, except for orphans"
             } else {
                 "would be left alone: the node has their hints, or creates them when it starts"

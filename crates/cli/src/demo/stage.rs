@@ -52,7 +52,7 @@ impl Stage {
         if args.nodes > 1 && !connect::has_broker(&settings) {
             return Err(Error::Usage(format!(
                 "--nodes {}: several nodes need a broker that all of them use; give --broker \
-                 amqps://… or kafka://… (or no --nodes)",
+                 amqps://…, kafka://…, or none with --database postgres://… (or no --nodes)",
                 args.nodes
             )));
         }

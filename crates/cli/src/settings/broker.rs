@@ -5,7 +5,7 @@ use jobwire_core::transport::{BadSetting, Plaintext};
 
 use super::{SecretUrl, Settings};
 
-const FORMS: &str = "write `in-process:`, `amqps://user:password@host:5671/virtual-host`, \
+const FORMS: &str = "write `none`, `in-process:`, `amqps://user:password@host:5671/virtual-host`, \
                      `amqp://…` or `kafka://…`";
 
 /// The brokers that a program was built for.
@@ -72,9 +72,10 @@ fn several(settings: &Settings) -> Wrong {
         if !is_given(url) {
             continue;
         }
-        if url.scheme() == "in-process" || settings.broker_url.scheme() == "in-process" {
-            let problem = "can't be combined with `in-process:`; set both this and `broker_url` to \
-                           a broker, or leave this out";
+        let has_none = |url: &SecretUrl| matches!(url.scheme(), "in-process" | "none");
+        if has_none(url) || has_none(&settings.broker_url) {
+            let problem = "can't be combined with `in-process:` or `none`; set both this and \
+                           `broker_url` to a broker, or leave this out";
             wrong.push((setting, problem.to_owned()));
         } else if url.expose() == settings.broker_url.expose() {
             let problem = "is the same as `broker_url`; leave it out";
@@ -114,14 +115,14 @@ fn one(settings: &Settings, setting: &'static str, url: &SecretUrl) -> Wrong {
         return vec![(setting, problem)];
     }
     let wrong: Wrong = match url.scheme() {
-        "in-process" => settings
+        "in-process" | "none" => settings
             .broker_security()
             .files()
             .into_iter()
             .filter(|(_, file)| file.is_some())
             .map(|(setting, _)| {
-                let problem = "has no effect: `broker_url` is `in-process:`, which connects to \
-                               nothing; leave this setting out";
+                let problem = "has no effect: `broker_url` names no broker; leave this setting \
+                               out";
                 (setting, problem.to_owned())
             })
             .collect(),
@@ -212,11 +213,12 @@ fn known(scheme: &str, url: &str, built: Built) -> Result<(), String> {
     };
     match scheme {
         "in-process" if url == "in-process:" => Ok(()),
+        "none" if url == "none:" => Ok(()),
         "amqp" | "amqps" if built.amqp => Ok(()),
         "amqp" | "amqps" => lacks("RabbitMQ", "amqp"),
         "kafka" if built.kafka => Ok(()),
         "kafka" => lacks("Kafka", "kafka"),
-        "" | "in-process" => Err(format!("is not a broker's URL; {FORMS}")),
+        "" | "in-process" | "none" => Err(format!("is not a broker's URL; {FORMS}")),
         other => Err(format!("`{other}` is not a supported broker; {FORMS}")),
     }
 }
@@ -244,5 +246,7 @@ mod tests {
             );
         }
         assert!(known("in-process", "in-process:", nothing).is_ok());
+        assert!(known("none", "none:", nothing).is_ok());
+        assert!(known("none", "none:me", nothing).is_err());
     }
 }

@@ -25,6 +25,7 @@ impl Settings {
         options.sweep_interval = self.sweep_interval;
         options.suspect_after = self.suspect_after;
         options.claim_after = self.claim_after.duration();
+        options.claim_interval = self.claim_interval;
         options.quarantine_after = self.quarantine_after;
         options.row_lock_from = self.row_lock_from;
         options.incidents_kept = self.incidents_kept;

@@ -207,6 +207,7 @@ mod tests {
             "sqlite:jobwire.db",
             "sqlite::memory:",
             "in-process:",
+            "none:",
             "postgres://db/jobs",
             "amqp://h1:5672,h2:5672/jobs",
             "nonsense",

@@ -29,7 +29,11 @@ pub trait Value: Sized {
 
 impl Value for SecretUrl {
     fn read(text: &str) -> Result<Self, String> {
-        Ok(Self::new(text.trim()))
+        Ok(Self::new(match text.trim() {
+            // A word, as people write it.
+            "none" => "none:",
+            url => url,
+        }))
     }
     fn shown(&self) -> String {
         self.to_string()

@@ -32,12 +32,19 @@ impl Leader {
                 .fleet
                 .hears_others(node.id, node.options.sweep_interval * 3);
             let unreachable = self.sweeper.unreachable();
-            let publishing = health.can_publish() && unreachable.is_none();
+            let makes_way = self.makes_way();
+            let publishing = health.can_publish() && unreachable.is_none() && !makes_way;
             if self
                 .publish_watch
-                .makes_room(Instant::now(), publishing, others)
+                .makes_room(Instant::now(), publishing, others || makes_way)
             {
-                if let Some(lane) = unreachable {
+                if makes_way {
+                    tracing::info!(
+                        node = %node.id,
+                        "living nodes use a broker, and this one does not; it resigns so that one \
+                         of them may lead"
+                    );
+                } else if let Some(lane) = unreachable {
                     tracing::warn!(
                         node = %node.id, %lane,
                         "living nodes receive a lane that has no queue or topic on the broker of \
@@ -53,8 +60,17 @@ impl Leader {
                     );
                 }
                 self.resign().await;
-                self.next_cycle = Instant::now() + self.interval() * 3;
+                let pause = if makes_way {
+                    node.options.sweep_interval
+                } else {
+                    self.interval()
+                };
+                self.next_cycle = Instant::now() + pause * 3;
                 return;
+            }
+            if node.transport.wakes().is_some() {
+                // Nodes of another transport send no beats that this node hears.
+                self.members.read_soon();
             }
         }
         let patience = node.options.renewal_period();
@@ -212,6 +228,8 @@ impl Leader {
             // their way.
             let before = report.now - chrono::Duration::microseconds(1);
             self.alone_pass_done = self.sweeper.start_alone(&node, before).await;
+        } else if waits && node.transport.wakes().is_some() {
+            node.transport.publisher().wake(&node.fleet.lanes());
         } else if waits {
             self.sweeper
                 .send_markers(&node, report.now, report.horizon)

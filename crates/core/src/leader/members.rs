@@ -31,6 +31,8 @@ pub(super) struct Members {
     failed: LogThrottle,
     /// The time of the last warning about nodes of another database.
     warned: Option<Instant>,
+    /// Whether a living node uses a broker other than this node's.
+    has_broker: bool,
 }
 
 impl Members {
@@ -43,7 +45,14 @@ impl Members {
             last_read: now,
             failed: LogThrottle::default(),
             warned: None,
+            has_broker: false,
         }
+    }
+
+    /// Returns whether another transport with a broker is used by a living node, as of the last
+    /// read.
+    pub(super) fn has_broker(&self) -> bool {
+        self.has_broker
     }
 
     /// Returns the time of the next write or read.
@@ -100,6 +109,11 @@ impl Members {
         self.read_at = self.last_read + EVERY;
         match node.store.nodes().await {
             Ok(rows) => {
+                let own = node.transport.name();
+                self.has_broker = rows.iter().any(|row| {
+                    let transport = &*row.membership.transport;
+                    row.lives() && transport != own && transport != "in-process"
+                });
                 let rows = rows.into_iter().map(|row| row.membership);
                 node.fleet.read(rows.collect(), node.id);
                 self.warn_of_strangers(node);

@@ -68,7 +68,12 @@ impl Leader {
             Control::LeaderLeaves { node: leader } if leader != node.id => {
                 // Spreads the followers over 50 ms; the ids are random.
                 let (spread, _) = node.id.0.as_u64_pair();
-                self.next_cycle = Instant::now() + Duration::from_millis(spread % 50);
+                let mut pause = Duration::from_millis(spread % 50);
+                if self.makes_way() {
+                    // Nodes that do not hear this message ask once every interval.
+                    pause += node.options.sweep_interval * 2;
+                }
+                self.next_cycle = Instant::now() + pause;
             }
             Control::TimerSet { due } if self.leads() => {
                 node.leadership.next_timer.earlier(self.clock.now(), due);

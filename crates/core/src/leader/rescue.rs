@@ -17,12 +17,12 @@
 //! An addressed job may be lost on the way, like any hint. Its lease then still has no owner, so a
 //! later leader cycle finds it again, at any backlog.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use crate::fleet::Candidate;
 use crate::hint::Ready;
-use crate::job::NodeId;
+use crate::job::{Lane, NodeId};
 use crate::producer::commit_hook::Cause;
 use crate::store::Rescued;
 use crate::transport::{Control, portions};
@@ -43,6 +43,10 @@ pub(crate) fn send(node: &Arc<NodeContext>, rescued: Vec<Rescued>, dead: &HashSe
             node.hook.tell(Control::Rescued { node: to, jobs });
         }
     }
+    // Woken nodes look for jobs with strikes only if jobs wait.
+    let lanes: BTreeSet<&Lane> = rest.iter().map(|ready| &ready.lane).collect();
+    let lanes: Vec<Lane> = lanes.into_iter().cloned().collect();
+    node.transport.publisher().wake(&lanes);
     node.hook.publish(Cause::Sweep, rest);
 }
 
@@ -94,8 +98,8 @@ fn address(
 mod tests {
     use super::*;
     use crate::hint::Hint;
+    use crate::job::JobId;
     use crate::job::scope::{Needs, Scope};
-    use crate::job::{JobId, Lane};
 
     fn rescued(job_type: &str, lane: &str, strikes: i32) -> Rescued {
         Rescued {

@@ -57,6 +57,7 @@ mod tap;
 mod timers;
 mod transactions;
 mod unique;
+pub mod wakes;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -31,13 +31,18 @@
 //! * **A row that the database refuses to lock** does not stop other rows: a refused page is locked
 //!   in halves, and the row that is refused alone is skipped until the next pass.
 //!
+//! A transport without a broker carries wakes instead of hints. Then claiming is the regular way,
+//! and the node claims when it is woken ([`woken`]).
+//!
 //! Other tasks handle the rest: the leader, which needs no broker, handles expired leases and
 //! timers; the sweeper handles jobs whose hints were dropped and that no node claimed before the
 //! marker was back.
 
 mod cursor;
 mod pace;
+mod turn;
 mod watch;
+mod woken;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,6 +65,7 @@ use crate::worker::executor;
 use crate::worker::slot_pool::Slot;
 use cursor::Cursor;
 use pace::Pace;
+use turn::Turn;
 use watch::{Seen, Step, Watch};
 
 /// The maximum number of jobs in one page.
@@ -81,6 +87,8 @@ const MARKERS: u64 = 1 << 47;
 struct ClaimedLane {
     lane: Lane,
     watch: Watch,
+    /// The turn of the node, if the transport carries wakes. It then decides instead of `watch`.
+    turn: Option<Turn>,
     cursor: Cursor,
     /// The time of the last search for rescued jobs.
     rescued_at: Option<Instant>,
@@ -92,6 +100,25 @@ struct ClaimedLane {
     done: bool,
     /// The number of jobs claimed since fallback began.
     taken: u64,
+}
+
+impl ClaimedLane {
+    fn claims(&self) -> bool {
+        match &self.turn {
+            Some(turn) => turn.passes(),
+            None => self.watch.claims(),
+        }
+    }
+
+    /// Returns whether rescued jobs and suspects are looked for.
+    fn looks_for_struck(&self) -> bool {
+        self.turn.as_ref().is_none_or(Turn::looks_for_struck)
+    }
+
+    /// Returns whether the lane gets slots in this pass.
+    fn is_open(&self) -> bool {
+        self.claims() && !self.done
+    }
 }
 
 struct Claimer {
@@ -113,6 +140,9 @@ type Leaving = BoxFuture<'static, (usize, Result<(), TransportError>)>;
 
 /// Claims jobs while hints do not come, until the node drains.
 pub(crate) async fn claim(node: Arc<NodeContext>) {
+    if let Some(wakes) = node.transport.wakes() {
+        return woken::claim(node, wakes).await;
+    }
     let Some(patience) = node.options.claim_after else {
         return node.signals.draining.cancelled().await;
     };
@@ -186,6 +216,7 @@ impl Claimer {
             ClaimedLane {
                 lane,
                 watch: Watch::new(patience),
+                turn: None,
                 cursor: Cursor::default(),
                 rescued_at: None,
                 rescued: None,
@@ -211,8 +242,17 @@ impl Claimer {
         }
     }
 
+    /// Creates the claimer of a node that is woken.
+    fn woken(node: Arc<NodeContext>) -> Self {
+        let mut claimer = Self::new(node, Duration::MAX);
+        for lane in &mut claimer.lanes {
+            lane.turn = Some(Turn::new(Instant::now()));
+        }
+        claimer
+    }
+
     fn claims(&self) -> bool {
-        self.lanes.iter().any(|lane| lane.watch.claims())
+        self.lanes.iter().any(ClaimedLane::claims)
     }
 
     /// Checks the transport's health for each lane.
@@ -319,7 +359,7 @@ impl Claimer {
         for _ in 0..slots.len() {
             let open = |at: usize| {
                 let lane = self.lanes.get(at);
-                lane.is_some_and(|lane| lane.watch.claims() && !lane.done)
+                lane.is_some_and(ClaimedLane::is_open)
             };
             if let Some(share) = self
                 .schedule
@@ -342,10 +382,14 @@ impl Claimer {
                 return;
             }
         }
-        let open = |lane: &ClaimedLane| lane.watch.claims() && !lane.done;
-        if !self.lanes.iter().any(open) {
+        let now = Instant::now();
+        if !self.lanes.iter().any(ClaimedLane::is_open) {
             self.lanes.iter_mut().for_each(|lane| lane.done = false);
-            self.pace.pass_ended(Instant::now());
+            self.pace.pass_ended(now);
+        }
+        if self.lanes.iter().any(|lane| lane.turn.is_some()) {
+            // The turns of the lanes set the pace, as long as the database answers.
+            self.pace = Pace::new(now);
         }
     }
 
@@ -369,7 +413,7 @@ impl Claimer {
             return Ok(0);
         };
         let is_due = lane.rescued_at.is_none_or(|then| now - then >= RESCUES);
-        if room == 0 || !is_due {
+        if room == 0 || !is_due || !lane.looks_for_struck() {
             return Ok(0);
         }
         lane.rescued_at = Some(now);
@@ -394,7 +438,7 @@ impl Claimer {
         let Some(lane) = self.lanes.get_mut(at) else {
             return Ok(());
         };
-        if slots.is_empty() || node.suspects.any() {
+        if slots.is_empty() || node.suspects.any() || !lane.looks_for_struck() {
             return Ok(());
         }
         let page = ClaimPage {
@@ -442,10 +486,21 @@ impl Claimer {
         lane.done = lane.cursor.looked(place, count, after) || lane.done;
         lane.taken += count as u64;
         self.pace.answered(count, sent.elapsed());
+        if let Some(turn) = &mut lane.turn {
+            turn.answered(count, sent.elapsed());
+        }
         if lane.done {
             self.take_suspect(at, slots).await?;
+            self.end_turn(at);
         }
         Ok(())
+    }
+
+    fn end_turn(&mut self, at: usize) {
+        let turn = self.lanes.get_mut(at).and_then(|lane| lane.turn.as_mut());
+        if let Some(turn) = turn {
+            turn.ended(Instant::now());
+        }
     }
 
     fn end(&self) {

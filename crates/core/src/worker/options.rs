@@ -35,6 +35,12 @@ pub struct NodeOptions {
     /// database until the broker works again. `None` means never: jobs then wait for the broker.
     /// Default 5 s.
     pub claim_after: Option<Duration>,
+    /// The longest time for which jobs wait after a wake was lost, over a transport without a
+    /// broker ([`PgTransport`](crate::PgTransport)): the leader looks for waiting jobs at this
+    /// interval and wakes their lanes, and a node that hears no leader for this time claims. Jobs of
+    /// plain SQL without a commit tap wait as long. Has no effect with a broker. Default 10 s, at
+    /// least 100 ms.
+    pub claim_interval: Duration,
     /// The number of holders in a row whose death makes the job a dead letter. From the second
     /// death on the job runs alone on its node, and only deaths while it runs alone count (protocol
     /// rule 26). 0 means never. Default 3, at least 3.
@@ -92,6 +98,7 @@ crate::setters! {
         sweep_interval: Duration,
         suspect_after: Duration,
         claim_after: Option<Duration>,
+        claim_interval: Duration,
         quarantine_after: u32,
         row_lock_from: usize,
         retry: RetryPolicy,
@@ -119,6 +126,7 @@ impl Default for NodeOptions {
             sweep_interval: Duration::from_secs(10),
             suspect_after: Duration::from_secs(15),
             claim_after: Some(Duration::from_secs(5)),
+            claim_interval: Duration::from_secs(10),
             quarantine_after: 3,
             row_lock_from: RowTerms::default().from,
             retry: RetryPolicy::default(),
@@ -195,6 +203,11 @@ impl NodeOptions {
             "claim_after",
             "must be at least 100ms, so that a connection can break and come back, or `off` to \
              never claim",
+        );
+        check(
+            self.claim_interval >= Duration::from_millis(100),
+            "claim_interval",
+            "must be at least 100ms: each costs a statement of the leader",
         );
         check(
             self.quarantine_after == 0 || self.quarantine_after >= 3,

@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use jobwire_core::hint::Marker;
+use jobwire_core::job::duration;
 use jobwire_core::transport::{Subscription, Transport, TransportError};
-use jobwire_core::{Lane, NodeId};
+use jobwire_core::{Lane, NodeId, Store, TapMode};
 
 use super::finding::Findings;
-use crate::connect;
+use crate::connect::{self, Database};
 use crate::settings::Settings;
 
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -19,12 +20,55 @@ pub(super) async fn examine(settings: &Settings, findings: &mut Findings) {
             "none (in-process:): one node serves the database alone",
         );
     }
+    if connect::has_wakes(settings) {
+        return wakes(settings, findings).await;
+    }
     let transport = match connect::transport(settings).await {
         Ok(transport) => transport,
         Err(error) => return findings.error("broker", error),
     };
     probe(settings, &*transport, findings).await;
     transport.close(Duration::from_secs(2)).await;
+}
+
+/// Checks that a notification of PostgreSQL comes back, and names what jobs of plain SQL wait for.
+async fn wakes(settings: &Settings, findings: &mut Findings) {
+    let transport = match connect::wakes(settings) {
+        Ok(transport) => transport,
+        Err(error) => return findings.error("broker", error),
+    };
+    match transport.comes_back(PATIENCE).await {
+        Ok(took) => findings.fine(
+            "broker",
+            format!(
+                "none: PostgreSQL wakes the nodes; connected, and a notification came back, after \
+                 {:.1} ms",
+                took.as_secs_f64() * 1000.0
+            ),
+        ),
+        Err(error) => findings.wrong(
+            "broker",
+            format!("none: the nodes can't be woken: {error}"),
+            "let the nodes connect to the server itself or to a pooler of sessions; until then \
+             they claim at their `claim_interval`",
+        ),
+    }
+    transport.close(Duration::from_secs(2)).await;
+    if let Ok(Database::Postgres(store)) = Database::connect(settings, false).await {
+        let stands = settings.tap != TapMode::Off && store.has_tap().await.is_ok_and(|has| has);
+        if !stands {
+            findings.remark(
+                "broker",
+                format!(
+                    "none: jobs of plain SQL wait for the leader, up to {}",
+                    duration::write(settings.claim_interval)
+                ),
+                "if other programs create jobs by SQL, set wal_level = logical, restart the \
+                 server, and run `jobwire tap create`; or set a shorter `claim_interval`",
+            );
+        }
+        store.close().await;
+    }
 }
 
 async fn probe(settings: &Settings, transport: &dyn Transport, findings: &mut Findings) {

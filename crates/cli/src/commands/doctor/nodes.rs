@@ -8,13 +8,14 @@ use jobwire_core::telemetry::plain;
 use jobwire_core::{Store, StoreError};
 
 use super::finding::Findings;
-use crate::connect::has_broker;
+use crate::connect::{has_broker, has_wakes};
 use crate::error::Error;
 use crate::output;
 use crate::settings::Settings;
 
-/// The transport's name in the row of a node without a broker.
+/// The names of transports without a broker in the rows of nodes: one node, and woken nodes.
 const IN_PROCESS: &str = "in-process";
+const WAKES: &str = "postgres";
 
 /// Maximum number of types that are named.
 const NAMED: i64 = 20;
@@ -54,10 +55,25 @@ async fn look(
     } else {
         findings.fine("nodes", format!("{live} alive"));
     }
-    let with_broker = living
-        .iter()
-        .filter(|node| node.membership.transport != IN_PROCESS);
-    let with_broker = with_broker.count() as u64;
+    let with = |transport: &str| {
+        let nodes = living
+            .iter()
+            .filter(|node| node.membership.transport == transport);
+        nodes.count() as u64
+    };
+    let woken = with(WAKES);
+    let with_broker = living.len() as u64 - with(IN_PROCESS) - woken;
+    if with_broker > 0 && (woken > 0 || has_wakes(settings)) {
+        findings.remark(
+            "nodes",
+            format!(
+                "{} alive with a broker, and {woken} without",
+                output::count(with_broker, "node")
+            ),
+            "finish the change of `broker_url`: what one kind creates starts late on the other \
+             (docs/operating/no-broker.md)",
+        );
+    }
     if with_broker > 0 && !has_broker(settings) {
         findings.wrong(
             "nodes",
@@ -66,6 +82,15 @@ async fn look(
                 output::count(with_broker, "node")
             ),
             "set --broker (JOBWIRE_BROKER_URL) to the broker of the other nodes",
+        );
+    } else if woken > 0 && !has_broker(settings) {
+        findings.wrong(
+            "nodes",
+            format!(
+                "{} alive that PostgreSQL wakes, and these settings are for a node that is alone",
+                output::count(woken, "node")
+            ),
+            "set --broker none (JOBWIRE_BROKER_URL), as on the other nodes",
         );
     }
     let services = services_of(&nodes);
