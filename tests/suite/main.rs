@@ -28,6 +28,7 @@ mod kafka;
 mod lanes;
 mod layers;
 mod library;
+mod limits;
 mod package;
 mod program;
 mod promises;
