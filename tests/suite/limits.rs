@@ -98,7 +98,11 @@ async fn a_limit_is_not_exceeded_while_a_node_is_killed() {
     .await;
     victim.signal(Signal::SIGKILL);
     fleet.until_empty(Duration::from_secs(60)).await;
-    assert_eq!(calls.most.load(Ordering::SeqCst), LIMIT, "reached, and never exceeded");
+    assert_eq!(
+        calls.most.load(Ordering::SeqCst),
+        LIMIT,
+        "reached, and never exceeded"
+    );
     assert!(calls.begun.load(Ordering::SeqCst) >= JOBS);
 }
 

@@ -31,8 +31,8 @@ pub(crate) use mistake::closest;
 pub use mistake::{Mistake, Mistakes, Origin};
 pub use secret_url::SecretUrl;
 pub use value::{
-    EngineExecute, EngineType, HttpAddress, Interval, LogFormat, QueueType, TypeLimit,
-    TypeTimeout, Value,
+    EngineExecute, EngineType, HttpAddress, Interval, LogFormat, QueueType, TypeLimit, TypeTimeout,
+    Value,
 };
 
 /// One line of the table.

@@ -144,8 +144,8 @@ pub use jobwire_core::{
     Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, HookOptions,
     InProcessTransport, IntoOutcome, InvalidJob, Job, JobArgs, JobDefinition, JobDetails,
     JobFilter, JobId, JobKind, JobState, JobTransaction, JobView, Lane, LaneMove, LaneMoved,
-    LaneOrder, LaneRule, LaneShare, Limit, Middleware, NewJob, Next, Node, NodeId, NodeOptions, Outcome,
-    PeriodicJob, PriorityRule, PriorityScope, Progress, ProgressView, Repeat, RetryFrom,
+    LaneOrder, LaneRule, LaneShare, Limit, Middleware, NewJob, Next, Node, NodeId, NodeOptions,
+    Outcome, PeriodicJob, PriorityRule, PriorityScope, Progress, ProgressView, Repeat, RetryFrom,
     RetryPolicy, Running, SlotPool, SqlStore, Stop, Store, StoreError, TransactionHook, Transport,
     UniqueKey, Verdict,
 };

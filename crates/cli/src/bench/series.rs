@@ -71,7 +71,9 @@ impl Series {
         let by = match self.by {
             By::Nodes => report.nodes.to_string(),
             By::Waiting => report.waiting.unwrap_or(report.jobs).to_string(),
-            By::Keys => report.keys.map_or("no limit".to_owned(), |keys| keys.to_string()),
+            By::Keys => report
+                .keys
+                .map_or("no limit".to_owned(), |keys| keys.to_string()),
         };
         let cost = &report.cost;
         let figure = |value: Option<f64>, digits: usize| {

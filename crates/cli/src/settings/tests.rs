@@ -153,8 +153,12 @@ fn timeouts_of_types_are_read_and_mistakes_are_named() {
 
 #[test]
 fn limits_of_types_are_read_and_mistakes_are_named() {
-    let settings =
-        load("type_limits = [\"http = 10\", \"a=b=2/tenant\"]\n", &[], &[]).expect("all is well");
+    let settings = load(
+        "type_limits = [\"http = 10\", \"a=b=2/tenant\"]\n",
+        &[],
+        &[],
+    )
+    .expect("all is well");
     let limits = settings.type_limits.iter();
     let limits: Vec<_> = limits
         .map(|of| (&*of.job_type, of.running, of.per_tenant))

@@ -197,7 +197,10 @@ impl Permits {
             jobs.push(ask.job.clone());
         }
         for StalledKey { key, size } in stalled {
-            book.keys.entry(key).or_insert_with(|| unknown(size, now)).unsure = true;
+            book.keys
+                .entry(key)
+                .or_insert_with(|| unknown(size, now))
+                .unsure = true;
         }
         let mut keys = Vec::new();
         for (key, of) in &mut book.keys {

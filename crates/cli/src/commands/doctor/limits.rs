@@ -20,7 +20,9 @@ pub(super) async fn examine(store: &dyn Store, findings: &mut Findings) {
         let jobs = output::count(of.jobs.unsigned_abs(), "job");
         findings.remark(
             "limits",
-            format!("{jobs} of type `{job_type}` wait for a permit: the limit of their key is reached"),
+            format!(
+                "{jobs} of type `{job_type}` wait for a permit: the limit of their key is reached"
+            ),
             "nothing to do if the jobs end; a larger limit (setting `type_limits`, \
              `HandlerOptions::limit`) lets more of them run at once",
         );

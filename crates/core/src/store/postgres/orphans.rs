@@ -5,7 +5,9 @@ use uuid::Uuid;
 
 use super::begin::{begin, begin_by_key, begin_part};
 use super::connection_pool::ConnectionPool;
-use super::sql::{in_turn, not_suspended, not_waiting, ready_columns, served_by_fleet, unexpired, unlocked};
+use super::sql::{
+    in_turn, not_suspended, not_waiting, ready_columns, served_by_fleet, unexpired, unlocked,
+};
 use super::{PgStore, aside, decode, exclusive};
 use crate::hint::Ready;
 use crate::job::JobId;

@@ -17,8 +17,8 @@ use crate::store::error::StoreError;
 use crate::store::instances;
 use crate::store::permits::share::{Share, Standing, share};
 use crate::store::permits::{
-    Asking, COUNTED, KeyAnswer, KeyRequest, PermitAnswer, PermitKey, PermitRequest,
-    RESERVED, STALLED, StalledKey, WaitingType,
+    Asking, COUNTED, KeyAnswer, KeyRequest, PermitAnswer, PermitKey, PermitRequest, RESERVED,
+    STALLED, StalledKey, WaitingType,
 };
 use crate::store::statements::Permitting;
 
@@ -246,9 +246,8 @@ async fn park(
     let held: Vec<LockToken> = refused.iter().map(|(_, job)| job.held.clone()).collect();
     let released = complete::release_in(connection, node, &held, holders).await?;
     let parked: HashSet<JobId> = released.applied.iter().copied().collect();
-    let waits = |job: &Asking| {
-        parked.contains(&job.held.id) && !released.cancelled.contains(&job.held.id)
-    };
+    let waits =
+        |job: &Asking| parked.contains(&job.held.id) && !released.cancelled.contains(&job.held.id);
     let rows = || refused.iter().filter(|(_, job)| waits(job));
     let (limits, keys) = names(rows().map(|(key, _)| *key));
     sqlx::query(PARK)

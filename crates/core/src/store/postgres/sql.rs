@@ -262,6 +262,6 @@ pub(super) use crate::store::sql::{
 };
 pub(super) use {
     in_scope, in_strict_order, in_turn, job_columns, no_gate, not_paused, not_put_aside,
-    not_suspended, not_waiting, nothing_suspended, or_take_ownerless, served, served_by_fleet, unexpired,
-    unleased, unlocked,
+    not_suspended, not_waiting, nothing_suspended, or_take_ownerless, served, served_by_fleet,
+    unexpired, unleased, unlocked,
 };

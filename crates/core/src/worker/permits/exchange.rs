@@ -133,10 +133,8 @@ fn apply(
     asks: Vec<Ask>,
     until: Instant,
 ) {
-    let mut asks: HashMap<JobId, Ask> = asks
-        .into_iter()
-        .map(|ask| (ask.job.held.id, ask))
-        .collect();
+    let mut asks: HashMap<JobId, Ask> =
+        asks.into_iter().map(|ask| (ask.job.held.id, ask)).collect();
     for of in &answer.keys {
         permits.answered(of, until);
         for id in &of.granted {

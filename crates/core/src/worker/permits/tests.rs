@@ -51,7 +51,10 @@ async fn a_free_permit_goes_to_the_next_job_without_a_statement_and_back_after_a
     assert_eq!((round.keys[0].keep, round.keys[0].spare), (0, 2));
     let mut jobs = grant(&permits, round, 1, false);
     let second = permits.ask(key(), 16, asking());
-    assert!(permits.ask(key(), 16, asking()).is_err(), "two are borrowed");
+    assert!(
+        permits.ask(key(), 16, asking()).is_err(),
+        "two are borrowed"
+    );
     assert!(permits.begin(Extent::Due, Vec::new()).keys.is_empty());
     drop((second, jobs.pop()));
     // The window begins with the request.
