@@ -64,7 +64,7 @@ use crate::worker::leadership::Leadership;
 use crate::worker::lease_book::LeaseBook;
 use crate::worker::middleware::Middleware;
 use crate::worker::own_hints::OwnHints;
-use crate::worker::permits::exchange;
+use crate::worker::permit_exchange;
 use crate::worker::reach;
 use crate::worker::refused_outcomes::RefusedOutcomes;
 use crate::worker::renewal;
@@ -564,7 +564,7 @@ fn keep(context: &Arc<NodeContext>, queue: mpsc::Receiver<Finished>) -> Supervis
     });
     let node = context.clone();
     keepers.spawn("permits", context.signals.ended.clone(), move || {
-        exchange::exchange_all(node.clone())
+        permit_exchange::exchange_all(node.clone())
     });
     let node = context.clone();
     keepers.spawn("late-jobs", context.signals.ended.clone(), move || {

@@ -37,6 +37,7 @@ pub(crate) mod next_timer;
 pub mod options;
 pub(crate) mod outcome;
 pub(crate) mod own_hints;
+pub(crate) mod permit_exchange;
 pub(crate) mod permits;
 pub(crate) mod quarantine;
 pub(crate) mod reach;

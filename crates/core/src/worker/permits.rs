@@ -9,9 +9,8 @@
 //! that wrote them. So a job that starts under a permit has a lease, and the permit had not expired
 //! when that lease was committed: another node that looks whether the permit is free sees the lease.
 //!
-//! [`exchange`](self::exchange) has the task that sends the requests, one at a time.
-
-pub(crate) mod exchange;
+//! [`permit_exchange`](crate::worker::permit_exchange) has the task that sends the requests, one at a
+//! time.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,7 +31,7 @@ const SPARE: i32 = 8;
 pub(crate) struct Permits {
     book: Mutex<Book>,
     /// Wakes the task that sends requests.
-    wakes: Notify,
+    pub(super) wakes: Notify,
 }
 
 #[derive(Default)]
@@ -89,8 +88,8 @@ impl Borrowed {
 pub(crate) struct Ask {
     key: PermitKey,
     size: i32,
-    job: Asking,
-    reply: oneshot::Sender<Answered>,
+    pub(super) job: Asking,
+    pub(super) reply: oneshot::Sender<Answered>,
 }
 
 /// The answer to a job.
@@ -108,8 +107,8 @@ pub(crate) enum Answered {
 
 /// A permit, which goes back to the node when it is dropped.
 pub(crate) struct Permit {
-    permits: Arc<Permits>,
-    key: PermitKey,
+    pub(super) permits: Arc<Permits>,
+    pub(super) key: PermitKey,
 }
 
 impl Drop for Permit {
@@ -120,7 +119,7 @@ impl Drop for Permit {
 
 /// The requests of one round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Extent {
+pub(super) enum Extent {
     /// What is asked for, and what goes back.
     Due,
     /// All keys of this node, to renew them.
@@ -130,9 +129,9 @@ enum Extent {
 }
 
 /// What one round of the task sends.
-struct Round {
-    keys: Vec<KeyRequest>,
-    asks: Vec<Ask>,
+pub(super) struct Round {
+    pub(super) keys: Vec<KeyRequest>,
+    pub(super) asks: Vec<Ask>,
 }
 
 impl Permits {
@@ -182,7 +181,7 @@ impl Permits {
     }
 
     /// Takes what is to be sent now, and names `stalled` keys.
-    fn begin(&self, extent: Extent, stalled: Vec<StalledKey>) -> Round {
+    pub(super) fn begin(&self, extent: Extent, stalled: Vec<StalledKey>) -> Round {
         let now = Instant::now();
         let mut book = self.lock();
         let mut asks = std::mem::take(&mut book.asks);
@@ -240,7 +239,7 @@ impl Permits {
     }
 
     /// Records the answer for a key. `until` is the end of the trust in it.
-    fn answered(&self, answer: &KeyAnswer, until: Instant) {
+    pub(super) fn answered(&self, answer: &KeyAnswer, until: Instant) {
         let now = Instant::now();
         let mut book = self.lock();
         let Some(of) = book.keys.get_mut(&answer.key) else {
@@ -259,7 +258,7 @@ impl Permits {
     }
 
     /// Records that the request for these keys has failed.
-    fn failed(&self, keys: &[KeyRequest]) {
+    pub(super) fn failed(&self, keys: &[KeyRequest]) {
         let mut book = self.lock();
         for of in keys {
             if let Some(of) = book.keys.get_mut(&of.key) {
@@ -269,27 +268,27 @@ impl Permits {
     }
 
     /// Puts jobs back that still ask. Keeps the order.
-    fn ask_again(&self, mut asks: Vec<Ask>) {
+    pub(super) fn ask_again(&self, mut asks: Vec<Ask>) {
         let mut book = self.lock();
         asks.append(&mut book.asks);
         book.asks = asks;
     }
 
-    fn certain(&self) {
+    pub(super) fn certain(&self) {
         self.lock().in_doubt = false;
     }
 
-    fn is_in_doubt(&self) -> bool {
+    pub(super) fn is_in_doubt(&self) -> bool {
         self.lock().in_doubt
     }
 
     /// Returns when the next permits go back, if nothing changes.
-    fn due(&self) -> Option<Instant> {
+    pub(super) fn due(&self) -> Option<Instant> {
         let book = self.lock();
         book.keys.values().filter_map(Borrowed::due).min()
     }
 
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         let book = self.lock();
         book.keys.is_empty() && book.asks.is_empty()
     }

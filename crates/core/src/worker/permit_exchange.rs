@@ -15,12 +15,12 @@ use std::time::Duration;
 use metrics::counter;
 use tokio::time::Instant;
 
-use super::{Answered, Ask, Extent, Permit, Permits, Round};
 use crate::job::JobId;
 use crate::producer::commit_hook::Cause;
 use crate::store::permits::{PermitAnswer, PermitRequest};
 use crate::telemetry::metrics as m;
 use crate::worker::context::NodeContext;
+use crate::worker::permits::{Answered, Ask, Extent, Permit, Permits, Round};
 
 /// The bounds of the pause after a request that was refused.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -106,10 +106,16 @@ async fn round(node: &Arc<NodeContext>, permits: &Arc<Permits>, extent: Extent) 
         }
         Err(error) => {
             permits.failed(&keys);
-            tracing::warn!(
-                jobs = asks.len(), keys = keys.len(), %error,
-                "permits of limits could not be exchanged; trying again"
-            );
+            let (jobs, keys) = (asks.len(), keys.len());
+            if error.is_conflict() {
+                // Other nodes exchange permits of the same keys.
+                tracing::debug!(jobs, keys, %error, "permits of limits are exchanged again");
+            } else {
+                tracing::warn!(
+                    jobs, keys, %error,
+                    "permits of limits could not be exchanged; trying again"
+                );
+            }
             if error.changed_nothing() {
                 permits.certain();
                 permits.ask_again(asks);
