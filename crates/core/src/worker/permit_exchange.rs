@@ -25,6 +25,8 @@ use crate::worker::permits::{Answered, Ask, Extent, Permit, Permits, Round};
 /// The bounds of the pause after a request that was refused.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// The number of refused requests after which a job is released.
+const REFUSALS: u32 = 3;
 
 /// Exchanges permits until the node has ended, and gives everything back then.
 pub(crate) async fn exchange_all(node: Arc<NodeContext>) {
@@ -118,7 +120,7 @@ async fn round(node: &Arc<NodeContext>, permits: &Arc<Permits>, extent: Extent) 
             }
             if error.changed_nothing() {
                 permits.certain();
-                permits.ask_again(asks);
+                permits.ask_again(still_asking(asks, error.is_answer()));
                 return false;
             }
             for ask in asks {
@@ -129,6 +131,21 @@ async fn round(node: &Arc<NodeContext>, permits: &Arc<Permits>, extent: Extent) 
             true
         }
     }
+}
+
+/// Returns the jobs that ask again after a refused request. A row of one of them may be the reason,
+/// so they do not stay together: they are released after some requests.
+fn still_asking(asks: Vec<Ask>, answered: bool) -> Vec<Ask> {
+    let mut again = Vec::with_capacity(asks.len());
+    for mut ask in asks {
+        ask.refused += u32::from(answered);
+        if ask.refused < REFUSALS {
+            again.push(ask);
+        } else {
+            let _ = ask.reply.send(Answered::Refused);
+        }
+    }
+    again
 }
 
 /// Acts on an answer: starts jobs, and hints those that were woken.

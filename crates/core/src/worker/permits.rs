@@ -89,6 +89,8 @@ pub(crate) struct Ask {
     key: PermitKey,
     size: i32,
     pub(super) job: Asking,
+    /// How many requests with this job the database has refused.
+    pub(super) refused: u32,
     pub(super) reply: oneshot::Sender<Answered>,
 }
 
@@ -101,6 +103,8 @@ pub(crate) enum Answered {
     Parked,
     /// The lock of the job is lost.
     Lost,
+    /// The database refuses the request, perhaps because of this job.
+    Refused,
     /// The answer of the database was lost.
     Unknown,
 }
@@ -159,6 +163,7 @@ impl Permits {
             key,
             size,
             job,
+            refused: 0,
             reply,
         });
         drop(book);

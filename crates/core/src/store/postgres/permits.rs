@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
-use super::begin::{begin, begin_impatiently};
+use super::begin::{begin, begin_to_exchange};
 use super::sql::{ready_columns, unexpired, unlocked};
 use super::{PgStore, complete, decode};
 use crate::hint::Ready;
@@ -340,7 +340,7 @@ async fn exchange(
 
 impl Permitting for PgStore {
     async fn exchange_batch(&self, request: &PermitRequest) -> Result<PermitAnswer, StoreError> {
-        let mut tx = begin_impatiently(&self.pool).await?;
+        let mut tx = begin_to_exchange(&self.pool).await?;
         let answer = exchange(&mut tx, request).await?;
         tx.commit().await?;
         Ok(answer)

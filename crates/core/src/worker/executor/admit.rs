@@ -107,6 +107,8 @@ async fn permit(run: &Run<'_>, limit: &Limit) -> Result<Permit, Ending> {
         Ok(Answered::Granted(permit)) => return Ok(permit),
         Ok(Answered::Parked) => Ending::Parked,
         Ok(Answered::Lost) => Ending::Lost,
+        // A release of many jobs tells a row that the database refuses apart.
+        Ok(Answered::Refused) => Ending::Release,
         // The task that sends requests died.
         Ok(Answered::Unknown) | Err(_) => Ending::Left,
     })
