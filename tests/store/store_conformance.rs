@@ -25,6 +25,7 @@ mod operating;
 mod orphans;
 mod pausing;
 mod periodic;
+mod permits;
 mod poison;
 mod postgres;
 mod priorities;
@@ -429,6 +430,18 @@ conformance! {
             free_keys_are_pruned_and_taken_ones_stay,
             of_many_creators_at_once_one_creates_the_job,
             the_next_creator_follows_the_end_of_a_job_at_once,
+        ]
+    }
+    permits {
+        databases [
+            all_nodes_together_borrow_no_more_than_the_size,
+            a_job_without_a_permit_waits_and_the_first_is_woken,
+            a_waiting_job_is_passed_over_while_its_key_is_in_use,
+            permits_of_a_dead_node_are_free_when_its_leases_have_ended,
+            a_parked_exclusive_job_stays_the_first_of_its_instance,
+            a_lost_lock_is_not_parked_and_a_cancelled_job_is_deleted,
+            a_waiting_job_that_is_deleted_holds_no_other_back,
+            jobs_under_a_limit_of_one_exclude_each_other,
         ]
     }
     concurrency {

@@ -29,6 +29,7 @@ mod kafka;
 mod lanes;
 mod layers;
 mod library;
+mod limits;
 mod no_broker;
 mod package;
 mod program;

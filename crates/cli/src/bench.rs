@@ -10,6 +10,7 @@
 //! * `exclusive`: jobs of process instances, one at a time and in order.
 //! * `backlog`: the first jobs of backlogs of several sizes.
 //! * `fleet`: the same load for several numbers of nodes.
+//! * `limits`: waiting jobs without a limit, with one key, and with many keys.
 //! * `idle`: nodes without work.
 //!
 //! The nodes are processes of this program. They report each start of a job over a loopback socket,
@@ -44,6 +45,7 @@ mod exclusive;
 mod fleet;
 mod groups;
 mod idle;
+mod limits;
 pub(crate) mod node;
 mod observer;
 mod percentiles;
@@ -137,6 +139,11 @@ async fn measure(settings: &Settings, args: &BenchArgs) -> Result<(), Error> {
         Workload::Fleet(args) => {
             let mut series = Series::new(By::Nodes, json);
             fleet::run(settings, args, &mut series).await?;
+            return series.close();
+        }
+        Workload::Limits(args) => {
+            let mut series = Series::new(By::Keys, json);
+            limits::run(settings, args, &mut series).await?;
             return series.close();
         }
         Workload::Idle(args) => return idle::run(settings, args).await?.show(json),

@@ -15,10 +15,10 @@ pub mod sleep;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_core::{HandlerOptions, Handlers};
+use jobwire_core::{HandlerOptions, Handlers, Limit};
 
 use crate::error::Error;
-use crate::settings::{Settings, TypeTimeout};
+use crate::settings::{Settings, TypeLimit, TypeTimeout};
 
 pub use http::{AllowList, BadHost};
 
@@ -92,6 +92,28 @@ pub fn limit_times(handlers: &mut Handlers, timeouts: &[TypeTimeout]) -> Result<
     Ok(())
 }
 
+/// Limits how many jobs of types run at once in the fleet.
+///
+/// # Errors
+/// Fails if a type has no handler.
+pub fn limit_fleet(handlers: &mut Handlers, limits: &[TypeLimit]) -> Result<(), Error> {
+    for of in limits {
+        let mut limit = Limit::running(of.running);
+        if of.per_tenant {
+            limit = limit.per_tenant();
+        }
+        let job_type = &of.job_type;
+        if !handlers.limit_fleet(job_type, limit) {
+            let served = handlers.types().join(", ");
+            return Err(Error::Usage(format!(
+                "`type_limits` names `{job_type}`, which no handler of this program serves; it \
+                 serves {served}"
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Records the attempts of these types.
 ///
 /// # Errors
@@ -131,6 +153,25 @@ mod tests {
         let said = limit_times(&mut handlers, &[of("mail")]).expect_err("nobody serves it");
         assert!(
             said.to_string().contains("`type_timeouts` names `mail`"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn a_limit_holds_for_its_type_and_an_unknown_type_is_named() {
+        let mut handlers = built_in(&BuiltIn::default());
+        let of = |job_type: &str| TypeLimit {
+            job_type: job_type.to_owned(),
+            running: 2,
+            per_tenant: false,
+        };
+        limit_fleet(&mut handlers, &[of("http")]).expect("it is served");
+        let is_limited = |job_type| handlers.get(job_type).map(|h| h.options.limit.is_some());
+        assert_eq!(is_limited("http"), Some(true));
+        assert_eq!(is_limited("sleep"), Some(false));
+        let said = limit_fleet(&mut handlers, &[of("mail")]).expect_err("nobody serves it");
+        assert!(
+            said.to_string().contains("`type_limits` names `mail`"),
             "{said}"
         );
     }

@@ -31,7 +31,8 @@ pub(crate) use mistake::closest;
 pub use mistake::{Mistake, Mistakes, Origin};
 pub use secret_url::SecretUrl;
 pub use value::{
-    EngineExecute, EngineType, HttpAddress, Interval, LogFormat, QueueType, TypeTimeout, Value,
+    EngineExecute, EngineType, HttpAddress, Interval, LogFormat, QueueType, TypeLimit, TypeTimeout,
+    Value,
 };
 
 /// One line of the table.
@@ -185,6 +186,10 @@ settings! {
     type_timeouts: Vec<TypeTimeout> = "", "type-timeouts" "TYPES",
         "Maximum duration of an attempt by type, separated by commas: `http=2m,sleep=1h`. A longer \
          attempt fails, and is tried again by its policy. None by default.";
+    type_limits: Vec<TypeLimit> = "", "type-limits" "TYPES",
+        "Maximum number of jobs of a type that run at once in the whole fleet, separated by commas: \
+         `http=10`, or `http=2/tenant` for each tenant. Jobs over the limit wait in the database. \
+         None by default. See docs/guides/limits.md.";
     attempt_types: Vec<String> = "", "attempt-types" "TYPES",
         "Types whose attempts are recorded, separated by commas, for `jobwire jobs attempts`. A \
          completion of these types costs one more insert. None by default.";

@@ -34,6 +34,7 @@ pub(crate) mod tap;
 pub(crate) mod timers;
 mod unserved_lanes;
 mod unserved_types;
+mod waiting_types;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,6 +46,7 @@ use crate::leader::clock::DatabaseClock;
 use crate::leader::sweeper::Sweeper;
 use crate::leader::unserved_lanes::UnservedLanes;
 use crate::leader::unserved_types::UnservedTypes;
+use crate::leader::waiting_types::WaitingTypes;
 use crate::telemetry::metrics as m;
 use crate::transport::{Control, SPOKEN};
 use crate::worker::context::NodeContext;
@@ -69,6 +71,7 @@ struct Leader {
     sweeper: Sweeper,
     unserved_lanes: UnservedLanes,
     unserved: UnservedTypes,
+    waiting: WaitingTypes,
     term: Option<i64>,
     /// The latest end of the leader's lease.
     leads_until: Instant,
@@ -99,6 +102,7 @@ pub(crate) async fn lead(node: Arc<NodeContext>) {
         sweeper: Sweeper::default(),
         unserved_lanes: UnservedLanes::default(),
         unserved: UnservedTypes::default(),
+        waiting: WaitingTypes::default(),
         term: None,
         leads_until: Instant::now(),
         failed: false,
@@ -220,6 +224,7 @@ impl Leader {
             self.node.leadership.leads.send_replace(false);
             self.unserved_lanes.end(&self.node);
             self.unserved.end(&self.node);
+            self.waiting.end(&self.node);
             self.sweeper.forget();
         }
     }

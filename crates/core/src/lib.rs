@@ -91,6 +91,7 @@ pub use worker::handler::{
     Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, IntoOutcome, Outcome, Running,
     Stop, Verdict,
 };
+pub use worker::limit::Limit;
 pub use worker::middleware::{Middleware, Next};
 pub use worker::slot_limit::SlotLimit;
 pub use worker::slot_pool::SlotPool;

@@ -65,6 +65,7 @@ use crate::worker::leadership::Leadership;
 use crate::worker::lease_book::LeaseBook;
 use crate::worker::middleware::Middleware;
 use crate::worker::own_hints::OwnHints;
+use crate::worker::permit_exchange;
 use crate::worker::reach;
 use crate::worker::refused_outcomes::RefusedOutcomes;
 use crate::worker::renewal;
@@ -309,6 +310,7 @@ impl NodeBuilder {
             row_pause: RowPause::default(),
             unreadable: Mutex::default(),
             slots,
+            permits: Arc::default(),
             refused: RefusedOutcomes::default(),
             leases: Arc::new(LeaseBook::new(
                 options.lease,
@@ -394,6 +396,9 @@ impl Node {
         builder.options.validate().map_err(StartError::Options)?;
         let slots = builder.join()?;
         builder.store.check().await?.ready()?;
+        if builder.handlers.has_limits() {
+            keeps_permits(&*builder.store)?;
+        }
         let id = builder.id;
         panic_place::install();
         if builder.handlers.types().is_empty() {
@@ -541,6 +546,18 @@ impl Node {
     }
 }
 
+/// Fails if the store keeps no permits of limits.
+fn keeps_permits(store: &dyn Store) -> Result<(), StoreError> {
+    if store.has_permits() {
+        return Ok(());
+    }
+    Err(StoreError::Config(format!(
+        "a handler has a limit (`HandlerOptions::limit`), and the store `{}` does not support \
+         limits; remove the limit, or limit the node with `HandlerOptions::concurrency`",
+        store.name()
+    )))
+}
+
 /// Starts the keepers. They outlive the workers, so that running jobs are renewed and committed
 /// until the end.
 fn keep(context: &Arc<NodeContext>, queue: mpsc::Receiver<Finished>) -> Supervisor {
@@ -556,6 +573,10 @@ fn keep(context: &Arc<NodeContext>, queue: mpsc::Receiver<Finished>) -> Supervis
     let node = context.clone();
     keepers.spawn("renewal", context.signals.ended.clone(), move || {
         renewal::renew_all(node.clone())
+    });
+    let node = context.clone();
+    keepers.spawn("permits", context.signals.ended.clone(), move || {
+        permit_exchange::exchange_all(node.clone())
     });
     let node = context.clone();
     keepers.spawn("late-jobs", context.signals.ended.clone(), move || {

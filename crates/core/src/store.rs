@@ -9,7 +9,7 @@
 //!   Only [`run_leader_cycle`](Store::run_leader_cycle) clears an owner, so an expired lease stays
 //!   valid until the leader cycle ends it.
 //! * **Time is the database's.** Its clock writes and compares leases and due dates.
-//! * **Lock order** is instance rows, then leases, then job rows, each sorted by key. A statement
+//! * **Lock order** is instance rows, then keys of limits, then leases, then job rows, each sorted by key. A statement
 //!   that takes jobs locks job rows first, and never waits for one (`SKIP LOCKED`). Renewal and the
 //!   leader cycle wait for no row at all.
 
@@ -30,6 +30,7 @@ mod membership;
 mod moving;
 mod operating;
 mod periodic;
+pub mod permits;
 mod poison;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -87,6 +88,7 @@ pub(crate) use moving::LANE_SLICE;
 pub use moving::{LanePage, MovedPage};
 pub use operating::{Operated, OperatedJobs, Suspended};
 pub use periodic::{DuePeriodicJobs, Fired, PeriodicView, Triggered};
+use permits::{PermitAnswer, PermitRequest, StalledKey, WaitingType};
 pub use poison::StuckBatch;
 pub use process_lock::{ProcessLock, Succession};
 pub use row_locks::{HeldRows, RowHold, RowTerms};
@@ -630,6 +632,34 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     async fn fire_periodic_job(&self, name: &str) -> Result<Fired> {
         let _ = name;
         Err(no_periodic_jobs(self.name()))
+    }
+
+    /// Returns whether this store keeps permits of limits.
+    fn has_permits(&self) -> bool {
+        false
+    }
+
+    /// Grants permits of limits to this node, takes permits back, ends the leases of asking jobs that
+    /// get none, and wakes waiting jobs. See the [module](permits). Optional for a store.
+    async fn exchange_permits(&self, request: &PermitRequest) -> Result<PermitAnswer> {
+        let _ = request;
+        Err(StoreError::Config(format!(
+            "the store `{}` does not support limits",
+            self.name()
+        )))
+    }
+
+    /// Frees the permits of nodes that have died, and returns keys whose waiting jobs could run. A
+    /// request that names such a key wakes them. Optional for a store.
+    async fn stalled_keys(&self) -> Result<Vec<StalledKey>> {
+        Ok(Vec::new())
+    }
+
+    /// Counts the jobs that wait for a permit, by type. Returns at most `limit` types, those with
+    /// most jobs first. Optional for a store.
+    async fn waiting_for_permits(&self, limit: i64) -> Result<Vec<WaitingType>> {
+        let _ = limit;
+        Ok(Vec::new())
     }
 
     /// Returns the stuck operations: the database refuses rows of a batch, or the whole batch

@@ -147,7 +147,7 @@ pub use jobwire_core::{
     InProcessTransport, IntoOutcome, InvalidJob, Job, JobArgs, JobCursor, JobDefinition,
     JobDetails, JobEvent, JobEventKind, JobFilter, JobId, JobKind, JobListener, JobPage, JobQuery,
     JobSort, JobState, JobTransaction, JobView, Lane, LaneMove, LaneMoved, LaneOrder, LaneRule,
-    LaneShare, Middleware, NewJob, Next, Node, NodeId, NodeOptions, Outcome, PeriodicJob,
+    LaneShare, Limit, Middleware, NewJob, Next, Node, NodeId, NodeOptions, Outcome, PeriodicJob,
     PriorityRule, PriorityScope, Progress, ProgressView, Repeat, RetryFrom, RetryPolicy, Running,
     SlotPool, SortBy, SqlStore, Stop, Store, StoreError, TextField, TextMatch, TransactionHook,
     Transport, UniqueKey, Verdict,

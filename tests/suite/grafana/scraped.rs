@@ -14,7 +14,7 @@ use super::{alerts, exposition, grafana};
 
 /// Metrics that a healthy fleet without an engine does not touch: a query on one of them may return
 /// nothing.
-const QUIET: [&str; 29] = [
+const QUIET: [&str; 31] = [
     m::NEGATIVE_LATENCY,
     m::HINTS_DROPPED,
     m::HINTS_UNREADABLE,
@@ -32,6 +32,8 @@ const QUIET: [&str; 29] = [
     m::TAP_GAPS,
     m::SUSPENSIONS,
     m::PRIORITY_GAPS,
+    m::JOBS_PARKED,
+    m::JOBS_WAITING,
     m::TAP_COMMIT_TO_HINT,
     // There is no process engine.
     m::ENGINE_OUTCOMES,

@@ -9,6 +9,7 @@ use super::drain::DrainArgs;
 use super::exclusive::ExclusiveArgs;
 use super::fleet::FleetArgs;
 use super::idle::IdleArgs;
+use super::limits::LimitsArgs;
 use super::node::NodeArgs;
 use super::steady::SteadyArgs;
 use super::timers::TimersArgs;
@@ -43,6 +44,8 @@ pub enum Workload {
     Backlog(BacklogArgs),
     /// Run the same load on several numbers of nodes
     Fleet(FleetArgs),
+    /// Run waiting jobs without a limit, with a limit of one key, and with limits of many keys
+    Limits(LimitsArgs),
     /// Measure the cost of nodes without work
     Idle(IdleArgs),
     /// A node of a bench

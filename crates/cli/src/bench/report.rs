@@ -18,6 +18,9 @@ pub(super) struct Report {
     /// Jobs that waited when the nodes started, if only some of them are measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) waiting: Option<u32>,
+    /// The number of keys of the limit, if the jobs have one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) keys: Option<u32>,
     pub(super) jobs: u32,
     pub(super) seconds: f64,
     pub(super) jobs_per_second: f64,

@@ -10,6 +10,7 @@ use crate::output;
 pub(super) enum By {
     Nodes,
     Waiting,
+    Keys,
 }
 
 /// See the [module](self).
@@ -53,6 +54,7 @@ impl Series {
         let by = match self.by {
             By::Nodes => "nodes",
             By::Waiting => "waiting",
+            By::Keys => "keys",
         };
         output::line(format_args!(
             "{by:>10} {:>10} {:>8} {:>16} {:>14} {:>17} {:>16}",
@@ -69,6 +71,9 @@ impl Series {
         let by = match self.by {
             By::Nodes => report.nodes.to_string(),
             By::Waiting => report.waiting.unwrap_or(report.jobs).to_string(),
+            By::Keys => report
+                .keys
+                .map_or("no limit".to_owned(), |keys| keys.to_string()),
         };
         let cost = &report.cost;
         let figure = |value: Option<f64>, digits: usize| {

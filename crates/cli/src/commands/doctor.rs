@@ -9,6 +9,7 @@ mod database;
 mod engine;
 mod finding;
 mod lanes;
+mod limits;
 mod nodes;
 mod suspensions;
 mod tap;

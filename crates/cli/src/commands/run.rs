@@ -92,6 +92,7 @@ async fn start(settings: &Settings, additions: Additions) -> Result<Started, Err
     handlers.extend(&additions.handlers);
     handlers::hold_by_row(&mut handlers, &settings.row_lock_types)?;
     handlers::limit_times(&mut handlers, &settings.type_timeouts)?;
+    handlers::limit_fleet(&mut handlers, &settings.type_limits)?;
     handlers::record_attempts(
         &mut handlers,
         &settings.attempt_types,

@@ -152,6 +152,34 @@ fn timeouts_of_types_are_read_and_mistakes_are_named() {
 }
 
 #[test]
+fn limits_of_types_are_read_and_mistakes_are_named() {
+    let settings = load(
+        "type_limits = [\"http = 10\", \"a=b=2/tenant\"]\n",
+        &[],
+        &[],
+    )
+    .expect("all is well");
+    let limits = settings.type_limits.iter();
+    let limits: Vec<_> = limits
+        .map(|of| (&*of.job_type, of.running, of.per_tenant))
+        .collect();
+    assert_eq!(limits, [("http", 10, false), ("a=b", 2, true)]);
+    for (text, part) in [
+        ("http", "`http` has no limit"),
+        ("=2", "has no type"),
+        ("http=1,http=2", "two limits"),
+        ("http=0", "no number above zero"),
+        ("http=2/lane", "no number above zero"),
+    ] {
+        let said = mistakes("", &[("JOBWIRE_TYPE_LIMITS", text)], &[]);
+        assert!(
+            said.contains(part) && said.contains("type_limits"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn lanes_are_read_with_their_weights_and_their_order() {
     let file = "lanes = [\"critical = 5\", \"default=3\", \"bulk\"]\nlane_order = \"weighted\"\n";
     let settings = load(file, &[], &[]).expect("all is well");

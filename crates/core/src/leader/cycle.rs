@@ -238,9 +238,11 @@ impl Leader {
         if waits {
             self.unserved_lanes.look(&node).await;
             self.unserved.look(&node).await;
+            self.waiting.look(&node).await;
         } else {
             self.unserved_lanes.end(&node);
             self.unserved.end(&node);
+            self.waiting.end(&node);
         }
     }
 

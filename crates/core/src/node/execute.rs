@@ -48,6 +48,9 @@ impl NodeBuilder {
     ) -> Result<Executed, StartError> {
         self.options.validate().map_err(StartError::Options)?;
         self.store.check().await?.ready()?;
+        if self.handlers.has_limits() {
+            super::keeps_permits(&*self.store)?;
+        }
         self.options.concurrency = 1;
         let owns_hook = self.hook.is_none();
         let slots = self.join()?;

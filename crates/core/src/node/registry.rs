@@ -67,7 +67,8 @@ impl Registry {
     /// type.
     ///
     /// # Errors
-    /// The same as those of [`register`](Self::register).
+    /// The same as those of [`register`](Self::register), and if the store does not support the
+    /// [limit](HandlerOptions::limit) of the options.
     pub fn register_with<P, F, Fut, O>(
         &self,
         job_type: impl Into<String>,
@@ -82,6 +83,7 @@ impl Registry {
     {
         let job_type = job_type.into();
         has_room("types", self.0.served.all().iter(), &job_type)?;
+        self.may_limit(&options)?;
         self.0.served.change_handlers(|handlers| {
             handlers.add_with(&*job_type, options, run);
             self.0.slots.forget_type(&job_type);
@@ -116,11 +118,19 @@ impl Registry {
     ) -> Result<(), StoreError> {
         let job_type = job_type.into();
         has_room("types", self.0.served.all().iter(), &job_type)?;
+        self.may_limit(&options)?;
         self.0.served.change_handlers(|handlers| {
             handlers.register(&*job_type, options, handler);
             self.0.slots.forget_type(&job_type);
         });
         Ok(())
+    }
+
+    fn may_limit(&self, options: &HandlerOptions) -> Result<(), StoreError> {
+        match &options.limit {
+            Some(_) => super::keeps_permits(&*self.0.store),
+            None => Ok(()),
+        }
     }
 
     /// Locks no more jobs of this type. Returns false if it had no handler.

@@ -38,6 +38,7 @@ mod operate;
 mod options;
 mod orphans;
 mod periodic;
+mod permits;
 mod priorities;
 mod progress;
 mod renew;

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter};
 use super::change::Change;
+use super::permits::{PermitAnswer, PermitRequest, StalledKey, WaitingType};
 use super::poison::{Activated, SetsAside};
 use super::transaction::AfterCommit;
 use super::{
@@ -51,6 +52,7 @@ pub(super) trait Statements:
     + Lanes
     + Priorities
     + Periodic
+    + Permitting
 {
 }
 
@@ -461,6 +463,20 @@ pub(super) trait Priorities {
 
     /// Deletes a rule. Returns false if there is none.
     fn delete_priority(&self, scope: &PriorityScope) -> impl Future<Output = Result<bool>> + Send;
+}
+
+/// Grants permits of limits, and parks and wakes jobs.
+pub(super) trait Permitting {
+    fn exchange_batch(
+        &self,
+        request: &PermitRequest,
+    ) -> impl Future<Output = Result<PermitAnswer>> + Send;
+
+    /// Frees the permits of dead nodes, and returns the keys whose waiting jobs could run.
+    fn find_stalled(&self) -> impl Future<Output = Result<Vec<StalledKey>>> + Send;
+
+    /// Counts the waiting jobs by type, the most frequent types first.
+    fn count_waiting(&self, limit: i64) -> impl Future<Output = Result<Vec<WaitingType>>> + Send;
 }
 
 /// Keeps the periodic jobs, and creates their jobs.

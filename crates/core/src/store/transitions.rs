@@ -11,6 +11,7 @@ use futures_util::FutureExt;
 
 use super::attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter};
 use super::error::StoreError;
+use super::permits::{PermitAnswer, PermitRequest, StalledKey, WaitingType};
 use super::poison::{Found, StuckBatch, found_page, held_page, told_page};
 use super::statements::Statements;
 use super::transaction::AfterCommit;
@@ -557,6 +558,24 @@ impl<S: Statements> Store for S {
 
     async fn fire_periodic_job(&self, name: &str) -> Result<Fired> {
         self.run("fire_periodic", || self.fire(name)).await
+    }
+
+    fn has_permits(&self) -> bool {
+        true
+    }
+
+    async fn exchange_permits(&self, request: &PermitRequest) -> Result<PermitAnswer> {
+        self.run("exchange_permits", || self.exchange_batch(request))
+            .await
+    }
+
+    async fn stalled_keys(&self) -> Result<Vec<StalledKey>> {
+        self.run("stalled_keys", || self.find_stalled()).await
+    }
+
+    async fn waiting_for_permits(&self, limit: i64) -> Result<Vec<WaitingType>> {
+        self.run("waiting_for_permits", || self.count_waiting(limit))
+            .await
     }
 
     fn stuck(&self) -> Vec<StuckBatch> {

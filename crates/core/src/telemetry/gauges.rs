@@ -31,6 +31,13 @@ impl Gauges {
         gauge!(name, labels)
     }
 
+    /// Returns a gauge of a type of job of the node.
+    pub(crate) fn of_type(&self, name: &'static str, job_type: String) -> Gauge {
+        let mut labels = vec![Label::new("type", job_type)];
+        labels.extend(self.labels());
+        gauge!(name, labels)
+    }
+
     /// Returns a gauge of a kind of scope of the node.
     pub(crate) fn of_scope(&self, name: &'static str, scope: &'static str) -> Gauge {
         let mut labels = vec![Label::new("scope", scope)];

@@ -81,6 +81,12 @@ metrics! {
          quarantined, interrupted, lost-lock, unknown.";
     JOBS_LOCKED = "jobwire_jobs_locked_total" Counter ["source"]
         "Jobs locked by this node, by source: hint, hand-over, claim, timer.";
+    JOBS_PARKED = "jobwire_jobs_parked_total" Counter ["type"]
+        "Jobs that this node locked and that wait for a permit now, because the limit of their key is \
+         reached.";
+    JOBS_WAITING = "jobwire_jobs_waiting_for_permit" Gauge ["type"]
+        "Jobs that wait for a permit of a limit, for the 20 types with most of them; reported by the \
+         leader.";
     CLAIMING = "jobwire_claiming" Gauge ["lane"]
         "1 while this node claims the lane's jobs from the database, because hints cannot be \
          received or published, or do not arrive yet.";

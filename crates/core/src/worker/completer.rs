@@ -180,6 +180,11 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
                 executor::follow_up(node, *outcome, Instant::now(), slots).await;
                 continue;
             }
+            Ending::Parked => {
+                // A hint of its instance that came after the job was parked is tried again.
+                node.ended(&job.held, End::Unsure);
+                continue;
+            }
             Ending::Left => {
                 attempt.count(&node.cached_metrics, AttemptFate::Unknown);
                 node.ended(&job.held, End::Unsure);

@@ -22,6 +22,7 @@ use crate::worker::inbox::Inbox;
 use crate::worker::leadership::Leadership;
 use crate::worker::lease_book::LeaseBook;
 use crate::worker::options::NodeOptions;
+use crate::worker::permits::Permits;
 use crate::worker::refused_outcomes::RefusedOutcomes;
 use crate::worker::reports::Reports;
 use crate::worker::row_pause::RowPause;
@@ -46,6 +47,8 @@ pub(crate) struct NodeContext {
     /// The number of unreadable jobs that may still become dead letters.
     pub(crate) unreadable: Mutex<Allowance>,
     pub(crate) slots: Slots,
+    /// The permits of limits that the node has borrowed.
+    pub(crate) permits: Arc<Permits>,
     /// The outcomes that the database refuses.
     pub(crate) refused: RefusedOutcomes,
     pub(crate) leases: Arc<LeaseBook>,

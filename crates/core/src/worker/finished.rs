@@ -28,6 +28,8 @@ pub(crate) enum Ending {
     },
     /// The job is released; no attempt is spent.
     Release,
+    /// The job waits for a permit, and its lease has ended already; no attempt is spent.
+    Parked,
     /// The lock is lost; there is nothing to commit.
     Lost,
     /// The outcome is unknown: it is committed, or the lease still exists and reconciliation finds
@@ -41,7 +43,7 @@ impl Ending {
             Self::Done(_) | Self::Committed(_) => "done",
             Self::Cancelled(_) => CANCELLED,
             Self::Failed { outcome, .. } => outcome,
-            Self::Release => "interrupted",
+            Self::Release | Self::Parked => "interrupted",
             Self::Lost => "lost-lock",
             Self::Left => "unknown",
         }

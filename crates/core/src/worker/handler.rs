@@ -48,6 +48,7 @@ use crate::job::Job;
 use crate::job::args::JobArgs;
 use crate::job::retry::RetryPolicy;
 use crate::worker::inline_start::InlineStarts;
+use crate::worker::limit::Limit;
 use crate::worker::middleware::{Layered, Middleware};
 
 pub use crate::worker::outcome::{HandlerError, HandlerResult, IntoOutcome, Outcome, Verdict};
@@ -91,6 +92,9 @@ pub struct HandlerOptions {
     pub heartbeat_timeout: Option<Duration>,
     /// The maximum number of jobs of this type that run at once on one node. Default: all slots.
     pub concurrency: Option<usize>,
+    /// A limit of the number of jobs that run at once in the whole fleet, by key: see
+    /// [`limit`](Self::limit). Default: none.
+    pub limit: Option<Limit>,
     /// The waits between attempts of jobs without their own policy. Default: none, the policy of
     /// the node counts ([`NodeOptions::retry`](crate::NodeOptions::retry)).
     pub retry: Option<RetryPolicy>,
@@ -137,6 +141,19 @@ impl HandlerOptions {
     #[must_use]
     pub fn concurrency(mut self, limit: usize) -> Self {
         self.concurrency = Some(limit.max(1));
+        self
+    }
+
+    /// Limits the number of jobs that run at once in the whole fleet, for the type or for each key:
+    /// a tenant, a customer, whatever the [`Limit`] names.
+    ///
+    /// A job over the limit waits in the database. It holds no slot, spends no attempt, and starts
+    /// in creation order when a permit of its key is free. The limit holds while nodes die: the
+    /// permits of a dead node are free when its leases have been ended. Jobs with a limit are not
+    /// held by row locks. Stores of process engines support no limit.
+    #[must_use]
+    pub fn limit(mut self, limit: Limit) -> Self {
+        self.limit = Some(limit);
         self
     }
 
@@ -357,11 +374,30 @@ impl Handlers {
         })
     }
 
+    /// Limits the number of jobs of this type that run at once in the fleet, whatever the handler's
+    /// own [option](HandlerOptions::limit). Returns false if the type has no handler.
+    pub fn limit_fleet(&mut self, job_type: &str, limit: Limit) -> bool {
+        let found = self.by_type.get_mut(job_type);
+        found.is_some_and(|registration| {
+            registration.options.limit = Some(limit);
+            true
+        })
+    }
+
+    /// Returns whether a handler has a limit of the fleet.
+    pub(crate) fn has_limits(&self) -> bool {
+        let mut handlers = self.by_type.values();
+        handlers.any(|registration| registration.options.limit.is_some())
+    }
+
     /// Returns the types whose jobs may be held by row locks, sorted.
     pub(crate) fn row_lock_types(&self) -> Vec<String> {
         let by_row = |registration: &Registration| {
             let options = &registration.options;
-            options.row_lock && !options.in_transaction && options.keep_attempts.is_none()
+            options.row_lock
+                && !options.in_transaction
+                && options.keep_attempts.is_none()
+                && options.limit.is_none()
         };
         let by_row = self.by_type.iter().filter(|(_, r)| by_row(r));
         let mut types: Vec<_> = by_row.map(|(name, _)| name.clone()).collect();

@@ -162,6 +162,11 @@ impl Served {
         self.lock().by_row.clone()
     }
 
+    /// Returns whether a handler has a limit of the fleet.
+    pub(crate) fn has_limits(&self) -> bool {
+        self.read_handlers().has_limits()
+    }
+
     /// Returns a receiver of the revision, which grows with every change.
     pub(crate) fn revision(&self) -> watch::Receiver<i64> {
         self.revision.subscribe()

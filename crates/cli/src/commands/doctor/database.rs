@@ -9,7 +9,7 @@ use jobwire_core::store::postgres::examine::Examination;
 use url::Url;
 
 use super::finding::Findings;
-use super::{lanes, nodes, suspensions, tap};
+use super::{lanes, limits, nodes, suspensions, tap};
 use crate::connect::Database;
 use crate::error::Error;
 use crate::settings::Settings;
@@ -42,6 +42,7 @@ pub(super) async fn examine(settings: &Settings, findings: &mut Findings) {
         lanes::examine(settings, &*database.store(), findings).await;
         nodes::examine(settings, &*database.store(), findings).await;
         suspensions::examine(&*database.store(), findings).await;
+        limits::examine(&*database.store(), findings).await;
     }
     database.store().close().await;
 }

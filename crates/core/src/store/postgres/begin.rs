@@ -31,6 +31,7 @@ macro_rules! begin {
 const NODES: &str = begin!();
 const DURABLY: &str = begin!("; SET LOCAL synchronous_commit TO DEFAULT");
 const IMPATIENTLY: &str = begin!("; SET LOCAL ", lock_timeout!());
+const TO_EXCHANGE: &str = begin!("; SET LOCAL lock_timeout = 2000");
 const BY_KEY: &str = begin!("; SET LOCAL enable_seqscan = off");
 const TO_CLAIM: &str = begin!(
     "; SET LOCAL enable_seqscan = off; SET LOCAL ",
@@ -80,6 +81,14 @@ pub(super) async fn begin_impatiently(
     pool: &ConnectionPool,
 ) -> Result<Transaction<'static, Postgres>, StoreError> {
     begin_with(pool, IMPATIENTLY).await
+}
+
+/// Begins a transaction of a node that waits for a row at most two seconds: many nodes queue for the
+/// row of one key, and each holds it for some milliseconds.
+pub(super) async fn begin_to_exchange(
+    pool: &ConnectionPool,
+) -> Result<Transaction<'static, Postgres>, StoreError> {
+    begin_with(pool, TO_EXCHANGE).await
 }
 
 /// Begins a transaction of a node that reads many jobs, each by its key. Its statements may take

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::PgStore;
 use super::begin::{begin_by_key, begin_to_claim};
 use super::lock::lock_plain;
-use super::sql::{in_turn, not_suspended, served};
+use super::sql::{in_turn, not_suspended, not_waiting, served};
 use crate::hint::Hint;
 use crate::job::JobId;
 use crate::store::error::StoreError;
@@ -35,6 +35,8 @@ WITH slice AS MATERIALIZED (
           SELECT FROM jobwire.job_lease l WHERE l.job_id = j.id AND (l.owner IS NOT NULL OR l.strikes > 0))
       AND ",
     not_suspended!("j"),
+    " AND ",
+    not_waiting!("j"),
     "
       AND ",
     in_turn!("j"),

@@ -274,6 +274,39 @@ pub(super) async fn complete_in(
     Ok(settled)
 }
 
+/// Releases jobs inside a transaction that has locked their instances.
+pub(super) async fn release_in(
+    connection: &mut PgConnection,
+    owner: NodeId,
+    held: &[LockToken],
+    holders: &Holders,
+) -> Result<BatchOutcome, StoreError> {
+    let (ids, fences) = guards(held.iter());
+    let rows = sqlx::query(RELEASE)
+        .bind(ids)
+        .bind(fences)
+        .bind(owner.0)
+        .fetch_all(&mut *connection)
+        .await?;
+    let mut settled = BatchOutcome::default();
+    for row in &rows {
+        let id = JobId(row.try_get(0)?);
+        settled.applied.push(id);
+        if row.try_get(6)? {
+            settled.cancelled.push(id);
+            continue;
+        }
+        // The next job of an instance comes from the handoff; it may be another job.
+        let ready = decode::ready(row)?;
+        if ready.hint.instance.is_none() {
+            settled.ready.push(ready);
+        }
+    }
+    let then = Handoff::Hint;
+    pass_on(connection, held.iter(), holders, &then, &mut settled).await?;
+    Ok(settled)
+}
+
 impl Completing for PgStore {
     async fn complete_batch(
         &self,
@@ -317,28 +350,7 @@ impl Completing for PgStore {
         let names = instances(held.iter());
         let mut tx = begin_impatiently(&self.pool).await?;
         let holders = enter_held(&mut tx, &names).await?;
-        let (ids, fences) = guards(held.iter());
-        let rows = sqlx::query(RELEASE)
-            .bind(ids)
-            .bind(fences)
-            .bind(owner.0)
-            .fetch_all(&mut *tx)
-            .await?;
-        let mut settled = BatchOutcome::default();
-        for row in &rows {
-            let id = JobId(row.try_get(0)?);
-            settled.applied.push(id);
-            if row.try_get(6)? {
-                settled.cancelled.push(id);
-                continue;
-            }
-            // The next job of an instance comes from the handoff; it may be another job.
-            let ready = decode::ready(row)?;
-            if ready.hint.instance.is_none() {
-                settled.ready.push(ready);
-            }
-        }
-        pass_on(&mut tx, held.iter(), &holders, &Handoff::Hint, &mut settled).await?;
+        let settled = release_in(&mut tx, owner, held, &holders).await?;
         crash_point!("release-uncommitted");
         tx.commit().await?;
         crash_point!("released");

@@ -5,7 +5,9 @@ use uuid::Uuid;
 
 use super::begin::{begin, begin_by_key, begin_part};
 use super::connection_pool::ConnectionPool;
-use super::sql::{in_turn, not_suspended, ready_columns, served_by_fleet, unexpired, unlocked};
+use super::sql::{
+    in_turn, not_suspended, not_waiting, ready_columns, served_by_fleet, unexpired, unlocked,
+};
 use super::{PgStore, aside, decode, exclusive};
 use crate::hint::Ready;
 use crate::job::JobId;
@@ -44,6 +46,8 @@ WITH lost AS (
     unlocked!("j"),
     " AND ",
     not_suspended!("j"),
+    " AND ",
+    not_waiting!("j"),
     "
       AND ",
     in_turn!("j"),

@@ -51,6 +51,21 @@ macro_rules! not_paused {
     };
 }
 
+/// True unless this job waits for a permit of a key that is in use.
+macro_rules! not_waiting {
+    ($t:literal) => {
+        concat!(
+            "NOT ",
+            $crate::store::permits::waits!(
+                $t,
+                "jobwire.waiting_job",
+                "jobwire.permit_key",
+                "clock_timestamp() - interval '600 seconds'"
+            )
+        )
+    };
+}
+
 /// True if this job has no lease, with or without an owner. The subquery is a value, which can't be
 /// planned as a join that reads all leases.
 macro_rules! unleased {
@@ -247,6 +262,6 @@ pub(super) use crate::store::sql::{
 };
 pub(super) use {
     in_scope, in_strict_order, in_turn, job_columns, no_gate, not_paused, not_put_aside,
-    not_suspended, nothing_suspended, or_take_ownerless, served, served_by_fleet, unexpired,
-    unleased, unlocked,
+    not_suspended, not_waiting, nothing_suspended, or_take_ownerless, served, served_by_fleet,
+    unexpired, unleased, unlocked,
 };

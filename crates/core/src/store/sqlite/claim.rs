@@ -3,7 +3,7 @@
 use sqlx::{Row, SqliteConnection};
 
 use super::lock::lock_in;
-use super::sql::{in_turn, served, suspended};
+use super::sql::{in_turn, served, suspended, waits};
 use super::{SqliteStore, decode};
 use crate::hint::Hint;
 use crate::store::error::StoreError;
@@ -27,6 +27,8 @@ WHERE j.id > ?1 AND (?2 IS NULL OR j.id <= ?2) AND j.lane = ?3 AND ",
   AND NOT EXISTS (SELECT 1 FROM job_lease l WHERE l.job_id = j.id AND (l.owner IS NOT NULL OR l.strikes > 0))
   AND NOT ",
     suspended!("j"),
+    " AND NOT ",
+    waits!("j"),
     "
   AND ",
     in_turn!("j"),

@@ -136,6 +136,38 @@ pub(super) async fn complete_in(
     Ok(settled)
 }
 
+/// Releases jobs inside a transaction.
+pub(super) async fn release_in(
+    connection: &mut SqliteConnection,
+    owner: NodeId,
+    now: i64,
+    held: &[LockToken],
+) -> Result<BatchOutcome, StoreError> {
+    let (mut released, cancelled) = finish(connection, owner, held.iter()).await?;
+    released.retain(|id| !cancelled.contains(id));
+    let rows = sqlx::query(READY_AGAIN)
+        .bind(decode::array(released)?)
+        .bind(now)
+        .fetch_all(&mut *connection)
+        .await?;
+    let mut applied = decode::job_ids(&rows)?;
+    applied.extend(delete(connection, &cancelled).await?);
+    forget(connection, &cancelled).await?;
+    let mut settled = BatchOutcome {
+        applied,
+        cancelled,
+        // The next job of an instance, possibly another one, comes from the handoff.
+        ready: decode::ready_in_order(&rows)?
+            .into_iter()
+            .filter(|ready| ready.hint.instance.is_none())
+            .collect(),
+        ..BatchOutcome::default()
+    };
+    let then = Handoff::Hint;
+    pass_on(connection, now, held.iter(), &then, &mut settled).await?;
+    Ok(settled)
+}
+
 impl Completing for SqliteStore {
     async fn complete_batch(
         &self,
@@ -155,28 +187,7 @@ impl Completing for SqliteStore {
         held: &[LockToken],
     ) -> Result<BatchOutcome, StoreError> {
         let mut tx = self.write().await?;
-        let now = decode::now_micros();
-        let (mut released, cancelled) = finish(&mut tx, owner, held.iter()).await?;
-        released.retain(|id| !cancelled.contains(id));
-        let rows = sqlx::query(READY_AGAIN)
-            .bind(decode::array(released)?)
-            .bind(now)
-            .fetch_all(&mut *tx)
-            .await?;
-        let mut applied = decode::job_ids(&rows)?;
-        applied.extend(delete(&mut tx, &cancelled).await?);
-        forget(&mut tx, &cancelled).await?;
-        let mut settled = BatchOutcome {
-            applied,
-            cancelled,
-            // The next job of an instance, possibly another one, comes from the handoff.
-            ready: decode::ready_in_order(&rows)?
-                .into_iter()
-                .filter(|ready| ready.hint.instance.is_none())
-                .collect(),
-            ..BatchOutcome::default()
-        };
-        pass_on(&mut tx, now, held.iter(), &Handoff::Hint, &mut settled).await?;
+        let settled = release_in(&mut tx, owner, decode::now_micros(), held).await?;
         tx.commit().await?;
         Ok(settled)
     }

@@ -2,7 +2,7 @@
 
 use sqlx::Row;
 
-use super::sql::{in_turn, ready_columns, served_by_fleet, suspended, unexpired, unlocked};
+use super::sql::{in_turn, ready_columns, served_by_fleet, suspended, unexpired, unlocked, waits};
 use super::{SqliteStore, decode, exclusive};
 use crate::hint::Ready;
 use crate::job::JobId;
@@ -33,6 +33,8 @@ WHERE j.id > ?1 AND j.id < ?2 AND j.lane = ?3 AND ",
             unlocked!("j"),
             " AND NOT ",
             suspended!("j"),
+            " AND NOT ",
+            waits!("j"),
             "
   AND ",
             in_turn!("j"),

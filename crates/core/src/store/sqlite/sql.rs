@@ -77,6 +77,19 @@ macro_rules! paused {
     };
 }
 
+/// True if the job waits for a permit of a key that is in use. `unixepoch` reads the clock of the
+/// machine, as all programs on this database do.
+macro_rules! waits {
+    ($t:literal) => {
+        $crate::store::permits::waits!(
+            $t,
+            "waiting_job",
+            "permit_key",
+            "(unixepoch() - 600) * 1000000"
+        )
+    };
+}
+
 /// True if no lease of the job has an owner.
 macro_rules! unlocked {
     ($t:literal) => {
@@ -280,5 +293,5 @@ pub(super) use crate::store::sql::{
 pub(super) use {
     in_node_scope, in_scope, in_strict_order, in_turn, is_put_aside, job_columns, paused,
     priority_by_rule, release_leases, served, served_by_fleet, strikes, suspended, unexpired,
-    unlocked,
+    unlocked, waits,
 };

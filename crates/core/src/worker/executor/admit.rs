@@ -1,5 +1,5 @@
-//! The admission of a job that has a slot of the node: waits for a slot of its type, and checks
-//! that its handler can run it.
+//! The admission of a job that has a slot of the node: waits for a slot of its type, gets a permit
+//! of its limit, and checks that its handler can run it.
 //!
 //! [`quarantine`](crate::worker::quarantine) decides first, because it changes the job's slots.
 
@@ -14,10 +14,13 @@ use super::stopped::interrupted;
 use crate::job::new_job::InvalidJob;
 use crate::job::query::JobQuery;
 use crate::job::{Job, LockToken, series};
+use crate::store::permits::Asking;
 use crate::worker::context::NodeContext;
 use crate::worker::finished::Ending;
 use crate::worker::handler::HandlerError;
 use crate::worker::lease_book::Lease;
+use crate::worker::limit::Limit;
+use crate::worker::permits::{Answered, Permit};
 use crate::worker::unreadable;
 
 /// Admits a job to its handler. Returns its ending if it does not run.
@@ -43,8 +46,12 @@ pub(super) async fn admit<'a>(
         lease,
         registration,
         _type_slot: None,
+        _permit: None,
     };
     run._type_slot = type_slot(&run, type_slots).await?;
+    if let Some(limit) = &run.registration.options.limit {
+        run._permit = Some(permit(&run, limit).await?);
+    }
     match ending_without_run(&run).await {
         Some(ending) => Err(ending),
         None => Ok(run),
@@ -71,6 +78,40 @@ async fn type_slot(
         Some(permit) => Ok(Some(permit)),
         None => Err(interrupted(run)),
     }
+}
+
+/// Gets a permit for the job. A job that gets none waits in the database, without a lease and a slot.
+async fn permit(run: &Run<'_>, limit: &Limit) -> Result<Permit, Ending> {
+    let Run {
+        node, job, held, ..
+    } = *run;
+    let key = limit.key(job).map_err(|message| {
+        let message = format!("the function of the limit's key panicked: {message}");
+        failure(run, HandlerError::retry(message), "panic")
+    })?;
+    let asking = Asking {
+        held: held.clone(),
+        job_type: job.job_type.clone(),
+        seq: job.seq,
+    };
+    let answer = match node.permits.ask(key, limit.size(), asking) {
+        Ok(permit) => return Ok(permit),
+        Err(answer) => answer,
+    };
+    let answered = tokio::select! {
+        biased;
+        answered = answer => answered,
+        () = run.lease.stop.token().cancelled() => return Err(interrupted(run)),
+    };
+    Err(match answered {
+        Ok(Answered::Granted(permit)) => return Ok(permit),
+        Ok(Answered::Parked) => Ending::Parked,
+        Ok(Answered::Lost) => Ending::Lost,
+        // A release of many jobs tells a row that the database refuses apart.
+        Ok(Answered::Refused) => Ending::Release,
+        // The task that sends requests died.
+        Ok(Answered::Unknown) | Err(_) => Ending::Left,
+    })
 }
 
 /// Returns the ending of a job whose handler cannot or need not run.

@@ -12,6 +12,7 @@ use crate::worker::context::NodeContext;
 use crate::worker::finished::Ending;
 use crate::worker::handler::Registration;
 use crate::worker::lease_book::Lease;
+use crate::worker::permits::Permit;
 
 /// A job under its lock, with its handler.
 pub(super) struct Run<'a> {
@@ -22,6 +23,8 @@ pub(super) struct Run<'a> {
     pub(super) registration: Registration,
     /// The slot of the type, if the type has its own limit. Held until the run ends.
     pub(super) _type_slot: Option<OwnedSemaphorePermit>,
+    /// The permit, if the type has a limit of the fleet. Held until the run ends.
+    pub(super) _permit: Option<Permit>,
 }
 
 impl Run<'_> {
@@ -44,7 +47,11 @@ impl Run<'_> {
             Ending::Done(completion) => completion.attempt = self.attempt("done", ran),
             Ending::Cancelled(completion) => completion.attempt = self.attempt(CANCELLED, ran),
             Ending::Failed { failure, outcome } => failure.attempt = self.attempt(outcome, ran),
-            Ending::Committed(_) | Ending::Release | Ending::Lost | Ending::Left => {}
+            Ending::Committed(_)
+            | Ending::Release
+            | Ending::Parked
+            | Ending::Lost
+            | Ending::Left => {}
         }
     }
 }

@@ -1,0 +1,163 @@
+//! Permits: at most a number of jobs with one key run at once in the fleet.
+//!
+//! A limit has a name and a size, and its jobs have keys. The permits of a key are as many as the
+//! size. A node **borrows** permits of a key, one for each job that it runs, and sometimes some to
+//! spare. The promise is that the sum of the borrowed permits never exceeds the size: permits are
+//! granted under the row lock of the key, and messages have no part in it.
+//!
+//! A node names the absolute number of permits that it **keeps** of each key, so a repeated request
+//! changes nothing, and an unanswered one is corrected by the next. It keeps no more than the
+//! database knows of.
+//!
+//! A job that gets no permit is **parked**: the transaction that refuses it ends its lease and
+//! writes a row of `waiting_job`. Whatever frees permits **wakes** as many waiting jobs, in creation
+//! order, and returns them to be hinted. A permit is reserved for a woken job for
+//! five seconds, so that no later job takes it. Claims and the sweeper pass a waiting job over. If no
+//! node has used its key for ten minutes, they take it like any other.
+//!
+//! The permits of a node that died are free when its row has expired and no lease names the node.
+
+pub(super) mod share;
+
+use std::time::Duration;
+
+use crate::hint::Ready;
+use crate::job::{JobId, LockToken, NodeId};
+
+/// The time for which a permit is reserved for a woken job. Then its hint counts as lost or as
+/// refused, and any job of the key may take the permit.
+pub(super) const RESERVED: Duration = Duration::from_secs(5);
+/// Maximum number of keys that one query for stalled keys returns.
+pub(super) const STALLED: i64 = 1_000;
+/// Maximum number of waiting jobs that a statement counts for a key.
+pub(super) const COUNTED: i64 = 1_000;
+
+/// What a limit counts together.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PermitKey {
+    /// The name of the limit.
+    pub limit: String,
+    /// The key, for example a tenant; empty if the limit has only one.
+    pub key: String,
+}
+
+/// A locked job that needs a permit.
+#[derive(Clone, Debug)]
+pub struct Asking {
+    /// The lock token.
+    pub held: LockToken,
+    /// The type, for the row of a job that waits.
+    pub job_type: String,
+    /// The creation order.
+    pub seq: i64,
+}
+
+/// What a node wants of one key.
+#[derive(Clone, Debug)]
+pub struct KeyRequest {
+    /// The key.
+    pub key: PermitKey,
+    /// The size of the limit: the number of permits of each key.
+    pub size: i32,
+    /// The number of permits that the node keeps. It gives the others back.
+    pub keep: i32,
+    /// Maximum number of permits to borrow beside those of the asking jobs, if no job waits.
+    pub spare: i32,
+    /// The jobs that need a permit.
+    pub asking: Vec<Asking>,
+}
+
+/// A request of a node for permits of some keys.
+#[derive(Clone, Debug)]
+pub struct PermitRequest {
+    pub(super) node: NodeId,
+    pub(super) lease: Duration,
+    /// Sorted by key, each key once.
+    pub(super) keys: Vec<KeyRequest>,
+}
+
+impl PermitRequest {
+    /// Creates a request. Each key occurs at most once. `lease` is the time for which the node
+    /// borrows.
+    #[must_use]
+    pub fn new(node: NodeId, lease: Duration, mut keys: Vec<KeyRequest>) -> Self {
+        keys.sort_by(|a, b| a.key.cmp(&b.key));
+        for of in &mut keys {
+            of.size = of.size.max(1);
+            of.keep = of.keep.max(0);
+            of.spare = of.spare.max(0);
+        }
+        Self { node, lease, keys }
+    }
+
+    /// Returns the asking jobs of all keys.
+    pub(super) fn asking(&self) -> impl Iterator<Item = &Asking> {
+        self.keys.iter().flat_map(|of| &of.asking)
+    }
+}
+
+/// The answer for one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyAnswer {
+    /// The key.
+    pub key: PermitKey,
+    /// The number of permits that the node has borrowed now.
+    pub number: i32,
+    /// The jobs that have a permit now.
+    pub granted: Vec<JobId>,
+    /// Whether jobs of the key wait: the node gives permits back as soon as it can.
+    pub contended: bool,
+}
+
+/// The answer to a request for permits. An asking job that is neither granted nor parked has lost
+/// its lock.
+#[derive(Clone, Debug, Default)]
+pub struct PermitAnswer {
+    /// One answer for each key.
+    pub keys: Vec<KeyAnswer>,
+    /// The jobs whose leases were ended. They wait for a permit, or were
+    /// [`cancelled`](Self::cancelled).
+    pub parked: Vec<JobId>,
+    /// Those of `parked` that an operator had cancelled, so that they were deleted.
+    pub cancelled: Vec<JobId>,
+    /// Jobs to hint: woken ones, and the siblings of parked ones.
+    pub ready: Vec<Ready>,
+}
+
+/// A key whose waiting jobs could run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StalledKey {
+    /// The key.
+    pub key: PermitKey,
+    /// The size of its limit, as the last node named it.
+    pub size: i32,
+}
+
+/// The jobs of a type that wait for a permit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitingType {
+    /// The type.
+    pub job_type: String,
+    /// The number of its waiting jobs.
+    pub jobs: i64,
+}
+
+/// True if the job waits for a permit of a key that is in use. `$waiting` and `$key` are the names
+/// of the tables. A key counts as unused if no node has named it since `$since`.
+macro_rules! waits {
+    ($t:literal, $waiting:literal, $key:literal, $since:literal) => {
+        concat!(
+            "EXISTS (SELECT 1 FROM ",
+            $waiting,
+            " w JOIN ",
+            $key,
+            " k ON k.limit_name = w.limit_name AND k.key = w.key WHERE w.job_id = ",
+            $t,
+            ".id AND w.woken_at IS NULL AND k.used_at > ",
+            $since,
+            ")"
+        )
+    };
+}
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(super) use waits;

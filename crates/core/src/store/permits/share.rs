@@ -1,0 +1,197 @@
+//! The arithmetic of permits: what a request for one key gets. Both databases use it, each inside
+//! the transaction that has locked the key.
+
+use std::collections::HashSet;
+
+use crate::job::JobId;
+use crate::store::permits::KeyRequest;
+
+/// The state of a key under its lock.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::store) struct Standing {
+    /// The permits of other nodes.
+    pub(in crate::store) others: i64,
+    /// The permits of this node, as the database knows them.
+    pub(in crate::store) mine: i64,
+    /// The woken jobs on their way, without those that ask now.
+    pub(in crate::store) reserved: i64,
+    /// The waiting jobs, without those that ask now.
+    pub(in crate::store) waiting: i64,
+}
+
+/// The share of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::store) struct Share {
+    /// The permits of the node from now on.
+    pub(in crate::store) number: i32,
+    /// The jobs that get a permit.
+    pub(in crate::store) granted: Vec<JobId>,
+    /// The number of waiting jobs to wake.
+    pub(in crate::store) wake: i32,
+    /// Whether jobs of the key still wait.
+    pub(in crate::store) contended: bool,
+}
+
+/// Divides the free permits of a key: first to asking jobs that were woken, then to waiting jobs,
+/// then to the other asking jobs, each in creation order. What is left may be borrowed to spare.
+pub(in crate::store) fn share(
+    request: &KeyRequest,
+    standing: &Standing,
+    woken: &HashSet<JobId>,
+) -> Share {
+    let keep = i64::from(request.keep).min(standing.mine);
+    let mut free = (i64::from(request.size) - standing.others - keep).max(0);
+    let mut asking: Vec<_> = request.asking.iter().collect();
+    asking.sort_by_key(|job| (!woken.contains(&job.held.id), job.seq));
+    let woken_here = asking.partition_point(|job| woken.contains(&job.held.id));
+    let mut granted = Vec::new();
+    let mut give = |jobs: &[&super::Asking], free: &mut i64, among: i64| {
+        let count = usize::try_from(among).unwrap_or(0).min(jobs.len());
+        granted.extend(jobs.iter().take(count).map(|job| job.held.id));
+        *free -= i64::try_from(count).unwrap_or(0);
+    };
+    let (first, later) = asking.split_at(woken_here);
+    let all = free;
+    give(first, &mut free, all);
+    free = (free - standing.reserved).max(0);
+    let wake = free.min(standing.waiting);
+    free -= wake;
+    let all = free;
+    give(later, &mut free, all);
+    let contended = standing.waiting > wake || granted.len() < asking.len();
+    let spare = if contended {
+        0
+    } else {
+        free.min(i64::from(request.spare))
+    };
+    let number = keep + i64::try_from(granted.len()).unwrap_or(0) + spare;
+    let small = |number: i64| i32::try_from(number).unwrap_or(i32::MAX);
+    Share {
+        number: small(number),
+        granted,
+        wake: small(wake),
+        contended,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::{Fence, LockToken};
+    use crate::store::permits::{Asking, PermitKey};
+
+    fn asking(seq: i64) -> Asking {
+        Asking {
+            held: LockToken {
+                id: JobId::generate(),
+                fence: Fence(seq),
+                instance: None,
+            },
+            job_type: "mail".to_owned(),
+            seq,
+        }
+    }
+
+    fn request(size: i32, keep: i32, spare: i32, jobs: i64) -> KeyRequest {
+        KeyRequest {
+            key: PermitKey {
+                limit: "mail".to_owned(),
+                key: String::new(),
+            },
+            size,
+            keep,
+            spare,
+            asking: (0..jobs).map(asking).collect(),
+        }
+    }
+
+    fn ids(request: &KeyRequest) -> Vec<JobId> {
+        request.asking.iter().map(|job| job.held.id).collect()
+    }
+
+    #[test]
+    fn free_permits_go_to_jobs_in_creation_order_and_what_is_left_is_spare() {
+        let none = HashSet::new();
+        let few = request(10, 2, 4, 3);
+        let standing = Standing {
+            mine: 2,
+            ..Standing::default()
+        };
+        let got = share(&few, &standing, &none);
+        assert_eq!((got.number, got.wake, got.contended), (9, 0, false));
+        assert_eq!(got.granted, ids(&few));
+
+        let many = request(10, 2, 4, 20);
+        let got = share(&many, &standing, &none);
+        assert_eq!((got.number, got.contended), (10, true));
+        assert_eq!(got.granted, ids(&many)[..8]);
+    }
+
+    #[test]
+    fn a_waiting_job_goes_before_one_that_comes_and_a_woken_one_before_all() {
+        let mut of = request(3, 0, 3, 2);
+        let woken: HashSet<JobId> = [of.asking[1].held.id].into();
+        of.asking.reverse();
+        let standing = Standing {
+            waiting: 5,
+            ..Standing::default()
+        };
+        let got = share(&of, &standing, &woken);
+        assert_eq!(got.granted, Vec::from_iter(woken));
+        assert_eq!((got.number, got.wake, got.contended), (1, 2, true));
+    }
+
+    #[test]
+    fn a_permit_is_reserved_for_a_woken_job_that_is_on_its_way() {
+        let of = request(2, 0, 2, 2);
+        let standing = Standing {
+            reserved: 1,
+            ..Standing::default()
+        };
+        let got = share(&of, &standing, &HashSet::new());
+        assert_eq!((got.number, got.granted.len(), got.wake), (1, 1, 0));
+        assert!(got.contended);
+    }
+
+    /// Its row has expired meanwhile, and another node has the permits.
+    #[test]
+    fn a_node_keeps_no_more_than_the_database_knows_of() {
+        let of = request(2, 2, 2, 1);
+        let standing = Standing {
+            others: 2,
+            mine: 0,
+            ..Standing::default()
+        };
+        let got = share(&of, &standing, &HashSet::new());
+        assert_eq!((got.number, got.granted.len()), (0, 0));
+    }
+
+    /// Every state that the numbers can describe.
+    #[test]
+    fn the_sum_never_exceeds_the_size() {
+        for size in 1..5 {
+            for others in 0..=size {
+                for mine in 0..=size - others {
+                    for keep in 0..=size {
+                        for (spare, jobs) in [(0, 0), (0, 3), (4, 0), (4, 3), (1, 6)] {
+                            for (reserved, waiting) in [(0, 0), (1, 0), (0, 2), (3, 3)] {
+                                let of = request(size, keep, spare, jobs);
+                                let standing = Standing {
+                                    others: others.into(),
+                                    mine: mine.into(),
+                                    reserved,
+                                    waiting,
+                                };
+                                let woken = of.asking.first().map(|job| job.held.id);
+                                let got = share(&of, &standing, &woken.into_iter().collect());
+                                let sum = got.number + others + got.wake;
+                                assert!(sum <= size, "{standing:?}: {of:?} got {got:?}");
+                                assert!(got.number >= keep.min(mine));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

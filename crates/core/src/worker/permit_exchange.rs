@@ -1,0 +1,187 @@
+//! The task that exchanges permits with the database: one request at a time, for all keys and all
+//! jobs that ask. The next request gathers meanwhile.
+//!
+//! Three times in a lease it renews what the node has borrowed, frees the permits of nodes that have
+//! died, and wakes jobs whose wake-up was lost. A node without a limit sends nothing.
+//!
+//! After an unanswered request the task waits until that request can no longer take effect. The next
+//! one names the numbers again. The jobs that had asked may be parked or not: the search for lost
+//! leases finds those that are not.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use metrics::counter;
+use tokio::time::Instant;
+
+use crate::job::JobId;
+use crate::producer::commit_hook::Cause;
+use crate::store::permits::{PermitAnswer, PermitRequest};
+use crate::telemetry::metrics as m;
+use crate::worker::context::NodeContext;
+use crate::worker::permits::{Answered, Ask, Extent, Permit, Permits, Round};
+
+/// The bounds of the pause after a request that was refused.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// The number of refused requests after which a job is released.
+const REFUSALS: u32 = 3;
+
+/// Exchanges permits until the node has ended, and gives everything back then.
+pub(crate) async fn exchange_all(node: Arc<NodeContext>) {
+    let ended = &node.signals.ended;
+    if !node.store.has_permits() {
+        return ended.cancelled().await;
+    }
+    let permits = node.permits.clone();
+    if permits.is_in_doubt() {
+        // This task died while a request was under way.
+        doubt(&node).await;
+    }
+    let pace = (node.options.lease / 3).max(Duration::from_millis(50));
+    let mut tends_at = Instant::now();
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let due = permits.due().map_or(tends_at, |due| due.min(tends_at));
+        tokio::select! {
+            biased;
+            () = ended.cancelled() => break,
+            () = permits.wakes.notified() => {}
+            () = tokio::time::sleep_until(due) => {}
+        }
+        let now = Instant::now();
+        let tends = now >= tends_at;
+        if tends {
+            tends_at = now + pace;
+        }
+        let extent = if tends { Extent::All } else { Extent::Due };
+        if round(&node, &permits, extent).await {
+            pause = FIRST_PAUSE;
+            continue;
+        }
+        tokio::select! {
+            () = ended.cancelled() => break,
+            () = tokio::time::sleep(pause) => {}
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
+        permits.wakes.notify_one();
+    }
+    if !permits.is_empty() {
+        // No job runs any more.
+        round(&node, &permits, Extent::Back).await;
+    }
+}
+
+/// Waits until an unanswered request can no longer take effect.
+async fn doubt(node: &NodeContext) {
+    tokio::select! {
+        () = node.signals.ended.cancelled() => {}
+        () = tokio::time::sleep(node.store.outcome_within()) => {}
+    }
+    node.permits.certain();
+}
+
+/// Sends one request, if there is something to send. Returns false if the database refused it.
+async fn round(node: &Arc<NodeContext>, permits: &Arc<Permits>, extent: Extent) -> bool {
+    let mut stalled = Vec::new();
+    if extent == Extent::All && (node.served.has_limits() || !permits.is_empty()) {
+        match node.store.stalled_keys().await {
+            Ok(found) => stalled = found,
+            Err(error) => {
+                tracing::debug!(%error, "could not look for permits of dead nodes; trying again");
+            }
+        }
+    }
+    let Round { keys, asks } = permits.begin(extent, stalled);
+    if keys.is_empty() {
+        return true;
+    }
+    let sent = Instant::now();
+    let lease = node.options.lease;
+    let request = PermitRequest::new(node.id, lease, keys.clone());
+    match node.store.exchange_permits(&request).await {
+        Ok(answer) => {
+            permits.certain();
+            apply(node, permits, answer, asks, sent + lease);
+            true
+        }
+        Err(error) => {
+            permits.failed(&keys);
+            let (jobs, keys) = (asks.len(), keys.len());
+            if error.is_conflict() {
+                // Other nodes exchange permits of the same keys.
+                tracing::debug!(jobs, keys, %error, "permits of limits are exchanged again");
+            } else {
+                tracing::warn!(
+                    jobs, keys, %error,
+                    "permits of limits could not be exchanged; trying again"
+                );
+            }
+            if error.changed_nothing() {
+                permits.certain();
+                permits.ask_again(still_asking(asks, error.is_answer()));
+                return false;
+            }
+            for ask in asks {
+                // A job that was asked to stop meanwhile has ended.
+                let _ = ask.reply.send(Answered::Unknown);
+            }
+            doubt(node).await;
+            true
+        }
+    }
+}
+
+/// Returns the jobs that ask again after a refused request. A row of one of them may be the reason,
+/// so they do not stay together: they are released after some requests.
+fn still_asking(asks: Vec<Ask>, answered: bool) -> Vec<Ask> {
+    let mut again = Vec::with_capacity(asks.len());
+    for mut ask in asks {
+        ask.refused += u32::from(answered);
+        if ask.refused < REFUSALS {
+            again.push(ask);
+        } else {
+            let _ = ask.reply.send(Answered::Refused);
+        }
+    }
+    again
+}
+
+/// Acts on an answer: starts jobs, and hints those that were woken.
+fn apply(
+    node: &Arc<NodeContext>,
+    permits: &Arc<Permits>,
+    answer: PermitAnswer,
+    asks: Vec<Ask>,
+    until: Instant,
+) {
+    let mut asks: HashMap<JobId, Ask> =
+        asks.into_iter().map(|ask| (ask.job.held.id, ask)).collect();
+    for of in &answer.keys {
+        permits.answered(of, until);
+        for id in &of.granted {
+            let permit = Permit {
+                permits: permits.clone(),
+                key: of.key.clone(),
+            };
+            if let Some(ask) = asks.remove(id) {
+                // The permit goes back if the job has ended meanwhile.
+                let _ = ask.reply.send(Answered::Granted(permit));
+            }
+        }
+    }
+    for id in &answer.parked {
+        let Some(ask) = asks.remove(id) else { continue };
+        if answer.cancelled.contains(id) {
+            tracing::info!(job = %id, "a job that waits for a permit was cancelled by an operator");
+        } else {
+            counter!(m::JOBS_PARKED, "type" => ask.job.job_type.clone()).increment(1);
+        }
+        let _ = ask.reply.send(Answered::Parked);
+    }
+    for ask in asks.into_values() {
+        let _ = ask.reply.send(Answered::Lost);
+    }
+    node.hook.publish(Cause::Requeue, answer.ready);
+}

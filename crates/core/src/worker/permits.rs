@@ -1,0 +1,323 @@
+//! The permits that this node has borrowed, and the jobs that ask for one.
+//!
+//! A job of a type with a [limit](crate::Limit) starts under a permit of its key and gives it back
+//! when its handler has ended. Permits that are free here go to the next job of the key without a
+//! statement. What was free for [`IDLE`] goes back. While jobs of the key wait in the database,
+//! every permit goes back at the end of its job, so that the first of them gets it.
+//!
+//! The node trusts its permits for a window of its monotonic clock that starts before the statement
+//! that wrote them. So a job that starts under a permit has a lease, and the permit had not expired
+//! when that lease was committed: another node that looks whether the permit is free sees the lease.
+//!
+//! [`permit_exchange`](crate::worker::permit_exchange) has the task that sends the requests, one at a
+//! time.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+use crate::store::permits::{Asking, KeyAnswer, KeyRequest, PermitKey, StalledKey};
+
+/// The time after which permits that were free all the time go back.
+const IDLE: Duration = Duration::from_secs(1);
+/// The divisor of a limit's size that gives the permits that a node borrows to spare.
+const SPARE: i32 = 8;
+
+/// The permits of a node.
+#[derive(Default)]
+pub(crate) struct Permits {
+    book: Mutex<Book>,
+    /// Wakes the task that sends requests.
+    pub(super) wakes: Notify,
+}
+
+#[derive(Default)]
+struct Book {
+    keys: HashMap<PermitKey, Borrowed>,
+    asks: Vec<Ask>,
+    /// A request is under way, or its answer was lost.
+    in_doubt: bool,
+}
+
+/// The permits of one key.
+struct Borrowed {
+    size: i32,
+    /// The number of borrowed permits.
+    number: i32,
+    /// The number of jobs that run under them. Larger than `number` only if the node has lost
+    /// permits whose jobs have lost their leases, too.
+    used: i32,
+    /// The end of the time for which the node trusts the permits.
+    until: Instant,
+    /// The smallest number of free permits since the window began.
+    least_free: i32,
+    /// When the window ends.
+    window_ends: Instant,
+    /// Jobs of the key wait in the database.
+    contended: bool,
+    /// The database may have another number than this node.
+    unsure: bool,
+}
+
+impl Borrowed {
+    fn free(&self) -> i32 {
+        (self.number - self.used).max(0)
+    }
+
+    fn begin_window(&mut self, now: Instant) {
+        self.least_free = self.free();
+        self.window_ends = now + IDLE;
+    }
+
+    /// Returns when permits of this key go back, if nothing changes.
+    fn due(&self) -> Option<Instant> {
+        if self.free() == 0 {
+            None
+        } else if self.contended {
+            Some(Instant::now())
+        } else {
+            Some(self.window_ends)
+        }
+    }
+}
+
+/// A job that asks for a permit.
+pub(crate) struct Ask {
+    key: PermitKey,
+    size: i32,
+    pub(super) job: Asking,
+    /// How many requests with this job the database has refused.
+    pub(super) refused: u32,
+    pub(super) reply: oneshot::Sender<Answered>,
+}
+
+/// The answer to a job.
+pub(crate) enum Answered {
+    /// The job may start.
+    Granted(Permit),
+    /// The job waits in the database, and its lease has ended. If an operator had cancelled it, it
+    /// is deleted.
+    Parked,
+    /// The lock of the job is lost.
+    Lost,
+    /// The database refuses the request, perhaps because of this job.
+    Refused,
+    /// The answer of the database was lost.
+    Unknown,
+}
+
+/// A permit, which goes back to the node when it is dropped.
+pub(crate) struct Permit {
+    pub(super) permits: Arc<Permits>,
+    pub(super) key: PermitKey,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.permits.give_back(&self.key);
+    }
+}
+
+/// The requests of one round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// What is asked for, and what goes back.
+    Due,
+    /// All keys of this node, to renew them.
+    All,
+    /// All keys of this node, to give everything back.
+    Back,
+}
+
+/// What one round of the task sends.
+pub(super) struct Round {
+    pub(super) keys: Vec<KeyRequest>,
+    pub(super) asks: Vec<Ask>,
+}
+
+impl Permits {
+    /// Returns a permit that is free here, or the receiver of the answer of the database.
+    pub(crate) fn ask(
+        self: &Arc<Self>,
+        key: PermitKey,
+        size: i32,
+        job: Asking,
+    ) -> Result<Permit, oneshot::Receiver<Answered>> {
+        let mut book = self.lock();
+        if let Some(of) = book.keys.get_mut(&key)
+            && of.free() > 0
+            && !of.contended
+            && Instant::now() < of.until
+        {
+            of.used += 1;
+            of.least_free = of.least_free.min(of.free());
+            drop(book);
+            let permits = self.clone();
+            return Ok(Permit { permits, key });
+        }
+        let (reply, answer) = oneshot::channel();
+        book.asks.push(Ask {
+            key,
+            size,
+            job,
+            refused: 0,
+            reply,
+        });
+        drop(book);
+        self.wakes.notify_one();
+        Err(answer)
+    }
+
+    fn give_back(&self, key: &PermitKey) {
+        let mut book = self.lock();
+        let Some(of) = book.keys.get_mut(key) else {
+            return;
+        };
+        of.used -= 1;
+        let is_first = of.free() == 1;
+        let wakes = of.contended || is_first;
+        drop(book);
+        if wakes {
+            self.wakes.notify_one();
+        }
+    }
+
+    /// Takes what is to be sent now, and names `stalled` keys.
+    pub(super) fn begin(&self, extent: Extent, stalled: Vec<StalledKey>) -> Round {
+        let now = Instant::now();
+        let mut book = self.lock();
+        let mut asks = std::mem::take(&mut book.asks);
+        // Jobs that were asked to stop meanwhile are released by themselves.
+        asks.retain(|ask| !ask.reply.is_closed());
+        let mut asking: HashMap<PermitKey, Vec<Asking>> = HashMap::new();
+        for ask in &asks {
+            let of = book.keys.entry(ask.key.clone());
+            let of = of.or_insert_with(|| unknown(ask.size, now));
+            of.size = ask.size;
+            let jobs = asking.entry(ask.key.clone()).or_default();
+            jobs.push(ask.job.clone());
+        }
+        for StalledKey { key, size } in stalled {
+            book.keys
+                .entry(key)
+                .or_insert_with(|| unknown(size, now))
+                .unsure = true;
+        }
+        let mut keys = Vec::new();
+        for (key, of) in &mut book.keys {
+            let asking = asking.remove(key).unwrap_or_default();
+            let passes = now >= of.window_ends;
+            let gives_all = of.contended || extent == Extent::Back || now >= of.until;
+            let back = if gives_all || !asking.is_empty() {
+                of.free()
+            } else if passes {
+                of.least_free.min(of.free())
+            } else {
+                0
+            };
+            if asking.is_empty() && back == 0 && extent == Extent::Due && !of.unsure {
+                if passes {
+                    of.begin_window(now);
+                }
+                continue;
+            }
+            // Given back before the statement: no job starts under them meanwhile.
+            of.number = of.number.max(of.used) - back;
+            of.begin_window(now);
+            keys.push(KeyRequest {
+                key: key.clone(),
+                size: of.size,
+                keep: of.number,
+                spare: if asking.is_empty() {
+                    0
+                } else {
+                    of.size / SPARE
+                },
+                asking,
+            });
+        }
+        book.in_doubt = !keys.is_empty();
+        Round { keys, asks }
+    }
+
+    /// Records the answer for a key. `until` is the end of the trust in it.
+    pub(super) fn answered(&self, answer: &KeyAnswer, until: Instant) {
+        let now = Instant::now();
+        let mut book = self.lock();
+        let Some(of) = book.keys.get_mut(&answer.key) else {
+            return;
+        };
+        of.number = answer.number;
+        // Each granted job gives its permit back, even if it is no longer there.
+        of.used += i32::try_from(answer.granted.len()).unwrap_or(i32::MAX);
+        of.until = until;
+        of.contended = answer.contended;
+        of.unsure = false;
+        of.begin_window(now);
+        if of.number == 0 && of.used == 0 {
+            book.keys.remove(&answer.key);
+        }
+    }
+
+    /// Records that the request for these keys has failed.
+    pub(super) fn failed(&self, keys: &[KeyRequest]) {
+        let mut book = self.lock();
+        for of in keys {
+            if let Some(of) = book.keys.get_mut(&of.key) {
+                of.unsure = true;
+            }
+        }
+    }
+
+    /// Puts jobs back that still ask. Keeps the order.
+    pub(super) fn ask_again(&self, mut asks: Vec<Ask>) {
+        let mut book = self.lock();
+        asks.append(&mut book.asks);
+        book.asks = asks;
+    }
+
+    pub(super) fn certain(&self) {
+        self.lock().in_doubt = false;
+    }
+
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.lock().in_doubt
+    }
+
+    /// Returns when the next permits go back, if nothing changes.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let book = self.lock();
+        book.keys.values().filter_map(Borrowed::due).min()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        let book = self.lock();
+        book.keys.is_empty() && book.asks.is_empty()
+    }
+
+    /// Locks the book. A poisoned lock means that a thread panicked between whole operations; the
+    /// book is still right.
+    fn lock(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the state of a key of which the node has borrowed nothing.
+fn unknown(size: i32, now: Instant) -> Borrowed {
+    Borrowed {
+        size,
+        number: 0,
+        used: 0,
+        until: now,
+        least_free: 0,
+        window_ends: now + IDLE,
+        contended: false,
+        unsure: false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

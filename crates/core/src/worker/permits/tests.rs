@@ -1,0 +1,117 @@
+//! Tests of the book of permits: what is asked for, what goes to the next job, what goes back.
+
+use super::*;
+use crate::job::{Fence, JobId, LockToken};
+
+fn key() -> PermitKey {
+    PermitKey {
+        limit: "mail".to_owned(),
+        key: String::new(),
+    }
+}
+
+fn asking() -> Asking {
+    Asking {
+        held: LockToken {
+            id: JobId::generate(),
+            fence: Fence(1),
+            instance: None,
+        },
+        job_type: "mail".to_owned(),
+        seq: 1,
+    }
+}
+
+/// Grants what the round asks for, and `spare` permits.
+fn grant(permits: &Arc<Permits>, round: Round, spare: i32, contended: bool) -> Vec<Permit> {
+    let mut got = Vec::new();
+    for of in &round.keys {
+        let granted: Vec<JobId> = of.asking.iter().map(|job| job.held.id).collect();
+        let answer = KeyAnswer {
+            key: of.key.clone(),
+            number: of.keep + i32::try_from(granted.len()).expect("few") + spare,
+            granted: granted.clone(),
+            contended,
+        };
+        permits.answered(&answer, Instant::now() + Duration::from_secs(30));
+        got.extend(granted.iter().map(|_| Permit {
+            permits: permits.clone(),
+            key: of.key.clone(),
+        }));
+    }
+    got
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_free_permit_goes_to_the_next_job_without_a_statement_and_back_after_a_second() {
+    let permits = Arc::new(Permits::default());
+    let answer = permits.ask(key(), 16, asking());
+    assert!(answer.is_err(), "nothing is borrowed yet");
+    let round = permits.begin(Extent::Due, Vec::new());
+    assert_eq!((round.keys[0].keep, round.keys[0].spare), (0, 2));
+    let mut jobs = grant(&permits, round, 1, false);
+    let second = permits.ask(key(), 16, asking());
+    assert!(
+        permits.ask(key(), 16, asking()).is_err(),
+        "two are borrowed"
+    );
+    assert!(permits.begin(Extent::Due, Vec::new()).keys.is_empty());
+    drop((second, jobs.pop()));
+    // The window begins with the request.
+    tokio::time::advance(IDLE).await;
+    permits.begin(Extent::Due, Vec::new());
+    tokio::time::advance(IDLE).await;
+    let round = permits.begin(Extent::Due, Vec::new());
+    assert_eq!(round.keys.len(), 1);
+    assert_eq!(round.keys[0].keep, 0);
+    grant(&permits, round, 0, false);
+    assert!(permits.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_jobs_wait_each_permit_goes_back_at_the_end_of_its_job() {
+    let permits = Arc::new(Permits::default());
+    let _answer = permits.ask(key(), 2, asking());
+    let _other = permits.ask(key(), 2, asking());
+    let round = permits.begin(Extent::Due, Vec::new());
+    let mut jobs = grant(&permits, round, 0, true);
+    assert_eq!(permits.due(), None);
+    drop(jobs.pop());
+    assert!(permits.due().is_some_and(|due| due <= Instant::now()));
+    assert!(
+        permits.ask(key(), 2, asking()).is_err(),
+        "the one that waits comes first"
+    );
+    let round = permits.begin(Extent::Due, Vec::new());
+    assert_eq!(round.keys[0].keep, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn permits_are_not_trusted_after_their_time_and_a_dropped_job_does_not_ask() {
+    let permits = Arc::new(Permits::default());
+    let _answer = permits.ask(key(), 8, asking());
+    let round = permits.begin(Extent::Due, Vec::new());
+    let jobs = grant(&permits, round, 1, false);
+    tokio::time::advance(Duration::from_secs(31)).await;
+    assert!(permits.ask(key(), 8, asking()).is_err());
+    let round = permits.begin(Extent::Due, Vec::new());
+    assert!(round.asks.is_empty(), "its job has gone");
+    assert_eq!(round.keys[0].keep, 1, "that of the running job");
+    drop(jobs);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_request_is_made_again_and_a_stalled_key_is_named_once() {
+    let permits = Arc::new(Permits::default());
+    let stalled = StalledKey {
+        key: key(),
+        size: 3,
+    };
+    let round = permits.begin(Extent::All, vec![stalled]);
+    assert_eq!((round.keys.len(), round.keys[0].keep), (1, 0));
+    permits.failed(&round.keys);
+    let round = permits.begin(Extent::Due, Vec::new());
+    assert_eq!(round.keys.len(), 1);
+    grant(&permits, round, 0, false);
+    assert!(permits.is_empty());
+}

@@ -1,0 +1,311 @@
+//! Permits of limits: borrowed, given back, waited for.
+
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
+
+use jobwire_core::job::LockedJob;
+use jobwire_core::store::permits::{
+    Asking, KeyAnswer, KeyRequest, PermitAnswer, PermitKey, PermitRequest, StalledKey,
+};
+use jobwire_core::store::{ClaimOf, ClaimPage, OrphanQuery};
+use jobwire_core::{Hint, JobId, Lane, NodeId};
+
+use super::world::{LEASE, SqlBench, World, ids, job_ids, node, terms, work};
+
+fn key(name: &str) -> PermitKey {
+    PermitKey {
+        limit: "work".to_owned(),
+        key: name.to_owned(),
+    }
+}
+
+fn asking(job: &LockedJob) -> Asking {
+    Asking {
+        held: job.held(),
+        job_type: job.job.job_type.clone(),
+        seq: job.job.seq,
+    }
+}
+
+/// A request for one key.
+fn of(name: &str, size: i32, keep: i32, jobs: &[&LockedJob]) -> KeyRequest {
+    KeyRequest {
+        key: key(name),
+        size,
+        keep,
+        spare: 0,
+        asking: jobs.iter().map(|job| asking(job)).collect(),
+    }
+}
+
+async fn exchange<S: SqlBench>(w: &World<S>, node: NodeId, keys: Vec<KeyRequest>) -> PermitAnswer {
+    let request = PermitRequest::new(node, LEASE, keys);
+    loop {
+        match w.store.exchange_permits(&request).await {
+            // The row of a key stayed locked on a busy machine. A node tries again, too.
+            Err(error) if error.is_conflict() => {}
+            answer => return answer.unwrap(),
+        }
+    }
+}
+
+async fn exchange_one<S: SqlBench>(
+    w: &World<S>,
+    node: NodeId,
+    of: KeyRequest,
+) -> (KeyAnswer, PermitAnswer) {
+    let mut answer = exchange(w, node, vec![of]).await;
+    (answer.keys.remove(0), answer)
+}
+
+/// Creates and locks jobs, in creation order.
+async fn hold_all<S: SqlBench>(w: &World<S>, owner: NodeId, jobs: usize) -> Vec<LockedJob> {
+    let hints = w.ready((0..jobs).map(|_| work()).collect()).await;
+    let mut held = w.lock(owner, &hints).await.jobs;
+    held.sort_by_key(|job| job.job.seq);
+    assert_eq!(held.len(), jobs);
+    held
+}
+
+fn each(jobs: &[LockedJob]) -> Vec<&LockedJob> {
+    jobs.iter().collect()
+}
+
+async fn sum<S: SqlBench>(w: &World<S>) -> i64 {
+    let sum = "SELECT coalesce(CAST(sum(number) AS bigint), 0) FROM {s}permit";
+    w.store.number(sum).await
+}
+
+pub(super) async fn all_nodes_together_borrow_no_more_than_the_size<S: SqlBench>(w: &World<S>) {
+    let (one, other) = (node(), node());
+    let jobs = hold_all(w, one, 3).await;
+    let mut request = of("a", 5, 0, &each(&jobs));
+    request.spare = 1;
+    let (got, answer) = exchange_one(w, one, request).await;
+    assert_eq!((got.number, got.contended), (4, false));
+    assert_eq!(got.granted, job_ids(&jobs));
+    assert!(answer.parked.is_empty() && answer.ready.is_empty());
+
+    let more = hold_all(w, other, 2).await;
+    let both = vec![of("a", 5, 0, &[&more[0]]), of("b", 1, 0, &[&more[1]])];
+    let answer = exchange(w, other, both).await;
+    let numbers: Vec<i32> = answer.keys.iter().map(|of| of.number).collect();
+    assert_eq!(numbers, [1, 1], "each key has permits of its own");
+    assert_eq!(sum(w).await, 6);
+
+    // The same request again changes nothing; what is not kept goes back.
+    let (got, _) = exchange_one(w, one, of("a", 5, 4, &[])).await;
+    assert_eq!(got.number, 4);
+    let (got, _) = exchange_one(w, one, of("a", 5, 0, &[])).await;
+    assert_eq!(got.number, 0);
+    assert_eq!(sum(w).await, 2);
+    assert_eq!(w.rows("waiting_job").await, 0);
+}
+
+pub(super) async fn a_job_without_a_permit_waits_and_the_first_is_woken<S: SqlBench>(w: &World<S>) {
+    let (one, other) = (node(), node());
+    let first = hold_all(w, one, 1).await;
+    exchange_one(w, one, of("", 1, 0, &each(&first))).await;
+    let jobs = hold_all(w, other, 2).await;
+    let retries = jobs[0].job.retries;
+    let turned = [&jobs[1], &jobs[0]];
+    let (got, answer) = exchange_one(w, other, of("", 1, 0, &turned)).await;
+    assert!(got.granted.is_empty() && got.contended && answer.ready.is_empty());
+    let mut parked = answer.parked;
+    parked.sort_unstable();
+    assert_eq!(parked, job_ids(&jobs));
+    assert_eq!(w.rows("job_lease").await, 1, "that of the running job");
+    let waiting = w.store.waiting_for_permits(10).await.unwrap();
+    assert_eq!((&*waiting[0].job_type, waiting[0].jobs), ("work", 2));
+
+    // The end of the running job wakes the one that was created first.
+    let (got, answer) = exchange_one(w, one, of("", 1, 0, &[])).await;
+    assert!(got.contended, "the second one waits");
+    assert_eq!(ids(&answer.ready), [jobs[0].job.id]);
+    assert_eq!(w.store.waiting_for_permits(10).await.unwrap()[0].jobs, 1);
+
+    // A later job does not take its permit.
+    let late = hold_all(w, one, 1).await;
+    let (got, _) = exchange_one(w, one, of("", 1, 0, &each(&late))).await;
+    assert!(got.granted.is_empty());
+    let hint = Hint::new(jobs[0].job.id);
+    let again = w.hold(other, &hint).await;
+    assert_eq!(again.job.retries, retries, "no attempt is spent");
+    let (got, _) = exchange_one(w, other, of("", 1, 0, &[&again])).await;
+    assert_eq!(got.granted, [again.job.id]);
+    assert_eq!(w.rows("waiting_job").await, 2);
+    assert_eq!(sum(w).await, 1);
+}
+
+async fn orphans<S: SqlBench>(w: &World<S>) -> Vec<JobId> {
+    let now = w.lead(super::world::LEADER).await.now;
+    let query = OrphanQuery::new(Lane::default(), terms(node()).types, now, 100);
+    ids(&w.store.orphans(&query).await.unwrap().ready)
+}
+
+async fn claimable<S: SqlBench>(w: &World<S>) -> Vec<JobId> {
+    let page = ClaimPage {
+        lane: Lane::default(),
+        at_most: 100,
+        of: ClaimOf::Next {
+            after: None,
+            look_at: 100,
+        },
+    };
+    let found = w.store.claimable(&terms(node()), &page).await.unwrap();
+    found.hints.iter().map(|hint| hint.id).collect()
+}
+
+pub(super) async fn a_waiting_job_is_passed_over_while_its_key_is_in_use<S: SqlBench>(
+    w: &World<S>,
+) {
+    let worker = node();
+    let jobs = hold_all(w, worker, 2).await;
+    exchange_one(w, worker, of("", 1, 0, &each(&jobs))).await;
+    let waits = [jobs[1].job.id];
+    w.make_old(600).await;
+    assert_eq!(orphans(w).await, []);
+    assert_eq!(claimable(w).await, []);
+    // No node has named the key for long.
+    let unused = "UPDATE {s}permit_key SET used_at = used_at - 601 * {second}";
+    assert_eq!(w.store.execute(unused).await, 1);
+    assert_eq!(orphans(w).await, waits);
+    assert_eq!(claimable(w).await, waits);
+    // A woken job is like any other.
+    exchange_one(w, worker, of("", 1, 0, &[])).await;
+    w.make_old(600).await;
+    assert_eq!(orphans(w).await, waits);
+    assert_eq!(claimable(w).await, waits);
+}
+
+async fn expire_permits<S: SqlBench>(w: &World<S>) {
+    let expired = "UPDATE {s}permit SET expires_at = {now} - {second}";
+    w.store.execute(expired).await;
+}
+
+pub(super) async fn permits_of_a_dead_node_are_free_when_its_leases_have_ended<S: SqlBench>(
+    w: &World<S>,
+) {
+    let (dead, alive) = (node(), node());
+    let held = hold_all(w, dead, 1).await;
+    exchange_one(w, dead, of("", 1, 0, &each(&held))).await;
+    let jobs = hold_all(w, alive, 1).await;
+    exchange_one(w, alive, of("", 1, 0, &each(&jobs))).await;
+    assert_eq!(w.store.stalled_keys().await.unwrap(), []);
+    expire_permits(w).await;
+    assert_eq!(
+        w.store.stalled_keys().await.unwrap(),
+        [],
+        "its job may still run"
+    );
+    assert_eq!(sum(w).await, 1);
+    w.die(held[0].job.id).await;
+    let stalled = StalledKey {
+        key: key(""),
+        size: 1,
+    };
+    assert_eq!(w.store.stalled_keys().await.unwrap(), [stalled]);
+    assert_eq!(sum(w).await, 0);
+    // A request that names the key wakes the job that waits, once.
+    let (_, answer) = exchange_one(w, alive, of("", 1, 0, &[])).await;
+    assert_eq!(ids(&answer.ready), [jobs[0].job.id]);
+    assert_eq!(w.store.stalled_keys().await.unwrap(), []);
+    // The dead node lives after all. It keeps nothing, and gets nothing.
+    let again = w.hold(alive, &Hint::new(jobs[0].job.id)).await;
+    let (got, _) = exchange_one(w, alive, of("", 1, 0, &[&again])).await;
+    assert_eq!(got.number, 1);
+    let (got, _) = exchange_one(w, dead, of("", 1, 1, &[])).await;
+    assert_eq!(got.number, 0);
+    assert_eq!(sum(w).await, 1);
+}
+
+pub(super) async fn a_parked_exclusive_job_stays_the_first_of_its_instance<S: SqlBench>(
+    w: &World<S>,
+) {
+    let worker = node();
+    let plain = hold_all(w, worker, 1).await;
+    exchange_one(w, worker, of("", 1, 0, &each(&plain))).await;
+    let hints = w
+        .ready(vec![work().instance("one"), work().instance("one")])
+        .await;
+    let first = w.hold(worker, &hints[0]).await;
+    let (_, answer) = exchange_one(w, worker, of("", 1, 1, &[&first])).await;
+    assert_eq!(answer.parked, [first.job.id]);
+    assert!(answer.ready.is_empty(), "no sibling goes before it");
+    assert_eq!(orphans(w).await, [], "neither it nor its sibling");
+    let (_, answer) = exchange_one(w, worker, of("", 1, 0, &[])).await;
+    assert_eq!(ids(&answer.ready), [first.job.id]);
+    assert_eq!(w.hold(worker, &hints[1]).await.job.id, first.job.id);
+}
+
+pub(super) async fn a_lost_lock_is_not_parked_and_a_cancelled_job_is_deleted<S: SqlBench>(
+    w: &World<S>,
+) {
+    let worker = node();
+    let jobs = hold_all(w, worker, 4).await;
+    exchange_one(w, worker, of("", 1, 0, &[&jobs[0]])).await;
+    w.die(jobs[1].job.id).await;
+    w.store.cancel(jobs[2].job.id).await.unwrap();
+    let (got, answer) = exchange_one(w, worker, of("", 1, 1, &each(&jobs[1..]))).await;
+    assert!(got.granted.is_empty());
+    let mut parked = answer.parked;
+    parked.sort_unstable();
+    assert_eq!(parked, [jobs[2].job.id, jobs[3].job.id]);
+    assert_eq!(answer.cancelled, [jobs[2].job.id]);
+    assert_eq!(w.state(jobs[2].job.id).await, None);
+    assert_eq!(w.rows("waiting_job").await, 1);
+}
+
+pub(super) async fn a_waiting_job_that_is_deleted_holds_no_other_back<S: SqlBench>(w: &World<S>) {
+    let worker = node();
+    let jobs = hold_all(w, worker, 4).await;
+    exchange_one(w, worker, of("", 1, 0, &each(&jobs))).await;
+    for gone in &jobs[1..3] {
+        w.store.delete(gone.job.id).await.unwrap();
+    }
+    let (_, answer) = exchange_one(w, worker, of("", 1, 0, &[])).await;
+    assert_eq!(ids(&answer.ready), [jobs[3].job.id]);
+    assert_eq!(w.rows("waiting_job").await, 1, "the woken one");
+}
+
+/// Every node asks, runs a moment and gives back, at once with the others.
+pub(super) async fn jobs_under_a_limit_of_one_exclude_each_other<S: SqlBench>(w: &World<S>) {
+    const NODES: usize = 4;
+    const EACH: usize = 4;
+    let (inside, run) = (&AtomicI32::new(0), &AtomicI32::new(0));
+    let work_off = |worker: NodeId| async move {
+        let mut ready: Vec<Hint> = w.ready((0..EACH).map(|_| work()).collect()).await;
+        let all = (NODES * EACH) as i32;
+        while run.load(Ordering::SeqCst) < all {
+            let locked = w.lock(worker, &ready).await.jobs;
+            ready.clear();
+            let request = of("", 1, 0, &each(&locked));
+            let (got, answer) = exchange_one(w, worker, request).await;
+            ready.extend(answer.ready.into_iter().map(|ready| ready.hint));
+            for id in &got.granted {
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two run at once");
+                assert!(sum(w).await <= 1);
+                inside.fetch_sub(1, Ordering::SeqCst);
+                run.fetch_add(1, Ordering::SeqCst);
+                let job = locked.iter().find(|job| job.job.id == *id).unwrap();
+                let then = jobwire_core::store::Handoff::Hint;
+                w.complete(worker, job, &then).await;
+            }
+            if ready.is_empty() && got.granted.is_empty() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    };
+    let all = async {
+        tokio::join!(
+            work_off(node()),
+            work_off(node()),
+            work_off(node()),
+            work_off(node()),
+        )
+    };
+    tokio::time::timeout(Duration::from_secs(60), all)
+        .await
+        .expect("every job gets its turn");
+    assert_eq!(w.rows("job").await, 0);
+}

@@ -1,0 +1,162 @@
+//! Limits of the fleet: never exceeded, also while nodes die, and no job waits in vain.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use jobwire_core::{HandlerOptions, Limit, NewJob, Outcome, Running};
+use jobwire_harness::world::World;
+use jobwire_tests::{Signal, eventually, shared};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::fleet::Fleet;
+
+/// How many calls run now, ran at once at most, and began.
+#[derive(Clone, Default)]
+struct Calls {
+    now: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+    begun: Arc<AtomicUsize>,
+}
+
+impl Calls {
+    fn begin(&self) {
+        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        self.begun.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn end(&self) {
+        self.now.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// The time that a call takes.
+const CALL: Duration = Duration::from_millis(30);
+
+/// Starts a service that answers each call after a moment. A call ends before its answer is sent.
+/// The call of a node that has died ends at the same time: long before another node may begin one
+/// under its permit.
+async fn service(calls: &Calls) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let calls = calls.clone();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(answer(stream, calls.clone()));
+        }
+    });
+    address
+}
+
+async fn answer(mut stream: TcpStream, calls: Calls) {
+    let mut request = Vec::new();
+    let mut buffer = [0; 4096];
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+        match stream.read(&mut buffer).await {
+            Ok(length @ 1..) => request.extend_from_slice(&buffer[..length]),
+            // The caller died.
+            _ => return,
+        }
+    }
+    calls.begin();
+    tokio::time::sleep(CALL).await;
+    calls.end();
+    let answer = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    let _ = stream.write_all(answer.as_bytes()).await;
+    let _ = stream.shutdown().await;
+}
+
+/// Two nodes share a limit of three, and one dies while it holds permits.
+#[tokio::test]
+async fn a_limit_is_not_exceeded_while_a_node_is_killed() {
+    const JOBS: usize = 60;
+    const LIMIT: usize = 3;
+    let database = shared::postgres().await.create_database().await;
+    let fleet = Fleet::new(database, shared::rabbitmq().await.space().await).await;
+    let calls = Calls::default();
+    let address = service(&calls).await;
+    let settings = [
+        ("JOBWIRE_HTTP_ALLOW_HOSTS", &*address),
+        ("JOBWIRE_TYPE_LIMITS", "http=3"),
+        ("JOBWIRE_LEASE", "1s"),
+    ];
+    let victim = fleet.node(&settings).await;
+    let _heir = fleet.node(&settings).await;
+    let call = json!({ "url": format!("http://{address}/") });
+    let jobs = (0..JOBS).map(|_| NewJob::of("http", &call).max_attempts(1_000));
+    let mut tx = fleet.jobs.begin().await.unwrap();
+    tx.create_many(jobs.collect()).await.unwrap();
+    tx.commit().await.unwrap();
+    let soon = Duration::from_secs(30);
+    eventually("some calls", soon, async || {
+        (calls.begun.load(Ordering::SeqCst) > JOBS / 4).then_some(())
+    })
+    .await;
+    victim.signal(Signal::SIGKILL);
+    fleet.until_empty(Duration::from_secs(60)).await;
+    assert_eq!(
+        calls.most.load(Ordering::SeqCst),
+        LIMIT,
+        "reached, and never exceeded"
+    );
+    assert!(calls.begun.load(Ordering::SeqCst) >= JOBS);
+}
+
+/// Each tenant has a limit of one, and all slots would have room for more.
+#[tokio::test]
+async fn jobs_of_a_key_exclude_each_other_and_hold_no_slot_from_other_jobs() {
+    const TENANTS: usize = 3;
+    const EACH: usize = 12;
+    let world = World::new().await;
+    let inside: Arc<Mutex<HashMap<String, usize>>> = Arc::default();
+    let most = Arc::new(AtomicUsize::new(0));
+    let (all, highest) = (inside.clone(), most.clone());
+    let limited = HandlerOptions::default().limit(Limit::running(1).per_tenant());
+    let node = world
+        .node()
+        .handler_with("limited", limited, move |job: Running<u64>| {
+            let (all, highest) = (all.clone(), highest.clone());
+            async move {
+                let tenant = job.job.tenant.clone().unwrap_or_default();
+                let now = {
+                    let mut all = all.lock().unwrap();
+                    let now = all.entry(tenant.clone()).or_default();
+                    *now += 1;
+                    *now
+                };
+                highest.fetch_max(now, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_millis(job.payload)).await;
+                *all.lock().unwrap().entry(tenant).or_default() -= 1;
+                assert_eq!(job.job.failures, 0, "a wait spends no attempt");
+                Ok(Outcome::Done)
+            }
+        })
+        .handler("free", |_: Running<u64>| async { Ok(Outcome::Done) })
+        .start()
+        .await
+        .unwrap();
+    // The first jobs of each tenant keep their permits until the other jobs have run.
+    let mut jobs = Vec::new();
+    for n in 0..TENANTS * EACH {
+        let takes = if n < TENANTS { 1_000_u64 } else { 2 };
+        let tenant = format!("tenant-{}", n % TENANTS);
+        jobs.push(NewJob::of("limited", &takes).tenant(tenant));
+    }
+    jobs.extend((0..100).map(|_| NewJob::of("free", &0_u64)));
+    let mut tx = world.jobs.begin().await.unwrap();
+    tx.create_many(jobs).await.unwrap();
+    tx.commit().await.unwrap();
+    let free = "SELECT count(*) FROM jobwire.job WHERE type = 'free'";
+    eventually("the other jobs", Duration::from_secs(30), async || {
+        (world.count(free).await == 0).then_some(())
+    })
+    .await;
+    world.until_empty().await;
+    assert_eq!(most.load(Ordering::SeqCst), 1);
+    node.stop().await;
+    assert_eq!(world.count("SELECT count(*) FROM jobwire.permit").await, 0);
+}
