@@ -9,3 +9,4 @@ pub mod lane_move;
 mod operations;
 mod periodic;
 pub mod priority_cascade;
+pub mod purge;

@@ -140,14 +140,15 @@
 //! No feature is on by default.
 
 pub use jobwire_core::{
-    BadLane, CatchUp, CheckpointError, Client, CommitHook, Creation, Error, Fence, GroupOptions,
-    Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, HookOptions,
-    InProcessTransport, IntoOutcome, InvalidJob, Job, JobArgs, JobDefinition, JobDetails,
-    JobFilter, JobId, JobKind, JobState, JobTransaction, JobView, Lane, LaneMove, LaneMoved,
-    LaneOrder, LaneRule, LaneShare, Middleware, NewJob, Next, Node, NodeId, NodeOptions, Outcome,
-    PeriodicJob, PriorityRule, PriorityScope, Progress, ProgressView, Repeat, RetryFrom,
-    RetryPolicy, Running, SlotPool, SqlStore, Stop, Store, StoreError, TransactionHook, Transport,
-    UniqueKey, Verdict,
+    BadLane, CatchUp, CheckpointError, Ciphertext, Client, CommitHook, Creation, Elastic,
+    Encryption, Error, Fence, GroupOptions, Handler, HandlerError, HandlerOptions, HandlerResult,
+    Handlers, HookOptions, InProcessTransport, IntoOutcome, InvalidJob, Job, JobArgs,
+    JobDefinition, JobDetails, JobFilter, JobId, JobKind, JobState, JobTransaction, JobView, Lane,
+    LaneMove, LaneMoved, LaneOrder, LaneRule, LaneShare, Middleware, NewJob, Next, Node, NodeId,
+    NodeOptions, Outcome, PayloadCipher, PeriodicJob, PriorityRule, PriorityScope, Progress,
+    ProgressView, Purge, Purged, Repeat, RetryFrom, RetryPolicy, Running, SealError, SealedIn,
+    SlotPool, SqlStore, StartOrder, Stop, Store, StoreError, TransactionHook, Transport, UniqueKey,
+    Verdict,
 };
 /// The limits of checkpoints and of the text of a progress, in bytes.
 pub use jobwire_core::{MAX_CHECKPOINT_BYTES, MAX_PROGRESS_BYTES};

@@ -35,6 +35,8 @@ pub struct JobFilter {
     pub tenant: Option<String>,
     /// Only of this category.
     pub category: Option<String>,
+    /// Only with all of these tags.
+    pub tags: Vec<String>,
     /// Only of this lane.
     pub lane: Option<String>,
     /// Only with this correlation id.
@@ -110,6 +112,14 @@ impl JobFilter {
         self
     }
 
+    /// Limits the list to jobs with this tag, beside those given before. Reads the custom values of
+    /// all jobs that the other conditions leave.
+    #[must_use]
+    pub fn tag(mut self, tag: impl Into<String>) -> Self {
+        self.tags.push(tag.into());
+        self
+    }
+
     /// Limits the list to this lane.
     #[must_use]
     pub fn lane(mut self, lane: impl Into<String>) -> Self {
@@ -178,6 +188,7 @@ impl Default for JobFilter {
             element: None,
             tenant: None,
             category: None,
+            tags: Vec::new(),
             lane: None,
             correlation_id: None,
             locked: None,
@@ -212,6 +223,8 @@ pub struct JobView {
     pub element: Option<String>,
     /// The tenant.
     pub tenant: Option<String>,
+    /// The [tags](crate::NewJob::tag).
+    pub tags: Vec<String>,
     /// The lane of its hints.
     pub lane: Lane,
     /// The number of times that the job became ready or was hinted again. `None` for the job of an

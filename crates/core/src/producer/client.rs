@@ -40,12 +40,13 @@ use std::sync::Arc;
 
 use crate::job::JobId;
 use crate::job::new_job::NewJob;
+use crate::job::sealed::Encryption;
 use crate::producer::commit_hook::CommitHook;
 #[cfg(feature = "postgres")]
 use crate::store::postgres::PgStore;
 #[cfg(feature = "sqlite")]
 use crate::store::sqlite::SqliteStore;
-use crate::store::transaction::{JobTransaction, answer, committed, failed_before};
+use crate::store::transaction::{JobTransaction, answer, committed, failed_before, sealed};
 use crate::store::{Created, Creation, Ended, EndedScope, Origin, SqlStore, StoreError};
 
 /// Creates jobs and operates on them, and publishes their hints through its hook. Needs no node.
@@ -56,6 +57,7 @@ pub struct Client<S: SqlStore> {
     /// Shared with every transaction.
     pub(super) hook: Arc<CommitHook>,
     pub(super) origin: Origin,
+    encryption: Option<Encryption>,
 }
 
 impl<S: SqlStore> Client<S> {
@@ -68,6 +70,7 @@ impl<S: SqlStore> Client<S> {
             store,
             hook: Arc::new(hook),
             origin: Origin::Hook,
+            encryption: None,
         }
     }
 
@@ -79,7 +82,17 @@ impl<S: SqlStore> Client<S> {
             store,
             hook: Arc::new(CommitHook::disconnected()),
             origin: Origin::Sql,
+            encryption: None,
         }
+    }
+
+    /// Encrypts the payloads of the jobs that this client creates. Give the nodes the
+    /// [same encryption](crate::NodeOptions::encryption) first. Schedules of [periodic
+    /// jobs](crate::PeriodicJob) and jobs of plain SQL stay plaintext.
+    #[must_use]
+    pub fn encrypting(mut self, encryption: Encryption) -> Self {
+        self.encryption = Some(encryption);
+        self
     }
 
     /// Returns the store.
@@ -97,13 +110,8 @@ impl<S: SqlStore> Client<S> {
         let begun = self.store.begin().await?;
         let after = self.hook.clone();
         let store = self.store.clone();
-        Ok(JobTransaction::over(
-            store,
-            begun,
-            permit,
-            self.origin,
-            after,
-        ))
+        let transaction = JobTransaction::over(store, begun, permit, self.origin, after);
+        Ok(transaction.encrypting(self.encryption.clone()))
     }
 
     /// Creates one job in a separate transaction.
@@ -191,7 +199,13 @@ impl<S: SqlStore> TransactionHook<S> {
         jobs: Vec<NewJob>,
     ) -> Result<Vec<JobId>, StoreError> {
         let ids = jobs.iter().map(NewJob::id).collect();
-        let Client { store, origin, .. } = &self.client;
+        let Client {
+            store,
+            origin,
+            encryption,
+            ..
+        } = &self.client;
+        let jobs = sealed(encryption.as_ref(), jobs)?;
         let created = store.insert(connection, jobs, *origin).await?;
         let ids = created.stands_for(ids);
         self.created.merge(created);

@@ -48,6 +48,8 @@ mod orphans;
 mod periodic;
 mod priorities;
 mod progress;
+mod purge;
+mod ranks;
 mod renew;
 mod row_locks;
 mod session;

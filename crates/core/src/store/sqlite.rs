@@ -40,6 +40,8 @@ mod orphans;
 mod periodic;
 mod priorities;
 mod progress;
+mod purge;
+mod ranks;
 mod renew;
 mod sql;
 mod suspend;

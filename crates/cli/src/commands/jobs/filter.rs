@@ -32,6 +32,9 @@ pub struct FilterArgs {
     /// Only of this category
     #[arg(long, value_name = "NAME")]
     pub category: Option<String>,
+    /// Only with this tag; several times for all of several
+    #[arg(long = "tag", value_name = "TAG")]
+    pub tags: Vec<String>,
     /// Only of this lane
     #[arg(long, value_name = "LANE")]
     pub lane: Option<String>,
@@ -73,6 +76,7 @@ impl FilterArgs {
         filter.element = self.element;
         filter.tenant = self.tenant;
         filter.category = self.category;
+        filter.tags = self.tags;
         filter.lane = self.lane;
         filter.correlation_id = self.correlation_id;
         filter.locked = self.locked;

@@ -37,7 +37,11 @@ WHERE ($1::uuid IS NULL OR j.id = $1) AND (cardinality($2::text[]) = 0 OR j.stat
   AND ($9::uuid IS NULL OR j.correlation_id = $9) AND ($10::boolean IS NULL OR (l.job_id IS NOT NULL) = $10)
   AND ($11::boolean IS NULL OR (j.exception_message IS NOT NULL) = $11)
   AND ($12::timestamptz IS NULL OR j.due_at < $12) AND ($13::text IS NULL OR j.category = $13)
-  AND ($14::bigint IS NULL OR j.priority <> $14)"
+  AND ($14::bigint IS NULL OR j.priority <> $14)
+  AND CASE WHEN cardinality($15::text[]) = 0 THEN true
+      WHEN json_typeof(j.custom_values) = 'object' AND json_typeof(j.custom_values -> '$tags') = 'array'
+          AND position('\\u0000' IN (j.custom_values -> '$tags')::text) = 0
+      THEN (j.custom_values -> '$tags')::jsonb ?& $15 ELSE false END"
         )
     };
 }
@@ -52,7 +56,7 @@ const FIND: &str = concat!(
     CASE WHEN p.checkpoint_at BETWEEN '0001-01-01' AND '9999-12-31' THEN p.checkpoint_at END AS checkpoint_at, ",
     gate_of!("jobwire."),
     matching!(),
-    " ORDER BY j.seq OFFSET $15 LIMIT $16"
+    " ORDER BY j.seq OFFSET $16 LIMIT $17"
 );
 const COUNT: &str = concat!("SELECT count(*)", matching!());
 
@@ -72,6 +76,7 @@ fn bound<'q>(sql: &'static str, f: &'q JobFilter) -> Query<'q, Postgres, PgArgum
         .bind(f.due_before)
         .bind(&f.category)
         .bind(f.priority_other_than)
+        .bind(&f.tags)
 }
 
 async fn find(pool: &PgPool, filter: &JobFilter) -> Result<Vec<JobView>, StoreError> {

@@ -98,6 +98,17 @@ LEFT JOIN job_progress p ON p.job_id = j.id WHERE true",
         sql.push(" AND j.due_at < ")
             .push_bind(decode::micros(before));
     }
+    for tag in &filter.tags {
+        // A row of plain SQL may have custom values that are no JSON.
+        sql.push(
+            " AND CASE WHEN json_valid(j.custom_values) \
+             AND json_type(j.custom_values, '$.\"$tags\"') = 'array' \
+             THEN EXISTS (SELECT 1 FROM json_each(j.custom_values, '$.\"$tags\"') t \
+             WHERE t.value = ",
+        )
+        .push_bind(tag.clone())
+        .push(") ELSE false END");
+    }
     if let Some(priority) = filter.priority_other_than {
         sql.push(" AND j.priority <> ").push_bind(priority);
     }
