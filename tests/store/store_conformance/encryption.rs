@@ -191,40 +191,40 @@ pub(super) async fn a_checkpoint_and_an_occurrence_stay_sealed<S: SqlBench>(w: &
 pub(super) async fn a_job_that_can_not_be_opened_is_kept_with_the_reason<S: SqlBench>(
     w: &World<S>,
 ) {
-    let bed = Bed::new(w);
-    let client = bed.client.clone().encrypting(keys(&[9]));
+    let dead = async |id: JobId| {
+        eventually("a dead letter", SOON, async || {
+            (w.state(id).await? == JobState::DeadLetter).then_some(())
+        })
+        .await;
+        w.view(id).await.unwrap().exception_message.unwrap()
+    };
+    let client = Bed::new(w).client.encrypting(keys(&[9]));
     let job = NewJob::of("note", "secret").max_attempts(2);
     let id = client.create(job).await.unwrap();
     for (encryption, reason) in [
         (Some(keys(&[1])), "with key `9`: unknown key"),
         (None, "with key `9`, and this node has no cipher"),
     ] {
+        // A node closes its hook when it stops.
+        let bed = Bed::new(w);
         let node = bed.node(w, encryption).await;
-        eventually("a dead letter", SOON, async || {
-            (w.state(id).await? == JobState::DeadLetter).then_some(())
-        })
-        .await;
+        bed.client.retry(id, 2).await.unwrap();
+        let said = dead(id).await;
         node.stop().await;
-        let said = w.view(id).await.unwrap().exception_message.unwrap();
         assert!(said.contains(reason) && !said.contains("secret"), "{said}");
-        client.retry(id, 2).await.unwrap();
+        assert!(bed.notes.all().is_empty());
     }
+    let bed = Bed::new(w);
     let node = bed.node(w, Some(keys(&[9, 10]))).await;
+    bed.client.retry(id, 2).await.unwrap();
     assert_eq!(bed.notes.until(1).await, ["note secret"]);
+    node.stop().await;
     // A node that refuses plaintext keeps it as a dead letter.
-    node.stop().await;
+    let bed = Bed::new(w);
     let node = bed.node(w, Some(keys(&[9]).refuse_plaintext())).await;
-    let id = bed
-        .client
-        .create(NewJob::of("note", "open").max_attempts(1))
-        .await
-        .unwrap();
-    eventually("a dead letter", SOON, async || {
-        (w.state(id).await? == JobState::DeadLetter).then_some(())
-    })
-    .await;
+    let open = NewJob::of("note", "open").max_attempts(1);
+    let said = dead(bed.client.create(open).await.unwrap()).await;
     node.stop().await;
-    let said = w.view(id).await.unwrap().exception_message.unwrap();
     assert!(said.contains("is not encrypted"), "{said}");
-    assert_eq!(bed.notes.all().len(), 1);
+    assert!(bed.notes.all().is_empty());
 }

@@ -59,10 +59,8 @@ impl Elastic {
     /// Returns the first mistake, for a node of this concurrency.
     pub(crate) fn mistake(&self, concurrency: usize) -> Option<(&'static str, String)> {
         if !(1..=concurrency).contains(&self.min) {
-            let problem = format!(
-                "is {}; it must be at least 1 and at most `concurrency`, which is {concurrency}",
-                self.min
-            );
+            let problem =
+                format!("must be at least 1 and at most `concurrency`, which is {concurrency}");
             return Some(("concurrency_min", problem));
         }
         if self.idle_after < LOOK {

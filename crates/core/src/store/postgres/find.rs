@@ -39,8 +39,8 @@ WHERE ($1::uuid IS NULL OR j.id = $1) AND (cardinality($2::text[]) = 0 OR j.stat
   AND ($12::timestamptz IS NULL OR j.due_at < $12) AND ($13::text IS NULL OR j.category = $13)
   AND ($14::bigint IS NULL OR j.priority <> $14)
   AND CASE WHEN cardinality($15::text[]) = 0 THEN true
+      WHEN position('\\u0000' IN j.custom_values::text) > 0 THEN false
       WHEN json_typeof(j.custom_values) = 'object' AND json_typeof(j.custom_values -> '$tags') = 'array'
-          AND position('\\u0000' IN (j.custom_values -> '$tags')::text) = 0
       THEN (j.custom_values -> '$tags')::jsonb ?& $15 ELSE false END"
         )
     };
