@@ -13,12 +13,15 @@ mod concurrency;
 mod connections;
 mod create_job;
 mod creating;
+mod elastic;
+mod encryption;
 mod exclusive;
 mod fencing;
 mod finishing;
 mod history;
 mod lanes;
 mod leading;
+mod load;
 mod locking;
 mod membership;
 mod operating;
@@ -29,11 +32,13 @@ mod permits;
 mod poison;
 mod postgres;
 mod priorities;
+mod purging;
 mod querying;
 mod random_jobs;
 mod running;
 mod schema;
 mod sqlite;
+mod start_order;
 mod strict;
 mod suspending;
 mod timers;
@@ -145,6 +150,38 @@ conformance! {
             a_batch_with_duplicates_locks_each_job_once,
             an_expired_lock_is_taken_over_with_a_strike,
             a_job_that_was_given_back_starts_without_strikes,
+        ]
+    }
+    elastic {
+        databases [
+            an_elastic_node_grows_while_hints_wait,
+        ]
+    }
+    encryption {
+        databases [
+            a_sealed_payload_is_opened_for_its_handler_alone,
+            a_checkpoint_and_an_occurrence_stay_sealed,
+            a_job_that_can_not_be_opened_is_kept_with_the_reason,
+        ]
+    }
+    load {
+        databases [
+            a_flood_of_one_tenant_leaves_the_others_their_share,
+            timers_of_one_second_start_once_and_none_early,
+        ]
+    }
+    purging {
+        databases [
+            no_row_of_a_tenant_or_an_instance_is_left_and_others_stay,
+            a_running_job_is_named_or_cancelled_and_keeps_its_rows,
+            more_jobs_than_a_slice_are_purged,
+            tags_are_filtered_and_follow_a_job_through_its_states,
+        ]
+    }
+    start_order {
+        databases [
+            the_rank_of_a_job_is_that_of_its_row,
+            jobs_start_in_camundas_order_of_preferences,
         ]
     }
     fencing {

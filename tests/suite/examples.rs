@@ -5,6 +5,9 @@ use std::time::Duration;
 use jobwire_tests::wait::patience;
 use jobwire_tests::{Scratch, shared};
 
+#[path = "../../examples/encryption.rs"]
+#[allow(dead_code, reason = "its `main` is for people")]
+mod encryption;
 #[path = "../../examples/exclusive.rs"]
 #[allow(dead_code, reason = "its `main` is for people")]
 mod exclusive;
@@ -28,6 +31,20 @@ async fn transactional_enqueue_sends_no_invoice_for_what_was_rolled_back() {
     let database = shared::postgres().await.create_database().await;
     let orders = within(transactional_enqueue::run(&database)).await.unwrap();
     assert_eq!(orders, [1, 3]);
+}
+
+#[tokio::test]
+async fn encryption_opens_what_old_and_new_keys_have_sealed() {
+    let scratch = Scratch::new();
+    let database = format!("sqlite:{}", scratch.join("encryption.db").display());
+    let charged = within(encryption::run(&database)).await.unwrap();
+    let key = |id: &str| Some(id.to_owned());
+    let expected = [
+        ("card-1".to_owned(), key("2026-10")),
+        ("card-2".to_owned(), key("2026-11")),
+        ("card-3".to_owned(), None),
+    ];
+    assert_eq!(charged, expected);
 }
 
 #[tokio::test]

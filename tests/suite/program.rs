@@ -11,6 +11,7 @@ mod migrate;
 mod order;
 mod periodic;
 mod priorities;
+mod purge;
 mod run;
 mod secured;
 mod settings;

@@ -68,6 +68,7 @@ conformance! {
         all_lanes_of_a_subscription_are_received,
         no_more_are_unsettled_than_the_prefetch,
         settling_makes_room,
+        a_prefetch_that_changes_holds_for_the_next_messages,
         a_busy_lane_keeps_no_other_from_arriving,
         a_lane_that_is_not_settled_leaves_room_for_another,
     }

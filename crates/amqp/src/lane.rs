@@ -108,6 +108,12 @@ impl LaneReceiver {
         }
     }
 
+    /// Sets the lane's share of the prefetch. The consumer that has the former limit is replaced when
+    /// it holds all messages that this limit allows.
+    pub(crate) fn set_share(&mut self, share: u16) {
+        self.prefetch.set_share(share);
+    }
+
     /// Returns the number of messages that the caller has not decided.
     pub(crate) fn undecided(&self) -> usize {
         self.open.as_ref().map_or(0, |open| open.undecided.len())

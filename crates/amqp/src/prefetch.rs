@@ -56,6 +56,11 @@ impl Prefetch {
         }
     }
 
+    /// Sets the share. The limit follows when it is wrong by [`FACTOR`].
+    pub(crate) fn set_share(&mut self, share: u16) {
+        self.share = share;
+    }
+
     /// Records a received message and its number of hints. A marker has none and does not change
     /// the average.
     pub(crate) fn note_received(&mut self, hints: u16, now: Instant) {
@@ -171,6 +176,18 @@ mod tests {
     fn short_jobs_are_not_limited_and_middling_ones_by_time() {
         assert_eq!(settled(32, 16, Duration::from_millis(100)), 32);
         assert_eq!(settled(32, 16, Duration::from_secs(1)), 8);
+    }
+
+    #[test]
+    fn the_limit_follows_another_share() {
+        let mut prefetch = Prefetch::new(16);
+        assert_eq!(after(&mut prefetch, 1, LONG), 16);
+        prefetch.set_share(20);
+        assert_eq!(after(&mut prefetch, 1, LONG), 16, "not twice as many");
+        prefetch.set_share(64);
+        assert_eq!(after(&mut prefetch, 1, LONG), 64);
+        prefetch.set_share(8);
+        assert_eq!(after(&mut prefetch, 1, LONG), 8);
     }
 
     #[test]

@@ -19,7 +19,9 @@ use async_trait::async_trait;
 use chrono::Utc;
 use jobwire_core::hint::{Body, Message};
 use jobwire_core::telemetry::metrics::HINTS_UNREADABLE;
-use jobwire_core::transport::{Delivery, Lifetime, Receiver, Subscription, Ticket, TransportError};
+use jobwire_core::transport::{
+    Delivery, Lifetime, Receiver, Subscription, Ticket, TransportError, shares,
+};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -225,6 +227,14 @@ impl Receiver for AmqpReceiver {
     async fn requeue(&mut self, tickets: &[Ticket]) {
         for lane in &mut self.lanes {
             lane.decide(tickets, Verdict::GivenBack);
+        }
+    }
+
+    fn set_prefetch(&mut self, prefetch: u16) {
+        self.prefetch = usize::from(prefetch.max(1));
+        let shares = shares(prefetch, self.lanes.len());
+        for (lane, share) in self.lanes.iter_mut().zip(shares) {
+            lane.set_share(share);
         }
     }
 

@@ -7,7 +7,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
     bench, config, demo, doctor, engine, enqueue, jobs, lanes, migrate, nodes, order, periodic,
-    priorities, run, suspension, sweep, tap,
+    priorities, purge, run, suspension, sweep, tap,
 };
 use crate::error::Error;
 use crate::logging;
@@ -62,6 +62,8 @@ pub enum Command {
     Resume(suspension::PauseArgs),
     /// List the suspensions and pauses, with the number of jobs of each
     Suspensions(suspension::SuspensionsArgs),
+    /// Delete every trace of a process instance or a tenant
+    Purge(purge::PurgeArgs),
     /// Show the work that the sweeper would do now, by class
     Sweep(sweep::SweepArgs),
     /// Set up the commit tap, which starts jobs of plain SQL without delay
@@ -159,6 +161,7 @@ async fn dispatch(command: Command, settings: Settings) -> Result<(), Error> {
         Command::Pause(args) => suspension::pause(settings, args).await,
         Command::Resume(args) => suspension::resume(settings, args).await,
         Command::Suspensions(args) => suspension::list(settings, args).await,
+        Command::Purge(args) => purge::run(settings, args).await,
         Command::Sweep(args) => sweep::run(settings, args).await,
         Command::Tap(args) => tap::run(settings, args).await,
         Command::Bench(args) => bench::run(settings, args).await,

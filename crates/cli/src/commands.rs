@@ -13,6 +13,7 @@ pub mod nodes;
 pub mod order;
 pub mod periodic;
 pub mod priorities;
+pub mod purge;
 pub mod run;
 pub mod suspension;
 pub mod sweep;

@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use jobwire_core::transport::Plaintext;
-use jobwire_core::{LaneOrder, LaneShare, RetryFrom, RetryPolicy, TapMode};
+use jobwire_core::{LaneOrder, LaneShare, RetryFrom, RetryPolicy, StartOrder, TapMode};
 
 pub(crate) use allow_list::canonical;
 pub use allow_list::{AllowList, BadHost};
@@ -155,6 +155,16 @@ settings! {
         "Hosts that `http` jobs may call, separated by commas; none by default.";
     concurrency: usize = "64", "concurrency" "N",
         "Maximum number of jobs that a node runs at once.";
+    concurrency_min: Option<usize> = "", "concurrency-min" "N",
+        "Smallest number of jobs that a node runs at once, if that number is to follow the load: it \
+         grows while hints wait and the processors are mostly idle, up to `concurrency`, and shrinks \
+         after a quiet time. By default, it is always `concurrency`.";
+    concurrency_idle: Duration = "30s", "concurrency-idle" "DURATION",
+        "Time without a waiting hint after which a node with `concurrency_min` gives up the slots \
+         that no job has used.";
+    concurrency_cpu: u8 = "80", "concurrency-cpu" "PERCENT",
+        "Use of the processors by the program at which a node with `concurrency_min` grows no \
+         further, 1 to 100. Read on Linux only.";
     lease: Duration = "30s", "lease" "DURATION",
         "Time that a lease lasts without renewal. The jobs of a dead node are taken over after \
          this time plus one sweep interval.";
@@ -223,6 +233,11 @@ settings! {
          that has waited longer than `lane_aging`).";
     lane_aging: Duration = "60s", "lane-aging" "DURATION",
         "Time after which a waiting hint counts as old, if `lane_order` is `aging`.";
+    start_order: StartOrder = "", "start-order" "ORDER",
+        "Order in which the jobs of a lane start, among those whose hints a node holds: `priority` \
+         (larger first), `timers` (before other jobs), `due-date` (earlier first), or several, \
+         separated by commas; they apply in this order. By default, the order in which the hints \
+         arrive. See docs/guides/priorities.md.";
     deployments: Vec<String> = "", "deployments" "NAMES",
         "The deployments whose jobs this node takes, separated by commas; it also takes jobs \
          without a deployment. By default, jobs of all.";

@@ -3,3 +3,4 @@
 pub mod order;
 pub mod priority;
 pub mod rule;
+pub mod start_order;

@@ -63,15 +63,18 @@ pub use job::query::{
 };
 pub use job::repeat::{CatchUp, Repeat};
 pub use job::retry::{RetryFrom, RetryPolicy};
+pub use job::sealed::{Ciphertext, Encryption, PayloadCipher, SealError, SealedIn};
 pub use job::unique::UniqueKey;
 pub use job::{BadLane, Fence, Job, JobId, JobKind, JobState, Lane, NodeId};
 pub use lane::order::{LaneOrder, LaneShare};
 pub use lane::priority::{JobDefinition, PriorityRule, PriorityScope};
 pub use lane::rule::LaneRule;
+pub use lane::start_order::StartOrder;
 pub use node::{Node, NodeOptions};
 pub use producer::client::{Client, TransactionHook};
 pub use producer::commit_hook::{CommitHook, HookOptions};
 pub use producer::lane_move::{LaneMove, LaneMoved};
+pub use producer::purge::{Purge, Purged};
 pub use store::Creation;
 pub use store::StoreError;
 #[cfg(feature = "postgres")]
@@ -86,6 +89,7 @@ pub use store::{SqlStore, Store};
 pub use transport::Transport;
 pub use transport::in_process::InProcessTransport;
 pub use worker::checkpoint::CheckpointError;
+pub use worker::elastic::Elastic;
 pub use worker::group::GroupOptions;
 pub use worker::handler::{
     Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, IntoOutcome, Outcome, Running,

@@ -55,6 +55,7 @@ use crate::worker::cached_metrics::CachedMetrics;
 use crate::worker::completer::{self, Batcher};
 use crate::worker::consumer;
 use crate::worker::context::NodeContext;
+use crate::worker::elastic_slots;
 use crate::worker::fallback;
 use crate::worker::finished::Finished;
 use crate::worker::forward;
@@ -73,6 +74,7 @@ use crate::worker::reports::Reports;
 use crate::worker::row_pause::RowPause;
 use crate::worker::served::Served;
 use crate::worker::signals::Signals;
+use crate::worker::slot_limit::SlotLimit;
 use crate::worker::slot_pool::SlotPool;
 use crate::worker::slots::Slots;
 use crate::worker::suspects::Suspects;
@@ -263,11 +265,10 @@ impl NodeBuilder {
         let pool = self.slots.take();
         let pool = pool.unwrap_or_else(|| SlotPool::new(concurrency));
         self.options.concurrency = concurrency.min(pool.slots());
-        let share = pool.join(
-            concurrency,
-            self.options.slot_limit.clone(),
-            &self.transport,
-        );
+        let elastic = self.options.elastic.map(|_| self.options.first_slots());
+        let limit = self.options.slot_limit.clone();
+        let limit = limit.or(elastic.map(SlotLimit::new));
+        let share = pool.join(concurrency, limit, &self.transport);
         share.map(Slots::new).ok_or(StartError::SharedTransport)
     }
 
@@ -337,6 +338,22 @@ impl NodeBuilder {
     }
 }
 
+/// Checks that the store has the ranks of jobs, if the node is to start jobs in their order.
+async fn ensure_ranks(builder: &NodeBuilder) -> Result<(), StartError> {
+    if builder.options.start_order.is_arrival() || builder.store.ranks(&[]).await?.is_some() {
+        return Ok(());
+    }
+    let problem = format!(
+        "is `{}`, and the store `{}` starts jobs in the order of their hints only; leave it empty",
+        builder.options.start_order,
+        builder.store.name()
+    );
+    Err(StartError::Options(vec![BadOption {
+        option: "start_order",
+        problem,
+    }]))
+}
+
 /// A running node. Stop it with [`stop`](Self::stop). If it is dropped instead, other nodes take
 /// its jobs over when their leases end, and a warning is logged.
 #[must_use = "a node that is dropped runs no more jobs; keep it, and call `stop` at the end"]
@@ -399,6 +416,7 @@ impl Node {
         if builder.handlers.has_limits() {
             keeps_permits(&*builder.store)?;
         }
+        ensure_ranks(&builder).await?;
         let id = builder.id;
         panic_place::install();
         if builder.handlers.types().is_empty() {
@@ -457,6 +475,12 @@ impl Node {
         workers.spawn("claim", draining.clone(), move || {
             fallback::claim(node.clone())
         });
+        if context.options.elastic.is_some() {
+            let node = context.clone();
+            workers.spawn("elastic slots", draining.clone(), move || {
+                elastic_slots::adapt(node.clone())
+            });
+        }
         if let Some(reach) = reach {
             let node = context.clone();
             workers.spawn("reach", draining, move || {

@@ -10,3 +10,4 @@ mod operations;
 mod operations_told;
 mod periodic;
 pub mod priority_cascade;
+pub mod purge;

@@ -37,6 +37,7 @@ pub mod postgres;
 #[doc(hidden)]
 pub mod presence;
 mod process_lock;
+pub mod purging;
 mod row_locks;
 mod schema;
 mod sql;
@@ -68,8 +69,10 @@ use crate::job::scope::{Scope, Services};
 use crate::job::{Fence, Job, JobId, Lane, LockToken, LockedJob, NodeId, text_enum};
 use crate::lane::priority::{MAX_PRIORITY_RULES, PriorityRule, PriorityScope};
 use crate::lane::rule::{self, LaneRule};
+use crate::lane::start_order::Rank;
 pub use crate::store::created::{Created, TransactionId};
 pub use crate::store::error::StoreError;
+use purging::{PurgeScope, PurgeableJob, TableCount};
 
 pub(crate) use answer::answer_within;
 use answer::measured;
@@ -114,6 +117,10 @@ fn no_priority_rules(store: &str) -> StoreError {
     StoreError::Config(format!(
         "the store `{store}` does not support priority rules"
     ))
+}
+
+fn no_purge(store: &str) -> StoreError {
+    StoreError::Config(format!("the store `{store}` does not support purges"))
 }
 
 fn no_pauses(store: &str) -> StoreError {
@@ -169,6 +176,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Locks the jobs that a batch of hints names (protocol rules 6 to 12). The caller passes no
     /// more hints than it has free slots.
     async fn lock(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked>;
+
+    /// Returns the rank of each of these jobs that is ready, for a node with a
+    /// [start order](crate::StartOrder). One statement; waits for no row. `None` if the store has
+    /// no ranks.
+    async fn ranks(&self, jobs: &[JobId]) -> Result<Option<Vec<(JobId, Rank)>>> {
+        let _ = jobs;
+        Ok(None)
+    }
 
     /// Locks ready jobs of a lane without a hint, under the same conditions as
     /// [`lock`](Self::lock), in the order of their ids. Skips jobs that another node locks at this
@@ -406,6 +421,47 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Deletes these jobs in one transaction. If the database refuses it, the store tries it in
     /// parts: a job that is refused alone stays as it was, and the others are deleted.
     async fn delete_many(&self, ids: &[JobId]) -> Result<OperatedJobs>;
+
+    /// Counts the rows of each table that a [purge](crate::Purge) would delete. Optional for a
+    /// store, as the other methods of a purge.
+    async fn purge_count(&self, scope: &PurgeScope) -> Result<Vec<TableCount>> {
+        let _ = scope;
+        Err(no_purge(self.name()))
+    }
+
+    /// Returns the jobs of every state in a scope, in the order of their ids, after this one.
+    async fn purge_page(
+        &self,
+        scope: &PurgeScope,
+        after: Option<JobId>,
+        at_most: i64,
+    ) -> Result<Vec<PurgeableJob>> {
+        let _ = (scope, after, at_most);
+        Err(no_purge(self.name()))
+    }
+
+    /// Deletes the attempts, incidents, keys and events of these jobs, which are gone.
+    async fn purge_of_jobs(&self, jobs: &[JobId]) -> Result<Vec<TableCount>> {
+        let _ = jobs;
+        Err(no_purge(self.name()))
+    }
+
+    /// Deletes attempts and incidents that name a scope, at most `at_most` of each. Returns their
+    /// jobs.
+    async fn purge_records(
+        &self,
+        scope: &PurgeScope,
+        at_most: i64,
+    ) -> Result<(Vec<TableCount>, Vec<JobId>)> {
+        let _ = (scope, at_most);
+        Err(no_purge(self.name()))
+    }
+
+    /// Deletes what names a scope and belongs to no job: its keys, events and suspensions.
+    async fn purge_rest(&self, scope: &PurgeScope) -> Result<Vec<TableCount>> {
+        let _ = scope;
+        Err(no_purge(self.name()))
+    }
 
     /// Makes a dead letter, a waiting retry or a timer executable now, with this number of
     /// attempts.

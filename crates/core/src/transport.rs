@@ -226,15 +226,20 @@ impl Subscription {
     /// Splits the prefetch over the lanes, in their order. Each gets at least one message, so that
     /// no lane keeps the messages of another from arriving.
     pub fn shares(&self) -> impl Iterator<Item = (&Lane, u16)> {
-        let lanes = u16::try_from(self.lanes.len().max(1)).unwrap_or(u16::MAX);
-        let (each, more) = (self.prefetch / lanes, self.prefetch % lanes);
-        let share = move |at: usize| {
-            let is_larger = u16::try_from(at).is_ok_and(|at| at < more);
-            (each + u16::from(is_larger)).max(1)
-        };
-        let lanes = self.lanes.iter().enumerate();
-        lanes.map(move |(at, lane)| (lane, share(at)))
+        self.lanes
+            .iter()
+            .zip(shares(self.prefetch, self.lanes.len()))
     }
+}
+
+/// Splits a prefetch over this number of lanes, as [`Subscription::shares`] does.
+pub fn shares(prefetch: u16, lanes: usize) -> impl Iterator<Item = u16> {
+    let count = u16::try_from(lanes.max(1)).unwrap_or(u16::MAX);
+    let (each, more) = (prefetch / count, prefetch % count);
+    (0..lanes).map(move |at| {
+        let is_larger = u16::try_from(at).is_ok_and(|at| at < more);
+        (each + u16::from(is_larger)).max(1)
+    })
 }
 
 /// The receiving side of one node. Unreadable messages are not returned: the transport settles,
@@ -254,6 +259,12 @@ pub trait Receiver: Send {
 
     /// Requeues undecided messages, for another node.
     async fn requeue(&mut self, tickets: &[Ticket]);
+
+    /// Changes the maximum number of unsettled messages, over all lanes, from the next call on.
+    /// Messages that were delivered before stay. A transport that can't change it ignores the call.
+    fn set_prefetch(&mut self, prefetch: u16) {
+        let _ = prefetch;
+    }
 
     /// Stops taking messages from the broker. Messages that were delivered but not returned are
     /// requeued.

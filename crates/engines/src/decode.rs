@@ -173,6 +173,7 @@ impl Decoder {
             gate: None,
             progress: None,
             checkpoint_at: None,
+            tags: Vec::new(),
         };
         Some((view, job))
     }

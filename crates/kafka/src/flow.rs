@@ -100,7 +100,7 @@ impl Flow {
             let assignment = state.assignment();
             (assignment.held(), assignment.paused)
         };
-        let full = held >= state.share;
+        let full = held >= state.share();
         self.full_since = full.then(|| self.full_since.unwrap_or(now));
         self.paused_since = paused.then(|| self.paused_since.unwrap_or(now));
 
@@ -114,11 +114,11 @@ impl Flow {
         let held_long = self.full_since.is_some_and(|at| now >= at + HOLD_AFTER);
         let forgotten = {
             let assignment = state.assignment();
-            assignment.holding && assignment.leaks && held > state.share / 2
+            assignment.holding && assignment.leaks && held > state.share() / 2
         };
         if paused || held_long || forgotten {
             self.hold(state, client, now);
-        } else if held <= state.share / 2 {
+        } else if held <= state.share() / 2 {
             if self.released {
                 return None;
             }

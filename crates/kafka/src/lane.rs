@@ -211,7 +211,7 @@ impl LaneTask {
                             }
                         }
                         left -= 1;
-                        if left == 0 || state.assignment().held() >= state.share {
+                        if left == 0 || state.assignment().held() >= state.share() {
                             break;
                         }
                         next = messages.next().now_or_never().flatten();

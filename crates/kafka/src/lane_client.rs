@@ -1,6 +1,6 @@
 //! The client of one lane, its rebalance callbacks, and the state that both share with the receiver.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use jobwire_core::job::Lane;
@@ -22,7 +22,7 @@ pub(crate) type LaneClient = Arc<Elsewhere<LaneConsumer>>;
 /// The state that a lane's receiver and its task share.
 pub(crate) struct LaneState {
     pub(crate) lane: Lane,
-    pub(crate) share: usize,
+    share: AtomicUsize,
     assignment: Mutex<Assignment>,
     /// Wakes the task.
     pub(crate) wake: Notify,
@@ -40,11 +40,22 @@ impl LaneState {
     ) -> Self {
         Self {
             lane,
-            share: share.max(1),
+            share: AtomicUsize::new(share.max(1)),
             assignment: Mutex::new(Assignment::new(topic, epochs)),
             wake: Notify::new(),
             arrived,
         }
+    }
+
+    /// Returns the lane's share of the prefetch.
+    pub(crate) fn share(&self) -> usize {
+        self.share.load(Ordering::Relaxed)
+    }
+
+    /// Sets the lane's share of the prefetch, and wakes the task.
+    pub(crate) fn set_share(&self, share: usize) {
+        self.share.store(share.max(1), Ordering::Relaxed);
+        self.wake.notify_one();
     }
 
     pub(crate) fn assignment(&self) -> MutexGuard<'_, Assignment> {

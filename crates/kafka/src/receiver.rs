@@ -86,6 +86,13 @@ impl Receiver for KafkaReceiver {
         }
     }
 
+    fn set_prefetch(&mut self, prefetch: u16) {
+        let share = usize::from(prefetch) / self.lanes.len().max(1);
+        for lane in &self.lanes {
+            lane.set_share(share);
+        }
+    }
+
     async fn pause(&mut self) {
         for lane in &self.lanes {
             let mut assignment = lane.assignment();

@@ -78,6 +78,24 @@ pub(crate) async fn settling_makes_room(subject: &Subject) {
     assert_eq!(received, sent);
 }
 
+pub(crate) async fn a_prefetch_that_changes_holds_for_the_next_messages(subject: &Subject) {
+    let sent = subject.publish(8).await;
+    let mut receiver = subject.receiver(2).await;
+    let mut held = take(&mut receiver, 2).await;
+    receiver.set_prefetch(8);
+    let more = async {
+        while held.len() < sent.len() {
+            // A transport may need several calls for the change.
+            let received = receiver.receive(8);
+            if let Ok(received) = tokio::time::timeout(Duration::from_millis(100), received).await {
+                held.extend(received.unwrap_or_default());
+            }
+        }
+    };
+    soon("more messages", more).await;
+    assert_eq!(ids(&held), sent);
+}
+
 pub(crate) async fn a_busy_lane_keeps_no_other_from_arriving(subject: &Subject) {
     let [busy, other] = ["busy", "other"].map(Lane::unchecked);
     let mut receiver = subject.receiver_of(&[busy.clone(), other.clone()], 8).await;

@@ -160,6 +160,7 @@ fn options(settings: &Settings, store: &dyn Bridge) -> NodeOptions {
         .tap(tap)
         .concurrency(store.most_slots())
         .slot_limit(Some(store.slot_limit()))
+        .elastic(None)
 }
 
 async fn release(settings: &Settings, yes: bool) -> Result<(), Error> {

@@ -1,7 +1,7 @@
 //! Converts settings to the options of the library.
 
 use jobwire_core::transport::BrokerSecurity;
-use jobwire_core::{HookOptions, NodeOptions, PgOptions, SqliteOptions};
+use jobwire_core::{Elastic, HookOptions, NodeOptions, PgOptions, SqliteOptions};
 use std::collections::BTreeSet;
 
 use super::Settings;
@@ -21,6 +21,11 @@ impl Settings {
     pub fn node_options(&self) -> NodeOptions {
         let mut options = NodeOptions::default();
         options.concurrency = self.concurrency;
+        options.elastic = self.concurrency_min.map(|min| {
+            Elastic::from_min(min)
+                .idle_after(self.concurrency_idle)
+                .cpu_below(self.concurrency_cpu)
+        });
         options.lease = self.lease;
         options.sweep_interval = self.sweep_interval;
         options.suspect_after = self.suspect_after;
@@ -36,6 +41,7 @@ impl Settings {
         options.lanes = self.lanes.clone();
         options.lane_order = self.lane_order;
         options.lane_aging = self.lane_aging;
+        options.start_order = self.start_order;
         let only = |names: &[String]| {
             let names = names.iter().cloned().collect();
             Some(names).filter(|names: &BTreeSet<String>| !names.is_empty())

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use jobwire_core::transport::Plaintext;
-use jobwire_core::{LaneOrder, LaneShare, RetryFrom, RetryPolicy, TapMode, job::duration};
+use jobwire_core::{
+    LaneOrder, LaneShare, RetryFrom, RetryPolicy, StartOrder, TapMode, job::duration,
+};
 
 use super::SecretUrl;
 
@@ -170,7 +172,19 @@ macro_rules! counts {
         })+
     };
 }
-counts!(usize, u32);
+counts!(usize, u32, u8);
+
+impl Value for Option<usize> {
+    fn read(text: &str) -> Result<Self, String> {
+        match text.trim() {
+            "" => Ok(None),
+            other => usize::read(other).map(Some),
+        }
+    }
+    fn shown(&self) -> String {
+        self.map_or_else(String::new, |number| number.to_string())
+    }
+}
 
 impl Value for Option<u32> {
     fn read(text: &str) -> Result<Self, String> {
@@ -318,6 +332,15 @@ impl Value for Vec<TypeLimit> {
 impl Value for LaneOrder {
     fn read(text: &str) -> Result<Self, String> {
         Self::parse(text.trim()).ok_or_else(|| "write `weighted`, `strict` or `aging`".to_owned())
+    }
+    fn shown(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Value for StartOrder {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
     }
     fn shown(&self) -> String {
         self.to_string()

@@ -48,6 +48,7 @@ pub const HISTORY_RETRIES: i32 = 10;
 /// | [`repeat`](Self::repeat) | run again | once |
 /// | [`priority`](Self::priority) | larger is more urgent | by the [rules](crate::lane::priority), or 0 |
 /// | [`unique`](Self::unique) | at most one job has the key | no key |
+/// | [`tag`](Self::tag) | a label for lists | none |
 /// | [`history`](Self::history) | writes history, apart from the business | no |
 /// | [`lane`](Self::lane) | queue or topic of its hints | by the [rules](crate::LaneRule), or `default` |
 #[derive(Clone, Debug)]
@@ -75,6 +76,8 @@ pub struct NewJob {
     /// Whether the lane was named, of a copy.
     pub(crate) lane_named: Option<bool>,
     pub(crate) custom_values: Option<Box<RawValue>>,
+    /// Tags that are not in the custom values yet.
+    pub(crate) tags: Vec<String>,
     pub(crate) trace_parent: Option<String>,
     pub(crate) is_history: bool,
     pub(crate) unique: Option<UniqueKey>,
@@ -134,6 +137,7 @@ impl NewJob {
             lane: None,
             lane_named: None,
             custom_values: None,
+            tags: Vec::new(),
             trace_parent: None,
             is_history: false,
             unique: None,
@@ -271,6 +275,19 @@ impl NewJob {
     /// Sets custom values that travel with the job.
     pub fn custom_values(mut self, values: Box<RawValue>) -> Self {
         self.custom_values = Some(values);
+        self
+    }
+
+    /// Adds a tag: a free label of 1 to 128 bytes, by which lists can be filtered. A job has at most
+    /// 32. They are the array `$tags` of its custom values, also for plain SQL.
+    pub fn tag(mut self, tag: impl Into<String>) -> Self {
+        self.tags.push(tag.into());
+        self
+    }
+
+    /// Adds [tags](Self::tag).
+    pub fn tags<T: Into<String>>(mut self, tags: impl IntoIterator<Item = T>) -> Self {
+        self.tags.extend(tags.into_iter().map(Into::into));
         self
     }
 

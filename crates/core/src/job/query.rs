@@ -61,6 +61,8 @@ pub struct JobView {
     pub element: Option<String>,
     /// The tenant.
     pub tenant: Option<String>,
+    /// The [tags](crate::NewJob::tag).
+    pub tags: Vec<String>,
     /// The lane of its hints.
     pub lane: Lane,
     /// The number of times that the job became ready or was hinted again. `None` for the job of an

@@ -80,6 +80,7 @@ pub(crate) fn write(job: &NewJob) -> Result<String, InvalidJob> {
             "leave it out: the name of the schedule makes its jobs unique",
         ));
     }
+    let tagged = job.tagged_values()?;
     let job = job.clone();
     let template = Template {
         r#type: job.job_type,
@@ -97,7 +98,7 @@ pub(crate) fn write(job: &NewJob) -> Result<String, InvalidJob> {
         category: job.category,
         deployment: job.deployment,
         correlation_id: job.correlation_id,
-        custom_values: job.custom_values,
+        custom_values: tagged.or(job.custom_values),
         trace_parent: job.trace_parent,
     };
     serde_json::to_string(&template).map_err(|error| {
@@ -159,13 +160,16 @@ mod tests {
             .retry_policy_text("R5/PT5M")
             .correlation_id(correlation)
             .lane("bulk")
+            .tag("red")
             .custom_values(RawValue::from_string(r#"{"a":1.50}"#.to_owned()).unwrap())
             .trace_parent("00-1");
         let text = write(&job).unwrap();
         let read = read(&text).unwrap();
         assert_ne!(read.id(), job.id());
         assert_eq!(write(&read).unwrap(), text);
-        for part in ["2.5", "1.50", "order-17", "R5/PT5M", "bulk", "-7", "00-1"] {
+        for part in [
+            "2.5", "1.50", "order-17", "R5/PT5M", "bulk", "-7", "00-1", "red",
+        ] {
             assert!(text.contains(part), "{part} in {text}");
         }
         let later = r#"{"type":"work","of_a_later_program":[1]}"#;

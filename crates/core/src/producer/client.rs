@@ -41,13 +41,14 @@ use std::sync::Arc;
 use crate::event::JobListener;
 use crate::job::JobId;
 use crate::job::new_job::NewJob;
+use crate::job::sealed::Encryption;
 use crate::producer::commit_hook::CommitHook;
 use crate::store::created::{Noted, events_of_end};
 #[cfg(feature = "postgres")]
 use crate::store::postgres::PgStore;
 #[cfg(feature = "sqlite")]
 use crate::store::sqlite::SqliteStore;
-use crate::store::transaction::{JobTransaction, answer, committed, failed_before};
+use crate::store::transaction::{JobTransaction, answer, committed, failed_before, sealed};
 use crate::store::{Created, Creation, Ended, EndedScope, Origin, SqlStore, StoreError};
 
 /// Creates jobs and operates on them, and publishes their hints through its hook. Needs no node.
@@ -58,6 +59,7 @@ pub struct Client<S: SqlStore> {
     /// Shared with every transaction.
     pub(super) hook: Arc<CommitHook>,
     pub(super) origin: Origin,
+    encryption: Option<Encryption>,
 }
 
 impl<S: SqlStore> Client<S> {
@@ -70,6 +72,7 @@ impl<S: SqlStore> Client<S> {
             store,
             hook: Arc::new(hook),
             origin: Origin::Hook,
+            encryption: None,
         }
     }
 
@@ -81,6 +84,7 @@ impl<S: SqlStore> Client<S> {
             store,
             hook: Arc::new(CommitHook::disconnected()),
             origin: Origin::Sql,
+            encryption: None,
         }
     }
 
@@ -89,6 +93,15 @@ impl<S: SqlStore> Client<S> {
     #[must_use = "the listener belongs to the returned client"]
     pub fn listener(mut self, listener: impl JobListener) -> Self {
         self.hook = Arc::new(CommitHook::clone(&self.hook).listener(listener));
+        self
+    }
+
+    /// Encrypts the payloads of the jobs that this client creates. Give the nodes the
+    /// [same encryption](crate::NodeOptions::encryption) first. Schedules of [periodic
+    /// jobs](crate::PeriodicJob) and jobs of plain SQL stay plaintext.
+    #[must_use]
+    pub fn encrypting(mut self, encryption: Encryption) -> Self {
+        self.encryption = Some(encryption);
         self
     }
 
@@ -107,13 +120,8 @@ impl<S: SqlStore> Client<S> {
         let begun = self.store.begin().await?;
         let after = self.hook.clone();
         let store = self.store.clone();
-        Ok(JobTransaction::over(
-            store,
-            begun,
-            permit,
-            self.origin,
-            after,
-        ))
+        let transaction = JobTransaction::over(store, begun, permit, self.origin, after);
+        Ok(transaction.encrypting(self.encryption.clone()))
     }
 
     /// Creates one job in a separate transaction.
@@ -205,7 +213,9 @@ impl<S: SqlStore> TransactionHook<S> {
             store,
             origin,
             hook,
+            encryption,
         } = &self.client;
+        let jobs = sealed(encryption.as_ref(), jobs)?;
         let noted = Noted::of(hook.listeners().any(), &jobs);
         let mut created = store.insert(connection, jobs, *origin).await?;
         noted.note(&mut created);

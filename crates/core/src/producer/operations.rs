@@ -1,5 +1,7 @@
 //! The client's operations on existing jobs.
 
+use std::collections::BTreeMap;
+
 use chrono::{DateTime, Utc};
 
 use crate::event::{JobEvent, JobEventKind};
@@ -12,6 +14,7 @@ use crate::producer::commit_hook::Cause;
 use crate::producer::gate_change::{GateChange, GateChanged};
 use crate::producer::lane_move::{LaneMove, LaneMoved};
 use crate::producer::priority_cascade::{PriorityCascade, PriorityCascaded};
+use crate::producer::purge::{Purge, Purged};
 use crate::store::attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter};
 use crate::store::{
     Change, Ended, EndedScope, GateView, Operated, OperatedJobs, PauseScope, SqlStore, StoreError,
@@ -254,6 +257,27 @@ impl<S: SqlStore> Client<S> {
         limit: i64,
     ) -> Result<Vec<ErrorGroup>, StoreError> {
         self.store.errors(job_type, limit).await
+    }
+
+    /// Counts the rows that a [purge](Self::purge) would delete now, by table. Changes nothing.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidChange`] for an empty name, or a database error.
+    pub async fn purgeable(
+        &self,
+        purge: &Purge,
+    ) -> Result<BTreeMap<&'static str, u64>, StoreError> {
+        purge.count(&self.store).await
+    }
+
+    /// Removes every trace of a process instance or a tenant, in slices: jobs of all states, with
+    /// stacks, progress, checkpoints, attempts, incidents, unique keys, events and suspensions.
+    /// Running jobs are named, or [cancelled](Purge::cancel_running); purge again after their end.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidChange`] for an empty name, or a database error: another call continues.
+    pub async fn purge(&self, purge: &Purge) -> Result<Purged, StoreError> {
+        purge.run(&self.store, &self.hook).await
     }
 
     /// Suspends the jobs of a scope, both existing jobs and those created later. Running jobs

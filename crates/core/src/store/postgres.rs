@@ -49,6 +49,8 @@ mod periodic;
 mod permits;
 mod priorities;
 mod progress;
+mod purge;
+mod ranks;
 mod renew;
 mod row_locks;
 mod session;

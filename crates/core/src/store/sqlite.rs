@@ -41,6 +41,8 @@ mod periodic;
 mod permits;
 mod priorities;
 mod progress;
+mod purge;
+mod ranks;
 mod renew;
 mod sql;
 mod suspend;

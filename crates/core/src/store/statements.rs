@@ -13,6 +13,7 @@ use super::attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter};
 use super::change::Change;
 use super::permits::{PermitAnswer, PermitRequest, StalledKey, WaitingType};
 use super::poison::{Activated, SetsAside};
+use super::purging::{PurgeScope, PurgeableJob, TableCount};
 use super::transaction::AfterCommit;
 use super::{
     BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, CycleOutcome,
@@ -30,11 +31,13 @@ use crate::job::scope::Services;
 use crate::job::{Fence, Job, JobId, Lane, LockToken, LockedJob, NodeId};
 use crate::lane::priority::{PriorityRule, PriorityScope};
 use crate::lane::rule::LaneRule;
+use crate::lane::start_order::Rank;
 
 /// All statements of a store.
 pub(super) trait Statements:
     Database
     + Locking
+    + Ranking
     + Claiming
     + Leases
     + Completing
@@ -47,6 +50,7 @@ pub(super) trait Statements:
     + Operating
     + Progressing
     + Changing
+    + Purging
     + Recording
     + Suspending
     + Lanes
@@ -139,6 +143,12 @@ pub(super) trait Locking {
         terms: &LockTerms,
         hints: &[Hint],
     ) -> impl Future<Output = Result<Locked>> + Send;
+}
+
+/// Reads the ranks of ready jobs.
+pub(super) trait Ranking {
+    fn read_ranks(&self, jobs: &[JobId])
+    -> impl Future<Output = Result<Vec<(JobId, Rank)>>> + Send;
 }
 
 /// Locks jobs without hints.
@@ -354,6 +364,35 @@ pub(super) trait Changing {
         ids: &[JobId],
         change: &Change,
     ) -> impl Future<Output = Result<OperatedJobs>> + Send;
+}
+
+/// Removes every trace of an instance or a tenant.
+pub(super) trait Purging {
+    fn count_purgeable(
+        &self,
+        scope: &PurgeScope,
+    ) -> impl Future<Output = Result<Vec<TableCount>>> + Send;
+
+    fn purgeable_page(
+        &self,
+        scope: &PurgeScope,
+        after: Option<JobId>,
+        at_most: i64,
+    ) -> impl Future<Output = Result<Vec<PurgeableJob>>> + Send;
+
+    fn purge_of_jobs(&self, jobs: &[JobId])
+    -> impl Future<Output = Result<Vec<TableCount>>> + Send;
+
+    fn purge_records(
+        &self,
+        scope: &PurgeScope,
+        at_most: i64,
+    ) -> impl Future<Output = Result<(Vec<TableCount>, Vec<JobId>)>> + Send;
+
+    fn purge_rest(
+        &self,
+        scope: &PurgeScope,
+    ) -> impl Future<Output = Result<Vec<TableCount>>> + Send;
 }
 
 /// Reads and prunes attempts, errors and incidents.

@@ -17,6 +17,7 @@ use super::{
     Handoff, Origin, SqlStore, StoreError, answer_within,
 };
 use crate::job::new_job::NewJob;
+use crate::job::sealed::Encryption;
 use crate::job::{JobId, NodeId};
 use crate::store::created::{Noted, events_of_end};
 
@@ -39,6 +40,7 @@ pub struct JobTransaction<S: SqlStore> {
     store: S,
     origin: Origin,
     after: Arc<dyn AfterCommit>,
+    encryption: Option<Encryption>,
     /// See [`SqlStore::hold_permit`].
     _permit: Option<OwnedSemaphorePermit>,
 }
@@ -71,8 +73,19 @@ impl<S: SqlStore> JobTransaction<S> {
             store,
             origin,
             after,
+            encryption: None,
             _permit: permit,
         }
+    }
+
+    /// Encrypts the jobs that are created from now on.
+    pub(crate) fn encrypting(mut self, encryption: Option<Encryption>) -> Self {
+        self.encrypt_with(encryption);
+        self
+    }
+
+    pub(crate) fn encrypt_with(&mut self, encryption: Option<Encryption>) {
+        self.encryption = encryption;
     }
 
     /// Creates a job.
@@ -106,8 +119,10 @@ impl<S: SqlStore> JobTransaction<S> {
             origin,
             inner,
             after,
+            encryption,
             ..
         } = self;
+        let jobs = sealed(encryption.as_ref(), jobs)?;
         // Many jobs take several statements.
         let statements = u32::try_from(1 + jobs.len() / 500).unwrap_or(u32::MAX);
         let noted = Noted::of(after.listens(), &jobs);
@@ -187,6 +202,22 @@ impl<S: SqlStore> JobTransaction<S> {
         let undone = self.inner.rollback();
         answer(&self.store, 1, async { Ok(undone.await?) }).await
     }
+}
+
+/// Encrypts new jobs, if there is an encryption.
+pub(crate) fn sealed(
+    encryption: Option<&Encryption>,
+    jobs: Vec<NewJob>,
+) -> Result<Vec<NewJob>, StoreError> {
+    let Some(encryption) = encryption else {
+        return Ok(jobs);
+    };
+    let seal = |job: NewJob| {
+        let id = job.id();
+        let sealed = encryption.seal_job(job);
+        sealed.map_err(|source| StoreError::InvalidJob { id, source })
+    };
+    jobs.into_iter().map(seal).collect()
 }
 
 /// Waits for a COMMIT and determines its result.

@@ -13,7 +13,8 @@ use super::attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter};
 use super::error::StoreError;
 use super::permits::{PermitAnswer, PermitRequest, StalledKey, WaitingType};
 use super::poison::{Found, StuckBatch, found_page, held_page, told_page};
-use super::statements::Statements;
+use super::purging::{PurgeScope, PurgeableJob, TableCount};
+use super::statements::{Purging, Statements};
 use super::transaction::AfterCommit;
 use super::{
     BatchOutcome, Change, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion,
@@ -31,6 +32,7 @@ use crate::job::scope::Services;
 use crate::job::{Fence, Job, JobId, JobState, Lane, LockToken, LockedJob, NodeId};
 use crate::lane::priority::{PriorityRule, PriorityScope};
 use crate::lane::rule::LaneRule;
+use crate::lane::start_order::Rank;
 
 /// How often a cancel is tried while the job ends and starts again in between.
 const CANCEL_ROUNDS: usize = 5;
@@ -59,6 +61,43 @@ impl<S: Statements> Store for S {
 
     async fn lock(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked> {
         self.run("lock", || self.lock_batch(terms, hints)).await
+    }
+
+    async fn purge_count(&self, scope: &PurgeScope) -> Result<Vec<TableCount>> {
+        self.run("purge_count", || self.count_purgeable(scope))
+            .await
+    }
+
+    async fn purge_page(
+        &self,
+        scope: &PurgeScope,
+        after: Option<JobId>,
+        at_most: i64,
+    ) -> Result<Vec<PurgeableJob>> {
+        self.run("purge_page", || self.purgeable_page(scope, after, at_most))
+            .await
+    }
+
+    async fn purge_of_jobs(&self, jobs: &[JobId]) -> Result<Vec<TableCount>> {
+        self.run("purge", || Purging::purge_of_jobs(self, jobs))
+            .await
+    }
+
+    async fn purge_records(
+        &self,
+        scope: &PurgeScope,
+        at_most: i64,
+    ) -> Result<(Vec<TableCount>, Vec<JobId>)> {
+        self.run("purge", || Purging::purge_records(self, scope, at_most))
+            .await
+    }
+
+    async fn purge_rest(&self, scope: &PurgeScope) -> Result<Vec<TableCount>> {
+        self.run("purge", || Purging::purge_rest(self, scope)).await
+    }
+
+    async fn ranks(&self, jobs: &[JobId]) -> Result<Option<Vec<(JobId, Rank)>>> {
+        self.run("ranks", || self.read_ranks(jobs)).await.map(Some)
     }
 
     async fn claim(&self, terms: &LockTerms, page: &ClaimPage) -> Result<Claimed> {

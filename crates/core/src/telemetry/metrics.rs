@@ -94,6 +94,8 @@ metrics! {
         "Jobs that this node holds.";
     SLOTS = "jobwire_slots" Gauge []
         "Jobs that this node may run at once.";
+    ELASTIC_SLOTS = "jobwire_elastic_slots" Gauge []
+        "Slots that a node with elastic concurrency uses now.";
 
     HINTS_PUBLISHED = "jobwire_hints_published_total" Counter ["lane", "cause"]
         "Hints that the broker confirmed, by cause: commit, timer, hand-over, sweep, tap, \

@@ -15,7 +15,7 @@ use tokio::sync::{Notify, broadcast};
 
 use super::{
     Control, Delivery, Listeners, Publisher, Receiver, Subscription, Ticket, Transport,
-    TransportError, TransportHealth,
+    TransportError, TransportHealth, shares,
 };
 use crate::hint::{Body, Hint, Marker};
 use crate::job::Lane;
@@ -314,6 +314,14 @@ impl Receiver for InProcessReceiver {
             .collect();
         numbers.sort_unstable();
         self.put_back(numbers.into_iter());
+    }
+
+    fn set_prefetch(&mut self, prefetch: u16) {
+        self.prefetch = usize::from(prefetch.max(1));
+        let shares = shares(prefetch, self.lanes.len());
+        for (lane, share) in self.lanes.iter_mut().zip(shares) {
+            lane.share = usize::from(share);
+        }
     }
 
     async fn pause(&mut self) {

@@ -279,12 +279,13 @@ impl Transport for RoutedTransport {
             .collect();
         let total: usize = wanted.iter().map(|(_, lanes)| lanes.len()).sum();
         for (at, lanes) in wanted {
-            let share = usize::from(subscription.prefetch) * lanes.len() / total.max(1);
+            let count = lanes.len();
             let part = Subscription {
                 lanes,
-                prefetch: u16::try_from(share.max(1)).unwrap_or(u16::MAX),
+                prefetch: receiver::part(subscription.prefetch, count, total),
             };
-            sources.push(Source::new(at, self.0.all[at].subscribe(part).await?));
+            let receiver = self.0.all[at].subscribe(part).await?;
+            sources.push(Source::new(at, receiver, count));
         }
         Ok(Box::new(RoutedReceiver::new(sources)))
     }

@@ -9,7 +9,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::job::progress::MAX_CHECKPOINT_BYTES;
-use crate::job::{JobId, LockToken, NodeId};
+use crate::job::sealed::{Encryption, SealError, opened_text};
+use crate::job::{Job, LockToken, NodeId};
 use crate::store::{Store, StoreError};
 use crate::worker::lease_book::Lease;
 
@@ -43,6 +44,9 @@ pub enum CheckpointError {
     /// The node has lost the lock of the job. Another node may run the job already.
     #[error("the lock of the job is lost, so its checkpoint was not saved")]
     LostLock,
+    /// The checkpoint could not be encrypted or decrypted.
+    #[error(transparent)]
+    Sealed(#[from] SealError),
     /// The database failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -55,6 +59,7 @@ pub(crate) enum Checkpoints {
     OfNode {
         store: Arc<dyn Store>,
         owner: NodeId,
+        encryption: Option<Encryption>,
     },
     /// The memory, for tests of handlers.
     #[cfg(any(test, feature = "testing"))]
@@ -70,17 +75,25 @@ impl Checkpoints {
     /// Saves a checkpoint, under the guard of this lock.
     pub(crate) async fn save<T: Serialize + Sync>(
         &self,
+        job: &Job,
         held: &LockToken,
         lease: &Lease,
         checkpoint: &T,
     ) -> Result<(), CheckpointError> {
-        let text = serde_json::to_string(checkpoint)?;
+        let mut text = serde_json::to_string(checkpoint)?;
+        if let Self::OfNode {
+            encryption: Some(encryption),
+            ..
+        } = self
+        {
+            text = encryption.seal_checkpoint(job, &text)?;
+        }
         if text.len() > MAX_CHECKPOINT_BYTES {
             return Err(CheckpointError::TooLarge { bytes: text.len() });
         }
         lease.signs().give();
         match self {
-            Self::OfNode { store, owner } => {
+            Self::OfNode { store, owner, .. } => {
                 // A short job may be held by its row for a tenth of a second, without a lease.
                 while lease.is_by_row() && !lease.lost.is_given() {
                     tokio::time::sleep(LOOK_AGAIN).await;
@@ -101,21 +114,24 @@ impl Checkpoints {
     /// Reads the checkpoint of a job.
     pub(crate) async fn read<T: DeserializeOwned>(
         &self,
-        id: JobId,
+        job: &Job,
         lease: &Lease,
     ) -> Result<Option<T>, CheckpointError> {
-        let text = match self {
-            Self::OfNode { store, .. } => store.checkpoint(id).await?,
+        let (text, encryption) = match self {
+            Self::OfNode {
+                store, encryption, ..
+            } => (store.checkpoint(job.id).await?, encryption.as_ref()),
             #[cfg(any(test, feature = "testing"))]
             Self::InMemory(kept) => {
                 let kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-                kept.clone()
+                (kept.clone(), None)
             }
         };
         let Some(text) = text else {
             return Ok(None);
         };
         lease.signs().note_row();
-        Ok(Some(serde_json::from_str(&text)?))
+        let plain = opened_text(encryption, job, "checkpoint", &text)?;
+        Ok(Some(serde_json::from_str(plain.as_ref().unwrap_or(&text))?))
     }
 }

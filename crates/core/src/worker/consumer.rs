@@ -39,6 +39,7 @@ mod decision;
 pub(crate) mod lock_size;
 mod locking;
 mod pending;
+mod ranking;
 mod receiving;
 mod refused;
 pub(crate) mod schedule;
@@ -99,6 +100,8 @@ struct Consumer {
     rescuing: usize,
     /// The jobs of own hints in lock statements that are under way, and the places of their lanes.
     asked: HashMap<JobId, usize>,
+    /// The number of slots that the prefetch follows.
+    slots_seen: usize,
     lock_size: LockSize,
     /// The time since which no lock statement was answered.
     fails_since: Option<Instant>,
@@ -112,7 +115,7 @@ struct Consumer {
 pub(crate) async fn consume(node: Arc<NodeContext>, own_hints: OwnHints) {
     let subscription = Subscription {
         lanes: node.options.lane_names(),
-        prefetch: node.options.prefetch(),
+        prefetch: node.options.prefetch(node.options.first_slots()),
     };
     let mut own_hints = own_hints.lock().await;
     let mut pause = FIRST_PAUSE;
@@ -139,6 +142,7 @@ pub(crate) async fn consume(node: Arc<NodeContext>, own_hints: OwnHints) {
     };
     node.reports.part("consumer", None);
     let lanes = subscription.lanes.iter();
+    let node_slots = node.options.first_slots();
     let mut consumer = Consumer {
         metrics: lanes.map(|lane| node.cached_metrics.lane(lane)).collect(),
         pending: Pending::new(subscription.lanes.into_iter()),
@@ -158,6 +162,7 @@ pub(crate) async fn consume(node: Arc<NodeContext>, own_hints: OwnHints) {
         passed_on: Vec::new(),
         returned: Returned::default(),
         receive_after: None,
+        slots_seen: node_slots,
         lock_size: LockSize::default(),
         fails_since: None,
         locked: 0,
@@ -204,6 +209,7 @@ impl Consumer {
         let draining = self.node.signals.draining.clone();
         let mut pause = FIRST_PAUSE;
         while !draining.is_cancelled() {
+            self.follow_slots();
             self.decide_markers().await;
             // A separate receiver, because `receive` borrows the consumer. It is created before
             // `startable` is read, so that no change is missed.
@@ -240,6 +246,7 @@ impl Consumer {
                 self.wait_for_renewals(own_hints).await;
                 continue;
             }
+            self.rank_pending().await;
             if self.lock_some(own_hints).await {
                 pause = FIRST_PAUSE;
             } else if self
@@ -251,6 +258,19 @@ impl Consumer {
                 idle(&self.node, pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
+        }
+    }
+
+    /// Adapts the prefetch of an elastic node to its number of slots.
+    fn follow_slots(&mut self) {
+        if self.node.options.elastic.is_none() {
+            return;
+        }
+        let slots = self.node.slots.of_node.cap();
+        if slots != self.slots_seen {
+            self.slots_seen = slots;
+            let prefetch = self.node.options.prefetch(slots);
+            self.receiver.set_prefetch(prefetch);
         }
     }
 

@@ -7,6 +7,7 @@ use tokio::sync::{Mutex, OwnedMappedMutexGuard, OwnedMutexGuard};
 
 use crate::job::JobId;
 use crate::job::new_job::NewJob;
+use crate::job::sealed::Encryption;
 use crate::store::transaction::JobTransaction;
 use crate::store::{CompletingTransaction, Creation, SqlStore, StoreError};
 
@@ -16,20 +17,30 @@ type Slot = Arc<Mutex<Open>>;
 
 /// The slot in which a handler finds its transaction.
 #[derive(Clone, Default)]
-pub(crate) struct HandlerTransaction(Option<Slot>);
+pub(crate) struct HandlerTransaction {
+    slot: Option<Slot>,
+    encryption: Option<Encryption>,
+}
 
 impl HandlerTransaction {
-    pub(crate) fn holding(transaction: Box<dyn CompletingTransaction>) -> Self {
-        Self(Some(Arc::new(Mutex::new(Some(transaction)))))
+    /// Holds a transaction whose new jobs are encrypted in this way.
+    pub(crate) fn holding(
+        transaction: Box<dyn CompletingTransaction>,
+        encryption: Option<Encryption>,
+    ) -> Self {
+        Self {
+            slot: Some(Arc::new(Mutex::new(Some(transaction)))),
+            encryption,
+        }
     }
 
     /// Returns whether the handler works in a transaction.
     pub(crate) fn is_there(&self) -> bool {
-        self.0.is_some()
+        self.slot.is_some()
     }
 
     pub(crate) async fn lock<S: SqlStore>(&self) -> Result<TransactionGuard<S>, TransactionError> {
-        let slot = self.0.clone().ok_or(TransactionError::NotRegistered)?;
+        let slot = self.slot.clone().ok_or(TransactionError::NotRegistered)?;
         let guard = slot.lock_owned().await;
         if guard.is_none() {
             return Err(TransactionError::Ended);
@@ -37,15 +48,16 @@ impl HandlerTransaction {
         fn downcast<S: SqlStore>(open: &mut Open) -> Option<&mut JobTransaction<S>> {
             open.as_mut()?.as_any().downcast_mut()
         }
-        OwnedMutexGuard::try_map(guard, downcast)
-            .map(TransactionGuard)
-            .map_err(|_| TransactionError::OtherStore)
+        let mut transaction = OwnedMutexGuard::try_map(guard, downcast::<S>)
+            .map_err(|_| TransactionError::OtherStore)?;
+        transaction.encrypt_with(self.encryption.clone());
+        Ok(TransactionGuard(transaction))
     }
 
     /// Takes the transaction back after the handler ended. Returns `None` if a task of the handler
     /// still holds a guard. Nothing may be committed then, because the task may still write.
     pub(crate) fn take(&self) -> Option<Box<dyn CompletingTransaction>> {
-        self.0.as_ref()?.try_lock().ok()?.take()
+        self.slot.as_ref()?.try_lock().ok()?.take()
     }
 }
 

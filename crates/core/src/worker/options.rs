@@ -5,9 +5,12 @@ use std::time::Duration;
 use crate::job::Lane;
 use crate::job::retry::{RetryFrom, RetryPolicy};
 use crate::job::scope::Scope;
+use crate::job::sealed::Encryption;
 use crate::lane::order::{self, LaneOrder, LaneShare};
+use crate::lane::start_order::StartOrder;
 use crate::producer::commit_hook::HookOptions;
 use crate::store::{RowTerms, TapMode};
+use crate::worker::elastic::Elastic;
 use crate::worker::slot_limit::SlotLimit;
 
 /// Options of a node, with their defaults.
@@ -21,6 +24,9 @@ pub struct NodeOptions {
     /// A lower number of slots that changes while the node runs. Default: none, the node uses
     /// `concurrency` slots.
     pub slot_limit: Option<SlotLimit>,
+    /// The bounds of a number of slots that follows the load, up to `concurrency`; not together with
+    /// `slot_limit`. Default: none, the node always has `concurrency` slots.
+    pub elastic: Option<Elastic>,
     /// The time that a lock lasts without a renewal. The jobs of a dead node are taken over after
     /// this time and one sweep. Default 30 s, at least 1 s.
     pub lease: Duration,
@@ -74,8 +80,16 @@ pub struct NodeOptions {
     /// The time after which a waiting hint counts as old, under [`LaneOrder::Aging`]. It counts from
     /// the publication of the hint, by the clocks of the nodes. Default 60 s, at least 1 s.
     pub lane_aging: Duration,
+    /// The order in which the jobs of a lane start, among those whose hints the node holds. Lanes
+    /// come first: the order never decides between jobs of two lanes. Default: the order in which
+    /// their hints arrive.
+    pub start_order: StartOrder,
     /// The deployments, categories, tenants and priorities whose jobs the node takes. Default: all.
     pub scope: Scope,
+    /// The cipher that opens the payloads of jobs before their handlers, and seals their checkpoints
+    /// and the jobs that they create in the completing transaction. A job that can't be opened fails,
+    /// and is retried like any other. Default: none, jobs are plaintext.
+    pub encryption: Option<Encryption>,
     /// The name of the machine in the node's row in the table `node`. Default: its host name.
     pub host: String,
     /// The name of the database, for a process with nodes of several databases. It becomes the
@@ -94,6 +108,7 @@ crate::setters! {
     NodeOptions {
         concurrency: usize,
         slot_limit: Option<SlotLimit>,
+        elastic: Option<Elastic>,
         lease: Duration,
         sweep_interval: Duration,
         suspect_after: Duration,
@@ -109,7 +124,9 @@ crate::setters! {
         lanes: Vec<LaneShare>,
         lane_order: LaneOrder,
         lane_aging: Duration,
+        start_order: StartOrder,
         scope: Scope,
+        encryption: Option<Encryption>,
         host: String,
         database: Option<String>,
         tap: TapMode,
@@ -122,6 +139,7 @@ impl Default for NodeOptions {
         Self {
             concurrency: 64,
             slot_limit: None,
+            elastic: None,
             lease: Duration::from_secs(30),
             sweep_interval: Duration::from_secs(10),
             suspect_after: Duration::from_secs(15),
@@ -137,7 +155,9 @@ impl Default for NodeOptions {
             lanes: vec![Lane::default().into()],
             lane_order: LaneOrder::default(),
             lane_aging: Duration::from_secs(60),
+            start_order: StartOrder::default(),
             scope: Scope::default(),
+            encryption: None,
             host: gethostname::gethostname().to_string_lossy().into_owned(),
             database: None,
             tap: TapMode::Auto,
@@ -224,6 +244,16 @@ impl NodeOptions {
             "lane_aging",
             "must be at least 1s: younger hints than that come in the order of the lanes",
         );
+        if let Some(elastic) = &self.elastic {
+            if let Some((option, problem)) = elastic.mistake(self.concurrency) {
+                check(false, option, &problem);
+            }
+            check(
+                self.slot_limit.is_none(),
+                "elastic",
+                "can't be used together with `slot_limit`, which sets the number of slots, too",
+            );
+        }
         let (min, max) = (self.scope.min_priority, self.scope.max_priority);
         if let (Some(min), Some(max)) = (min, max)
             && min > max
@@ -279,15 +309,21 @@ impl NodeOptions {
         (self.sweep_interval * 3 / 2).max(Duration::from_secs(2))
     }
 
+    /// Returns the number of slots at the start.
+    pub(crate) fn first_slots(&self) -> usize {
+        let first = self.elastic.map_or(self.concurrency, |elastic| elastic.min);
+        first.min(self.concurrency)
+    }
+
     /// Returns the lanes without their weights.
     pub(crate) fn lane_names(&self) -> Vec<Lane> {
         self.lanes.iter().map(|share| share.lane.clone()).collect()
     }
 
-    /// Returns the maximum number of unsettled messages: enough to fill every slot twice, and at
+    /// Returns the maximum number of unsettled messages: enough to fill these slots twice, and at
     /// least two for each lane, so that no lane blocks another.
-    pub(crate) fn prefetch(&self) -> u16 {
-        let wanted = self.concurrency.max(self.lanes.len()).saturating_mul(2);
+    pub(crate) fn prefetch(&self, slots: usize) -> u16 {
+        let wanted = slots.max(self.lanes.len()).saturating_mul(2);
         u16::try_from(wanted.clamp(2, 4_096)).unwrap_or(4_096)
     }
 }

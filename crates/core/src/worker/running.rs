@@ -123,7 +123,8 @@ impl<P> Running<P> {
             fence: self.fence,
             instance: None,
         };
-        self.checkpoints.save(&held, &self.lease, checkpoint).await
+        let (job, lease) = (&self.job, &self.lease);
+        self.checkpoints.save(job, &held, lease, checkpoint).await
     }
 
     /// Returns the last checkpoint that this or an earlier attempt has
@@ -132,7 +133,7 @@ impl<P> Running<P> {
     /// # Errors
     /// [`CheckpointError`]: the checkpoint is no `T`, or the database failed.
     pub async fn checkpoint<T: DeserializeOwned>(&self) -> Result<Option<T>, CheckpointError> {
-        self.checkpoints.read(self.job.id, &self.lease).await
+        self.checkpoints.read(&self.job, &self.lease).await
     }
 
     /// Returns whether an operator has cancelled this job. [`stop`](Self::stop) is cancelled then, too.

@@ -244,6 +244,14 @@ impl State {
     }
 }
 
+/// The slots that a node has taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Taken {
+    pub(crate) slots: usize,
+    /// Whether the node has found no slot since it last had nothing to start.
+    pub(crate) wants_more: bool,
+}
+
 /// A node's access to the pool.
 #[derive(Debug)]
 pub(crate) struct Share {
@@ -255,6 +263,36 @@ impl Share {
     /// Returns the number of slots that this node may take now.
     pub(crate) fn free(&self) -> usize {
         self.pool.state().room(self.member, self.pool.slots)
+    }
+
+    /// Returns the slots that this node has taken.
+    pub(crate) fn taken(&self) -> Taken {
+        let state = self.pool.state();
+        let me = state.members.get(&self.member);
+        Taken {
+            slots: me.map_or(0, |me| me.held),
+            wants_more: me.is_some_and(|me| me.wants),
+        }
+    }
+
+    /// Returns the number of slots that this node may take at once.
+    pub(crate) fn cap(&self) -> usize {
+        let state = self.pool.state();
+        state.members.get(&self.member).map_or(0, Member::cap)
+    }
+
+    /// Sets the number of slots that this node may take at once, if it has a limit. Slots that are
+    /// taken stay so.
+    pub(crate) fn limit_to(&self, slots: usize) {
+        let state = self.pool.state();
+        if let Some(limit) = state
+            .members
+            .get(&self.member)
+            .and_then(|me| me.limit.as_ref())
+        {
+            limit.set(slots);
+        }
+        self.pool.serve(state);
     }
 
     /// Returns whether no job runs in the whole process.

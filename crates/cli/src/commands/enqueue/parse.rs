@@ -16,7 +16,7 @@ use super::UnknownFields;
 use crate::settings::closest;
 
 /// Every field that a line may have, by its name in the job table; the most used come first.
-pub const FIELDS: [&str; 24] = [
+pub const FIELDS: [&str; 25] = [
     "type",
     "payload",
     "process_instance",
@@ -36,6 +36,7 @@ pub const FIELDS: [&str; 24] = [
     "deployment",
     "correlation_id",
     "custom_values",
+    "tags",
     "trace_parent",
     "unique_key",
     "unique_period",
@@ -153,6 +154,7 @@ pub(in crate::commands) fn job(
         "correlation_id" Uuid, "a UUID" => correlation_id;
         "lane" String, "a string" => lane;
         "trace_parent" String, "a string" => trace_parent;
+        "tags" Vec<String>, "an array of strings" => tags;
     }
     job = match take::<bool>(fields, "exclusive", "true or false")? {
         Some(true) => job.exclusive(),

@@ -58,6 +58,9 @@ pub struct FilterArgs {
     /// Only of this deployment
     #[arg(long, value_name = "NAME")]
     pub deployment: Option<String>,
+    /// Only with this tag; several times for all of several
+    #[arg(long = "tag", value_name = "TAG")]
+    pub tags: Vec<String>,
     /// Only of this lane
     #[arg(long, value_name = "LANE")]
     pub lane: Option<String>,
@@ -168,6 +171,9 @@ impl FilterArgs {
         query.correlation_id = self.correlation_id;
         query.unique_key.clone_from(&self.unique_key);
         query.custom_values.clone_from(&self.custom_values);
+        for tag in &self.tags {
+            query = query.tag(tag);
+        }
         query.min_priority = self.min_priority;
         query.max_priority = self.max_priority;
         query.due_before = self.due_before;

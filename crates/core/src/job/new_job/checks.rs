@@ -6,12 +6,14 @@
 //! suffixes in brackets, dates, the numbers of calendar periods and the fields of cron expressions.
 
 use chrono::{DateTime, Datelike, Utc};
+use serde_json::value::RawValue;
 
 use crate::job::Lane;
 use crate::job::invalid_job::InvalidJob;
 use crate::job::new_job::NewJob;
 use crate::job::repeat::Repeat;
 use crate::job::retry::RetryPolicy;
+use crate::job::tags;
 
 /// The maximum size of a payload and of custom values, in bytes of JSON. Store larger data in
 /// another table and its key in the payload, because every lock reads the payload.
@@ -38,7 +40,8 @@ impl NewJob {
             )
         })?;
         json("payload", payload.get())?;
-        if let Some(values) = &self.custom_values {
+        let tagged = self.tagged_values()?;
+        if let Some(values) = tagged.as_deref().or(self.custom_values.as_deref()) {
             json("custom_values", values.get())?;
         }
         if self.job_type.is_empty() {
@@ -122,12 +125,24 @@ impl NewJob {
         self.first_due().map(drop)
     }
 
-    /// Sets the due date of the first occurrence, if the job repeats by a schedule and has none.
+    /// Returns the custom values with the tags, if there are some to add.
+    pub(crate) fn tagged_values(&self) -> Result<Option<Box<RawValue>>, InvalidJob> {
+        if self.tags.is_empty() {
+            return Ok(None);
+        }
+        tags::add(self.custom_values.as_deref(), &self.tags)
+    }
+
+    /// Adds the tags to the custom values. Sets the due date of the first occurrence, if the job repeats by a schedule and has none.
     ///
     /// # Errors
     /// The same as those of [`validate`](Self::validate).
     pub(crate) fn complete(&mut self) -> Result<(), InvalidJob> {
         self.validate()?;
+        if let Some(values) = self.tagged_values()? {
+            self.custom_values = Some(values);
+            self.tags.clear();
+        }
         if let (false, Some(first)) = (self.is_copy, self.first_due()?) {
             self.due_at = Some(first);
         }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::job::query::{JobCursor, JobSort, SortBy, TextField, TextMatch};
-use crate::job::{JobId, JobKind, JobState, NodeId};
+use crate::job::{JobId, JobKind, JobState, NodeId, tags};
 
 /// A query for jobs of every state. All given conditions must hold; the default matches all jobs,
 /// sorts them by creation, and returns the first 100.
@@ -260,6 +260,15 @@ impl JobQuery {
     #[must_use]
     pub fn unique_key(mut self, key: impl Into<String>) -> Self {
         self.unique_key = Some(key.into());
+        self
+    }
+
+    /// Only jobs with this [tag](crate::NewJob::tag), beside those given before: a condition on the
+    /// custom values.
+    #[must_use]
+    pub fn tag(mut self, tag: impl Into<String>) -> Self {
+        let values = self.custom_values.take();
+        self.custom_values = Some(tags::wanted(values, tag.into()));
         self
     }
 

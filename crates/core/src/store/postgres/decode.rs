@@ -8,6 +8,7 @@ use uuid::Uuid;
 use crate::job::progress::ProgressView;
 use crate::job::query::JobView;
 use crate::job::scope::Needs;
+use crate::job::tags;
 use crate::job::{JobId, JobState, Lane};
 use crate::store::Result;
 use crate::store::decode::{JobRow, gate, kind};
@@ -90,6 +91,7 @@ pub(super) fn view(row: &PgRow) -> Result<JobView, StoreError> {
         process_definition: row.try_get("process_definition")?,
         element: row.try_get("element")?,
         tenant: row.try_get("tenant")?,
+        tags: tags::of(row.try_get_unchecked::<Option<&str>, _>("custom_values")?),
         lane: Lane(row.try_get("lane")?),
         hints: Some(row.try_get("hints")?),
         priority: row.try_get("priority")?,

@@ -13,6 +13,7 @@ use crate::hint::Ready;
 use crate::job::progress::ProgressView;
 use crate::job::query::JobView;
 use crate::job::scope::Needs;
+use crate::job::tags;
 use crate::job::{JobId, JobState, Lane, NodeId};
 use crate::store::decode::{JobRow, gate, kind};
 pub(super) use crate::store::decode::{all_ready, job, ready};
@@ -179,6 +180,7 @@ pub(super) fn view(row: &SqliteRow) -> Result<JobView, StoreError> {
         process_definition: row.try_get("process_definition")?,
         element: row.try_get("element")?,
         tenant: row.try_get("tenant")?,
+        tags: tags::of(row.try_get::<Option<&str>, _>("custom_values")?),
         lane: Lane(row.try_get("lane")?),
         hints: Some(row.try_get("hints")?),
         priority: row.try_get("priority")?,

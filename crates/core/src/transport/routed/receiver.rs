@@ -19,16 +19,19 @@ const AGAIN: Duration = Duration::from_millis(500);
 pub(super) struct Source {
     tag: u64,
     receiver: Box<dyn Receiver>,
+    /// The number of lanes that it receives.
+    lanes: usize,
     /// The end of the pause after a failure.
     not_before: Option<Instant>,
 }
 
 impl Source {
     /// Creates the source of the broker with this index in the map.
-    pub(super) fn new(at: usize, receiver: Box<dyn Receiver>) -> Self {
+    pub(super) fn new(at: usize, receiver: Box<dyn Receiver>, lanes: usize) -> Self {
         Self {
             tag: (at as u64) << SHIFT,
             receiver,
+            lanes,
             not_before: None,
         }
     }
@@ -59,6 +62,12 @@ impl Source {
         }
         Ok(deliveries)
     }
+}
+
+/// Returns the part of the prefetch for a broker with `lanes` of `total` lanes.
+pub(super) fn part(prefetch: u16, lanes: usize, total: usize) -> u16 {
+    let part = usize::from(prefetch) * lanes / total.max(1);
+    u16::try_from(part.max(1)).unwrap_or(u16::MAX)
 }
 
 /// A receiver over all sources.
@@ -121,6 +130,15 @@ impl Receiver for RoutedReceiver {
             if !own.is_empty() {
                 source.receiver.requeue(&own).await;
             }
+        }
+    }
+
+    fn set_prefetch(&mut self, prefetch: u16) {
+        let total = self.sources.iter().map(|source| source.lanes).sum();
+        for source in &mut self.sources {
+            source
+                .receiver
+                .set_prefetch(part(prefetch, source.lanes, total));
         }
     }
 

@@ -5,10 +5,14 @@
 //!
 //! Rescued jobs come before all other items of their lane while the node may start more of them.
 //!
+//! With a start order, the hints between two markers are sorted by the places of their jobs, once
+//! these are known. No hint passes a marker, so a job waits at most for those that were published
+//! before the next one.
+//!
 //! The transport bounds the size: unsettled messages do not exceed the prefetch, of which each lane
 //! has its share.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -16,6 +20,7 @@ use tokio::time::Instant;
 
 use crate::hint::{Hint, Marker, Ready};
 use crate::job::{JobId, Lane};
+use crate::lane::start_order::Place;
 use crate::transport::Ticket;
 
 /// A hint that waits for a slot.
@@ -43,6 +48,19 @@ pub(super) struct Arrival {
     /// The number of statements that had locked jobs when the database refused to lock this job
     /// alone; `None` if it did not.
     pub(super) refused_at: Option<u64>,
+    /// The place of the job in the node's start order, once it is known.
+    pub(super) rank: Ranked,
+}
+
+/// What is known of the place of a job in the start order. Hints with a smaller value come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Ranked {
+    /// The place of the job.
+    At(Place),
+    /// The job was not ready when its place was read; the lock will tell.
+    Nowhere,
+    /// The place was not read yet.
+    Unread,
 }
 
 enum Item {
@@ -239,6 +257,50 @@ impl Pending {
         }
     }
 
+    /// Returns jobs whose places were not read, at most `most`: of each lane in turn those that come
+    /// first. Rescued jobs have no place.
+    pub(super) fn unranked(&self, most: usize) -> Vec<JobId> {
+        let lanes = self.lanes.len().max(1);
+        let each = most.div_ceil(lanes);
+        let of_lane = |queue: &LaneQueue| {
+            let waiting = queue.items.iter().filter_map(|item| match item {
+                Item::Hint(waiting) if waiting.of.rank == Ranked::Unread => Some(waiting.hint.id),
+                _ => None,
+            });
+            waiting.take(each).collect::<Vec<_>>()
+        };
+        self.lanes.iter().flat_map(of_lane).collect()
+    }
+
+    /// Notes the places of `asked` jobs, and sorts the hints between two markers by their places.
+    /// Those without a place stay behind the others, in their order.
+    pub(super) fn rank(&mut self, asked: &[JobId], places: &HashMap<JobId, Place>) {
+        let asked: HashSet<&JobId> = asked.iter().collect();
+        for queue in &mut self.lanes {
+            let mut changed = false;
+            for item in &mut queue.items {
+                if let Item::Hint(waiting) = item
+                    && waiting.of.rank == Ranked::Unread
+                    && asked.contains(&waiting.hint.id)
+                {
+                    let place = places.get(&waiting.hint.id).copied();
+                    waiting.of.rank = place.map_or(Ranked::Nowhere, Ranked::At);
+                    changed = true;
+                }
+            }
+            if changed {
+                let items = queue.items.make_contiguous();
+                let is_marker = |item: &Item| matches!(item, Item::Marker(..));
+                for between in items.split_mut(is_marker) {
+                    between.sort_by_key(|item| match item {
+                        Item::Hint(waiting) => waiting.of.rank,
+                        Item::Marker(..) => Ranked::Unread,
+                    });
+                }
+            }
+        }
+    }
+
     /// Removes and returns a marker with nothing undecided before it in its lane.
     pub(super) fn decided_marker(&mut self) -> Option<(Lane, Marker, Ticket)> {
         if self.markers == 0 {
@@ -299,6 +361,8 @@ impl Pending {
             return undecided;
         };
         queue.passed_over = None;
+        // The hints of a message need not be adjacent.
+        let mut tickets = HashSet::new();
         let is_forwarded = |item: &Item| matches!(item, Item::Hint(of) if of.of.forwarded);
         let items = std::mem::take(&mut queue.items);
         let (forwarded, items): (VecDeque<Item>, VecDeque<Item>) =
@@ -323,8 +387,7 @@ impl Pending {
                     ticket
                 }
             };
-            // The hints of a message are adjacent.
-            if undecided.tickets.last() != Some(&ticket) {
+            if tickets.insert(ticket) {
                 undecided.tickets.push(ticket);
             }
         }
@@ -355,6 +418,7 @@ impl Pending {
 mod tests {
     use super::*;
     use crate::job::{JobId, NodeId};
+    use crate::lane::start_order::{Rank, StartOrder};
 
     fn pending() -> Pending {
         let lanes = ["high", "low"].map(|name| Lane(name.to_owned()));
@@ -375,6 +439,7 @@ mod tests {
             rescued: false,
             forwarded: false,
             refused_at: None,
+            rank: Ranked::Unread,
         }
     }
 
@@ -390,6 +455,15 @@ mod tests {
             number,
             node: NodeId::generate(),
         }
+    }
+
+    fn place(priority: i64) -> Place {
+        let rank = Rank {
+            priority,
+            timer: false,
+            due_at: Utc::now(),
+        };
+        StartOrder::default().by_priority().place(&rank)
     }
 
     fn pop(pending: &mut Pending, lane: usize) -> Option<JobId> {
@@ -427,6 +501,44 @@ mod tests {
         pop(&mut pending, 0);
         pending.push_hint(Hint::new(JobId::generate()), of);
         assert_eq!(pending.waited(0, now), Duration::ZERO);
+    }
+
+    #[test]
+    fn hints_are_sorted_by_their_places_and_pass_no_marker() {
+        let mut pending = pending();
+        let before: Vec<JobId> = (1..=3).map(|n| push(&mut pending, 0, n)).collect();
+        pending.push_marker(0, marker(1), ticket(4));
+        let after: Vec<JobId> = (5..=6).map(|n| push(&mut pending, 0, n)).collect();
+        let asked = pending.unranked(100);
+        assert_eq!(asked, [before.clone(), after.clone()].concat());
+        assert_eq!(pending.unranked(4), asked[..2], "two of each lane");
+        // Of the first three, the second has no place; of the others, the last one comes first.
+        let priorities = [(before[0], 1), (before[2], 2), (after[0], 8), (after[1], 9)];
+        let places = priorities.map(|(id, priority)| (id, place(priority)));
+        pending.rank(&asked, &places.into());
+        assert!(pending.unranked(100).is_empty());
+        // What arrives later has no place yet.
+        let late = push(&mut pending, 0, 7);
+        assert_eq!(pending.unranked(100), [late]);
+        for expected in [before[2], before[0], before[1]] {
+            assert_eq!(pop(&mut pending, 0), Some(expected));
+        }
+        assert_eq!(pop(&mut pending, 0), None, "a marker");
+        assert!(pending.decided_marker().is_some());
+        for expected in [after[1], after[0], late] {
+            assert_eq!(pop(&mut pending, 0), Some(expected));
+        }
+    }
+
+    #[test]
+    fn a_message_whose_hints_were_sorted_apart_is_requeued_once() {
+        let mut pending = pending();
+        let ids = [1, 2, 1].map(|n| push(&mut pending, 0, n));
+        let places = [(ids[0], place(3)), (ids[1], place(2)), (ids[2], place(1))];
+        pending.rank(&ids, &places.into());
+        let undecided = pending.take(0);
+        assert_eq!(undecided.tickets, [ticket(1), ticket(2)]);
+        assert_eq!((undecided.hints, pending.len()), (3, 0));
     }
 
     #[test]

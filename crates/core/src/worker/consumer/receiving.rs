@@ -8,7 +8,7 @@ use metrics::counter;
 use tokio::time::Instant;
 
 use super::lock_size::LOCK_BATCH;
-use super::pending::Arrival;
+use super::pending::{Arrival, Ranked};
 use super::{Consumer, FIRST_PAUSE, LONGEST_PAUSE};
 use crate::hint::{Body, Ready};
 use crate::job::JobId;
@@ -115,6 +115,7 @@ impl Consumer {
                         rescued: false,
                         forwarded: false,
                         refused_at: None,
+                        rank: Ranked::Unread,
                     };
                     for hint in hints {
                         self.pending.push_hint(hint, of);
@@ -138,6 +139,7 @@ impl Consumer {
             rescued,
             forwarded,
             refused_at: None,
+            rank: Ranked::Unread,
         };
         if rescued {
             self.pending.push_rescued(ready.hint, of);

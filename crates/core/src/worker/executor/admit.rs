@@ -13,6 +13,7 @@ use super::run::Run;
 use super::stopped::interrupted;
 use crate::job::new_job::InvalidJob;
 use crate::job::query::JobQuery;
+use crate::job::sealed::opened;
 use crate::job::{Job, LockToken, series};
 use crate::store::permits::Asking;
 use crate::worker::context::NodeContext;
@@ -42,6 +43,7 @@ pub(super) async fn admit<'a>(
     let mut run = Run {
         node,
         job,
+        opened: job.clone(),
         held,
         lease,
         registration,
@@ -52,10 +54,18 @@ pub(super) async fn admit<'a>(
     if let Some(limit) = &run.registration.options.limit {
         run._permit = Some(permit(&run, limit).await?);
     }
-    match ending_without_run(&run).await {
-        Some(ending) => Err(ending),
-        None => Ok(run),
+    if let Some(ending) = ending_without_run(&run).await {
+        return Err(ending);
     }
+    match opened(node.options.encryption.as_ref(), job) {
+        Ok(None) => {}
+        Ok(Some(plain)) => run.opened = Arc::new(plain),
+        Err(error) => {
+            let error = HandlerError::retry(format!("{error}; the handler did not run"));
+            return Err(failure(&run, error, "retry"));
+        }
+    }
+    Ok(run)
 }
 
 /// Waits for a slot of the type, if the type has its own limit.

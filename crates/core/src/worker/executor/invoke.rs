@@ -48,7 +48,7 @@ pub(super) async fn invoke(
 ) -> AttemptResult {
     let running = Running {
         payload: (),
-        job: run.job.clone(),
+        job: run.opened.clone(),
         fence: run.held.fence,
         node: run.node.id,
         stop: stop.clone(),
@@ -57,6 +57,7 @@ pub(super) async fn invoke(
         checkpoints: Checkpoints::OfNode {
             store: run.node.store.clone(),
             owner: run.node.id,
+            encryption: run.node.options.encryption.clone(),
         },
     };
     let handler = AssertUnwindSafe(run.registration.handler.run(running)).catch_unwind();

@@ -33,6 +33,6 @@ pub(super) async fn open(run: &Run<'_>) -> Result<Opened, Fault> {
         line_ends: transaction.line_ends(),
         // Another attempt may follow this one and must not be stopped with it.
         stop: Stop(StopSignal::OfAttempt(run.lease.stop.token().child_token())),
-        transaction: HandlerTransaction::holding(transaction),
+        transaction: HandlerTransaction::holding(transaction, run.node.options.encryption.clone()),
     })
 }

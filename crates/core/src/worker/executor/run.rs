@@ -17,7 +17,10 @@ use crate::worker::permits::Permit;
 /// A job under its lock, with its handler.
 pub(super) struct Run<'a> {
     pub(super) node: &'a Arc<NodeContext>,
+    /// The job as the database has it.
     pub(super) job: &'a Arc<Job>,
+    /// The job as the handler gets it: with its payload in plaintext.
+    pub(super) opened: Arc<Job>,
     pub(super) held: &'a LockToken,
     pub(super) lease: &'a Arc<Lease>,
     pub(super) registration: Registration,

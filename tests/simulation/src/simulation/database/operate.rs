@@ -206,6 +206,7 @@ impl Database {
             gate: None,
             progress: None,
             checkpoint_at: None,
+            tags: job.tags(),
         }
     }
 }

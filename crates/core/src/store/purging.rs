@@ -1,0 +1,192 @@
+//! Purges: removing every trace of an instance or a tenant. The statements of both databases are
+//! here, because they differ in names only.
+
+use crate::job::{JobId, JobState};
+
+/// The jobs whose traces are removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PurgeScope {
+    /// A process instance.
+    ProcessInstance(String),
+    /// A tenant.
+    Tenant(String),
+}
+
+impl PurgeScope {
+    /// Returns the name of the instance or the tenant.
+    #[must_use]
+    pub fn value(&self) -> &str {
+        let (Self::ProcessInstance(value) | Self::Tenant(value)) = self;
+        value
+    }
+
+    /// Returns the statements of this scope.
+    pub(super) fn of<'a>(&self, [instance, tenant]: [&'a Statements; 2]) -> &'a Statements {
+        match self {
+            Self::ProcessInstance(_) => instance,
+            Self::Tenant(_) => tenant,
+        }
+    }
+}
+
+/// A job of a purge, and what is stored beside it and goes with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PurgeableJob {
+    /// The job.
+    pub id: JobId,
+    /// Its state.
+    pub state: JobState,
+    /// Whether it has a stack.
+    pub has_stack: bool,
+    /// Whether it has a progress or a checkpoint.
+    pub has_progress: bool,
+}
+
+/// A number of rows of a table.
+pub type TableCount = (&'static str, u64);
+
+/// The tables of a purge, as [`TableCount`] and its output name them.
+pub const PURGED_TABLES: [&str; 13] = [
+    "job",
+    "timer_job",
+    "suspended_job",
+    "dead_letter_job",
+    "job_lease",
+    "job_exception",
+    "job_progress",
+    "attempt",
+    "incident",
+    "unique_job",
+    "unique_dead_letter",
+    "event_log",
+    "suspension",
+];
+
+/// Returns the name of a table as it is in [`PURGED_TABLES`].
+pub(super) fn table(name: &str) -> Option<&'static str> {
+    PURGED_TABLES.into_iter().find(|table| *table == name)
+}
+
+/// Returns the table of a state.
+#[must_use]
+pub fn table_of(state: JobState) -> &'static str {
+    match state {
+        JobState::Executable => "job",
+        JobState::Timer => "timer_job",
+        JobState::Suspended => "suspended_job",
+        JobState::DeadLetter => "dead_letter_job",
+    }
+}
+
+/// The statements of a scope, with the name as `$1`.
+pub(super) struct Statements {
+    /// Counts the rows of each table.
+    pub(super) count: &'static str,
+    /// Selects the jobs after the id `$2`, at most `$3`: id, table, stack, progress.
+    pub(super) page: &'static str,
+    /// Delete records, at most `$2` of each table, and return their jobs.
+    pub(super) records: [(&'static str, &'static str); 2],
+    /// Delete what names the scope, each with its table. Run last.
+    pub(super) rest: &'static [(&'static str, &'static str)],
+}
+
+/// Deletes from the traces of these jobs, each with its table. A key whose job still exists stays.
+pub(super) type OfJobs = [(&'static str, &'static str); 5];
+
+/// The statements of a database: the prefix of its tables, the first id of all, and the condition
+/// that a job is one of `$1`.
+macro_rules! statements {
+    ($s:literal, $first:literal, $these:literal) => {
+        /// The statements of an instance and of a tenant.
+        const SCOPES: [&$crate::store::purging::Statements; 2] = [
+            &$crate::store::purging::Statements {
+                count: statements!(@count $s, "process_instance", "", "process_instance = $1"),
+                page: statements!(@page $s, $first, "process_instance"),
+                records: statements!(@records $s, "process_instance"),
+                rest: &[
+                    ("event_log", concat!("DELETE FROM ", $s, "event_log WHERE process_instance = $1")),
+                    ("suspension", concat!("DELETE FROM ", $s,
+                        "suspension WHERE scope = 'process_instance' AND value = $1")),
+                ],
+            },
+            &$crate::store::purging::Statements {
+                count: statements!(@count $s, "tenant", "tenant = $1 OR ", "job_id IN (SELECT id FROM known)"),
+                page: statements!(@page $s, $first, "tenant"),
+                records: statements!(@records $s, "tenant"),
+                rest: &[
+                    ("unique_job", concat!("DELETE FROM ", $s, "unique_job AS u WHERE tenant = $1 AND ",
+                        statements!(@gone $s, "u"))),
+                    ("unique_dead_letter", concat!("DELETE FROM ", $s,
+                        "unique_dead_letter AS u WHERE tenant = $1 AND ", statements!(@gone $s, "u"))),
+                    ("suspension", concat!("DELETE FROM ", $s,
+                        "suspension WHERE scope = 'tenant' AND value = $1")),
+                ],
+            },
+        ];
+
+        const OF_JOBS: $crate::store::purging::OfJobs = [
+            ("attempt", concat!("DELETE FROM ", $s, "attempt WHERE job_id ", $these)),
+            ("incident", concat!("DELETE FROM ", $s, "incident WHERE job_id ", $these)),
+            ("unique_job", concat!("DELETE FROM ", $s, "unique_job AS u WHERE job_id ", $these, " AND ",
+                statements!(@gone $s, "u"))),
+            ("unique_dead_letter", concat!("DELETE FROM ", $s, "unique_dead_letter AS u WHERE job_id ", $these,
+                " AND ", statements!(@gone $s, "u"))),
+            ("event_log", concat!("DELETE FROM ", $s, "event_log WHERE job_id ", $these)),
+        ];
+    };
+    (@jobs $s:literal, $column:literal) => {
+        concat!(
+            "SELECT id, 'job' AS source FROM ", $s, "job WHERE ", $column, " = $1
+             UNION ALL SELECT id, 'timer_job' FROM ", $s, "timer_job WHERE ", $column, " = $1
+             UNION ALL SELECT id, 'suspended_job' FROM ", $s, "suspended_job WHERE ", $column, " = $1
+             UNION ALL SELECT id, 'dead_letter_job' FROM ", $s, "dead_letter_job WHERE ", $column, " = $1"
+        )
+    };
+    (@count $s:literal, $column:literal, $unique:literal, $events:literal) => {
+        concat!(
+            "WITH jobs AS MATERIALIZED (", statements!(@jobs $s, $column), "),
+            known AS MATERIALIZED (SELECT id FROM jobs UNION SELECT job_id FROM ", $s, "attempt WHERE ", $column,
+            " = $1 UNION SELECT job_id FROM ", $s, "incident WHERE ", $column, " = $1)
+            SELECT source, count(*) FROM jobs GROUP BY source
+            UNION ALL SELECT 'job_lease', count(*) FROM ", $s, "job_lease WHERE job_id IN (SELECT id FROM jobs)
+            UNION ALL SELECT 'job_exception', count(*) FROM ", $s, "job_exception WHERE job_id IN (SELECT id FROM jobs)
+            UNION ALL SELECT 'job_progress', count(*) FROM ", $s, "job_progress WHERE job_id IN (SELECT id FROM jobs)
+            UNION ALL SELECT 'attempt', count(*) FROM ", $s, "attempt WHERE ", $column, " = $1
+            UNION ALL SELECT 'incident', count(*) FROM ", $s, "incident WHERE ", $column, " = $1
+            UNION ALL SELECT 'unique_job', count(*) FROM ", $s, "unique_job WHERE ", $unique,
+            "job_id IN (SELECT id FROM known)
+            UNION ALL SELECT 'unique_dead_letter', count(*) FROM ", $s, "unique_dead_letter WHERE ", $unique,
+            "job_id IN (SELECT id FROM known)
+            UNION ALL SELECT 'event_log', count(*) FROM ", $s, "event_log WHERE ", $events, "
+            UNION ALL SELECT 'suspension', count(*) FROM ", $s, "suspension WHERE scope = '", $column,
+            "' AND value = $1"
+        )
+    };
+    (@page $s:literal, $first:literal, $column:literal) => {
+        concat!(
+            "SELECT j.id, j.source,
+                EXISTS (SELECT 1 FROM ", $s, "job_exception x WHERE x.job_id = j.id) AS stack,
+                EXISTS (SELECT 1 FROM ", $s, "job_progress p WHERE p.job_id = j.id) AS progress
+            FROM (", statements!(@jobs $s, $column), ") j
+            WHERE j.id > coalesce($2, ", $first, ") ORDER BY j.id LIMIT $3"
+        )
+    };
+    (@records $s:literal, $column:literal) => {
+        [
+            ("attempt", concat!("DELETE FROM ", $s, "attempt WHERE fence IN (SELECT fence FROM ", $s,
+                "attempt WHERE ", $column, " = $1 LIMIT $2) RETURNING job_id")),
+            ("incident", concat!("DELETE FROM ", $s, "incident WHERE (job_id, opened_at) IN (SELECT job_id, opened_at FROM ",
+                $s, "incident WHERE ", $column, " = $1 LIMIT $2) RETURNING job_id")),
+        ]
+    };
+    (@gone $s:literal, $row:literal) => {
+        concat!(
+            "NOT EXISTS (SELECT 1 FROM ", $s, "job j WHERE j.id = ", $row, ".job_id)
+            AND NOT EXISTS (SELECT 1 FROM ", $s, "timer_job j WHERE j.id = ", $row, ".job_id)
+            AND NOT EXISTS (SELECT 1 FROM ", $s, "suspended_job j WHERE j.id = ", $row, ".job_id)
+            AND NOT EXISTS (SELECT 1 FROM ", $s, "dead_letter_job j WHERE j.id = ", $row, ".job_id)"
+        )
+    };
+}
+pub(super) use statements;

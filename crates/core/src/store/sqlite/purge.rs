@@ -1,0 +1,100 @@
+//! Purges of instances and tenants.
+
+use sqlx::Row;
+
+use super::{SqliteStore, decode};
+use crate::job::{JobId, JobState};
+use crate::store::error::StoreError;
+use crate::store::purging::{PurgeScope, PurgeableJob, TableCount, statements, table, table_of};
+use crate::store::statements::Purging;
+
+statements!("", "''", "IN (SELECT value FROM json_each($1))");
+
+impl Purging for SqliteStore {
+    async fn count_purgeable(&self, scope: &PurgeScope) -> Result<Vec<TableCount>, StoreError> {
+        let rows = sqlx::query(scope.of(SCOPES).count)
+            .bind(scope.value())
+            .fetch_all(&self.readers)
+            .await?;
+        let mut counts = Vec::with_capacity(rows.len());
+        for row in rows {
+            let count: i64 = row.try_get(1)?;
+            counts.extend(table(row.try_get(0)?).map(|name| (name, count.unsigned_abs())));
+        }
+        Ok(counts)
+    }
+
+    async fn purgeable_page(
+        &self,
+        scope: &PurgeScope,
+        after: Option<JobId>,
+        at_most: i64,
+    ) -> Result<Vec<PurgeableJob>, StoreError> {
+        let rows = sqlx::query(scope.of(SCOPES).page)
+            .bind(scope.value())
+            .bind(after.map(|id| id.to_string()))
+            .bind(at_most)
+            .fetch_all(&self.readers)
+            .await?;
+        let mut jobs = Vec::with_capacity(rows.len());
+        for row in rows {
+            let source: &str = row.try_get(1)?;
+            let mut states = JobState::ALL.iter().copied();
+            jobs.push(PurgeableJob {
+                id: decode::job_id(&row)?,
+                state: states
+                    .find(|state| table_of(*state) == source)
+                    .ok_or_else(|| StoreError::BadRow(format!("unknown table `{source}`")))?,
+                has_stack: row.try_get(2)?,
+                has_progress: row.try_get(3)?,
+            });
+        }
+        Ok(jobs)
+    }
+
+    async fn purge_of_jobs(&self, jobs: &[JobId]) -> Result<Vec<TableCount>, StoreError> {
+        let jobs = decode::array(jobs)?;
+        let mut tx = self.write().await?;
+        let mut counts = Vec::new();
+        for (table, delete) in OF_JOBS {
+            let deleted = sqlx::query(delete).bind(&jobs).execute(&mut *tx).await?;
+            counts.push((table, deleted.rows_affected()));
+        }
+        tx.commit().await?;
+        Ok(counts)
+    }
+
+    async fn purge_records(
+        &self,
+        scope: &PurgeScope,
+        at_most: i64,
+    ) -> Result<(Vec<TableCount>, Vec<JobId>), StoreError> {
+        let mut tx = self.write().await?;
+        let (mut counts, mut jobs) = (Vec::new(), Vec::new());
+        for (table, delete) in scope.of(SCOPES).records {
+            let of = sqlx::query(delete)
+                .bind(scope.value())
+                .bind(at_most)
+                .fetch_all(&mut *tx)
+                .await?;
+            counts.push((table, of.len() as u64));
+            jobs.extend(decode::job_ids(&of)?);
+        }
+        tx.commit().await?;
+        Ok((counts, jobs))
+    }
+
+    async fn purge_rest(&self, scope: &PurgeScope) -> Result<Vec<TableCount>, StoreError> {
+        let mut tx = self.write().await?;
+        let mut counts = Vec::new();
+        for (table, delete) in scope.of(SCOPES).rest {
+            let deleted = sqlx::query(*delete)
+                .bind(scope.value())
+                .execute(&mut *tx)
+                .await?;
+            counts.push((*table, deleted.rows_affected()));
+        }
+        tx.commit().await?;
+        Ok(counts)
+    }
+}

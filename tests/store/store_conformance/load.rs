@@ -1,0 +1,175 @@
+//! Floods and storms: one tenant that creates far more than the others, and very many timers that
+//! are due within one second.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use jobwire_core::{
+    Client, CommitHook, HookOptions, InProcessTransport, JobId, LaneRule, LaneShare, NewJob, Node,
+    NodeOptions, Outcome, Running, Transport,
+};
+use jobwire_harness::eventually;
+use jobwire_harness::world::{Notes, SOON, quick};
+
+use super::world::{SqlBench, World};
+
+fn hook(transport: &InProcessTransport) -> CommitHook {
+    CommitHook::start(transport.publisher(), HookOptions::default())
+}
+
+/// The loud tenant has a lane of its own, by a rule. Its backlog is ten times that of the others
+/// together, and older.
+pub(super) async fn a_flood_of_one_tenant_leaves_the_others_their_share<S: SqlBench>(w: &World<S>) {
+    const QUIET: [&str; 3] = ["a", "b", "c"];
+    const EACH: usize = 50;
+    let rules = [LaneRule::to("flood").tenant("loud")];
+    w.store.set_lane_rules(&rules).await.unwrap();
+    let transport = InProcessTransport::new();
+    let hook = hook(&transport);
+    let client = Client::new(w.store.clone(), hook.clone());
+    let of = |tenant: &str| NewJob::of("note", tenant).tenant(tenant);
+    let flood = (0..QUIET.len() * EACH * 10).map(|_| of("loud"));
+    client.create_many(flood.collect()).await.unwrap();
+    for tenant in QUIET {
+        let jobs = (0..EACH).map(|_| of(tenant)).collect();
+        client.create_many(jobs).await.unwrap();
+    }
+    eventually("the hints to be published", SOON, async || {
+        (hook.buffered() == 0).then_some(())
+    })
+    .await;
+    let notes = Notes::default();
+    let noting = {
+        let notes = notes.clone();
+        move |job: Running<String>| {
+            notes.add(job.payload);
+            async { Ok(Outcome::Done) }
+        }
+    };
+    let lanes = vec![LaneShare::new("flood", 1), LaneShare::new("default", 3)];
+    let node = Node::builder(w.store.clone(), Arc::new(transport))
+        .options(quick().concurrency(4).lanes(lanes))
+        .hook(hook)
+        .handler("note", noting)
+        .start()
+        .await
+        .unwrap();
+    let count = |starts: &[String], tenant: &str| starts.iter().filter(|s| *s == tenant).count();
+    let starts = eventually("the jobs of the others", SOON, async || {
+        let starts = notes.all();
+        let quiet = QUIET.iter().all(|tenant| count(&starts, tenant) == EACH);
+        quiet.then_some(starts)
+    })
+    .await;
+    let last = starts.iter().rposition(|s| s != "loud").unwrap();
+    let loud = count(&starts[..last], "loud");
+    // Three of four starts are theirs, so 50 of the flood start meanwhile; without lanes all 1,500.
+    assert!((30..=120).contains(&loud), "{loud} jobs of the flood");
+    node.stop().await;
+}
+
+/// What became of a storm: how late each job started.
+struct Storm {
+    late: Vec<Duration>,
+}
+
+impl Storm {
+    fn percentile(&self, percent: usize) -> Duration {
+        self.late[(self.late.len() - 1) * percent / 100]
+    }
+}
+
+/// Creates timers that are due within one second after `lead`, and runs them on one node. Asserts
+/// that none starts before its date, and none twice.
+async fn storm<S: SqlBench>(w: &World<S>, timers: usize, lead: Duration) -> Storm {
+    type Starts = Arc<Mutex<HashMap<JobId, Vec<(DateTime<Utc>, DateTime<Utc>)>>>>;
+    let transport = InProcessTransport::new();
+    let hook = hook(&transport);
+    let client = Client::new(w.store.clone(), hook.clone());
+    let begin = Utc::now() + lead;
+    for part in (0..timers).collect::<Vec<_>>().chunks(5_000) {
+        let jobs = part.iter().map(|number| {
+            let within = Duration::from_secs(1).mul_f64(*number as f64 / timers as f64);
+            NewJob::of("timer", number).due(begin + within)
+        });
+        client.create_many(jobs.collect()).await.unwrap();
+    }
+    assert!(Utc::now() < begin, "the timers were due before all existed");
+    let starts = Starts::default();
+    let noting = {
+        let starts = starts.clone();
+        move |job: Running<usize>| {
+            let now = Utc::now();
+            let due = job.job.due_at.unwrap_or(DateTime::<Utc>::MAX_UTC);
+            let mut starts = starts.lock().unwrap();
+            starts.entry(job.job.id).or_default().push((due, now));
+            async { Ok(Outcome::Done) }
+        }
+    };
+    let options: NodeOptions = quick().concurrency(1_024);
+    let node = Node::builder(w.store.clone(), Arc::new(transport))
+        .options(options)
+        .hook(hook)
+        .handler("timer", noting)
+        .start()
+        .await
+        .unwrap();
+    eventually("every timer", lead + SOON, async || {
+        (starts.lock().unwrap().len() == timers).then_some(())
+    })
+    .await;
+    eventually("every completion", SOON, async || {
+        (w.rows("job").await + w.rows("timer_job").await == 0).then_some(())
+    })
+    .await;
+    node.stop().await;
+    let starts = starts.lock().unwrap();
+    let mut late = Vec::with_capacity(timers);
+    for (id, of) in starts.iter() {
+        let [(due, started)] = of[..] else {
+            panic!("job {id} started {} times", of.len());
+        };
+        let by = (started - due).to_std();
+        late.push(by.unwrap_or_else(|_| panic!("job {id} started at {started}, due at {due}")));
+    }
+    late.sort_unstable();
+    Storm { late }
+}
+
+pub(super) async fn timers_of_one_second_start_once_and_none_early<S: SqlBench>(w: &World<S>) {
+    let storm = storm(w, 2_000, Duration::from_secs(3)).await;
+    assert_eq!(storm.late.len(), 2_000);
+}
+
+/// The long form, with 100,000 timers: each starts within five seconds of its date.
+async fn hundred_thousand<S: SqlBench>(w: &World<S>) {
+    let storm = storm(w, 100_000, Duration::from_secs(60)).await;
+    let [half, most, last] = [50, 99, 100].map(|percent| storm.percentile(percent));
+    println!(
+        "100,000 timers due in one second, on {}: half within {half:?}, 99 % within {most:?}, the \
+         last after {last:?}",
+        w.store.name()
+    );
+    assert!(
+        last <= Duration::from_secs(5),
+        "the last one after {last:?}"
+    );
+}
+
+mod long {
+    use super::{World, hundred_thousand};
+
+    #[tokio::test(flavor = "multi_thread")]
+    #[ignore = "takes two minutes; asserts a time, so it needs a machine without other work"]
+    async fn a_storm_of_timers_starts_within_five_seconds_on_postgres() {
+        hundred_thousand(&World::<jobwire_core::PgStore>::open().await).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    #[ignore = "takes two minutes; asserts a time, so it needs a machine without other work"]
+    async fn a_storm_of_timers_starts_within_five_seconds_on_sqlite() {
+        hundred_thousand(&World::<jobwire_core::SqliteStore>::open().await).await;
+    }
+}
