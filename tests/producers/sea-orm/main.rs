@@ -22,7 +22,7 @@ async fn place_order(tx: &DatabaseTransaction, order: i32, customer: i32) -> Res
     let insert = "INSERT INTO orders (number) VALUES ($1)";
     tx.execute_raw(sql(insert, [order.into()])).await?;
 
-    let payload: Json = [("order".to_owned(), order.into())].into_iter().collect();
+    let payload: Json = [("order".to_owned(), Json::from(order))].into_iter().collect();
     let instance = format!("order-{order}");
     let statement = sql(INVOICE, [payload.clone().into(), instance.into()]);
     let row = tx.query_one_raw(statement).await?;
@@ -34,7 +34,7 @@ async fn place_order(tx: &DatabaseTransaction, order: i32, customer: i32) -> Res
     tx.execute_raw(sql(REMINDER, [payload.into(), due.into()])).await?;
 
     let key = format!("customer-{customer}");
-    let payload: Json = [("customer".to_owned(), customer.into())].into_iter().collect();
+    let payload: Json = [("customer".to_owned(), Json::from(customer))].into_iter().collect();
     let row = tx.query_one_raw(sql(SYNC, [key.into(), payload.into()])).await?;
     let row = row.ok_or(DbErr::RecordNotFound("the job's id".to_owned()))?;
     let (id, created): (Uuid, bool) = (row.try_get("", "id")?, row.try_get("", "created")?);

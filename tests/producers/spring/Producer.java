@@ -22,7 +22,7 @@ public class Producer {
                 process_instance => ?, retries => 5, tenant => 'acme')""";
     static final String REMINDER = """
             SELECT jobwire.create_job(type => 'send-reminder', payload => ?::json,
-                due_at => ?, retry_policy => 'exponential(1s, 2, 1h)', tenant => 'acme')::text""";
+                due_at => ?, retry_policy => 'exponential(1s, 2, 1h)', tenant => 'acme')""";
     static final String SYNC = """
             SELECT id, created FROM jobwire.create_unique_job(type => 'sync-customer',
                 unique_key => ?, payload => ?::json, tenant => 'acme')""";
@@ -42,7 +42,7 @@ public class Producer {
             UUID invoice = jdbc.queryForObject(INVOICE, UUID.class, payload, "order-" + order);
             System.out.println("order " + order + ": job " + invoice);
 
-            jdbc.queryForObject(REMINDER, String.class, payload, OffsetDateTime.now().plusDays(3));
+            jdbc.queryForObject(REMINDER, UUID.class, payload, OffsetDateTime.now().plusDays(3));
 
             String sync = jdbc.queryForObject(SYNC,
                     (row, number) -> row.getString("id") + ", created: " + row.getBoolean("created"),
