@@ -44,7 +44,10 @@ fn place_order(tx: &mut PgConnection, order: i32, customer: i32) -> QueryResult<
         .bind::<Text, _>(format!("customer-{customer}"))
         .bind::<Json, Value>(json!({ "customer": customer }))
         .get_result(tx)?;
-    println!("customer {customer}: job {}, created: {}", sync.id, sync.created);
+    println!(
+        "customer {customer}: job {}, created: {}",
+        sync.id, sync.created
+    );
     Ok(())
 }
 
@@ -65,7 +68,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let refused = "SELECT jobwire.create_job(type => 'send-invoice', retries => 0)";
     match sql_query(refused).execute(&mut db) {
         Err(Error::DatabaseError(_, told)) => {
-            println!("field {}: {}", told.column_name().unwrap_or_default(), told.message());
+            println!(
+                "field {}: {}",
+                told.column_name().unwrap_or_default(),
+                told.message()
+            );
         }
         other => return Err(format!("it was not refused: {other:?}").into()),
     }

@@ -22,7 +22,9 @@ async fn place_order(tx: &DatabaseTransaction, order: i32, customer: i32) -> Res
     let insert = "INSERT INTO orders (number) VALUES ($1)";
     tx.execute_raw(sql(insert, [order.into()])).await?;
 
-    let payload: Json = [("order".to_owned(), Json::from(order))].into_iter().collect();
+    let payload: Json = [("order".to_owned(), Json::from(order))]
+        .into_iter()
+        .collect();
     let instance = format!("order-{order}");
     let statement = sql(INVOICE, [payload.clone().into(), instance.into()]);
     let row = tx.query_one_raw(statement).await?;
@@ -31,11 +33,16 @@ async fn place_order(tx: &DatabaseTransaction, order: i32, customer: i32) -> Res
     println!("order {order}: job {invoice}");
 
     let due = Utc::now() + Duration::days(3);
-    tx.execute_raw(sql(REMINDER, [payload.into(), due.into()])).await?;
+    tx.execute_raw(sql(REMINDER, [payload.into(), due.into()]))
+        .await?;
 
     let key = format!("customer-{customer}");
-    let payload: Json = [("customer".to_owned(), Json::from(customer))].into_iter().collect();
-    let row = tx.query_one_raw(sql(SYNC, [key.into(), payload.into()])).await?;
+    let payload: Json = [("customer".to_owned(), Json::from(customer))]
+        .into_iter()
+        .collect();
+    let row = tx
+        .query_one_raw(sql(SYNC, [key.into(), payload.into()]))
+        .await?;
     let row = row.ok_or(DbErr::RecordNotFound("the job's id".to_owned()))?;
     let (id, created): (Uuid, bool) = (row.try_get("", "id")?, row.try_get("", "created")?);
     println!("customer {customer}: job {id}, created: {created}");
@@ -62,7 +69,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     match db.execute_unprepared(refused).await {
         Err(DbErr::Exec(RuntimeErr::SqlxError(error))) => {
             let told = error.as_database_error().ok_or("no answer of the server")?;
-            println!("SQLSTATE {}: {}", told.code().unwrap_or_default(), told.message());
+            println!(
+                "SQLSTATE {}: {}",
+                told.code().unwrap_or_default(),
+                told.message()
+            );
         }
         other => return Err(format!("it was not refused: {other:?}").into()),
     }

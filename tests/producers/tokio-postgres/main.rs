@@ -25,7 +25,10 @@ async fn place_order(tx: &Transaction<'_>, order: i32, customer: i32) -> Result<
     let due = Utc::now() + Duration::days(3);
     tx.execute(REMINDER, &[&payload, &due]).await?;
 
-    let (key, payload) = (format!("customer-{customer}"), json!({ "customer": customer }));
+    let (key, payload) = (
+        format!("customer-{customer}"),
+        json!({ "customer": customer }),
+    );
     let row = tx.query_one(SYNC, &[&key, &payload]).await?;
     let (id, created): (Uuid, bool) = (row.get("id"), row.get("created"));
     println!("customer {customer}: job {id}, created: {created}");
@@ -51,7 +54,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     tx.commit().await?;
 
     let refused = "SELECT jobwire.create_job(type => 'send-invoice', retries => 0)";
-    let error = client.execute(refused, &[]).await.err().ok_or("it was not refused")?;
+    let error = client
+        .execute(refused, &[])
+        .await
+        .err()
+        .ok_or("it was not refused")?;
     let told = error.as_db_error().ok_or("no answer of the server")?;
     println!("SQLSTATE {}: {}", told.code().code(), told.message());
     Ok(())
