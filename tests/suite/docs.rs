@@ -85,6 +85,30 @@ fn every_file_that_a_document_links_exists() {
     assert!(broken.is_empty(), "broken links: {broken:#?}");
 }
 
+/// `scripts/test-producers` runs the programs.
+#[test]
+fn every_page_of_a_producer_shows_its_program() {
+    let page = |path: PathBuf| std::fs::read_to_string(path).unwrap();
+    let pages: Vec<String> = std::fs::read_dir(root().join("docs/producers"))
+        .unwrap()
+        .map(|entry| page(entry.unwrap().path()))
+        .collect();
+    let mut programs = 0;
+    for ending in ["main.rs", "Producer.java", "producer.py", "main.go"] {
+        let sources = files(ending).into_iter();
+        for source in sources.filter(|path| path.starts_with(root().join("tests/producers"))) {
+            let program = std::fs::read_to_string(&source).unwrap();
+            programs += 1;
+            assert!(
+                pages.iter().any(|page| page.contains(&program)),
+                "no page of docs/producers has {}",
+                source.display()
+            );
+        }
+    }
+    assert_eq!(programs, 9);
+}
+
 #[test]
 fn the_hint_in_the_guide_is_one_that_nodes_read() {
     let guide = std::fs::read_to_string(root().join("docs/reference/hints.md")).unwrap();
