@@ -20,7 +20,8 @@ macro_rules! view_columns {
     () => {
         "j.id, j.seq, j.kind, j.type, j.process_instance, j.process_definition, j.element, j.tenant, \
          j.category, j.priority, j.exclusive, j.retries, j.failures, j.due_at, j.correlation_id, \
-         j.created_at, j.lane, j.exception_message, j.ready_at, j.hints"
+         j.created_at, j.lane, j.exception_message, j.custom_values, j.ready_at, \
+         j.hints"
     };
 }
 pub(super) use view_columns;

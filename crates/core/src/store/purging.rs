@@ -47,7 +47,7 @@ pub struct PurgeableJob {
 pub type TableCount = (&'static str, u64);
 
 /// The tables of a purge, as [`TableCount`] and its output name them.
-pub const PURGED_TABLES: [&str; 13] = [
+pub const PURGED_TABLES: [&str; 14] = [
     "job",
     "timer_job",
     "suspended_job",
@@ -55,6 +55,7 @@ pub const PURGED_TABLES: [&str; 13] = [
     "job_lease",
     "job_exception",
     "job_progress",
+    "waiting_job",
     "attempt",
     "incident",
     "unique_job",
@@ -92,7 +93,7 @@ pub(super) struct Statements {
 }
 
 /// Deletes from the traces of these jobs, each with its table. A key whose job still exists stays.
-pub(super) type OfJobs = [(&'static str, &'static str); 5];
+pub(super) type OfJobs = [(&'static str, &'static str); 6];
 
 /// The statements of a database: the prefix of its tables, the first id of all, and the condition
 /// that a job is one of `$1`.
@@ -126,6 +127,7 @@ macro_rules! statements {
         ];
 
         const OF_JOBS: $crate::store::purging::OfJobs = [
+            ("waiting_job", concat!("DELETE FROM ", $s, "waiting_job WHERE job_id ", $these)),
             ("attempt", concat!("DELETE FROM ", $s, "attempt WHERE job_id ", $these)),
             ("incident", concat!("DELETE FROM ", $s, "incident WHERE job_id ", $these)),
             ("unique_job", concat!("DELETE FROM ", $s, "unique_job AS u WHERE job_id ", $these, " AND ",
@@ -152,6 +154,7 @@ macro_rules! statements {
             UNION ALL SELECT 'job_lease', count(*) FROM ", $s, "job_lease WHERE job_id IN (SELECT id FROM jobs)
             UNION ALL SELECT 'job_exception', count(*) FROM ", $s, "job_exception WHERE job_id IN (SELECT id FROM jobs)
             UNION ALL SELECT 'job_progress', count(*) FROM ", $s, "job_progress WHERE job_id IN (SELECT id FROM jobs)
+            UNION ALL SELECT 'waiting_job', count(*) FROM ", $s, "waiting_job WHERE job_id IN (SELECT id FROM jobs)
             UNION ALL SELECT 'attempt', count(*) FROM ", $s, "attempt WHERE ", $column, " = $1
             UNION ALL SELECT 'incident', count(*) FROM ", $s, "incident WHERE ", $column, " = $1
             UNION ALL SELECT 'unique_job', count(*) FROM ", $s, "unique_job WHERE ", $unique,
