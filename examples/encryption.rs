@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jobwire::{
-    Ciphertext, CommitHook, Encryption, Error, HookOptions, InProcessTransport, JobFilter, NewJob,
+    Ciphertext, CommitHook, Encryption, Error, HookOptions, InProcessTransport, JobQuery, NewJob,
     Node, NodeOptions, Outcome, PayloadCipher, Running, SealedIn, SqliteStore, Transport,
 };
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
@@ -113,7 +113,7 @@ pub(crate) async fn run(database: &str) -> Result<Vec<(String, Option<String>)>>
     client.create(NewJob::of("charge", "card-3")).await?;
 
     let mut keys = Vec::new();
-    for view in client.list(&JobFilter::default()).await? {
+    for view in client.list(&JobQuery::default()).await? {
         let details = client.get(view.id).await?.ok_or("the job is gone")?;
         keys.push(details.job.payload_key());
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::transport::routed::RoutedTransport;
 use jobwire_core::{
-    Client, CommitHook, HandlerOptions, Handlers, JobFilter, Lane, NewJob, Node, Outcome, PgStore,
+    Client, CommitHook, HandlerOptions, Handlers, JobQuery, Lane, NewJob, Node, Outcome, PgStore,
     Running, Store, Transport,
 };
 use jobwire_tests::shared::{self, Space};
@@ -77,7 +77,7 @@ impl TwoBrokers {
     }
 
     async fn until_done(&self) {
-        let filter = JobFilter::default();
+        let filter = JobQuery::default();
         eventually("all jobs to be done", SOON, || async {
             (self.store.count(&filter).await.ok()? == 0).then_some(())
         })

@@ -9,7 +9,7 @@ use jobwire::chrono::Utc;
 use jobwire::store::{Change, EndedScope, Operated};
 use jobwire::{
     Client, HandlerError, HandlerOptions, Handlers, InProcessTransport, JobEvent, JobEventKind,
-    JobFilter, JobId, JobListener, NewJob, Node, NodeOptions, Outcome, PeriodicJob, RetryPolicy,
+    JobId, JobListener, JobQuery, NewJob, Node, NodeOptions, Outcome, PeriodicJob, RetryPolicy,
     Running, SqlStore, SqliteStore,
 };
 use jobwire_harness::world::database;
@@ -273,7 +273,7 @@ async fn a_listener_that_stands_still_or_panics_stops_no_job() {
     let jobs = (0..50).map(|number| NewJob::of("work", &number));
     let ids = client.create_many(jobs.collect()).await.unwrap();
     eventually("the jobs to be done", SOON, async || {
-        let left = client.count(&JobFilter::default()).await.unwrap();
+        let left = client.count(&JobQuery::default()).await.unwrap();
         (left == 6_000).then_some(())
     })
     .await;

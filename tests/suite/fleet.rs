@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jobwire_amqp::{AmqpOptions, AmqpTransport};
 use jobwire_core::producer::commit_hook::HookOptions;
-use jobwire_core::{Client, CommitHook, JobFilter, PgStore, Store, Transport};
+use jobwire_core::{Client, CommitHook, JobQuery, PgStore, Store, Transport};
 use jobwire_tests::{Cases, Program, Running, eventually, shared::Space};
 
 pub(crate) struct Fleet {
@@ -83,7 +83,7 @@ impl Fleet {
 
     /// Waits until no job is left in any table.
     pub(crate) async fn until_empty(&self, deadline: Duration) {
-        let filter = JobFilter::default();
+        let filter = JobQuery::default();
         eventually("all jobs to be done", deadline, || async {
             (self.store.count(&filter).await.ok()? == 0).then_some(())
         })

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use jobwire_core::{JobFilter, PgStore, Store};
+use jobwire_core::{JobQuery, PgStore, Store};
 use jobwire_tests::shared::{self, Space};
 use jobwire_tests::{KafkaAdmin, Program, Running, SpringSample, eventually, http};
 use lapin::options::QueueDeclareOptions;
@@ -70,7 +70,7 @@ async fn until_there(space: &Space) {
 }
 
 pub(crate) async fn until_left(store: &PgStore, left: i64) {
-    let filter = JobFilter::default();
+    let filter = JobQuery::default();
     eventually("the hinted jobs to be done", SOON, || async {
         (store.count(&filter).await.ok()? == left).then_some(())
     })

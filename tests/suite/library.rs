@@ -8,7 +8,7 @@ use std::time::Duration;
 use jobwire::store::Operated;
 use jobwire::{
     Client, HandlerError, HandlerOptions, HandlerResult, Handlers, InProcessTransport, JobArgs,
-    JobFilter, JobId, JobState, LaneRule, NewJob, Next, Node, NodeOptions, Progress, Repeat,
+    JobId, JobQuery, JobState, LaneRule, NewJob, Next, Node, NodeOptions, Progress, Repeat,
     RetryPolicy, Running, SqliteStore, testing,
 };
 use jobwire_tests::{Scratch, eventually};
@@ -139,7 +139,7 @@ async fn a_dead_letter_is_listed_and_runs_when_it_is_retried() {
     assert_eq!(dead.len(), 1);
     let message = dead[0].exception_message.as_deref();
     assert_eq!(message, Some("the printer is on fire"));
-    let filter = JobFilter::default().states([JobState::DeadLetter]);
+    let filter = JobQuery::default().states([JobState::DeadLetter]);
     assert_eq!(world.client.count(&filter).await.unwrap(), 1);
 
     assert_eq!(world.client.retry(id, 1).await.unwrap(), Operated::Done);

@@ -22,7 +22,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use jobwire_core::store::SqlStore;
-use jobwire_core::{JobFilter, JobView, SqliteStore, Store};
+use jobwire_core::{JobQuery, JobView, SqliteStore, Store};
 use jobwire_tests::{Program, Running, Scratch, eventually};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -86,13 +86,13 @@ async fn execute(store: &SqliteStore, statement: &str) {
 }
 
 async fn all(store: &impl Store) -> Vec<JobView> {
-    store.find(&JobFilter::default()).await.unwrap()
+    store.find(&JobQuery::default()).await.unwrap()
 }
 
 /// Waits until no job is left.
 async fn until_empty(store: &impl Store, deadline: Duration) {
     eventually("every job to be done", deadline, || async {
-        (store.count(&JobFilter::default()).await.ok()? == 0).then_some(())
+        (store.count(&JobQuery::default()).await.ok()? == 0).then_some(())
     })
     .await;
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::{
-    HandlerError, HandlerOptions, Handlers, JobFilter, JobState, NewJob, Outcome, PgStore,
+    HandlerError, HandlerOptions, Handlers, JobQuery, JobState, NewJob, Outcome, PgStore,
     RetryPolicy, Running, Store,
 };
 use jobwire_tests::eventually;
@@ -199,7 +199,7 @@ async fn a_failing_job_is_retried_by_its_policy_and_then_a_dead_letter() {
         .create(NewJob::of("fail", &()).retry_policy_text("100ms"))
         .await
         .unwrap();
-    let dead = JobFilter::default().states([JobState::DeadLetter]);
+    let dead = JobQuery::default().states([JobState::DeadLetter]);
     eventually("the job to become a dead letter", SOON, || async {
         (world.store.count(&dead).await.ok()? == 1).then_some(())
     })
@@ -435,7 +435,7 @@ async fn an_occurrence_that_is_over_missed_or_not_due_yet_does_not_run() {
         .await
         .unwrap();
     let waiting = eventually("two timers to be all that is left", SOON, || async {
-        let left = world.store.find(&JobFilter::default()).await.ok()?;
+        let left = world.store.find(&JobQuery::default()).await.ok()?;
         let timers = left.iter().all(|job| job.state == JobState::Timer);
         (timers && left.len() == 2).then_some(left)
     })

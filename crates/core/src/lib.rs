@@ -58,8 +58,8 @@ pub use job::new_job::{InvalidJob, NewJob};
 pub use job::periodic::PeriodicJob;
 pub use job::progress::{MAX_CHECKPOINT_BYTES, MAX_PROGRESS_BYTES, Progress, ProgressView};
 pub use job::query::{
-    JobCursor, JobDetails, JobFilter, JobPage, JobQuery, JobSort, JobView, LaneBacklog, LaneView,
-    SortBy, TextField, TextMatch,
+    JobCursor, JobDetails, JobPage, JobQuery, JobSort, JobView, LaneBacklog, LaneView, SortBy,
+    TextField, TextMatch,
 };
 pub use job::repeat::{CatchUp, Repeat};
 pub use job::retry::{RetryFrom, RetryPolicy};

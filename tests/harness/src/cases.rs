@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use crate::eventually;
-use jobwire_core::{Client, JobFilter, NewJob, PgStore, Store};
+use jobwire_core::{Client, JobQuery, NewJob, PgStore, Store};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -65,7 +65,7 @@ impl Cases {
     /// Waits until no job is left, and asserts that each event has run once, those of a case one at
     /// a time and in order.
     pub async fn all_have_run(&self, within: Duration) {
-        let filter = JobFilter::default();
+        let filter = JobQuery::default();
         eventually("all jobs to be done", within, || async {
             (self.store.count(&filter).await.ok()? == 0).then_some(())
         })

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::{eventually, shared};
 use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::{
-    Client, CommitHook, InProcessTransport, JobFilter, Node, NodeOptions, PgOptions, PgStore,
+    Client, CommitHook, InProcessTransport, JobQuery, Node, NodeOptions, PgOptions, PgStore,
     SqliteOptions, SqliteStore, Store, Transport,
 };
 
@@ -63,7 +63,7 @@ impl World {
 
     /// Waits until this number of jobs is left.
     pub async fn until_left(&self, left: i64) {
-        let filter = JobFilter::default();
+        let filter = JobQuery::default();
         eventually("the expected number of jobs", SOON, || async {
             (self.store.count(&filter).await.ok()? == left).then_some(())
         })

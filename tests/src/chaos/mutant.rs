@@ -21,7 +21,7 @@ use jobwire_core::transport::{
     Control, Delivery, Publisher, Receiver, Subscription, Ticket, TransportError,
 };
 use jobwire_core::{
-    Fence, JobFilter, JobId, JobView, Lane, LaneRule, NewJob, NodeId, PgStore, SqlStore, Store,
+    Fence, JobId, JobQuery, JobView, Lane, LaneRule, NewJob, NodeId, PgStore, SqlStore, Store,
     StoreError, Transport,
 };
 use sqlx::postgres::PgConnection;
@@ -338,10 +338,10 @@ impl Store for Mutant {
             _ => self.inner.committed(transaction).await,
         }
     }
-    async fn find(&self, filter: &JobFilter) -> Result<Vec<JobView>> {
+    async fn find(&self, filter: &JobQuery) -> Result<Vec<JobView>> {
         self.inner.find(filter).await
     }
-    async fn count(&self, filter: &JobFilter) -> Result<i64> {
+    async fn count(&self, filter: &JobQuery) -> Result<i64> {
         self.inner.count(filter).await
     }
     async fn get(&self, id: JobId) -> Result<Option<(JobView, Job, Option<String>)>> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jobwire_core::chrono::{DateTime, SubsecRound, Utc};
 use jobwire_core::job::LockedJob;
 use jobwire_core::store::{Change, EndedScope, Handoff, Operated, SuspensionScope};
-use jobwire_core::{Client, Hint, JobFilter, JobId, JobState, NodeId, PgStore, Store, StoreError};
+use jobwire_core::{Client, Hint, JobId, JobQuery, JobState, NodeId, PgStore, Store, StoreError};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -258,7 +258,7 @@ pub(super) async fn any_sequence_of_operations_keeps_a_job_in_one_table<S: SqlBe
             let mut after = HashMap::new();
             for view in w
                 .store
-                .find(&JobFilter::default().limit(1_000))
+                .find(&JobQuery::default().limit(1_000))
                 .await
                 .unwrap()
             {
@@ -305,7 +305,7 @@ pub(super) async fn any_sequence_of_operations_keeps_a_job_in_one_table<S: SqlBe
             "seed {seed}: leases of jobs that are not executable"
         );
         w.store.delete_many(&order).await.unwrap();
-        for id in w.find(JobFilter::default()).await {
+        for id in w.find(JobQuery::default()).await {
             w.die(id).await;
             w.store.delete(id).await.unwrap();
         }
@@ -464,13 +464,13 @@ pub(super) async fn an_instance_ends_with_all_its_jobs_in_the_callers_transactio
         let mut tx = client.begin().await.unwrap();
         tx.end(&scope).await.unwrap();
         tx.rollback().await.unwrap();
-        assert_eq!(w.find(JobFilter::default().instance("a")).await.len(), 5);
+        assert_eq!(w.find(JobQuery::default().instance("a")).await.len(), 5);
         let mut ended = client.end(&scope).await.unwrap();
         ended.deleted.sort_unstable();
         waiting.sort_unstable();
         assert_eq!((ended.deleted, ended.running), (waiting, vec![running]));
-        assert_eq!(w.find(JobFilter::default().instance("a")).await, [running]);
-        let kept = w.find(JobFilter::default().instance("b")).await;
+        assert_eq!(w.find(JobQuery::default().instance("a")).await, [running]);
+        let kept = w.find(JobQuery::default().instance("b")).await;
         assert_eq!(kept.len(), others.len() + 1);
         for id in [running, other] {
             w.die(id).await;
@@ -527,7 +527,7 @@ pub(super) async fn start_timers_are_replaced_with_the_transaction<S: SqlBench>(
         (ended.deleted, ended.running),
         (vec![old, suspended], vec![])
     );
-    let mut left = w.find(JobFilter::default()).await;
+    let mut left = w.find(JobQuery::default()).await;
     left.sort_unstable();
     let mut expected = [of_an_instance, of_another, message, new_id];
     expected.sort_unstable();

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use jobwire_core::store::{ClaimOf, ClaimPage, Claimed, Handoff, SuspensionScope};
-use jobwire_core::{JobFilter, JobId, Lane, NewJob, NodeId};
+use jobwire_core::{JobId, JobQuery, Lane, NewJob, NodeId};
 
 use super::world::{Bench, World, done, job_ids, node, terms, unserved, work};
 
@@ -212,7 +212,7 @@ pub(super) async fn four_nodes_that_claim_at_once_take_different_jobs<S: Bench>(
                 assert_eq!(settled.applied.len(), completions.len(), "only its own");
                 mine.extend(settled.applied);
                 after = claimed.after;
-                let all = JobFilter::default();
+                let all = JobQuery::default();
                 if after.is_none() && store.count(&all).await.unwrap() == 0 {
                     return mine;
                 }

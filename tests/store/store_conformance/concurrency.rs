@@ -42,7 +42,7 @@ impl Seen {
 async fn run<S: Bench>(store: S, hints: Arc<Vec<Hint>>, seen: Arc<Mutex<Seen>>) {
     let owner = node();
     while store
-        .count(&jobwire_core::JobFilter::default())
+        .count(&jobwire_core::JobQuery::default())
         .await
         .unwrap()
         > 0

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use jobwire_core::store::{Fate, Origin, Refusal, SCHEMA_VERSION, SchemaStatus};
-use jobwire_core::{JobFilter, JobId, JobKind, JobState, NewJob, StoreError};
+use jobwire_core::{JobId, JobKind, JobQuery, JobState, NewJob, StoreError};
 use serde_json::value::RawValue;
 
 use super::world::{Bench, SqlBench, World, ids, node, why, work};
@@ -132,7 +132,7 @@ pub(super) async fn ten_thousand_jobs_fit_into_one_transaction<S: SqlBench>(w: &
     }
     // Creation order is the order in which the jobs were given.
     let made: Vec<JobId> = hints.iter().map(|h| h.id).collect();
-    let all = JobFilter::default().limit(JOBS as i64);
+    let all = JobQuery::default().limit(JOBS as i64);
     assert!(w.find(all).await == made);
     let last = &hints[JOBS - 1..];
     let locked = w.lock(node(), last).await;

@@ -162,7 +162,7 @@ pub(super) async fn a_checkpoint_and_an_occurrence_stay_sealed<S: SqlBench>(w: &
     let node = bed.node(w, Some(keys(&[1]))).await;
     assert_eq!(bed.notes.until(1).await, ["note secret"]);
     let next = eventually("the next occurrence", SOON, async || {
-        let filter = jobwire_core::JobFilter::default().correlation_id(repeats.uuid());
+        let filter = jobwire_core::JobQuery::default().correlation_id(repeats.uuid());
         let found = w.find(filter).await;
         found.into_iter().find(|id| *id != repeats)
     })

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use jobwire_core::job::series::next_occurrence;
 use jobwire_core::store::{Completion, Destination, Failure, Handoff};
-use jobwire_core::{JobFilter, JobState};
+use jobwire_core::{JobQuery, JobState};
 
 use super::world::{Bench, World, done, give_up, ids, node, retry_after, take, work};
 
@@ -194,7 +194,7 @@ pub(super) async fn the_next_occurrence_is_created_with_the_completion<S: Bench>
     assert_eq!(next.correlation_id, hint.id.uuid());
     assert_eq!(next.repeat.as_deref(), Some("R2/PT600S"));
     assert!(next.seq > job.job.seq && next.exclusive);
-    let of_the_series = JobFilter::default().correlation_id(hint.id.uuid());
+    let of_the_series = JobQuery::default().correlation_id(hint.id.uuid());
     assert_eq!(w.find(of_the_series).await, [next_id]);
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jobwire_core::store::attempts::{Attempt, ErrorGroup, IncidentFilter, Resolution};
 use jobwire_core::store::{Change, Completion, Failure, Handoff, Operated};
-use jobwire_core::{JobFilter, JobId, JobKind, JobState, Lane, NewJob, PgStore};
+use jobwire_core::{JobId, JobKind, JobQuery, JobState, Lane, NewJob, PgStore};
 
 use super::world::{SqlBench, World, done, give_up, node, retry_after, work};
 
@@ -312,7 +312,7 @@ pub(super) async fn errors_are_grouped_by_type_and_message<S: SqlBench>(w: &Worl
     assert_eq!((*jobs, *attempts, last_at.is_some()), (2, 2, true));
     assert_eq!(w.store.errors(Some("work"), 10).await.unwrap(), groups);
     assert!(w.store.errors(Some("other"), 10).await.unwrap().is_empty());
-    assert_eq!(w.find(JobFilter::default()).await.len(), 2);
+    assert_eq!(w.find(JobQuery::default()).await.len(), 2);
 }
 
 pub(super) async fn what_is_old_is_pruned_in_slices<S: SqlBench>(w: &World<S>) {

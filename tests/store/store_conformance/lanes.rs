@@ -3,7 +3,7 @@ use std::time::Duration;
 use jobwire_core::job::LockedJob;
 use jobwire_core::store::{Handoff, LanePage, MovedPage, Origin, SuspensionScope};
 use jobwire_core::{
-    CommitHook, JobFilter, JobId, JobState, Lane, LaneMove, LaneRule, NewJob, StoreError,
+    CommitHook, JobId, JobQuery, JobState, Lane, LaneMove, LaneRule, NewJob, StoreError,
 };
 
 use super::world::{Bench, World, done, give_up, ids, node, retry_after, work};
@@ -273,7 +273,7 @@ pub(super) async fn what_waits_elsewhere_changes_its_lane_too<S: Bench>(w: &Worl
     );
     assert_eq!(moved.jobs(), 4);
     assert!(pages >= 4);
-    let left = JobFilter::default().lane("old");
+    let left = JobQuery::default().lane("old");
     assert_eq!(w.store.count(&left).await.unwrap(), 0);
     // Jobs that return do so in the new lane.
     let ready = w.store.activate(&tenant).await.unwrap().ready;

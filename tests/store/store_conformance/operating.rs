@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use jobwire_core::job::series::next_occurrence;
 use jobwire_core::store::{Completion, Handoff, Operated, OperatedJobs, SuspensionScope};
-use jobwire_core::{JobFilter, JobId, JobState};
+use jobwire_core::{JobId, JobQuery, JobState};
 
 use super::world::{Bench, World, done, give_up, ids, node, retry_after, take, unserved, work};
 
@@ -161,7 +161,7 @@ pub(super) async fn many_jobs_are_deleted_at_once_and_each_is_accounted_for<S: B
     assert_eq!(deleted.operated, expected);
     // A deletion that unblocks siblings hints the next one (protocol rule 8).
     assert_eq!(ids(&deleted.ready), [siblings[2].id]);
-    let left = w.find(JobFilter::default()).await;
+    let left = w.find(JobQuery::default()).await;
     assert_eq!(left, [running.id, siblings[2].id]);
     assert_eq!(w.rows("job_lease").await, 1);
     assert_eq!(w.rows("job_exception").await, 0);
@@ -226,7 +226,7 @@ pub(super) async fn jobs_are_found_by_what_they_are<S: Bench>(w: &World<S>) {
     let special = w.one(special).await;
     let other = w.one(unserved()).await;
     w.hold(node(), &special).await;
-    let all = JobFilter::default;
+    let all = JobQuery::default;
     let view = w.view(waiting).await.unwrap();
     let after_due = view.due_at.unwrap() + Duration::from_secs(1);
     let cases = [
@@ -274,7 +274,7 @@ pub(super) async fn jobs_are_found_by_what_they_are<S: Bench>(w: &World<S>) {
 pub(super) async fn lists_are_paged_in_creation_order<S: Bench>(w: &World<S>) {
     let hints = w.ready((0..5).map(|_| work()).collect()).await;
     let made: Vec<JobId> = hints.iter().map(|h| h.id).collect();
-    let page = |offset, limit| JobFilter::default().offset(offset).limit(limit);
+    let page = |offset, limit| JobQuery::default().offset(offset).limit(limit);
     assert_eq!(w.find(page(0, 2)).await, made[..2]);
     let rest = w.store.find(&page(3, 10)).await.unwrap();
     assert_eq!(rest.iter().map(|v| v.id).collect::<Vec<_>>(), made[3..]);

@@ -206,7 +206,7 @@ pub(super) async fn a_paused_first_sibling_keeps_its_instance_waiting<S: SqlBenc
         assert!(w.refusal(node(), hint).await.is_some());
     }
     assert!(
-        w.find(jobwire_core::JobFilter::default().locked(true))
+        w.find(jobwire_core::JobQuery::default().locked(true))
             .await
             .is_empty()
     );

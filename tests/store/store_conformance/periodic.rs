@@ -5,7 +5,7 @@ use chrono::{DateTime, Utc};
 use jobwire_core::chrono_tz::Tz;
 use jobwire_core::job::periodic::Declared;
 use jobwire_core::store::{Origin, PeriodicView};
-use jobwire_core::{JobFilter, JobState, NewJob, PeriodicJob};
+use jobwire_core::{JobQuery, JobState, NewJob, PeriodicJob};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -227,7 +227,7 @@ pub(super) async fn over_two_changes_of_the_clock_and_killed_leaders_each_date_h
     }
     assert!(killed > 0);
     let mut dates: Vec<DateTime<Utc>> = Vec::new();
-    let filter = JobFilter::default().limit(10_000);
+    let filter = JobQuery::default().limit(10_000);
     for job in w.store.find(&filter).await.unwrap() {
         dates.push(job.due_at.unwrap());
     }

@@ -7,7 +7,7 @@ use jobwire_core::job::LockedJob;
 use jobwire_core::store::{
     Completion, Handoff, LanePage, Operated, OperatedJobs, Origin, OrphanQuery, SuspensionScope,
 };
-use jobwire_core::{Hint, JobFilter, JobId, JobState, Lane, NewJob};
+use jobwire_core::{Hint, JobId, JobQuery, JobState, Lane, NewJob};
 
 use super::world::{
     SqlBench, World, done, give_up, ids, job_ids, node, retry_after, take, terms, work,
@@ -252,7 +252,7 @@ pub(super) async fn a_bad_row_stops_no_deletion<S: SqlBench>(w: &World<S>) {
     refuse_rows(w, "DELETE", "job", "OLD.element = 'poison'").await;
     let deleted = w.store.delete_many(&asked).await.unwrap();
     only_one_was_refused(w, deleted, bad).await;
-    assert_eq!(w.find(JobFilter::default()).await, [bad]);
+    assert_eq!(w.find(JobQuery::default()).await, [bad]);
     // A single refused job is reported too.
     let deleted = w.store.delete_many(&[bad]).await.unwrap();
     assert_eq!(deleted.refused.len(), 1, "{deleted:?}");
@@ -399,7 +399,7 @@ pub(super) async fn an_id_that_stands_in_two_tables_stops_no_timer<S: SqlBench>(
     assert_eq!(w.rows("timer_job").await, 0);
     assert_eq!(w.hold(node(), &hint).await.job.id, hint.id);
     let letters = w
-        .find(JobFilter::default().states([JobState::DeadLetter]))
+        .find(JobQuery::default().states([JobState::DeadLetter]))
         .await;
     assert_eq!(letters.len(), 1);
     assert_ne!(letters[0], hint.id);

@@ -4,7 +4,7 @@ use jobwire_core::job::LockedJob;
 use jobwire_core::job::periodic::Declared;
 use jobwire_core::store::{ClaimOf, ClaimPage, CycleOutcome, Refusal};
 use jobwire_core::{
-    JobFilter, JobId, JobState, Lane, LaneRule, NodeId, PeriodicJob, PgStore, Store, StoreError,
+    JobId, JobQuery, JobState, Lane, LaneRule, NodeId, PeriodicJob, PgStore, Store, StoreError,
 };
 use jobwire_harness::eventually;
 use sqlx::AssertSqlSafe;
@@ -475,7 +475,7 @@ async fn a_lease_whose_dates_no_program_can_read_stops_no_list() {
         .execute("ALTER TABLE {s}job_lease DROP CONSTRAINT dates_are_finite")
         .await;
     w.store.execute(endless).await;
-    let found = w.store.find(&JobFilter::default()).await.unwrap();
+    let found = w.store.find(&JobQuery::default()).await.unwrap();
     assert_eq!(found.len(), 2);
     assert!(w.store.get(hints[0].id).await.unwrap().is_some());
 }

@@ -173,7 +173,7 @@ pub(super) async fn tags_are_filtered_and_follow_a_job_through_its_states<S: Sql
     let other = w.one(tags(&["red"])).await;
     w.one(work()).await;
     let filter = |tags: &[&str]| {
-        let all = jobwire_core::JobFilter::default();
+        let all = jobwire_core::JobQuery::default();
         tags.iter().fold(all, |filter, tag| filter.tag(*tag))
     };
     assert_eq!(w.find(filter(&["red"])).await, [hint.id, other.id]);

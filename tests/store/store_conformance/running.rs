@@ -5,7 +5,7 @@ use std::time::Duration;
 use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::attempts::Attempt;
 use jobwire_core::store::{Completion, Failure, Handoff, Operated};
-use jobwire_core::{JobFilter, JobState, MAX_CHECKPOINT_BYTES, NewJob, Progress};
+use jobwire_core::{JobQuery, JobState, MAX_CHECKPOINT_BYTES, NewJob, Progress};
 
 use super::world::{
     LEADER, SqlBench, World, done, give_up, ids, job_ids, node, retry_after, take, work,
@@ -92,7 +92,7 @@ pub(super) async fn a_cancelled_job_is_deleted_whatever_else_ends_its_lease<S: S
     assert_eq!(settled.applied, [hints[2].id]);
     assert_eq!(settled.cancelled, [hints[2].id]);
     assert!(settled.ready.is_empty());
-    assert_eq!(w.find(JobFilter::default()).await, [hints[3].id]);
+    assert_eq!(w.find(JobQuery::default()).await, [hints[3].id]);
     assert_eq!(w.rows("job_lease").await, 0);
     assert_eq!(w.rows("job_exception").await, 1);
 }
@@ -115,7 +115,7 @@ pub(super) async fn a_cancelled_job_that_is_done_has_no_next_occurrence<S: SqlBe
         .collect();
     let settled = w.store.complete(worker, &both, &Handoff::Hint).await;
     assert_eq!(settled.unwrap().applied.len(), 2);
-    assert_eq!(w.find(JobFilter::default()).await, [ids[1]]);
+    assert_eq!(w.find(JobQuery::default()).await, [ids[1]]);
     assert_eq!(w.rows("job_lease").await, 0);
 }
 
@@ -171,7 +171,7 @@ pub(super) async fn a_cancel_stays_when_the_job_changes_its_node<S: SqlBench>(w:
         .await
         .unwrap();
     assert!(settled.ready.is_empty(), "{settled:?}");
-    assert!(w.find(JobFilter::default()).await.is_empty());
+    assert!(w.find(JobQuery::default()).await.is_empty());
     assert_eq!(w.rows("job_lease").await, 0);
 }
 

@@ -104,7 +104,7 @@ async fn a_transition_waits_for_an_open_transaction() {
     // Reads do not wait.
     assert_eq!(
         w.store
-            .count(&jobwire_core::JobFilter::default())
+            .count(&jobwire_core::JobQuery::default())
             .await
             .unwrap(),
         1

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use jobwire_core::hint::Hint;
 use jobwire_core::store::{Handoff, Refusal, SuspensionScope};
-use jobwire_core::{JobFilter, JobId, JobState, Lane, NewJob};
+use jobwire_core::{JobId, JobQuery, JobState, Lane, NewJob};
 
 use super::world::{Bench, LEASE, World, done, ids, job_ids, node, terms, unserved, work};
 
@@ -152,5 +152,5 @@ pub(super) async fn a_timer_for_the_end_of_time_is_read<S: Bench>(w: &World<S>) 
     w.create(vec![work().delay(Duration::MAX)]).await;
     let moved = w.store.move_due_timers(10).await.unwrap();
     assert!(moved.ready.is_empty() && moved.next_due.unwrap() > moved.now);
-    assert_eq!(w.find(JobFilter::default()).await.len(), 1);
+    assert_eq!(w.find(JobQuery::default()).await.len(), 1);
 }

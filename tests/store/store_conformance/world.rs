@@ -11,8 +11,7 @@ use jobwire_core::store::{
     LeaderCycle, LockTerms, Locked, Origin, Refusal, RowTerms,
 };
 use jobwire_core::{
-    Hint, JobFilter, JobId, JobState, JobView, NewJob, NodeId, PgStore, SqlStore, SqliteStore,
-    Store,
+    Hint, JobId, JobQuery, JobState, JobView, NewJob, NodeId, PgStore, SqlStore, SqliteStore, Store,
 };
 use jobwire_harness::{Scratch, shared};
 use jobwire_simulation::simulation::{Database, MemoryStore};
@@ -482,7 +481,7 @@ impl<S: Bench> World<S> {
         self.view(id).await.map(|view| view.state)
     }
 
-    pub(super) async fn find(&self, filter: JobFilter) -> Vec<JobId> {
+    pub(super) async fn find(&self, filter: JobQuery) -> Vec<JobId> {
         let found = self.store.find(&filter).await.unwrap();
         assert_eq!(
             found.len() as i64,

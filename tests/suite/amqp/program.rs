@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jobwire_core::{JobFilter, PgStore, Store};
+use jobwire_core::{JobQuery, PgStore, Store};
 use jobwire_tests::{Authority, Identity, Program, Scratch, Signal, eventually, shared};
 
 use super::secured::Secured;
@@ -105,7 +105,7 @@ async fn jobs_run_where_the_certificate_is_the_log_in() {
         .await;
     let store = PgStore::connect(&home.database).await.unwrap();
     eventually("every job to be done", Duration::from_secs(60), || async {
-        (store.count(&JobFilter::default()).await.ok()? == 0).then_some(())
+        (store.count(&JobQuery::default()).await.ok()? == 0).then_some(())
     })
     .await;
     node.signal(Signal::SIGTERM);

@@ -1,7 +1,7 @@
 //! A node dies while a backlog waits in the broker: its jobs start before the backlog, although the
 //! hints of the backlog come first.
 
-use jobwire_core::{JobFilter, NewJob, Store};
+use jobwire_core::{JobQuery, NewJob, Store};
 use jobwire_tests::{Signal, eventually, shared};
 use serde_json::json;
 use uuid::Uuid;
@@ -53,7 +53,7 @@ async fn a_dead_nodes_jobs_come_before_the_backlog(broker: &str) {
     })
     .await;
     // The survivor runs four jobs a second. Behind the backlog these jobs would have been last.
-    let left = fleet.store.count(&JobFilter::default()).await.unwrap();
+    let left = fleet.store.count(&JobQuery::default()).await.unwrap();
     assert!(left >= BACKLOG / 2, "only {left} jobs still waited");
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use jobwire_core::{JobFilter, NewJob, Store};
+use jobwire_core::{JobQuery, NewJob, Store};
 use jobwire_tests::{Flow, Proxy, RabbitMq, RabbitMqCtl, eventually};
 
 use super::fleet::{CLAIMED, Fleet, Node, SOON, swept, total};
@@ -169,7 +169,7 @@ async fn a_job_that_can_not_be_locked_keeps_no_other_from_being_claimed() {
     tx.commit().await.unwrap();
     let left = async |count: i64| {
         eventually("the other jobs to be done", SOON, async || {
-            let left = fleet.store.count(&JobFilter::default()).await.ok()?;
+            let left = fleet.store.count(&JobQuery::default()).await.ok()?;
             (left == count).then_some(())
         })
         .await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jobwire_core::node::NodeBuilder;
 use jobwire_core::{
-    Client, CommitHook, HandlerError, InProcessTransport, JobFilter, LaneOrder, LaneShare, NewJob,
+    Client, CommitHook, HandlerError, InProcessTransport, JobQuery, LaneOrder, LaneShare, NewJob,
     Node, NodeOptions, Outcome, PgStore, Running, Store, Transport,
 };
 use jobwire_tests::{eventually, shared, shared::Space};
@@ -83,7 +83,7 @@ impl Fleet {
     }
 
     pub(super) async fn waiting(&self, lane: &str) -> i64 {
-        let filter = JobFilter::default().lane(lane);
+        let filter = JobQuery::default().lane(lane);
         eventually("the database to count", SOON, || async {
             self.store.count(&filter).await.ok()
         })

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use jobwire_cli::commands::enqueue::FIELDS;
-use jobwire_core::{JobFilter, JobState, PgStore, Store};
+use jobwire_core::{JobQuery, JobState, PgStore, Store};
 use jobwire_tests::{Scratch, Signal, shared};
 
 use super::{SOON, all, fails, jobwire, lines, start, store, succeeds, until_empty};
@@ -238,7 +238,7 @@ async fn hints_leave_through_the_broker() {
     assert!(!said.contains("could not be published"), "{said}");
     let store = PgStore::connect(&database).await.unwrap();
     until_empty(&store, SOON).await;
-    assert_eq!(store.count(&JobFilter::default()).await.unwrap(), 0);
+    assert_eq!(store.count(&JobQuery::default()).await.unwrap(), 0);
     node.signal(Signal::SIGTERM);
     assert!(node.exit(SOON).await.success());
 }
@@ -274,5 +274,5 @@ async fn a_line_that_only_the_database_refuses_is_named() {
     ] {
         assert!(said.contains(part), "{part} in {said}");
     }
-    assert_eq!(store.count(&JobFilter::default()).await.unwrap(), 10);
+    assert_eq!(store.count(&JobQuery::default()).await.unwrap(), 10);
 }

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 
 use jobwire_core::telemetry::plain::is_active;
-use jobwire_core::{JobFilter, JobState, Store};
+use jobwire_core::{JobQuery, JobState, Store};
 use jobwire_tests::{Scratch, Signal, eventually};
 
 use super::{SOON, fails, jobwire, lines, succeeds};
@@ -69,7 +69,7 @@ async fn jobs_that_others_wrote_badly_do_not_flood_the_log() {
     super::execute(&store, spoil).await;
     let (mut node, _) = super::start(jobwire(&home, &["run", "--http", "127.0.0.1:0"])).await;
     eventually("all of them to be dead letters", SOON, async || {
-        let dead = JobFilter::default().states([JobState::DeadLetter]);
+        let dead = JobQuery::default().states([JobState::DeadLetter]);
         (store.count(&dead).await.unwrap() == i64::from(JOBS)).then_some(())
     })
     .await;

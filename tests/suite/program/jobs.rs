@@ -213,7 +213,7 @@ async fn all_that_match_are_retried_or_deleted() {
     .await;
     assert_eq!(
         store
-            .count(&jobwire_core::JobFilter::default())
+            .count(&jobwire_core::JobQuery::default())
             .await
             .unwrap(),
         0

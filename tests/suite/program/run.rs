@@ -1,6 +1,6 @@
 //! `jobwire run`.
 
-use jobwire_core::{JobFilter, JobState, PgStore, Store};
+use jobwire_core::{JobQuery, JobState, PgStore, Store};
 use jobwire_tests::{Scratch, Signal, eventually, http, port, shared};
 use url::Url;
 
@@ -276,7 +276,7 @@ async fn a_second_signal_ends_the_program_at_once() {
 }
 
 async fn until_running(store: &impl Store) {
-    let locked = JobFilter::default().locked(true);
+    let locked = JobQuery::default().locked(true);
     eventually("the job to run", SOON, || async {
         (store.count(&locked).await.ok()? == 1).then_some(())
     })

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use jobwire_amqp::{AmqpOptions, AmqpTransport};
-use jobwire_core::{CommitHook, HookOptions, JobFilter, NewJob, Store, Transport};
+use jobwire_core::{CommitHook, HookOptions, JobQuery, NewJob, Store, Transport};
 use jobwire_tests::{HintAccount, eventually, http, shared};
 use serde_json::json;
 
@@ -61,7 +61,7 @@ async fn nodes_with_long_jobs_hold_twice_their_slots_in_hints_of_packed_messages
     let few = SLOTS * 3;
     let left = eventually("both nodes to hold few hints", SOON, async || {
         let (one, other) = (held(&one).await?, held(&other).await?);
-        let left = fleet.store.count(&JobFilter::default()).await.ok()?;
+        let left = fleet.store.count(&JobQuery::default()).await.ok()?;
         (left == 0 || (one <= few && other <= few)).then_some(left)
     })
     .await;
@@ -71,7 +71,7 @@ async fn nodes_with_long_jobs_hold_twice_their_slots_in_hints_of_packed_messages
     eventually("most jobs to be done", SOON, || async {
         let now = held(&one).await?.max(held(&other).await?);
         most.set(most.get().max(now));
-        let left = fleet.store.count(&JobFilter::default()).await.ok()?;
+        let left = fleet.store.count(&JobQuery::default()).await.ok()?;
         (left < 100).then_some(())
     })
     .await;

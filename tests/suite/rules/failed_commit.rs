@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use jobwire_core::hint::Marker;
 use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::transport::{Control, Publisher, TransportError, TransportHealth};
-use jobwire_core::{CommitHook, Hint, JobFilter, Lane, NewJob, SqliteStore, Store, StoreError};
+use jobwire_core::{CommitHook, Hint, JobQuery, Lane, NewJob, SqliteStore, Store, StoreError};
 use jobwire_tests::eventually;
 
 use super::world::SOON;
@@ -134,5 +134,5 @@ async fn on_sqlite_a_commit_of_a_transaction_that_has_ended_is_an_error_and_hint
     })
     .await;
     assert_eq!(published.count(), 1);
-    assert_eq!(store.count(&JobFilter::default()).await.unwrap(), 1);
+    assert_eq!(store.count(&JobQuery::default()).await.unwrap(), 1);
 }

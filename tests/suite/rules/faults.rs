@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::{
-    Client, CommitHook, HandlerError, HandlerOptions, Handlers, InProcessTransport, JobFilter,
+    Client, CommitHook, HandlerError, HandlerOptions, Handlers, InProcessTransport, JobQuery,
     JobState, NewJob, Node, Outcome, PgStore, RetryPolicy, Running, Store, Transport,
 };
 use jobwire_tests::{Postgres, Stop, eventually, shared};
@@ -102,7 +102,7 @@ impl Fixture {
     }
 
     async fn until_left(&self, left: i64) {
-        let filter = JobFilter::default();
+        let filter = JobQuery::default();
         eventually("jobs to end", SOON, async || {
             (self.store.count(&filter).await.ok()? == left).then_some(())
         })
@@ -207,7 +207,7 @@ async fn a_job_that_breaks_its_connection_each_time_spends_an_attempt() {
     world.until_left(1).await;
     let expected = ["1 with 5", "1 with 5", "1 with 5", "2 with 5"];
     assert_eq!(notes.all(), expected);
-    let waiting = world.store.find(&JobFilter::default()).await.unwrap();
+    let waiting = world.store.find(&JobQuery::default()).await.unwrap();
     let waiting = waiting.first().unwrap();
     assert_eq!((waiting.state, waiting.retries), (JobState::Timer, 4));
     node.stop().await;

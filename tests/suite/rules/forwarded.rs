@@ -11,8 +11,8 @@ use jobwire_core::transport::{
     Control, Publisher, Receiver, Subscription, TransportError, TransportHealth,
 };
 use jobwire_core::{
-    Client, CommitHook, Handlers, Hint, JobFilter, Lane, NewJob, Node, NodeId, NodeOptions,
-    Outcome, PgStore, Running, Store, Transport,
+    Client, CommitHook, Handlers, Hint, JobQuery, Lane, NewJob, Node, NodeId, NodeOptions, Outcome,
+    PgStore, Running, Store, Transport,
 };
 use jobwire_tests::eventually;
 use jobwire_tests::shared::{self, Space};
@@ -90,7 +90,7 @@ impl World {
     }
 
     pub(super) async fn until_left(&self, left: i64) {
-        let filter = JobFilter::default();
+        let filter = JobQuery::default();
         eventually("the jobs to be done", SOON, || async {
             (self.store.count(&filter).await.ok()? == left).then_some(())
         })

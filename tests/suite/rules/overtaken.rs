@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use jobwire_core::{JobFilter, NewJob, Store};
+use jobwire_core::{JobQuery, NewJob, Store};
 use jobwire_tests::{eventually, shared};
 use serde_json::json;
 
@@ -87,7 +87,7 @@ async fn lost_hints_are_found_beside_a_node_that_does_not_answer() {
         .await
         .unwrap();
     eventually("the job to run", SOON, async || {
-        let left = fleet.store.count(&JobFilter::default()).await.unwrap();
+        let left = fleet.store.count(&JobQuery::default()).await.unwrap();
         (left == 0).then_some(())
     })
     .await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jobwire_core::hint::Message;
-use jobwire_core::{JobFilter, NewJob, Store};
+use jobwire_core::{JobQuery, NewJob, Store};
 use jobwire_tests::{Signal, eventually, shared};
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::{BasicProperties, Connection, ConnectionProperties};
@@ -72,7 +72,7 @@ async fn what_a_killed_node_had_not_decided_of_a_message_comes_again() {
         (fleet.cases().events().await == 2).then_some(())
     })
     .await;
-    let left = fleet.store.count(&JobFilter::default()).await.unwrap();
+    let left = fleet.store.count(&JobQuery::default()).await.unwrap();
     assert_eq!(left, 1, "the lock of the first one still holds");
     assert_eq!(fleet.cases().doubled().await, 0);
 }

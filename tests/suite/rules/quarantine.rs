@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jobwire_core::{JobFilter, JobState, NewJob, Store};
+use jobwire_core::{JobQuery, JobState, NewJob, Store};
 use jobwire_tests::{Program, cargo, eventually, shared};
 use serde_json::json;
 
@@ -25,7 +25,7 @@ async fn a_job_that_takes_its_nodes_down_is_quarantined_and_no_other() {
     tx.commit().await.unwrap();
 
     let executable = || async {
-        let filter = JobFilter::default().states([JobState::Executable]);
+        let filter = JobQuery::default().states([JobState::Executable]);
         fleet.store.count(&filter).await.unwrap()
     };
     let mut deaths = 0;
@@ -47,7 +47,7 @@ async fn a_job_that_takes_its_nodes_down_is_quarantined_and_no_other() {
     }
     println!("{deaths} nodes died");
     assert!(deaths >= 3, "{deaths} deaths are too few");
-    let left = fleet.store.find(&JobFilter::default()).await.unwrap();
+    let left = fleet.store.find(&JobQuery::default()).await.unwrap();
     let left: Vec<_> = left.iter().map(|job| (job.id, job.state)).collect();
     assert_eq!(
         left,

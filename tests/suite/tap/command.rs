@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jobwire_core::{JobFilter, Store};
+use jobwire_core::{JobQuery, Store};
 use jobwire_tests::{Postgres, Program, eventually, shared};
 
 use super::world::run;
@@ -68,7 +68,7 @@ async fn a_server_that_does_not_allow_the_tap_is_one_line_of_the_log() {
     let line = node.wait_for_line(LINE, SOON).await;
     assert!(line.contains("wal_level is `replica`"), "{line}");
     run(&store, "SELECT jobwire.create_job(type => 'noop')").await;
-    let filter = JobFilter::default();
+    let filter = JobQuery::default();
     eventually("the job to run", SOON, || async {
         (store.count(&filter).await.ok()? == 0).then_some(())
     })

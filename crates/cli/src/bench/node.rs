@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Args;
-use jobwire_core::{Handlers, Hint, JobFilter, JobState, Lane, Outcome, Running, Transport};
+use jobwire_core::{Handlers, Hint, JobQuery, JobState, Lane, Outcome, Running, Transport};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
@@ -113,7 +113,7 @@ pub(super) async fn run(settings: &Settings, args: &NodeArgs) -> Result<(), Erro
 /// Publishes hints for all waiting jobs. In-process hints exist only in the process that created
 /// the jobs, which was another one. Hints that the lanes can't hold are dropped.
 async fn adopt(database: &Database, transport: &dyn Transport) -> Result<(), Error> {
-    let waiting = JobFilter::default()
+    let waiting = JobQuery::default()
         .states([JobState::Executable])
         .limit(i64::MAX);
     let mut lanes: BTreeMap<Lane, Vec<Hint>> = BTreeMap::new();

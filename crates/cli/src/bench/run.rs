@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_core::JobFilter;
+use jobwire_core::JobQuery;
 use tokio::time::Instant;
 
 use super::clients::{Clients, Commits, Hints};
@@ -59,7 +59,7 @@ impl<'a> Run<'a> {
         refuse_lonely(settings, nodes)?;
         let preparing = Database::connect(settings, true).await?;
         preparing.migrate().await?;
-        let waiting = preparing.store().count(&JobFilter::default()).await?;
+        let waiting = preparing.store().count(&JobQuery::default()).await?;
         preparing.store().close().await;
         if waiting > 0 {
             return Err(Error::Usage(format!(
@@ -171,7 +171,7 @@ impl<'a> Run<'a> {
         self.starts.until(jobs).await?;
         let mut last = (i64::MAX, Instant::now());
         loop {
-            let left = self.database.store().count(&JobFilter::default()).await?;
+            let left = self.database.store().count(&JobQuery::default()).await?;
             self.observer.also_asked(1);
             if left == 0 {
                 return Ok(());

@@ -5,7 +5,7 @@ use clap::Args;
 use jobwire_core::producer::gate_change::{GateChange, GateChanged};
 use jobwire_core::store::{Gate, PauseScope, SuspensionScope};
 use jobwire_core::telemetry::plain;
-use jobwire_core::{CommitHook, JobFilter, JobId, Lane, Store, StoreError};
+use jobwire_core::{CommitHook, JobId, JobQuery, Lane, Store, StoreError};
 use serde::Serialize;
 
 use crate::connect::{Database, Outlet};
@@ -267,8 +267,8 @@ fn told(error: StoreError, look: &str) -> Error {
 }
 
 /// Returns the filter of the running jobs of a scope.
-fn running(gate: &Gate) -> JobFilter {
-    let all = JobFilter::default().locked(true);
+fn running(gate: &Gate) -> JobQuery {
+    let all = JobQuery::default().locked(true);
     match gate {
         Gate::Suspension(SuspensionScope::ProcessInstance(name)) => all.instance(name),
         Gate::Suspension(SuspensionScope::ProcessDefinition(name)) => all.process_definition(name),

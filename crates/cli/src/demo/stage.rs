@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use jobwire_core::store::SchemaStatus;
-use jobwire_core::{CommitHook, Handlers, JobFilter, JobState};
+use jobwire_core::{CommitHook, Handlers, JobQuery, JobState};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -161,7 +161,7 @@ impl Stage {
     }
 
     async fn count(&self, states: Vec<JobState>) -> Result<i64, jobwire_core::StoreError> {
-        let filter = JobFilter::default().states(states).correlation_id(self.run);
+        let filter = JobQuery::default().states(states).correlation_id(self.run);
         self.database.store().count(&filter).await
     }
 
@@ -218,7 +218,7 @@ impl Stage {
 
 /// Refuses a database with other jobs, which would run and be counted with those of the run.
 async fn refuse_foreign(database: &Database) -> Result<(), Error> {
-    let filter = JobFilter::default().states(UNFINISHED);
+    let filter = JobQuery::default().states(UNFINISHED);
     let unfinished = database.store().count(&filter).await?;
     let rows = ledger::count(database).await?;
     if unfinished == 0 && rows == 0 {

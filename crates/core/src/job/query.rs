@@ -25,9 +25,6 @@ pub use sort::{JobSort, SortBy};
 pub(crate) use text_match::LikePattern;
 pub use text_match::{TextField, TextMatch};
 
-/// The former name of [`JobQuery`].
-pub type JobFilter = JobQuery;
-
 /// A page of a list of jobs.
 #[derive(Clone, Debug)]
 #[non_exhaustive]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jobwire_core::{JobFilter, JobState, Store};
+use jobwire_core::{JobQuery, JobState, Store};
 use jobwire_engines::examine::{Level, examine};
 use jobwire_engines::{EngineStore, Execution};
 use jobwire_tests::{EngineServer, EngineSettings, JobExecutor, eventually};
@@ -146,7 +146,7 @@ async fn an_operator_sees_the_jobs_of_activiti() {
     let instance = engine.start_instance("failing", &[("failures", "1")]).await;
     let job = rows.job(JOB, &instance).await;
     engine.execute_by_endpoint(&job.id).await;
-    let of_it = JobFilter::default().instance(&*instance);
+    let of_it = JobQuery::default().instance(&*instance);
     let found = store.find(&of_it).await.unwrap();
     assert_eq!(found.len(), 1);
     assert_eq!((found[0].state, found[0].retries), (JobState::Timer, 2));

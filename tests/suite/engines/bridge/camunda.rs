@@ -8,7 +8,7 @@ mod timers;
 
 use std::time::Duration;
 
-use jobwire_core::JobFilter;
+use jobwire_core::JobQuery;
 use jobwire_core::store::Store;
 use jobwire_engines::EngineStore;
 use jobwire_tests::{EngineServer, EngineSettings};
@@ -43,6 +43,6 @@ async fn incidents(rows: &Rows, instance: &str) -> i64 {
 }
 
 /// Returns a filter for the jobs of an instance.
-fn of(instance: &str) -> JobFilter {
-    JobFilter::default().instance(instance)
+fn of(instance: &str) -> JobQuery {
+    JobQuery::default().instance(instance)
 }

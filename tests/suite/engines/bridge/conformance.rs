@@ -1,6 +1,6 @@
 //! What holds for the bridge to every engine.
 
-use jobwire_core::{JobFilter, JobState, Store};
+use jobwire_core::{JobQuery, JobState, Store};
 use jobwire_engines::EngineOptions;
 use jobwire_tests::eventually;
 
@@ -53,7 +53,7 @@ pub(super) async fn every_process_ends_with(world: World, options: EngineOptions
     assert_eq!(chain.len(), 10, "{chain:?}");
     // The retries are the engine's: two attempts, and three until the dead letter.
     until_ended(&rows, &failing).await;
-    let dead_letters = JobFilter::default().states([JobState::DeadLetter]);
+    let dead_letters = JobQuery::default().states([JobState::DeadLetter]);
     let counted = store(&world, options).await;
     eventually("the dead letters", DONE, || async {
         (counted.count(&dead_letters).await.unwrap() == 2).then_some(())

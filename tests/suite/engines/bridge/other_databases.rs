@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::store::{Store, TapMode};
-use jobwire_core::{JobFilter, JobState, Node, NodeOptions, Transport};
+use jobwire_core::{JobQuery, JobState, Node, NodeOptions, Transport};
 use jobwire_engines::EndpointStore;
 use jobwire_tests::shared::{self, Space};
 use jobwire_tests::{
@@ -151,7 +151,7 @@ async fn a_job_that_fails_on_mariadb_has_the_engines_own_retries_and_is_revived(
     let failing = [("failures", "3")];
     let instance = world.engine.start_instance("failing", &failing).await;
     let store = world.store();
-    let of_it = JobFilter::default().instance(&*instance);
+    let of_it = JobQuery::default().instance(&*instance);
     let dead = eventually("the dead letter", DONE, || async {
         let found = store.find(&of_it).await.unwrap().into_iter().next();
         found.filter(|job| job.state == JobState::DeadLetter)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::{Completion, Handoff, Refusal, Store};
-use jobwire_core::{Hint, JobFilter, JobId, JobState, NodeId};
+use jobwire_core::{Hint, JobId, JobQuery, JobState, NodeId};
 use jobwire_engines::EngineStore;
 use jobwire_tests::{EngineServer, EngineSettings};
 use sqlx::Row;
@@ -314,7 +314,7 @@ async fn an_operator_sees_finds_and_retries_a_job_of_the_engine() {
     let instance = engine.start_instance("failing", &[("failures", "1")]).await;
     let job = rows.job(JOB, &instance).await;
     assert_eq!(engine.execute(&job.id).await.status, 500);
-    let of_it = JobFilter::default().instance(&*instance);
+    let of_it = JobQuery::default().instance(&*instance);
     let found = store.find(&of_it).await.unwrap();
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].state, JobState::Timer);
