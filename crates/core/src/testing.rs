@@ -76,6 +76,7 @@ pub fn running<P: DeserializeOwned>(
         fence: Fence(1),
         node: NodeId::generate(),
         stop: Stop(StopSignal::OfAttempt(CancellationToken::new())),
+        sealed: false,
         transaction: HandlerTransaction::default(),
         lease: Arc::default(),
         checkpoints: Checkpoints::in_memory(),

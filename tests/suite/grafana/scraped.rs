@@ -14,7 +14,7 @@ use super::{alerts, exposition, grafana};
 
 /// Metrics that a healthy fleet without an engine does not touch: a query on one of them may return
 /// nothing.
-const QUIET: [&str; 31] = [
+const QUIET: [&str; 32] = [
     m::NEGATIVE_LATENCY,
     m::HINTS_DROPPED,
     m::HINTS_UNREADABLE,
@@ -34,6 +34,7 @@ const QUIET: [&str; 31] = [
     m::PRIORITY_GAPS,
     m::JOBS_PARKED,
     m::JOBS_WAITING,
+    m::ELASTIC_SLOTS,
     m::TAP_COMMIT_TO_HINT,
     // There is no process engine.
     m::ENGINE_OUTCOMES,

@@ -11,6 +11,7 @@
 //! A payload without an envelope is plaintext: plain SQL wrote it, or a client without encryption.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -307,7 +308,11 @@ impl Encryption {
             key: sealed.key.clone(),
             cause,
         };
-        let plain = self.cipher.decrypt(place, sealed).map_err(fails)?;
+        // A cipher that panics at hostile data would end the attempt without spending it.
+        let opened = catch_unwind(AssertUnwindSafe(|| self.cipher.decrypt(place, sealed)));
+        let plain = opened
+            .unwrap_or_else(|_| Err("the cipher panicked".into()))
+            .map_err(fails)?;
         String::from_utf8(plain).map_err(|error| fails(error.into()))
     }
 

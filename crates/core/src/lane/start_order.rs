@@ -111,16 +111,30 @@ impl FromStr for StartOrder {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut words = text.split(',').map(str::trim).filter(|w| !w.is_empty());
-        words.try_fold(Self::default(), |order, word| match word {
-            "priority" => Ok(order.by_priority()),
-            "timers" => Ok(order.timers_first()),
-            "due-date" => Ok(order.by_due_date()),
-            _ => Err(format!(
-                "`{word}` is not known; write `priority`, `timers`, `due-date`, or several of \
-                 them, separated by commas"
-            )),
-        })
+        let words: Vec<&str> = text
+            .split(',')
+            .map(str::trim)
+            .filter(|word| !word.is_empty())
+            .collect();
+        let order = words
+            .iter()
+            .try_fold(Self::default(), |order, word| match *word {
+                "priority" => Ok(order.by_priority()),
+                "timers" => Ok(order.timers_first()),
+                "due-date" => Ok(order.by_due_date()),
+                _ => Err(format!(
+                    "`{word}` is not known; write `priority`, `timers`, `due-date`, or several of \
+                     them, separated by commas"
+                )),
+            })?;
+        let fixed = order.to_string();
+        if fixed == words.join(",") {
+            Ok(order)
+        } else {
+            Err(format!(
+                "has another order than it applies in; write `{fixed}`"
+            ))
+        }
     }
 }
 
@@ -167,7 +181,7 @@ mod tests {
     fn the_words_are_read_and_written() {
         for (text, written) in [
             ("", ""),
-            ("due-date , priority", "priority,due-date"),
+            ("priority , due-date", "priority,due-date"),
             ("timers", "timers"),
         ] {
             let order: StartOrder = text.parse().expect(text);
@@ -180,5 +194,9 @@ mod tests {
             said.contains("`oldest` is not known; write `priority`"),
             "{said}"
         );
+        for text in ["due-date,priority", "priority,priority"] {
+            let said = text.parse::<StartOrder>().expect_err(text);
+            assert!(said.contains("write `priority"), "{said}");
+        }
     }
 }

@@ -13,6 +13,7 @@ use crate::job::sealed::{Encryption, SealError, opened_text};
 use crate::job::{Job, LockToken, NodeId};
 use crate::store::{Store, StoreError};
 use crate::worker::lease_book::Lease;
+use crate::worker::outcome::place_of;
 
 /// The pause between two looks whether a job that is held by its row has got its lease.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
@@ -132,6 +133,11 @@ impl Checkpoints {
         };
         lease.signs().note_row();
         let plain = opened_text(encryption, job, "checkpoint", &text)?;
-        Ok(Some(serde_json::from_str(plain.as_ref().unwrap_or(&text))?))
+        let read = serde_json::from_str(plain.as_ref().unwrap_or(&text));
+        Ok(Some(read.map_err(|error| match &plain {
+            // The message of the error is stored as plaintext.
+            Some(_) => serde::de::Error::custom(place_of(&error)),
+            None => error,
+        })?))
     }
 }

@@ -225,7 +225,7 @@ where
         let payload: P = job
             .job
             .decode()
-            .map_err(|error| HandlerError::bad_payload(&job.job.job_type, &error))?;
+            .map_err(|error| HandlerError::bad_payload(&job.job.job_type, job.sealed, &error))?;
         let job = Arc::new(job.with_payload(payload));
         let (done, mut told) = oneshot::channel();
         let member = Member {
@@ -303,6 +303,7 @@ mod tests {
             fence: Fence(1),
             node: NodeId::generate(),
             stop: Stop(StopSignal::OfAttempt(CancellationToken::new())),
+            sealed: false,
             transaction: HandlerTransaction::default(),
             lease: Arc::default(),
             checkpoints: Checkpoints::in_memory(),

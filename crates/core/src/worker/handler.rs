@@ -74,7 +74,7 @@ where
         let payload = job
             .job
             .decode()
-            .map_err(|error| HandlerError::bad_payload(&job.job.job_type, &error))?;
+            .map_err(|error| HandlerError::bad_payload(&job.job.job_type, job.sealed, &error))?;
         let answer = (self.run)(job.with_payload(payload)).await?;
         Ok(answer.into_outcome())
     }

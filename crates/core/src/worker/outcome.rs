@@ -79,10 +79,16 @@ impl HandlerError {
     }
 
     /// Creates the error for a payload that does not decode. It will not decode the next time
-    /// either: an operator or a new release must repair it.
-    pub(crate) fn bad_payload(job_type: &str, error: &serde_json::Error) -> Self {
+    /// either: an operator or a new release must repair it. Of an encrypted payload it tells only the
+    /// place of the mistake, because the message is stored as plaintext.
+    pub(crate) fn bad_payload(job_type: &str, sealed: bool, error: &serde_json::Error) -> Self {
+        let problem = if sealed {
+            place_of(error)
+        } else {
+            error.to_string()
+        };
         Self::unrecoverable(format!(
-            "field `payload` does not match the payload type of a `{job_type}` job: {error}"
+            "field `payload` does not match the payload type of a `{job_type}` job: {problem}"
         ))
     }
 
@@ -90,6 +96,15 @@ impl HandlerError {
     pub fn conflict(message: impl Into<String>) -> Self {
         Self::new(Verdict::Conflict, message)
     }
+}
+
+/// Returns the place of a mistake in JSON, without the data.
+pub(crate) fn place_of(error: &serde_json::Error) -> String {
+    let kind = match error.classify() {
+        serde_json::error::Category::Data => "another value is expected",
+        _ => "it is no JSON",
+    };
+    format!("{kind} at line {} column {}", error.line(), error.column())
 }
 
 /// Any error, including a text or an error of `anyhow`, means a retry by the retry policy. A

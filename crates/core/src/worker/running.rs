@@ -28,6 +28,8 @@ pub struct Running<P = ()> {
     pub node: NodeId,
     /// Cancelled when the job must stop: shutdown, timeout, a lost lease, an operator's cancel.
     pub stop: Stop,
+    /// Whether fields of the job are encrypted in the database.
+    pub(crate) sealed: bool,
     pub(crate) transaction: HandlerTransaction,
     pub(crate) lease: Arc<Lease>,
     pub(crate) checkpoints: Checkpoints,
@@ -77,6 +79,7 @@ impl<P> Running<P> {
             fence: self.fence,
             node: self.node,
             stop: self.stop,
+            sealed: self.sealed,
             transaction: self.transaction,
             lease: self.lease,
             checkpoints: self.checkpoints,

@@ -34,7 +34,7 @@ macro_rules! table {
 macro_rules! is_jsonb {
     () => {
         r#"octet_length(j.custom_values::text) < 255 AND strpos(j.custom_values::text, '\u') = 0 AND j.custom_values::text !~ '[0-9][eE]'
-    OR (regexp_replace(replace(j.custom_values::text, '\\', ''), '\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}', '', 'g')
+    OR (regexp_replace(replace(j.custom_values::text, '\\', '_'), '\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}', '', 'g')
         !~ '\\u(0000|[dD][89a-fA-F])'
     AND regexp_replace(j.custom_values::text, '"([^"\\]|\\.)*"', '', 'g') !~ '[eE][+-]?0*[1-9][0-9]{3}|[0-9]{255}')"#
     };

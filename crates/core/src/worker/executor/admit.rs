@@ -4,6 +4,7 @@
 //! [`quarantine`](crate::worker::quarantine) decides first, because it changes the job's slots.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -13,9 +14,10 @@ use super::run::Run;
 use super::stopped::interrupted;
 use crate::job::new_job::InvalidJob;
 use crate::job::query::JobQuery;
-use crate::job::sealed::opened;
+use crate::job::sealed::{SealError, opened};
 use crate::job::{Job, LockToken, series};
 use crate::store::permits::Asking;
+use crate::store::{Destination, Failure};
 use crate::worker::context::NodeContext;
 use crate::worker::finished::Ending;
 use crate::worker::handler::HandlerError;
@@ -23,6 +25,9 @@ use crate::worker::lease_book::Lease;
 use crate::worker::limit::Limit;
 use crate::worker::permits::{Answered, Permit};
 use crate::worker::unreadable;
+
+/// The wait before the next try of an encrypted job that a node without a cipher returns.
+const WITHOUT_CIPHER: Duration = Duration::from_secs(10);
 
 /// Admits a job to its handler. Returns its ending if it does not run.
 pub(super) async fn admit<'a>(
@@ -51,21 +56,53 @@ pub(super) async fn admit<'a>(
         _permit: None,
     };
     run._type_slot = type_slot(&run, type_slots).await?;
-    if let Some(limit) = &run.registration.options.limit {
-        run._permit = Some(permit(&run, limit).await?);
-    }
     if let Some(ending) = ending_without_run(&run).await {
         return Err(ending);
     }
     match opened(node.options.encryption.as_ref(), job) {
         Ok(None) => {}
         Ok(Some(plain)) => run.opened = Arc::new(plain),
+        Err(error @ SealError::NoCipher { .. }) => return Err(without_cipher(&run, &error)),
         Err(error) => {
             let error = HandlerError::retry(format!("{error}; the handler did not run"));
             return Err(failure(&run, error, "retry"));
         }
     }
+    if let Some(limit) = &run.registration.options.limit {
+        run._permit = Some(permit(&run, limit).await?);
+        // The wait for the permit may have outlasted the lease.
+        if !node.leases.trusts(held) {
+            return Err(Ending::Lost);
+        }
+    }
     Ok(run)
+}
+
+/// Returns the ending of an encrypted job on a node without a cipher. This is a mistake of the node,
+/// so the job spends no attempt, and waits for a node that can open it.
+fn without_cipher(run: &Run<'_>, error: &SealError) -> Ending {
+    let job = run.job;
+    if let Some(more) = run.node.reports.throttled_lines.now("cipher") {
+        tracing::warn!(
+            job = %job.id, job_type = %job.job_type, %error, more,
+            "this node can't open encrypted jobs, so it returns them"
+        );
+    }
+    Ending::Failed {
+        failure: Failure {
+            held: run.held.clone(),
+            to: Destination::Retry {
+                delay: WITHOUT_CIPHER,
+                since: None,
+                retries: job.retries,
+                failures: job.failures,
+            },
+            message: None,
+            stack: None,
+            attempt: None,
+        },
+        outcome: "snooze",
+    }
 }
 
 /// Waits for a slot of the type, if the type has its own limit.
@@ -95,7 +132,7 @@ async fn permit(run: &Run<'_>, limit: &Limit) -> Result<Permit, Ending> {
     let Run {
         node, job, held, ..
     } = *run;
-    let key = limit.key(job).map_err(|message| {
+    let key = limit.key(&run.opened).map_err(|message| {
         let message = format!("the function of the limit's key panicked: {message}");
         failure(run, HandlerError::retry(message), "panic")
     })?;

@@ -52,6 +52,7 @@ pub(super) async fn invoke(
         fence: run.held.fence,
         node: run.node.id,
         stop: stop.clone(),
+        sealed: !std::sync::Arc::ptr_eq(run.job, &run.opened),
         transaction: transaction.clone(),
         lease: run.lease.clone(),
         checkpoints: Checkpoints::OfNode {
