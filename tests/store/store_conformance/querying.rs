@@ -235,6 +235,7 @@ pub(super) async fn one_row_of_odd_custom_values_ends_no_query<S: SqlBench>(w: &
     for odd in [
         r#"{"a":"\ud800","b":2}"#,
         r#"{"a":"\\\udc00","b":2}"#,
+        r#"{"a":"\ud83d\\\ude00","b":2}"#,
         r#"{"a":1e400000,"b":2}"#,
         r#"{"a":-1E-400000,"b":2}"#,
     ] {
