@@ -194,10 +194,6 @@ async fn a_database_that_takes_any_bytes_is_wrong() {
     url.set_path(&name);
     let doctor = jobwire(&home, &["doctor"]).args(["--database", url.as_str()]);
     let said = fails(doctor, 1).await;
-    sqlx::raw_sql(sqlx::AssertSqlSafe(format!("DROP DATABASE {name}")))
-        .execute(server.pool())
-        .await
-        .unwrap();
     for part in ["encoding: SQL_ASCII", "ENCODING 'UTF8'"] {
         assert!(said.contains(part), "{part} in {said}");
     }
