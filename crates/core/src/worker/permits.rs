@@ -7,7 +7,7 @@
 //!
 //! The node trusts its permits for a window of its monotonic clock that starts before the statement
 //! that wrote them. So a job that starts under a permit has a lease, and the permit had not expired
-//! when that lease was committed: another node that looks whether the permit is free sees the lease.
+//! when that lease was committed: the leader, which looks whether the permit is free, sees the lease.
 //!
 //! [`permit_exchange`](crate::worker::permit_exchange) has the task that sends the requests, one at a
 //! time.

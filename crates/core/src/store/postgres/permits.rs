@@ -407,7 +407,8 @@ async fn exchange(
         .filter(|(_, job)| !admitted.contains(&job.held.id.0))
         .collect();
     park(connection, request.node, &refused, &holders, &mut answer).await?;
-    let unused = shares.iter().filter(|(_, share)| share.number == 0);
+    let is_unused = |share: &Share| share.number == 0 && !share.contended;
+    let unused = shares.iter().filter(|(_, share)| is_unused(share));
     let (limits, keys) = names(unused.map(|(of, _)| &of.key));
     if !limits.is_empty() {
         let leave = sqlx::query(LEAVE).bind(limits).bind(keys);

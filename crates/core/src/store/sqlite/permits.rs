@@ -388,7 +388,8 @@ async fn exchange(
         admit.execute(&mut *connection).await?;
     }
     park(connection, request, &refused, now, &mut answer).await?;
-    for of in answer.keys.iter().filter(|of| of.number == 0) {
+    let is_unused = |of: &&KeyAnswer| of.number == 0 && !of.contended;
+    for of in answer.keys.iter().filter(is_unused) {
         let leave = sqlx::query(LEAVE).bind(&of.key.limit).bind(&of.key.key);
         leave.execute(&mut *connection).await?;
     }
