@@ -478,6 +478,12 @@ conformance! {
             a_parked_exclusive_job_stays_the_first_of_its_instance,
             a_lost_lock_is_not_parked_and_a_cancelled_job_is_deleted,
             a_waiting_job_that_is_deleted_holds_no_other_back,
+            thousands_of_rows_whose_jobs_are_gone_hold_no_other_back,
+            waiting_jobs_that_nobody_may_lock_hold_no_other_back,
+            a_parked_job_keeps_its_strikes,
+            permits_are_not_freed_while_the_clock_is_in_doubt,
+            a_job_that_was_woken_in_the_future_reserves_nothing,
+            the_row_of_a_key_goes_with_its_last_permit,
             jobs_under_a_limit_of_one_exclude_each_other,
         ]
     }

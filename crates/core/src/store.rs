@@ -705,8 +705,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         )))
     }
 
-    /// Frees the permits of nodes that have died, and returns keys whose waiting jobs could run. A
-    /// request that names such a key wakes them. Optional for a store.
+    /// Returns keys whose waiting jobs could run, and deletes rows that nothing uses any more. A
+    /// request that names such a key wakes them. The leader cycle frees the permits of nodes that
+    /// have died. Optional for a store.
     async fn stalled_keys(&self) -> Result<Vec<StalledKey>> {
         Ok(Vec::new())
     }

@@ -7,10 +7,13 @@ use jobwire_core::job::LockedJob;
 use jobwire_core::store::permits::{
     Asking, KeyAnswer, KeyRequest, PermitAnswer, PermitKey, PermitRequest, StalledKey,
 };
-use jobwire_core::store::{ClaimOf, ClaimPage, OrphanQuery};
-use jobwire_core::{Hint, JobId, Lane, NodeId};
+use jobwire_core::store::{
+    ClaimOf, ClaimPage, ClockWindow, CycleOutcome, LeaderCycle, OrphanQuery, PauseScope,
+};
+use jobwire_core::{Hint, JobId, Lane, NewJob, NodeId};
 
-use super::world::{LEASE, SqlBench, World, ids, job_ids, node, terms, work};
+use super::membership::membership;
+use super::world::{LEADER, LEASE, SqlBench, World, ids, job_ids, node, terms, work};
 
 fn key(name: &str) -> PermitKey {
     PermitKey {
@@ -143,17 +146,22 @@ async fn orphans<S: SqlBench>(w: &World<S>) -> Vec<JobId> {
     ids(&w.store.orphans(&query).await.unwrap().ready)
 }
 
-async fn claimable<S: SqlBench>(w: &World<S>) -> Vec<JobId> {
+async fn claimable_of<S: SqlBench>(w: &World<S>, of: ClaimOf) -> Vec<JobId> {
     let page = ClaimPage {
         lane: Lane::default(),
         at_most: 100,
-        of: ClaimOf::Next {
-            after: None,
-            look_at: 100,
-        },
+        of,
     };
     let found = w.store.claimable(&terms(node()), &page).await.unwrap();
     found.hints.iter().map(|hint| hint.id).collect()
+}
+
+async fn claimable<S: SqlBench>(w: &World<S>) -> Vec<JobId> {
+    let next = ClaimOf::Next {
+        after: None,
+        look_at: 100,
+    };
+    claimable_of(w, next).await
 }
 
 pub(super) async fn a_waiting_job_is_passed_over_while_its_key_is_in_use<S: SqlBench>(
@@ -193,6 +201,7 @@ pub(super) async fn permits_of_a_dead_node_are_free_when_its_leases_have_ended<S
     exchange_one(w, alive, of("", 1, 0, &each(&jobs))).await;
     assert_eq!(w.store.stalled_keys().await.unwrap(), []);
     expire_permits(w).await;
+    w.lead(LEADER).await;
     assert_eq!(
         w.store.stalled_keys().await.unwrap(),
         [],
@@ -200,6 +209,8 @@ pub(super) async fn permits_of_a_dead_node_are_free_when_its_leases_have_ended<S
     );
     assert_eq!(sum(w).await, 1);
     w.die(held[0].job.id).await;
+    // The cycle that ends its leases still saw them.
+    w.lead(LEADER).await;
     let stalled = StalledKey {
         key: key(""),
         size: 1,
@@ -266,6 +277,175 @@ pub(super) async fn a_waiting_job_that_is_deleted_holds_no_other_back<S: SqlBenc
     let (_, answer) = exchange_one(w, worker, of("", 1, 0, &[])).await;
     assert_eq!(ids(&answer.ready), [jobs[3].job.id]);
     assert_eq!(w.rows("waiting_job").await, 1, "the woken one");
+}
+
+/// Writes rows of waiting jobs that are in no table, before all others of the key.
+async fn put_ghosts<S: SqlBench>(w: &World<S>, number: i64, woken_at: &str) {
+    let rows = (1..=number).map(|seq| {
+        let id = JobId::generate();
+        format!("('{id}', 'work', '', 'work', -{seq}, {woken_at})")
+    });
+    let rows = Vec::from_iter(rows).join(", ");
+    let sql = format!(
+        "INSERT INTO {{s}}waiting_job (job_id, limit_name, key, type, seq, woken_at) VALUES {rows}"
+    );
+    assert_eq!(w.store.execute(&sql).await, number as u64);
+}
+
+pub(super) async fn thousands_of_rows_whose_jobs_are_gone_hold_no_other_back<S: SqlBench>(
+    w: &World<S>,
+) {
+    let worker = node();
+    let jobs = hold_all(w, worker, 3).await;
+    exchange_one(w, worker, of("", 1, 0, &each(&jobs))).await;
+    put_ghosts(w, 2_500, "NULL").await;
+    let (got, answer) = exchange_one(w, worker, of("", 1, 0, &[])).await;
+    assert_eq!(ids(&answer.ready), [jobs[1].job.id]);
+    assert!(got.contended, "the third one waits");
+    assert_eq!(w.rows("waiting_job").await, 2);
+
+    // A job that comes gets a permit if only rows of jobs that are gone wait.
+    let again = w.hold(worker, &answer.ready[0].hint).await;
+    exchange_one(w, worker, of("", 1, 0, &[&again])).await;
+    w.store.delete(jobs[2].job.id).await.unwrap();
+    let late = hold_all(w, worker, 1).await;
+    let (got, answer) = exchange_one(w, worker, of("", 1, 0, &each(&late))).await;
+    assert_eq!(got.granted, job_ids(&late));
+    assert!(!got.contended && answer.ready.is_empty());
+    assert_eq!(w.rows("waiting_job").await, 0);
+}
+
+pub(super) async fn waiting_jobs_that_nobody_may_lock_hold_no_other_back<S: SqlBench>(
+    w: &World<S>,
+) {
+    let worker = node();
+    let jobs = hold_all(w, worker, 2).await;
+    let paused = w.one(NewJob::of("other-work", &())).await;
+    let paused = w.hold(worker, &paused).await;
+    let last = hold_all(w, worker, 1).await;
+    let all = [&jobs[0], &jobs[1], &paused, &last[0]];
+    exchange_one(w, worker, of("", 1, 0, &all)).await;
+    w.store.delete(jobs[1].job.id).await.unwrap();
+    let scope = PauseScope::Type("other-work".to_owned());
+    assert!(w.store.pause(&scope).await.unwrap());
+    let (_, answer) = exchange_one(w, worker, of("", 1, 0, &[])).await;
+    assert_eq!(ids(&answer.ready), job_ids(&last));
+    // At the end of the pause it is hinted and asks again.
+    let lifted = w.store.resume(&scope).await.unwrap();
+    assert_eq!(ids(&lifted.ready), [paused.job.id]);
+    let again = w.hold(worker, &lifted.ready[0].hint).await;
+    let (_, answer) = exchange_one(w, worker, of("", 1, 0, &[&again])).await;
+    assert_eq!(answer.parked, [paused.job.id], "a permit is reserved");
+
+    // No node serves its type any more.
+    let woken = w.hold(worker, &Hint::new(last[0].job.id)).await;
+    exchange_one(w, worker, of("", 1, 0, &[&woken])).await;
+    let mut other = membership(node());
+    other.types = vec!["work".to_owned()];
+    w.store.write_node(&other).await.unwrap();
+    let late = hold_all(w, worker, 1).await;
+    let (got, _) = exchange_one(w, worker, of("", 1, 0, &each(&late))).await;
+    assert_eq!(got.granted, job_ids(&late));
+}
+
+pub(super) async fn a_parked_job_keeps_its_strikes<S: SqlBench>(w: &World<S>) {
+    let worker = node();
+    let running = hold_all(w, worker, 1).await;
+    exchange_one(w, worker, of("", 1, 0, &each(&running))).await;
+    let hint = w.one(work()).await;
+    let job = w.hold(worker, &hint).await;
+    w.die(job.job.id).await;
+    let again = w.hold(worker, &hint).await;
+    assert_eq!(again.strikes, 1);
+    let (_, answer) = exchange_one(w, worker, of("", 1, 1, &[&again])).await;
+    assert_eq!(answer.parked, [job.job.id]);
+    // It is not rescued, claimed or found while it waits.
+    w.make_old(600).await;
+    assert!(w.lead(LEADER).await.rescued.is_empty());
+    let rescued = ClaimOf::Rescued { after: None };
+    assert_eq!(claimable_of(w, rescued).await, []);
+    assert_eq!(orphans(w).await, []);
+    let (_, answer) = exchange_one(w, worker, of("", 1, 0, &[])).await;
+    assert_eq!(ids(&answer.ready), [job.job.id]);
+    let again = w.hold(worker, &hint).await;
+    assert_eq!(again.strikes, 1);
+    let (got, _) = exchange_one(w, worker, of("", 1, 0, &[&again])).await;
+    assert_eq!(got.granted, [job.job.id]);
+}
+
+pub(super) async fn permits_are_not_freed_while_the_clock_is_in_doubt<S: SqlBench>(w: &World<S>) {
+    let worker = node();
+    let jobs = hold_all(w, worker, 1).await;
+    let mut request = of("", 8, 0, &each(&jobs));
+    request.spare = 1;
+    exchange_one(w, worker, request).await;
+    // The node trusts its two permits by its own clock; no lease names it.
+    w.complete(worker, &jobs[0], &jobwire_core::store::Handoff::Hint)
+        .await;
+    expire_permits(w).await;
+    w.store.stalled_keys().await.unwrap();
+    assert_eq!(sum(w).await, 2);
+    let now = w.lead(LEADER).await.now;
+    assert_eq!(sum(w).await, 0, "the leader believes the clock");
+
+    let (got, _) = exchange_one(w, worker, of("", 8, 0, &[])).await;
+    assert_eq!(got.number, 0);
+    let jobs = hold_all(w, worker, 1).await;
+    exchange_one(w, worker, of("", 8, 0, &each(&jobs))).await;
+    w.complete(worker, &jobs[0], &jobwire_core::store::Handoff::Hint)
+        .await;
+    expire_permits(w).await;
+    let doubts = LeaderCycle {
+        node: LEADER,
+        lease: LEASE,
+        transport: "in-process",
+        reset_at_most: 100,
+        clock: Some(ClockWindow {
+            from: now - LEASE,
+            until: now - LEASE / 2,
+        }),
+        grace: Duration::ZERO,
+        services: vec!["work".to_owned()].into(),
+        again_after: Duration::from_secs(30),
+        hint_at_most: 100,
+    };
+    let cycle = w.store.run_leader_cycle(&doubts).await.unwrap();
+    assert!(matches!(cycle, CycleOutcome::Leads(_)));
+    assert_eq!(sum(w).await, 1);
+}
+
+pub(super) async fn a_job_that_was_woken_in_the_future_reserves_nothing<S: SqlBench>(w: &World<S>) {
+    let worker = node();
+    put_ghosts(w, 3, "{now} + 3600 * {second}").await;
+    let jobs = hold_all(w, worker, 2).await;
+    let (got, _) = exchange_one(w, worker, of("", 1, 0, &each(&jobs))).await;
+    assert_eq!(got.granted, [jobs[0].job.id]);
+    w.store.execute("DELETE FROM {s}permit").await;
+    let stalled = w.store.stalled_keys().await.unwrap();
+    assert_eq!(stalled.len(), 1, "the second job could run");
+    assert_eq!(w.rows("waiting_job").await, 1, "that of the second job");
+}
+
+pub(super) async fn the_row_of_a_key_goes_with_its_last_permit<S: SqlBench>(w: &World<S>) {
+    let worker = node();
+    let jobs = hold_all(w, worker, 2).await;
+    exchange_one(w, worker, of("acme", 1, 0, &each(&jobs))).await;
+    assert_eq!(w.rows("permit_key").await, 1);
+    let (_, answer) = exchange_one(w, worker, of("acme", 1, 0, &[])).await;
+    let again = w.hold(worker, &answer.ready[0].hint).await;
+    let (got, _) = exchange_one(w, worker, of("acme", 1, 0, &[&again])).await;
+    assert_eq!((got.number, w.rows("permit_key").await), (1, 1));
+    exchange_one(w, worker, of("acme", 1, 0, &[])).await;
+    assert_eq!(w.rows("permit_key").await, 0);
+
+    // Nodes that died have left these.
+    let rows = (0..2_500).map(|of| format!("('work', 'k{of}', 1, {{now}} - 601 * {{second}})"));
+    let rows = Vec::from_iter(rows).join(", ");
+    let left =
+        format!("INSERT INTO {{s}}permit_key (limit_name, key, size, used_at) VALUES {rows}");
+    assert_eq!(w.store.execute(&left).await, 2_500);
+    w.store.stalled_keys().await.unwrap();
+    assert_eq!(w.rows("permit_key").await, 0);
 }
 
 /// Every node asks, runs a moment and gives back, at once with the others.

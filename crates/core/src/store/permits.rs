@@ -10,12 +10,14 @@
 //! database knows of.
 //!
 //! A job that gets no permit is **parked**: the transaction that refuses it ends its lease and
-//! writes a row of `waiting_job`. Whatever frees permits **wakes** as many waiting jobs, in creation
-//! order, and returns them to be hinted. A permit is reserved for a woken job for
-//! five seconds, so that no later job takes it. Claims and the sweeper pass a waiting job over. If no
+//! writes a row of `waiting_job`. If the job has strikes, its lease stays without an owner. Whatever
+//! frees permits **wakes** as many waiting jobs, in creation order, and returns them to be hinted. A
+//! permit is reserved for a woken job for five seconds, so that no later job takes it. Rows of jobs
+//! that no node may lock are deleted before. Claims and the sweeper pass a waiting job over. If no
 //! node has used its key for ten minutes, they take it like any other.
 //!
-//! The permits of a node that died are free when its row has expired and no lease names the node.
+//! The leader cycle frees the permits of a node that died when its row has expired and no lease names
+//! the node.
 
 pub(super) mod share;
 

@@ -1,8 +1,12 @@
 //! The task that exchanges permits with the database: one request at a time, for all keys and all
 //! jobs that ask. The next request gathers meanwhile.
 //!
-//! Three times in a lease it renews what the node has borrowed, frees the permits of nodes that have
-//! died, and wakes jobs whose wake-up was lost. A node without a limit sends nothing.
+//! Three times in a lease it renews what the node has borrowed, and wakes jobs whose wake-up was
+//! lost, or for which the leader freed the permits of a dead node. A node without a limit sends
+//! nothing.
+//!
+//! After a refused request each of its keys is sent in a request of its own, until it is answered.
+//! So a row that another transaction has locked stops the jobs of its key only.
 //!
 //! After an unanswered request the task waits until that request can no longer take effect. The next
 //! one names the numbers again. The jobs that had asked may be parked or not: the search for lost
@@ -58,6 +62,9 @@ pub(crate) async fn exchange_all(node: Arc<NodeContext>) {
         let extent = if tends { Extent::All } else { Extent::Due };
         if round(&node, &permits, extent).await {
             pause = FIRST_PAUSE;
+            if permits.has_more() {
+                permits.wakes.notify_one();
+            }
             continue;
         }
         tokio::select! {
@@ -67,9 +74,14 @@ pub(crate) async fn exchange_all(node: Arc<NodeContext>) {
         pause = (pause * 2).min(LONGEST_PAUSE);
         permits.wakes.notify_one();
     }
-    if !permits.is_empty() {
-        // No job runs any more.
-        round(&node, &permits, Extent::Back).await;
+    // No job runs any more.
+    let mut refusals = 0;
+    while !permits.is_empty() && refusals < REFUSALS {
+        if !round(&node, &permits, Extent::Back).await {
+            refusals += 1;
+        } else if !permits.has_more() {
+            break;
+        }
     }
 }
 
@@ -108,6 +120,9 @@ async fn round(node: &Arc<NodeContext>, permits: &Arc<Permits>, extent: Extent) 
         }
         Err(error) => {
             permits.failed(&keys);
+            if error.is_answer() {
+                permits.refused(&keys);
+            }
             let (jobs, keys) = (asks.len(), keys.len());
             if error.is_conflict() {
                 // Other nodes exchange permits of the same keys.
@@ -120,7 +135,7 @@ async fn round(node: &Arc<NodeContext>, permits: &Arc<Permits>, extent: Extent) 
             }
             if error.changed_nothing() {
                 permits.certain();
-                permits.ask_again(still_asking(asks, error.is_answer()));
+                permits.ask_again(still_asking(asks, error.is_answer() && keys == 1));
                 return false;
             }
             for ask in asks {
@@ -133,12 +148,12 @@ async fn round(node: &Arc<NodeContext>, permits: &Arc<Permits>, extent: Extent) 
     }
 }
 
-/// Returns the jobs that ask again after a refused request. A row of one of them may be the reason,
-/// so they do not stay together: they are released after some requests.
-fn still_asking(asks: Vec<Ask>, answered: bool) -> Vec<Ask> {
+/// Returns the jobs that ask again after a refused request. If the request had no other key, a row of
+/// one of them may be the reason: they are released after some requests.
+fn still_asking(asks: Vec<Ask>, counts: bool) -> Vec<Ask> {
     let mut again = Vec::with_capacity(asks.len());
     for mut ask in asks {
-        ask.refused += u32::from(answered);
+        ask.refused += u32::from(counts);
         if ask.refused < REFUSALS {
             again.push(ask);
         } else {

@@ -7,7 +7,7 @@
 //!
 //! The node trusts its permits for a window of its monotonic clock that starts before the statement
 //! that wrote them. So a job that starts under a permit has a lease, and the permit had not expired
-//! when that lease was committed: another node that looks whether the permit is free sees the lease.
+//! when that lease was committed: the leader, which looks whether the permit is free, sees the lease.
 //!
 //! [`permit_exchange`](crate::worker::permit_exchange) has the task that sends the requests, one at a
 //! time.
@@ -26,6 +26,10 @@ const IDLE: Duration = Duration::from_secs(1);
 /// The divisor of a limit's size that gives the permits that a node borrows to spare.
 const SPARE: i32 = 8;
 
+/// The bounds of the pause of a key whose request is refused although it has no other key.
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(10);
+
 /// The permits of a node.
 #[derive(Default)]
 pub(crate) struct Permits {
@@ -40,6 +44,20 @@ struct Book {
     asks: Vec<Ask>,
     /// A request is under way, or its answer was lost.
     in_doubt: bool,
+    /// The last round had one key that is sent apart.
+    was_apart: bool,
+    /// The last round left keys for the next one.
+    has_more: bool,
+}
+
+/// A key that is sent in a request of its own, because a request with it was refused: its row may
+/// be locked by another transaction, and must not stop the other keys.
+#[derive(Clone, Copy, Debug)]
+struct Apart {
+    /// The time before which it is not sent.
+    from: Instant,
+    /// The pause after the next refusal.
+    backoff: Duration,
 }
 
 /// The permits of one key.
@@ -60,6 +78,7 @@ struct Borrowed {
     contended: bool,
     /// The database may have another number than this node.
     unsure: bool,
+    apart: Option<Apart>,
 }
 
 impl Borrowed {
@@ -74,13 +93,31 @@ impl Borrowed {
 
     /// Returns when permits of this key go back, if nothing changes.
     fn due(&self) -> Option<Instant> {
-        if self.free() == 0 {
+        let due = if self.free() == 0 {
             None
         } else if self.contended {
             Some(Instant::now())
         } else {
             Some(self.window_ends)
+        };
+        match self.apart {
+            Some(apart) if self.unsure => Some(apart.from),
+            Some(apart) => due.map(|due| due.max(apart.from)),
+            None => due,
         }
+    }
+
+    /// Returns the number of permits to give back, or `None` if there is nothing to send.
+    fn to_give_back(&self, extent: Extent, asks: bool, now: Instant) -> Option<i32> {
+        let gives_all = self.contended || extent == Extent::Back || now >= self.until;
+        let back = if gives_all || asks {
+            self.free()
+        } else if now >= self.window_ends {
+            self.least_free.min(self.free())
+        } else {
+            0
+        };
+        (asks || back > 0 || extent != Extent::Due || self.unsure).then_some(back)
     }
 }
 
@@ -89,7 +126,7 @@ pub(crate) struct Ask {
     key: PermitKey,
     size: i32,
     pub(super) job: Asking,
-    /// How many requests with this job the database has refused.
+    /// How many requests with no other key than that of this job the database has refused.
     pub(super) refused: u32,
     pub(super) reply: oneshot::Sender<Answered>,
 }
@@ -206,29 +243,26 @@ impl Permits {
                 .or_insert_with(|| unknown(size, now))
                 .unsure = true;
         }
-        let mut keys = Vec::new();
+        let mut due = Vec::new();
         for (key, of) in &mut book.keys {
-            let asking = asking.remove(key).unwrap_or_default();
-            let passes = now >= of.window_ends;
-            let gives_all = of.contended || extent == Extent::Back || now >= of.until;
-            let back = if gives_all || !asking.is_empty() {
-                of.free()
-            } else if passes {
-                of.least_free.min(of.free())
-            } else {
-                0
-            };
-            if asking.is_empty() && back == 0 && extent == Extent::Due && !of.unsure {
-                if passes {
-                    of.begin_window(now);
-                }
-                continue;
+            match of.to_give_back(extent, asking.contains_key(key), now) {
+                Some(back) => due.push((key.clone(), back)),
+                None if now >= of.window_ends => of.begin_window(now),
+                None => {}
             }
+        }
+        let sent = book.choose(due, extent, now);
+        let mut keys = Vec::with_capacity(sent.len());
+        for (key, back) in sent {
+            let Some(of) = book.keys.get_mut(&key) else {
+                continue;
+            };
+            let asking = asking.remove(&key).unwrap_or_default();
             // Given back before the statement: no job starts under them meanwhile.
             of.number = of.number.max(of.used) - back;
             of.begin_window(now);
             keys.push(KeyRequest {
-                key: key.clone(),
+                key,
                 size: of.size,
                 keep: of.number,
                 spare: if asking.is_empty() {
@@ -239,6 +273,11 @@ impl Permits {
                 asking,
             });
         }
+        // The jobs of the other keys ask in a later round.
+        let (left, asks) = asks
+            .into_iter()
+            .partition(|ask| asking.contains_key(&ask.key));
+        book.asks = left;
         book.in_doubt = !keys.is_empty();
         Round { keys, asks }
     }
@@ -256,6 +295,7 @@ impl Permits {
         of.until = until;
         of.contended = answer.contended;
         of.unsure = false;
+        of.apart = None;
         of.begin_window(now);
         if of.number == 0 && of.used == 0 {
             book.keys.remove(&answer.key);
@@ -270,6 +310,32 @@ impl Permits {
                 of.unsure = true;
             }
         }
+    }
+
+    /// Records that the database has refused the request for these keys: each is sent in a request
+    /// of its own now.
+    pub(super) fn refused(&self, keys: &[KeyRequest]) {
+        let now = Instant::now();
+        let mut book = self.lock();
+        for request in keys {
+            let Some(of) = book.keys.get_mut(&request.key) else {
+                continue;
+            };
+            let backoff = of.apart.map_or(FIRST_BACKOFF, |apart| apart.backoff);
+            of.apart = Some(if keys.len() == 1 {
+                Apart {
+                    from: now + backoff,
+                    backoff: (backoff * 2).min(LONGEST_BACKOFF),
+                }
+            } else {
+                Apart { from: now, backoff }
+            });
+        }
+    }
+
+    /// Returns whether the last round left keys for the next one.
+    pub(super) fn has_more(&self) -> bool {
+        self.lock().has_more
     }
 
     /// Puts jobs back that still ask. Keeps the order.
@@ -305,6 +371,50 @@ impl Permits {
     }
 }
 
+impl Book {
+    /// Chooses the keys of one request among those that are due: one that is sent apart, or all
+    /// others. Both have their turns.
+    fn choose(
+        &mut self,
+        due: Vec<(PermitKey, i32)>,
+        extent: Extent,
+        now: Instant,
+    ) -> Vec<(PermitKey, i32)> {
+        let from = |key: &PermitKey| self.keys.get(key)?.apart.map(|apart| apart.from);
+        let (apart, mut together): (Vec<_>, Vec<_>) =
+            due.into_iter().partition(|(key, _)| from(key).is_some());
+        let ready = |(key, _): &&(PermitKey, i32)| {
+            extent == Extent::Back || from(key).is_some_and(|from| from <= now)
+        };
+        let next = apart.iter().filter(ready);
+        let next = next.min_by_key(|(key, _)| from(key)).cloned();
+        let others_first = extent == Extent::Back || self.was_apart;
+        let takes_apart = next.is_some() && (together.is_empty() || !others_first);
+        let ready = apart.iter().filter(ready).count();
+        let has_more = if takes_apart {
+            ready > 1 || !together.is_empty()
+        } else {
+            ready > 0
+        };
+        let passed_over = if takes_apart {
+            std::mem::take(&mut together)
+        } else {
+            Vec::new()
+        };
+        for (key, _) in apart.iter().chain(&passed_over) {
+            if let Some(of) = self.keys.get_mut(key) {
+                of.unsure = true;
+            }
+        }
+        self.was_apart = takes_apart;
+        self.has_more = has_more;
+        match next {
+            Some(next) if takes_apart => vec![next],
+            _ => together,
+        }
+    }
+}
+
 /// Returns the state of a key of which the node has borrowed nothing.
 fn unknown(size: i32, now: Instant) -> Borrowed {
     Borrowed {
@@ -316,6 +426,7 @@ fn unknown(size: i32, now: Instant) -> Borrowed {
         window_ends: now + IDLE,
         contended: false,
         unsure: false,
+        apart: None,
     }
 }
 

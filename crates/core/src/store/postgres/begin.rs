@@ -31,7 +31,7 @@ macro_rules! begin {
 const NODES: &str = begin!();
 const DURABLY: &str = begin!("; SET LOCAL synchronous_commit TO DEFAULT");
 const IMPATIENTLY: &str = begin!("; SET LOCAL ", lock_timeout!());
-const TO_EXCHANGE: &str = begin!("; SET LOCAL lock_timeout = 2000");
+const TO_EXCHANGE: &str = begin!("; SET LOCAL enable_seqscan = off; SET LOCAL lock_timeout = 2000");
 const BY_KEY: &str = begin!("; SET LOCAL enable_seqscan = off");
 const TO_CLAIM: &str = begin!(
     "; SET LOCAL enable_seqscan = off; SET LOCAL ",

@@ -63,6 +63,8 @@ WHERE l.owner IS NULL AND (l.strikes >= 2) = $4 AND j.id > $5 AND j.lane = $1 AN
             served!("j", "$2", "$6::jsonb"),
             " AND ",
             not_suspended!("j"),
+            " AND ",
+            not_waiting!("j"),
             "
   AND ",
             in_turn!("j"),

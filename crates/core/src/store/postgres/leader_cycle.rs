@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::begin::begin_part;
 use super::connection_pool::ConnectionPool;
 use super::sql::{
-    in_turn, not_suspended, ready_columns, served_by_fleet, strikes_count, unexpired,
+    in_turn, not_suspended, not_waiting, ready_columns, served_by_fleet, strikes_count, unexpired,
 };
 use super::{PgStore, aside, decode, exclusive};
 use crate::hint::Ready;
@@ -32,6 +32,11 @@ use crate::store::{COUNT_LIMIT, CycleOutcome, CycleReport, Horizon, LeaderCycle,
 ///
 /// A leader's lease that ends more than ten lease lengths from now counts as expired: no leader of
 /// this fleet wrote it, or the clock was set back.
+///
+/// `reaped` are the permits of dead nodes: they have expired, and no lease names the node. A node
+/// commits the lease of a job before it trusts a permit for it, and its trust ends before the permit
+/// expires. So the expiry is compared with a time before the snapshot in which leases are read. A
+/// row that a node renews at this moment is passed over.
 ///
 /// A job whose holder has died and that an operator had cancelled is deleted and not rescued.
 ///
@@ -94,6 +99,13 @@ WITH unlocked AS MATERIALIZED (
     "
         ORDER BY l.job_id LIMIT $4
         FOR UPDATE SKIP LOCKED)
+), reaped AS (
+    DELETE FROM jobwire.permit WHERE (limit_name, key, node) IN (
+        SELECT p.limit_name, p.key, p.node FROM jobwire.permit p
+        WHERE EXISTS (SELECT FROM may_reset)
+          AND p.expires_at NOT BETWEEN statement_timestamp() AND statement_timestamp() + interval '25 hours'
+          AND NOT EXISTS (SELECT FROM jobwire.job_lease l WHERE l.owner = p.node)
+        LIMIT $4 FOR UPDATE OF p SKIP LOCKED)
 ), left_over AS (
     SELECT j.id, l.strikes FROM jobwire.job_lease l JOIN jobwire.job j ON j.id = l.job_id
     WHERE l.owner IS NULL AND EXISTS (SELECT FROM lead) AND ",
@@ -102,6 +114,8 @@ WITH unlocked AS MATERIALIZED (
       AND j.ready_at <= clock_timestamp() - $11 * power(2, least(greatest(j.hints, 2) - 2, 6))
       AND ",
     not_suspended!("j"),
+    " AND ",
+    not_waiting!("j"),
     " AND ",
     in_turn!("j"),
     $other,

@@ -9,7 +9,7 @@ use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
 use super::begin::{begin, begin_to_exchange};
-use super::sql::{ready_columns, unexpired, unlocked};
+use super::sql::{in_turn, not_suspended, ready_columns, unlocked};
 use super::{PgStore, complete, decode};
 use crate::hint::Ready;
 use crate::job::{JobId, LockToken, NodeId};
@@ -45,7 +45,7 @@ SELECT
      WHERE p.limit_name = u.limit_name AND p.key = u.key AND p.node = $3),
     (SELECT count(*) FROM jobwire.waiting_job w
      WHERE w.limit_name = u.limit_name AND w.key = u.key AND w.woken_at > clock_timestamp() - $5::interval
-       AND w.job_id <> ALL($4)),
+       AND w.woken_at <= clock_timestamp() AND w.job_id <> ALL($4)),
     (SELECT count(*) FROM (
         SELECT FROM jobwire.waiting_job w
         WHERE w.limit_name = u.limit_name AND w.key = u.key AND w.woken_at IS NULL AND w.job_id <> ALL($4)
@@ -67,42 +67,64 @@ FROM unnest($1::text[], $2::text[], $3::int[]) AS u (limit_name, key, number)
 WHERE u.number > 0
 ON CONFLICT (limit_name, key, node) DO UPDATE SET number = excluded.number, expires_at = excluded.expires_at";
 
-/// Selects the first waiting jobs of keys.
-macro_rules! first_waiting {
+/// True if a node may lock this job now: it is free, in its turn, not suspended and not paused, and
+/// a node serves its type. While no node has a row, every type counts as served.
+macro_rules! lockable {
     () => {
-        "
-    SELECT w.job_id FROM unnest($1::text[], $2::text[], $3::int[]) AS u (limit_name, key, number)
-    CROSS JOIN LATERAL (
-        SELECT w.job_id FROM jobwire.waiting_job w
-        WHERE w.limit_name = u.limit_name AND w.key = u.key AND w.woken_at IS NULL AND w.job_id <> ALL($4)
-        ORDER BY w.seq LIMIT u.number) w"
+        concat!(
+            unlocked!("j"),
+            " AND ",
+            not_suspended!("j"),
+            " AND ",
+            in_turn!("j"),
+            " AND (NOT EXISTS (SELECT FROM jobwire.node) \
+               OR EXISTS (SELECT FROM jobwire.node n WHERE j.type = ANY(n.types)))"
+        )
     };
 }
 
-/// Deletes rows whose jobs have left the executable table, among those that are next.
-const FORGET_GONE: &str = concat!(
+/// Deletes the rows of jobs that nobody may lock, among the first ones of each key. Such a job has
+/// left the executable table, or is found again like any job that does not wait for a permit.
+const DROP: &str = concat!(
     "
-DELETE FROM jobwire.waiting_job w WHERE w.job_id = ANY(ARRAY(",
-    first_waiting!(),
-    "))
-AND NOT EXISTS (SELECT FROM jobwire.job j WHERE j.id = w.job_id)"
+WITH first AS MATERIALIZED (
+    SELECT w.job_id FROM unnest($1::text[], $2::text[]) AS u (limit_name, key)
+    CROSS JOIN LATERAL (
+        SELECT w.job_id FROM jobwire.waiting_job w
+        WHERE w.limit_name = u.limit_name AND w.key = u.key AND w.woken_at IS NULL AND w.job_id <> ALL($3)
+        ORDER BY w.seq LIMIT $4) w
+), dropped AS MATERIALIZED (
+    SELECT w.job_id FROM first JOIN jobwire.waiting_job w ON w.job_id = first.job_id
+    WHERE NOT EXISTS (SELECT FROM jobwire.job j WHERE j.id = w.job_id AND ",
+    lockable!(),
+    ")
+    FOR UPDATE OF w SKIP LOCKED
+)
+DELETE FROM jobwire.waiting_job w USING dropped WHERE w.job_id = dropped.job_id"
 );
 
-/// Wakes the next jobs. One that is being locked at this moment needs no hint.
+/// Wakes the next jobs. One whose row is locked at this moment is passed over, and gets no hint and
+/// no reservation.
 const WAKE: &str = concat!(
     "
-WITH next AS MATERIALIZED (",
-    first_waiting!(),
+WITH next AS MATERIALIZED (
+    SELECT n.id FROM unnest($1::text[], $2::text[], $3::int[]) AS u (limit_name, key, number)
+    CROSS JOIN LATERAL (
+        SELECT j.id FROM (
+            SELECT w.job_id, w.seq FROM jobwire.waiting_job w
+            WHERE w.limit_name = u.limit_name AND w.key = u.key AND w.woken_at IS NULL AND w.job_id <> ALL($4)
+            ORDER BY w.seq LIMIT u.number + 100) w
+        JOIN jobwire.job j ON j.id = w.job_id
+        WHERE ",
+    lockable!(),
     "
+        ORDER BY w.seq LIMIT u.number
+        FOR UPDATE OF j SKIP LOCKED) n
 ), noted AS (
-    UPDATE jobwire.waiting_job w SET woken_at = clock_timestamp() FROM next WHERE w.job_id = next.job_id
-), free AS MATERIALIZED (
-    SELECT j.id FROM next JOIN jobwire.job j ON j.id = next.job_id WHERE ",
-    unlocked!("j"),
-    " FOR UPDATE OF j SKIP LOCKED
+    UPDATE jobwire.waiting_job w SET woken_at = clock_timestamp() FROM next WHERE w.job_id = next.id
 )
 UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = least(j.hints, 999999999) + 1
-FROM free WHERE j.id = free.id
+FROM next WHERE j.id = next.id
 RETURNING ",
     ready_columns!("j")
 );
@@ -115,31 +137,41 @@ ON CONFLICT (job_id) DO UPDATE SET limit_name = excluded.limit_name, key = exclu
 
 const ADMIT: &str = "DELETE FROM jobwire.waiting_job WHERE job_id = ANY($1)";
 
-/// Frees the permits of nodes that have died. The row of a node that renews it at this moment is
-/// passed over.
-const REAP: &str = concat!(
-    "
-DELETE FROM jobwire.permit WHERE (limit_name, key, node) IN (
-    SELECT p.limit_name, p.key, p.node FROM jobwire.permit p
-    WHERE NOT ",
-    unexpired!("p"),
-    " AND NOT EXISTS (SELECT FROM jobwire.job_lease l WHERE l.owner = p.node)
-    FOR UPDATE OF p SKIP LOCKED)"
-);
+/// Selects the strikes of jobs that are parked, and locks their leases.
+const STRIKES: &str = "
+SELECT job_id, fence, strikes, struck FROM jobwire.job_lease
+WHERE job_id = ANY($1) AND owner = $2 AND strikes > 0 ORDER BY job_id FOR UPDATE";
 
-/// Deletes rows of keys that no node has used for long, and of jobs that were woken long ago.
+/// Writes leases without an owner. The next lock takes them, with their strikes.
+const KEEP_STRIKES: &str = "
+INSERT INTO jobwire.job_lease (job_id, fence, locked_at, expires_at, strikes, struck)
+SELECT u.id, u.fence, clock_timestamp(), clock_timestamp(), u.strikes, u.struck
+FROM unnest($1::uuid[], $2::bigint[], $3::integer[], $4::bigint[]) AS u (id, fence, strikes, struck)
+ON CONFLICT (job_id) DO NOTHING";
+
+/// Deletes rows of keys of which no node has a permit and no job waits. A transaction that waits for
+/// such a row inserts it again.
+const LEAVE: &str = "
+DELETE FROM jobwire.permit_key k USING unnest($1::text[], $2::text[]) AS u (limit_name, key)
+WHERE k.limit_name = u.limit_name AND k.key = u.key
+  AND NOT EXISTS (SELECT FROM jobwire.permit p WHERE p.limit_name = k.limit_name AND p.key = k.key)
+  AND NOT EXISTS (SELECT FROM jobwire.waiting_job w
+                  WHERE w.limit_name = k.limit_name AND w.key = k.key AND w.woken_at IS NULL)";
+
+/// Deletes rows of keys that no node has used for long, and of jobs that were woken long ago or, by the
+/// clock, later than now.
 const PRUNE: [&str; 2] = [
     "
 DELETE FROM jobwire.permit_key WHERE (limit_name, key) IN (
     SELECT k.limit_name, k.key FROM jobwire.permit_key k
-    WHERE k.used_at < clock_timestamp() - interval '1 hour'
+    WHERE k.used_at < clock_timestamp() - interval '10 minutes'
       AND NOT EXISTS (SELECT FROM jobwire.permit p WHERE p.limit_name = k.limit_name AND p.key = k.key)
       AND NOT EXISTS (SELECT FROM jobwire.waiting_job w
                       WHERE w.limit_name = k.limit_name AND w.key = k.key AND w.woken_at IS NULL)
     LIMIT 1000 FOR UPDATE OF k SKIP LOCKED)",
     "
 DELETE FROM jobwire.waiting_job WHERE job_id IN (
-    SELECT w.job_id FROM jobwire.waiting_job w WHERE w.woken_at < clock_timestamp() - interval '10 minutes'
+    SELECT w.job_id FROM jobwire.waiting_job w WHERE w.woken_at NOT BETWEEN clock_timestamp() - interval '10 minutes' AND clock_timestamp()
     LIMIT 1000 FOR UPDATE OF w SKIP LOCKED)",
 ];
 
@@ -150,7 +182,8 @@ WHERE EXISTS (SELECT FROM jobwire.waiting_job w
   AND k.size > (SELECT coalesce(sum(p.number), 0) FROM jobwire.permit p
                 WHERE p.limit_name = k.limit_name AND p.key = k.key)
              + (SELECT count(*) FROM jobwire.waiting_job w
-                WHERE w.limit_name = k.limit_name AND w.key = k.key AND w.woken_at > clock_timestamp() - $1::interval)
+                WHERE w.limit_name = k.limit_name AND w.key = k.key
+                  AND w.woken_at > clock_timestamp() - $1::interval AND w.woken_at <= clock_timestamp())
 ORDER BY k.limit_name, k.key LIMIT $2";
 
 const WAITING_TYPES: &str = "
@@ -158,8 +191,10 @@ SELECT w.type, count(*) FROM jobwire.waiting_job w
 WHERE w.woken_at IS NULL AND EXISTS (SELECT FROM jobwire.job j WHERE j.id = w.job_id)
 GROUP BY w.type ORDER BY 2 DESC, 1 LIMIT $1";
 
-/// How often rows of jobs that are gone are deleted before jobs are woken.
-const ROUNDS: usize = 10;
+/// How often rows are deleted before jobs are woken. The next exchange goes on.
+const ROUNDS: usize = 50;
+/// The number of rows that one of these rounds looks at, after the first one.
+const LOOK_AT: usize = 1_000;
 
 /// The names of keys, as arrays.
 fn names<'a>(keys: impl Iterator<Item = &'a PermitKey>) -> (Vec<&'a str>, Vec<&'a str>) {
@@ -200,6 +235,39 @@ async fn standings(
     rows.iter().map(standing).collect()
 }
 
+/// Deletes the rows of jobs that nobody may lock, if some are among the jobs to wake. Returns whether
+/// there were any.
+async fn drop_unlockable(
+    connection: &mut PgConnection,
+    shares: &[(&KeyRequest, Share)],
+    asking: &[Uuid],
+) -> Result<bool, StoreError> {
+    let wakes = || shares.iter().filter(|(_, share)| share.wake > 0);
+    let (limits, keys) = names(wakes().map(|(of, _)| &of.key));
+    let most = wakes().map(|(_, share)| i64::from(share.wake)).max();
+    let Some(most) = most else {
+        return Ok(false);
+    };
+    let page = i64::try_from(LOOK_AT / limits.len()).unwrap_or(1);
+    let mut look_at = most;
+    let mut any = false;
+    for _ in 0..ROUNDS {
+        let dropped = sqlx::query(DROP)
+            .bind(&limits)
+            .bind(&keys)
+            .bind(asking)
+            .bind(look_at)
+            .execute(&mut *connection)
+            .await?;
+        if dropped.rows_affected() == 0 {
+            break;
+        }
+        any = true;
+        look_at = most.max(page);
+    }
+    Ok(any)
+}
+
 /// Wakes waiting jobs of keys, as many as the shares say.
 async fn wake(
     connection: &mut PgConnection,
@@ -212,16 +280,6 @@ async fn wake(
         return Ok(Vec::new());
     }
     let numbers: Vec<i32> = wakes().map(|(_, share)| share.wake).collect();
-    for _ in 0..ROUNDS {
-        let forget = sqlx::query(FORGET_GONE)
-            .bind(&limits)
-            .bind(&keys)
-            .bind(&numbers)
-            .bind(asking);
-        if forget.execute(&mut *connection).await?.rows_affected() == 0 {
-            break;
-        }
-    }
     let rows = sqlx::query(WAKE)
         .bind(&limits)
         .bind(&keys)
@@ -244,6 +302,11 @@ async fn park(
         return Ok(());
     }
     let held: Vec<LockToken> = refused.iter().map(|(_, job)| job.held.clone()).collect();
+    let struck: Vec<(Uuid, i64, i32, Option<i64>)> = sqlx::query_as(STRIKES)
+        .bind(held.iter().map(|of| of.id.0).collect::<Vec<_>>())
+        .bind(node.0)
+        .fetch_all(&mut *connection)
+        .await?;
     let released = complete::release_in(connection, node, &held, holders).await?;
     let parked: HashSet<JobId> = released.applied.iter().copied().collect();
     let waits =
@@ -260,8 +323,19 @@ async fn park(
                 .collect::<Vec<_>>(),
         )
         .bind(rows().map(|(_, job)| job.seq).collect::<Vec<_>>())
-        .execute(connection)
+        .execute(&mut *connection)
         .await?;
+    if !struck.is_empty() {
+        let waiting: HashSet<Uuid> = rows().map(|(_, job)| job.held.id.0).collect();
+        let kept = || struck.iter().filter(|row| waiting.contains(&row.0));
+        sqlx::query(KEEP_STRIKES)
+            .bind(kept().map(|row| row.0).collect::<Vec<_>>())
+            .bind(kept().map(|row| row.1).collect::<Vec<_>>())
+            .bind(kept().map(|row| row.2).collect::<Vec<_>>())
+            .bind(kept().map(|row| row.3).collect::<Vec<_>>())
+            .execute(connection)
+            .await?;
+    }
     let ready = released.ready.into_iter();
     answer
         .ready
@@ -285,7 +359,7 @@ async fn exchange(
         .bind(request.keys.iter().map(|of| of.size).collect::<Vec<_>>())
         .execute(&mut *connection)
         .await?;
-    let standings = standings(connection, request, &asking).await?;
+    let mut states = standings(connection, request, &asking).await?;
     let woken: Vec<Uuid> = if asking.is_empty() {
         Vec::new()
     } else {
@@ -293,10 +367,17 @@ async fn exchange(
         woken.fetch_all(&mut *connection).await?
     };
     let woken: HashSet<JobId> = woken.into_iter().map(JobId).collect();
-    let of_each = request.keys.iter().zip(&standings);
-    let shares: Vec<(&KeyRequest, Share)> = of_each
-        .map(|(of, standing)| (of, share(of, standing, &woken)))
-        .collect();
+    let share_all = |states: &[Standing]| -> Vec<(&KeyRequest, Share)> {
+        let of_each = request.keys.iter().zip(states);
+        of_each
+            .map(|(of, standing)| (of, share(of, standing, &woken)))
+            .collect()
+    };
+    let mut shares = share_all(&states);
+    if drop_unlockable(connection, &shares, &asking).await? {
+        states = standings(connection, request, &asking).await?;
+        shares = share_all(&states);
+    }
     let numbers: Vec<i32> = shares.iter().map(|(_, share)| share.number).collect();
     sqlx::query(BORROW)
         .bind(&limits)
@@ -326,6 +407,13 @@ async fn exchange(
         .filter(|(_, job)| !admitted.contains(&job.held.id.0))
         .collect();
     park(connection, request.node, &refused, &holders, &mut answer).await?;
+    let is_unused = |share: &Share| share.number == 0 && !share.contended;
+    let unused = shares.iter().filter(|(_, share)| is_unused(share));
+    let (limits, keys) = names(unused.map(|(of, _)| &of.key));
+    if !limits.is_empty() {
+        let leave = sqlx::query(LEAVE).bind(limits).bind(keys);
+        leave.execute(&mut *connection).await?;
+    }
     answer.keys = shares
         .into_iter()
         .map(|(of, share)| KeyAnswer {
@@ -347,12 +435,16 @@ impl Permitting for PgStore {
     }
 
     async fn find_stalled(&self) -> Result<Vec<StalledKey>, StoreError> {
-        let mut tx = begin(&self.pool).await?;
-        sqlx::query(REAP).execute(&mut *tx).await?;
         for prune in PRUNE {
-            sqlx::query(prune).execute(&mut *tx).await?;
+            for _ in 0..ROUNDS {
+                let mut tx = begin(&self.pool).await?;
+                let pruned = sqlx::query(prune).execute(&mut *tx).await?;
+                tx.commit().await?;
+                if pruned.rows_affected() < LOOK_AT as u64 {
+                    break;
+                }
+            }
         }
-        tx.commit().await?;
         let rows = sqlx::query(STALLED_KEYS)
             .bind(RESERVED)
             .bind(STALLED)

@@ -45,6 +45,8 @@ WHERE l.owner IS NULL AND (l.strikes >= 2) = ?4 AND j.id > ?5 AND j.lane = ?1 AN
     served!("j", "?2", "?6"),
     " AND NOT ",
     suspended!("j"),
+    " AND NOT ",
+    waits!("j"),
     "
   AND ",
     in_turn!("j"),

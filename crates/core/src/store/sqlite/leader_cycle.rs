@@ -7,7 +7,7 @@ use sqlx::{Row, SqliteConnection};
 
 use super::membership::LEAVE;
 use super::sql::{
-    in_turn, ready_columns, served_by_fleet, strikes, strikes_count, suspended, unexpired,
+    in_turn, ready_columns, served_by_fleet, strikes, strikes_count, suspended, unexpired, waits,
 };
 use super::{SqliteStore, complete, decode, exclusive};
 use crate::hint::Ready;
@@ -69,6 +69,13 @@ DELETE FROM job_lease AS l WHERE NOT ",
     " AND NOT EXISTS (SELECT 1 FROM job j WHERE j.id = l.job_id)"
 );
 
+/// Frees the permits of nodes that have died: they have expired, and no lease names the node.
+const REAP: &str = concat!(
+    "DELETE FROM permit WHERE NOT ",
+    unexpired!("permit", "?1"),
+    " AND NOT EXISTS (SELECT 1 FROM job_lease l WHERE l.owner = permit.node)"
+);
+
 /// Selects jobs whose lease lost its owner in an earlier cycle and that have not been locked since.
 macro_rules! left_over {
     ($where:literal) => {
@@ -80,6 +87,8 @@ WHERE l.owner IS NULL AND ",
             "
   AND j.ready_at <= ?2 - ?3 * (1 << min(max(j.hints, 2) - 2, 6)) AND NOT ",
             suspended!("j"),
+            " AND NOT ",
+            waits!("j"),
             " AND ",
             in_turn!("j"),
             $where,
@@ -346,6 +355,9 @@ async fn lead(
         .collect();
     let (mut cancelled, mut freed) = (Vec::new(), Vec::new());
     if believed && cycle.reset_at_most > 0 {
+        // Before the reset, as on PostgreSQL: the cycle that ends a node's leases still counts them.
+        let reap = sqlx::query(REAP).bind(now);
+        reap.execute(&mut *connection).await?;
         let mut late = sqlx::query(if these.is_some() { LATE_THESE } else { LATE })
             .bind(now)
             .bind(cycle.reset_at_most);

@@ -115,3 +115,61 @@ async fn a_failed_request_is_made_again_and_a_stalled_key_is_named_once() {
     grant(&permits, round, 0, false);
     assert!(permits.is_empty());
 }
+
+fn key_of(name: &str) -> PermitKey {
+    PermitKey {
+        limit: "mail".to_owned(),
+        key: name.to_owned(),
+    }
+}
+
+fn names(round: &Round) -> Vec<&str> {
+    let mut names: Vec<&str> = round.keys.iter().map(|of| &*of.key.key).collect();
+    names.sort_unstable();
+    names
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_of_a_refused_request_are_sent_apart_and_a_locked_one_stops_no_other() {
+    let permits = Arc::new(Permits::default());
+    let mut answers = Vec::new();
+    for name in ["locked", "free"] {
+        answers.push(permits.ask(key_of(name), 1, asking()));
+    }
+    let round = permits.begin(Extent::Due, Vec::new());
+    assert_eq!(names(&round), ["free", "locked"]);
+    permits.failed(&round.keys);
+    permits.refused(&round.keys);
+    permits.ask_again(round.asks);
+    let mut alone = Vec::new();
+    for _ in 0..2 {
+        let round = permits.begin(Extent::Due, Vec::new());
+        assert_eq!((round.keys.len(), round.asks.len()), (1, 1));
+        alone.push(names(&round)[0].to_owned());
+        if alone.ends_with(&["locked".to_owned()]) {
+            permits.failed(&round.keys);
+            permits.refused(&round.keys);
+            permits.ask_again(round.asks);
+        } else {
+            grant(&permits, round, 0, false);
+        }
+    }
+    alone.sort_unstable();
+    assert_eq!(alone, ["free", "locked"]);
+    assert!(!permits.has_more());
+    assert!(permits.due().is_some_and(|due| due > Instant::now()));
+
+    // The locked key waits for its pause, whatever the others do.
+    answers.push(permits.ask(key_of("other"), 1, asking()));
+    let round = permits.begin(Extent::All, Vec::new());
+    assert!(!names(&round).contains(&"locked"));
+    grant(&permits, round, 0, false);
+    tokio::time::advance(FIRST_BACKOFF).await;
+    answers.push(permits.ask(key_of("third"), 1, asking()));
+    let round = permits.begin(Extent::Due, Vec::new());
+    assert_eq!(names(&round), ["locked"]);
+    assert!(permits.has_more(), "the third key has its turn next");
+    grant(&permits, round, 0, false);
+    let round = permits.begin(Extent::Due, Vec::new());
+    assert!(names(&round).contains(&"third"));
+}
