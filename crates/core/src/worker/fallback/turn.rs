@@ -203,19 +203,20 @@ mod tests {
         }
         assert_eq!(waits, [20, 40, 80, 160, 250, 250]);
         // A later node that found a job was needed.
-        turn.woken(now, &elsewhere(), place(false));
-        assert!(turn.begin(now + LONGEST_DELAY));
+        let later = now + LONGEST_DELAY;
+        turn.woken(later, &elsewhere(), place(false));
+        assert!(turn.begin(later + LONGEST_DELAY));
         turn.answered(1, MILLI);
-        turn.ended(now);
-        turn.woken(now, &elsewhere(), place(false));
-        assert_eq!(turn.begins_at(), Some(now + FIRST_DELAY));
+        turn.ended(later);
+        turn.woken(later, &elsewhere(), place(false));
+        assert_eq!(turn.begins_at(), Some(later + FIRST_DELAY));
         // What becomes ready here does not wait for others.
         let here = Wake {
             at_once: true,
             ..elsewhere()
         };
-        turn.woken(now, &here, place(false));
-        assert!(turn.begin(now));
+        turn.woken(later, &here, place(false));
+        assert!(turn.begin(later));
     }
 
     #[test]
