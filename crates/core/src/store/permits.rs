@@ -145,9 +145,9 @@ pub struct WaitingType {
 }
 
 /// True if the job waits for a permit of a key that is in use. `$waiting` and `$key` are the names
-/// of the tables. A key counts as unused if no node has named it since `$since`.
+/// of the tables. A key counts as unused if no node has named it from `$since` to `$now`.
 macro_rules! waits {
-    ($t:literal, $waiting:literal, $key:literal, $since:literal) => {
+    ($t:literal, $waiting:literal, $key:literal, $since:literal, $now:literal) => {
         concat!(
             "EXISTS (SELECT 1 FROM ",
             $waiting,
@@ -155,8 +155,10 @@ macro_rules! waits {
             $key,
             " k ON k.limit_name = w.limit_name AND k.key = w.key WHERE w.job_id = ",
             $t,
-            ".id AND w.woken_at IS NULL AND k.used_at > ",
+            ".id AND w.woken_at IS NULL AND k.used_at BETWEEN ",
             $since,
+            " AND ",
+            $now,
             ")"
         )
     };

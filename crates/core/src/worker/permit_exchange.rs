@@ -24,13 +24,14 @@ use crate::producer::commit_hook::Cause;
 use crate::store::permits::{PermitAnswer, PermitRequest};
 use crate::telemetry::metrics as m;
 use crate::worker::context::NodeContext;
-use crate::worker::permits::{Answered, Ask, Extent, Permit, Permits, Round};
+use crate::worker::permits::{Answered, Ask, Extent, Permit, Permits, Round, TrustedUntil};
 
 /// The bounds of the pause after a request that was refused.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// The number of refused requests after which a job is released.
-const REFUSALS: u32 = 3;
+/// The time for which a node that ends tries to give its permits back. Those that are left are free
+/// when they expire.
+const FAREWELL: Duration = Duration::from_secs(6);
 
 /// Exchanges permits until the node has ended, and gives everything back then.
 pub(crate) async fn exchange_all(node: Arc<NodeContext>) {
@@ -75,10 +76,10 @@ pub(crate) async fn exchange_all(node: Arc<NodeContext>) {
         permits.wakes.notify_one();
     }
     // No job runs any more.
-    let mut refusals = 0;
-    while !permits.is_empty() && refusals < REFUSALS {
+    let ends = Instant::now() + FAREWELL;
+    while !permits.is_empty() && Instant::now() < ends {
         if !round(&node, &permits, Extent::Back).await {
-            refusals += 1;
+            tokio::time::sleep(FIRST_PAUSE).await;
         } else if !permits.has_more() {
             break;
         }
@@ -109,20 +110,18 @@ async fn round(node: &Arc<NodeContext>, permits: &Arc<Permits>, extent: Extent) 
     if keys.is_empty() {
         return true;
     }
-    let sent = Instant::now();
     let lease = node.options.lease;
+    let until = TrustedUntil::after(lease);
     let request = PermitRequest::new(node.id, lease, keys.clone());
     match node.store.exchange_permits(&request).await {
         Ok(answer) => {
             permits.certain();
-            apply(node, permits, answer, asks, sent + lease);
+            apply(node, permits, answer, asks, until);
             true
         }
         Err(error) => {
             permits.failed(&keys);
-            if error.is_answer() {
-                permits.refused(&keys);
-            }
+            let hopeless = error.is_answer() && permits.refused(&keys);
             let (jobs, keys) = (asks.len(), keys.len());
             if error.is_conflict() {
                 // Other nodes exchange permits of the same keys.
@@ -135,7 +134,13 @@ async fn round(node: &Arc<NodeContext>, permits: &Arc<Permits>, extent: Extent) 
             }
             if error.changed_nothing() {
                 permits.certain();
-                permits.ask_again(still_asking(asks, error.is_answer() && keys == 1));
+                if !hopeless {
+                    permits.ask_again(asks);
+                    return false;
+                }
+                for ask in asks {
+                    let _ = ask.reply.send(Answered::Refused);
+                }
                 return false;
             }
             for ask in asks {
@@ -148,28 +153,13 @@ async fn round(node: &Arc<NodeContext>, permits: &Arc<Permits>, extent: Extent) 
     }
 }
 
-/// Returns the jobs that ask again after a refused request. If the request had no other key, a row of
-/// one of them may be the reason: they are released after some requests.
-fn still_asking(asks: Vec<Ask>, counts: bool) -> Vec<Ask> {
-    let mut again = Vec::with_capacity(asks.len());
-    for mut ask in asks {
-        ask.refused += u32::from(counts);
-        if ask.refused < REFUSALS {
-            again.push(ask);
-        } else {
-            let _ = ask.reply.send(Answered::Refused);
-        }
-    }
-    again
-}
-
 /// Acts on an answer: starts jobs, and hints those that were woken.
 fn apply(
     node: &Arc<NodeContext>,
     permits: &Arc<Permits>,
     answer: PermitAnswer,
     asks: Vec<Ask>,
-    until: Instant,
+    until: TrustedUntil,
 ) {
     let mut asks: HashMap<JobId, Ask> =
         asks.into_iter().map(|ask| (ask.job.held.id, ask)).collect();

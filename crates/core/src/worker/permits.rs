@@ -5,9 +5,10 @@
 //! statement. What was free for [`IDLE`] goes back. While jobs of the key wait in the database,
 //! every permit goes back at the end of its job, so that the first of them gets it.
 //!
-//! The node trusts its permits for a window of its monotonic clock that starts before the statement
-//! that wrote them. So a job that starts under a permit has a lease, and the permit had not expired
-//! when that lease was committed: the leader, which looks whether the permit is free, sees the lease.
+//! The node trusts its permits for a window that starts before the statement that wrote them, by its
+//! monotonic clock and by its wall clock: the monotonic one stands still while a machine sleeps. So a
+//! job that starts under a permit has a lease, and the permit had not expired when that lease was
+//! committed: the leader, which looks whether the permit is free, sees the lease.
 //!
 //! [`permit_exchange`](crate::worker::permit_exchange) has the task that sends the requests, one at a
 //! time.
@@ -16,6 +17,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
@@ -29,6 +31,8 @@ const SPARE: i32 = 8;
 /// The bounds of the pause of a key whose request is refused although it has no other key.
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(10);
+/// The number of such refusals after which no job waits for the key on this node.
+const REFUSALS: u32 = 3;
 
 /// The permits of a node.
 #[derive(Default)]
@@ -58,6 +62,29 @@ struct Apart {
     from: Instant,
     /// The pause after the next refusal.
     backoff: Duration,
+    /// The number of refused requests with no other key.
+    refusals: u32,
+}
+
+/// The end of the trust in an answer, by both clocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TrustedUntil {
+    monotonic: Instant,
+    wall: DateTime<Utc>,
+}
+
+impl TrustedUntil {
+    /// Returns the end of a trust that begins now.
+    pub(super) fn after(time: Duration) -> Self {
+        Self {
+            monotonic: Instant::now() + time,
+            wall: Utc::now() + time,
+        }
+    }
+
+    fn is_over(self) -> bool {
+        Instant::now() >= self.monotonic || Utc::now() >= self.wall
+    }
 }
 
 /// The permits of one key.
@@ -69,7 +96,7 @@ struct Borrowed {
     /// permits whose jobs have lost their leases, too.
     used: i32,
     /// The end of the time for which the node trusts the permits.
-    until: Instant,
+    until: TrustedUntil,
     /// The smallest number of free permits since the window began.
     least_free: i32,
     /// When the window ends.
@@ -109,7 +136,7 @@ impl Borrowed {
 
     /// Returns the number of permits to give back, or `None` if there is nothing to send.
     fn to_give_back(&self, extent: Extent, asks: bool, now: Instant) -> Option<i32> {
-        let gives_all = self.contended || extent == Extent::Back || now >= self.until;
+        let gives_all = self.contended || extent == Extent::Back || self.until.is_over();
         let back = if gives_all || asks {
             self.free()
         } else if now >= self.window_ends {
@@ -117,7 +144,7 @@ impl Borrowed {
         } else {
             0
         };
-        (asks || back > 0 || extent != Extent::Due || self.unsure).then_some(back)
+        (asks || back > 0 || extent == Extent::All || self.unsure).then_some(back)
     }
 }
 
@@ -126,8 +153,6 @@ pub(crate) struct Ask {
     key: PermitKey,
     size: i32,
     pub(super) job: Asking,
-    /// How many requests with no other key than that of this job the database has refused.
-    pub(super) refused: u32,
     pub(super) reply: oneshot::Sender<Answered>,
 }
 
@@ -140,7 +165,7 @@ pub(crate) enum Answered {
     Parked,
     /// The lock of the job is lost.
     Lost,
-    /// The database refuses the request, perhaps because of this job.
+    /// The database refuses the requests of the key, perhaps because of this job.
     Refused,
     /// The answer of the database was lost.
     Unknown,
@@ -187,7 +212,7 @@ impl Permits {
         if let Some(of) = book.keys.get_mut(&key)
             && of.free() > 0
             && !of.contended
-            && Instant::now() < of.until
+            && !of.until.is_over()
         {
             of.used += 1;
             of.least_free = of.least_free.min(of.free());
@@ -196,11 +221,15 @@ impl Permits {
             return Ok(Permit { permits, key });
         }
         let (reply, answer) = oneshot::channel();
+        let apart = book.keys.get(&key).and_then(|of| of.apart);
+        if apart.is_some_and(|apart| apart.refusals >= REFUSALS && Instant::now() < apart.from) {
+            let _ = reply.send(Answered::Refused);
+            return Err(answer);
+        }
         book.asks.push(Ask {
             key,
             size,
             job,
-            refused: 0,
             reply,
         });
         drop(book);
@@ -283,7 +312,7 @@ impl Permits {
     }
 
     /// Records the answer for a key. `until` is the end of the trust in it.
-    pub(super) fn answered(&self, answer: &KeyAnswer, until: Instant) {
+    pub(super) fn answered(&self, answer: &KeyAnswer, until: TrustedUntil) {
         let now = Instant::now();
         let mut book = self.lock();
         let Some(of) = book.keys.get_mut(&answer.key) else {
@@ -314,23 +343,33 @@ impl Permits {
 
     /// Records that the database has refused the request for these keys: each is sent in a request
     /// of its own now.
-    pub(super) fn refused(&self, keys: &[KeyRequest]) {
+    /// Returns whether no job waits for their key any more.
+    pub(super) fn refused(&self, keys: &[KeyRequest]) -> bool {
+        let mut hopeless = false;
         let now = Instant::now();
         let mut book = self.lock();
         for request in keys {
             let Some(of) = book.keys.get_mut(&request.key) else {
                 continue;
             };
-            let backoff = of.apart.map_or(FIRST_BACKOFF, |apart| apart.backoff);
+            let apart = of.apart.unwrap_or(Apart {
+                from: now,
+                backoff: FIRST_BACKOFF,
+                refusals: 0,
+            });
             of.apart = Some(if keys.len() == 1 {
+                let refusals = apart.refusals.saturating_add(1);
+                hopeless = refusals >= REFUSALS;
                 Apart {
-                    from: now + backoff,
-                    backoff: (backoff * 2).min(LONGEST_BACKOFF),
+                    from: now + apart.backoff,
+                    backoff: (apart.backoff * 2).min(LONGEST_BACKOFF),
+                    refusals,
                 }
             } else {
-                Apart { from: now, backoff }
+                Apart { from: now, ..apart }
             });
         }
+        hopeless
     }
 
     /// Returns whether the last round left keys for the next one.
@@ -421,7 +460,7 @@ fn unknown(size: i32, now: Instant) -> Borrowed {
         size,
         number: 0,
         used: 0,
-        until: now,
+        until: TrustedUntil::after(Duration::ZERO),
         least_free: 0,
         window_ends: now + IDLE,
         contended: false,

@@ -164,7 +164,7 @@ const PRUNE: [&str; 2] = [
     "
 DELETE FROM jobwire.permit_key WHERE (limit_name, key) IN (
     SELECT k.limit_name, k.key FROM jobwire.permit_key k
-    WHERE k.used_at < clock_timestamp() - interval '10 minutes'
+    WHERE k.used_at NOT BETWEEN clock_timestamp() - interval '10 minutes' AND clock_timestamp()
       AND NOT EXISTS (SELECT FROM jobwire.permit p WHERE p.limit_name = k.limit_name AND p.key = k.key)
       AND NOT EXISTS (SELECT FROM jobwire.waiting_job w
                       WHERE w.limit_name = k.limit_name AND w.key = k.key AND w.woken_at IS NULL)

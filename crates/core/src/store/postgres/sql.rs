@@ -60,7 +60,8 @@ macro_rules! not_waiting {
                 $t,
                 "jobwire.waiting_job",
                 "jobwire.permit_key",
-                "clock_timestamp() - interval '600 seconds'"
+                "clock_timestamp() - interval '600 seconds'",
+                "clock_timestamp()"
             )
         )
     };

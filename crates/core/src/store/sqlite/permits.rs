@@ -144,14 +144,14 @@ DELETE FROM permit_key WHERE limit_name = ?1 AND key = ?2
 /// clock, later than now.
 const PRUNE: [&str; 2] = [
     "
-DELETE FROM permit_key AS k WHERE k.used_at < ?1 - 600000000
+DELETE FROM permit_key AS k WHERE k.used_at NOT BETWEEN ?1 - 600000000 AND ?1
   AND NOT EXISTS (SELECT 1 FROM permit p WHERE p.limit_name = k.limit_name AND p.key = k.key)
   AND NOT EXISTS (SELECT 1 FROM waiting_job w WHERE w.limit_name = k.limit_name AND w.key = k.key AND w.woken_at IS NULL)",
     "DELETE FROM waiting_job WHERE woken_at NOT BETWEEN ?1 - 600000000 AND ?1",
 ];
 
 const STALLED_KEYS: &str = "
-SELECT k.limit_name, k.key, k.size FROM permit_key k
+SELECT k.limit_name, k.key, min(k.size, 2147483647) FROM permit_key k
 WHERE EXISTS (SELECT 1 FROM waiting_job w WHERE w.limit_name = k.limit_name AND w.key = k.key AND w.woken_at IS NULL)
   AND k.size > (SELECT coalesce(sum(p.number), 0) FROM permit p WHERE p.limit_name = k.limit_name AND p.key = k.key)
              + (SELECT count(*) FROM waiting_job w

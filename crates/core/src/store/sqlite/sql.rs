@@ -85,7 +85,8 @@ macro_rules! waits {
             $t,
             "waiting_job",
             "permit_key",
-            "(unixepoch() - 600) * 1000000"
+            "(unixepoch() - 600) * 1000000",
+            "(unixepoch() + 1) * 1000000"
         )
     };
 }

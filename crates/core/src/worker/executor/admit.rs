@@ -26,8 +26,9 @@ use crate::worker::limit::Limit;
 use crate::worker::permits::{Answered, Permit};
 use crate::worker::unreadable;
 
-/// The wait before the next try of an encrypted job that a node without a cipher returns.
-const WITHOUT_CIPHER: Duration = Duration::from_secs(10);
+/// The wait before the next try of a job that this node returns: an encrypted one without a cipher,
+/// or one whose limit can't be asked.
+const LATER: Duration = Duration::from_secs(10);
 
 /// Admits a job to its handler. Returns its ending if it does not run.
 pub(super) async fn admit<'a>(
@@ -88,11 +89,17 @@ fn without_cipher(run: &Run<'_>, error: &SealError) -> Ending {
             "this node can't open encrypted jobs, so it returns them"
         );
     }
+    returned(run)
+}
+
+/// Returns the ending of a job that is tried again later, without an attempt.
+fn returned(run: &Run<'_>) -> Ending {
+    let job = run.job;
     Ending::Failed {
         failure: Failure {
             held: run.held.clone(),
             to: Destination::Retry {
-                delay: WITHOUT_CIPHER,
+                delay: LATER,
                 since: None,
                 retries: job.retries,
                 failures: job.failures,
@@ -154,8 +161,8 @@ async fn permit(run: &Run<'_>, limit: &Limit) -> Result<Permit, Ending> {
         Ok(Answered::Granted(permit)) => return Ok(permit),
         Ok(Answered::Parked) => Ending::Parked,
         Ok(Answered::Lost) => Ending::Lost,
-        // A release of many jobs tells a row that the database refuses apart.
-        Ok(Answered::Refused) => Ending::Release,
+        // A row of the key is locked, or refused. The job holds no slot meanwhile.
+        Ok(Answered::Refused) => returned(run),
         // The task that sends requests died.
         Ok(Answered::Unknown) | Err(_) => Ending::Left,
     })

@@ -33,7 +33,7 @@ fn grant(permits: &Arc<Permits>, round: Round, spare: i32, contended: bool) -> V
             granted: granted.clone(),
             contended,
         };
-        permits.answered(&answer, Instant::now() + Duration::from_secs(30));
+        permits.answered(&answer, TrustedUntil::after(Duration::from_secs(30)));
         got.extend(granted.iter().map(|_| Permit {
             permits: permits.clone(),
             key: of.key.clone(),
@@ -172,4 +172,30 @@ async fn keys_of_a_refused_request_are_sent_apart_and_a_locked_one_stops_no_othe
     grant(&permits, round, 0, false);
     let round = permits.begin(Extent::Due, Vec::new());
     assert!(names(&round).contains(&"third"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_job_waits_for_a_key_that_is_refused_again_and_again() {
+    let permits = Arc::new(Permits::default());
+    let _asked = permits.ask(key_of("locked"), 1, asking());
+    for refusal in 1..=REFUSALS {
+        let round = permits.begin(Extent::Due, Vec::new());
+        assert_eq!(names(&round), ["locked"]);
+        permits.failed(&round.keys);
+        let hopeless = permits.refused(&round.keys);
+        assert_eq!(hopeless, refusal == REFUSALS);
+        permits.ask_again(round.asks);
+        if !hopeless {
+            tokio::time::advance(LONGEST_BACKOFF).await;
+        }
+    }
+    let mut answer = permits.ask(key_of("locked"), 1, asking()).err().unwrap();
+    assert!(matches!(answer.try_recv(), Ok(Answered::Refused)));
+    // After the pause the key is tried again.
+    tokio::time::advance(LONGEST_BACKOFF).await;
+    let mut answer = permits.ask(key_of("locked"), 1, asking()).err().unwrap();
+    assert!(answer.try_recv().is_err());
+    grant(&permits, permits.begin(Extent::Due, Vec::new()), 0, false);
+    let mut answer = permits.ask(key_of("locked"), 1, asking()).err().unwrap();
+    assert!(answer.try_recv().is_err(), "it waits for its answer again");
 }
