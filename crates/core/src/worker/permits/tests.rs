@@ -195,7 +195,7 @@ async fn no_job_waits_for_a_key_that_is_refused_again_and_again() {
     tokio::time::advance(LONGEST_BACKOFF).await;
     let mut answer = permits.ask(key_of("locked"), 1, asking()).err().unwrap();
     assert!(answer.try_recv().is_err());
-    grant(&permits, permits.begin(Extent::Due, Vec::new()), 0, false);
-    let mut answer = permits.ask(key_of("locked"), 1, asking()).err().unwrap();
-    assert!(answer.try_recv().is_err(), "it waits for its answer again");
+    let round = permits.begin(Extent::Due, Vec::new());
+    drop(grant(&permits, round, 0, false));
+    assert!(permits.ask(key_of("locked"), 1, asking()).is_ok());
 }
