@@ -1,5 +1,7 @@
 //! `jobwire run`.
 
+use std::time::Duration;
+
 use jobwire_core::{JobQuery, JobState, PgStore, Store};
 use jobwire_tests::{Scratch, Signal, eventually, http, port, shared};
 use url::Url;
@@ -234,9 +236,23 @@ async fn a_second_node_on_a_sqlite_file_is_refused_at_once() {
 async fn a_second_node_on_a_sqlite_file_is_refused_while_the_first_one_is_frozen() {
     let home = Scratch::new();
     let (first, _) = start(jobwire(&home, &ANY_PORT).args(PATIENT)).await;
-    first.signal(Signal::SIGSTOP);
-    // As if it had been frozen for longer than its lease.
-    execute(&store(&home).await, "UPDATE leader SET expires_at = 1").await;
+    let store = store(&home).await;
+    // Frozen while it writes, it would hold the lock of the file.
+    eventually(
+        "the node to be frozen between two writes",
+        SOON,
+        async || {
+            first.signal(Signal::SIGSTOP);
+            // As if it had been frozen for longer than its lease.
+            let expires = execute(&store, "UPDATE leader SET expires_at = 1");
+            let done = tokio::time::timeout(Duration::from_secs(2), expires).await;
+            if done.is_err() {
+                first.signal(Signal::SIGCONT);
+            }
+            done.ok()
+        },
+    )
+    .await;
     let said = fails(jobwire(&home, &ANY_PORT).args(PATIENT), 1).await;
     assert!(said.contains("serves its database alone"), "{said}");
 }

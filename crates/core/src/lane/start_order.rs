@@ -22,7 +22,7 @@ use chrono::{DateTime, Utc};
 ///
 /// let order = StartOrder::default().by_priority().by_due_date();
 /// assert_eq!(order.to_string(), "priority,due-date");
-/// assert_eq!("due-date, priority".parse(), Ok(order));
+/// assert_eq!("priority, due-date".parse(), Ok(order));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StartOrder {
