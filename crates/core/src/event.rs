@@ -75,12 +75,12 @@ pub struct JobEvent {
     /// The process instance, if the job has one and it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process_instance: Option<String>,
-    /// What happened.
+    /// The kind of the event.
     #[serde(flatten)]
     pub kind: JobEventKind,
 }
 
-/// What happened to a job.
+/// A kind of event of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]

@@ -141,7 +141,7 @@ pub enum SealError {
     Envelope {
         /// The field.
         field: &'static str,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// The payload is plaintext, and the node refuses it.

@@ -118,7 +118,7 @@ impl Purge {
     /// to nodes, through `hook`.
     ///
     /// # Errors
-    /// A database error. What was deleted by then stays deleted; another purge continues.
+    /// A database error. Rows that were deleted by then stay deleted; another purge continues.
     pub async fn run(&self, store: &dyn Store, hook: &CommitHook) -> Result<Purged, StoreError> {
         self.checked()?;
         let mut purged = Purged::default();

@@ -34,7 +34,7 @@ pub(super) const STALLED: i64 = 1_000;
 /// Maximum number of waiting jobs that a statement counts for a key.
 pub(super) const COUNTED: i64 = 1_000;
 
-/// What a limit counts together.
+/// The jobs that a limit counts together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PermitKey {
     /// The name of the limit.
@@ -54,7 +54,7 @@ pub struct Asking {
     pub seq: i64,
 }
 
-/// What a node wants of one key.
+/// The request of a node for one key.
 #[derive(Clone, Debug)]
 pub struct KeyRequest {
     /// The key.

@@ -2,6 +2,7 @@
 //! here, because they differ in names only.
 
 use crate::job::{JobId, JobState};
+use crate::store::error::StoreError;
 
 /// The jobs whose traces are removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,9 +65,17 @@ pub const PURGED_TABLES: [&str; 14] = [
     "suspension",
 ];
 
-/// Returns the name of a table as it is in [`PURGED_TABLES`].
-pub(super) fn table(name: &str) -> Option<&'static str> {
-    PURGED_TABLES.into_iter().find(|table| *table == name)
+/// Returns the count of a table, with its name as it is in [`PURGED_TABLES`].
+pub(super) fn count_of(name: &str, count: i64) -> Option<TableCount> {
+    let table = PURGED_TABLES.into_iter().find(|table| *table == name)?;
+    Some((table, count.unsigned_abs()))
+}
+
+/// Returns the state of the jobs in a table.
+pub(super) fn state_of(table: &str) -> Result<JobState, StoreError> {
+    let mut states = JobState::ALL.iter().copied();
+    let found = states.find(|state| table_of(*state) == table);
+    found.ok_or_else(|| StoreError::BadRow(format!("unknown table `{table}`")))
 }
 
 /// Returns the table of a state.

@@ -37,7 +37,7 @@ pub struct Elastic {
     /// The smallest number of slots, and the number at the start. At least 1, at most
     /// `concurrency`.
     pub min: usize,
-    /// The time without a waiting hint after which slots that nobody takes are given up. Default
+    /// The time without a waiting hint after which slots that no job takes are given up. Default
     /// 30 s, at least 1 s.
     pub idle_after: Duration,
     /// The use of the processors by the whole process, in percent, at which the node does not grow

@@ -134,12 +134,12 @@ async fn round(node: &Arc<NodeContext>, permits: &Arc<Permits>, extent: Extent) 
             }
             if error.changed_nothing() {
                 permits.certain();
-                if !hopeless {
+                if hopeless {
+                    for ask in asks {
+                        let _ = ask.reply.send(Answered::Refused);
+                    }
+                } else {
                     permits.ask_again(asks);
-                    return false;
-                }
-                for ask in asks {
-                    let _ = ask.reply.send(Answered::Refused);
                 }
                 return false;
             }

@@ -2,7 +2,7 @@
 //!
 //! A job of a type with a [limit](crate::Limit) starts under a permit of its key and gives it back
 //! when its handler has ended. Permits that are free here go to the next job of the key without a
-//! statement. What was free for [`IDLE`] goes back. While jobs of the key wait in the database,
+//! statement. Permits that were free for [`IDLE`] go back. While jobs of the key wait in the database,
 //! every permit goes back at the end of its job, so that the first of them gets it.
 //!
 //! The node trusts its permits for a window that starts before the statement that wrote them, by its
@@ -186,7 +186,7 @@ impl Drop for Permit {
 /// The requests of one round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// What is asked for, and what goes back.
+    /// The permits that jobs ask for, and those that go back.
     Due,
     /// All keys of this node, to renew them.
     All,
@@ -194,7 +194,7 @@ pub(super) enum Extent {
     Back,
 }
 
-/// What one round of the task sends.
+/// The request of one round of the task.
 pub(super) struct Round {
     pub(super) keys: Vec<KeyRequest>,
     pub(super) asks: Vec<Ask>,

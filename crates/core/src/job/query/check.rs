@@ -21,9 +21,9 @@ const MAX_CUSTOM_VALUES: usize = 64;
 pub struct InvalidQuery {
     /// The condition.
     pub field: &'static str,
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: &'static str,
 }
 

@@ -33,7 +33,7 @@ pub(in crate::store) struct Share {
 }
 
 /// Divides the free permits of a key: first to asking jobs that were woken, then to waiting jobs,
-/// then to the other asking jobs, each in creation order. What is left may be borrowed to spare.
+/// then to the other asking jobs, each in creation order. The rest may be borrowed to spare.
 pub(in crate::store) fn share(
     request: &KeyRequest,
     standing: &Standing,

@@ -83,7 +83,7 @@ macro_rules! lockable {
     };
 }
 
-/// Deletes the rows of jobs that nobody may lock, among the first ones of each key. Such a job has
+/// Deletes the rows of jobs that no node may lock, among the first ones of each key. Such a job has
 /// left the executable table, or is found again like any job that does not wait for a permit.
 const DROP: &str = concat!(
     "
@@ -235,7 +235,7 @@ async fn standings(
     rows.iter().map(standing).collect()
 }
 
-/// Deletes the rows of jobs that nobody may lock, if some are among the jobs to wake. Returns whether
+/// Deletes the rows of jobs that no node may lock, if some are among the jobs to wake. Returns whether
 /// there were any.
 async fn drop_unlockable(
     connection: &mut PgConnection,

@@ -5,9 +5,9 @@ use uuid::Uuid;
 
 use super::PgStore;
 use super::begin::begin;
-use crate::job::{JobId, JobState};
+use crate::job::JobId;
 use crate::store::error::StoreError;
-use crate::store::purging::{PurgeScope, PurgeableJob, TableCount, statements, table, table_of};
+use crate::store::purging::{PurgeScope, PurgeableJob, TableCount, count_of, state_of, statements};
 use crate::store::statements::Purging;
 
 statements!(
@@ -24,8 +24,7 @@ impl Purging for PgStore {
             .await?;
         let mut counts = Vec::with_capacity(rows.len());
         for row in rows {
-            let count: i64 = row.try_get(1)?;
-            counts.extend(table(row.try_get(0)?).map(|name| (name, count.unsigned_abs())));
+            counts.extend(count_of(row.try_get(0)?, row.try_get(1)?));
         }
         Ok(counts)
     }
@@ -44,13 +43,9 @@ impl Purging for PgStore {
             .await?;
         let mut jobs = Vec::with_capacity(rows.len());
         for row in rows {
-            let source: &str = row.try_get(1)?;
-            let mut states = JobState::ALL.iter().copied();
             jobs.push(PurgeableJob {
                 id: JobId(row.try_get(0)?),
-                state: states
-                    .find(|state| table_of(*state) == source)
-                    .ok_or_else(|| StoreError::BadRow(format!("unknown table `{source}`")))?,
+                state: state_of(row.try_get(1)?)?,
                 has_stack: row.try_get(2)?,
                 has_progress: row.try_get(3)?,
             });

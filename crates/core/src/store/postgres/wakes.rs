@@ -75,7 +75,7 @@ struct Link {
     problem: Option<String>,
 }
 
-/// What the transport and its session share.
+/// The state that the transport and its session share.
 struct Shared {
     connect: PgConnectOptions,
     /// Identifies this process among the senders.

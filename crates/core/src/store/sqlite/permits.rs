@@ -71,7 +71,7 @@ macro_rules! first_waiting {
     };
 }
 
-/// Deletes the rows of jobs that nobody may lock, among the first ones of a key. Such a job has left
+/// Deletes the rows of jobs that no node may lock, among the first ones of a key. Such a job has left
 /// the executable table, or is found again like any job that does not wait for a permit.
 const DROP: &str = concat!(
     "
@@ -238,7 +238,7 @@ async fn borrow(
     Ok(())
 }
 
-/// Deletes the rows of jobs that nobody may lock, if some are among this number of jobs to wake.
+/// Deletes the rows of jobs that no node may lock, if some are among this number of jobs to wake.
 /// Returns whether there were any.
 async fn drop_unlockable(
     connection: &mut SqliteConnection,

@@ -52,7 +52,7 @@ pub(super) struct Arrival {
     pub(super) rank: Ranked,
 }
 
-/// What is known of the place of a job in the start order. Hints with a smaller value come first.
+/// The known place of a job in the start order. Hints with a smaller value come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Ranked {
     /// The place of the job.

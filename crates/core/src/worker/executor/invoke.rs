@@ -3,6 +3,7 @@
 //! A handler that was asked to stop has [`GRACE`] to end. Then its future is dropped.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -52,7 +53,7 @@ pub(super) async fn invoke(
         fence: run.held.fence,
         node: run.node.id,
         stop: stop.clone(),
-        sealed: !std::sync::Arc::ptr_eq(run.job, &run.opened),
+        sealed: !Arc::ptr_eq(run.job, &run.opened),
         transaction: transaction.clone(),
         lease: run.lease.clone(),
         checkpoints: Checkpoints::OfNode {

@@ -22,7 +22,7 @@ const LONGEST_DELAY: Duration = Duration::from_millis(250);
 /// database busy, and its maximum. A wake does not shorten it.
 const REST: u32 = 4;
 const LONGEST_REST: Duration = Duration::from_secs(10);
-/// The same for passes because the leader saw waiting jobs. These may be jobs that nobody takes.
+/// The same for passes because the leader saw waiting jobs. These may be jobs that no node takes.
 const LONG_REST: u32 = 50;
 const LONGEST_LONG_REST: Duration = Duration::from_secs(300);
 

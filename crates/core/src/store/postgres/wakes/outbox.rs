@@ -1,4 +1,4 @@
-//! What waits to be sent: the wakes of a moment, joined by lane, and control messages.
+//! The messages that wait to be sent: the wakes of a moment, joined by lane, and control messages.
 
 use tokio::sync::watch;
 
@@ -24,7 +24,7 @@ pub(super) struct Outbox {
     message: u64,
 }
 
-/// What is sent by one statement.
+/// The messages of one statement.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) texts: Vec<String>,
