@@ -74,6 +74,9 @@ pub struct EngineBenchOptions {
     pub acquire_wait: u32,
     /// `engine_concurrency` of Jobwire.
     pub concurrency: usize,
+    /// The processor of Jobwire's node, as `taskset -c` numbers it; `None` leaves it those of the
+    /// bench. `taskset -c 0` before the bench keeps the engine and its database off it.
+    pub node_processor: Option<u32>,
     /// The program `jobwire`; `None` builds it in the profile of the bench.
     pub program: Option<PathBuf>,
     /// Whether each result is printed to standard error at once.
@@ -100,6 +103,7 @@ impl Default for EngineBenchOptions {
             drains: 3,
             acquire_wait: 100,
             concurrency: 8,
+            node_processor: None,
             program: None,
             talk: false,
             json: false,
@@ -123,7 +127,7 @@ impl EngineBenchOptions {
 }
 
 /// The arguments.
-pub const USAGE: &str = "--engines flowable,camunda,activiti --contenders rest,endpoint,jobwire,jobwire-endpoint,jobwire-rabbitmq,own-tuned,own --rates 20,50,100|none --seconds N --jobs N --drains N --acquire-wait MILLISECONDS --concurrency N --program FILE --json";
+pub const USAGE: &str = "--engines flowable,camunda,activiti --contenders rest,endpoint,jobwire,jobwire-endpoint,jobwire-rabbitmq,own-tuned,own --rates 20,50,100|none --seconds N --jobs N --drains N --acquire-wait MILLISECONDS --concurrency N --node-processor N --program FILE --json";
 
 /// Parses the command line.
 ///
@@ -172,6 +176,10 @@ pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<EngineBenchO
             }
             "--concurrency" => {
                 options.concurrency = number(&value, 100).map_err(|it| wrong(&it))?
+            }
+            "--node-processor" => {
+                let processor = value.parse().map_err(|_| wrong("must be a number"))?;
+                options.node_processor = Some(processor);
             }
             "--program" => {
                 // It is started in other directories.
@@ -236,6 +244,8 @@ mod tests {
             "50",
             "--concurrency",
             "4",
+            "--node-processor",
+            "1",
             "--program",
             "jobwire",
             "--json",
@@ -258,6 +268,7 @@ mod tests {
         assert_eq!((options.rates, options.seconds), (vec![5, 7], 3));
         assert_eq!((options.jobs, options.drains), (40, 2));
         assert_eq!((options.acquire_wait, options.concurrency), (50, 4));
+        assert_eq!(options.node_processor, Some(1));
         assert!(options.json && options.program.is_some());
     }
 

@@ -199,6 +199,9 @@ impl<'a> Stage<'a> {
                     program = program.env("JOBWIRE_BROKER_URL", rabbitmq.url());
                 }
                 let node = program.start();
+                if let Some(processor) = self.options.node_processor {
+                    run_on(processor, node.id());
+                }
                 let ready = node.wait_for_line("is ready", SOON).await;
                 let address = http::address_in(&ready);
                 eventually("the commit tap to stand", SOON, || async {
@@ -301,4 +304,13 @@ impl<'a> Stage<'a> {
             .env("JOBWIRE_HTTP", "127.0.0.1:0")
             .args(arguments)
     }
+}
+
+/// Moves all threads of a process to one processor.
+fn run_on(processor: u32, process: u32) {
+    let mut taskset = std::process::Command::new("taskset");
+    taskset.args(["-acp", &processor.to_string(), &process.to_string()]);
+    let done = taskset.stdout(std::process::Stdio::null()).status();
+    let done = done.unwrap_or_else(|error| panic!("taskset (package util-linux): {error}"));
+    assert!(done.success(), "taskset -acp {processor} {process}: {done}");
 }

@@ -74,7 +74,8 @@ macro_rules! its_lane {
 /// order.
 ///
 /// The statement checks once whether rules of priorities and lanes exist, so without rules (the usual
-/// case) the rows cost no more. Returns only the lanes that are unknown to the caller.
+/// case) the rows cost no more. `OFFSET 0` keeps the planner from copying the priority into the lane
+/// rules' conditions. Returns only the lanes that are unknown to the caller.
 macro_rules! insert {
     ($array:literal, $name:literal, $rule_kind:literal, $kind:literal, $timer_kind:literal) => {
         concat!(
@@ -96,7 +97,7 @@ WITH given AS MATERIALIZED (
          priority, exclusive, retries, retry_policy, due_at, repeat, repeat_until, correlation_id, lane,
          custom_values, trace_parent, lane_named",
     $name,
-    ")) g
+    ") OFFSET 0) g
 ), executable AS (
     INSERT INTO jobwire.job (id, kind, type, payload, process_instance, execution, process_definition, element,
         tenant, category, deployment, priority, exclusive, retries, retry_policy, due_at, repeat, repeat_until,
