@@ -7,6 +7,7 @@
 
 mod bad_rows;
 mod bounds;
+mod calendars;
 mod changing;
 mod claiming;
 mod concurrency;
@@ -37,6 +38,7 @@ mod querying;
 mod random_jobs;
 mod running;
 mod schema;
+mod sequences;
 mod sqlite;
 mod start_order;
 mod strict;
@@ -371,10 +373,14 @@ conformance! {
             a_suspended_scope_keeps_its_jobs_from_activation,
             an_activated_timer_waits_for_its_due_date,
             an_unlocked_job_is_ready_again_and_its_old_holder_changes_nothing,
-            any_sequence_of_operations_keeps_a_job_in_one_table,
             an_instance_ends_with_all_its_jobs_in_the_callers_transaction,
             the_end_of_an_execution_lets_the_next_job_of_its_instance_go,
             start_timers_are_replaced_with_the_transaction,
+        ]
+    }
+    sequences {
+        databases [
+            any_sequence_of_operations_keeps_a_job_in_one_table,
         ]
     }
     history {
@@ -485,6 +491,14 @@ conformance! {
             a_job_that_was_woken_in_the_future_reserves_nothing,
             the_row_of_a_key_goes_with_its_last_permit,
             jobs_under_a_limit_of_one_exclude_each_other,
+        ]
+    }
+    calendars {
+        databases [
+            a_new_job_is_dated_where_its_calendar_is_known,
+            each_working_day_of_a_year_has_one_job,
+            a_schedule_waits_for_a_node_that_knows_its_calendar,
+            a_series_is_dated_by_the_first_store_that_knows_its_calendar,
         ]
     }
     concurrency {

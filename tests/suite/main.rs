@@ -11,6 +11,7 @@ mod amqp;
 mod broker_away;
 mod brokers;
 mod budgets;
+mod calendars;
 mod chaos;
 mod crash_points;
 mod database_away;

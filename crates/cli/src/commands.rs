@@ -17,7 +17,6 @@ pub mod purge;
 pub mod run;
 pub mod suspension;
 pub mod sweep;
-mod tables;
 pub mod tap;
 
 /// Reads a date on the command line.

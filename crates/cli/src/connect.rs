@@ -7,14 +7,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_core::store::{SCHEMA_VERSION, SchemaStatus};
+use jobwire_core::store::{Ended, EndedScope, SCHEMA_VERSION, SchemaStatus};
 use jobwire_core::transport::routed::RoutedTransport;
 use jobwire_core::transport::{Control, TransportError};
 use jobwire_core::{
-    Client, CommitHook, InProcessTransport, JobId, Lane, NewJob, PgStore, PgTransport, SqliteStore,
-    Store, StoreError, Transport,
+    Calendars, Client, CommitHook, InProcessTransport, JobId, Lane, NewJob, PgStore, PgTransport,
+    SqliteStore, Store, StoreError, Transport,
 };
 
+use crate::calendars;
 use crate::error::{self, Error};
 use crate::settings::{SecretUrl, Settings};
 
@@ -32,19 +33,24 @@ impl Database {
     /// SQLite file is created.
     ///
     /// # Errors
-    /// Fails if the database can't be reached, or the file does not exist.
+    /// Fails if the database can't be reached, or the file does not exist, or the file of the
+    /// business calendars has mistakes.
     pub async fn connect(settings: &Settings, create: bool) -> Result<Self, Error> {
         let url = &settings.database_url;
+        let calendars = match &settings.calendars {
+            Some(file) => calendars::read(file)?,
+            None => Calendars::default(),
+        };
         let connected = if url.scheme() == "sqlite" {
             let mut options = settings.sqlite_options();
             options.create = create;
             SqliteStore::connect_with(url.expose(), options)
                 .await
-                .map(Self::Sqlite)
+                .map(|store| Self::Sqlite(store.with_calendars(calendars)))
         } else {
             PgStore::connect_with(url.expose(), settings.pg_options())
                 .await
-                .map(Self::Postgres)
+                .map(|store| Self::Postgres(store.with_calendars(calendars)))
         };
         connected.map_err(|source| unusable(url, source))
     }
@@ -205,6 +211,17 @@ fn refuse_default_file(settings: &Settings) -> Result<(), Error> {
 }
 
 impl Creator {
+    /// Deletes the jobs of a scope, and asks those that run to stop.
+    ///
+    /// # Errors
+    /// The database's error; then no job was deleted.
+    pub async fn end(&self, scope: &EndedScope) -> Result<Ended, StoreError> {
+        match self {
+            Self::Postgres(client) => client.end(scope).await,
+            Self::Sqlite(client) => client.end(scope).await,
+        }
+    }
+
     /// Creates these jobs and rolls back, to find out whether the database takes them.
     ///
     /// # Errors
@@ -236,7 +253,7 @@ fn unusable(url: &SecretUrl, source: StoreError) -> Error {
 /// Returns whether PostgreSQL wakes the nodes instead of a broker.
 #[must_use]
 pub fn has_wakes(settings: &Settings) -> bool {
-    settings.broker_url.scheme() == "none" && settings.database_url.scheme() != "sqlite"
+    settings.has_wakes()
 }
 
 /// Returns whether hints or wakes reach other processes: over a broker, or over PostgreSQL.

@@ -17,6 +17,7 @@
 //! Exit codes: 0 for success, 1 for a failure, 2 for invalid arguments or settings.
 
 pub mod bench;
+mod calendars;
 pub mod cli;
 pub mod commands;
 pub mod connect;
@@ -30,6 +31,7 @@ mod nodes;
 pub mod output;
 pub mod settings;
 pub mod signals;
+mod tables;
 
 pub use cli::main;
 pub use error::Error;

@@ -15,6 +15,7 @@ pub mod flags;
 pub mod markdown;
 mod mistake;
 mod options;
+mod remarks;
 mod secret_url;
 mod value;
 
@@ -29,6 +30,7 @@ pub(crate) use allow_list::canonical;
 pub use allow_list::{AllowList, BadHost};
 pub(crate) use mistake::closest;
 pub use mistake::{Mistake, Mistakes, Origin};
+pub use remarks::Remark;
 pub use secret_url::SecretUrl;
 pub use value::{
     EngineExecute, EngineType, HttpAddress, Interval, LogFormat, QueueType, TypeLimit, TypeTimeout,
@@ -220,6 +222,9 @@ settings! {
     periodic_jobs: Option<PathBuf> = "", "periodic-jobs" "FILE",
         "TOML file of the periodic jobs that `run` declares at its start, as `[[periodic]]` \
          tables. See docs/guides/periodic-jobs.md.";
+    calendars: Option<PathBuf> = "", "calendars" "FILE",
+        "TOML file of the business calendars that this program knows, as `[[calendar]]` tables. Give \
+         all programs of a fleet the same one. See docs/guides/calendars.md.";
     shutdown_timeout: Duration = "60s", "shutdown-timeout" "DURATION",
         "Time that running jobs have to end at shutdown before they are released.";
     lanes: Vec<LaneShare> = "default", "lanes" "LANES",

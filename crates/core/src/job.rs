@@ -6,9 +6,11 @@
 
 pub mod any_error;
 pub mod args;
+pub mod calendar;
 pub mod duration;
 pub mod gate;
 mod invalid_job;
+mod local;
 pub mod new_job;
 pub mod periodic;
 pub mod priority_gap;

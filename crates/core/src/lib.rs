@@ -54,6 +54,7 @@ pub use event::{JobEvent, JobEventKind, JobListener};
 pub use hint::Hint;
 pub use job::any_error::Error;
 pub use job::args::JobArgs;
+pub use job::calendar::{self, BusinessCalendar, Calendars, WorkingHours};
 pub use job::new_job::{InvalidJob, NewJob};
 pub use job::periodic::PeriodicJob;
 pub use job::progress::{MAX_CHECKPOINT_BYTES, MAX_PROGRESS_BYTES, Progress, ProgressView};
@@ -61,7 +62,7 @@ pub use job::query::{
     JobCursor, JobDetails, JobPage, JobQuery, JobSort, JobView, LaneBacklog, LaneView, SortBy,
     TextField, TextMatch,
 };
-pub use job::repeat::{CatchUp, Repeat};
+pub use job::repeat::{CatchUp, Closed, Repeat};
 pub use job::retry::{RetryFrom, RetryPolicy};
 pub use job::sealed::{Ciphertext, Encryption, PayloadCipher, SealError, SealedIn};
 pub use job::unique::UniqueKey;

@@ -461,6 +461,12 @@ impl Node {
         workers.spawn("periodic jobs", draining.clone(), move || {
             periodic::create_jobs(node.clone())
         });
+        if !context.store.calendars().is_empty() {
+            let node = context.clone();
+            workers.spawn("left periodic jobs", draining.clone(), move || {
+                periodic::create_left_jobs(node.clone())
+            });
+        }
         let node = context.clone();
         workers.spawn("pruning", draining.clone(), move || {
             pruning::prune(node.clone())

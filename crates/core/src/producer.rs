@@ -4,6 +4,7 @@
 pub mod client;
 pub mod commit_hook;
 pub mod gate_change;
+mod gates;
 mod hint_room;
 pub mod lane_move;
 mod operations;
@@ -11,3 +12,5 @@ mod operations_told;
 mod periodic;
 pub mod priority_cascade;
 pub mod purge;
+mod queries;
+mod rules;

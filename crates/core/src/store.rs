@@ -53,6 +53,7 @@ mod unique;
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -60,6 +61,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use crate::hint::{Hint, Ready};
+use crate::job::calendar::Calendars;
 pub use crate::job::gate::{Gate, GateView, PauseScope, SUSPENSION_TYPE, SuspensionScope};
 use crate::job::new_job::NewJob;
 use crate::job::periodic::{Declared, PeriodicJob};
@@ -136,6 +138,13 @@ pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Returns `postgres` or `sqlite`.
     fn name(&self) -> &'static str;
+
+    /// Returns the business calendars that this program knows. They are used for the next occurrences
+    /// of jobs and for periodic jobs.
+    fn calendars(&self) -> &Calendars {
+        static NONE: LazyLock<Calendars> = LazyLock::new(Calendars::default);
+        &NONE
+    }
 
     /// Checks that the database can be reached, and returns whether its schema fits this program.
     async fn check(&self) -> Result<SchemaStatus>;

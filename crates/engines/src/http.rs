@@ -121,7 +121,7 @@ impl Rest {
     /// Sends a request that the endpoint answers by lines, and returns them.
     ///
     /// # Errors
-    /// What the endpoint said instead.
+    /// The other answer of the endpoint.
     pub(crate) async fn lines(&self, path: &str, body: String) -> Result<Lines, Answer> {
         let response = self.exchange(Method::Post, path, body).await?;
         if !response.status().is_success() {
@@ -138,7 +138,7 @@ impl Rest {
     /// Sends an operation to the endpoint, and returns the bytes of its answer of success.
     ///
     /// # Errors
-    /// What the endpoint said instead.
+    /// The other answer of the endpoint.
     pub(crate) async fn operate(&self, path: &str, body: String) -> Result<Vec<u8>, Answer> {
         let response = self.exchange(Method::Post, path, body).await?;
         if !response.status().is_success() {

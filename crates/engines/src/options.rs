@@ -168,14 +168,20 @@ impl EngineOptions {
     /// Refuses a filter that lists of an engine's jobs do not have.
     pub(crate) fn check_filter(&self, query: &JobQuery) -> Result<(), StoreError> {
         query.check()?;
-        let texts = query.texts.iter().map(|(field, _)| *field);
-        let mut texts =
-            texts.filter(|of| matches!(of, TextField::Category | TextField::Deployment));
-        let field = match texts.next() {
-            Some(field) => field.column(),
-            None if query.unique_key.is_some() => "unique key",
-            None if query.custom_values.is_some() => "custom values",
-            None => return Ok(()),
+        let unknown = |query: &JobQuery| {
+            let texts = query.texts.iter().map(|(field, _)| *field);
+            let mut texts =
+                texts.filter(|of| matches!(of, TextField::Category | TextField::Deployment));
+            match texts.next() {
+                Some(field) => Some(field.column()),
+                None if query.unique_key.is_some() => Some("unique key"),
+                None if query.custom_values.is_some() => Some("custom values"),
+                None => None,
+            }
+        };
+        let all = std::iter::once(query).chain(&query.any_of);
+        let Some(field) = all.filter_map(unknown).next() else {
+            return Ok(());
         };
         Err(StoreError::Config(format!(
             "the jobs of the engine `{}` can't be listed by {field}; leave the filter out",

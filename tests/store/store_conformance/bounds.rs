@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use jobwire_core::Calendars;
 use jobwire_core::job::series::next_occurrence;
 use jobwire_core::store::{Completion, OrphanQuery, SuspensionScope};
 use jobwire_core::{Hint, JobId, JobState, Lane};
@@ -342,7 +343,7 @@ pub(super) async fn the_successor_of_an_odd_row_is_a_copy_of_it<S: SqlBench>(w: 
         .jobs
         .iter()
         .map(|job| Completion {
-            next: next_occurrence(&job.job, job.job.ready_at).map(Box::new),
+            next: next_occurrence(&job.job, job.job.ready_at, &Calendars::default()).map(Box::new),
             ..done(job)
         })
         .collect();

@@ -1,22 +1,18 @@
 //! Operators' changes of jobs, and the end of instances and definitions.
 
-use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use jobwire_core::chrono::{DateTime, SubsecRound, Utc};
-use jobwire_core::job::LockedJob;
 use jobwire_core::store::{Change, EndedScope, Handoff, Operated, SuspensionScope};
-use jobwire_core::{Client, Hint, JobId, JobQuery, JobState, NodeId, PgStore, Store, StoreError};
-use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use jobwire_core::{Client, JobId, JobQuery, JobState, PgStore, Store, StoreError};
 
-use super::world::{Bench, SqlBench, World, give_up, ids, node, retry_after, work};
+use super::world::{Bench, SqlBench, World, ids, node, work};
 
-fn in_an_hour() -> DateTime<Utc> {
+pub(super) fn in_an_hour() -> DateTime<Utc> {
     (Utc::now() + Duration::from_secs(3_600)).trunc_subsecs(6)
 }
 
-fn changes() -> [Change; 7] {
+pub(super) fn changes() -> [Change; 7] {
     [
         Change::MakeExecutable,
         Change::Reschedule(in_an_hour()),
@@ -204,230 +200,6 @@ pub(super) async fn an_unlocked_job_is_ready_again_and_its_old_holder_changes_no
     let told = |id| w.store.unlock(id);
     assert_eq!(told(hints[1].id).await.unwrap().0, Operated::OtherState);
     assert_eq!(told(hints[0].id).await.unwrap().0, Operated::NotFound);
-}
-
-/// What a job must keep, and what may only grow.
-#[derive(Debug)]
-struct Kept {
-    correlation: jobwire_core::uuid::Uuid,
-    created_at: DateTime<Utc>,
-    seq: i64,
-    fence: Option<i64>,
-}
-
-/// Any sequence of operations keeps each job in exactly one table, under its id. Retries change
-/// only by the operation that names them, and fences only grow.
-pub(super) async fn any_sequence_of_operations_keeps_a_job_in_one_table<S: SqlBench>(w: &World<S>) {
-    let mut done = BTreeSet::new();
-    for seed in 0..3 {
-        let mut random = SmallRng::seed_from_u64(seed);
-        let mut jobs: HashMap<JobId, (Hint, Kept)> = HashMap::new();
-        for n in 0..8 {
-            let job = match n % 4 {
-                0 => work().instance(format!("i{seed}")).max_attempts(5),
-                1 => work().tenant("t").repeat_text("R/PT10M"),
-                _ => work(),
-            };
-            let hint = w.one(job).await;
-            let view = w.view(hint.id).await.unwrap();
-            let kept = Kept {
-                correlation: view.correlation_id,
-                created_at: view.created_at,
-                seq: view.seq,
-                fence: None,
-            };
-            jobs.insert(hint.id, (hint, kept));
-        }
-        let mut order: Vec<JobId> = jobs.keys().copied().collect();
-        order.sort_unstable();
-        let mut held: HashMap<JobId, (NodeId, LockedJob)> = HashMap::new();
-        for step in 0..120 {
-            let mut locked: Vec<JobId> = held.keys().copied().collect();
-            locked.sort_unstable();
-            // Half of the steps act on a running job, if there is one.
-            let among = if locked.is_empty() || step % 2 == 0 {
-                &order
-            } else {
-                &locked
-            };
-            let id = among[random.random_range(0..among.len())];
-            let before = w.view(id).await;
-            let what = one_step(w, &mut random, &jobs[&id].0, &mut held).await;
-            let place = format!("seed {seed}, step {step}: {what}");
-            done.insert(what.clone());
-            let mut after = HashMap::new();
-            for view in w
-                .store
-                .find(&JobQuery::default().limit(1_000))
-                .await
-                .unwrap()
-            {
-                assert!(jobs.contains_key(&view.id), "{place}: {} is new", view.id);
-                let twice = after.insert(view.id, view);
-                assert!(twice.is_none(), "{place}: {twice:?} is in two tables");
-            }
-            for (id, (_, kept)) in &mut jobs {
-                let Some(view) = after.get(id) else { continue };
-                assert_eq!(view.correlation_id, kept.correlation, "{place}");
-                assert_eq!(view.created_at, kept.created_at, "{place}");
-                assert_eq!(view.seq, kept.seq, "{place}");
-                if let Some(fence) = view.fence.filter(|_| view.lock_owner.is_some()) {
-                    assert!(Some(fence) >= kept.fence, "{place}");
-                    kept.fence = Some(fence);
-                }
-                assert!(view.retries >= 0 && view.failures >= 0, "{place}");
-            }
-            if let (Some(before), Some(after)) = (before, after.get(&id)) {
-                let names_retries =
-                    ["retry", "set retries", "fail", "dead letter"].contains(&what.as_str());
-                assert!(names_retries || before.retries == after.retries, "{place}");
-                if before.lock_owner.is_some()
-                    && !["fail", "release", "die", "unlock"].contains(&what.as_str())
-                {
-                    assert_eq!(after.lock_owner, before.lock_owner, "{place}");
-                    assert_eq!(after.state, JobState::Executable, "{place}");
-                }
-            }
-            order.retain(|id| after.contains_key(id));
-            held.retain(|id, _| after.get(id).is_some_and(|view| view.lock_owner.is_some()));
-            if order.is_empty() {
-                break;
-            }
-        }
-        let left: i64 = w.rows("job").await
-            + w.rows("timer_job").await
-            + w.rows("suspended_job").await
-            + w.rows("dead_letter_job").await;
-        assert_eq!(left, order.len() as i64);
-        let leases = w.number_of_stray_leases().await;
-        assert_eq!(
-            leases, 0,
-            "seed {seed}: leases of jobs that are not executable"
-        );
-        w.store.delete_many(&order).await.unwrap();
-        for id in w.find(JobQuery::default()).await {
-            w.die(id).await;
-            w.store.delete(id).await.unwrap();
-        }
-    }
-    // Each operation was tried.
-    for what in [
-        "lock",
-        "fail",
-        "release",
-        "die",
-        "unlock",
-        "retry",
-        "delete",
-        "move due timers",
-        "suspend the tenant",
-        "activate the tenant",
-        "make executable",
-        "reschedule",
-        "suspend",
-        "activate",
-        "dead letter",
-        "set retries",
-    ] {
-        assert!(done.contains(what), "{what} is not among {done:?}");
-    }
-}
-
-/// Does one operation on a job, and returns its name.
-async fn one_step<S: SqlBench>(
-    w: &World<S>,
-    random: &mut impl Rng,
-    hint: &Hint,
-    held: &mut HashMap<JobId, (NodeId, LockedJob)>,
-) -> String {
-    let id = hint.id;
-    let tenant = SuspensionScope::Tenant("t".to_owned());
-    let what = match random.random_range(0..18) {
-        0..=3 => {
-            let worker = node();
-            let mut locked = w.lock(worker, std::slice::from_ref(hint)).await;
-            if let Some(job) = locked.jobs.pop() {
-                held.insert(job.job.id, (worker, job));
-            }
-            "lock"
-        }
-        4 | 5 => match held.remove(&id) {
-            Some((worker, job)) => {
-                let failure = if job.job.retries > 1 {
-                    retry_after(&job, Duration::from_secs(60))
-                } else {
-                    give_up(&job)
-                };
-                w.fail(worker, failure).await;
-                "fail"
-            }
-            None => "nothing",
-        },
-        6 => match held.remove(&id) {
-            Some((worker, job)) => {
-                w.release(worker, job.held()).await;
-                "release"
-            }
-            None => "nothing",
-        },
-        7 if held.remove(&id).is_some() => {
-            w.die(id).await;
-            "die"
-        }
-        8 => {
-            if w.store.unlock(id).await.unwrap().0 == Operated::Done {
-                held.remove(&id);
-            }
-            "unlock"
-        }
-        9 => {
-            w.store.retry(id, 4).await.unwrap();
-            "retry"
-        }
-        10 if random.random_range(0..6) == 0 => {
-            w.store.delete(id).await.unwrap();
-            "delete"
-        }
-        11 => {
-            if w.state(id).await == Some(JobState::Timer) {
-                w.make_due(id, 1).await;
-            }
-            w.store.move_due_timers(10).await.unwrap();
-            "move due timers"
-        }
-        12 => {
-            w.store.suspend(&tenant).await.unwrap();
-            "suspend the tenant"
-        }
-        13 => {
-            w.store.activate(&tenant).await.unwrap();
-            "activate the tenant"
-        }
-        n => {
-            let all = changes();
-            let change = &all[(n as usize + random.random_range(0..all.len())) % all.len()];
-            let done = w.store.change_many(&[id], change).await.unwrap();
-            assert_eq!(done.operated.len(), 1, "{done:?}");
-            match change {
-                Change::MakeExecutable => "make executable",
-                Change::Reschedule(_) => "reschedule",
-                Change::Suspend => "suspend",
-                Change::Activate => "activate",
-                Change::MakeDeadLetter(_) => "dead letter",
-                _ => "set retries",
-            }
-        }
-    };
-    what.to_owned()
-}
-
-impl<S: SqlBench> World<S> {
-    /// Returns the number of leases that have an owner, but no executable job.
-    async fn number_of_stray_leases(&self) -> i64 {
-        let sql = "SELECT count(*) FROM {s}job_lease l WHERE owner IS NOT NULL
-                   AND NOT EXISTS (SELECT 1 FROM {s}job j WHERE j.id = l.job_id)";
-        self.store.number(sql).await
-    }
 }
 
 /// Creates a job of an instance in each state, and one that runs.

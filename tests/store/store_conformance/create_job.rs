@@ -388,6 +388,8 @@ async fn sql_takes_every_repetition_that_the_library_takes_and_refuses_typing_er
         "R5/2027-01-01T00:00:00Z/P1M/2099-01-01T00:00:00Z[Europe/Berlin][catch-up=all]",
         "R/2027-01-01T00:00:00+01:00/PT1H",
         "R/PT1H/2099-01-01T00:00:00Z",
+        "R/PT1H[calendar=berlin-office][closed=skip]",
+        "0 8 * * *[Europe/Berlin][calendar=berlin-office]",
     ] {
         assert_eq!(Repeat::parse(text).err(), None, "{text}");
         let id = by_sql(&w.store, "repeat", text).await.unwrap();

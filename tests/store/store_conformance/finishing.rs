@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use jobwire_core::Calendars;
 use jobwire_core::job::series::next_occurrence;
 use jobwire_core::store::{Completion, Destination, Failure, Handoff};
 use jobwire_core::{JobQuery, JobState};
@@ -176,7 +177,7 @@ pub(super) async fn the_next_occurrence_is_created_with_the_completion<S: Bench>
         .await;
     let worker = node();
     let job = w.hold(worker, &hint).await;
-    let next = next_occurrence(&job.job, job.job.ready_at).unwrap();
+    let next = next_occurrence(&job.job, job.job.ready_at, &Calendars::default()).unwrap();
     let next_id = next.id();
     let completion = Completion {
         next: Some(Box::new(next)),
@@ -204,7 +205,7 @@ pub(super) async fn a_lost_lock_creates_no_next_occurrence<S: Bench>(w: &World<S
     let job = w.hold(worker, &hint).await;
     w.die(hint.id).await;
     let completion = Completion {
-        next: next_occurrence(&job.job, job.job.ready_at).map(Box::new),
+        next: next_occurrence(&job.job, job.job.ready_at, &Calendars::default()).map(Box::new),
         ..done(&job)
     };
     let settled = w

@@ -120,8 +120,12 @@ pub(super) async fn a_job_keeps_its_lane_whatever_becomes_of_it<S: Bench>(w: &Wo
     assert_eq!(ready[0].lane.as_str(), "old");
     // The next occurrence is a new job in the old one's lane.
     let mut completion = done(&held[2]);
-    let next =
-        jobwire_core::job::series::next_occurrence(&held[2].job, chrono::Utc::now()).unwrap();
+    let next = jobwire_core::job::series::next_occurrence(
+        &held[2].job,
+        chrono::Utc::now(),
+        &jobwire_core::Calendars::default(),
+    )
+    .unwrap();
     let next_id = next.id();
     completion.next = Some(Box::new(next));
     w.store

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use jobwire_core::Calendars;
 use jobwire_core::job::series::next_occurrence;
 use jobwire_core::store::{Completion, Handoff, Operated, OperatedJobs, SuspensionScope};
 use jobwire_core::{JobId, JobQuery, JobState};
@@ -184,7 +185,7 @@ pub(super) async fn a_revival_adds_no_attempts<S: Bench>(w: &World<S>) {
         let (_, ready) = w.store.retry(hint.id, left).await.unwrap();
         let job = w.hold(worker, &ready[0].hint).await;
         assert_eq!((job.job.retries, job.job.failures), (left, 3 - left));
-        let next = next_occurrence(&job.job, job.job.ready_at).unwrap();
+        let next = next_occurrence(&job.job, job.job.ready_at, &Calendars::default()).unwrap();
         let next_id = next.id();
         let completion = Completion {
             next: Some(Box::new(next)),

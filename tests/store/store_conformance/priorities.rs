@@ -219,7 +219,12 @@ pub(super) async fn an_occurrence_has_the_priority_and_the_lane_of_the_one_befor
     set(w, PriorityScope::Override(JobDefinition::of("work")), 7).await;
     let worker = node();
     let job = w.hold(worker, &hint).await;
-    let next = jobwire_core::job::series::next_occurrence(&job.job, job.job.ready_at).unwrap();
+    let next = jobwire_core::job::series::next_occurrence(
+        &job.job,
+        job.job.ready_at,
+        &jobwire_core::Calendars::default(),
+    )
+    .unwrap();
     let id = next.id();
     let mut completion = done(&job);
     completion.next = Some(Box::new(next));

@@ -22,7 +22,7 @@ use super::world::{Bench, SqlBench, World, work};
 
 const QUERIES: usize = 160;
 
-const CONDITIONS: usize = 31;
+const CONDITIONS: usize = 32;
 
 /// Adds the condition of this number to a query.
 fn with(
@@ -98,7 +98,14 @@ fn with(
             true => query.executable(),
             false => query.exclusive(random.random_bool(0.5)),
         },
-        _ => query.suspended(flag),
+        30 => query.suspended(flag),
+        _ => {
+            let one = |random: &mut SmallRng| {
+                let condition = random.random_range(0..CONDITIONS - 1);
+                with(JobQuery::default(), condition, random, start, jobs)
+            };
+            query.any_of([one(random), one(random)])
+        }
     }
 }
 
@@ -210,6 +217,18 @@ pub(super) async fn a_query_that_can_not_be_asked_is_refused<S: Bench>(w: &World
         (JobQuery::default().tenant_like("a\\"), "`tenant`"),
         (JobQuery::default().instance("a\0"), "NUL"),
         (JobQuery::default().custom_values(json!(1)), "JSON object"),
+        (
+            JobQuery::default().any_of([JobQuery::default().limit(1)]),
+            "conditions only",
+        ),
+        (
+            JobQuery::default().any_of([JobQuery::default().instance("a\0")]),
+            "NUL",
+        ),
+        (
+            JobQuery::default().any_of(vec![JobQuery::default(); 17]),
+            "more than 16",
+        ),
     ] {
         for refused in [
             w.store.find(&wrong).await.map(drop),

@@ -11,7 +11,8 @@ use jobwire_core::store::{
     LeaderCycle, LockTerms, Locked, Origin, Refusal, RowTerms,
 };
 use jobwire_core::{
-    Hint, JobId, JobQuery, JobState, JobView, NewJob, NodeId, PgStore, SqlStore, SqliteStore, Store,
+    Calendars, Hint, JobId, JobQuery, JobState, JobView, NewJob, NodeId, PgStore, SqlStore,
+    SqliteStore, Store,
 };
 use jobwire_harness::{Scratch, shared};
 use jobwire_simulation::simulation::{Database, MemoryStore};
@@ -50,6 +51,8 @@ pub(super) trait SqlBench: Bench + SqlStore {
     }
     async fn try_execute(&self, sql: &str) -> Result<u64, sqlx::Error>;
     async fn number(&self, sql: &str) -> i64;
+    /// Returns the same database as another program sees it, which knows these calendars.
+    fn knowing(&self, calendars: Calendars) -> Self;
     /// Sets a row aside as nodes and migrations do.
     async fn set_aside(&self, table: &str, id: JobId, reason: &str);
 
@@ -161,6 +164,10 @@ impl Bench for SqliteStore {
 }
 
 impl SqlBench for SqliteStore {
+    fn knowing(&self, calendars: Calendars) -> Self {
+        self.clone().with_calendars(calendars)
+    }
+
     async fn down_to(&self, version: i64) {
         self.migrate_down(version).await.unwrap();
     }
@@ -208,6 +215,10 @@ impl Bench for PgStore {
 }
 
 impl SqlBench for PgStore {
+    fn knowing(&self, calendars: Calendars) -> Self {
+        self.clone().with_calendars(calendars)
+    }
+
     async fn down_to(&self, version: i64) {
         self.migrate_down(version).await.unwrap();
     }

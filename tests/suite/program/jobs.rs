@@ -380,3 +380,30 @@ async fn the_same_on_postgresql() {
     let said = succeeds(program(&["jobs", "execute", id])).await;
     assert!(said.contains("is done"), "{said}");
 }
+
+#[tokio::test]
+async fn an_instance_and_start_timers_are_ended() {
+    let home = Scratch::new();
+    for line in [
+        r#"{"type":"noop","process_instance":"one"}"#,
+        r#"{"type":"noop","process_instance":"one","due_at":"2091-01-01T00:00:00Z"}"#,
+        r#"{"type":"noop","process_definition":"d","due_at":"2091-01-01T00:00:00Z"}"#,
+        r#"{"type":"noop","process_definition":"d"}"#,
+    ] {
+        one_job(&home, line).await;
+    }
+    let said = fails(jobwire(&home, &["jobs", "end", "--instance", "one"]), 2).await;
+    assert!(said.contains("--yes"), "{said}");
+    let end = ["jobs", "end", "--json", "--yes"];
+    let ended = json(&home, &[&end[..], &["--instance", "one"]].concat()).await;
+    assert_eq!(ended["deleted"].as_array().map(Vec::len), Some(2));
+    assert_eq!(all(&store(&home).await).await.len(), 2);
+    let said = succeeds(jobwire(
+        &home,
+        &["jobs", "end", "--yes", "--start-timers", "d"],
+    ))
+    .await;
+    assert!(said.contains("1 job deleted"), "{said}");
+    let left = all(&store(&home).await).await;
+    assert_eq!((left.len(), left[0].state), (1, JobState::Executable));
+}

@@ -88,3 +88,51 @@ async fn a_node_declares_its_file_and_runs_each_date() {
         "{said}"
     );
 }
+
+const CALENDARS: &str = r#"
+[[calendar]]
+name = "office"
+time_zone = "Europe/Berlin"
+hours = { Mon = "09:00-17:00" }
+"#;
+
+#[tokio::test]
+async fn jobs_are_due_in_the_working_time_of_a_file() {
+    let home = Scratch::new();
+    let calendars = home.write("calendars.toml", CALENDARS);
+    let calendars = calendars.display().to_string();
+    succeeds(jobwire(&home, &["migrate", "up"])).await;
+    let lines = home.write(
+        "jobs.jsonl",
+        "{\"type\":\"noop\",\"due_in\":\"PT8H[calendar=office]\"}\n\
+         {\"type\":\"noop\",\"repeat\":\"0 3 * * *[Europe/Berlin][calendar=office]\"}\n",
+    );
+    let lines = lines.display().to_string();
+    let enqueue = |more: &[&str]| jobwire(&home, &[&["enqueue", &lines], more].concat());
+    let said = fails(enqueue(&[]), 1).await;
+    assert!(
+        said.contains("`due_in`") && said.contains("`office`"),
+        "{said}"
+    );
+    succeeds(enqueue(&["--calendars", &calendars])).await;
+    let mut dates = Vec::new();
+    for job in all(&store(&home).await).await {
+        let due = job
+            .due_at
+            .unwrap()
+            .with_timezone(&jobwire_core::chrono_tz::Europe::Berlin);
+        dates.push(due.format("%a %H:%M").to_string());
+    }
+    dates.sort_unstable();
+    // Eight hours from now end at the end of a Monday, unless it is a Monday now.
+    assert!(
+        dates.iter().all(|date| date.starts_with("Mon ")),
+        "{dates:?}"
+    );
+    assert!(dates.contains(&"Mon 09:00".to_owned()), "{dates:?}");
+
+    let bad = home.write("bad.toml", CALENDARS.replace("09:00-17:00", "9-17"));
+    let bad = bad.display().to_string();
+    let said = fails(enqueue(&["--calendars", &bad]), 1).await;
+    assert!(said.contains("calendar 1: field `hours`"), "{said}");
+}

@@ -4,7 +4,7 @@ use clap::Args;
 
 use crate::error::Error;
 use crate::output;
-use crate::settings::{Settings, markdown};
+use crate::settings::{Remark, Settings, markdown};
 
 /// Arguments.
 #[derive(Debug, Args)]
@@ -35,5 +35,14 @@ pub(crate) fn show(settings: &Settings) -> Result<(), Error> {
             ]
         })
         .collect();
-    output::table(["setting", "value", "from"], &rows)
+    output::table(["setting", "value", "from"], &rows)?;
+    for Remark {
+        setting,
+        found,
+        remedy,
+    } in settings.remarks()
+    {
+        output::line(format_args!("remark: `{setting}` {found}; {remedy}"))?;
+    }
+    Ok(())
 }

@@ -31,6 +31,10 @@ pub struct DoctorArgs {
 
 pub(crate) async fn run(settings: Settings, args: DoctorArgs) -> Result<(), Error> {
     let mut findings = Findings::default();
+    for remark in settings.remarks() {
+        let found = format!("`{}` {}", remark.setting, remark.found);
+        findings.remark("settings", found, remark.remedy);
+    }
     let has_engine = settings.has_engine();
     if has_engine {
         engine::examine(&settings, &mut findings).await;

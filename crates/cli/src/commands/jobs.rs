@@ -2,6 +2,7 @@
 //! of a process engine.
 
 mod change;
+mod end;
 mod execute;
 mod filter;
 mod history;
@@ -21,6 +22,7 @@ use crate::error::Error;
 use crate::handlers::configured;
 use crate::settings::Settings;
 use change::ChangeArgs;
+use end::EndArgs;
 use filter::FilterArgs;
 use operate::Selection;
 pub(crate) use place::{Place, written};
@@ -136,6 +138,19 @@ pub enum Action {
         #[arg(long)]
         json: bool,
     },
+    /// Delete all jobs of an instance, an execution or a definition that has ended, or the start timers
+    /// of a definition, in one transaction
+    End {
+        /// The scope.
+        #[command(flatten)]
+        scope: EndArgs,
+        /// Confirm that all its jobs are deleted
+        #[arg(long, required = true)]
+        yes: bool,
+        /// Print the result as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Take the lock of jobs whose handlers never end; their nodes can't complete them any more
     Unlock {
         /// The jobs
@@ -204,7 +219,7 @@ impl Action {
                 std::slice::from_ref(id)
             }
             Self::Incidents { id, .. } => id.as_slice(),
-            Self::Errors { .. } => &[],
+            Self::Errors { .. } | Self::End { .. } => &[],
             Self::Unlock { ids, .. } => ids,
             Self::Retry { selection, .. }
             | Self::Cancel { selection, .. }
@@ -227,7 +242,9 @@ impl Action {
                     "the engine keeps the history of its jobs; ask the engine for it".to_owned(),
                 ))
             }
-            Self::Change { .. } | Self::Unlock { .. } if place == Place::Engine => {
+            Self::Change { .. } | Self::Unlock { .. } | Self::End { .. }
+                if place == Place::Engine =>
+            {
                 Err(Error::Usage(
                     "jobs of an engine are changed by the engine's own interface; `jobwire engine \
                      jobs retry` and `delete` call it"
@@ -381,6 +398,7 @@ impl Jobs<'_> {
                 let ids = selection.ids(store).await?;
                 operate::cancel(settings, store, &ids, json).await
             }
+            Action::End { scope, json, .. } => end::end(settings, scope, json).await,
             Action::Execute { id, json } => execute::execute(self, id, json).await,
         }
     }

@@ -73,6 +73,14 @@ pub async fn run_with(settings: Settings, additions: Additions) -> Result<(), Er
 }
 
 async fn start(settings: &Settings, additions: Additions) -> Result<Started, Error> {
+    for remark in settings.remarks() {
+        tracing::warn!(
+            remedy = remark.remedy,
+            "the setting `{}` {}",
+            remark.setting,
+            remark.found
+        );
+    }
     let periodic = match &settings.periodic_jobs {
         Some(file) => periodic::read(file)?,
         None => Vec::new(),

@@ -49,6 +49,10 @@ impl SecretUrl {
     }
 
     fn redacted(&self) -> String {
+        // Settings give it without the colon.
+        if self.0 == "none:" {
+            return "none".to_owned();
+        }
         let (first, more) = split_hosts(&self.0);
         let Ok(mut url) = Url::parse(&first) else {
             return redact_unreadable(&self.0);
@@ -207,12 +211,12 @@ mod tests {
             "sqlite:jobwire.db",
             "sqlite::memory:",
             "in-process:",
-            "none:",
             "postgres://db/jobs",
             "amqp://h1:5672,h2:5672/jobs",
             "nonsense",
         ] {
             assert_eq!(SecretUrl::new(url).to_string(), url);
         }
+        assert_eq!(SecretUrl::new("none:").to_string(), "none");
     }
 }

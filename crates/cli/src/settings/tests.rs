@@ -389,3 +389,22 @@ fn files_of_tls_are_for_those_of_several_brokers_that_speak_it() {
         "{said}"
     );
 }
+
+#[test]
+fn a_setting_without_effect_is_remarked_only_if_it_was_given() {
+    let remarks = |file: &str| -> Vec<&'static str> {
+        let settings = load(file, &[], &[]).expect("all is well");
+        let remarks = settings.remarks();
+        remarks.iter().map(|remark| remark.setting).collect()
+    };
+    assert!(remarks("").is_empty());
+    let idle = "concurrency_idle = \"5s\"\nconcurrency_cpu = 70\nclaim_interval = \"5s\"\n";
+    assert_eq!(
+        remarks(idle),
+        ["concurrency_idle", "concurrency_cpu", "claim_interval"]
+    );
+    let used = format!(
+        "{idle}concurrency_min = 2\nbroker_url = \"none\"\ndatabase_url = \"postgres://localhost/a\"\n"
+    );
+    assert!(remarks(&used).is_empty());
+}

@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(heard.try_iter().count(), 3);
     }
 
-    /// What waits is told also after the last clone is gone.
+    /// Waiting events are told also after the last clone is gone.
     #[tokio::test]
     async fn a_dropped_teller_leaves_nothing_untold() {
         let (told, heard) = mpsc::channel();

@@ -1,4 +1,4 @@
-//! What keeps ready jobs from running on an operator's request: suspensions and pauses.
+//! Gates, which keep ready jobs from running on an operator's request: suspensions and pauses.
 //!
 //! Both are rows of the table `suspension`, so a lock statement reads one table for both. A
 //! **suspension** moves waiting jobs to the suspended table. A **pause** moves nothing: its jobs

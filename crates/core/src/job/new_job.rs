@@ -12,6 +12,7 @@
 //! ```
 
 mod checks;
+mod due_in;
 
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::job::args::JobArgs;
+use crate::job::duration;
 use crate::job::repeat::Repeat;
 use crate::job::retry::RetryPolicy;
 use crate::job::unique::UniqueKey;
@@ -43,6 +45,7 @@ pub const HISTORY_RETRIES: i32 = 10;
 /// | [`instance`](Self::instance) | process instance; makes the job exclusive in it | none |
 /// | [`exclusive`](Self::exclusive) / [`concurrent`](Self::concurrent) | at most one of an instance at a time | exclusive if an instance is given |
 /// | [`due`](Self::due) / [`delay`](Self::delay) | earliest start | at once |
+/// | [`due_in_calendar`](Self::due_in_calendar) | earliest start, in working time | at once |
 /// | [`max_attempts`](Self::max_attempts) | attempts | 3 |
 /// | [`retry_policy`](Self::retry_policy) | wait between attempts | the type's, or 10 s |
 /// | [`repeat`](Self::repeat) | run again | once |
@@ -69,6 +72,8 @@ pub struct NewJob {
     pub(crate) retries: Option<i32>,
     pub(crate) retry_policy: Option<String>,
     pub(crate) due_at: Option<DateTime<Utc>>,
+    /// A time from the creation, which becomes `due_at`.
+    pub(crate) due_in: Option<String>,
     pub(crate) repeat: Option<String>,
     pub(crate) repeat_until: Option<DateTime<Utc>>,
     pub(crate) correlation_id: Option<Uuid>,
@@ -131,6 +136,7 @@ impl NewJob {
             retries: None,
             retry_policy: None,
             due_at: None,
+            due_in: None,
             repeat: None,
             repeat_until: None,
             correlation_id: None,
@@ -169,6 +175,10 @@ impl NewJob {
         /// apart, or `0 2 * * *[Europe/Berlin]` for each night at 2:00 in Berlin. Text that is not a
         /// [repetition](crate::job::repeat) is reported when the job is created.
         repeat_text => repeat,
+        /// Sets the earliest start to a time from the creation, as text: `PT8H`, or
+        /// `PT8H[calendar=berlin-office]` for eight hours of the working time of a
+        /// [business calendar](crate::calendar). Other text is reported when the job is created.
+        due_in_text => due_in,
         /// Sets the W3C trace context.
         trace_parent => trace_parent,
     }
@@ -226,6 +236,14 @@ impl NewJob {
             .and_then(|d| Utc::now().checked_add_signed(d))
             .or(Some(DateTime::<Utc>::MAX_UTC));
         self
+    }
+
+    /// Sets the earliest start to this much working time from the creation, by a
+    /// [business calendar](crate::calendar) of the creating program. The count begins with the next
+    /// working time. A job that is created where the calendar is unknown is refused.
+    pub fn due_in_calendar(self, calendar: &str, working: Duration) -> Self {
+        let working = duration::seconds(working);
+        self.due_in_text(format!("PT{working}S[calendar={calendar}]"))
     }
 
     /// Sets the number of attempts before the job becomes a dead letter. Columns, SQL and JSON call

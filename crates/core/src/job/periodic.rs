@@ -31,6 +31,7 @@ use std::time::Duration;
 use chrono::{DateTime, NaiveDate, Utc};
 use chrono_tz::Tz;
 
+use crate::job::calendar::{CalendarFault, Calendars};
 use crate::job::new_job::{InvalidJob, MAX_FIELD_BYTES, NewJob};
 use crate::job::repeat::{BadRepeat, CatchUp, Repeat};
 use crate::job::template;
@@ -149,6 +150,13 @@ impl PeriodicJob {
                 "bound it by an end: `R/PT1H/2027-12-31T00:00:00Z`",
             )));
         }
+        if timing.pending.is_some() {
+            return Err(invalid(InvalidJob::new(
+                "schedule",
+                "has the suffix `[pending=…]`",
+                "leave it out: Jobwire writes it for single jobs",
+            )));
+        }
         if timing.interval().is_some_and(|every| every < SHORTEST) {
             return Err(invalid(InvalidJob::new(
                 "schedule",
@@ -175,7 +183,7 @@ fn wrong(bad: &BadRepeat) -> InvalidJob {
     )
 }
 
-/// What a declaration does to the schedule of its name.
+/// The effect of a declaration on the schedule of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Declared {
     /// The name was new.
@@ -216,32 +224,43 @@ pub struct Firing {
 
 impl Declaration {
     /// Returns what this declaration does to the row of its name, and the next due date of the row.
-    #[must_use]
-    pub fn against(&self, row: &Row, now: DateTime<Utc>) -> (Declared, Option<DateTime<Utc>>) {
+    ///
+    /// # Errors
+    /// [`InvalidJob`] if the calendar of the schedule gives no date.
+    pub fn against(
+        &self,
+        row: &Row,
+        now: DateTime<Utc>,
+        calendars: &Calendars,
+    ) -> Result<(Declared, Option<DateTime<Utc>>), InvalidJob> {
         if row.version > self.version {
-            return (Declared::Outdated, row.next_due);
+            return Ok((Declared::Outdated, row.next_due));
         }
         let same_dates = row.schedule == self.schedule;
         let next = if same_dates {
             row.next_due
         } else {
-            self.first(now)
+            self.first(now, calendars)?
         };
         let same = same_dates && row.template == self.template && row.version == self.version;
-        (
-            if same {
-                Declared::Same
-            } else {
-                Declared::Changed
-            },
-            next,
-        )
+        let declared = if same {
+            Declared::Same
+        } else {
+            Declared::Changed
+        };
+        Ok((declared, next))
     }
 
     /// Returns the first due date after `now`.
-    #[must_use]
-    pub fn first(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
-        after(&self.timing, now)
+    ///
+    /// # Errors
+    /// [`InvalidJob`] if the calendar of the schedule gives no date.
+    pub fn first(
+        &self,
+        now: DateTime<Utc>,
+        calendars: &Calendars,
+    ) -> Result<Option<DateTime<Utc>>, InvalidJob> {
+        after(&self.timing, now, calendars)
     }
 }
 
@@ -250,9 +269,13 @@ impl Row {
     /// it was paused is not caught up.
     ///
     /// # Errors
-    /// [`InvalidJob`] if the row can't be read.
-    pub fn resumed(&self, now: DateTime<Utc>) -> Result<Option<DateTime<Utc>>, InvalidJob> {
-        Ok(after(&self.timing()?, now))
+    /// [`InvalidJob`] if the row can't be read, or the calendar of the schedule gives no date.
+    pub fn resumed(
+        &self,
+        now: DateTime<Utc>,
+        calendars: &Calendars,
+    ) -> Result<Option<DateTime<Utc>>, InvalidJob> {
+        after(&self.timing()?, now, calendars)
     }
 
     /// Returns the job of one occurrence.
@@ -274,21 +297,23 @@ impl Row {
     /// Returns the occurrences that are due at `now`.
     ///
     /// # Errors
-    /// [`InvalidJob`] if the row can't be read.
-    pub fn fire(&self, now: DateTime<Utc>) -> Result<Firing, InvalidJob> {
+    /// [`InvalidJob`] if the row can't be read, or the calendar of the schedule gives no date.
+    pub fn fire(&self, now: DateTime<Utc>, calendars: &Calendars) -> Result<Firing, InvalidJob> {
         let timing = self.timing()?;
         let (mut dates, mut last, mut next) = (Vec::new(), None, self.next_due);
         let is_due = |next: &Option<DateTime<Utc>>| next.filter(|due| *due <= now);
         while let Some(due) = is_due(&next).filter(|_| dates.len() < PAGE) {
             last = Some(due);
-            next = after(&timing, due);
+            next = after(&timing, due, calendars)?;
             match timing.catch_up {
                 CatchUp::All => dates.push(due),
-                CatchUp::Skip if is_due(&next).is_some() => next = after(&timing, now),
+                CatchUp::Skip if is_due(&next).is_some() => {
+                    next = from_now(&timing, due, now, calendars)?;
+                }
                 CatchUp::Once | CatchUp::Skip => {
                     dates.push(due);
                     if is_due(&next).is_some() {
-                        next = after(&timing, now);
+                        next = from_now(&timing, due, now, calendars)?;
                     }
                 }
             }
@@ -311,10 +336,36 @@ impl Row {
 }
 
 /// Returns the first due date after a moment, if the schedule has one.
-fn after(timing: &Repeat, moment: DateTime<Utc>) -> Option<DateTime<Utc>> {
-    let start = timing.start.unwrap_or_else(|| anchor(timing.zone));
-    let next = timing.after(start, moment)?;
-    (timing.end.is_none_or(|end| next <= end)).then_some(next)
+fn after(
+    timing: &Repeat,
+    moment: DateTime<Utc>,
+    calendars: &Calendars,
+) -> Result<Option<DateTime<Utc>>, InvalidJob> {
+    let next = timing.dated(start(timing), moment, calendars);
+    bounded(timing, next)
+}
+
+/// Returns the first due date after `now` that is not one of those until `due`.
+fn from_now(
+    timing: &Repeat,
+    due: DateTime<Utc>,
+    now: DateTime<Utc>,
+    calendars: &Calendars,
+) -> Result<Option<DateTime<Utc>>, InvalidJob> {
+    let next = timing.dated_from_now(start(timing), due, now, calendars);
+    bounded(timing, next)
+}
+
+fn start(timing: &Repeat) -> DateTime<Utc> {
+    timing.start.unwrap_or_else(|| anchor(timing.zone))
+}
+
+fn bounded(
+    timing: &Repeat,
+    next: Result<Option<DateTime<Utc>>, CalendarFault>,
+) -> Result<Option<DateTime<Utc>>, InvalidJob> {
+    let next = next.map_err(|fault| wrong(&BadRepeat::Fault(fault)))?;
+    Ok(next.filter(|next| timing.end.is_none_or(|end| *next <= end)))
 }
 
 /// The date from which periods without a start count: the first day of a week, a month and a year.
@@ -333,6 +384,10 @@ mod tests {
 
     fn at(text: &str) -> DateTime<Utc> {
         text.parse().unwrap()
+    }
+
+    fn none() -> Calendars {
+        Calendars::default()
     }
 
     fn declared(schedule: &str) -> Declaration {
@@ -364,10 +419,14 @@ mod tests {
             ("R/2028-01-01T00:00:00Z/PT10M", "2028-01-01T00:00:00Z"),
             ("*/5 * * * *", "2027-03-27T10:20:00Z"),
         ] {
-            assert_eq!(declared(schedule).first(now), Some(at(first)), "{schedule}");
+            assert_eq!(
+                declared(schedule).first(now, &none()),
+                Ok(Some(at(first))),
+                "{schedule}"
+            );
         }
         let ended = declared("R/PT10M/2027-03-27T10:19:59Z");
-        assert_eq!(ended.first(now), None);
+        assert_eq!(ended.first(now, &none()), Ok(None));
     }
 
     #[test]
@@ -404,7 +463,8 @@ mod tests {
         let row = row("R/PT1H", "2027-01-01T01:00:00Z");
         let declared = |schedule: &str, payload: i32, version| {
             let job = PeriodicJob::new("n", schedule, NewJob::of("work", &payload));
-            job.version(version).declare().unwrap().against(&row, now)
+            let declared = job.version(version).declare().unwrap();
+            declared.against(&row, now, &none()).unwrap()
         };
         assert_eq!(declared("R/PT1H", 17, 0), (Declared::Same, row.next_due));
         assert_eq!(declared("R/PT1H", 18, 0), (Declared::Changed, row.next_due));
@@ -415,7 +475,7 @@ mod tests {
         );
         let row = Row { version: 2, ..row };
         let late = PeriodicJob::new("n", "R/PT5M", NewJob::of("work", &1)).version(1);
-        let late = late.declare().unwrap().against(&row, now);
+        let late = late.declare().unwrap().against(&row, now, &none()).unwrap();
         assert_eq!(late, (Declared::Outdated, row.next_due));
     }
 
@@ -431,7 +491,9 @@ mod tests {
             ),
             ("R/PT1H[catch-up=skip]", &[], "06"),
         ] {
-            let firing = row(schedule, "2027-01-01T01:00:00Z").fire(now).unwrap();
+            let firing = row(schedule, "2027-01-01T01:00:00Z")
+                .fire(now, &none())
+                .unwrap();
             let hour = |hour: &&str| at(&format!("2027-01-01T{hour}:00:00Z"));
             let fired: Vec<_> = firing.jobs.iter().filter_map(|job| job.due_at).collect();
             assert_eq!(
@@ -443,23 +505,27 @@ mod tests {
         }
         // One that is late by less than a period is not missed.
         for schedule in ["R/PT1H", "R/PT1H[catch-up=all]", "R/PT1H[catch-up=skip]"] {
-            let firing = row(schedule, "2027-01-01T05:00:00Z").fire(now).unwrap();
+            let firing = row(schedule, "2027-01-01T05:00:00Z")
+                .fire(now, &none())
+                .unwrap();
             assert_eq!(firing.jobs.len(), 1, "{schedule}");
             assert_eq!(firing.last, Some(at("2027-01-01T05:00:00Z")));
-            let firing = row(schedule, "2027-01-01T06:00:00Z").fire(now).unwrap();
+            let firing = row(schedule, "2027-01-01T06:00:00Z")
+                .fire(now, &none())
+                .unwrap();
             assert!(firing.jobs.is_empty() && firing.last.is_none());
         }
         let many = row("R/PT1S[catch-up=all]", "2027-01-01T05:00:00Z")
-            .fire(now)
+            .fire(now, &none())
             .unwrap();
         assert_eq!(many.jobs.len(), PAGE);
         assert_eq!(many.next, Some(at("2027-01-01T05:01:40Z")));
         let last = row("R/PT1H/2027-01-01T05:00:00Z", "2027-01-01T05:00:00Z");
-        assert_eq!(last.fire(now).unwrap().next, None);
+        assert_eq!(last.fire(now, &none()).unwrap().next, None);
         let later = Row {
             schedule: "a form of a later program".to_owned(),
             ..last
         };
-        assert!(later.fire(now).is_err());
+        assert!(later.fire(now, &none()).is_err());
     }
 }

@@ -9,6 +9,7 @@
 //! 0 2 * * *[Europe/Berlin]                          each night at 2:00 in Berlin
 //! R5/cron(0 2 * * *)/2027-12-31T00:00:00Z           at most five nights, until a date
 //! R/PT10M[catch-up=all]                             missed occurrences run, too
+//! R/PT1H[calendar=berlin-office][closed=skip]       in the working time of a business calendar
 //! ```
 //!
 //! Weeks and days are 168 and 24 hours, unless the text names a time zone, which makes them
@@ -16,8 +17,9 @@
 //! suffix in brackets is that of RFC 9557.
 
 mod catch_up;
+mod closed;
 mod cron;
-mod local;
+mod dated;
 mod parse;
 mod period;
 #[cfg(test)]
@@ -30,8 +32,10 @@ use std::time::Duration;
 use chrono::{DateTime, SecondsFormat, Utc};
 use chrono_tz::Tz;
 
+use crate::job::calendar::{CalendarFault, Calendars};
 use crate::job::duration::{self, BadDuration};
 pub use catch_up::CatchUp;
+pub use closed::{Closed, Pending};
 pub use cron::Cron;
 pub use period::Period;
 
@@ -49,8 +53,15 @@ pub struct Repeat {
     pub end: Option<DateTime<Utc>>,
     /// The time zone of calendar periods and cron expressions; `None` for UTC.
     pub zone: Option<Tz>,
-    /// What happens to missed occurrences.
+    /// The policy for missed occurrences.
     pub catch_up: CatchUp,
+    /// The name of the [business calendar](crate::calendar) in whose working time the occurrences are
+    /// due; `None` for all times.
+    pub calendar: Option<String>,
+    /// The rule for a date outside of the working time of the calendar.
+    pub closed: Closed,
+    /// The occurrence has no date yet, because the program that created it has no such calendar.
+    pub pending: Option<Pending>,
 }
 
 /// When the occurrences of a series are due.
@@ -94,8 +105,23 @@ pub enum BadRepeat {
     /// The policy for missed occurrences is unknown.
     #[error("`{0}` is not a policy for missed occurrences; write once, all or skip")]
     CatchUp(String),
+    /// The name of a calendar has a wrong form.
+    #[error("`{0}` is not the name of a calendar: 1 to 64 letters, digits, `-`, `_` or `.`")]
+    Calendar(String),
+    /// The rule for dates outside of working time is unknown, or has no calendar.
+    #[error(
+        "`{0}` is not a rule for dates outside of working time; write closed=move or closed=skip, \
+         beside a calendar"
+    )]
+    Closed(String),
+    /// The calendar gave no date.
+    #[error(transparent)]
+    Fault(#[from] CalendarFault),
     /// A suffix in brackets is unknown, or occurs twice.
-    #[error("the suffix `[{0}]` is unknown or occurs twice; write a time zone or catch-up=…")]
+    #[error(
+        "the suffix `[{0}]` is unknown or occurs twice; write a time zone, catch-up=…, calendar=… \
+         or closed=…"
+    )]
     Suffix(String),
     /// No occurrence is left.
     #[error("`{0}` has no occurrence from now on")]
@@ -164,6 +190,28 @@ impl Repeat {
         self
     }
 
+    /// Sets the [business calendar](crate::calendar) in whose working time the occurrences are due.
+    ///
+    /// ```
+    /// use jobwire_core::Repeat;
+    ///
+    /// let daily = Repeat::cron("0 8 * * *", "Europe/Berlin")?.on_calendar("berlin-office");
+    /// assert_eq!(daily.to_string(), "0 8 * * *[Europe/Berlin][calendar=berlin-office]");
+    /// # Ok::<(), jobwire_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn on_calendar(mut self, name: impl Into<String>) -> Self {
+        self.calendar = Some(name.into());
+        self
+    }
+
+    /// Sets what happens to a date outside of working time. Default: [`Closed::Move`].
+    #[must_use]
+    pub const fn when_closed(mut self, rule: Closed) -> Self {
+        self.closed = rule;
+        self
+    }
+
     const fn of(schedule: Schedule) -> Self {
         Self {
             times: None,
@@ -172,6 +220,9 @@ impl Repeat {
             end: None,
             zone: None,
             catch_up: CatchUp::Once,
+            calendar: None,
+            closed: Closed::Move,
+            pending: None,
         }
     }
 
@@ -184,12 +235,18 @@ impl Repeat {
         }
     }
 
-    /// Returns the first due date at `now` or after it. `None` within `Ok` means at once.
+    /// Returns the first due date at `now` or after it. `None` within `Ok` means at once. With a
+    /// calendar there is always a date.
     ///
     /// # Errors
-    /// [`BadRepeat::Never`] if there is none.
-    pub fn first(&self, now: DateTime<Utc>) -> Result<Option<DateTime<Utc>>, BadRepeat> {
+    /// [`BadRepeat::Never`] if there is none. [`BadRepeat::Fault`] if the calendar gives none.
+    pub fn first(
+        &self,
+        now: DateTime<Utc>,
+        calendars: &Calendars,
+    ) -> Result<Option<DateTime<Utc>>, BadRepeat> {
         let first = match (self.start, &self.schedule) {
+            _ if self.calendar.is_some() => self.first_dated(now, calendars)?,
             (None, Schedule::Every(_) | Schedule::Calendar(_)) => return Ok(None),
             (start, Schedule::Cron(cron)) => {
                 cron.from(start.map_or(now, |start| start.max(now)), self.zone())
@@ -205,43 +262,83 @@ impl Repeat {
 
     /// Returns the repetition of the occurrence after the one that was due at `due`, and its due
     /// date. `None` if the series ends. `now` is the time at which the occurrence has ended.
-    #[must_use]
-    pub fn next(&self, due: DateTime<Utc>, now: DateTime<Utc>) -> Option<(Self, DateTime<Utc>)> {
+    ///
+    /// # Errors
+    /// [`CalendarFault`] if the calendar gives no date.
+    pub fn next(
+        &self,
+        due: DateTime<Utc>,
+        now: DateTime<Utc>,
+        calendars: &Calendars,
+    ) -> Result<Option<(Self, DateTime<Utc>)>, CalendarFault> {
+        let Some(next) = self.following(due) else {
+            return Ok(None);
+        };
+        let at = self.due_after(due, now, calendars)?;
+        let at = at.filter(|at| self.end.is_none_or(|end| *at <= end));
+        Ok(at.map(|at| (next, at)))
+    }
+
+    /// Returns the repetition of the occurrence after the one that was due at `due`, as one without
+    /// a date.
+    pub(crate) fn next_pending(&self, due: DateTime<Utc>) -> Option<Self> {
+        let mut next = self.following(due)?;
+        next.pending = Some(Pending::After(due));
+        Some(next)
+    }
+
+    /// Returns the repetition of the first occurrence of a series that was created at `created`, as
+    /// one without a date.
+    pub(crate) fn first_pending(&self, created: DateTime<Utc>) -> Self {
+        let mut first = self.clone();
+        first.pending = Some(Pending::First(created));
+        first
+    }
+
+    /// Returns the date of an occurrence without one, and its repetition. `None` if the series ends.
+    /// `now` is the time at which the occurrence was created.
+    ///
+    /// # Errors
+    /// [`BadRepeat`] if there is none, or the calendar gives none.
+    pub(crate) fn resolve(
+        &self,
+        pending: Pending,
+        now: DateTime<Utc>,
+        calendars: &Calendars,
+    ) -> Result<Option<(Self, DateTime<Utc>)>, BadRepeat> {
+        let mut dated = self.clone();
+        dated.pending = None;
+        let at = match pending {
+            Pending::First(created) => dated.first(created, calendars)?,
+            Pending::After(due) => dated.due_after(due, now, calendars)?,
+        };
+        let at = at.filter(|at| self.end.is_none_or(|end| *at <= end));
+        Ok(at.map(|at| (dated, at)))
+    }
+
+    /// Returns the repetition with the count after the occurrence that was due at `due`.
+    fn following(&self, due: DateTime<Utc>) -> Option<Self> {
         let mut next = self.clone();
         next.times = match self.times {
             Some(n) if n <= 1 => return None,
             n => n.map(|n| n - 1),
         };
-        if matches!(self.schedule, Schedule::Calendar(_)) {
-            // Without it, the next occurrence counted from a due date that a short month or a gap
-            // of the clock has moved.
+        let is_cron = matches!(self.schedule, Schedule::Cron(_));
+        let is_fixed = matches!(self.schedule, Schedule::Every(_)) && self.calendar.is_none();
+        if !is_cron && !is_fixed {
+            // Without it, the next occurrence counted from a due date that a short month, a gap of
+            // the clock or a calendar has moved.
             next.start = Some(self.start.unwrap_or(due));
         }
-        let at = self.due_after(due, now)?;
-        self.end.is_none_or(|end| at <= end).then_some((next, at))
+        Some(next)
     }
 
     /// Returns whether the occurrence that was due at `due` does not run, because the one after it
-    /// is due as well at `now`.
+    /// is due as well at `now`. A calendar that gives no date lets it run.
     #[must_use]
-    pub fn skips(&self, due: DateTime<Utc>, now: DateTime<Utc>) -> bool {
-        let following = || self.after(self.start.unwrap_or(due), due);
-        self.catch_up == CatchUp::Skip && following().is_some_and(|next| next <= now)
-    }
-
-    fn due_after(&self, due: DateTime<Utc>, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
-        let start = self.start.unwrap_or(due);
-        let next = self.after(start, due)?;
-        if next >= now || self.catch_up == CatchUp::All {
-            return Some(next);
-        }
-        match (&self.schedule, self.start, self.catch_up) {
-            // The series begins anew.
-            (Schedule::Every(every), None, CatchUp::Once) => {
-                now.checked_add_signed(chrono::Duration::from_std(*every).ok()?)
-            }
-            _ => self.after(start, now),
-        }
+    pub fn skips(&self, due: DateTime<Utc>, now: DateTime<Utc>, calendars: &Calendars) -> bool {
+        let following = || self.dated(self.start.unwrap_or(due), due, calendars);
+        self.catch_up == CatchUp::Skip && matches!(following(), Ok(Some(next)) if next <= now)
     }
 
     /// Returns the first due date after `after`, of periods that are counted from `start`.
@@ -313,6 +410,15 @@ impl fmt::Display for Repeat {
         }
         if self.catch_up != CatchUp::Once {
             write!(f, "[catch-up={}]", self.catch_up.as_str())?;
+        }
+        if let Some(calendar) = &self.calendar {
+            write!(f, "[calendar={calendar}]")?;
+        }
+        if self.closed != Closed::Move {
+            write!(f, "[closed={}]", self.closed.as_str())?;
+        }
+        if let Some(pending) = &self.pending {
+            write!(f, "[pending={pending}]")?;
         }
         Ok(())
     }

@@ -6,8 +6,12 @@
 use chrono::{DateTime, Utc};
 
 use crate::job::Job;
+use crate::job::calendar::{CalendarFault, Calendars};
 use crate::job::new_job::{InvalidJob, NewJob};
-use crate::job::repeat::Repeat;
+use crate::job::repeat::{BadRepeat, Repeat};
+
+/// The wait before the next attempt to compute the date of an occurrence.
+pub(crate) const LOOK_AGAIN: chrono::Duration = chrono::Duration::seconds(10);
 
 /// Reads the job's repetition. Without this check, a wrong one would end the series unnoticed.
 pub(crate) fn repeat(job: &Job) -> Result<Option<Repeat>, InvalidJob> {
@@ -19,11 +23,40 @@ pub(crate) fn repeat(job: &Job) -> Result<Option<Repeat>, InvalidJob> {
 /// values are valid. Its due date counts from that of `job`. If that date has passed, the
 /// [policy](crate::job::repeat::CatchUp) decides. `now` is the database's clock, as far as it is
 /// known.
+///
+/// If the calendar of the series gives no date here, the next occurrence is one
+/// [without a date](crate::job::repeat::Pending), which another node may replace.
 #[must_use]
-pub fn next_occurrence(job: &Job, now: DateTime<Utc>) -> Option<NewJob> {
-    let repeat = Repeat::parse(job.repeat.as_deref()?).ok()?;
-    let (repeat, due) = repeat.next(job.due_at.unwrap_or(job.created_at), now)?;
-    occurrence(job, &repeat, due)
+pub fn next_occurrence(job: &Job, now: DateTime<Utc>, calendars: &Calendars) -> Option<NewJob> {
+    following(job, now, calendars).next
+}
+
+/// The occurrence after a job.
+#[derive(Default)]
+pub(crate) struct Following {
+    pub(crate) next: Option<NewJob>,
+    /// The reason why it has no date.
+    pub(crate) fault: Option<CalendarFault>,
+}
+
+/// Returns the occurrence after `job`, and the reason if it has no date.
+pub(crate) fn following(job: &Job, now: DateTime<Utc>, calendars: &Calendars) -> Following {
+    let Some(Ok(repeat)) = job.repeat.as_deref().map(Repeat::parse) else {
+        return Following::default();
+    };
+    let due = job.due_at.unwrap_or(job.created_at);
+    match repeat.next(due, now, calendars) {
+        Ok(next) => Following {
+            next: next.and_then(|(repeat, due)| occurrence(job, &repeat, due)),
+            fault: None,
+        },
+        Err(fault) => Following {
+            next: repeat
+                .next_pending(due)
+                .and_then(|repeat| occurrence(job, &repeat, now)),
+            fault: Some(fault),
+        },
+    }
 }
 
 /// The time by which an occurrence may become ready after its due date and still counts as on time.
@@ -40,38 +73,74 @@ pub(crate) fn has_ended(job: &Job, repeat: &Repeat, now: DateTime<Utc>) -> bool 
     is_late && ends.into_iter().flatten().any(|end| now > end)
 }
 
-/// Returns what replaces `job` without a run: the first occurrence of a schedule, for a job of
-/// plain SQL without a due date; or the next one, for an occurrence that was missed and is skipped.
-/// The inner value is `None` if the series ends. `now` is the database's clock.
+/// The fate of an occurrence that is about to run.
+pub(crate) enum Instead {
+    /// The handler runs.
+    Runs,
+    /// Another occurrence replaces it, or none if the series ends: the first occurrence of a schedule,
+    /// for a job of plain SQL without a due date; or the next one, for an occurrence that was missed
+    /// and is skipped; or the same one with its date, if it had none.
+    Replaced(Option<Box<NewJob>>),
+    /// It has no date, and its calendar gives none here: it waits for another node, or the same one
+    /// later.
+    Waits(CalendarFault),
+    /// The same, for a job of plain SQL: it is replaced by an occurrence that can wait.
+    WaitsAs(Box<NewJob>, CalendarFault),
+}
+
+/// Returns the fate of `job`, which is about to run. `now` is the database's clock.
 ///
 /// # Errors
 /// The schedule of a job without a due date has no occurrence, although it has no end.
-pub(crate) fn replacement(
+pub(crate) fn instead(
     job: &Job,
     repeat: &Repeat,
     now: DateTime<Utc>,
-) -> Result<Option<Option<NewJob>>, InvalidJob> {
+    calendars: &Calendars,
+) -> Result<Instead, InvalidJob> {
+    let replaced = |next: Option<NewJob>| Instead::Replaced(next.map(Box::new));
+    let ends = job.repeat_until.is_some() || repeat.end.is_some();
+    if let Some(pending) = repeat.pending {
+        return match repeat.resolve(pending, job.created_at, calendars) {
+            Ok(dated) => Ok(replaced(
+                dated.and_then(|(repeat, due)| occurrence(job, &repeat, due)),
+            )),
+            Err(BadRepeat::Fault(fault)) if fault.may_pass() => Ok(Instead::Waits(fault)),
+            Err(BadRepeat::Never(_)) if ends => Ok(replaced(None)),
+            Err(error) => Err(InvalidJob::repeat(&error)),
+        };
+    }
     let never_failed = job.failures == 0 && job.exception_message.is_none();
     let Some(due) = job.due_at else {
-        let ends = job.repeat_until.is_some() || repeat.end.is_some();
-        return match repeat.first(job.created_at) {
-            Ok(first) => Ok(first
-                .filter(|_| never_failed)
-                .map(|first| occurrence(job, repeat, first))),
-            Err(_) if ends => Ok(never_failed.then_some(None)),
+        return match repeat.first(job.created_at, calendars) {
+            Ok(Some(first)) if never_failed => Ok(replaced(occurrence(job, repeat, first))),
+            Ok(_) => Ok(Instead::Runs),
+            Err(BadRepeat::Fault(fault)) if fault.may_pass() => {
+                let first = repeat.first_pending(job.created_at);
+                Ok(match occurrence(job, &first, now + LOOK_AGAIN) {
+                    Some(first) => Instead::WaitsAs(Box::new(first), fault),
+                    None => replaced(None),
+                })
+            }
+            Err(BadRepeat::Never(_)) if ends && never_failed => Ok(replaced(None)),
+            Err(BadRepeat::Never(_)) if ends => Ok(Instead::Runs),
             Err(error) => Err(InvalidJob::repeat(&error)),
         };
     };
-    if !never_failed || !repeat.skips(due, now) {
-        return Ok(None);
+    if !never_failed || !repeat.skips(due, now, calendars) {
+        return Ok(Instead::Runs);
     }
     // An occurrence that does not run is not counted.
     let mut same = repeat.clone();
     same.times = None;
-    Ok(Some(same.next(due, now).and_then(|(mut next, due)| {
-        next.times = repeat.times;
-        occurrence(job, &next, due)
-    })))
+    // The calendar has just given a date.
+    let next = same.next(due, now, calendars);
+    Ok(next.map_or(Instead::Runs, |next| {
+        replaced(next.and_then(|(mut next, due)| {
+            next.times = repeat.times;
+            occurrence(job, &next, due)
+        }))
+    }))
 }
 
 /// Returns an occurrence of the series of `job`, unless the series ends before it.
@@ -113,6 +182,10 @@ mod tests {
         text.parse().unwrap()
     }
 
+    fn none() -> Calendars {
+        Calendars::default()
+    }
+
     /// Returns the row of a job that plain SQL created, or that an older program created.
     fn row(repeat: &str, created: &str) -> Job {
         let created = at(created);
@@ -125,7 +198,11 @@ mod tests {
 
     fn replaced(job: &Job, now: &str) -> Option<Option<NewJob>> {
         let repeat = repeat(job).unwrap().unwrap();
-        replacement(job, &repeat, at(now)).unwrap()
+        match instead(job, &repeat, at(now), &none()).unwrap() {
+            Instead::Runs => None,
+            Instead::Replaced(next) => Some(next.map(|next| *next)),
+            Instead::Waits(fault) | Instead::WaitsAs(_, fault) => panic!("{fault}"),
+        }
     }
 
     #[test]
@@ -183,7 +260,8 @@ mod tests {
         for _ in 0..3 {
             let due = row.due_at.unwrap_or(row.created_at);
             // Each occurrence runs for a minute.
-            let next = next_occurrence(&row, due + chrono::Duration::minutes(1)).unwrap();
+            let ended = due + chrono::Duration::minutes(1);
+            let next = next_occurrence(&row, ended, &none()).unwrap();
             row = next.into_job(2, due, Lane::default()).unwrap();
             dates.push(row.due_at.unwrap());
         }

@@ -79,7 +79,7 @@ pub(crate) fn add(
     for tag in tags {
         if tag.is_empty() || tag.len() > MAX_TAG_BYTES || tag.contains('\0') {
             let shown: String = tag.escape_debug().take(40).collect();
-            let problem = format!("have `{shown}`, which has {} bytes", tag.len());
+            let problem = format!("has the tag `{shown}` of {} bytes", tag.len());
             return wrong(problem, "give each 1 to 128 bytes, without NUL");
         }
         if !own.contains(&&**tag) {
@@ -87,7 +87,7 @@ pub(crate) fn add(
         }
     }
     if own.len() > MAX_TAGS {
-        return wrong(format!("are {}", own.len()), "give at most 32");
+        return wrong(format!("has {} tags", own.len()), "give at most 32");
     }
     let list = serde_json::to_string(&own).unwrap_or_default();
     let begin = match values.map(|values| values.get().trim()) {
@@ -98,13 +98,13 @@ pub(crate) fn add(
                 .and_then(|values| values.strip_suffix('}'));
             let Some(inner) = inner else {
                 return wrong(
-                    "are set beside custom values that are no object".to_owned(),
+                    "is set beside custom values that are no object".to_owned(),
                     "make the custom values an object, or leave the tags out",
                 );
             };
             if text_of(values).is_some() {
                 return wrong(
-                    "are set twice, also as `$tags` of the custom values".to_owned(),
+                    "is set twice, also as `$tags` of the custom values".to_owned(),
                     "leave one of them out",
                 );
             }

@@ -55,6 +55,7 @@ pub(crate) fn write(job: &NewJob) -> Result<String, InvalidJob> {
     job.validate()?;
     for (field, is_set) in [
         ("due_at", job.due_at.is_some()),
+        ("due_in", job.due_in.is_some()),
         ("repeat", job.repeat.is_some()),
         ("repeat_until", job.repeat_until.is_some()),
     ] {

@@ -5,15 +5,18 @@
 //! queries, and from declarations of its own process. Each schedule is one transaction, so one that
 //! the database refuses holds up no other. Two leaders at once do no harm: the transaction locks
 //! the row of the schedule and advances it.
+//!
+//! A leader may not know the [calendar](crate::calendar) of a schedule. So a node with calendars
+//! looks from time to time for schedules that stay due, and creates their jobs itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::producer::commit_hook::Cause;
-use crate::store::StoreError;
+use crate::store::{Fired, StoreError};
 use crate::worker::context::NodeContext;
 use crate::worker::next_timer::Asker;
 
@@ -52,6 +55,48 @@ impl Aside {
 struct Page {
     next_due: Option<chrono::DateTime<chrono::Utc>>,
     now: chrono::DateTime<chrono::Utc>,
+}
+
+/// The time between two looks of a node with calendars that does not lead, and the time from which a
+/// schedule stays due.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// Creates the jobs of schedules that stay due, while this node does not lead. They are those whose
+/// calendars the leader does not know.
+pub(crate) async fn create_left_jobs(node: Arc<NodeContext>) {
+    let mut before = BTreeSet::new();
+    loop {
+        tokio::select! {
+            biased;
+            () = node.signals.draining.cancelled() => return,
+            () = tokio::time::sleep(LOOK) => {}
+        }
+        if *node.leadership.leads.borrow() {
+            before.clear();
+            continue;
+        }
+        match node.store.due_periodic_jobs(&[], PAGE).await {
+            Ok(due) => {
+                let due: BTreeSet<String> = due.names.into_iter().collect();
+                for name in due.intersection(&before) {
+                    // An error is reported by the leader, which meets it as well.
+                    if let Ok(fired) = node.store.fire_periodic_job(name).await {
+                        publish(&node, fired);
+                    }
+                }
+                before = due;
+            }
+            Err(error) => tracing::debug!(%error, "could not look for schedules that stay due"),
+        }
+    }
+}
+
+/// Tells and hints the jobs of a schedule.
+fn publish(node: &NodeContext, fired: Fired) {
+    if let Some(teller) = node.teller() {
+        teller.created(&fired.ready);
+    }
+    node.hook.publish(Cause::Timer, fired.ready);
 }
 
 /// Creates the jobs of due schedules while this node leads.
@@ -96,10 +141,7 @@ async fn create_due(node: &Arc<NodeContext>, aside: &mut Aside) -> Result<Page, 
         match node.store.fire_periodic_job(&name).await {
             Ok(fired) => {
                 advanced |= fired.advanced;
-                if let Some(teller) = node.teller() {
-                    teller.created(&fired.ready);
-                }
-                node.hook.publish(Cause::Timer, fired.ready);
+                publish(node, fired);
             }
             // The server is away, or too slow for any schedule.
             Err(error) if error.is_transient() && !error.is_answer() => return Err(error),
@@ -109,8 +151,8 @@ async fn create_due(node: &Arc<NodeContext>, aside: &mut Aside) -> Result<Page, 
                     %error,
                     name = crate::telemetry::plain::one_line(&name, 256),
                     wait = ASIDE.as_secs(),
-                    "a periodic job can't be created; declare it again, or remove it (`jobwire \
-                     periodic remove`)"
+                    "a periodic job can't be created; register its calendar if one is missing, declare \
+                     it again, or remove it (`jobwire periodic remove`)"
                 );
                 if aside.put(name) {
                     advanced = true;

@@ -48,7 +48,7 @@ use crate::store::created::{Noted, events_of_end};
 use crate::store::postgres::PgStore;
 #[cfg(feature = "sqlite")]
 use crate::store::sqlite::SqliteStore;
-use crate::store::transaction::{JobTransaction, answer, committed, failed_before, sealed};
+use crate::store::transaction::{JobTransaction, answer, committed, dated, failed_before, sealed};
 use crate::store::{Created, Creation, Ended, EndedScope, Origin, SqlStore, StoreError};
 
 /// Creates jobs and operates on them, and publishes their hints through its hook. Needs no node.
@@ -215,6 +215,7 @@ impl<S: SqlStore> TransactionHook<S> {
             hook,
             encryption,
         } = &self.client;
+        let jobs = dated(jobs, store.calendars())?;
         let jobs = sealed(encryption.as_ref(), jobs)?;
         let noted = Noted::of(hook.listeners().any(), &jobs);
         let mut created = store.insert(connection, jobs, *origin).await?;

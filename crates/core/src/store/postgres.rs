@@ -77,6 +77,7 @@ pub use self::options::PgOptions;
 use self::session::Isolation;
 use super::poison::Refusals;
 use super::presence::Presence;
+use crate::job::calendar::Calendars;
 
 pub use jobwire_tap::{About, Finding};
 #[doc(hidden)]
@@ -109,6 +110,7 @@ pub struct PgStore {
     isolation: Arc<Mutex<Isolation>>,
     refusals: Refusals,
     presence: Presence,
+    calendars: Calendars,
     /// The address for connections that sqlx does not make.
     address: Arc<jobwire_tap::Address>,
 }
@@ -120,6 +122,14 @@ impl std::fmt::Debug for PgStore {
 }
 
 impl PgStore {
+    /// Returns a store that knows these [business calendars](crate::calendar), for clients and nodes.
+    /// Give all programs of a fleet the same ones.
+    #[must_use]
+    pub fn with_calendars(mut self, calendars: Calendars) -> Self {
+        self.calendars = calendars;
+        self
+    }
+
     /// Returns the connection pool, for your own statements. A transaction that you begin on it is
     /// limited by [`PgOptions::idle_in_transaction_timeout`], and is READ COMMITTED unless its
     /// BEGIN names another isolation. A transaction of [`Client::begin`](crate::Client::begin) has

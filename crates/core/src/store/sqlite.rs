@@ -60,6 +60,7 @@ pub use self::migrations::migrator;
 pub use self::options::SqliteOptions;
 use super::Result;
 use super::poison::Refusals;
+use crate::job::calendar::Calendars;
 use crate::store::error::StoreError;
 
 /// The SQLite store. Cheap to clone. See the [module](self).
@@ -73,6 +74,7 @@ pub struct SqliteStore {
     /// A file beside the database; `None` in memory.
     lock_file: Option<PathBuf>,
     deadline: Duration,
+    calendars: Calendars,
     refusals: Refusals,
 }
 
@@ -83,6 +85,14 @@ impl std::fmt::Debug for SqliteStore {
 }
 
 impl SqliteStore {
+    /// Returns a store that knows these [business calendars](crate::calendar), for clients and nodes.
+    /// Give all programs of a fleet the same ones.
+    #[must_use]
+    pub fn with_calendars(mut self, calendars: Calendars) -> Self {
+        self.calendars = calendars;
+        self
+    }
+
     /// Returns the one writing connection, as a pool, for the application's own statements. While
     /// it is in use, no job is locked, renewed or completed.
     #[must_use]

@@ -24,6 +24,7 @@ use super::{
     Waiting,
 };
 use crate::hint::{Hint, Ready};
+use crate::job::calendar::Calendars;
 use crate::job::periodic::{Declaration, Declared};
 use crate::job::progress::Progress;
 use crate::job::query::{JobQuery, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
@@ -79,6 +80,9 @@ pub(super) trait Database: SetsAside + fmt::Debug + Send + Sync + 'static {
 
     /// Returns the time after which an unanswered statement can no longer take effect.
     fn within(&self) -> Duration;
+
+    /// Returns the business calendars of the options.
+    fn known_calendars(&self) -> &Calendars;
 
     /// Checks the connections and reads the version of the schema.
     fn read_schema(&self) -> impl Future<Output = Result<SchemaStatus>> + Send;

@@ -16,6 +16,7 @@ use super::{
     BatchOutcome, CompletingTransaction, Completion, Created, Creation, Ended, EndedScope, Fate,
     Handoff, Origin, SqlStore, StoreError, answer_within,
 };
+use crate::job::calendar::Calendars;
 use crate::job::new_job::NewJob;
 use crate::job::sealed::Encryption;
 use crate::job::{JobId, NodeId};
@@ -122,6 +123,7 @@ impl<S: SqlStore> JobTransaction<S> {
             encryption,
             ..
         } = self;
+        let jobs = dated(jobs, store.calendars())?;
         let jobs = sealed(encryption.as_ref(), jobs)?;
         // Many jobs take several statements.
         let statements = u32::try_from(1 + jobs.len() / 500).unwrap_or(u32::MAX);
@@ -218,6 +220,18 @@ pub(crate) fn sealed(
         sealed.map_err(|source| StoreError::InvalidJob { id, source })
     };
     jobs.into_iter().map(seal).collect()
+}
+
+/// Gives new jobs the dates that depend on the calendars of this program.
+pub(crate) fn dated(
+    mut jobs: Vec<NewJob>,
+    calendars: &Calendars,
+) -> Result<Vec<NewJob>, StoreError> {
+    for job in &mut jobs {
+        job.date(calendars)
+            .map_err(|source| StoreError::InvalidJob { id: job.id, source })?;
+    }
+    Ok(jobs)
 }
 
 /// Waits for a COMMIT and determines its result.

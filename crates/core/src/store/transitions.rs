@@ -25,6 +25,7 @@ use super::{
     Triggered, Waiting, check_rules, measured,
 };
 use crate::hint::{Hint, Ready};
+use crate::job::calendar::Calendars;
 use crate::job::periodic::{Declared, PeriodicJob};
 use crate::job::progress::Progress;
 use crate::job::query::{JobQuery, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
@@ -41,6 +42,10 @@ const CANCEL_ROUNDS: usize = 5;
 impl<S: Statements> Store for S {
     fn name(&self) -> &'static str {
         S::NAME
+    }
+
+    fn calendars(&self) -> &Calendars {
+        self.known_calendars()
     }
 
     async fn check(&self) -> Result<SchemaStatus> {

@@ -24,7 +24,7 @@ impl Leadership {
 
     /// Waits until `next` is due while the node leads. Returns false if the node drains.
     ///
-    /// What is due comes before news of later dates, so a flood of news delays nothing.
+    /// A due date comes before news of later dates, so a flood of news delays nothing.
     pub(crate) async fn until_due(&self, next: &NextTimer, draining: &CancellationToken) -> bool {
         let mut alarm = next.subscribe();
         let mut leads = self.leads.subscribe();

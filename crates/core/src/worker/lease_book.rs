@@ -12,22 +12,25 @@
 //! * Statements whose answers contain new leases are tracked in
 //!   [`under_way`](crate::worker::under_way).
 
+mod lease;
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use metrics::{Gauge, counter};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use crate::job::progress::Progress;
 use crate::job::{Fence, JobId, LockToken, LockedJob};
 use crate::store::Renewed;
 use crate::telemetry::metrics as m;
-use crate::worker::life_signs::LifeSigns;
 use crate::worker::under_way::UnderWay;
+pub(crate) use lease::Lease;
 
 /// Maximum number of lost locks whose strikes are taken back. The strikes of further locks stay.
 const MOST_LOST: usize = 10_000;
@@ -50,63 +53,6 @@ enum Hold {
     Lease,
     /// By a row lock, which lasts as long as its transaction may be silent.
     Row(Duration),
-}
-
-/// The signals of a lease to its running job.
-#[derive(Default)]
-pub(crate) struct Lease {
-    /// Asks the job to stop.
-    pub(crate) stop: Signal,
-    /// An operator has cancelled the job, as the database says.
-    pub(crate) cancelled: Signal,
-    /// The lease is lost: the outcome of the job no longer counts.
-    pub(crate) lost: Signal,
-    signs: OnceLock<Box<LifeSigns>>,
-    /// The job is held by its row and has no lease yet.
-    by_row: AtomicBool,
-}
-
-impl Lease {
-    /// Returns the signs of life of the handler.
-    pub(crate) fn signs(&self) -> &LifeSigns {
-        self.signs.get_or_init(|| Box::new(LifeSigns::new()))
-    }
-
-    /// Returns whether the database may have a row with the progress or the checkpoint of the job.
-    pub(crate) fn has_row(&self) -> bool {
-        self.signs.get().is_some_and(|signs| signs.has_row())
-    }
-
-    /// Returns whether the job is held by its row and has no lease yet.
-    pub(crate) fn is_by_row(&self) -> bool {
-        self.by_row.load(Ordering::Relaxed)
-    }
-
-    fn lose(&self) {
-        self.stop.give();
-        self.lost.give();
-    }
-}
-
-/// A cancellation token that is created when the signal is given or first awaited. Most jobs end
-/// before that. Two tokens for each job, with the locked counters of their clones, took a twentieth
-/// of a node's time for a job.
-#[derive(Default)]
-pub(crate) struct Signal(OnceLock<CancellationToken>);
-
-impl Signal {
-    /// Returns the token, which is cancelled when the signal is given.
-    pub(crate) fn token(&self) -> &CancellationToken {
-        self.0.get_or_init(CancellationToken::new)
-    }
-
-    pub(crate) fn give(&self) {
-        self.token().cancel();
-    }
-
-    pub(crate) fn is_given(&self) -> bool {
-        self.0.get().is_some_and(CancellationToken::is_cancelled)
-    }
 }
 
 /// All locks that a node holds.
@@ -487,127 +433,5 @@ impl LeaseBook {
                 entry.lease.stop.give();
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::job::Fence;
-
-    /// Enters a lease as after the answer to a lock statement.
-    fn hold(book: &LeaseBook, held: LockToken, sent: Instant) -> Arc<Lease> {
-        book.under_way().expect(held.fence, Instant::now());
-        book.hold(held, 0, sent).expect("it was expected")
-    }
-
-    #[test]
-    fn a_lease_that_was_seen_to_otherwise_is_not_started() {
-        let book = LeaseBook::new(Duration::from_secs(10), Gauge::noop());
-        let late = held(1);
-        assert!(book.hold(late.clone(), 0, Instant::now()).is_none());
-        assert!(!book.trusts(&late));
-    }
-
-    fn held(fence: i64) -> LockToken {
-        LockToken {
-            id: JobId::generate(),
-            fence: Fence(fence),
-            instance: None,
-        }
-    }
-
-    /// The row lock becomes a lease later, and a look that began before may see this lease.
-    #[test]
-    fn a_row_that_is_held_while_a_look_is_open_is_known_to_it() {
-        let book = LeaseBook::new(Duration::from_secs(10), Gauge::noop());
-        assert!(book.begin_look().is_some());
-        let row = held(7);
-        book.hold_row(row.clone(), Instant::now(), Duration::from_secs(1));
-        book.forget(&row);
-        assert!(book.under_way().knows(Fence(7)));
-        assert!(!book.under_way().knows(Fence(8)));
-    }
-
-    #[test]
-    fn trust_starts_before_the_statement_and_ends_with_the_lease() {
-        let book = LeaseBook::new(Duration::from_secs(10), Gauge::noop());
-        let fresh = held(1);
-        hold(&book, fresh.clone(), Instant::now());
-        assert!(book.trusts(&fresh));
-        let stale = held(2);
-        let sent = Instant::now() - Duration::from_secs(11);
-        let lease = hold(&book, stale.clone(), sent);
-        assert!(!book.trusts(&stale));
-        book.expire();
-        assert!(lease.stop.is_given() && lease.lost.is_given());
-    }
-
-    #[test]
-    fn a_job_is_asked_to_stop_before_its_lease_ends() {
-        let book = LeaseBook::new(Duration::from_secs(12), Gauge::noop());
-        let sent = Instant::now() - Duration::from_secs(11);
-        let lease = hold(&book, held(1), sent);
-        book.expire();
-        assert!(lease.stop.is_given() && !lease.lost.is_given());
-    }
-
-    #[test]
-    fn jobs_with_a_strike_are_counted_while_they_are_held() {
-        let book = LeaseBook::new(Duration::from_secs(10), Gauge::noop());
-        let struck = held(1);
-        for fence in [1, 2] {
-            let again = LockToken {
-                fence: Fence(fence),
-                ..struck.clone()
-            };
-            book.under_way().expect(again.fence, Instant::now());
-            book.hold(again, 1, Instant::now())
-                .expect("it was expected");
-            assert_eq!(*book.struck().borrow(), 1);
-        }
-        hold(&book, held(3), Instant::now());
-        assert_eq!(*book.struck().borrow(), 1);
-        book.forget(&struck);
-        book.has_run(&struck);
-        assert_eq!(*book.struck().borrow(), 1, "another lock on it is held");
-        book.forget(&LockToken {
-            fence: Fence(2),
-            ..struck
-        });
-        assert_eq!(*book.struck().borrow(), 0);
-    }
-
-    #[test]
-    fn an_old_lock_does_not_forget_a_newer_one_on_the_same_job() {
-        let book = LeaseBook::new(Duration::from_secs(10), Gauge::noop());
-        let old = held(1);
-        let new = LockToken {
-            fence: Fence(2),
-            ..old.clone()
-        };
-        hold(&book, new.clone(), Instant::now());
-        book.forget(&old);
-        assert!(book.trusts(&new) && !book.trusts(&old));
-    }
-
-    #[test]
-    fn a_lease_that_was_not_renewed_is_lost_unless_its_row_was_busy() {
-        let book = LeaseBook::new(Duration::from_secs(9), Gauge::noop());
-        let (kept, gone, busy) = (held(1), held(2), held(3));
-        let sent = Instant::now() - Duration::from_secs(4);
-        hold(&book, kept.clone(), sent);
-        let lease = hold(&book, gone.clone(), sent);
-        let waits = hold(&book, busy.clone(), sent);
-        assert_eq!(book.due().len(), 3);
-        let answer = Renewed {
-            renewed: vec![kept.id],
-            busy: vec![busy.id],
-            cancelled: Vec::new(),
-        };
-        book.renewed(&[kept.clone(), gone, busy.clone()], &answer, Instant::now());
-        assert!(lease.lost.is_given());
-        assert!(!waits.lost.is_given());
-        assert_eq!(book.due(), [busy], "it is renewed again soon");
     }
 }

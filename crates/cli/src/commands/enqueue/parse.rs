@@ -16,12 +16,13 @@ use super::UnknownFields;
 use crate::settings::closest;
 
 /// Every field that a line may have, by its name in the job table; the most used come first.
-pub const FIELDS: [&str; 25] = [
+pub const FIELDS: [&str; 26] = [
     "type",
     "payload",
     "process_instance",
     "exclusive",
     "due_at",
+    "due_in",
     "retries",
     "retry_policy",
     "repeat",
@@ -149,6 +150,7 @@ pub(in crate::commands) fn job(
         "retries" i32, "a whole number" => max_attempts;
         "retry_policy" String, "a string such as \"30s\" or \"R5/PT5M\"" => retry_policy_text;
         "due_at" DateTime<Utc>, "a date such as \"2026-01-31T08:00:00Z\"" => due;
+        "due_in" String, "a string such as \"PT8H\" or \"PT8H[calendar=office]\"" => due_in_text;
         "repeat" String, "a string such as \"R3/PT10M\"" => repeat_text;
         "repeat_until" DateTime<Utc>, "a date such as \"2026-01-31T08:00:00Z\"" => repeat_until;
         "correlation_id" Uuid, "a UUID" => correlation_id;

@@ -35,7 +35,7 @@ struct Shown {
     history: Option<History>,
 }
 
-/// What is recorded of the job.
+/// The records of the job.
 #[derive(Serialize)]
 struct History {
     attempts: Vec<AttemptView>,

@@ -15,10 +15,10 @@ use std::path::Path;
 
 use jobwire_core::{LaneRule, Store, lane::rule};
 
-use crate::commands::tables::Tables;
 use crate::error::Error;
 use crate::output;
 use crate::settings::Settings;
+use crate::tables::Tables;
 
 const TABLES: Tables = Tables {
     key: "rule",

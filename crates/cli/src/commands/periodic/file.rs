@@ -16,8 +16,8 @@ use jobwire_core::PeriodicJob;
 use serde::Deserialize;
 
 use crate::commands::enqueue::{self, UnknownFields};
-use crate::commands::tables::Tables;
 use crate::error::Error;
+use crate::tables::Tables;
 
 const TABLES: Tables = Tables {
     key: "periodic",

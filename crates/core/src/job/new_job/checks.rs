@@ -9,6 +9,7 @@ use chrono::{DateTime, Datelike, Utc};
 use serde_json::value::RawValue;
 
 use crate::job::Lane;
+use crate::job::calendar::Calendars;
 use crate::job::invalid_job::InvalidJob;
 use crate::job::new_job::NewJob;
 use crate::job::repeat::Repeat;
@@ -61,6 +62,7 @@ impl NewJob {
             ("category", &self.category),
             ("deployment", &self.deployment),
             ("retry_policy", &self.retry_policy),
+            ("due_in", &self.due_in),
             ("repeat", &self.repeat),
             ("trace_parent", &self.trace_parent),
         ] {
@@ -122,6 +124,7 @@ impl NewJob {
                 ));
             }
         }
+        self.check_due_in()?;
         self.first_due().map(drop)
     }
 
@@ -143,8 +146,11 @@ impl NewJob {
             self.custom_values = Some(values);
             self.tags.clear();
         }
-        if let (false, Some(first)) = (self.is_copy, self.first_due()?) {
-            self.due_at = Some(first);
+        if !self.is_copy {
+            self.date(&Calendars::default())?;
+            if let Some(first) = self.first_due()? {
+                self.due_at = Some(first);
+            }
         }
         Ok(())
     }
@@ -155,10 +161,11 @@ impl NewJob {
             return Ok(None);
         };
         let repeat = Repeat::parse(repeat).map_err(|error| InvalidJob::repeat(&error))?;
-        if self.due_at.is_some() {
+        // The first node that knows the calendar gives the date, unless the creator did.
+        if self.due_at.is_some() || self.due_in.is_some() || repeat.calendar.is_some() {
             return Ok(None);
         }
-        let first = repeat.first(Utc::now());
+        let first = repeat.first(Utc::now(), &Calendars::default());
         first.map_err(|error| InvalidJob::repeat(&error))
     }
 }

@@ -7,6 +7,8 @@ use crate::job::query::{JobQuery, TextMatch};
 
 /// Maximum number of ids, types or tenants that one condition names.
 pub const MAX_QUERY_VALUES: usize = 10_000;
+/// Maximum number of queries of which a job must match one.
+const MAX_ANY_OF: usize = 16;
 /// Maximum length of a text in a condition, in bytes. No field of a job but the message of a failure
 /// is longer.
 const MAX_TEXT_BYTES: usize = 4_096;
@@ -77,6 +79,21 @@ impl JobQuery {
                 );
                 return refuse("custom_values", problem, "ask for fewer and plainer values");
             }
+        }
+        if self.any_of.len() > MAX_ANY_OF {
+            let problem = format!("has {} queries, more than {MAX_ANY_OF}", self.any_of.len());
+            return refuse("any_of", problem, "ask in parts");
+        }
+        for query in &self.any_of {
+            let page = Self::default();
+            let is_plain = query.any_of.is_empty()
+                && (query.sort, &query.after) == (page.sort, &page.after)
+                && (query.offset, query.limit) == (page.offset, page.limit);
+            if !is_plain {
+                let problem = "has a query with an order, a page, or an `any_of` of its own";
+                return refuse("any_of", problem, "give conditions only, one level deep");
+            }
+            query.check()?;
         }
         match &self.after {
             Some(after) if after.sort != self.sort => {

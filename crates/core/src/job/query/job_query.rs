@@ -75,6 +75,9 @@ pub struct JobQuery {
     /// Only suspended jobs: those in the suspended table, and executable jobs and timers that a
     /// suspension covers. `false`: only the others, dead letters included.
     pub suspended: Option<bool>,
+    /// Only jobs that fulfil all conditions of at least one of these queries, which have no order, no
+    /// page and no such list of their own. Empty: no such condition.
+    pub any_of: Vec<JobQuery>,
     /// The order. Default: by creation.
     pub sort: JobSort,
     /// Only jobs behind this place.
@@ -110,6 +113,7 @@ impl Default for JobQuery {
             exclusive: None,
             executable: false,
             suspended: None,
+            any_of: Vec::new(),
             sort: JobSort::default(),
             after: None,
             offset: 0,
@@ -309,6 +313,24 @@ impl JobQuery {
         suspended: bool,
         /// Continues a list behind this place.
         after: JobCursor,
+    }
+
+    /// Only jobs that fulfil all conditions of at least one of these queries, beside the conditions of
+    /// this one: what the engines' queries write between `or()` and `endOr()`.
+    ///
+    /// ```
+    /// use jobwire_core::{JobQuery, JobState};
+    ///
+    /// let to_look_at = JobQuery::default().tenant("acme").any_of([
+    ///     JobQuery::default().states([JobState::DeadLetter]),
+    ///     JobQuery::default().with_exception(true).min_priority(10),
+    /// ]);
+    /// # assert!(to_look_at.check().is_ok());
+    /// ```
+    #[must_use]
+    pub fn any_of(mut self, queries: impl IntoIterator<Item = Self>) -> Self {
+        self.any_of = queries.into_iter().collect();
+        self
     }
 
     /// Only jobs that are due and not locked.

@@ -25,7 +25,10 @@ impl JobQuery {
     /// Returns whether a job fulfils all conditions. Order and page do not count.
     #[must_use]
     pub fn matches(&self, of: &JobFacts<'_>) -> bool {
-        self.matches_names(of) && self.matches_numbers(of) && self.matches_lock(of)
+        self.matches_names(of)
+            && self.matches_numbers(of)
+            && self.matches_lock(of)
+            && (self.any_of.is_empty() || self.any_of.iter().any(|query| query.matches(of)))
     }
 
     fn matches_names(&self, of: &JobFacts<'_>) -> bool {

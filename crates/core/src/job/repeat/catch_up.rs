@@ -1,6 +1,6 @@
 //! Catching up: what happens to the occurrences that fell due while no node could run them.
 
-/// What a repeating job does with the occurrences that it missed, for example while all nodes were
+/// The policy of a repeating job for the occurrences that it missed, for example while all nodes were
 /// down.
 ///
 /// At most one occurrence of a series exists at a time. It waits until a node can run it. The

@@ -7,8 +7,8 @@ use chrono_tz::Tz;
 
 use super::cron::Cron;
 use super::period::LAST_YEAR;
-use super::{BadRepeat, CatchUp, Period, Repeat, Schedule};
-use crate::job::duration;
+use super::{BadRepeat, CatchUp, Closed, Pending, Period, Repeat, Schedule};
+use crate::job::{calendar, duration};
 
 /// The shortest interval. The databases count microseconds, so a much shorter one would not advance.
 const SHORTEST: Duration = Duration::from_millis(1);
@@ -63,12 +63,18 @@ pub(super) fn zone(name: &str) -> Result<Tz, BadRepeat> {
 struct Suffixes {
     zone: Option<Tz>,
     catch_up: Option<CatchUp>,
+    calendar: Option<String>,
+    closed: Option<Closed>,
+    pending: Option<Pending>,
 }
 
 impl Suffixes {
     fn added_to(&self, mut repeat: Repeat) -> Repeat {
         repeat.zone = self.zone;
         repeat.catch_up = self.catch_up.unwrap_or_default();
+        repeat.calendar.clone_from(&self.calendar);
+        repeat.closed = self.closed.unwrap_or_default();
+        repeat.pending = self.pending;
         repeat
     }
 }
@@ -86,6 +92,19 @@ fn suffixes(text: &str) -> Result<(&str, Suffixes), BadRepeat> {
                     CatchUp::parse(policy).ok_or_else(|| BadRepeat::CatchUp(policy.to_owned()))?;
                 found.catch_up.replace(policy).is_some()
             }
+            Some(("calendar", name)) if calendar::is_name(name) => {
+                found.calendar.replace(name.to_owned()).is_some()
+            }
+            Some(("calendar", name)) => return Err(BadRepeat::Calendar(name.to_owned())),
+            Some(("closed", rule)) => {
+                let rule = Closed::parse(rule).ok_or_else(|| BadRepeat::Closed(rule.to_owned()))?;
+                found.closed.replace(rule).is_some()
+            }
+            Some(("pending", text)) => {
+                let bad = || BadRepeat::Suffix(suffix.to_owned());
+                let pending = Pending::parse(text).ok_or_else(bad)?;
+                found.pending.replace(pending).is_some()
+            }
             Some(_) => true,
             None => found.zone.replace(zone(suffix)?).is_some(),
         };
@@ -93,6 +112,14 @@ fn suffixes(text: &str) -> Result<(&str, Suffixes), BadRepeat> {
             return Err(BadRepeat::Suffix(suffix.to_owned()));
         }
         body = before.trim_ascii_end();
+    }
+    if found.calendar.is_none() {
+        if let Some(rule) = found.closed {
+            return Err(BadRepeat::Closed(rule.as_str().to_owned()));
+        }
+        if let Some(pending) = found.pending {
+            return Err(BadRepeat::Suffix(format!("pending={pending}")));
+        }
     }
     Ok((body, found))
 }

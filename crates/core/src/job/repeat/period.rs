@@ -6,8 +6,8 @@ use std::time::Duration;
 use chrono::{DateTime, Datelike, Days, Months, Utc};
 use chrono_tz::Tz;
 
-use super::local;
 use crate::job::duration::{self, BadDuration};
+use crate::job::local;
 
 /// The last year in which a schedule of local dates has an occurrence: RFC 3339 has four digits.
 pub(super) const LAST_YEAR: i32 = 9_999;

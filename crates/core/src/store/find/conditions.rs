@@ -18,6 +18,7 @@ impl JobQuery {
                 Some(false) => state != JobState::Suspended,
                 None => true,
             }
+            && (self.any_of.is_empty() || self.any_of.iter().any(|query| query.may_match(state)))
     }
 }
 
@@ -25,6 +26,23 @@ impl Statement<'_> {
     /// Adds the conditions for the table of a state, which [may match](JobQuery::may_match).
     pub(super) fn conditions(&mut self, state: JobState) {
         self.sql(" WHERE true");
+        self.of_query(state);
+        if self.query.any_of.is_empty() {
+            return;
+        }
+        let (outer, mut before) = (self.query, " AND (true");
+        for query in outer.any_of.iter().filter(|query| query.may_match(state)) {
+            self.query = query;
+            self.sql(before);
+            self.of_query(state);
+            before = " OR true";
+        }
+        self.query = outer;
+        self.sql(")");
+    }
+
+    /// Adds the conditions of the query itself.
+    fn of_query(&mut self, state: JobState) {
         self.names();
         self.numbers();
         self.lock(state);

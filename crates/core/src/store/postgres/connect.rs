@@ -13,6 +13,7 @@ use super::fences::Fences;
 use super::lately::Lately;
 use super::session::{Commits, Isolation, Plans};
 use super::{PgOptions, PgStore, address, row_locks, session, tap};
+use crate::job::calendar::Calendars;
 use crate::store::Result;
 use crate::store::error::StoreError;
 use crate::store::poison::Refusals;
@@ -144,6 +145,7 @@ impl PgStore {
             isolation,
             refusals: Refusals::default(),
             presence,
+            calendars: Calendars::default(),
             address: Arc::new(tap::address(&connect)),
         };
         // Report a wrong address or password, or an error of the server, at once. The pool would

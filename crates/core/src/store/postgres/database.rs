@@ -8,6 +8,7 @@ use futures_util::FutureExt;
 
 use super::{PgStore, begin, session, tap};
 use crate::job::JobId;
+use crate::job::calendar::Calendars;
 use crate::store::statements::{Database, Statements};
 use crate::store::transaction::{AfterCommit, JobTransaction};
 use crate::store::{
@@ -37,6 +38,10 @@ impl Database for PgStore {
         .await;
         self.presence.note(&answer);
         answer
+    }
+
+    fn known_calendars(&self) -> &Calendars {
+        &self.calendars
     }
 
     fn within(&self) -> Duration {

@@ -6,6 +6,7 @@ use sqlx::{PgConnection, Row as _};
 
 use super::begin::begin_impatiently;
 use super::{PgStore, insert};
+use crate::job::calendar::Calendars;
 use crate::job::periodic::{Declaration, Declared, Row};
 use crate::store::error::StoreError;
 use crate::store::statements::Periodic;
@@ -94,7 +95,9 @@ async fn declare(
     connection: &mut PgConnection,
     declaration: &Declaration,
     now: DateTime<Utc>,
+    calendars: &Calendars,
 ) -> Result<Declared> {
+    let undated = |bad| StoreError::periodic(&declaration.name)(bad);
     // Another node may create or remove the row at this moment.
     for _ in 0..3 {
         // Without a lock at first: a row that stays locked stops no node that changes nothing.
@@ -102,7 +105,8 @@ async fn declare(
             let Some((row, now, _)) = find(connection, statement, &declaration.name).await? else {
                 break;
             };
-            let (declared, next) = declaration.against(&row, now);
+            let against = declaration.against(&row, now, calendars);
+            let (declared, next) = against.map_err(undated)?;
             let changed = declared == Declared::Changed;
             if changed && statement == READ {
                 continue;
@@ -112,7 +116,7 @@ async fn declare(
             }
             return Ok(declared);
         }
-        let first = declaration.first(now);
+        let first = declaration.first(now, calendars).map_err(undated)?;
         if write(connection, CREATE, declaration, first).await? {
             return Ok(Declared::Created);
         }
@@ -148,7 +152,7 @@ impl Periodic for PgStore {
         sorted.sort_by_key(|(_, declaration)| &declaration.name);
         let mut declared = vec![Declared::Same; declarations.len()];
         for (place, declaration) in sorted {
-            let what = declare(&mut tx, declaration, now).await?;
+            let what = declare(&mut tx, declaration, now, &self.calendars).await?;
             if let Some(of) = declared.get_mut(place) {
                 *of = what;
             }
@@ -171,7 +175,8 @@ impl Periodic for PgStore {
             let next = if paused {
                 row.next_due
             } else {
-                row.resumed(now).map_err(StoreError::periodic(name))?
+                let resumed = row.resumed(now, &self.calendars);
+                resumed.map_err(StoreError::periodic(name))?
             };
             let pause = sqlx::query(PAUSE).bind(name).bind(paused).bind(next);
             pause.execute(&mut *tx).await?;
@@ -216,7 +221,8 @@ impl Periodic for PgStore {
         let Some((row, now, false)) = find(&mut tx, TRY_LOCK, name).await? else {
             return Ok(Fired::default());
         };
-        let firing = row.fire(now).map_err(StoreError::periodic(name))?;
+        let firing = row.fire(now, &self.calendars);
+        let firing = firing.map_err(StoreError::periodic(name))?;
         if firing.last.is_none() {
             return Ok(Fired::default());
         }

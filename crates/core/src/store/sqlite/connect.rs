@@ -7,6 +7,7 @@ use sqlx::sqlite::SqlitePoolOptions;
 
 use super::address::{connect_options, is_in_memory, unusable};
 use super::{SqliteOptions, SqliteStore};
+use crate::job::calendar::Calendars;
 use crate::store::Result;
 use crate::store::poison::Refusals;
 
@@ -73,6 +74,7 @@ impl SqliteStore {
             watcher,
             lock_file,
             deadline: options.deadline,
+            calendars: Calendars::default(),
             refusals: Refusals::default(),
         };
         store.probe().await.map_err(|e| unusable(url, e))?;

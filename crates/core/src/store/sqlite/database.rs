@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::SqliteStore;
 use crate::job::NodeId;
+use crate::job::calendar::Calendars;
 use crate::store::statements::{Database, Statements};
 use crate::store::transaction::{AfterCommit, JobTransaction};
 use crate::store::{
@@ -25,6 +26,10 @@ impl Database for SqliteStore {
         Fut: Future<Output = Result<T>> + Send,
     {
         measured(statement, self.deadline, transition).await
+    }
+
+    fn known_calendars(&self) -> &Calendars {
+        &self.calendars
     }
 
     fn within(&self) -> Duration {

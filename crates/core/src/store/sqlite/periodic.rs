@@ -5,6 +5,7 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, SqliteConnection};
 
 use super::{SqliteStore, decode, insert};
+use crate::job::calendar::Calendars;
 use crate::job::periodic::{Declaration, Declared, Row};
 use crate::store::error::StoreError;
 use crate::store::statements::Periodic;
@@ -78,14 +79,17 @@ async fn declare(
     connection: &mut SqliteConnection,
     declaration: &Declaration,
     now: i64,
+    calendars: &Calendars,
 ) -> Result<Declared> {
+    let undated = |bad| StoreError::periodic(&declaration.name)(bad);
     let moment = decode::moment(now)?;
     let Some((row, _)) = find(connection, &declaration.name).await? else {
-        let first = declaration.first(moment);
+        let first = declaration.first(moment, calendars).map_err(undated)?;
         write(connection, CREATE, declaration, first, now).await?;
         return Ok(Declared::Created);
     };
-    let (declared, next) = declaration.against(&row, moment);
+    let against = declaration.against(&row, moment, calendars);
+    let (declared, next) = against.map_err(undated)?;
     if declared == Declared::Changed {
         write(connection, CHANGE, declaration, next, now).await?;
     }
@@ -112,7 +116,7 @@ impl Periodic for SqliteStore {
         let now = decode::now_micros();
         let mut declared = Vec::with_capacity(declarations.len());
         for declaration in declarations {
-            declared.push(declare(&mut tx, declaration, now).await?);
+            declared.push(declare(&mut tx, declaration, now, &self.calendars).await?);
         }
         tx.commit().await?;
         Ok(declared)
@@ -133,7 +137,7 @@ impl Periodic for SqliteStore {
             let next = if paused {
                 row.next_due
             } else {
-                let resumed = row.resumed(decode::moment(now)?);
+                let resumed = row.resumed(decode::moment(now)?, &self.calendars);
                 resumed.map_err(StoreError::periodic(name))?
             };
             sqlx::query(PAUSE)
@@ -195,7 +199,8 @@ impl Periodic for SqliteStore {
             return Ok(Fired::default());
         };
         let now = decode::moment(decode::now_micros())?;
-        let firing = row.fire(now).map_err(StoreError::periodic(name))?;
+        let firing = row.fire(now, &self.calendars);
+        let firing = firing.map_err(StoreError::periodic(name))?;
         if firing.last.is_none() {
             return Ok(Fired::default());
         }

@@ -517,7 +517,7 @@ mod tests {
         let places = priorities.map(|(id, priority)| (id, place(priority)));
         pending.rank(&asked, &places.into());
         assert!(pending.unranked(100).is_empty());
-        // What arrives later has no place yet.
+        // Hints that arrive later have no place yet.
         let late = push(&mut pending, 0, 7);
         assert_eq!(pending.unranked(100), [late]);
         for expected in [before[2], before[0], before[1]] {

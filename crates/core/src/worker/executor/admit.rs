@@ -8,14 +8,15 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::completion::completion_with;
+use super::completion::{completion_with, say_no_date};
 use super::failure::failure;
 use super::run::Run;
 use super::stopped::interrupted;
 use crate::job::new_job::InvalidJob;
 use crate::job::query::JobQuery;
 use crate::job::sealed::{SealError, opened};
-use crate::job::{Job, LockToken, series};
+use crate::job::series::{self, Instead};
+use crate::job::{Job, LockToken};
 use crate::store::permits::Asking;
 use crate::store::{Destination, Failure};
 use crate::worker::context::NodeContext;
@@ -179,12 +180,13 @@ async fn ending_without_run(run: &Run<'_>) -> Option<Ending> {
     if let Some(fault) = &job.unreadable {
         return Some(unreadable::end(node, job, held, fault));
     }
-    let invalid = match ending_of_occurrence(held, job) {
-        Ok(ending) => {
-            let ending = ending?;
+    let invalid = match occurrence(run) {
+        Ok(Occurrence::Runs) => return None,
+        Ok(Occurrence::Over(ending)) => {
             let may_have_begun = job.due_at.is_some() && became_ready_again(run).await;
             return Some(ending).filter(|_| !may_have_begun);
         }
+        Ok(Occurrence::Undated(ending)) => return Some(ending),
         Err(invalid) => invalid,
     };
     if let Some(more) = node.reports.throttled_lines.now("can't run") {
@@ -213,20 +215,55 @@ async fn became_ready_again(run: &Run<'_>) -> bool {
     }
 }
 
-/// Returns the ending of an occurrence that does not run: its series has ended, its schedule begins
-/// later, or it was missed and is skipped.
+/// The fate of an occurrence of a series.
+enum Occurrence {
+    /// Its handler runs.
+    Runs,
+    /// It does not run: its series has ended, its schedule begins later, or it was missed and is
+    /// skipped.
+    Over(Ending),
+    /// It has no date yet. It never runs, however often it became ready.
+    Undated(Ending),
+}
+
+/// Returns the fate of the job as an occurrence of its series.
 ///
 /// # Errors
 /// The job can't run: its repetition can't be read, or has no occurrence.
-fn ending_of_occurrence(held: &LockToken, job: &Job) -> Result<Option<Ending>, InvalidJob> {
+fn occurrence(run: &Run<'_>) -> Result<Occurrence, InvalidJob> {
+    let Run {
+        node, job, held, ..
+    } = *run;
     let Some(repeat) = series::repeat(job)? else {
-        return Ok(None);
+        return Ok(Occurrence::Runs);
     };
     let ends = |next| Ending::Done(completion_with(held, job, next));
     // Uses the database's clock, which set `ready_at`.
     let now = job.ready_at;
+    let is_undated = repeat.pending.is_some();
     if series::has_ended(job, &repeat, now) {
-        return Ok(Some(ends(None)));
+        let over = ends(None);
+        return Ok(if is_undated {
+            Occurrence::Undated(over)
+        } else {
+            Occurrence::Over(over)
+        });
     }
-    Ok(series::replacement(job, &repeat, now)?.map(ends))
+    Ok(
+        match series::instead(job, &repeat, now, node.store.calendars())? {
+            Instead::Runs => Occurrence::Runs,
+            Instead::Replaced(next) if is_undated => {
+                Occurrence::Undated(ends(next.map(|next| *next)))
+            }
+            Instead::Replaced(next) => Occurrence::Over(ends(next.map(|next| *next))),
+            Instead::Waits(fault) => {
+                say_no_date(run, &fault);
+                Occurrence::Undated(returned(run))
+            }
+            Instead::WaitsAs(next, fault) => {
+                say_no_date(run, &fault);
+                Occurrence::Undated(ends(Some(*next)))
+            }
+        },
+    )
 }

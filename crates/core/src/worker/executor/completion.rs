@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::failure::failure;
 use super::fault::Fault;
 use super::run::Run;
+use crate::job::calendar::CalendarFault;
 use crate::job::new_job::NewJob;
 use crate::job::{Job, LockToken, series};
 use crate::store::{Completion, StoreError};
@@ -13,12 +14,29 @@ use crate::worker::handler::HandlerError;
 use crate::worker::handler_transaction::HandlerTransaction;
 
 /// Returns the completion of a job that ran for `ran`, with the next occurrence of its series.
-pub(super) fn completion(held: &LockToken, job: &Job, ran: Duration) -> Completion {
+pub(super) fn completion(run: &Run<'_>, ran: Duration) -> Completion {
+    let Run {
+        node, job, held, ..
+    } = *run;
     // Uses the database's clock, which set `ready_at`. This machine's clock may be wrong by hours,
     // and would delay the next occurrence by as much.
     let ran = chrono::Duration::from_std(ran).unwrap_or_default();
     let now = job.ready_at.checked_add_signed(ran).unwrap_or(job.ready_at);
-    completion_with(held, job, series::next_occurrence(job, now))
+    let following = series::following(job, now, node.store.calendars());
+    if let Some(fault) = following.fault {
+        say_no_date(run, &fault);
+    }
+    completion_with(held, job, following.next)
+}
+
+/// Reports that a calendar gives no date here.
+pub(super) fn say_no_date(run: &Run<'_>, fault: &CalendarFault) {
+    if let Some(more) = run.node.reports.throttled_lines.now("no date") {
+        tracing::warn!(
+            job = %run.job.id, job_type = %run.job.job_type, %fault, more,
+            "this node can't compute the date of an occurrence; it leaves the date to a node that can"
+        );
+    }
 }
 
 /// Returns the completion of a job that `next` follows.

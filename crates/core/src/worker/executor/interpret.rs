@@ -67,7 +67,7 @@ fn done(run: &Run<'_>, started: Instant) -> Completion {
     let mut done = if run.lease.cancelled.is_given() {
         completion_with(run.held, run.job, None)
     } else {
-        completion(run.held, run.job, started.elapsed())
+        completion(run, started.elapsed())
     };
     done.has_traces |= run.lease.has_row();
     done

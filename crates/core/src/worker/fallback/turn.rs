@@ -210,7 +210,7 @@ mod tests {
         turn.ended(later);
         turn.woken(later, &elsewhere(), place(false));
         assert_eq!(turn.begins_at(), Some(later + FIRST_DELAY));
-        // What becomes ready here does not wait for others.
+        // Jobs that become ready here do not wait for others.
         let here = Wake {
             at_once: true,
             ..elsewhere()

@@ -241,7 +241,7 @@ async fn a_limit_that_grows_frees_slots_and_one_that_shrinks_takes_none_away() {
     drop(soon(waits).await);
 }
 
-/// What its own limit keeps a node from taking stays free for the others.
+/// Slots that its own limit keeps a node from taking stay free for the others.
 #[tokio::test]
 async fn no_slot_is_kept_for_a_node_beyond_its_limit() {
     let pool = SlotPool::new(16);

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
-use jobwire_core::PeriodicJob;
 use jobwire_core::job::periodic::{Declared, InvalidPeriodicJob, Row};
 use jobwire_core::store::{DuePeriodicJobs, Fired, Origin, PeriodicView, StoreError, Triggered};
+use jobwire_core::{Calendars, PeriodicJob};
 
 use super::Database;
 
@@ -42,9 +42,13 @@ impl Database {
         for declaration in declarations {
             let known = self.schedules.get_mut(&declaration.name);
             let (declared, next_due) = match &known {
-                Some(known) => declaration.against(&known.row, now),
-                None => (Declared::Created, declaration.first(now)),
-            };
+                Some(known) => declaration.against(&known.row, now, &Calendars::default()),
+                None => {
+                    let first = declaration.first(now, &Calendars::default());
+                    first.map(|first| (Declared::Created, first))
+                }
+            }
+            .map_err(unreadable(&declaration.name))?;
             result.push(declared);
             let row = Row {
                 version: declaration.version,
@@ -99,7 +103,10 @@ impl Database {
         };
         if schedule.paused != paused {
             if !paused {
-                schedule.row.next_due = schedule.row.resumed(now).map_err(unreadable(name))?;
+                schedule.row.next_due = schedule
+                    .row
+                    .resumed(now, &Calendars::default())
+                    .map_err(unreadable(name))?;
             }
             schedule.paused = paused;
             schedule.changed_at = now;
@@ -156,7 +163,10 @@ impl Database {
         let Some(schedule) = self.schedules.get(name).filter(|s| !s.paused) else {
             return Ok(Fired::default());
         };
-        let firing = schedule.row.fire(now).map_err(unreadable(name))?;
+        let firing = schedule
+            .row
+            .fire(now, &Calendars::default())
+            .map_err(unreadable(name))?;
         let Some(last) = firing.last else {
             return Ok(Fired::default());
         };

@@ -24,3 +24,11 @@ pub(super) fn moment(local: NaiveDateTime, zone: Tz) -> Option<DateTime<Utc>> {
         }
     }
 }
+
+/// Returns the last moment of a local date: of one that occurs twice, the second.
+pub(super) fn last_moment(local: NaiveDateTime, zone: Tz) -> Option<DateTime<Utc>> {
+    match zone.from_local_datetime(&local) {
+        LocalResult::Ambiguous(_, at) => Some(at.with_timezone(&Utc)),
+        _ => moment(local, zone),
+    }
+}

@@ -1,4 +1,4 @@
-//! Files of equal TOML tables: rules for lanes, periodic jobs.
+//! Files of equal TOML tables: rules for lanes, periodic jobs, business calendars.
 //!
 //! All mistakes of a file are reported together, and nothing is changed before.
 
@@ -8,15 +8,15 @@ use std::path::Path;
 use crate::error::Error;
 
 /// The tables of a kind of file.
-pub(super) struct Tables {
+pub(crate) struct Tables {
     /// The name of the tables, as in `[[rule]]`.
-    pub(super) key: &'static str,
+    pub(crate) key: &'static str,
     /// The noun for one of them.
-    pub(super) noun: &'static str,
+    pub(crate) noun: &'static str,
     /// The noun for all of them.
-    pub(super) nouns: &'static str,
+    pub(crate) nouns: &'static str,
     /// Maximum size of the file.
-    pub(super) most_bytes: u64,
+    pub(crate) most_bytes: u64,
 }
 
 impl Tables {
@@ -24,7 +24,7 @@ impl Tables {
     ///
     /// # Errors
     /// The file can't be read or is too long, or all the mistakes that `parse` found.
-    pub(super) fn read<T>(
+    pub(crate) fn read<T>(
         &self,
         file: &Path,
         parse: impl Fn(&str) -> Result<Vec<T>, Vec<String>>,
@@ -55,7 +55,7 @@ impl Tables {
     ///
     /// # Errors
     /// The text is not TOML.
-    pub(super) fn entries(
+    pub(crate) fn entries(
         &self,
         text: &str,
         mistakes: &mut Vec<String>,
@@ -81,7 +81,7 @@ impl Tables {
     }
 
     /// Returns a mistake with the number of its table, which is at place `at`.
-    pub(super) fn mistake(&self, at: usize, mistake: &str) -> String {
+    pub(crate) fn mistake(&self, at: usize, mistake: &str) -> String {
         format!("{} {}: {mistake}", self.noun, at + 1)
     }
 }

@@ -1,0 +1,144 @@
+//! Business calendars from a TOML file, the setting `calendars`.
+//!
+//! ```toml
+//! [[calendar]]
+//! name = "berlin-office"
+//! time_zone = "Europe/Berlin"
+//! hours = { "Mon-Thu" = "09:00-12:00, 13:00-17:30", "Fri" = "09:00-15:00" }
+//! closed = ["01-01", "2027-03-26"]
+//! open_on = { "12-24" = "09:00-12:00" }
+//! ```
+//! All mistakes are reported together.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use jobwire_core::{Calendars, WorkingHours};
+use serde::Deserialize;
+
+use crate::error::Error;
+use crate::tables::Tables;
+
+const TABLES: Tables = Tables {
+    key: "calendar",
+    noun: "calendar",
+    nouns: "business calendars",
+    most_bytes: 1 << 20,
+};
+
+/// A table of the file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    name: String,
+    time_zone: String,
+    hours: BTreeMap<String, String>,
+    #[serde(default)]
+    closed: Vec<String>,
+    #[serde(default)]
+    open_on: BTreeMap<String, String>,
+}
+
+/// Reads the calendars of a file.
+///
+/// # Errors
+/// All mistakes of the file.
+pub(crate) fn read(file: &Path) -> Result<Calendars, Error> {
+    let calendars = TABLES.read(file, |text| parse(text).map(|calendars| vec![calendars]))?;
+    Ok(calendars.into_iter().next().unwrap_or_default())
+}
+
+/// Parses the calendars, or returns all mistakes in them.
+fn parse(text: &str) -> Result<Calendars, Vec<String>> {
+    let mut mistakes = Vec::new();
+    let entries = TABLES.entries(text, &mut mistakes)?.unwrap_or_default();
+    let mut calendars = Calendars::default();
+    for (at, entry) in entries.into_iter().enumerate() {
+        match calendar(entry) {
+            Ok((name, hours)) => match calendars.clone().with(name, hours) {
+                Ok(more) => calendars = more,
+                Err(bad) => mistakes.push(TABLES.mistake(at, &bad.to_string())),
+            },
+            Err(bad) => mistakes.extend(bad.iter().map(|bad| TABLES.mistake(at, bad))),
+        }
+    }
+    if mistakes.is_empty() {
+        Ok(calendars)
+    } else {
+        Err(mistakes)
+    }
+}
+
+/// Reads a table, or returns all its mistakes.
+fn calendar(entry: toml::Value) -> Result<(String, WorkingHours), Vec<String>> {
+    let entry: Entry = entry
+        .try_into()
+        .map_err(|error: toml::de::Error| vec![error.message().to_owned()])?;
+    let mut mistakes = Vec::new();
+    let mut hours = WorkingHours::in_zone(&entry.time_zone)
+        .or_else(|bad| {
+            mistakes.push(format!("field `time_zone`: {bad}"));
+            WorkingHours::in_zone("UTC")
+        })
+        .map_err(|bad| vec![bad.to_string()])?;
+    for (days, spans) in &entry.hours {
+        match hours.clone().open(days, spans) {
+            Ok(more) => hours = more,
+            Err(bad) => mistakes.push(format!("field `hours`: {bad}")),
+        }
+    }
+    for date in &entry.closed {
+        match hours.clone().closed(date) {
+            Ok(more) => hours = more,
+            Err(bad) => mistakes.push(format!("field `closed`: {bad}")),
+        }
+    }
+    for (date, spans) in &entry.open_on {
+        match hours.clone().open_on(date, spans) {
+            Ok(more) => hours = more,
+            Err(bad) => mistakes.push(format!("field `open_on`: {bad}")),
+        }
+    }
+    if mistakes.is_empty() {
+        Ok((entry.name, hours))
+    } else {
+        Err(mistakes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calendars_are_read_and_their_mistakes_are_said_at_once() {
+        let good = "[[calendar]]\nname = \"berlin-office\"\ntime_zone = \"Europe/Berlin\"\n\
+             hours = { \"Mon-Thu\" = \"09:00-12:00, 13:00-17:30\", Fri = \"09:00-15:00\" }\n\
+             closed = [\"01-01\", \"2027-03-26\"]\nopen_on = { \"12-24\" = \"09:00-12:00\" }\n";
+        let calendars = parse(good).expect("all is well");
+        assert_eq!(calendars.names().collect::<Vec<_>>(), ["berlin-office"]);
+        let good_friday = "2027-03-26T08:00:00Z".parse().expect("a date");
+        let open = calendars.open_from("berlin-office", good_friday);
+        let monday = "2027-03-29T07:00:00Z".parse().expect("a date");
+        assert_eq!(open, Ok(monday));
+        assert!(parse("").is_ok_and(|calendars| calendars.is_empty()));
+        let bad = format!(
+            "{good}{good}[[calendar]]\nname = \"a b\"\ntime_zone = \"UTC\"\nhours = {{ Mon = \"00:00-24:00\" }}\n\
+             [[calendar]]\nname = \"c\"\ntime_zone = \"Berlin\"\nhours = {{ Someday = \"9-17\" }}\nclosed = [\"13-01\"]\n\
+             [[calendar]]\nname = \"d\"\ntime_zone = \"UTC\"\nhours = {{}}\n\
+             [[calendar]]\nname = \"e\"\ntime_zone = \"UTC\"\nhours = {{ Mon = \"17:00-09:00\" }}\nholidays = []\n"
+        );
+        let said = parse(&bad).expect_err("mistakes").join("\n");
+        for part in [
+            "calendar 2: the calendar `berlin-office` is registered twice",
+            "calendar 3: the calendar `a b` needs a name",
+            "calendar 4: field `time_zone`: `Berlin`",
+            "calendar 4: field `hours`",
+            "calendar 4: field `closed`: `13-01`",
+            "calendar 5: the calendar `d` has no working time",
+            "calendar 6: unknown field `holidays`",
+        ] {
+            assert!(said.contains(part), "{part} in {said}");
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! The claimer: gives the free slots to the lanes, and claims a page of each.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream::FuturesUnordered;
+use tokio::time::Instant;
+
+use super::cursor::Cursor;
+use super::lane::ClaimedLane;
+use super::markers::{FIRST_MARKER, Leaving};
+use super::pace::Pace;
+use super::page::claim_page;
+use super::turn::Turn;
+use super::watch::Watch;
+use crate::store::{ClaimOf, ClaimPage, StoreError};
+use crate::telemetry::log_throttle::LogThrottle;
+use crate::worker::consumer::lock_size::LockSize;
+use crate::worker::consumer::schedule::Schedule;
+use crate::worker::context::NodeContext;
+use crate::worker::slot_pool::Slot;
+
+/// The maximum number of jobs in one page.
+const PAGE: usize = 256;
+/// The interval between searches for rescued jobs in a lane.
+const RESCUES: Duration = Duration::from_secs(1);
+
+/// Claims the jobs of the lanes of a node, page by page.
+pub(super) struct Claimer {
+    pub(super) node: Arc<NodeContext>,
+    pub(super) lanes: Vec<ClaimedLane>,
+    schedule: Schedule,
+    pub(super) next_marker: u64,
+    pub(super) pace: Pace,
+    failures: LogThrottle,
+    refused: LogThrottle,
+    /// Limits pages to fewer jobs if jobs are large.
+    size: LockSize,
+    /// Markers on their way to the broker.
+    pub(super) leaving: FuturesUnordered<Leaving>,
+}
+
+impl Claimer {
+    pub(super) fn new(node: Arc<NodeContext>, patience: Duration) -> Self {
+        let lanes = node.options.lane_names().into_iter().map(|lane| {
+            node.reports.claiming(&lane, false);
+            ClaimedLane {
+                lane,
+                watch: Watch::new(patience),
+                turn: None,
+                cursor: Cursor::default(),
+                rescued_at: None,
+                rescued: None,
+                suspect: None,
+                done: false,
+                taken: 0,
+            }
+        });
+        Self {
+            lanes: lanes.collect(),
+            schedule: Schedule::new(
+                &node.options.lanes,
+                node.options.lane_order,
+                node.options.lane_aging,
+            ),
+            node,
+            next_marker: FIRST_MARKER,
+            pace: Pace::new(Instant::now()),
+            failures: LogThrottle::default(),
+            refused: LogThrottle::default(),
+            size: LockSize::default(),
+            leaving: FuturesUnordered::new(),
+        }
+    }
+
+    /// Creates the claimer of a node that is woken.
+    pub(super) fn woken(node: Arc<NodeContext>) -> Self {
+        let mut claimer = Self::new(node, Duration::MAX);
+        for lane in &mut claimer.lanes {
+            lane.turn = Some(Turn::new(Instant::now()));
+        }
+        claimer
+    }
+
+    pub(super) fn claims(&self) -> bool {
+        self.lanes.iter().any(ClaimedLane::claims)
+    }
+
+    /// Claims a page of each lane that gets slots.
+    pub(super) async fn take_some(&mut self, first: Option<Slot>) {
+        if !self.node.leases.healthy() {
+            // While leases cannot be renewed, further locks would be lost, too.
+            self.pace.put_off(Instant::now());
+            return;
+        }
+        let mut slots: Vec<Slot> = first.into_iter().collect();
+        while slots.len() < PAGE
+            && let Some(slot) = self.node.slots.of_node.try_take()
+        {
+            slots.push(slot);
+        }
+        let mut shares = vec![0_usize; self.lanes.len()];
+        // Claimed jobs have no hints with an age: all but the first lane count as old.
+        let age = |at: usize| {
+            if at == 0 {
+                Duration::ZERO
+            } else {
+                Duration::MAX
+            }
+        };
+        for _ in 0..slots.len() {
+            let open = |at: usize| {
+                let lane = self.lanes.get(at);
+                lane.is_some_and(ClaimedLane::is_open)
+            };
+            if let Some(share) = self
+                .schedule
+                .next(open, age)
+                .and_then(|at| shares.get_mut(at))
+            {
+                *share += 1;
+            }
+        }
+        for (at, share) in shares
+            .into_iter()
+            .enumerate()
+            .filter(|(_, share)| *share > 0)
+        {
+            if let Err(error) = self.take(at, share, &mut slots).await {
+                if let Some(more) = self.failures.now() {
+                    tracing::warn!(%error, more, "could not claim jobs; retrying");
+                }
+                self.pace.failed(Instant::now());
+                return;
+            }
+        }
+        let now = Instant::now();
+        if !self.lanes.iter().any(ClaimedLane::is_open) {
+            self.lanes.iter_mut().for_each(|lane| lane.done = false);
+            self.pace.pass_ended(now);
+        }
+        if self.lanes.iter().any(|lane| lane.turn.is_some()) {
+            // The turns of the lanes set the pace, as long as the database answers.
+            self.pace = Pace::new(now);
+        }
+    }
+
+    /// Claims rescued jobs of a lane if a search is due. Returns the number of claimed jobs.
+    async fn take_rescued(
+        &mut self,
+        at: usize,
+        share: usize,
+        slots: &mut Vec<Slot>,
+    ) -> Result<usize, StoreError> {
+        let node = self.node.clone();
+        let now = Instant::now();
+        let struck = *node.leases.struck().borrow();
+        let room = node
+            .options
+            .struck_slots()
+            .saturating_sub(struck)
+            .min(share)
+            .min(self.size.limit());
+        let Some(lane) = self.lanes.get_mut(at) else {
+            return Ok(0);
+        };
+        let is_due = lane.rescued_at.is_none_or(|then| now - then >= RESCUES);
+        if room == 0 || !is_due || !lane.looks_for_struck() {
+            return Ok(0);
+        }
+        lane.rescued_at = Some(now);
+        let page = ClaimPage {
+            lane: lane.lane.clone(),
+            of: ClaimOf::Rescued {
+                after: lane.rescued,
+            },
+            at_most: i64::try_from(room).unwrap_or(i64::MAX),
+        };
+        let (count, after) =
+            claim_page(&node, &page, slots, &mut self.size, &mut self.refused).await?;
+        lane.rescued = after;
+        lane.taken += count as u64;
+        Ok(count)
+    }
+
+    /// Claims a suspect of a lane, unless this node has one. The suspect waits until nothing else
+    /// runs, and the node takes nothing meanwhile.
+    async fn take_suspect(&mut self, at: usize, slots: &mut Vec<Slot>) -> Result<(), StoreError> {
+        let node = self.node.clone();
+        let Some(lane) = self.lanes.get_mut(at) else {
+            return Ok(());
+        };
+        if slots.is_empty() || node.suspects.any() || !lane.looks_for_struck() {
+            return Ok(());
+        }
+        let page = ClaimPage {
+            lane: lane.lane.clone(),
+            of: ClaimOf::Suspects {
+                after: lane.suspect,
+            },
+            at_most: 1,
+        };
+        let (count, after) =
+            claim_page(&node, &page, slots, &mut self.size, &mut self.refused).await?;
+        lane.suspect = after;
+        lane.taken += count as u64;
+        Ok(())
+    }
+
+    /// Claims one page of a lane.
+    async fn take(
+        &mut self,
+        at: usize,
+        share: usize,
+        slots: &mut Vec<Slot>,
+    ) -> Result<(), StoreError> {
+        let node = self.node.clone();
+        let share = share - self.take_rescued(at, share, slots).await?;
+        let Some(lane) = self.lanes.get_mut(at).filter(|_| share > 0) else {
+            return Ok(());
+        };
+        let sent = Instant::now();
+        let place = lane.cursor.next(sent);
+        let page = ClaimPage {
+            lane: lane.lane.clone(),
+            of: ClaimOf::Next {
+                after: place.after,
+                look_at: place.look_at,
+            },
+            at_most: i64::try_from(share.min(self.size.limit())).unwrap_or(i64::MAX),
+        };
+        let claimed = claim_page(&node, &page, slots, &mut self.size, &mut self.refused).await;
+        let count = claimed.as_ref().map_or(0, |(count, _)| *count);
+        for _ in count..share {
+            self.schedule.requeue(at);
+        }
+        let (_, after) = claimed?;
+        lane.done = lane.cursor.looked(place, count, after) || lane.done;
+        lane.taken += count as u64;
+        self.pace.answered(count, sent.elapsed());
+        if let Some(turn) = &mut lane.turn {
+            turn.answered(count, sent.elapsed());
+        }
+        if lane.done {
+            self.take_suspect(at, slots).await?;
+            self.end_turn(at);
+        }
+        Ok(())
+    }
+
+    fn end_turn(&mut self, at: usize) {
+        let turn = self.lanes.get_mut(at).and_then(|lane| lane.turn.as_mut());
+        if let Some(turn) = turn {
+            turn.ended(Instant::now());
+        }
+    }
+
+    pub(super) fn end(&self) {
+        for lane in &self.lanes {
+            self.node.reports.claiming(&lane.lane, false);
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! A received lane of a claimer.
+
+use tokio::time::Instant;
+
+use super::cursor::Cursor;
+use super::turn::Turn;
+use super::watch::Watch;
+use crate::job::{JobId, Lane};
+
+/// One received lane.
+pub(super) struct ClaimedLane {
+    pub(super) lane: Lane,
+    pub(super) watch: Watch,
+    /// The turn of the node, if the transport carries wakes. It then decides instead of `watch`.
+    pub(super) turn: Option<Turn>,
+    pub(super) cursor: Cursor,
+    /// The time of the last search for rescued jobs.
+    pub(super) rescued_at: Option<Instant>,
+    /// The last rescued job that was looked at, if there may be more.
+    pub(super) rescued: Option<JobId>,
+    /// The last suspect that was looked at, if there may be more.
+    pub(super) suspect: Option<JobId>,
+    /// Whether this pass has searched the lane to its end.
+    pub(super) done: bool,
+    /// The number of jobs claimed since fallback began.
+    pub(super) taken: u64,
+}
+
+impl ClaimedLane {
+    pub(super) fn claims(&self) -> bool {
+        match &self.turn {
+            Some(turn) => turn.passes(),
+            None => self.watch.claims(),
+        }
+    }
+
+    /// Returns whether rescued jobs and suspects are looked for.
+    pub(super) fn looks_for_struck(&self) -> bool {
+        self.turn.as_ref().is_none_or(Turn::looks_for_struck)
+    }
+
+    /// Returns whether the lane gets slots in this pass.
+    pub(super) fn is_open(&self) -> bool {
+        self.claims() && !self.done
+    }
+}

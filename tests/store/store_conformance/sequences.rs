@@ -1,0 +1,389 @@
+//! Random sequences of operations on the same jobs.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use jobwire_core::chrono::{DateTime, Utc};
+use jobwire_core::job::LockedJob;
+use jobwire_core::job::series::next_occurrence;
+use jobwire_core::store::permits::{Asking, KeyRequest, PermitAnswer, PermitKey, PermitRequest};
+use jobwire_core::store::{
+    Change, Completion, EndedScope, Handoff, Lifted, Operated, PauseScope, SuspensionScope,
+};
+use jobwire_core::uuid::Uuid;
+use jobwire_core::{
+    Calendars, Client, CommitHook, Creation, Hint, JobId, JobQuery, JobState, JobView, NewJob,
+    NodeId, Purge,
+};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::changing::changes;
+use super::world::{LEASE, SqlBench, World, done, give_up, node, retry_after, work};
+
+const SEEDS: u64 = 3;
+const STEPS: usize = 160;
+
+/// The operations, each with its weight among the steps.
+const OPERATIONS: [(&str, u32); 21] = [
+    ("lock", 40),
+    ("complete", 3),
+    ("fail", 16),
+    ("release", 8),
+    ("renew", 4),
+    ("die", 8),
+    ("unlock", 4),
+    ("cancel", 3),
+    ("park", 12),
+    ("wake", 8),
+    ("retry", 8),
+    ("delete", 2),
+    ("move due timers", 8),
+    ("suspend the tenant", 8),
+    ("activate the tenant", 8),
+    ("pause the type", 4),
+    ("resume the type", 6),
+    ("create the key again", 6),
+    ("end the instance", 1),
+    ("purge the tenant", 1),
+    ("change", 45),
+];
+
+/// The operations that may change the attempts of a job.
+const NAMES_RETRIES: [&str; 3] = ["retry", "fail", "change"];
+/// The operations that may end a lock.
+const ENDS_A_LOCK: [&str; 6] = ["fail", "release", "die", "unlock", "park", "complete"];
+
+/// What a job must keep, and what may only grow.
+#[derive(Debug)]
+struct Kept {
+    correlation: Uuid,
+    created_at: DateTime<Utc>,
+    seq: i64,
+    fence: Option<i64>,
+}
+
+/// The jobs of one sequence.
+struct Sequence<'w, S: SqlBench> {
+    w: &'w World<S>,
+    client: Client<S>,
+    random: SmallRng,
+    jobs: BTreeMap<JobId, Kept>,
+    held: HashMap<JobId, (NodeId, LockedJob)>,
+    /// The node that has the only permit, so that other jobs wait for it.
+    keeper: NodeId,
+}
+
+fn suspended() -> SuspensionScope {
+    SuspensionScope::Tenant("t".to_owned())
+}
+
+fn paused() -> PauseScope {
+    PauseScope::Type("other-work".to_owned())
+}
+
+fn unique() -> NewJob {
+    work().unique("k")
+}
+
+/// Any sequence of operations keeps each job in exactly one table, under its id. Retries change
+/// only by the operation that names them, and fences only grow.
+pub(super) async fn any_sequence_of_operations_keeps_a_job_in_one_table<S: SqlBench>(w: &World<S>) {
+    let mut tried = BTreeSet::new();
+    for seed in 0..SEEDS {
+        let mut it = Sequence::new(w, seed).await;
+        for step in 0..STEPS {
+            let Some(id) = it.pick(step % 2 == 1) else {
+                break;
+            };
+            let before = w.view(id).await;
+            let what = it.step(id).await;
+            let place = format!("seed {seed}, step {step}: {what}");
+            tried.insert(what);
+            let after = it.check(&place).await;
+            if let (Some(before), Some(after)) = (before, after.get(&id)) {
+                unchanged(&before, after, what, &place);
+            }
+        }
+        it.end().await;
+    }
+    for (what, _) in OPERATIONS {
+        assert!(tried.contains(what), "{what} is not among {tried:?}");
+    }
+}
+
+/// Checks the values of a job that an operation does not name.
+fn unchanged(before: &JobView, after: &JobView, what: &str, place: &str) {
+    let names_retries = NAMES_RETRIES.contains(&what);
+    assert!(names_retries || before.retries == after.retries, "{place}");
+    assert!(
+        after.failures >= before.failures || names_retries,
+        "{place}"
+    );
+    if before.lock_owner.is_some() && !ENDS_A_LOCK.contains(&what) {
+        assert_eq!(after.lock_owner, before.lock_owner, "{place}");
+        assert_eq!(after.state, JobState::Executable, "{place}");
+    }
+}
+
+impl<'w, S: SqlBench> Sequence<'w, S> {
+    async fn new(w: &'w World<S>, seed: u64) -> Self {
+        let mut it = Self {
+            w,
+            client: Client::without_hints(w.store.clone()),
+            random: SmallRng::seed_from_u64(seed),
+            jobs: BTreeMap::new(),
+            held: HashMap::new(),
+            keeper: node(),
+        };
+        for job in [
+            work().instance("i").max_attempts(5),
+            work().instance("i"),
+            work().tenant("t").repeat_text("R/PT10M"),
+            work().tenant("t"),
+            work().tenant("p"),
+            NewJob::of("other-work", &()),
+            unique(),
+            work(),
+        ] {
+            let id = it.client.create(job).await.unwrap();
+            it.came(id).await;
+        }
+        it.ask(it.keeper, &[], 1).await;
+        it
+    }
+
+    /// Notes a job that an operation has created.
+    async fn came(&mut self, id: JobId) {
+        let view = self.w.view(id).await.unwrap();
+        let kept = Kept {
+            correlation: view.correlation_id,
+            created_at: view.created_at,
+            seq: view.seq,
+            fence: None,
+        };
+        assert!(self.jobs.insert(id, kept).is_none(), "{id} is there twice");
+    }
+
+    /// Picks a job: one that runs, if asked to and there is one.
+    fn pick(&mut self, running: bool) -> Option<JobId> {
+        let mut among: Vec<JobId> = self.held.keys().copied().collect();
+        among.sort_unstable();
+        if !running || among.is_empty() {
+            among = self.jobs.keys().copied().collect();
+        }
+        let at = self.random.random_range(0..among.len().max(1));
+        among.get(at).copied()
+    }
+
+    /// Asks for permits of the only key. Returns the answer.
+    async fn ask(&self, node: NodeId, jobs: &[&LockedJob], spare: i32) -> PermitAnswer {
+        let asking = |job: &&LockedJob| Asking {
+            held: job.held(),
+            job_type: job.job.job_type.clone(),
+            seq: job.job.seq,
+        };
+        let request = KeyRequest {
+            key: PermitKey {
+                limit: "work".to_owned(),
+                key: String::new(),
+            },
+            size: 1,
+            keep: 0,
+            spare,
+            asking: jobs.iter().map(asking).collect(),
+        };
+        let request = PermitRequest::new(node, LEASE, vec![request]);
+        self.w.store.exchange_permits(&request).await.unwrap()
+    }
+
+    /// Does one operation on a job, and returns its name.
+    async fn step(&mut self, id: JobId) -> &'static str {
+        let all: u32 = OPERATIONS.iter().map(|(_, weight)| weight).sum();
+        let mut at = self.random.random_range(0..all);
+        let chosen = OPERATIONS.iter().find(|(_, weight)| {
+            let here = at < *weight;
+            at = at.saturating_sub(*weight);
+            here
+        });
+        let (what, _) = *chosen.unwrap();
+        let of_lock = ["complete", "fail", "release", "renew", "die", "park"].contains(&what);
+        let taken = if of_lock { self.held.remove(&id) } else { None };
+        match taken {
+            Some((worker, job)) => self.with_lock(what, worker, job).await,
+            None if of_lock => return "nothing",
+            None => self.without_lock(what, id).await,
+        }
+        what
+    }
+
+    async fn with_lock(&mut self, what: &str, worker: NodeId, job: LockedJob) {
+        let (w, id) = (self.w, job.job.id);
+        match what {
+            "complete" => {
+                let ready = job.job.ready_at;
+                let next = next_occurrence(&job.job, ready, &Calendars::default()).map(Box::new);
+                let completion = Completion { next, ..done(&job) };
+                let settled = w
+                    .store
+                    .complete(worker, &[completion], &Handoff::Hint)
+                    .await;
+                for created in settled.unwrap().created {
+                    self.came(created).await;
+                }
+            }
+            "fail" => {
+                let failure = match job.job.retries {
+                    2.. => retry_after(&job, Duration::from_secs(60)),
+                    _ => give_up(&job),
+                };
+                w.fail(worker, failure).await;
+            }
+            "release" => {
+                w.release(worker, job.held()).await;
+            }
+            "renew" => {
+                let renewed = w.store.renew(worker, LEASE, &[job.held()]).await.unwrap();
+                assert_eq!(renewed.renewed, [id]);
+                self.held.insert(id, (worker, job));
+            }
+            "die" => w.die(id).await,
+            _ => {
+                let answer = self.ask(worker, &[&job], 0).await;
+                if !answer.parked.contains(&id) {
+                    self.held.insert(id, (worker, job));
+                }
+            }
+        }
+    }
+
+    async fn without_lock(&mut self, what: &str, id: JobId) {
+        let store = &self.w.store;
+        match what {
+            "lock" => {
+                let worker = node();
+                let mut locked = self.w.lock(worker, &[Hint::new(id)]).await;
+                if let Some(job) = locked.jobs.pop() {
+                    self.held.insert(job.job.id, (worker, job));
+                }
+            }
+            "unlock" => {
+                if store.unlock(id).await.unwrap().0 == Operated::Done {
+                    self.held.remove(&id);
+                }
+            }
+            "cancel" => {
+                store.cancel(id).await.unwrap();
+            }
+            "wake" => {
+                // The permit goes back, and is taken again if nobody waits.
+                self.ask(self.keeper, &[], 0).await;
+                self.ask(self.keeper, &[], 1).await;
+            }
+            "retry" => {
+                store.retry(id, 4).await.unwrap();
+            }
+            "delete" => {
+                store.delete(id).await.unwrap();
+            }
+            "move due timers" => {
+                if self.w.state(id).await == Some(JobState::Timer) {
+                    self.w.make_due(id, 1).await;
+                }
+                store.move_due_timers(10).await.unwrap();
+            }
+            "suspend the tenant" => {
+                store.suspend(&suspended()).await.unwrap();
+            }
+            "activate the tenant" => {
+                let activated = store.activate(&suspended()).await.unwrap();
+                self.all_pages(activated).await;
+            }
+            "pause the type" => {
+                store.pause(&paused()).await.unwrap();
+            }
+            "resume the type" => {
+                let resumed = store.resume(&paused()).await.unwrap();
+                self.all_pages(resumed).await;
+            }
+            "create the key again" => {
+                let creation = self.client.create_unique(unique()).await.unwrap();
+                match creation {
+                    Creation::Created(id) => self.came(id).await,
+                    Creation::Existing(id) => {
+                        assert!(self.jobs.contains_key(&id), "{id} has the key");
+                    }
+                }
+            }
+            "end the instance" => {
+                let scope = EndedScope::ProcessInstance("i".to_owned());
+                self.client.end(&scope).await.unwrap();
+            }
+            "purge the tenant" => {
+                let hook = CommitHook::disconnected();
+                Purge::tenant("p").run(store, &hook).await.unwrap();
+            }
+            _ => {
+                let all = changes();
+                let change: &Change = &all[self.random.random_range(0..all.len())];
+                let changed = store.change_many(&[id], change).await.unwrap();
+                assert_eq!(changed.operated.len(), 1, "{changed:?}");
+            }
+        }
+    }
+
+    async fn all_pages(&self, mut page: Lifted) {
+        while let Some(next) = page.next.take() {
+            page = self.w.store.waited(&next).await.unwrap();
+        }
+    }
+
+    /// Checks all jobs, and forgets those that are gone. Returns the rest.
+    async fn check(&mut self, place: &str) -> HashMap<JobId, JobView> {
+        let twice = "SELECT count(*) - count(DISTINCT id) FROM (
+            SELECT id FROM {s}job UNION ALL SELECT id FROM {s}timer_job
+            UNION ALL SELECT id FROM {s}suspended_job UNION ALL SELECT id FROM {s}dead_letter_job) j";
+        assert_eq!(self.w.store.number(twice).await, 0, "{place}");
+        let query = JobQuery::default().limit(1_000);
+        let found = self.w.store.find(&query).await.unwrap();
+        let after: HashMap<JobId, JobView> = found.into_iter().map(|v| (v.id, v)).collect();
+        for (id, view) in &after {
+            let Some(kept) = self.jobs.get_mut(id) else {
+                panic!("{place}: {id} is new");
+            };
+            assert_eq!(view.correlation_id, kept.correlation, "{place}");
+            assert_eq!(view.created_at, kept.created_at, "{place}");
+            assert_eq!(view.seq, kept.seq, "{place}");
+            if let Some(fence) = view.fence.filter(|_| view.lock_owner.is_some()) {
+                assert!(Some(fence) >= kept.fence, "{place}");
+                kept.fence = Some(fence);
+            }
+            assert!(view.retries >= 0 && view.failures >= 0, "{place}");
+        }
+        self.jobs.retain(|id, _| after.contains_key(id));
+        let is_held = |id: &JobId| after.get(id).is_some_and(|view| view.lock_owner.is_some());
+        self.held.retain(|id, _| is_held(id));
+        after
+    }
+
+    /// Checks the tables, and deletes all jobs.
+    async fn end(self) {
+        let w = self.w;
+        // Leases of jobs that are not executable.
+        let stray = "SELECT count(*) FROM {s}job_lease l WHERE owner IS NOT NULL
+            AND NOT EXISTS (SELECT 1 FROM {s}job j WHERE j.id = l.job_id)";
+        assert_eq!(w.store.number(stray).await, 0);
+        self.ask(self.keeper, &[], 0).await;
+        self.all_pages(w.store.activate(&suspended()).await.unwrap())
+            .await;
+        self.all_pages(w.store.resume(&paused()).await.unwrap())
+            .await;
+        for id in self.jobs.keys() {
+            if self.held.contains_key(id) {
+                w.die(*id).await;
+            }
+            w.store.delete(*id).await.unwrap();
+        }
+        assert!(w.find(JobQuery::default()).await.is_empty());
+    }
+}
