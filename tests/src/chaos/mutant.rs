@@ -5,6 +5,7 @@
 
 use async_trait::async_trait;
 use chrono::Duration as Span;
+use jobwire_core::store::permits::{PermitAnswer, PermitRequest, StalledKey};
 use jobwire_core::hint::{Hint, Ready};
 use jobwire_core::job::query::{LaneBacklog, LaneView};
 use jobwire_core::job::{Job, LockToken, LockedJob};
@@ -184,6 +185,15 @@ impl Store for Mutant {
     }
     async fn check(&self) -> Result<SchemaStatus> {
         self.inner.check().await
+    }
+    fn has_permits(&self) -> bool {
+        self.inner.has_permits()
+    }
+    async fn exchange_permits(&self, request: &PermitRequest) -> Result<PermitAnswer> {
+        self.inner.exchange_permits(request).await
+    }
+    async fn stalled_keys(&self) -> Result<Vec<StalledKey>> {
+        self.inner.stalled_keys().await
     }
     async fn begin_locking(&self) -> Result<()> {
         self.inner.begin_locking().await

@@ -183,6 +183,11 @@ impl Outcome {
                     counts.takeover_rehints
                 ),
             ),
+            (
+                "runs of jobs with a limit, if locks are durable; the most of a key at once, or in a \
+                 period",
+                format!("{}; {}", counts.limited_runs, counts.most_limited),
+            ),
             ("rows of history checked", self.rows.to_string()),
             ("violations", self.verdict.violations.to_string()),
             (
