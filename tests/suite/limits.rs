@@ -155,7 +155,9 @@ async fn no_period_has_more_starts_than_the_rate_while_a_node_is_killed() {
     let starts = starts().await;
     assert!(starts.len() >= 2 * JOBS, "{starts:?}");
     let shortest = |starts_each: usize| {
-        let spans = starts.windows(starts_each).map(|of| of[of.len() - 1] - of[0]);
+        let spans = starts
+            .windows(starts_each)
+            .map(|of| of[of.len() - 1] - of[0]);
         spans.min().unwrap()
     };
     // The clock counts hundredths of a second.

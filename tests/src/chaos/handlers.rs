@@ -9,8 +9,7 @@ use crate::history::permits::Bound;
 use async_trait::async_trait;
 use chrono::Utc;
 use jobwire_core::{
-    Client, Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, Limit, NewJob,
-    Outcome,
+    Client, Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, Limit, NewJob, Outcome,
     PgStore, Running, Verdict,
 };
 use serde_json::{Value, json};

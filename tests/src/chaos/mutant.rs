@@ -5,11 +5,11 @@
 
 use async_trait::async_trait;
 use chrono::Duration as Span;
-use jobwire_core::store::permits::{PermitAnswer, PermitRequest, StalledKey};
 use jobwire_core::hint::{Hint, Ready};
 use jobwire_core::job::query::{LaneBacklog, LaneView};
 use jobwire_core::job::{Job, LockToken, LockedJob};
 use jobwire_core::store::Failure;
+use jobwire_core::store::permits::{PermitAnswer, PermitRequest, StalledKey};
 use jobwire_core::store::transaction::AfterCommit;
 use jobwire_core::store::{
     BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Created,

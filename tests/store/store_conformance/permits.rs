@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use jobwire_core::job::LockedJob;
 use jobwire_core::store::permits::{
-    Asking, KeyAnswer, KeyRequest, PermitAnswer, PermitKey, PermitRequest, StalledKey,
-    WaitingJob,
+    Asking, KeyAnswer, KeyRequest, PermitAnswer, PermitKey, PermitRequest, StalledKey, WaitingJob,
 };
 use jobwire_core::store::{
     ClaimOf, ClaimPage, ClockWindow, CycleOutcome, LeaderCycle, OrphanQuery, PauseScope,

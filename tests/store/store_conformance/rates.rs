@@ -82,8 +82,9 @@ async fn sum<S: SqlBench>(w: &World<S>) -> i64 {
 
 /// The number of rows of permits that expire after this many seconds.
 async fn later_than<S: SqlBench>(w: &World<S>, seconds: u64) -> i64 {
-    let rows =
-        format!("SELECT count(*) FROM {{s}}permit WHERE expires_at > {{now}} + {seconds} * {{second}}");
+    let rows = format!(
+        "SELECT count(*) FROM {{s}}permit WHERE expires_at > {{now}} + {seconds} * {{second}}"
+    );
     w.store.number(&rows).await
 }
 
@@ -93,7 +94,11 @@ pub(super) async fn permits_of_a_node_expire_a_cool_down_after_its_trust<S: SqlB
     let worker = node();
     let jobs = jobs(w, worker, 1).await;
     exchange(w, worker, of(1, 0, HOUR, &jobs)).await;
-    assert_eq!(later_than(w, 3600).await, 1, "it may start until the trust ends");
+    assert_eq!(
+        later_than(w, 3600).await,
+        1,
+        "it may start until the trust ends"
+    );
     assert_eq!(later_than(w, 3600 + LEASE.as_secs() + 60).await, 0);
     // The leader does not take them for rows that no node could have written.
     exchange(w, worker, of(1, 1, DAY, &[])).await;

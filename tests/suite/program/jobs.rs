@@ -38,14 +38,24 @@ async fn a_job_that_waits_for_a_permit_is_shown_with_its_limit() {
     }
     let said = succeeds(jobwire(&home, &["jobs", "list"])).await;
     let line = |id: &str| said.lines().find(|line| line.contains(id)).unwrap();
-    assert!(line(&waits).contains("waits for limit mail, key acme"), "{said}");
+    assert!(
+        line(&waits).contains("waits for limit mail, key acme"),
+        "{said}"
+    );
     assert!(!line(&free).contains("limit"), "{said}");
     let list = json(&home, &["jobs", "list", "--json", "--id", &waits]).await;
     assert_eq!(list[0]["waits_for_permit"]["key"], "acme", "{list}");
     let shown = succeeds(jobwire(&home, &["jobs", "show", &waits])).await;
-    assert!(shown.contains("waits_for_permit") && shown.contains("acme"), "{shown}");
+    assert!(
+        shown.contains("waits_for_permit") && shown.contains("acme"),
+        "{shown}"
+    );
     let swept = json(&home, &["sweep", "--dry-run", "--json"]).await;
-    assert_eq!((&swept["waiting"], &swept["ready"]), (&json!(1), &json!(1)), "{swept}");
+    assert_eq!(
+        (&swept["waiting"], &swept["ready"]),
+        (&json!(1), &json!(1)),
+        "{swept}"
+    );
 }
 
 #[tokio::test]

@@ -172,7 +172,10 @@ fn limits_of_types_are_read_and_mistakes_are_named() {
     ];
     assert_eq!(limits, expected);
     let shown = settings.type_limits.shown();
-    assert_eq!(shown, "http=10,a=b=2/tenant,mail=100/1s,push=1000/1h/burst:10/tenant");
+    assert_eq!(
+        shown,
+        "http=10,a=b=2/tenant,mail=100/1s,push=1000/1h/burst:10/tenant"
+    );
     assert_eq!(Value::read(&shown), Ok(settings.type_limits));
     for (text, part) in [
         ("http", "`http` has no limit"),

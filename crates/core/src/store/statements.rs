@@ -518,10 +518,7 @@ pub(super) trait Permitting {
     fn count_waiting(&self, limit: i64) -> impl Future<Output = Result<Vec<WaitingType>>> + Send;
 
     /// Returns those of these jobs that wait, and the key of each.
-    fn find_waiting(
-        &self,
-        jobs: &[JobId],
-    ) -> impl Future<Output = Result<Vec<WaitingJob>>> + Send;
+    fn find_waiting(&self, jobs: &[JobId]) -> impl Future<Output = Result<Vec<WaitingJob>>> + Send;
 }
 
 /// Keeps the periodic jobs, and creates their jobs.

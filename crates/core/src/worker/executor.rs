@@ -254,7 +254,11 @@ async fn run_once(run: &Run<'_>, first_poll: impl FnOnce()) -> Result<Ending, Fa
         line_ends,
     } = open(run).await?;
     crash_point!("before-handler");
-    if run.permit.as_ref().is_some_and(|permit| !permit.may_start()) {
+    if run
+        .permit
+        .as_ref()
+        .is_some_and(|permit| !permit.may_start())
+    {
         return Ok(Ending::Release);
     }
     let started = Instant::now();

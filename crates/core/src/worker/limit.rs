@@ -304,6 +304,11 @@ mod tests {
         assert_eq!(Limit::rate(7, day * 7).burst(1).check(), Ok(()));
         let said = Limit::rate(1, day * 2).check().expect_err("two days");
         assert!(said.contains("`Limit::burst`"), "{said}");
-        assert!(Limit::rate(1, Duration::MAX).burst(u32::MAX).check().is_err());
+        assert!(
+            Limit::rate(1, Duration::MAX)
+                .burst(u32::MAX)
+                .check()
+                .is_err()
+        );
     }
 }

@@ -29,8 +29,8 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 pub(crate) use self::borrowed::Terms;
-use self::borrowed::{Apart, Borrowed};
 pub(super) use self::borrowed::TrustedUntil;
+use self::borrowed::{Apart, Borrowed};
 pub(crate) use self::permit::{Answered, Ask, Permit};
 use crate::store::permits::{Asking, KeyAnswer, KeyRequest, PermitKey, StalledKey};
 

@@ -33,7 +33,10 @@ pub(in crate::store) fn micros(duration: Duration) -> i64 {
 }
 
 /// Returns the name of the row of permits that are cold at this time of the database.
-#[cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "PostgreSQL computes it"))]
+#[cfg_attr(
+    not(feature = "sqlite"),
+    allow(dead_code, reason = "PostgreSQL computes it")
+)]
 pub(in crate::store) fn row(expires_at: i64, cool_down: Duration) -> NodeId {
     let row = expires_at.max(0) / width(cool_down);
     NodeId(Uuid::from_u128(u128::from(row.unsigned_abs())))

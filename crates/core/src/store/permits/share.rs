@@ -4,8 +4,8 @@
 use std::collections::HashSet;
 
 use crate::job::JobId;
-use crate::store::permits::cooling::{Cooling, taken_over};
 use crate::store::permits::KeyRequest;
+use crate::store::permits::cooling::{Cooling, taken_over};
 
 /// The state of a key under its lock.
 #[derive(Clone, Copy, Debug, Default)]

@@ -127,7 +127,7 @@ impl Orphans for SqliteStore {
             suspended: row.try_get(5)?,
             unserved: row.try_get(6)?,
             running: row.try_get(7)?,
-        waiting: row.try_get(8)?,
+            waiting: row.try_get(8)?,
         })
     }
 

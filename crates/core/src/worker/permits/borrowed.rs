@@ -142,7 +142,11 @@ impl Borrowed {
     /// Returns when permits of this key go back, if nothing changes.
     pub(super) fn due(&self, now: Instant) -> Option<Instant> {
         let gives = if self.free() > 0 {
-            Some(if self.contended { now } else { self.window_ends })
+            Some(if self.contended {
+                now
+            } else {
+                self.window_ends
+            })
         } else if self.terms.is_rate() && self.used > 0 && !self.contended {
             // Free permits of a rate go back, too. No job waits for this one.
             let cold = self.cooling.last_end().unwrap_or(now);
@@ -150,7 +154,8 @@ impl Borrowed {
         } else {
             None
         };
-        let hands = (self.keeps_no_cooling() && !self.cooling.is_empty()).then_some(self.window_ends);
+        let hands =
+            (self.keeps_no_cooling() && !self.cooling.is_empty()).then_some(self.window_ends);
         let cools = if self.contended {
             self.cooling.next_end()
         } else {
@@ -205,12 +210,12 @@ impl Borrowed {
         self.handed = None;
     }
 
-    /// Takes back what the last request handed over, since its answer is missing. The database takes
-    /// over each permit once.
+    /// Takes back what the last request handed over, since its answer is missing. The permits are in
+    /// use until they are cold, so that the next request hands them over again. They do not count as
+    /// borrowed: the database may have taken them over, so no job may start under them afterwards.
     pub(super) fn take_back(&mut self) {
         if let Some(mut queue) = self.handed.take() {
             self.used += queue.number();
-            self.number += queue.number();
             queue.append(&mut self.cooling);
             self.cooling = queue;
         }

@@ -32,9 +32,10 @@ impl CoolingQueue {
     /// Adds a permit whose job has started now.
     pub(super) fn push(&mut self, cool_down: Duration, now: Instant) {
         // The cool-down may have changed with the size of the limit.
-        let ends = self.0.back().map_or(now + cool_down, |last| {
-            last.ends.max(now + cool_down)
-        });
+        let ends = self
+            .0
+            .back()
+            .map_or(now + cool_down, |last| last.ends.max(now + cool_down));
         match self.0.back_mut() {
             Some(last) if ends - last.first <= cool_down / PARTS => {
                 last.ends = ends;
@@ -143,7 +144,9 @@ mod tests {
             let cold = 1_000_000 - {
                 let rest = queue.0.iter();
                 let at = begin + second + Duration::from_micros(after);
-                rest.filter(|entry| entry.ends > at).map(|entry| entry.number).sum::<i32>()
+                rest.filter(|entry| entry.ends > at)
+                    .map(|entry| entry.number)
+                    .sum::<i32>()
             };
             assert!(i64::from(cold) <= after as i64 + 1, "{cold} after {after}");
         }

@@ -305,11 +305,17 @@ async fn no_job_waits_for_a_key_that_is_refused_again_and_again() {
             tokio::time::advance(LONGEST_BACKOFF).await;
         }
     }
-    let mut answer = permits.ask(key_of("locked"), running(1), asking()).err().unwrap();
+    let mut answer = permits
+        .ask(key_of("locked"), running(1), asking())
+        .err()
+        .unwrap();
     assert!(matches!(answer.try_recv(), Ok(Answered::Refused)));
     // After the pause the key is tried again.
     tokio::time::advance(LONGEST_BACKOFF).await;
-    let mut answer = permits.ask(key_of("locked"), running(1), asking()).err().unwrap();
+    let mut answer = permits
+        .ask(key_of("locked"), running(1), asking())
+        .err()
+        .unwrap();
     assert!(answer.try_recv().is_err());
     let round = permits.begin(Extent::Due, Vec::new());
     drop(grant(&permits, round, 0, false));

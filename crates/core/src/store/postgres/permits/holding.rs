@@ -65,7 +65,12 @@ pub(super) async fn hold(
     sqlx::query(COOL)
         .bind(limits)
         .bind(keys)
-        .bind(cooling.iter().map(|(_, one)| one.number).collect::<Vec<_>>())
+        .bind(
+            cooling
+                .iter()
+                .map(|(_, one)| one.number)
+                .collect::<Vec<_>>(),
+        )
         .bind(rests)
         .bind(widths)
         .execute(connection)

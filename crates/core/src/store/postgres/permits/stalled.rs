@@ -49,7 +49,7 @@ WHERE w.job_id = ANY($1) AND w.woken_at IS NULL AND EXISTS (SELECT FROM jobwire.
 
 /// Deletes rows that nothing uses any more, and returns keys whose waiting jobs could run.
 pub(super) async fn find(pool: &ConnectionPool) -> Result<Vec<StalledKey>, StoreError> {
-        for prune in PRUNE {
+    for prune in PRUNE {
         for _ in 0..ROUNDS {
             let mut tx = begin(pool).await?;
             let pruned = sqlx::query(prune).execute(&mut *tx).await?;

@@ -95,7 +95,9 @@ pub(super) async fn borrow(
         .bind(&of.key.key)
         .bind(request.node.to_string());
     if number > 0 {
-        row = row.bind(number).bind(decode::later(now, request.lease + of.cool_down));
+        row = row
+            .bind(number)
+            .bind(decode::later(now, request.lease + of.cool_down));
     }
     row.execute(connection).await?;
     Ok(())

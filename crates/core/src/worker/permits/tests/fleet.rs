@@ -140,7 +140,10 @@ async fn no_period_has_more_starts_than_the_size_while_nodes_die_and_answers_are
             let starts = run(seed, cool_down).await;
             for window in starts.windows(SIZE as usize + 1) {
                 let apart = window[SIZE as usize] - window[0];
-                assert!(apart >= cool_down, "seed {seed}: {apart:?} of {cool_down:?}");
+                assert!(
+                    apart >= cool_down,
+                    "seed {seed}: {apart:?} of {cool_down:?}"
+                );
             }
             all += starts.len();
         }
