@@ -114,10 +114,9 @@ pub async fn run(options: Options) -> Outcome {
         checked.unwrap_or_else(|error| panic!("cannot read the history: {error}"));
     if options.durable_locks {
         // Without them a crash of the database may forget permits.
-        let checked = limits::check(&world.url, &world.calendar(), options.lease, &mut verdict);
-        checked
-            .await
-            .unwrap_or_else(|error| panic!("cannot read the runs: {error}"));
+        let calendar = world.calendar();
+        let checked = limits::check(&world.url, &calendar, options.lease, &mut verdict).await;
+        checked.unwrap_or_else(|error| panic!("cannot read the runs: {error}"));
     }
     for what in unbalanced {
         verdict.add(Violation {

@@ -76,7 +76,7 @@ impl Outcome {
             self.options.seed
         );
         let mean = counts.takeover_total as f64 / counts.takeovers.max(1) as f64 / 1e6;
-        let rows: [(&str, String); 27] = [
+        let rows: [(&str, String); 28] = [
             (
                 "nodes, starts of nodes",
                 format!("{}, {}", self.options.nodes, self.starts),

@@ -58,15 +58,14 @@ pub fn judge(
         let mut before: VecDeque<&LimitedRun> = VecDeque::new();
         for run in &runs {
             report.counts.limited_runs += 1;
-            let (most, counts): (usize, &dyn Fn(&LimitedRun) -> bool) = match bound {
-                Bound::Running(most) => (most, &|of: &LimitedRun| {
-                    of.end.is_some_and(|end| run.start + RESOLUTION < end)
-                }),
-                Bound::Rate { number, millis } => (number, &|of: &LimitedRun| {
-                    run.start - of.start + RESOLUTION < millis
-                }),
+            let most = match bound {
+                Bound::Running(most) => most,
+                Bound::Rate { number, .. } => number,
             };
-            before.retain(|of| counts(of));
+            before.retain(|of| match bound {
+                Bound::Running(_) => of.end.is_some_and(|end| run.start + RESOLUTION < end),
+                Bound::Rate { millis, .. } => run.start - of.start + RESOLUTION < millis,
+            });
             before.push_back(run);
             report.counts.most_limited = report.counts.most_limited.max(before.len() as u64);
             let first = before.front().map_or(run.at, |first| first.at);
