@@ -14,6 +14,7 @@ pub mod faults;
 pub mod flood;
 pub mod handlers;
 pub mod ledger;
+pub mod limits;
 pub mod mutant;
 pub mod nonsense;
 pub mod options;
@@ -111,6 +112,12 @@ pub async fn run(options: Options) -> Outcome {
     let checked = reader::check(&world.url, ledger.take(), limits).await;
     let (mut verdict, kinds) =
         checked.unwrap_or_else(|error| panic!("cannot read the history: {error}"));
+    if options.durable_locks {
+        // Without them a crash of the database may forget permits.
+        let calendar = world.calendar();
+        let checked = limits::check(&world.url, &calendar, options.lease, &mut verdict).await;
+        checked.unwrap_or_else(|error| panic!("cannot read the runs: {error}"));
+    }
     for what in unbalanced {
         verdict.add(Violation {
             invariant: Invariant::I9,

@@ -36,6 +36,7 @@ mod priorities;
 mod purging;
 mod querying;
 mod random_jobs;
+mod rates;
 mod running;
 mod schema;
 mod sequences;
@@ -473,6 +474,15 @@ conformance! {
             free_keys_are_pruned_and_taken_ones_stay,
             of_many_creators_at_once_one_creates_the_job,
             the_next_creator_follows_the_end_of_a_job_at_once,
+        ]
+    }
+    rates {
+        databases [
+            permits_of_a_node_expire_a_cool_down_after_its_trust,
+            a_permit_that_a_node_hands_over_is_in_use_until_it_is_cold,
+            no_permit_is_handed_over_that_the_database_does_not_know_of,
+            permits_that_cool_down_for_long_need_a_bounded_number_of_rows,
+            a_waiting_job_of_a_tenant_that_no_node_takes_reserves_nothing,
         ]
     }
     permits {

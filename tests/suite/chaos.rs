@@ -45,6 +45,7 @@ async fn no_hint_is_lost_in_a_fleet_that_changes(broker: Broker) {
     let rare = outcome.kinds.0.get(Kind::Rare.job_type());
     assert!(rare.is_some_and(|rare| *rare > 0), "no rare jobs");
     assert!(outcome.starts > 5, "few deployments");
+    assert!(counts.limited_runs > 0, "no job with a limit ran");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

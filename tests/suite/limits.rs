@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use jobwire_core::{HandlerOptions, Limit, NewJob, Outcome, Running};
 use jobwire_harness::world::World;
-use jobwire_tests::{Signal, eventually, shared};
+use jobwire_tests::chaos::world;
+use jobwire_tests::{Program, Signal, eventually, shared};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -104,6 +105,64 @@ async fn a_limit_is_not_exceeded_while_a_node_is_killed() {
         "reached, and never exceeded"
     );
     assert!(calls.begun.load(Ordering::SeqCst) >= JOBS);
+}
+
+/// Two nodes share a rate, and one dies while it holds permits. Each job fails once, and its second
+/// start counts, too. The handlers record their starts in the database.
+#[tokio::test]
+async fn no_period_has_more_starts_than_the_rate_while_a_node_is_killed() {
+    const JOBS: usize = 16;
+    const RATE: usize = 5;
+    const PERIOD: i64 = 500;
+    let database = shared::postgres().await.create_database().await;
+    world::prepare(&database).await;
+    let fleet = Fleet::new(database, shared::rabbitmq().await.space().await).await;
+    let node = async || {
+        let program = Program::at(world::chaos_node())
+            .env("JOBWIRE_DATABASE_URL", &fleet.database)
+            .env("CHAOS_DATABASE_URL", &fleet.database)
+            .env("JOBWIRE_BROKER_URL", &fleet.space.url)
+            .env("JOBWIRE_AMQP_PREFIX", &fleet.space.prefix)
+            .env("JOBWIRE_HTTP", "127.0.0.1:0")
+            .env("JOBWIRE_TYPE_LIMITS", "chaos-failing=5/500ms")
+            .env("JOBWIRE_LEASE", "1s")
+            .env("JOBWIRE_SWEEP_INTERVAL", "1s")
+            .env("JOBWIRE_QUARANTINE_AFTER", "1000");
+        let node = program.start();
+        node.wait_for_line("is ready", Duration::from_secs(30))
+            .await;
+        node
+    };
+    let (victim, _heir) = (node().await, node().await);
+    let jobs = (0..JOBS).map(|_| {
+        let job = NewJob::of("chaos-failing", &json!({ "fails": 1 }));
+        job.retry_policy_text("PT0.1S,PT0.1S")
+    });
+    let mut tx = fleet.jobs.begin().await.unwrap();
+    tx.create_many(jobs.collect()).await.unwrap();
+    tx.commit().await.unwrap();
+    let starts = async || -> Vec<i64> {
+        let starts = "SELECT uptime FROM chaos.history WHERE what = 'start' ORDER BY uptime";
+        let starts = sqlx::query_scalar(starts).fetch_all(fleet.store.pool());
+        starts.await.unwrap()
+    };
+    eventually("some starts", Duration::from_secs(30), async || {
+        (starts().await.len() > JOBS / 2).then_some(())
+    })
+    .await;
+    victim.signal(Signal::SIGKILL);
+    fleet.until_empty(Duration::from_secs(60)).await;
+    let starts = starts().await;
+    assert!(starts.len() >= 2 * JOBS, "{starts:?}");
+    let shortest = |starts_each: usize| {
+        let spans = starts
+            .windows(starts_each)
+            .map(|of| of[of.len() - 1] - of[0]);
+        spans.min().unwrap()
+    };
+    // The clock counts hundredths of a second.
+    assert!(shortest(RATE + 1) >= PERIOD - 20, "exceeded: {starts:?}");
+    assert!(shortest(RATE) < PERIOD, "not reached: {starts:?}");
 }
 
 /// Each tenant has a limit of one, and all slots would have room for more.

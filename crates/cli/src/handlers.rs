@@ -15,7 +15,7 @@ pub mod sleep;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_core::{HandlerOptions, Handlers, Limit};
+use jobwire_core::{HandlerOptions, Handlers};
 
 use crate::error::Error;
 use crate::settings::{Settings, TypeLimit, TypeTimeout};
@@ -92,18 +92,14 @@ pub fn limit_times(handlers: &mut Handlers, timeouts: &[TypeTimeout]) -> Result<
     Ok(())
 }
 
-/// Limits how many jobs of types run at once in the fleet.
+/// Limits how many jobs of types run at once in the fleet, or start in a period.
 ///
 /// # Errors
 /// Fails if a type has no handler.
 pub fn limit_fleet(handlers: &mut Handlers, limits: &[TypeLimit]) -> Result<(), Error> {
     for of in limits {
-        let mut limit = Limit::running(of.running);
-        if of.per_tenant {
-            limit = limit.per_tenant();
-        }
         let job_type = &of.job_type;
-        if !handlers.limit_fleet(job_type, limit) {
+        if !handlers.limit_fleet(job_type, of.limit()) {
             let served = handlers.types().join(", ");
             return Err(Error::Usage(format!(
                 "`type_limits` names `{job_type}`, which no handler of this program serves; it \
@@ -162,7 +158,9 @@ mod tests {
         let mut handlers = built_in(&BuiltIn::default());
         let of = |job_type: &str| TypeLimit {
             job_type: job_type.to_owned(),
-            running: 2,
+            number: 2,
+            period: None,
+            burst: None,
             per_tenant: false,
         };
         limit_fleet(&mut handlers, &[of("http")]).expect("it is served");

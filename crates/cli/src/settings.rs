@@ -17,6 +17,7 @@ mod mistake;
 mod options;
 mod remarks;
 mod secret_url;
+mod type_limit;
 mod value;
 
 use std::collections::BTreeMap;
@@ -32,9 +33,9 @@ pub(crate) use mistake::closest;
 pub use mistake::{Mistake, Mistakes, Origin};
 pub use remarks::Remark;
 pub use secret_url::SecretUrl;
+pub use type_limit::TypeLimit;
 pub use value::{
-    EngineExecute, EngineType, HttpAddress, Interval, LogFormat, QueueType, TypeLimit, TypeTimeout,
-    Value,
+    EngineExecute, EngineType, HttpAddress, Interval, LogFormat, QueueType, TypeTimeout, Value,
 };
 
 /// One line of the table.
@@ -200,8 +201,9 @@ settings! {
          attempt fails, and is tried again by its policy. None by default.";
     type_limits: Vec<TypeLimit> = "", "type-limits" "TYPES",
         "Maximum number of jobs of a type that run at once in the whole fleet, separated by commas: \
-         `http=10`, or `http=2/tenant` for each tenant. Jobs over the limit wait in the database. \
-         None by default. See docs/guides/limits.md.";
+         `http=10`; or that start in a period: `http=100/1s`, at most 20 of them at once: \
+         `http=100/1s/burst:20`. With `/tenant` at the end for each tenant. Jobs over the limit wait in \
+         the database. None by default. See docs/guides/limits.md.";
     attempt_types: Vec<String> = "", "attempt-types" "TYPES",
         "Types whose attempts are recorded, separated by commas, for `jobwire jobs attempts`. A \
          completion of these types costs one more insert. None by default.";

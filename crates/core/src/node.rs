@@ -64,6 +64,7 @@ use crate::worker::held_instances::HeldInstances;
 use crate::worker::inbox::Inbox;
 use crate::worker::leadership::Leadership;
 use crate::worker::lease_book::LeaseBook;
+use crate::worker::limit::Limit;
 use crate::worker::middleware::Middleware;
 use crate::worker::own_hints::OwnHints;
 use crate::worker::permit_exchange;
@@ -413,8 +414,8 @@ impl Node {
         builder.options.validate().map_err(StartError::Options)?;
         let slots = builder.join()?;
         builder.store.check().await?.ready()?;
-        if builder.handlers.has_limits() {
-            keeps_permits(&*builder.store)?;
+        for limit in builder.handlers.limits() {
+            keeps_permits(&*builder.store, limit)?;
         }
         ensure_ranks(&builder).await?;
         let id = builder.id;
@@ -576,10 +577,10 @@ impl Node {
     }
 }
 
-/// Fails if the store keeps no permits of limits.
-fn keeps_permits(store: &dyn Store) -> Result<(), StoreError> {
+/// Fails if the store does not keep the permits of this limit.
+fn keeps_permits(store: &dyn Store, limit: &Limit) -> Result<(), StoreError> {
     if store.has_permits() {
-        return Ok(());
+        return limit.check().map_err(StoreError::Config);
     }
     Err(StoreError::Config(format!(
         "a handler has a limit (`HandlerOptions::limit`), and the store `{}` does not support \

@@ -93,7 +93,7 @@ pub(crate) use moving::LANE_SLICE;
 pub use moving::{LanePage, MovedPage};
 pub use operating::{Operated, OperatedJobs, Suspended};
 pub use periodic::{DuePeriodicJobs, Fired, PeriodicView, Triggered};
-use permits::{PermitAnswer, PermitRequest, StalledKey, WaitingType};
+use permits::{PermitAnswer, PermitRequest, StalledKey, WaitingJob, WaitingType};
 pub use poison::StuckBatch;
 pub use process_lock::{ProcessLock, Succession};
 pub use row_locks::{HeldRows, RowHold, RowTerms};
@@ -725,6 +725,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// most jobs first. Optional for a store.
     async fn waiting_for_permits(&self, limit: i64) -> Result<Vec<WaitingType>> {
         let _ = limit;
+        Ok(Vec::new())
+    }
+
+    /// Returns those of these jobs that wait for a permit, and of which key. Optional for a store.
+    async fn waiting_of(&self, jobs: &[JobId]) -> Result<Vec<WaitingJob>> {
+        let _ = jobs;
         Ok(Vec::new())
     }
 

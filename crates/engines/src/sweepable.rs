@@ -45,5 +45,7 @@ pub(crate) async fn count(
         suspended: row.try_get(6)?,
         unserved: row.try_get(7)?,
         running: row.try_get(8)?,
+        // Engines keep no permits of limits.
+        waiting: 0,
     })
 }

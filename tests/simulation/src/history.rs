@@ -10,6 +10,7 @@ mod checker;
 mod event;
 mod instance;
 mod lineage;
+pub mod permits;
 mod report;
 mod single;
 #[cfg(test)]

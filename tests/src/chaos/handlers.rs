@@ -5,10 +5,11 @@
 use super::recorder::{Recorder, Step};
 use super::workload::{Kind, TIMEOUT, moment};
 use crate::history::Answer;
+use crate::history::permits::Bound;
 use async_trait::async_trait;
 use chrono::Utc;
 use jobwire_core::{
-    Client, Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, NewJob, Outcome,
+    Client, Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, Limit, NewJob, Outcome,
     PgStore, Running, Verdict,
 };
 use serde_json::{Value, json};
@@ -29,6 +30,19 @@ pub fn handlers(kinds: &[Kind], recorder: &Recorder, store: &PgStore, gate: bool
         if kind == Kind::Hanging {
             options = options.timeout(TIMEOUT);
         }
+        options.limit = kind.bound().map(|bound| {
+            let limit = match bound {
+                Bound::Running(number) => Limit::running(number as u32),
+                Bound::Rate { number, millis } => {
+                    let period = Duration::from_millis(millis.unsigned_abs());
+                    Limit::rate(number as u32, period)
+                }
+            };
+            limit.per_key(|job| {
+                let payload: Value = job.decode().unwrap_or_default();
+                payload["key"].to_string()
+            })
+        });
         let handler = Recorded {
             kind,
             recorder: recorder.clone(),
@@ -92,8 +106,8 @@ impl Recorded {
         let payload: Value = job.job.decode()?;
         let number = |field: &str| payload[field].as_f64().unwrap_or(0.0);
         match self.kind {
-            Kind::Noop | Kind::Repeating | Kind::Rare => {}
-            Kind::Slow | Kind::Long | Kind::Exclusive => {
+            Kind::Noop | Kind::Repeating | Kind::Rare | Kind::Rated => {}
+            Kind::Slow | Kind::Long | Kind::Exclusive | Kind::Limited => {
                 let time = Duration::from_millis(number("ms") as u64);
                 tokio::select! {
                     () = tokio::time::sleep(time) => {}

@@ -9,6 +9,7 @@ use jobwire_core::hint::{Hint, Ready};
 use jobwire_core::job::query::{LaneBacklog, LaneView};
 use jobwire_core::job::{Job, LockToken, LockedJob};
 use jobwire_core::store::Failure;
+use jobwire_core::store::permits::{PermitAnswer, PermitRequest, StalledKey};
 use jobwire_core::store::transaction::AfterCommit;
 use jobwire_core::store::{
     BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Created,
@@ -184,6 +185,15 @@ impl Store for Mutant {
     }
     async fn check(&self) -> Result<SchemaStatus> {
         self.inner.check().await
+    }
+    fn has_permits(&self) -> bool {
+        self.inner.has_permits()
+    }
+    async fn exchange_permits(&self, request: &PermitRequest) -> Result<PermitAnswer> {
+        self.inner.exchange_permits(request).await
+    }
+    async fn stalled_keys(&self) -> Result<Vec<StalledKey>> {
+        self.inner.stalled_keys().await
     }
     async fn begin_locking(&self) -> Result<()> {
         self.inner.begin_locking().await

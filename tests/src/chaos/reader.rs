@@ -485,7 +485,8 @@ fn created(new: &Change, waits: bool, known: Option<Known>, kinds: &mut Kinds) -
         children: u32::try_from(children).unwrap_or(0),
         transactional: kind.is_some_and(Kind::in_transaction),
         timeout: kind == Some(Kind::Hanging),
-        rare: kind == Some(Kind::Rare),
+        // A job that waited for a permit is hinted again, too.
+        rare: kind.is_some_and(|kind| kind == Kind::Rare || kind.bound().is_some()),
         series,
     }))
 }

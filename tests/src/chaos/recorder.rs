@@ -33,6 +33,7 @@ struct Record {
     job: JobId,
     owner: NodeId,
     fence: Fence,
+    uptime: Option<i64>,
     written: oneshot::Sender<()>,
 }
 
@@ -63,6 +64,7 @@ impl Recorder {
             job,
             owner,
             fence,
+            uptime: uptime(),
             written,
         };
         if self.0.send(record).await.is_ok() {
@@ -114,8 +116,8 @@ async fn write(
     }
     let mut transaction = connection.begin().await?;
     sqlx::query(
-        "INSERT INTO chaos.history (what, job, owner, fence, answer, run)
-         SELECT * FROM unnest($1::text[], $2::uuid[], $3::uuid[], $4::bigint[], $5::text[], $6::uuid[])
+        "INSERT INTO chaos.history (what, job, owner, fence, answer, run, uptime)
+         SELECT * FROM unnest($1::text[], $2::uuid[], $3::uuid[], $4::bigint[], $5::text[], $6::uuid[], $7::bigint[])
          ON CONFLICT (run, what) WHERE run IS NOT NULL DO NOTHING",
     )
     .bind(what)
@@ -124,9 +126,19 @@ async fn write(
     .bind(batch.iter().map(|r| r.fence.number()).collect::<Vec<_>>())
     .bind(answers)
     .bind(batch.iter().map(|r| r.run).collect::<Vec<_>>())
+    .bind(batch.iter().map(|r| r.uptime).collect::<Vec<_>>())
     .execute(&mut *transaction)
     .await?;
     transaction.commit().await
+}
+
+/// Returns the time since the start of the machine in milliseconds, to ten milliseconds, where the
+/// system tells it. A library that shifts clocks does not know this one.
+fn uptime() -> Option<i64> {
+    let text = std::fs::read_to_string("/proc/uptime").ok()?;
+    let (seconds, rest) = text.split_whitespace().next()?.split_once('.')?;
+    let (seconds, hundredths): (i64, i64) = (seconds.parse().ok()?, rest.parse().ok()?);
+    Some(seconds * 1_000 + hundredths * 10)
 }
 
 /// Returns the stored form of an answer.

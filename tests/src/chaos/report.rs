@@ -76,7 +76,7 @@ impl Outcome {
             self.options.seed
         );
         let mean = counts.takeover_total as f64 / counts.takeovers.max(1) as f64 / 1e6;
-        let rows: [(&str, String); 27] = [
+        let rows: [(&str, String); 28] = [
             (
                 "nodes, starts of nodes",
                 format!("{}, {}", self.options.nodes, self.starts),
@@ -182,6 +182,11 @@ impl Outcome {
                     counts.rare_rehints,
                     counts.takeover_rehints
                 ),
+            ),
+            (
+                "runs of jobs with a limit, if locks are durable; the most of a key at once, or in a \
+                 period",
+                format!("{}; {}", counts.limited_runs, counts.most_limited),
             ),
             ("rows of history checked", self.rows.to_string()),
             ("violations", self.verdict.violations.to_string()),

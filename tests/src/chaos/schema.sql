@@ -38,7 +38,10 @@ CREATE TABLE chaos.history (
     repeat      text,
     -- The answer of a handler, and its run: a record that is sent twice is written once.
     answer      text,
-    run         uuid
+    run         uuid,
+    -- The time of a start or an end on the machine of the handler, in milliseconds since the start of the machine. It
+    -- was read before the row was written: no fault shifts it, and all nodes of a run share it.
+    uptime      bigint
 );
 -- Finds the jobs of a foreign writer, which all have the same correlation id.
 CREATE INDEX history_correlation ON chaos.history (correlation, job) WHERE correlation IS NOT NULL;

@@ -2,6 +2,7 @@
 
 use super::options::Options;
 use crate::ServerClock;
+use crate::history::permits::Bound;
 use chrono::{DateTime, Utc};
 use jobwire_core::NewJob;
 use rand::Rng;
@@ -42,11 +43,15 @@ pub enum Kind {
     Repeating,
     /// Served by one node only; created where nodes differ.
     Rare,
+    /// Runs alone among the jobs of its key.
+    Limited,
+    /// A limited number of them starts in a period.
+    Rated,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 15] = [
+    pub const ALL: [Kind; 17] = [
         Kind::Noop,
         Kind::Long,
         Kind::Slow,
@@ -62,6 +67,8 @@ impl Kind {
         Kind::ExclusiveEffect,
         Kind::Repeating,
         Kind::Rare,
+        Kind::Limited,
+        Kind::Rated,
     ];
 
     /// The kinds that nodes hold by row locks: some end at once; others outlast the row lock and
@@ -93,6 +100,8 @@ impl Kind {
             Kind::ExclusiveEffect => "chaos-exclusive-effect",
             Kind::Repeating => "chaos-repeating",
             Kind::Rare => "chaos-rare",
+            Kind::Limited => "chaos-limited",
+            Kind::Rated => "chaos-rated",
         }
     }
 
@@ -110,11 +119,25 @@ impl Kind {
         matches!(self, Kind::Effect | Kind::Parent | Kind::ExclusiveEffect)
     }
 
+    /// Returns its limit in the fleet, for each [key](KEYS) of the payload.
+    #[must_use]
+    pub fn bound(self) -> Option<Bound> {
+        match self {
+            Kind::Limited => Some(Bound::Running(1)),
+            Kind::Rated => Some(Bound::Rate {
+                number: 4,
+                millis: 2_000,
+            }),
+            _ => None,
+        }
+    }
+
     /// Returns its weight, in thousandths of all jobs. With `deploys` the weights add up to
     /// slightly more.
     fn weight(self, deploys: bool) -> u32 {
         match self {
-            Kind::Noop => 400,
+            Kind::Noop => 340,
+            Kind::Limited | Kind::Rated => 30,
             Kind::Long => 0,
             Kind::Slow => 20,
             Kind::Failing => 60,
@@ -138,6 +161,9 @@ impl Kind {
         }
     }
 }
+
+/// The number of keys of limited jobs.
+pub const KEYS: u32 = 2;
 
 /// The timeout of an attempt of [`Kind::Hanging`].
 pub const TIMEOUT: Duration = Duration::from_millis(1_500);
@@ -205,6 +231,10 @@ impl Maker {
             }
             Kind::Parent => json!({ "children": random.random_range(1..=3) }),
             Kind::Exclusive => json!({ "ms": random.random_range(0..15) }),
+            Kind::Limited => {
+                json!({ "ms": random.random_range(0..1_000), "key": random.random_range(0..KEYS) })
+            }
+            Kind::Rated => json!({ "key": random.random_range(0..KEYS) }),
             _ => json!({}),
         };
         let mut job = NewJob::of(kind.job_type(), &payload);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jobwire_core::job::LockedJob;
 use jobwire_core::store::permits::{
-    Asking, KeyAnswer, KeyRequest, PermitAnswer, PermitKey, PermitRequest, StalledKey,
+    Asking, KeyAnswer, KeyRequest, PermitAnswer, PermitKey, PermitRequest, StalledKey, WaitingJob,
 };
 use jobwire_core::store::{
     ClaimOf, ClaimPage, ClockWindow, CycleOutcome, LeaderCycle, OrphanQuery, PauseScope,
@@ -37,6 +37,8 @@ fn of(name: &str, size: i32, keep: i32, jobs: &[&LockedJob]) -> KeyRequest {
         size,
         keep,
         spare: 0,
+        cool_down: Duration::ZERO,
+        cooling: Vec::new(),
         asking: jobs.iter().map(|job| asking(job)).collect(),
     }
 }
@@ -120,12 +122,19 @@ pub(super) async fn a_job_without_a_permit_waits_and_the_first_is_woken<S: SqlBe
     assert_eq!(w.rows("job_lease").await, 1, "that of the running job");
     let waiting = w.store.waiting_for_permits(10).await.unwrap();
     assert_eq!((&*waiting[0].job_type, waiting[0].jobs), ("work", 2));
+    let of_page = w.store.waiting_of(&[first[0].job.id, jobs[1].job.id]).await;
+    let waits = WaitingJob {
+        id: jobs[1].job.id,
+        key: key(""),
+    };
+    assert_eq!(of_page.unwrap(), [waits], "the other one runs");
 
     // The end of the running job wakes the one that was created first.
     let (got, answer) = exchange_one(w, one, of("", 1, 0, &[])).await;
     assert!(got.contended, "the second one waits");
     assert_eq!(ids(&answer.ready), [jobs[0].job.id]);
     assert_eq!(w.store.waiting_for_permits(10).await.unwrap()[0].jobs, 1);
+    assert_eq!(w.store.waiting_of(&[jobs[0].job.id]).await.unwrap(), []);
 
     // A later job does not take its permit.
     let late = hold_all(w, one, 1).await;

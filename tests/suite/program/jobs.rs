@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jobwire_core::{JobState, NewJob, Store};
 use jobwire_tests::{Program, Scratch, eventually, shared};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{SOON, all, execute, fails, jobwire, lines, start, store, succeeds};
 use crate::fleet::Fleet;
@@ -21,6 +21,41 @@ async fn one_job(home: &Scratch, line: &str) -> String {
     succeeds(jobwire(home, &["enqueue", &file])).await;
     let jobs = all(&store(home).await).await;
     jobs.last().unwrap().id.to_string()
+}
+
+#[tokio::test]
+async fn a_job_that_waits_for_a_permit_is_shown_with_its_limit() {
+    let home = Scratch::new();
+    let free = one_job(&home, r#"{"type":"noop"}"#).await;
+    let waits = one_job(&home, r#"{"type":"noop","tenant":"acme"}"#).await;
+    let key = "INSERT INTO permit_key (limit_name, key, size, used_at) VALUES ('mail', 'acme', 1, unixepoch() * 1000000)";
+    let job = format!(
+        "INSERT INTO waiting_job (job_id, limit_name, key, type, seq) VALUES ('{waits}', 'mail', 'acme', 'noop', 1)"
+    );
+    let store = store(&home).await;
+    for statement in [key, &job, "UPDATE job SET hints = 1"] {
+        execute(&store, statement).await;
+    }
+    let said = succeeds(jobwire(&home, &["jobs", "list"])).await;
+    let line = |id: &str| said.lines().find(|line| line.contains(id)).unwrap();
+    assert!(
+        line(&waits).contains("waits for limit mail, key acme"),
+        "{said}"
+    );
+    assert!(!line(&free).contains("limit"), "{said}");
+    let list = json(&home, &["jobs", "list", "--json", "--id", &waits]).await;
+    assert_eq!(list[0]["waits_for_permit"]["key"], "acme", "{list}");
+    let shown = succeeds(jobwire(&home, &["jobs", "show", &waits])).await;
+    assert!(
+        shown.contains("waits_for_permit") && shown.contains("acme"),
+        "{shown}"
+    );
+    let swept = json(&home, &["sweep", "--dry-run", "--json"]).await;
+    assert_eq!(
+        (&swept["waiting"], &swept["ready"]),
+        (&json!(1), &json!(1)),
+        "{swept}"
+    );
 }
 
 #[tokio::test]

@@ -3,9 +3,13 @@
 //!
 //! The jobs do nothing, so the limit is reached only if its size is small. With the default size the
 //! figures are the cost of the permits themselves. `--size 1` measures jobs that wait for each other.
+//! `--per` measures a rate.
+
+use std::time::Duration;
 
 use clap::Args;
 use jobwire_core::NewJob;
+use jobwire_core::job::duration;
 
 use super::clients::Hints;
 use super::crew::Crew;
@@ -25,12 +29,25 @@ pub struct LimitsArgs {
     /// Keys of the limit, one run for each number, separated by commas; 0 for no limit
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [0, 1, 1_000], value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub keys: Vec<u32>,
-    /// Jobs of a key that run at once
-    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    /// Jobs of a key that run at once, or with `--per`, that start in that time
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000_000))]
     pub size: u32,
+    /// Measure a rate: the time in which `--size` jobs of a key may start. `--size 1000000 --per 1s`
+    /// holds no job back
+    #[arg(long, value_name = "DURATION", value_parser = period)]
+    pub per: Option<Duration>,
     /// Node processes
     #[command(flatten)]
     pub crew: Crew,
+}
+
+/// Reads a period. A rate has one of a day at most.
+fn period(text: &str) -> Result<Duration, String> {
+    let period = duration::parse(text).map_err(|error| error.to_string())?;
+    if period > Duration::from_secs(24 * 3600) {
+        return Err("a period is a day at most".to_owned());
+    }
+    Ok(period)
 }
 
 pub(super) async fn run(
@@ -49,7 +66,9 @@ async fn one(settings: &Settings, args: &LimitsArgs, keys: u32) -> Result<Report
     if keys > 0 {
         settings.type_limits = vec![TypeLimit {
             job_type: TYPE.to_owned(),
-            running: args.size,
+            number: args.size,
+            period: args.per,
+            burst: None,
             per_tenant: true,
         }];
     }
@@ -63,7 +82,9 @@ async fn one(settings: &Settings, args: &LimitsArgs, keys: u32) -> Result<Report
     });
     let drained =
         Drained::measure(&settings, args.jobs, args.crew.nodes, Hints::Sent, &make).await?;
-    let workload = format!("drain of {} jobs, limit {}", args.jobs, args.size);
+    let per = args.per.map(|per| format!("/{}", duration::write(per)));
+    let per = per.unwrap_or_default();
+    let workload = format!("drain of {} jobs, limit {}{per}", args.jobs, args.size);
     Ok(Report {
         keys: (keys > 0).then_some(keys),
         ..drained.report(workload)

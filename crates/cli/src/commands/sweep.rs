@@ -287,6 +287,12 @@ fn print(report: &Report, settings: &Settings, wait: Duration) -> Result<(), Err
              end",
         ),
         row(
+            "waiting for a permit",
+            c.waiting,
+            "would be left alone: they are hinted when a permit of their limit is free; `jobwire \
+             jobs list` shows the limit",
+        ),
+        row(
             "suspended or paused",
             c.suspended,
             "would be left alone: `jobwire suspensions` lists what keeps them",

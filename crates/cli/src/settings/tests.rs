@@ -154,22 +154,42 @@ fn timeouts_of_types_are_read_and_mistakes_are_named() {
 #[test]
 fn limits_of_types_are_read_and_mistakes_are_named() {
     let settings = load(
-        "type_limits = [\"http = 10\", \"a=b=2/tenant\"]\n",
+        "type_limits = [\"http = 10\", \"a=b=2/tenant\", \"mail=100/1s\", \"push= 1000 / 1h / burst:10 / tenant\"]\n",
         &[],
         &[],
     )
     .expect("all is well");
     let limits = settings.type_limits.iter();
     let limits: Vec<_> = limits
-        .map(|of| (&*of.job_type, of.running, of.per_tenant))
+        .map(|of| (&*of.job_type, of.number, of.period, of.burst, of.per_tenant))
         .collect();
-    assert_eq!(limits, [("http", 10, false), ("a=b", 2, true)]);
+    let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
+    let expected = [
+        ("http", 10, None, None, false),
+        ("a=b", 2, None, None, true),
+        ("mail", 100, Some(second), None, false),
+        ("push", 1000, Some(hour), Some(10), true),
+    ];
+    assert_eq!(limits, expected);
+    let shown = settings.type_limits.shown();
+    assert_eq!(
+        shown,
+        "http=10,a=b=2/tenant,mail=100/1s,push=1000/1h/burst:10/tenant"
+    );
+    assert_eq!(Value::read(&shown), Ok(settings.type_limits));
     for (text, part) in [
         ("http", "`http` has no limit"),
         ("=2", "has no type"),
         ("http=1,http=2", "two limits"),
         ("http=0", "no number above zero"),
-        ("http=2/lane", "no number above zero"),
+        ("http=0/1s", "no number above zero"),
+        ("http=2/lane", "neither a period"),
+        ("http=2/", "neither a period"),
+        ("http=2/0s", "neither a period"),
+        ("http=2/1s/burst:0", "the burst of"),
+        ("http=2/burst:1", "no period"),
+        ("http=2/1s/2s", "and another one"),
+        ("http=2/2d", "longer than a day"),
     ] {
         let said = mistakes("", &[("JOBWIRE_TYPE_LIMITS", text)], &[]);
         assert!(

@@ -213,7 +213,7 @@ impl Value for Option<i64> {
 }
 
 /// Returns the words of a list separated by commas.
-fn words(text: &str) -> impl Iterator<Item = &str> {
+pub(super) fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(',')
         .map(str::trim)
         .filter(|word| !word.is_empty())
@@ -270,62 +270,6 @@ impl Value for Vec<TypeTimeout> {
             .map(|of| format!("{}={}", of.job_type, duration::write(of.timeout)))
             .collect::<Vec<_>>()
             .join(",")
-    }
-}
-
-/// The limit of a type in the fleet: `http=10`, or `http=2/tenant` for each tenant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TypeLimit {
-    /// The type.
-    pub job_type: String,
-    /// The number of its jobs that run at once.
-    pub running: u32,
-    /// Whether the jobs of each tenant are counted alone.
-    pub per_tenant: bool,
-}
-
-impl Value for Vec<TypeLimit> {
-    fn read(text: &str) -> Result<Self, String> {
-        let mut limits: Self = Vec::new();
-        for word in words(text) {
-            let Some((job_type, limit)) = word.rsplit_once('=') else {
-                return Err(format!(
-                    "`{word}` has no limit; write, for example, `http=10`"
-                ));
-            };
-            let job_type = job_type.trim();
-            if job_type.is_empty() {
-                return Err(format!(
-                    "`{word}` has no type; write, for example, `http=10`"
-                ));
-            }
-            if limits.iter().any(|known| known.job_type == job_type) {
-                return Err(format!("`{job_type}` has two limits; remove one"));
-            }
-            let (number, per_tenant) = match limit.trim().strip_suffix("/tenant") {
-                Some(number) => (number, true),
-                None => (limit, false),
-            };
-            let running = number.trim().parse().ok().filter(|running| *running > 0);
-            limits.push(TypeLimit {
-                job_type: job_type.to_owned(),
-                running: running.ok_or_else(|| {
-                    format!(
-                        "`{word}` names no number above zero; write, for example, `http=10`, or \
-                         `http=2/tenant`"
-                    )
-                })?,
-                per_tenant,
-            });
-        }
-        Ok(limits)
-    }
-    fn shown(&self) -> String {
-        let shown = |of: &TypeLimit| {
-            let each = if of.per_tenant { "/tenant" } else { "" };
-            format!("{}={}{each}", of.job_type, of.running)
-        };
-        self.iter().map(shown).collect::<Vec<_>>().join(",")
     }
 }
 

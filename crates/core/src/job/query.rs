@@ -158,6 +158,8 @@ pub struct Sweepable {
     pub unserved: i64,
     /// Running jobs.
     pub running: i64,
+    /// Jobs that wait for a permit of a [limit](crate::Limit). They are hinted when one is free.
+    pub waiting: i64,
 }
 
 /// The number of executable jobs of a type that no living node takes.

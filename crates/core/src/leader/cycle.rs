@@ -221,6 +221,9 @@ impl Leader {
             }
         }
         node.hook.publish(Cause::Handoff, report.freed);
+        if report.freed_permits {
+            node.permits.were_freed();
+        }
         self.rescue(report.rescued);
         self.hint_new(report.unhinted);
         if node.transport.is_single_node() && !self.alone_pass_done {

@@ -48,8 +48,8 @@ impl NodeBuilder {
     ) -> Result<Executed, StartError> {
         self.options.validate().map_err(StartError::Options)?;
         self.store.check().await?.ready()?;
-        if self.handlers.has_limits() {
-            super::keeps_permits(&*self.store)?;
+        for limit in self.handlers.limits() {
+            super::keeps_permits(&*self.store, limit)?;
         }
         self.options.concurrency = 1;
         let owns_hook = self.hook.is_none();

@@ -128,7 +128,7 @@ impl Registry {
 
     fn may_limit(&self, options: &HandlerOptions) -> Result<(), StoreError> {
         match &options.limit {
-            Some(_) => super::keeps_permits(&*self.0.store),
+            Some(limit) => super::keeps_permits(&*self.0.store, limit),
             None => Ok(()),
         }
     }

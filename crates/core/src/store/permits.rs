@@ -1,4 +1,4 @@
-//! Permits: at most a number of jobs with one key run at once in the fleet.
+//! Permits: at most a number of jobs with one key run at once in the fleet, or start in a period.
 //!
 //! A limit has a name and a size, and its jobs have keys. The permits of a key are as many as the
 //! size. A node **borrows** permits of a key, one for each job that it runs, and sometimes some to
@@ -16,15 +16,24 @@
 //! that no node may lock are deleted before. Claims and the sweeper pass a waiting job over. If no
 //! node has used its key for ten minutes, they take it like any other.
 //!
+//! A permit of a **rate** is in use until it has **cooled down**: a cool-down after the start of its job.
+//! The node that holds it measures that time and reuses it, or gives it back when it is cold. It **hands
+//! over** permits that cool down when it ends, and those that cool down for long. Each becomes a row of
+//! its own, which belongs to no node and expires when the permit is cold.
+//!
 //! The leader cycle frees the permits of a node that died when its row has expired and no lease names
-//! the node.
+//! the node. The row of a node expires a cool-down after the end of its trust, so every start under its
+//! permits has cooled down by then. The leader frees handed over permits by the same statement.
 
+pub(super) mod cooling;
 pub(super) mod share;
 
 use std::time::Duration;
 
 use crate::hint::Ready;
 use crate::job::{JobId, LockToken, NodeId};
+
+pub use cooling::Cooling;
 
 /// The time for which a permit is reserved for a woken job. Then its hint counts as lost or as
 /// refused, and any job of the key may take the permit.
@@ -65,6 +74,10 @@ pub struct KeyRequest {
     pub keep: i32,
     /// Maximum number of permits to borrow beside those of the asking jobs, if no job waits.
     pub spare: i32,
+    /// The time for which a permit stays in use after the start of its job. Zero: until its end.
+    pub cool_down: Duration,
+    /// The permits that cool down and that the node keeps no longer.
+    pub cooling: Vec<Cooling>,
     /// The jobs that need a permit.
     pub asking: Vec<Asking>,
 }
@@ -74,6 +87,8 @@ pub struct KeyRequest {
 pub struct PermitRequest {
     pub(super) node: NodeId,
     pub(super) lease: Duration,
+    /// The rows of the keys are probably locked.
+    pub(super) impatient: bool,
     /// Sorted by key, each key once.
     pub(super) keys: Vec<KeyRequest>,
 }
@@ -88,8 +103,23 @@ impl PermitRequest {
             of.size = of.size.max(1);
             of.keep = of.keep.max(0);
             of.spare = of.spare.max(0);
+            for cooling in &mut of.cooling {
+                cooling.number = cooling.number.max(0);
+            }
         }
-        Self { node, lease, keys }
+        Self {
+            node,
+            lease,
+            impatient: false,
+            keys,
+        }
+    }
+
+    /// Waits for a locked row for a quarter of a second only.
+    #[must_use]
+    pub fn impatient(mut self) -> Self {
+        self.impatient = true;
+        self
     }
 
     /// Returns the asking jobs of all keys.
@@ -124,6 +154,15 @@ pub struct PermitAnswer {
     pub cancelled: Vec<JobId>,
     /// Jobs to hint: woken ones, and the siblings of parked ones.
     pub ready: Vec<Ready>,
+}
+
+/// A job that waits for a permit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitingJob {
+    /// The job.
+    pub id: JobId,
+    /// The key of the permit.
+    pub key: PermitKey,
 }
 
 /// A key whose waiting jobs could run.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter};
 use super::change::Change;
-use super::permits::{PermitAnswer, PermitRequest, StalledKey, WaitingType};
+use super::permits::{PermitAnswer, PermitRequest, StalledKey, WaitingJob, WaitingType};
 use super::poison::{Activated, SetsAside};
 use super::purging::{PurgeScope, PurgeableJob, TableCount};
 use super::transaction::AfterCommit;
@@ -520,6 +520,9 @@ pub(super) trait Permitting {
 
     /// Counts the waiting jobs by type, the most frequent types first.
     fn count_waiting(&self, limit: i64) -> impl Future<Output = Result<Vec<WaitingType>>> + Send;
+
+    /// Returns those of these jobs that wait, and the key of each.
+    fn find_waiting(&self, jobs: &[JobId]) -> impl Future<Output = Result<Vec<WaitingJob>>> + Send;
 }
 
 /// Keeps the periodic jobs, and creates their jobs.

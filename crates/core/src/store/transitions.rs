@@ -11,7 +11,7 @@ use futures_util::FutureExt;
 
 use super::attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter};
 use super::error::StoreError;
-use super::permits::{PermitAnswer, PermitRequest, StalledKey, WaitingType};
+use super::permits::{PermitAnswer, PermitRequest, StalledKey, WaitingJob, WaitingType};
 use super::poison::{Found, StuckBatch, found_page, held_page, told_page};
 use super::purging::{PurgeScope, PurgeableJob, TableCount};
 use super::statements::{Purging, Statements};
@@ -620,6 +620,13 @@ impl<S: Statements> Store for S {
     async fn waiting_for_permits(&self, limit: i64) -> Result<Vec<WaitingType>> {
         self.run("waiting_for_permits", || self.count_waiting(limit))
             .await
+    }
+
+    async fn waiting_of(&self, jobs: &[JobId]) -> Result<Vec<WaitingJob>> {
+        if jobs.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.run("waiting_of", || self.find_waiting(jobs)).await
     }
 
     fn stuck(&self) -> Vec<StuckBatch> {

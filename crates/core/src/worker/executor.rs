@@ -28,7 +28,7 @@ use futures_util::future::BoxFuture;
 use metrics::counter;
 use tokio::time::Instant;
 
-use self::admit::admit;
+use self::admit::{admit, permit_again, permit_of};
 use self::again::Faults;
 use self::fault::Fault;
 use self::interpret::interpret;
@@ -44,6 +44,7 @@ use crate::worker::cached_metrics::TypeMetrics;
 use crate::worker::context::NodeContext;
 use crate::worker::finished::{Ending, Finished, Outcomes};
 use crate::worker::lease_book::Lease;
+use crate::worker::permits::Permit;
 use crate::worker::quarantine::{self, Admission};
 use crate::worker::release;
 use crate::worker::slot_pool::Slot;
@@ -151,10 +152,12 @@ fn life(
     }
     // Boxed because the runtime moves a future several times, and this one has kilobytes.
     let life = Box::pin(async move {
-        let admission = quarantine::admit(&node, &job, strikes, &held, &lease, slot).await;
+        // Boxed when it is needed, so that it does not enlarge the future of each job.
+        let permit = async { Box::pin(permit_of(&node, &job, &held, &lease)).await };
+        let admission = quarantine::admit(&node, &job, strikes, &held, &lease, slot, permit).await;
         let (ending, slot, suspect) = match admission {
-            Admission::Start(slot, suspect) => {
-                let running = run(&node, &job, &held, &lease, stages);
+            Admission::Start(slot, suspect, permit) => {
+                let running = run(&node, &job, &held, &lease, stages, permit);
                 // Without an ending the lease would be renewed forever.
                 let ending = survived("job", running).await.unwrap_or(Ending::Left);
                 (ending, Some(slot), suspect)
@@ -193,8 +196,9 @@ async fn run(
     held: &LockToken,
     lease: &Arc<Lease>,
     stages: Stages,
+    permit: Option<Permit>,
 ) -> Ending {
-    let run = match admit(node, job, held, lease).await {
+    let mut run = match admit(node, job, held, lease, permit).await {
         Ok(run) => run,
         Err(ending) => return ending,
     };
@@ -205,7 +209,11 @@ async fn run(
     let mut faults = Faults::none();
     let mut told = false;
     let mut ending = loop {
+        let permit = run.permit.as_ref();
         let first_poll = || {
+            if let Some(permit) = permit {
+                permit.started();
+            }
             // The waiting time of the job ended with its first attempt.
             if !std::mem::replace(&mut told, true) {
                 run.registration.inline_starts.note(started.elapsed());
@@ -220,6 +228,9 @@ async fn run(
             Err(fault) => fault,
         };
         if let Some(ending) = faults.one_more(&run, fault).await {
+            break ending;
+        }
+        if let Err(ending) = Box::pin(permit_again(&mut run)).await {
             break ending;
         }
     };
@@ -243,6 +254,13 @@ async fn run_once(run: &Run<'_>, first_poll: impl FnOnce()) -> Result<Ending, Fa
         line_ends,
     } = open(run).await?;
     crash_point!("before-handler");
+    if run
+        .permit
+        .as_ref()
+        .is_some_and(|permit| !permit.may_start())
+    {
+        return Ok(Ending::Release);
+    }
     let started = Instant::now();
     let result = invoke(run, &transaction, &stop, line_ends, first_poll).await;
     interpret(run, &transaction, result, started).await

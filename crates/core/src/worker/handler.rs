@@ -92,8 +92,8 @@ pub struct HandlerOptions {
     pub heartbeat_timeout: Option<Duration>,
     /// The maximum number of jobs of this type that run at once on one node. Default: all slots.
     pub concurrency: Option<usize>,
-    /// A limit of the number of jobs that run at once in the whole fleet, by key: see
-    /// [`limit`](Self::limit). Default: none.
+    /// A limit of the jobs in the whole fleet, by key: how many run at once, or start in a period.
+    /// See [`limit`](Self::limit). Default: none.
     pub limit: Option<Limit>,
     /// The waits between attempts of jobs without their own policy. Default: none, the policy of
     /// the node counts ([`NodeOptions::retry`](crate::NodeOptions::retry)).
@@ -144,13 +144,16 @@ impl HandlerOptions {
         self
     }
 
-    /// Limits the number of jobs that run at once in the whole fleet, for the type or for each key:
-    /// a tenant, a customer, whatever the [`Limit`] names.
+    /// Limits the number of jobs that run at once in the whole fleet ([`Limit::running`]), or that start
+    /// in a period ([`Limit::rate`]), for the type or for each key: a tenant, a customer, whatever the
+    /// [`Limit`] names.
     ///
     /// A job over the limit waits in the database. It holds no slot, spends no attempt, and starts
     /// in creation order when a permit of its key is free. The limit holds while nodes die: the
-    /// permits of a dead node are free when its leases have been ended. Jobs with a limit are not
-    /// held by row locks. Stores of process engines support no limit.
+    /// permits of a dead node are free when its leases have been ended, and, of a rate, have cooled
+    /// down. Jobs with a limit are not held by row locks. Stores of process engines support no limit. A
+    /// handler has one limit: together with a rate, [`concurrency`](Self::concurrency) limits the jobs
+    /// that run at once on a node.
     #[must_use]
     pub fn limit(mut self, limit: Limit) -> Self {
         self.limit = Some(limit);
@@ -374,8 +377,8 @@ impl Handlers {
         })
     }
 
-    /// Limits the number of jobs of this type that run at once in the fleet, whatever the handler's
-    /// own [option](HandlerOptions::limit). Returns false if the type has no handler.
+    /// Limits the jobs of this type in the fleet, whatever the handler's own
+    /// [option](HandlerOptions::limit). Returns false if the type has no handler.
     pub fn limit_fleet(&mut self, job_type: &str, limit: Limit) -> bool {
         let found = self.by_type.get_mut(job_type);
         found.is_some_and(|registration| {
@@ -386,8 +389,13 @@ impl Handlers {
 
     /// Returns whether a handler has a limit of the fleet.
     pub(crate) fn has_limits(&self) -> bool {
-        let mut handlers = self.by_type.values();
-        handlers.any(|registration| registration.options.limit.is_some())
+        self.limits().next().is_some()
+    }
+
+    /// Returns the limits of the fleet.
+    pub(crate) fn limits(&self) -> impl Iterator<Item = &Limit> {
+        let handlers = self.by_type.values();
+        handlers.filter_map(|registration| registration.options.limit.as_ref())
     }
 
     /// Returns the types whose jobs may be held by row locks, sorted.

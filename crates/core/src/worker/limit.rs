@@ -1,4 +1,4 @@
-//! Limits: how many jobs with one key run at once in the whole fleet.
+//! Limits: how many jobs with one key run at once in the whole fleet, or start in a period.
 //!
 //! ```
 //! use jobwire_core::{HandlerOptions, Handlers, Limit, Outcome, Running};
@@ -14,17 +14,30 @@
 //! });
 //! ```
 //!
+//! A limit of a rate:
+//!
+//! ```
+//! use std::time::Duration;
+//! use jobwire_core::{HandlerOptions, Limit};
+//!
+//! // No more than 100 jobs of each tenant start in any second, and at most 20 of them at once.
+//! let limit = Limit::rate(100, Duration::from_secs(1)).burst(20).per_tenant();
+//! let options = HandlerOptions::default().limit(limit);
+//! ```
+//!
 //! docs/guides/limits.md says what a limit costs and what it promises.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::job::Job;
 use crate::runtime::panic_place;
 use crate::store::permits::PermitKey;
+use crate::worker::permits::Terms;
 
 /// Maximum length of a name or key, in bytes. Longer ones are cut.
 const TEXT_BYTES: usize = 512;
@@ -44,14 +57,31 @@ enum KeyOf {
     Function(Arc<Choose>),
 }
 
-/// A limit of the number of jobs with one key that run at once in the fleet
-/// ([`HandlerOptions::limit`](crate::HandlerOptions::limit)).
+/// The longest cool-down of a permit.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+/// What is limited.
+#[derive(Clone, Copy, Debug)]
+enum Of {
+    /// Jobs that run at once.
+    Running(u32),
+    /// Jobs that start in a period, and how many of them start at once.
+    Rate {
+        number: u32,
+        period: Duration,
+        burst: Option<u32>,
+    },
+}
+
+/// A limit of the jobs with one key in the fleet ([`HandlerOptions::limit`](crate::HandlerOptions::limit)):
+/// of the number that runs at once, or of the number that starts in a period.
 ///
-/// Handlers whose limits have the same name share the permits. While programs with different sizes
-/// of one limit run, the larger size holds.
+/// Handlers whose limits have the same name share the permits, and should have the same limit. While
+/// programs with different limits of one name run, each keeps to its own, so the more generous one
+/// holds.
 #[derive(Clone)]
 pub struct Limit {
-    size: u32,
+    of: Of,
     name: Option<String>,
     key: KeyOf,
 }
@@ -61,11 +91,46 @@ impl Limit {
     /// that the jobs exclude each other.
     #[must_use]
     pub const fn running(size: u32) -> Self {
+        Self::of(Of::Running(size))
+    }
+
+    /// Limits the number of jobs of the type that start in the fleet: never more than `number` in any
+    /// period of this length. Each start of a handler counts, also that of a retry. 0 counts as 1, and
+    /// a period of less than a millisecond as one.
+    ///
+    /// A [burst](Self::burst) spreads the starts. `number` jobs may start at once without it.
+    ///
+    /// The period that belongs to the burst (`burst * period / number`) is a day at most. A node with a
+    /// longer one does not start.
+    #[must_use]
+    pub const fn rate(number: u32, period: Duration) -> Self {
+        Self::of(Of::Rate {
+            number,
+            period,
+            burst: None,
+        })
+    }
+
+    const fn of(of: Of) -> Self {
         Self {
-            size,
+            of,
             name: None,
             key: KeyOf::All,
         }
+    }
+
+    /// Sets how many jobs of a [rate](Self::rate) may start at once: never more than `burst` start in
+    /// any period of `burst * period / number`. 0 counts as 1. Default: the number of the rate. A limit
+    /// of running jobs has no burst.
+    ///
+    /// While jobs wait, each start waits for a message between the database and a node. So a burst of
+    /// less than what the rate gives in a tenth of a second lets fewer jobs start than the rate says.
+    #[must_use]
+    pub fn burst(mut self, burst: u32) -> Self {
+        if let Of::Rate { burst: of, .. } = &mut self.of {
+            *of = Some(burst);
+        }
+        self
     }
 
     /// Shares the permits with all handlers whose limits have this name. Default: the type of the
@@ -103,9 +168,40 @@ impl Limit {
         self
     }
 
-    /// Returns the number of permits of each key.
-    pub(crate) fn size(&self) -> i32 {
-        i32::try_from(self.size.max(1)).unwrap_or(i32::MAX)
+    /// Returns the number of permits of each key, and how long they cool down.
+    pub(crate) fn terms(&self) -> Terms {
+        let size = |of: u32| i32::try_from(of.max(1)).unwrap_or(i32::MAX);
+        match self.of {
+            Of::Running(of) => Terms {
+                size: size(of),
+                cool_down: Duration::ZERO,
+            },
+            Of::Rate {
+                number,
+                period,
+                burst,
+            } => {
+                let size = size(burst.unwrap_or(number));
+                let period = period.max(Duration::from_millis(1)).as_nanos();
+                let cool_down = period
+                    .saturating_mul(u128::from(size.unsigned_abs()))
+                    .div_ceil(u128::from(number.max(1)));
+                Terms {
+                    size,
+                    cool_down: Duration::from_nanos(u64::try_from(cool_down).unwrap_or(u64::MAX)),
+                }
+            }
+        }
+    }
+
+    /// Checks that the database can keep the permits. Fails with the remedy.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.terms().cool_down <= LONGEST {
+            return Ok(());
+        }
+        Err("the period of a rate (`Limit::rate`) is longer than a day; choose a shorter one, or a \
+             smaller burst (`Limit::burst`)"
+            .to_owned())
     }
 
     /// Returns the key of a job. Fails with the message of a panic.
@@ -133,7 +229,7 @@ impl fmt::Debug for Limit {
             KeyOf::Function(_) => "function",
         };
         f.debug_struct("Limit")
-            .field("size", &self.size)
+            .field("of", &self.of)
             .field("name", &self.name)
             .field("key", &key)
             .finish()
@@ -176,9 +272,43 @@ mod tests {
         assert_eq!(fitting(odd).len(), TEXT_BYTES - 1);
     }
 
+    fn terms(limit: &Limit) -> (i32, Duration) {
+        let Terms { size, cool_down } = limit.terms();
+        (size, cool_down)
+    }
+
     #[test]
     fn a_limit_of_nothing_is_a_limit_of_one() {
-        assert_eq!(Limit::running(0).size(), 1);
-        assert_eq!(Limit::running(u32::MAX).size(), i32::MAX);
+        assert_eq!(terms(&Limit::running(0)), (1, Duration::ZERO));
+        assert_eq!(Limit::running(u32::MAX).terms().size, i32::MAX);
+        let nothing = Limit::rate(0, Duration::ZERO).burst(0);
+        assert_eq!(terms(&nothing), (1, Duration::from_millis(1)));
+    }
+
+    #[test]
+    fn a_permit_of_a_rate_cools_down_for_the_period_of_its_burst() {
+        let minute = Duration::from_secs(60);
+        let rate = Limit::rate(100, minute);
+        assert_eq!(terms(&rate), (100, minute));
+        assert_eq!(terms(&rate.clone().burst(5)), (5, Duration::from_secs(3)));
+        assert_eq!(terms(&rate.burst(200)), (200, minute * 2));
+        let third = Limit::rate(3, Duration::from_secs(1)).burst(1);
+        assert_eq!(third.terms().cool_down, Duration::from_nanos(333_333_334));
+        assert_eq!(terms(&Limit::running(2).burst(7)), (2, Duration::ZERO));
+    }
+
+    #[test]
+    fn a_rate_of_more_than_a_day_is_refused() {
+        let day = Duration::from_secs(24 * 3600);
+        assert_eq!(Limit::rate(1_000, day).check(), Ok(()));
+        assert_eq!(Limit::rate(7, day * 7).burst(1).check(), Ok(()));
+        let said = Limit::rate(1, day * 2).check().expect_err("two days");
+        assert!(said.contains("`Limit::burst`"), "{said}");
+        assert!(
+            Limit::rate(1, Duration::MAX)
+                .burst(u32::MAX)
+                .check()
+                .is_err()
+        );
     }
 }

@@ -1,6 +1,8 @@
 //! The task that exchanges permits with the database: one request at a time, for all keys and all
 //! jobs that ask. The next request gathers meanwhile.
 //!
+//! Permits of a rate that have cooled down go back at that instant while jobs wait for them.
+//!
 //! Three times in a lease it renews what the node has borrowed, and wakes jobs whose wake-up was
 //! lost, or for which the leader freed the permits of a dead node. A node without a limit sends
 //! nothing.
@@ -14,6 +16,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use metrics::counter;
@@ -42,6 +45,7 @@ pub(crate) async fn exchange_all(node: Arc<NodeContext>) {
     let permits = node.permits.clone();
     if permits.is_in_doubt() {
         // This task died while a request was under way.
+        permits.recover();
         doubt(&node).await;
     }
     let pace = (node.options.lease / 3).max(Duration::from_millis(50));
@@ -56,12 +60,14 @@ pub(crate) async fn exchange_all(node: Arc<NodeContext>) {
             () = tokio::time::sleep_until(due) => {}
         }
         let now = Instant::now();
-        let tends = now >= tends_at;
+        let freed = permits.freed.swap(false, Ordering::Relaxed);
+        let tends = now >= tends_at || freed;
         if tends {
             tends_at = now + pace;
         }
         let extent = if tends { Extent::All } else { Extent::Due };
-        if round(&node, &permits, extent).await {
+        let looks = tends && (freed || node.served.has_limits() || !permits.is_empty());
+        if round(&node, &permits, extent, looks).await {
             pause = FIRST_PAUSE;
             if permits.has_more() {
                 permits.wakes.notify_one();
@@ -78,7 +84,7 @@ pub(crate) async fn exchange_all(node: Arc<NodeContext>) {
     // No job runs any more.
     let ends = Instant::now() + FAREWELL;
     while !permits.is_empty() && Instant::now() < ends {
-        if !round(&node, &permits, Extent::Back).await {
+        if !round(&node, &permits, Extent::Back, false).await {
             tokio::time::sleep(FIRST_PAUSE).await;
         } else if !permits.has_more() {
             break;
@@ -95,10 +101,16 @@ async fn doubt(node: &NodeContext) {
     node.permits.certain();
 }
 
-/// Sends one request, if there is something to send. Returns false if the database refused it.
-async fn round(node: &Arc<NodeContext>, permits: &Arc<Permits>, extent: Extent) -> bool {
+/// Sends one request, if there is something to send. Looks for jobs that wait in vain before, if
+/// asked to. Returns false if the database refused the request.
+async fn round(
+    node: &Arc<NodeContext>,
+    permits: &Arc<Permits>,
+    extent: Extent,
+    looks: bool,
+) -> bool {
     let mut stalled = Vec::new();
-    if extent == Extent::All && (node.served.has_limits() || !permits.is_empty()) {
+    if looks {
         match node.store.stalled_keys().await {
             Ok(found) => stalled = found,
             Err(error) => {
@@ -106,13 +118,21 @@ async fn round(node: &Arc<NodeContext>, permits: &Arc<Permits>, extent: Extent) 
             }
         }
     }
-    let Round { keys, asks } = permits.begin(extent, stalled);
+    let Round {
+        keys,
+        asks,
+        is_apart,
+    } = permits.begin(extent, stalled);
     if keys.is_empty() {
         return true;
     }
     let lease = node.options.lease;
     let until = TrustedUntil::after(lease);
-    let request = PermitRequest::new(node.id, lease, keys.clone());
+    let mut request = PermitRequest::new(node.id, lease, keys.clone());
+    if is_apart {
+        // Its row is probably locked, and the other keys have their turn next.
+        request = request.impatient();
+    }
     match node.store.exchange_permits(&request).await {
         Ok(answer) => {
             permits.certain();
@@ -166,13 +186,13 @@ fn apply(
     for of in &answer.keys {
         permits.answered(of, until);
         for id in &of.granted {
-            let permit = Permit {
-                permits: permits.clone(),
-                key: of.key.clone(),
-            };
+            // The request named only jobs that asked.
             if let Some(ask) = asks.remove(id) {
+                let permit = Permit::new(permits.clone(), of.key.clone(), ask.terms);
                 // The permit goes back if the job has ended meanwhile.
                 let _ = ask.reply.send(Answered::Granted(permit));
+            } else {
+                permits.give_back(&of.key);
             }
         }
     }

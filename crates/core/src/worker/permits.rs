@@ -1,32 +1,41 @@
 //! The permits that this node has borrowed, and the jobs that ask for one.
 //!
 //! A job of a type with a [limit](crate::Limit) starts under a permit of its key and gives it back
-//! when its handler has ended. Permits that are free here go to the next job of the key without a
-//! statement. Permits that were free for [`IDLE`] go back. While jobs of the key wait in the database,
-//! every permit goes back at the end of its job, so that the first of them gets it.
+//! when its handler has ended, or, if the limit is a rate, a cool-down after it has started. Permits
+//! that are free here go to the next job of the key without a statement. Permits that were free for
+//! [`IDLE`] go back. While jobs of the key wait in the database, every permit goes back when it is
+//! free, so that the first of them gets it.
 //!
 //! The node trusts its permits for a window that starts before the statement that wrote them, by its
 //! monotonic clock and by its wall clock: the monotonic one stands still while a machine sleeps. So a
 //! job that starts under a permit has a lease, and the permit had not expired when that lease was
-//! committed: the leader, which looks whether the permit is free, sees the lease.
+//! committed: the leader, which looks whether the permit is free, sees the lease. A permit of a rate
+//! expires a cool-down later, so every start under it has cooled down by then.
 //!
 //! [`permit_exchange`](crate::worker::permit_exchange) has the task that sends the requests, one at a
 //! time.
 
+mod borrowed;
+mod cooling;
+mod permit;
+mod turns;
+
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
+pub(crate) use self::borrowed::Terms;
+pub(super) use self::borrowed::TrustedUntil;
+use self::borrowed::{Apart, Borrowed};
+pub(crate) use self::permit::{Answered, Ask, Permit};
 use crate::store::permits::{Asking, KeyAnswer, KeyRequest, PermitKey, StalledKey};
 
 /// The time after which permits that were free all the time go back.
 const IDLE: Duration = Duration::from_secs(1);
-/// The divisor of a limit's size that gives the permits that a node borrows to spare.
-const SPARE: i32 = 8;
 
 /// The bounds of the pause of a key whose request is refused although it has no other key.
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
@@ -40,6 +49,8 @@ pub(crate) struct Permits {
     book: Mutex<Book>,
     /// Wakes the task that sends requests.
     pub(super) wakes: Notify,
+    /// Whether permits were freed in the database, so that jobs may wait for them in vain.
+    pub(super) freed: AtomicBool,
 }
 
 #[derive(Default)]
@@ -52,135 +63,6 @@ struct Book {
     was_apart: bool,
     /// The last round left keys for the next one.
     has_more: bool,
-}
-
-/// A key that is sent in a request of its own, because a request with it was refused: its row may
-/// be locked by another transaction, and must not stop the other keys.
-#[derive(Clone, Copy, Debug)]
-struct Apart {
-    /// The time before which it is not sent.
-    from: Instant,
-    /// The pause after the next refusal.
-    backoff: Duration,
-    /// The number of refused requests with no other key.
-    refusals: u32,
-}
-
-/// The end of the trust in an answer, by both clocks.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct TrustedUntil {
-    monotonic: Instant,
-    wall: DateTime<Utc>,
-}
-
-impl TrustedUntil {
-    /// Returns the end of a trust that begins now.
-    pub(super) fn after(time: Duration) -> Self {
-        Self {
-            monotonic: Instant::now() + time,
-            wall: Utc::now() + time,
-        }
-    }
-
-    fn is_over(self) -> bool {
-        Instant::now() >= self.monotonic || Utc::now() >= self.wall
-    }
-}
-
-/// The permits of one key.
-struct Borrowed {
-    size: i32,
-    /// The number of borrowed permits.
-    number: i32,
-    /// The number of jobs that run under them. Larger than `number` only if the node has lost
-    /// permits whose jobs have lost their leases, too.
-    used: i32,
-    /// The end of the time for which the node trusts the permits.
-    until: TrustedUntil,
-    /// The smallest number of free permits since the window began.
-    least_free: i32,
-    /// When the window ends.
-    window_ends: Instant,
-    /// Jobs of the key wait in the database.
-    contended: bool,
-    /// The database may have another number than this node.
-    unsure: bool,
-    apart: Option<Apart>,
-}
-
-impl Borrowed {
-    fn free(&self) -> i32 {
-        (self.number - self.used).max(0)
-    }
-
-    fn begin_window(&mut self, now: Instant) {
-        self.least_free = self.free();
-        self.window_ends = now + IDLE;
-    }
-
-    /// Returns when permits of this key go back, if nothing changes.
-    fn due(&self) -> Option<Instant> {
-        let due = if self.free() == 0 {
-            None
-        } else if self.contended {
-            Some(Instant::now())
-        } else {
-            Some(self.window_ends)
-        };
-        match self.apart {
-            Some(apart) if self.unsure => Some(apart.from),
-            Some(apart) => due.map(|due| due.max(apart.from)),
-            None => due,
-        }
-    }
-
-    /// Returns the number of permits to give back, or `None` if there is nothing to send.
-    fn to_give_back(&self, extent: Extent, asks: bool, now: Instant) -> Option<i32> {
-        let gives_all = self.contended || extent == Extent::Back || self.until.is_over();
-        let back = if gives_all || asks {
-            self.free()
-        } else if now >= self.window_ends {
-            self.least_free.min(self.free())
-        } else {
-            0
-        };
-        (asks || back > 0 || extent == Extent::All || self.unsure).then_some(back)
-    }
-}
-
-/// A job that asks for a permit.
-pub(crate) struct Ask {
-    key: PermitKey,
-    size: i32,
-    pub(super) job: Asking,
-    pub(super) reply: oneshot::Sender<Answered>,
-}
-
-/// The answer to a job.
-pub(crate) enum Answered {
-    /// The job may start.
-    Granted(Permit),
-    /// The job waits in the database, and its lease has ended. If an operator had cancelled it, it
-    /// is deleted.
-    Parked,
-    /// The lock of the job is lost.
-    Lost,
-    /// The database refuses the requests of the key, perhaps because of this job.
-    Refused,
-    /// The answer of the database was lost.
-    Unknown,
-}
-
-/// A permit, which goes back to the node when it is dropped.
-pub(crate) struct Permit {
-    pub(super) permits: Arc<Permits>,
-    pub(super) key: PermitKey,
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        self.permits.give_back(&self.key);
-    }
 }
 
 /// The requests of one round.
@@ -198,6 +80,8 @@ pub(super) enum Extent {
 pub(super) struct Round {
     pub(super) keys: Vec<KeyRequest>,
     pub(super) asks: Vec<Ask>,
+    /// The request is for a key that is sent apart.
+    pub(super) is_apart: bool,
 }
 
 impl Permits {
@@ -205,30 +89,26 @@ impl Permits {
     pub(crate) fn ask(
         self: &Arc<Self>,
         key: PermitKey,
-        size: i32,
+        terms: Terms,
         job: Asking,
     ) -> Result<Permit, oneshot::Receiver<Answered>> {
         let mut book = self.lock();
-        if let Some(of) = book.keys.get_mut(&key)
-            && of.free() > 0
-            && !of.contended
-            && !of.until.is_over()
-        {
-            of.used += 1;
-            of.least_free = of.least_free.min(of.free());
-            drop(book);
-            let permits = self.clone();
-            return Ok(Permit { permits, key });
+        let mut apart = None;
+        if let Some(of) = book.keys.get_mut(&key) {
+            if of.take_free() {
+                drop(book);
+                return Ok(Permit::new(self.clone(), key, terms));
+            }
+            apart = of.apart;
         }
         let (reply, answer) = oneshot::channel();
-        let apart = book.keys.get(&key).and_then(|of| of.apart);
         if apart.is_some_and(|apart| apart.refusals >= REFUSALS && Instant::now() < apart.from) {
             let _ = reply.send(Answered::Refused);
             return Err(answer);
         }
         book.asks.push(Ask {
             key,
-            size,
+            terms,
             job,
             reply,
         });
@@ -237,7 +117,8 @@ impl Permits {
         Err(answer)
     }
 
-    fn give_back(&self, key: &PermitKey) {
+    /// Takes a permit back under which no job runs any more, or none has started.
+    pub(super) fn give_back(&self, key: &PermitKey) {
         let mut book = self.lock();
         let Some(of) = book.keys.get_mut(key) else {
             return;
@@ -251,6 +132,34 @@ impl Permits {
         }
     }
 
+    /// Begins the cool-down of a permit under which a job has started.
+    fn started(&self, key: &PermitKey, cool_down: Duration) {
+        let now = Instant::now();
+        let mut book = self.lock();
+        let Some(of) = book.keys.get_mut(key) else {
+            return;
+        };
+        // The task sleeps until the first end only while jobs wait.
+        let wakes = of.contended && of.cooling.is_empty();
+        of.cooling.push(cool_down, now);
+        drop(book);
+        if wakes {
+            self.wakes.notify_one();
+        }
+    }
+
+    /// Returns whether the node still trusts its permits of this key.
+    fn trusts(&self, key: &PermitKey) -> bool {
+        let book = self.lock();
+        book.keys.get(key).is_some_and(|of| !of.until.is_over())
+    }
+
+    /// Looks for jobs that wait although permits are free: the leader has freed some.
+    pub(crate) fn were_freed(&self) {
+        self.freed.store(true, Ordering::Relaxed);
+        self.wakes.notify_one();
+    }
+
     /// Takes what is to be sent now, and names `stalled` keys.
     pub(super) fn begin(&self, extent: Extent, stalled: Vec<StalledKey>) -> Round {
         let now = Instant::now();
@@ -261,19 +170,20 @@ impl Permits {
         let mut asking: HashMap<PermitKey, Vec<Asking>> = HashMap::new();
         for ask in &asks {
             let of = book.keys.entry(ask.key.clone());
-            let of = of.or_insert_with(|| unknown(ask.size, now));
-            of.size = ask.size;
+            let of = of.or_insert_with(|| Borrowed::nothing(ask.terms, now));
+            of.terms = ask.terms;
             let jobs = asking.entry(ask.key.clone()).or_default();
             jobs.push(ask.job.clone());
         }
         for StalledKey { key, size } in stalled {
-            book.keys
-                .entry(key)
-                .or_insert_with(|| unknown(size, now))
-                .unsure = true;
+            let cool_down = Duration::ZERO;
+            let terms = Terms { size, cool_down };
+            let of = book.keys.entry(key);
+            of.or_insert_with(|| Borrowed::nothing(terms, now)).unsure = true;
         }
         let mut due = Vec::new();
         for (key, of) in &mut book.keys {
+            of.cool(now);
             match of.to_give_back(extent, asking.contains_key(key), now) {
                 Some(back) => due.push((key.clone(), back)),
                 None if now >= of.window_ends => of.begin_window(now),
@@ -288,17 +198,14 @@ impl Permits {
             };
             let asking = asking.remove(&key).unwrap_or_default();
             // Given back before the statement: no job starts under them meanwhile.
-            of.number = of.number.max(of.used) - back;
-            of.begin_window(now);
+            let cooling = of.part_with(back, extent, now);
             keys.push(KeyRequest {
                 key,
-                size: of.size,
+                size: of.terms.size,
                 keep: of.number,
-                spare: if asking.is_empty() {
-                    0
-                } else {
-                    of.size / SPARE
-                },
+                spare: if asking.is_empty() { 0 } else { of.spare() },
+                cool_down: of.terms.cool_down,
+                cooling,
                 asking,
             });
         }
@@ -308,7 +215,12 @@ impl Permits {
             .partition(|ask| asking.contains_key(&ask.key));
         book.asks = left;
         book.in_doubt = !keys.is_empty();
-        Round { keys, asks }
+        let is_apart = book.was_apart;
+        Round {
+            keys,
+            asks,
+            is_apart,
+        }
     }
 
     /// Records the answer for a key. `until` is the end of the trust in it.
@@ -318,6 +230,7 @@ impl Permits {
         let Some(of) = book.keys.get_mut(&answer.key) else {
             return;
         };
+        of.handed_over();
         of.number = answer.number;
         // Each granted job gives its permit back, even if it is no longer there.
         of.used += i32::try_from(answer.granted.len()).unwrap_or(i32::MAX);
@@ -336,9 +249,15 @@ impl Permits {
         let mut book = self.lock();
         for of in keys {
             if let Some(of) = book.keys.get_mut(&of.key) {
-                of.unsure = true;
+                of.take_back();
             }
         }
+    }
+
+    /// Takes back what a request has handed over whose task died.
+    pub(super) fn recover(&self) {
+        let mut book = self.lock();
+        book.keys.values_mut().for_each(Borrowed::take_back);
     }
 
     /// Records that the database has refused the request for these keys: each is sent in a request
@@ -394,8 +313,9 @@ impl Permits {
 
     /// Returns when the next permits go back, if nothing changes.
     pub(super) fn due(&self) -> Option<Instant> {
+        let now = Instant::now();
         let book = self.lock();
-        book.keys.values().filter_map(Borrowed::due).min()
+        book.keys.values().filter_map(|of| of.due(now)).min()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -407,65 +327,6 @@ impl Permits {
     /// book is still right.
     fn lock(&self) -> MutexGuard<'_, Book> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Book {
-    /// Chooses the keys of one request among those that are due: one that is sent apart, or all
-    /// others. Both have their turns.
-    fn choose(
-        &mut self,
-        due: Vec<(PermitKey, i32)>,
-        extent: Extent,
-        now: Instant,
-    ) -> Vec<(PermitKey, i32)> {
-        let from = |key: &PermitKey| self.keys.get(key)?.apart.map(|apart| apart.from);
-        let (apart, mut together): (Vec<_>, Vec<_>) =
-            due.into_iter().partition(|(key, _)| from(key).is_some());
-        let ready = |(key, _): &&(PermitKey, i32)| {
-            extent == Extent::Back || from(key).is_some_and(|from| from <= now)
-        };
-        let next = apart.iter().filter(ready);
-        let next = next.min_by_key(|(key, _)| from(key)).cloned();
-        let others_first = extent == Extent::Back || self.was_apart;
-        let takes_apart = next.is_some() && (together.is_empty() || !others_first);
-        let ready = apart.iter().filter(ready).count();
-        let has_more = if takes_apart {
-            ready > 1 || !together.is_empty()
-        } else {
-            ready > 0
-        };
-        let passed_over = if takes_apart {
-            std::mem::take(&mut together)
-        } else {
-            Vec::new()
-        };
-        for (key, _) in apart.iter().chain(&passed_over) {
-            if let Some(of) = self.keys.get_mut(key) {
-                of.unsure = true;
-            }
-        }
-        self.was_apart = takes_apart;
-        self.has_more = has_more;
-        match next {
-            Some(next) if takes_apart => vec![next],
-            _ => together,
-        }
-    }
-}
-
-/// Returns the state of a key of which the node has borrowed nothing.
-fn unknown(size: i32, now: Instant) -> Borrowed {
-    Borrowed {
-        size,
-        number: 0,
-        used: 0,
-        until: TrustedUntil::after(Duration::ZERO),
-        least_free: 0,
-        window_ends: now + IDLE,
-        contended: false,
-        unsure: false,
-        apart: None,
     }
 }
 

@@ -3,8 +3,8 @@
 //!
 //! When a node dies, each job that it held gets a **strike**, counted by the leader cycle that ends
 //! the lease. Most of these jobs did not kill the node, so the first strike has no effect. A job
-//! with two strikes runs **alone** in its process: the process takes no new job, lets running jobs
-//! end, notes in the lease that the job runs alone, and then starts it. From then on only a death
+//! with two strikes runs **alone** in its process: once it has a permit, if its type has a
+//! [limit](crate::Limit), the process takes no new job, lets running jobs end, notes in the lease that the job runs alone, and then starts it. From then on only a death
 //! while the job runs alone counts, so a job that only waited beside the cause gets no more
 //! strikes. At [`quarantine_after`](crate::NodeOptions::quarantine_after) strikes the job becomes a
 //! dead letter, with the reason. An attempt that ends without the death of its node clears the
@@ -17,6 +17,7 @@
 //! Long jobs may keep a node from ever being empty. After the length of a lease the suspect starts
 //! beside them, and its lease does not note that it runs alone.
 
+use std::future::Future;
 use std::sync::Arc;
 
 use crate::job::{Job, LockToken};
@@ -24,6 +25,7 @@ use crate::store::{Destination, Failure};
 use crate::worker::context::NodeContext;
 use crate::worker::finished::Ending;
 use crate::worker::lease_book::Lease;
+use crate::worker::permits::Permit;
 use crate::worker::slot_pool::Slot;
 use crate::worker::suspects::{Suspect, is_suspect};
 
@@ -33,14 +35,15 @@ use crate::worker::suspects::{Suspect, is_suspect};
     reason = "nearly all are started, and that is the small one"
 )]
 pub(crate) enum Admission {
-    /// The job starts, on these slots.
-    Start(Slot, Option<Suspect>),
+    /// The job starts, on these slots. A suspect has its permit, if its type has a limit.
+    Start(Slot, Option<Suspect>, Option<Permit>),
     /// The job does not start and ends like this.
     End(Ending, Option<Slot>),
 }
 
 /// Admits a job at once, or a suspect when it is alone. A job with
-/// [`quarantine_after`](crate::NodeOptions::quarantine_after) strikes becomes a dead letter.
+/// [`quarantine_after`](crate::NodeOptions::quarantine_after) strikes becomes a dead letter. A suspect
+/// gets its permit from `permit` before its node ends its other jobs for it, which may take long.
 pub(crate) async fn admit(
     node: &Arc<NodeContext>,
     job: &Job,
@@ -48,14 +51,20 @@ pub(crate) async fn admit(
     held: &LockToken,
     lease: &Lease,
     slot: Slot,
+    permit: impl Future<Output = Result<Option<Permit>, Ending>>,
 ) -> Admission {
     let limit = i32::try_from(node.options.quarantine_after).unwrap_or(i32::MAX);
     if limit == 0 || !is_suspect(strikes) {
-        return Admission::Start(slot, None);
+        return Admission::Start(slot, None, None);
     }
     if strikes >= limit {
         return Admission::End(dead_letter(job, strikes, held), Some(slot));
     }
+    // A job that waits for a permit in the database is no reason to end other jobs.
+    let permit = match permit.await {
+        Ok(permit) => permit,
+        Err(ending) => return Admission::End(ending, Some(slot)),
+    };
     let suspect = node.suspects.enter();
     // The job's own slot is freed first: two suspects that each kept one would wait for each other.
     drop(slot);
@@ -81,10 +90,10 @@ pub(crate) async fn admit(
     };
     match waited {
         Some((slots, true)) => match note(node, held).await {
-            Ok(()) => Admission::Start(slots, Some(suspect)),
+            Ok(()) => Admission::Start(slots, Some(suspect), permit),
             Err(ending) => Admission::End(ending, Some(slots)),
         },
-        Some((slot, false)) => Admission::Start(slot, Some(suspect)),
+        Some((slot, false)) => Admission::Start(slot, Some(suspect), permit),
         None if lease.lost.is_given() => Admission::End(Ending::Lost, None),
         None => Admission::End(Ending::Release, None),
     }

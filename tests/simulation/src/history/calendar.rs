@@ -70,6 +70,11 @@ impl Calendar {
         if alone { self.jumped(from, until) } else { 0 }
     }
 
+    /// Returns whether the clock jumped between two times.
+    pub(super) fn jumped_between(&self, from: Micros, until: Micros) -> bool {
+        self.jumped(from, until) > 0
+    }
+
     fn jumped(&self, from: Micros, until: Micros) -> Micros {
         let jumps = self.jumps.iter();
         let between = jumps.filter(|jump| from < jump.to && jump.to <= until);

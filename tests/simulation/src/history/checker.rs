@@ -68,6 +68,7 @@ impl Default for Limits {
 /// | I12 | no id is reused for another job | **in another form**: jobs keep their id through all moves, so an id that is created twice breaks it |
 /// | I13 | a job whose holder died is locked again within a sweep interval and two seconds of the end of its lease | **at p99** ([`Limits::takeover`]), without takeovers during an outage or a jump of the clock ([`Limits::calendar`]) |
 /// | I14 | a strike is one death of a holder, taken back at most once; quarantine needs all of them | every change of strikes against the ends of leases |
+/// | I15 | never more jobs of a key run at once, or start in a period, than their limit says | **apart**, by [`permits::judge`](super::permits::judge): the runs of all nodes by one clock |
 ///
 /// Call [`Checker::job`] with the entries of one job after the other, each job's in order, and then
 /// [`finish`](Checker::finish) for the report. The checker keeps only the state that concerns

@@ -25,6 +25,7 @@ pub enum Invariant {
     I12,
     I13,
     I14,
+    I15,
 }
 
 /// A promise that was broken.
@@ -127,6 +128,10 @@ pub struct Counts {
     pub published: u64,
     /// Exclusive locks whose instance and order were checked.
     pub exclusive_locks: u64,
+    /// Runs of jobs with a limit.
+    pub limited_runs: u64,
+    /// The largest number of them with one key that was found at once, or in a period.
+    pub most_limited: u64,
 }
 
 /// The verdict.

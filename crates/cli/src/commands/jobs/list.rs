@@ -1,7 +1,12 @@
 //! `jobs list` and `jobs count`.
 
+use std::collections::HashMap;
+
 use chrono::{DateTime, SubsecRound, Utc};
-use jobwire_core::{JobCursor, JobQuery, JobView, ProgressView, Store, telemetry::plain};
+use jobwire_core::store::permits::PermitKey;
+use jobwire_core::{
+    JobCursor, JobId, JobQuery, JobState, JobView, ProgressView, Store, telemetry::plain,
+};
 use serde::Serialize;
 use serde_json::json;
 
@@ -32,12 +37,49 @@ pub(super) struct Listed {
     /// The engine's id, if it differs from `id`.
     #[serde(skip_serializing_if = "Option::is_none")]
     engine_id: Option<String>,
+    /// The permit for which the job waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waits_for_permit: Option<Permit>,
+}
+
+/// A permit for which a job waits.
+#[derive(Clone, Serialize)]
+pub(super) struct Permit {
+    limit: String,
+    key: String,
+}
+
+/// The jobs of a page that wait for a permit.
+pub(super) struct Waiting(HashMap<JobId, Permit>);
+
+impl Waiting {
+    /// Reads which of these jobs wait. Only ready jobs without a holder may.
+    pub(super) async fn of(store: &dyn Store, jobs: &[JobView]) -> Result<Self, Error> {
+        let may = jobs.iter().filter(|job| {
+            job.state == JobState::Executable && job.lock_owner.is_none() && job.gate.is_none()
+        });
+        let ids: Vec<JobId> = may.map(|job| job.id).collect();
+        let found = if ids.is_empty() {
+            Vec::new()
+        } else {
+            store.waiting_of(&ids).await?
+        };
+        let found = found.into_iter().map(|of| {
+            let PermitKey { limit, key } = of.key;
+            (of.id, Permit { limit, key })
+        });
+        Ok(Self(found.collect()))
+    }
 }
 
 impl Listed {
-    pub(super) fn new(view: JobView) -> Self {
+    pub(super) fn new(view: JobView, waiting: &Waiting) -> Self {
         let engine_id = Some(written(view.id)).filter(|text| *text != view.id.to_string());
-        Self { view, engine_id }
+        Self {
+            engine_id,
+            waits_for_permit: waiting.0.get(&view.id).cloned(),
+            view,
+        }
     }
 }
 
@@ -48,14 +90,15 @@ pub(super) async fn list(
     json: bool,
 ) -> Result<(), Error> {
     let jobs = store.find(query).await?;
+    let waiting = Waiting::of(store, &jobs).await?;
     if json {
         let listed = jobs.into_iter().map(|view| Line {
             cursor: JobCursor::after(&view, query.sort).to_string(),
-            job: Listed::new(view),
+            job: Listed::new(view, &waiting),
         });
         return output::json(&listed.collect::<Vec<_>>());
     }
-    let rows: Vec<[String; 8]> = jobs.iter().map(|job| row(job, place)).collect();
+    let rows: Vec<[String; 8]> = jobs.iter().map(|job| row(job, place, &waiting)).collect();
     let head = [
         "id",
         "state",
@@ -112,7 +155,7 @@ pub(super) async fn count(
     }
 }
 
-fn row(job: &JobView, place: Place) -> [String; 8] {
+fn row(job: &JobView, place: Place, waiting: &Waiting) -> [String; 8] {
     let text = |value: &Option<String>| plain::one_line(value.as_deref().unwrap_or("-"), SHOWN);
     [
         written(job.id),
@@ -121,13 +164,13 @@ fn row(job: &JobView, place: Place) -> [String; 8] {
         text(&job.process_instance),
         job.retries.to_string(),
         job.due_at.map_or("-".to_owned(), date),
-        holder(job, place),
+        holder(job, place, waiting),
         first_line(job.exception_message.as_deref()),
     ]
 }
 
 /// Returns the node that holds the job. A node of an engine has no Jobwire id.
-fn holder(job: &JobView, place: Place) -> String {
+fn holder(job: &JobView, place: Place, waiting: &Waiting) -> String {
     match (job.lock_owner, job.lock_expires_at, place) {
         (Some(owner), ..) => match job.progress.as_ref().map(percentage) {
             Some(percentage) => format!("{owner} {percentage}"),
@@ -135,7 +178,7 @@ fn holder(job: &JobView, place: Place) -> String {
         },
         (None, Some(_), Place::Engine) => "an engine node".to_owned(),
         (None, None, _) if job.gate.is_some() => gate(job),
-        _ => "-".to_owned(),
+        _ => waiting.0.get(&job.id).map_or("-".to_owned(), permit),
     }
 }
 
@@ -151,6 +194,16 @@ fn percentage(of: &ProgressView) -> String {
 fn gate(job: &JobView) -> String {
     let gate = job.gate.as_ref().map(ToString::to_string);
     plain::one_line(&format!("nobody: {}", gate.unwrap_or_default()), SHOWN)
+}
+
+/// Returns the limit and the key for whose permit a job waits.
+fn permit(of: &Permit) -> String {
+    let Permit { limit, key } = of;
+    let text = match key.is_empty() {
+        true => format!("nobody: waits for limit {limit}"),
+        false => format!("nobody: waits for limit {limit}, key {key}"),
+    };
+    plain::one_line(&text, SHOWN)
 }
 
 pub(super) fn date(moment: DateTime<Utc>) -> String {

@@ -7,7 +7,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::history;
-use super::list::Listed;
+use super::list::{Listed, Waiting};
 use super::operate::no_such_job;
 use crate::error::Error;
 use crate::output;
@@ -55,6 +55,7 @@ pub(super) async fn show(
         Some(_) => store.checkpoint(id).await?,
         None => None,
     };
+    let waiting = Waiting::of(store, std::slice::from_ref(&view)).await?;
     let history = match with_history {
         true => Some(History {
             attempts: history::read(store, id).await?,
@@ -63,7 +64,7 @@ pub(super) async fn show(
         false => None,
     };
     let mut shown = Shown {
-        view: Listed::new(view),
+        view: Listed::new(view, &waiting),
         revision: job.revision,
         execution: job.execution,
         category: job.category,

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 
 use crate::job::JobId;
 use crate::store::permits::KeyRequest;
+use crate::store::permits::cooling::{Cooling, taken_over};
 
 /// The state of a key under its lock.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,6 +27,8 @@ pub(in crate::store) struct Share {
     pub(in crate::store) number: i32,
     /// The jobs that get a permit.
     pub(in crate::store) granted: Vec<JobId>,
+    /// The permits that cool down and that the database keeps from now on.
+    pub(in crate::store) cooling: Vec<Cooling>,
     /// The number of waiting jobs to wake.
     pub(in crate::store) wake: i32,
     /// Whether jobs of the key still wait.
@@ -40,7 +43,10 @@ pub(in crate::store) fn share(
     woken: &HashSet<JobId>,
 ) -> Share {
     let keep = i64::from(request.keep).min(standing.mine);
-    let mut free = (i64::from(request.size) - standing.others - keep).max(0);
+    // A repeated request hands nothing over that the first one did.
+    let cooling = taken_over(&request.cooling, standing.mine - keep);
+    let cool: i64 = cooling.iter().map(|of| i64::from(of.number)).sum();
+    let mut free = (i64::from(request.size) - standing.others - keep - cool).max(0);
     let mut asking: Vec<_> = request.asking.iter().collect();
     asking.sort_by_key(|job| (!woken.contains(&job.held.id), job.seq));
     let woken_here = asking.partition_point(|job| woken.contains(&job.held.id));
@@ -69,6 +75,7 @@ pub(in crate::store) fn share(
     Share {
         number: small(number),
         granted,
+        cooling,
         wake: small(wake),
         contended,
     }
@@ -76,6 +83,8 @@ pub(in crate::store) fn share(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::job::{Fence, LockToken};
     use crate::store::permits::{Asking, PermitKey};
@@ -101,6 +110,8 @@ mod tests {
             size,
             keep,
             spare,
+            cool_down: Duration::ZERO,
+            cooling: Vec::new(),
             asking: (0..jobs).map(asking).collect(),
         }
     }
@@ -166,6 +177,24 @@ mod tests {
         assert_eq!((got.number, got.granted.len()), (0, 0));
     }
 
+    #[test]
+    fn a_permit_that_cools_down_in_the_database_is_not_free() {
+        let rest = Duration::from_secs(3);
+        let mut of = request(5, 1, 0, 4);
+        of.cooling = vec![Cooling { number: 2, rest }];
+        let mut standing = Standing {
+            mine: 4,
+            ..Standing::default()
+        };
+        let got = share(&of, &standing, &HashSet::new());
+        assert_eq!(got.cooling, of.cooling);
+        assert_eq!((got.number, got.granted.len(), got.contended), (3, 2, true));
+        // The same request again: the database has the two in a row of their own.
+        (standing.mine, standing.others) = (1, 2);
+        let got = share(&of, &standing, &HashSet::new());
+        assert_eq!((got.cooling.len(), got.number), (0, 3));
+    }
+
     /// Every state that the numbers can describe.
     #[test]
     fn the_sum_never_exceeds_the_size() {
@@ -175,7 +204,10 @@ mod tests {
                     for keep in 0..=size {
                         for (spare, jobs) in [(0, 0), (0, 3), (4, 0), (4, 3), (1, 6)] {
                             for (reserved, waiting) in [(0, 0), (1, 0), (0, 2), (3, 3)] {
-                                let of = request(size, keep, spare, jobs);
+                                let mut of = request(size, keep, spare, jobs);
+                                let rest = Duration::from_secs(1);
+                                let number = spare;
+                                of.cooling.push(Cooling { number, rest });
                                 let standing = Standing {
                                     others: others.into(),
                                     mine: mine.into(),
@@ -184,7 +216,8 @@ mod tests {
                                 };
                                 let woken = of.asking.first().map(|job| job.held.id);
                                 let got = share(&of, &standing, &woken.into_iter().collect());
-                                let sum = got.number + others + got.wake;
+                                let cool: i32 = got.cooling.iter().map(|of| of.number).sum();
+                                let sum = got.number + others + got.wake + cool;
                                 assert!(sum <= size, "{standing:?}: {of:?} got {got:?}");
                                 assert!(got.number >= keep.min(mine));
                             }

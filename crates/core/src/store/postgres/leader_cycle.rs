@@ -36,7 +36,8 @@ use crate::store::{COUNT_LIMIT, CycleOutcome, CycleReport, Horizon, LeaderCycle,
 /// `reaped` are the permits of dead nodes: they have expired, and no lease names the node. A node
 /// commits the lease of a job before it trusts a permit for it, and its trust ends before the permit
 /// expires. So the expiry is compared with a time before the snapshot in which leases are read. A
-/// row that a node renews at this moment is passed over.
+/// row that a node renews at this moment is passed over. A permit expires at most a lease and a
+/// cool-down from now, which are a day each.
 ///
 /// A job whose holder has died and that an operator had cancelled is deleted and not rescued.
 ///
@@ -103,9 +104,10 @@ WITH unlocked AS MATERIALIZED (
     DELETE FROM jobwire.permit WHERE (limit_name, key, node) IN (
         SELECT p.limit_name, p.key, p.node FROM jobwire.permit p
         WHERE EXISTS (SELECT FROM may_reset)
-          AND p.expires_at NOT BETWEEN statement_timestamp() AND statement_timestamp() + interval '25 hours'
+          AND p.expires_at NOT BETWEEN statement_timestamp() AND statement_timestamp() + interval '49 hours'
           AND NOT EXISTS (SELECT FROM jobwire.job_lease l WHERE l.owner = p.node)
         LIMIT $4 FOR UPDATE OF p SKIP LOCKED)
+    RETURNING node
 ), left_over AS (
     SELECT j.id, l.strikes FROM jobwire.job_lease l JOIN jobwire.job j ON j.id = l.job_id
     WHERE l.owner IS NULL AND EXISTS (SELECT FROM lead) AND ",
@@ -157,6 +159,7 @@ WITH unlocked AS MATERIALIZED (
         (SELECT jsonb_object_agg(scope, n)::text FROM (SELECT scope, count(*) AS n FROM jobwire.suspension GROUP BY scope) s) AS suspensions,
         (SELECT array_agg(id) FROM cancelled) AS cancelled,
         (SELECT array_agg(DISTINCT process_instance) FILTER (WHERE exclusive) FROM cancelled) AS freed,
+        EXISTS (SELECT FROM reaped) AS reaped,
         l.node AS leader, l.transport AS transport, CASE WHEN isfinite(l.expires_at) THEN l.expires_at - clock_timestamp() END AS remaining
     FROM (SELECT) AS one LEFT JOIN jobwire.leader l ON l.role = 'leader'
 )
@@ -165,7 +168,7 @@ SELECT ",
     ", hinted.strikes, hinted.owner, facts.term, facts.now, facts.next_due, facts.leased, facts.executable, facts.about_executable,
     facts.timers, facts.dead_letters, facts.oldest, facts.leader, facts.transport,
     (extract(epoch FROM facts.remaining) * 1000)::bigint, facts.horizon, hinted.deployment, hinted.category, hinted.tenant, hinted.priority, facts.next_periodic,
-    facts.suspensions, facts.cancelled, facts.freed
+    facts.suspensions, facts.cancelled, facts.freed, facts.reaped
 FROM facts LEFT JOIN hinted ON true
 ORDER BY hinted.seq"
         )
@@ -259,6 +262,7 @@ async fn take(
         report.dead_letters = row.try_get(15)?;
         report.oldest_ready_at = row.try_get(16)?;
         report.suspensions = counts(row.try_get("suspensions")?)?;
+        report.freed_permits = row.try_get("reaped")?;
         if freed.is_none() {
             let cancelled: Option<Vec<Uuid>> = row.try_get("cancelled")?;
             report.cancelled = cancelled.into_iter().flatten().map(JobId).collect();

@@ -128,6 +128,9 @@ WITH looked AS (
         WHEN NOT ",
     in_turn!("j"),
     " THEN 'instance-held'
+        WHEN NOT ",
+    not_waiting!("j"),
+    " THEN 'waiting'
         ELSE 'ready' END AS class
     FROM jobwire.job j LEFT JOIN jobwire.job_lease l ON l.job_id = j.id
 )
@@ -137,7 +140,7 @@ SELECT clock_timestamp(),
         SELECT FROM jobwire.job_lease l WHERE l.job_id = i.job_id AND l.fence = i.fence)),
     count(*) FILTER (WHERE class = 'ready'), count(*) FILTER (WHERE class = 'instance-held'),
     count(*) FILTER (WHERE class = 'suspended'), count(*) FILTER (WHERE class = 'unserved'),
-    count(*) FILTER (WHERE class = 'running')
+    count(*) FILTER (WHERE class = 'running'), count(*) FILTER (WHERE class = 'waiting')
 FROM looked"
 );
 
@@ -156,6 +159,7 @@ async fn sweepable(pool: &PgPool, services: &Services) -> Result<Sweepable, Stor
         suspended: row.try_get(6)?,
         unserved: row.try_get(7)?,
         running: row.try_get(8)?,
+        waiting: row.try_get(9)?,
     })
 }
 

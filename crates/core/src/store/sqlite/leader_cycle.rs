@@ -69,12 +69,11 @@ DELETE FROM job_lease AS l WHERE NOT ",
     " AND NOT EXISTS (SELECT 1 FROM job j WHERE j.id = l.job_id)"
 );
 
-/// Frees the permits of nodes that have died: they have expired, and no lease names the node.
-const REAP: &str = concat!(
-    "DELETE FROM permit WHERE NOT ",
-    unexpired!("permit", "?1"),
-    " AND NOT EXISTS (SELECT 1 FROM job_lease l WHERE l.owner = permit.node)"
-);
+/// Frees the permits of nodes that have died, and those that are cold: they have expired, and no lease
+/// names the node. A permit expires at most a lease and a cool-down from now, which are a day each.
+const REAP: &str = "
+DELETE FROM permit WHERE expires_at NOT BETWEEN ?1 + 1 AND ?1 + 176400000000
+  AND NOT EXISTS (SELECT 1 FROM job_lease l WHERE l.owner = permit.node)";
 
 /// Selects jobs whose lease lost its owner in an earlier cycle and that have not been locked since.
 macro_rules! left_over {
@@ -354,10 +353,11 @@ async fn lead(
         .map(|id| (id, None))
         .collect();
     let (mut cancelled, mut freed) = (Vec::new(), Vec::new());
+    let mut freed_permits = false;
     if believed && cycle.reset_at_most > 0 {
         // Before the reset, as on PostgreSQL: the cycle that ends a node's leases still counts them.
         let reap = sqlx::query(REAP).bind(now);
-        reap.execute(&mut *connection).await?;
+        freed_permits = reap.execute(&mut *connection).await?.rows_affected() > 0;
         let mut late = sqlx::query(if these.is_some() { LATE_THESE } else { LATE })
             .bind(now)
             .bind(cycle.reset_at_most);
@@ -412,6 +412,7 @@ async fn lead(
         dead_letters: facts.try_get(4)?,
         oldest_ready_at: decode::maybe_moment(facts.try_get(5)?)?,
         suspensions: counts(facts.try_get(7)?)?,
+        freed_permits,
         has_more: false,
     })
 }

@@ -72,6 +72,9 @@ WITH looked AS (
         WHEN NOT ",
     in_turn!("j"),
     " THEN 'instance-held'
+        WHEN ",
+    waits!("j"),
+    " THEN 'waiting'
         ELSE 'ready' END AS class
     FROM job j LEFT JOIN job_lease l ON l.job_id = j.id
 )
@@ -81,7 +84,7 @@ SELECT
         SELECT 1 FROM job_lease l WHERE l.job_id = i.job_id AND l.fence = i.fence)),
     count(*) FILTER (WHERE class = 'ready'), count(*) FILTER (WHERE class = 'instance-held'),
     count(*) FILTER (WHERE class = 'suspended'), count(*) FILTER (WHERE class = 'unserved'),
-    count(*) FILTER (WHERE class = 'running')
+    count(*) FILTER (WHERE class = 'running'), count(*) FILTER (WHERE class = 'waiting')
 FROM looked"
 );
 
@@ -124,6 +127,7 @@ impl Orphans for SqliteStore {
             suspended: row.try_get(5)?,
             unserved: row.try_get(6)?,
             running: row.try_get(7)?,
+            waiting: row.try_get(8)?,
         })
     }
 

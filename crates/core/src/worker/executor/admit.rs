@@ -1,7 +1,8 @@
 //! The admission of a job that has a slot of the node: waits for a slot of its type, gets a permit
 //! of its limit, and checks that its handler can run it.
 //!
-//! [`quarantine`](crate::worker::quarantine) decides first, because it changes the job's slots.
+//! [`quarantine`](crate::worker::quarantine) decides first, because it changes the job's slots. A
+//! suspect gets its permit before its node ends its other jobs for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,12 +32,14 @@ use crate::worker::unreadable;
 /// or one whose limit can't be asked.
 const LATER: Duration = Duration::from_secs(10);
 
-/// Admits a job to its handler. Returns its ending if it does not run.
+/// Admits a job to its handler, under a permit that it may have already. Returns its ending if it does
+/// not run.
 pub(super) async fn admit<'a>(
     node: &'a Arc<NodeContext>,
     job: &'a Arc<Job>,
     held: &'a LockToken,
     lease: &'a Arc<Lease>,
+    has_permit: Option<Permit>,
 ) -> Result<Run<'a>, Ending> {
     // Both are read together, because a handler that replaces this one has its own slots.
     let found = node.served.handler_with(&job.job_type, |registration| {
@@ -47,16 +50,7 @@ pub(super) async fn admit<'a>(
         // The lock statement asks only for types that this node serves.
         return Err(Ending::Release);
     };
-    let mut run = Run {
-        node,
-        job,
-        opened: job.clone(),
-        held,
-        lease,
-        registration,
-        _type_slot: None,
-        _permit: None,
-    };
+    let mut run = Run::new(node, job, held, lease, registration);
     run._type_slot = type_slot(&run, type_slots).await?;
     if let Some(ending) = ending_without_run(&run).await {
         return Err(ending);
@@ -71,13 +65,52 @@ pub(super) async fn admit<'a>(
         }
     }
     if let Some(limit) = &run.registration.options.limit {
-        run._permit = Some(permit(&run, limit).await?);
+        run.permit = match has_permit {
+            Some(permit) => Some(permit),
+            None => Some(permit(&run, limit).await?),
+        };
         // The wait for the permit may have outlasted the lease.
         if !node.leases.trusts(held) {
             return Err(Ending::Lost);
         }
     }
     Ok(run)
+}
+
+/// Gets a permit for a job that is not admitted yet, if its type has a limit. A job whose key can't be
+/// told gets none: [`admit`] ends it.
+pub(super) async fn permit_of(
+    node: &Arc<NodeContext>,
+    job: &Arc<Job>,
+    held: &LockToken,
+    lease: &Arc<Lease>,
+) -> Result<Option<Permit>, Ending> {
+    let Some(registration) = node.served.handler(&job.job_type) else {
+        return Ok(None);
+    };
+    let Some(limit) = registration.options.limit.clone() else {
+        return Ok(None);
+    };
+    if job.unreadable.is_some() {
+        return Ok(None);
+    }
+    let mut run = Run::new(node, job, held, lease, registration);
+    match opened(node.options.encryption.as_ref(), job) {
+        Ok(None) => {}
+        Ok(Some(plain)) => run.opened = Arc::new(plain),
+        Err(_) => return Ok(None),
+    }
+    permit(&run, &limit).await.map(Some)
+}
+
+/// Gets a permit for another start of the handler of this run, if each start needs one.
+pub(super) async fn permit_again(run: &mut Run<'_>) -> Result<(), Ending> {
+    let held = run.permit.as_ref();
+    let limit = run.registration.options.limit.as_ref();
+    if let Some(limit) = limit.filter(|_| held.is_some_and(Permit::is_for_one_start)) {
+        run.permit = Some(permit(run, limit).await?);
+    }
+    Ok(())
 }
 
 /// Returns the ending of an encrypted job on a node without a cipher. This is a mistake of the node,
@@ -149,7 +182,7 @@ async fn permit(run: &Run<'_>, limit: &Limit) -> Result<Permit, Ending> {
         job_type: job.job_type.clone(),
         seq: job.seq,
     };
-    let answer = match node.permits.ask(key, limit.size(), asking) {
+    let answer = match node.permits.ask(key, limit.terms(), asking) {
         Ok(permit) => return Ok(permit),
         Err(answer) => answer,
     };

@@ -26,11 +26,31 @@ pub(super) struct Run<'a> {
     pub(super) registration: Registration,
     /// The slot of the type, if the type has its own limit. Held until the run ends.
     pub(super) _type_slot: Option<OwnedSemaphorePermit>,
-    /// The permit, if the type has a limit of the fleet. Held until the run ends.
-    pub(super) _permit: Option<Permit>,
+    /// The permit, if the type has a limit of the fleet. Held until the run ends, or, of a rate, until
+    /// the handler has started.
+    pub(super) permit: Option<Permit>,
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    /// Creates a run without slot and permit.
+    pub(super) fn new(
+        node: &'a Arc<NodeContext>,
+        job: &'a Arc<Job>,
+        held: &'a LockToken,
+        lease: &'a Arc<Lease>,
+        registration: Registration,
+    ) -> Self {
+        Self {
+            node,
+            job,
+            opened: job.clone(),
+            held,
+            lease,
+            registration,
+            _type_slot: None,
+            permit: None,
+        }
+    }
     /// Returns the attempt to record with this outcome, if the type records attempts.
     pub(super) fn attempt(&self, outcome: &'static str, ran: Duration) -> Option<Box<Attempt>> {
         let keep = self.registration.options.keep_attempts?;

@@ -1,5 +1,7 @@
 //! Tests of the book of permits: what is asked for, what goes to the next job, what goes back.
 
+mod fleet;
+
 use super::*;
 use crate::job::{Fence, JobId, LockToken};
 
@@ -22,6 +24,20 @@ fn asking() -> Asking {
     }
 }
 
+const fn running(size: i32) -> Terms {
+    Terms {
+        size,
+        cool_down: Duration::ZERO,
+    }
+}
+
+const fn rate(size: i32, seconds: u64) -> Terms {
+    Terms {
+        size,
+        cool_down: Duration::from_secs(seconds),
+    }
+}
+
 /// Grants what the round asks for, and `spare` permits.
 fn grant(permits: &Arc<Permits>, round: Round, spare: i32, contended: bool) -> Vec<Permit> {
     let mut got = Vec::new();
@@ -34,10 +50,12 @@ fn grant(permits: &Arc<Permits>, round: Round, spare: i32, contended: bool) -> V
             contended,
         };
         permits.answered(&answer, TrustedUntil::after(Duration::from_secs(30)));
-        got.extend(granted.iter().map(|_| Permit {
-            permits: permits.clone(),
-            key: of.key.clone(),
-        }));
+        let terms = Terms {
+            size: of.size,
+            cool_down: of.cool_down,
+        };
+        let permit = |_| Permit::new(permits.clone(), of.key.clone(), terms);
+        got.extend(granted.iter().map(permit));
     }
     got
 }
@@ -45,14 +63,14 @@ fn grant(permits: &Arc<Permits>, round: Round, spare: i32, contended: bool) -> V
 #[tokio::test(start_paused = true)]
 async fn a_free_permit_goes_to_the_next_job_without_a_statement_and_back_after_a_second() {
     let permits = Arc::new(Permits::default());
-    let answer = permits.ask(key(), 16, asking());
+    let answer = permits.ask(key(), running(16), asking());
     assert!(answer.is_err(), "nothing is borrowed yet");
     let round = permits.begin(Extent::Due, Vec::new());
     assert_eq!((round.keys[0].keep, round.keys[0].spare), (0, 2));
     let mut jobs = grant(&permits, round, 1, false);
-    let second = permits.ask(key(), 16, asking());
+    let second = permits.ask(key(), running(16), asking());
     assert!(
-        permits.ask(key(), 16, asking()).is_err(),
+        permits.ask(key(), running(16), asking()).is_err(),
         "two are borrowed"
     );
     assert!(permits.begin(Extent::Due, Vec::new()).keys.is_empty());
@@ -71,15 +89,15 @@ async fn a_free_permit_goes_to_the_next_job_without_a_statement_and_back_after_a
 #[tokio::test(start_paused = true)]
 async fn where_jobs_wait_each_permit_goes_back_at_the_end_of_its_job() {
     let permits = Arc::new(Permits::default());
-    let _answer = permits.ask(key(), 2, asking());
-    let _other = permits.ask(key(), 2, asking());
+    let _answer = permits.ask(key(), running(2), asking());
+    let _other = permits.ask(key(), running(2), asking());
     let round = permits.begin(Extent::Due, Vec::new());
     let mut jobs = grant(&permits, round, 0, true);
     assert_eq!(permits.due(), None);
     drop(jobs.pop());
     assert!(permits.due().is_some_and(|due| due <= Instant::now()));
     assert!(
-        permits.ask(key(), 2, asking()).is_err(),
+        permits.ask(key(), running(2), asking()).is_err(),
         "the one that waits comes first"
     );
     let round = permits.begin(Extent::Due, Vec::new());
@@ -89,11 +107,11 @@ async fn where_jobs_wait_each_permit_goes_back_at_the_end_of_its_job() {
 #[tokio::test(start_paused = true)]
 async fn permits_are_not_trusted_after_their_time_and_a_dropped_job_does_not_ask() {
     let permits = Arc::new(Permits::default());
-    let _answer = permits.ask(key(), 8, asking());
+    let _answer = permits.ask(key(), running(8), asking());
     let round = permits.begin(Extent::Due, Vec::new());
     let jobs = grant(&permits, round, 1, false);
     tokio::time::advance(Duration::from_secs(31)).await;
-    assert!(permits.ask(key(), 8, asking()).is_err());
+    assert!(permits.ask(key(), running(8), asking()).is_err());
     let round = permits.begin(Extent::Due, Vec::new());
     assert!(round.asks.is_empty(), "its job has gone");
     assert_eq!(round.keys[0].keep, 1, "that of the running job");
@@ -116,6 +134,104 @@ async fn a_failed_request_is_made_again_and_a_stalled_key_is_named_once() {
     assert!(permits.is_empty());
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_permit_of_a_rate_is_free_again_a_cool_down_after_the_start() {
+    let permits = Arc::new(Permits::default());
+    let _answer = permits.ask(key(), rate(16, 4), asking());
+    let round = permits.begin(Extent::Due, Vec::new());
+    assert_eq!(round.keys[0].spare, 2, "an eighth");
+    assert_eq!(round.keys[0].cool_down, Duration::from_secs(4));
+    let job = grant(&permits, round, 1, false).remove(0);
+    let second = permits.ask(key(), rate(16, 4), asking());
+    assert!(job.may_start() && job.is_for_one_start());
+    // The wait before the start does not count.
+    tokio::time::advance(Duration::from_secs(3)).await;
+    job.started();
+    job.started();
+    drop(job);
+    // A job that has not started leaves its permit at once.
+    drop(second);
+    let third = permits.ask(key(), rate(16, 4), asking()).ok().unwrap();
+    third.started();
+    tokio::time::advance(Duration::from_millis(3_999)).await;
+    assert!(permits.ask(key(), rate(16, 4), asking()).is_err());
+    tokio::time::advance(Duration::from_millis(1)).await;
+    let fourth = permits.ask(key(), rate(16, 4), asking());
+    assert!(fourth.is_ok(), "the first is cold, and the third");
+    assert!(permits.ask(key(), rate(16, 4), asking()).is_ok());
+    assert!(permits.ask(key(), rate(16, 4), asking()).is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_jobs_wait_a_permit_of_a_rate_goes_back_at_the_instant_at_which_it_is_cold() {
+    let permits = Arc::new(Permits::default());
+    let _answer = permits.ask(key(), rate(2, 1), asking());
+    let _other = permits.ask(key(), rate(2, 1), asking());
+    let round = permits.begin(Extent::Due, Vec::new());
+    let mut jobs = grant(&permits, round, 0, true);
+    assert_eq!(permits.due(), None);
+    jobs.pop().unwrap().started();
+    let cold = Instant::now() + Duration::from_secs(1);
+    assert_eq!(permits.due(), Some(cold));
+    tokio::time::advance(Duration::from_millis(400)).await;
+    jobs.pop().unwrap().started();
+    assert_eq!(permits.due(), Some(cold));
+    tokio::time::advance(Duration::from_millis(600)).await;
+    let round = permits.begin(Extent::Due, Vec::new());
+    assert_eq!(round.keys[0].keep, 1, "the second still cools down");
+    assert!(round.keys[0].cooling.is_empty(), "on this node");
+    grant(&permits, round, 0, true);
+    assert_eq!(permits.due(), Some(cold + Duration::from_millis(400)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn permits_that_cool_down_for_long_or_on_a_node_that_ends_are_handed_over() {
+    for (seconds, extent) in [(3_600, Extent::Due), (10, Extent::Back)] {
+        let permits = Arc::new(Permits::default());
+        let _answer = permits.ask(key(), rate(8, seconds), asking());
+        let round = permits.begin(Extent::Due, Vec::new());
+        grant(&permits, round, 0, false).remove(0).started();
+        tokio::time::advance(IDLE).await;
+        assert_eq!(permits.due() <= Some(Instant::now()), extent == Extent::Due);
+        let handed = |round: &Round| {
+            let of = &round.keys[0];
+            let cooling = of.cooling.iter().map(|of| (of.number, of.rest.as_secs()));
+            (of.keep, cooling.collect::<Vec<_>>())
+        };
+        let round = permits.begin(extent, Vec::new());
+        assert_eq!(handed(&round), (0, vec![(1, seconds - 1)]));
+        // The answer is lost. Meanwhile the permit is not free, and cools down.
+        permits.failed(&round.keys);
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert!(permits.ask(key(), rate(8, seconds), asking()).is_err());
+        let round = permits.begin(extent, Vec::new());
+        assert_eq!(handed(&round), (0, vec![(1, seconds - 3)]));
+        grant(&permits, round, 0, false);
+        assert!(permits.is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_job_starts_under_a_permit_of_a_rate_that_is_no_longer_trusted() {
+    let permits = Arc::new(Permits::default());
+    let _answer = permits.ask(key(), rate(8, 1), asking());
+    let round = permits.begin(Extent::Due, Vec::new());
+    let jobs = grant(&permits, round, 0, false);
+    assert!(jobs[0].may_start());
+    tokio::time::advance(Duration::from_secs(30)).await;
+    assert!(!jobs[0].may_start());
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_is_borrowed_to_spare_than_a_rate_gives_in_a_second() {
+    for (size, seconds, spare) in [(1_000, 1, 125), (1_000, 86_400, 0), (864_000, 86_400, 10)] {
+        let permits = Arc::new(Permits::default());
+        let _answer = permits.ask(key(), rate(size, seconds), asking());
+        let round = permits.begin(Extent::Due, Vec::new());
+        assert_eq!(round.keys[0].spare, spare);
+    }
+}
+
 fn key_of(name: &str) -> PermitKey {
     PermitKey {
         limit: "mail".to_owned(),
@@ -134,7 +250,7 @@ async fn keys_of_a_refused_request_are_sent_apart_and_a_locked_one_stops_no_othe
     let permits = Arc::new(Permits::default());
     let mut answers = Vec::new();
     for name in ["locked", "free"] {
-        answers.push(permits.ask(key_of(name), 1, asking()));
+        answers.push(permits.ask(key_of(name), running(1), asking()));
     }
     let round = permits.begin(Extent::Due, Vec::new());
     assert_eq!(names(&round), ["free", "locked"]);
@@ -160,12 +276,12 @@ async fn keys_of_a_refused_request_are_sent_apart_and_a_locked_one_stops_no_othe
     assert!(permits.due().is_some_and(|due| due > Instant::now()));
 
     // The locked key waits for its pause, whatever the others do.
-    answers.push(permits.ask(key_of("other"), 1, asking()));
+    answers.push(permits.ask(key_of("other"), running(1), asking()));
     let round = permits.begin(Extent::All, Vec::new());
     assert!(!names(&round).contains(&"locked"));
     grant(&permits, round, 0, false);
     tokio::time::advance(FIRST_BACKOFF).await;
-    answers.push(permits.ask(key_of("third"), 1, asking()));
+    answers.push(permits.ask(key_of("third"), running(1), asking()));
     let round = permits.begin(Extent::Due, Vec::new());
     assert_eq!(names(&round), ["locked"]);
     assert!(permits.has_more(), "the third key has its turn next");
@@ -177,7 +293,7 @@ async fn keys_of_a_refused_request_are_sent_apart_and_a_locked_one_stops_no_othe
 #[tokio::test(start_paused = true)]
 async fn no_job_waits_for_a_key_that_is_refused_again_and_again() {
     let permits = Arc::new(Permits::default());
-    let _asked = permits.ask(key_of("locked"), 1, asking());
+    let _asked = permits.ask(key_of("locked"), running(1), asking());
     for refusal in 1..=REFUSALS {
         let round = permits.begin(Extent::Due, Vec::new());
         assert_eq!(names(&round), ["locked"]);
@@ -189,13 +305,19 @@ async fn no_job_waits_for_a_key_that_is_refused_again_and_again() {
             tokio::time::advance(LONGEST_BACKOFF).await;
         }
     }
-    let mut answer = permits.ask(key_of("locked"), 1, asking()).err().unwrap();
+    let mut answer = permits
+        .ask(key_of("locked"), running(1), asking())
+        .err()
+        .unwrap();
     assert!(matches!(answer.try_recv(), Ok(Answered::Refused)));
     // After the pause the key is tried again.
     tokio::time::advance(LONGEST_BACKOFF).await;
-    let mut answer = permits.ask(key_of("locked"), 1, asking()).err().unwrap();
+    let mut answer = permits
+        .ask(key_of("locked"), running(1), asking())
+        .err()
+        .unwrap();
     assert!(answer.try_recv().is_err());
     let round = permits.begin(Extent::Due, Vec::new());
     drop(grant(&permits, round, 0, false));
-    assert!(permits.ask(key_of("locked"), 1, asking()).is_ok());
+    assert!(permits.ask(key_of("locked"), running(1), asking()).is_ok());
 }

@@ -61,6 +61,7 @@ impl Database {
         CycleOutcome::Leads(Box::new(CycleReport {
             horizon: None,
             has_more: false,
+            freed_permits: false,
             term,
             now,
             rescued: rescued.into_iter().map(|(_, rescued)| rescued).collect(),
