@@ -2,7 +2,7 @@
 //! the kinds are exact, the scenario of `events` tests on both databases. Budget: 15 s.
 
 mod brokers;
-mod deaths;
+pub(crate) mod deaths;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -22,6 +22,7 @@ use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use serde_json::Value;
 
 use super::switch_on;
+use crate::hints::Contract;
 
 pub(super) const SOON: Duration = Duration::from_secs(60);
 
@@ -139,6 +140,10 @@ async fn create(store: &PgStore, node: &Node) {
 
 /// Each job of an instance was done before the next one was locked, and the events say so in this order.
 fn assert_in_order(received: &[Received]) {
+    let contract = Contract::new();
+    for one in received {
+        contract.assert_event(&one.event);
+    }
     let mut instances: BTreeMap<&str, Vec<(&str, &str)>> = BTreeMap::new();
     for one in received {
         let instance = one.event["partitionkey"].as_str().unwrap();

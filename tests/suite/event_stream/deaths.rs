@@ -1,15 +1,18 @@
 //! The leader dies between the broker's confirm and the deletion of what it has published.
 
 use std::collections::BTreeSet;
+use std::os::unix::process::ExitStatusExt;
 
 use jobwire_core::NewJob;
 use jobwire_tests::{Signal, shared};
 use serde_json::json;
-use std::os::unix::process::ExitStatusExt;
 
 use super::brokers::{Queue, SOON};
 use super::switch_on;
 use crate::fleet::Fleet;
+
+/// The crash point of the leader: its page is published and not deleted.
+pub(crate) const POINT: &str = "events-published";
 
 #[tokio::test]
 async fn a_leader_that_dies_while_it_publishes_loses_no_event_and_repeats_ids_only() {
@@ -17,7 +20,8 @@ async fn a_leader_that_dies_while_it_publishes_loses_no_event_and_repeats_ids_on
     let fleet = Fleet::new(database, shared::rabbitmq().await.space().await).await;
     switch_on(&fleet.store).await;
     let mut queue = Queue::bind(&fleet.space, "#").await;
-    let points = [("FAILPOINTS", "events-published=return")];
+    let deadly = format!("{POINT}=return");
+    let points = [("FAILPOINTS", deadly.as_str())];
     let mut victim = fleet.start_on(&fleet.database, &fleet.space.url, &points);
     let job =
         |number: u64| NewJob::of("noop", &json!({})).instance(format!("order-{}", number % 2));
