@@ -225,6 +225,8 @@ BEGIN
         END;
     END LOOP;
     PERFORM set_config('lock_timeout', before, true);
+    -- A trigger that does not exist is no news.
+    PERFORM set_config('client_min_messages', 'warning', true);
     FOREACH place IN ARRAY ARRAY['job', 'timer_job', 'suspended_job', 'dead_letter_job', 'job_lease'] LOOP
         EXECUTE format('DROP TRIGGER IF EXISTS event_added ON jobwire.%I', place);
         EXECUTE format('DROP TRIGGER IF EXISTS event_removed ON jobwire.%I', place);

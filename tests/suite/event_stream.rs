@@ -47,7 +47,7 @@ fn by_job(events: &[StreamedEvent]) -> BTreeMap<JobId, Vec<&str>> {
 /// What is rolled back is not told, and neither is a suspension. An event has the fields of its job.
 async fn events_are_those_of_committed_changes<S: SqlStore>(store: S) {
     switch_on(&store).await;
-    let client = Client::new(store.clone(), &CommitHook::disconnected());
+    let client = Client::new(store.clone(), CommitHook::disconnected());
     let mut tx = client.begin().await.unwrap();
     tx.create(NewJob::of("work", &1)).await.unwrap();
     tx.rollback().await.unwrap();
@@ -99,7 +99,7 @@ async fn events_are_those_of_committed_changes_on_postgres() {
 async fn the_stream_has_what_was_asked_for<S: SqlStore>(store: S, age: impl AsyncFn(&S)) {
     let asked = stream().kinds(["created"]).types(["work"]).keep(HOUR);
     store.switch_event_stream(Some(&asked)).await.unwrap();
-    let client = Client::new(store.clone(), &CommitHook::disconnected());
+    let client = Client::new(store.clone(), CommitHook::disconnected());
     let job = client.create(NewJob::of("work", &1).delay(HOUR)).await;
     let job = job.unwrap();
     client.create(NewJob::of("other", &1)).await.unwrap();

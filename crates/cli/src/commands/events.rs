@@ -8,7 +8,7 @@ use jobwire_core::event::stream::{COUNTED_EVENTS, EventStreamState};
 use jobwire_core::event::{EventStream, stream};
 use jobwire_core::job::duration;
 use jobwire_core::telemetry::plain;
-use jobwire_core::{Store, StoreError};
+use jobwire_core::Store;
 use serde_json::json;
 
 use crate::connect::Database;
@@ -90,10 +90,8 @@ async fn act(settings: &Settings, store: &dyn Store, action: Action) -> Result<(
             if !args.types.is_empty() {
                 stream = stream.types(args.types);
             }
-            match store.switch_event_stream(Some(&stream)).await {
-                Err(StoreError::InvalidChange(problem)) => return Err(Error::Usage(problem)),
-                switched => switched?,
-            };
+            stream.check().map_err(Error::Usage)?;
+            store.switch_event_stream(Some(&stream)).await?;
             output::line(format_args!(
                 "the event stream is on, with the source `{}`; the leader begins within a minute",
                 stream.source

@@ -319,9 +319,11 @@ impl StreamedEvent {
     /// one key are published in their order.
     #[must_use]
     pub fn key(&self) -> String {
-        match &self.process_instance {
-            Some(instance) => instance.clone(),
-            None => self.job.to_string(),
+        // An attribute of a CloudEvent is not empty and has no control characters.
+        let plain = |c: char| if c.is_control() { '_' } else { c };
+        match self.process_instance.as_deref() {
+            None | Some("") => self.job.to_string(),
+            Some(instance) => instance.chars().map(plain).collect(),
         }
     }
 
@@ -421,7 +423,10 @@ pub(crate) mod tests {
                 },
             })
         );
-        assert_eq!(event(1, None).key(), Uuid::from_u128(8).to_string());
+        let job = Uuid::from_u128(8).to_string();
+        for (instance, key) in [(None, &*job), (Some(""), &*job), (Some("a\nb"), "a_b")] {
+            assert_eq!(event(1, instance).key(), key);
+        }
     }
 
     #[test]

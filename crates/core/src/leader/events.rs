@@ -181,9 +181,10 @@ impl Relay {
 
     /// Ends the leading of this node.
     fn end(&mut self, node: &NodeContext) {
-        if self.tidied.take().is_some() || self.stream.take().is_some() {
+        if self.stream.take().is_some() {
             self.forget_gauges(node);
         }
+        self.tidied = None;
     }
 }
 
