@@ -76,7 +76,7 @@ async fn events_are_those_of_committed_changes<S: SqlStore>(store: S) {
         assert_eq!(event.process_instance.as_deref(), Some("order-17"));
         assert_eq!(event.tenant.as_deref(), Some("north"));
         assert_eq!(event.retries, Some(5));
-        assert_eq!(event.correlation_id, Some(job.0));
+        assert_eq!(event.correlation_id.map(JobId::from_uuid), Some(job));
         assert_eq!(event.key(), "order-17");
     }
     assert_eq!(events[2].due_at, Some(later));
@@ -188,8 +188,8 @@ async fn jobs_of_plain_sql_are_in_the_stream() {
     deleted.execute(&mut *connection).await.unwrap();
     let events = waiting(&store).await;
     let expected = [
-        (JobId(called), vec!["created"]),
-        (JobId(inserted), vec!["created", "cancelled"]),
+        (JobId::from_uuid(called), vec!["created"]),
+        (JobId::from_uuid(inserted), vec!["created", "cancelled"]),
     ];
     assert_eq!(by_job(&events), BTreeMap::from(expected));
 }
