@@ -352,6 +352,7 @@ fn every_crash_point_is_in_the_table_and_is_tried() {
     let tried = tried.chain(NODE.iter().map(|(point, _)| *point));
     let tried = tried.chain(LEADER).chain(SCHEDULE);
     let tried = tried.chain(STOPPING).chain(BY_ROW);
+    let tried = tried.chain([crate::event_stream::deaths::POINT]);
     let tried: BTreeSet<String> = tried.map(str::to_owned).collect();
     assert_eq!(tried, code, "points tested here, and points in the code");
     let page = std::fs::read_to_string(docs::root().join("docs/operating/faults.md")).unwrap();

@@ -1,11 +1,12 @@
 //! The events that listeners in the process are told. On SQLite and PostgreSQL. Budget: 10 s.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use jobwire::chrono::Utc;
+use jobwire::event::EventStream;
 use jobwire::store::{Change, EndedScope, Operated};
 use jobwire::{
     Client, HandlerError, HandlerOptions, Handlers, InProcessTransport, JobEvent, JobEventKind,
@@ -112,6 +113,8 @@ async fn each_event_is_told_once<S: SqlStore>(store: S) {
         .start()
         .await
         .unwrap();
+    let stream = EventStream::new("jobwire/test");
+    store.switch_event_stream(Some(&stream)).await.unwrap();
     let client = Client::new(store.clone(), node.hook());
     let mut expected: HashMap<JobId, Vec<&str>> = HashMap::new();
 
@@ -230,6 +233,32 @@ async fn each_event_is_told_once<S: SqlStore>(store: S) {
         let of_node = matches!(event.kind, JobEventKind::Locked { .. });
         assert!(!of_node || event.node == Some(id), "{event:?}");
     }
+    the_stream_tells_the_same(&store, &expected).await;
+}
+
+/// The event stream has the events that listeners are told, except those that change no row. A job that
+/// is held by its row lock has no row of its lock.
+async fn the_stream_tells_the_same<S: SqlStore>(store: &S, told: &HashMap<JobId, Vec<&str>>) {
+    let mut events: HashMap<JobId, Vec<String>> = HashMap::new();
+    let mut short = HashSet::new();
+    for event in store.next_events(10_000).await.unwrap() {
+        if event.job_type == "short" {
+            short.insert(event.job);
+        }
+        events.entry(event.job).or_default().push(event.kind);
+    }
+    assert_eq!(short.len(), 20);
+    for (job, told) in told {
+        let mut streamed = events.remove(job).unwrap_or_default();
+        let mut told = told.clone();
+        told.retain(|kind| !["started", "rejected"].contains(kind));
+        if short.contains(job) {
+            streamed.retain(|kind| kind != "locked");
+            told.retain(|kind| *kind != "locked");
+        }
+        assert_eq!(streamed, told, "{job}");
+    }
+    assert_eq!(events, HashMap::new());
 }
 
 #[tokio::test]

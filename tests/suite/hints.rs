@@ -140,14 +140,15 @@ async fn nothing_that_is_published_to_kafka_stops_a_node() {
 }
 
 /// The schemas of docs/reference/asyncapi.json.
-struct Contract {
+pub(crate) struct Contract {
     schemas: Schemas,
     hints: SchemaIndex,
     marker: SchemaIndex,
+    event: SchemaIndex,
 }
 
 impl Contract {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut schemas = Schemas::new();
         let mut compiler = Compiler::new();
         // The schemas of AsyncAPI are a superset of draft 7.
@@ -160,10 +161,19 @@ impl Contract {
             compiler.compile(&at, &mut schemas).unwrap()
         };
         let (hints, marker) = (compile("HintMessage"), compile("MarkerMessage"));
+        let event = compile("Event");
         Self {
             schemas,
             hints,
             marker,
+            event,
+        }
+    }
+
+    /// Asserts that this is an event of the event stream.
+    pub(crate) fn assert_event(&self, event: &Value) {
+        if let Err(problem) = self.schemas.validate(event, self.event) {
+            panic!("{problem}: {event}");
         }
     }
 
@@ -219,6 +229,9 @@ fn the_examples_of_the_contract_are_read_and_fit_it() {
     };
     for example in examples("hints") {
         assert!(matches!(read(&example).body, Body::Hints(hints) if hints.len() == 1));
+    }
+    for example in examples("event") {
+        contract.assert_event(&example["payload"]);
     }
     for example in examples("marker") {
         assert!(matches!(read(&example).body, Body::Marker(_)));

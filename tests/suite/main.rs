@@ -18,6 +18,7 @@ mod database_away;
 mod demo;
 mod docs;
 mod engines;
+mod event_stream;
 mod events;
 mod examples;
 mod faults;

@@ -5,6 +5,7 @@ mod doctor;
 mod endpoints;
 mod enqueue;
 mod escaped;
+mod events;
 mod jobs;
 mod lanes;
 mod migrate;

@@ -74,6 +74,7 @@ mod connection;
 mod control;
 mod endpoint;
 mod error;
+mod events;
 mod lane;
 mod options;
 mod prefetch;

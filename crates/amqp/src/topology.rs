@@ -4,6 +4,7 @@
 //! | --- | --- | --- |
 //! | `<prefix>.lane.<lane>` | durable queue, classic or quorum, reached by the default exchange | configure (to declare), read (to receive); write on `amq.default` (to publish) |
 //! | `<prefix>.control` | durable fanout exchange | configure (to declare), write (to publish), read (to bind) |
+//! | `<prefix>.events` | durable topic exchange, with the first event of the event stream | configure (to declare), write (to publish) |
 //! | `<prefix>.control.<process>` | exclusive queue, deleted with its connection | configure, write, read |
 //!
 //! So the rights `configure: ^<prefix>\.`, `write: ^(amq\.default|<prefix>\..*)$`,
@@ -165,20 +166,39 @@ impl Topology {
 
     /// Declares the control exchange, or checks that it exists if declaring is switched off.
     pub(crate) async fn ensure_control(&self, session: &Session) -> Result<(), TransportError> {
-        let exchange = self.control_exchange();
+        self.ensure_exchange(session, &self.control_exchange(), ExchangeKind::Fanout)
+            .await
+    }
+
+    async fn ensure_exchange(
+        &self,
+        session: &Session,
+        exchange: &str,
+        kind: ExchangeKind,
+    ) -> Result<(), TransportError> {
         let options = ExchangeDeclareOptions {
             passive: !self.declare,
             durable: true,
             ..ExchangeDeclareOptions::default()
         };
-        self.apart(session, Operation::Declare(&exchange), async |channel| {
-            let name = exchange.as_str().into();
+        self.apart(session, Operation::Declare(exchange), async |channel| {
             let none = FieldTable::default();
-            channel
-                .exchange_declare(name, ExchangeKind::Fanout, options, none)
-                .await
+            let declared = channel.exchange_declare(exchange.into(), kind, options, none);
+            declared.await
         })
         .await
+    }
+
+    /// Returns the name of the exchange of the event stream.
+    pub(crate) fn events_exchange(&self) -> String {
+        format!("{}.events", self.prefix)
+    }
+
+    /// Declares the exchange of the event stream, or checks that it exists if declaring is switched
+    /// off.
+    pub(crate) async fn ensure_events(&self, session: &Session) -> Result<(), TransportError> {
+        self.ensure_exchange(session, &self.events_exchange(), ExchangeKind::Topic)
+            .await
     }
 
     /// Consumes from the control exchange through a queue that is deleted with the connection.

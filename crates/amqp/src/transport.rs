@@ -9,14 +9,15 @@ use async_trait::async_trait;
 use jobwire_core::hint::{Hint, Marker, Message};
 use jobwire_core::job::Lane;
 use jobwire_core::transport::{
-    Control, Lifetime, Publisher, Receiver, Subscription, Transport, TransportError,
-    TransportHealth,
+    Control, EventPublisher, Lifetime, Publisher, Receiver, Subscription, Transport,
+    TransportError, TransportHealth,
 };
 use tokio::sync::broadcast;
 
 use crate::connection::{Direction, Keeper, Link};
 use crate::control::{ControlLine, control};
 use crate::endpoint::Endpoint;
+use crate::events::Events;
 use crate::options::AmqpOptions;
 use crate::publisher::LanePublishers;
 use crate::receiver::AmqpReceiver;
@@ -39,6 +40,7 @@ struct Shared {
     topology: Topology,
     receive: Link,
     publishers: Arc<LanePublishers>,
+    events: Arc<Events>,
     control: ControlLine,
     unsettled: Unsettled,
     /// The next epoch; channels of all receivers have different ones.
@@ -97,6 +99,12 @@ impl AmqpTransport {
             options.clone(),
             &lifetime,
         ));
+        let events = Arc::new(Events::new(
+            publish.clone(),
+            topology.clone(),
+            options.clone(),
+            lifetime.closing(),
+        ));
         let unsettled = Unsettled::default();
         if let Some(interval) = options.statistics_interval {
             let statistics = Statistics {
@@ -110,6 +118,7 @@ impl AmqpTransport {
         }
         let transport = Self(Arc::new(Shared {
             publishers,
+            events,
             unsettled,
             endpoint,
             options,
@@ -148,6 +157,10 @@ impl Transport for AmqpTransport {
 
     fn publisher(&self) -> Arc<dyn Publisher> {
         Arc::new(self.clone())
+    }
+
+    fn events(&self) -> Option<Arc<dyn EventPublisher>> {
+        Some(self.0.events.clone())
     }
 
     async fn subscribe(

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    bench, config, demo, doctor, engine, enqueue, jobs, lanes, migrate, nodes, order, periodic,
-    priorities, purge, run, suspension, sweep, tap,
+    bench, config, demo, doctor, engine, enqueue, events, jobs, lanes, migrate, nodes, order,
+    periodic, priorities, purge, run, suspension, sweep, tap,
 };
 use crate::error::Error;
 use crate::logging;
@@ -40,6 +40,8 @@ pub enum Command {
     Engine(engine::EngineArgs),
     /// Create jobs from JSON lines
     Enqueue(enqueue::EnqueueArgs),
+    /// Publish the events of jobs to the broker, or show how many wait
+    Events(events::EventsArgs),
     /// List, show, change, retry, delete and execute jobs; show their history
     Jobs(Box<jobs::JobsArgs>),
     /// Show or set the rules for lanes, show the jobs of each, and drain one
@@ -153,6 +155,7 @@ async fn dispatch(command: Command, settings: Settings) -> Result<(), Error> {
         Command::Jobs(args) => jobs::run(settings, *args).await,
         Command::Lanes(args) => lanes::run(settings, args).await,
         Command::Nodes(args) => nodes::run(settings, args).await,
+        Command::Events(args) => events::run(settings, args).await,
         Command::Order(args) => order::run(settings, args).await,
         Command::Periodic(args) => periodic::run(settings, args).await,
         Command::Priorities(args) => priorities::run(settings, args).await,

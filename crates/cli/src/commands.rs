@@ -6,6 +6,7 @@ pub mod demo;
 pub mod doctor;
 pub mod engine;
 pub mod enqueue;
+pub mod events;
 pub mod jobs;
 pub mod lanes;
 pub mod migrate;

@@ -22,8 +22,9 @@
 //!
 //! # When an event is told
 //! After the commit of its change, by the process that made the change. So an event of a transaction
-//! that rolls back is never told, and a fleet has no common list of events: a node tells what it
+//! that rolls back is never told, and listeners have no common list of events: a node tells what it
 //! does itself, the leader tells which timers fired, and a client tells what it creates and changes.
+//! The events of all programs are in the [event stream](stream).
 //!
 //! # What a listener may do
 //! Each listener has its own thread and a buffer of [`LISTENER_BUFFER`] events. It may block: it
@@ -48,6 +49,7 @@
 //! `jobwire_events_dropped_total`, by reason: `full`, `panicked`, `no-thread`.
 
 pub(crate) mod listeners;
+pub mod stream;
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -57,6 +59,7 @@ use crate::job::new_job::NewJob;
 use crate::job::{Fence, Job, JobId, NodeId};
 
 pub use listeners::{LISTENER_BUFFER, Listeners};
+pub use stream::EventStream;
 
 /// An event of a job. See the [module](self).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

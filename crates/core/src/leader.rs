@@ -23,6 +23,7 @@
 
 mod clock;
 mod cycle;
+pub(crate) mod events;
 mod members;
 mod messages;
 pub(crate) mod periodic;

@@ -41,7 +41,7 @@ use crate::job::args::JobArgs;
 use crate::job::periodic::PeriodicJob;
 use crate::job::scope::{Scope, Services};
 use crate::leader;
-use crate::leader::{periodic, pruning, tap, timers};
+use crate::leader::{events, periodic, pruning, tap, timers};
 use crate::producer::commit_hook::CommitHook;
 use crate::runtime::panic_place;
 use crate::runtime::supervisor::Supervisor;
@@ -471,6 +471,10 @@ impl Node {
         let node = context.clone();
         workers.spawn("pruning", draining.clone(), move || {
             pruning::prune(node.clone())
+        });
+        let node = context.clone();
+        workers.spawn("events", draining.clone(), move || {
+            events::publish(node.clone())
         });
         let node = context.clone();
         workers.spawn("tap", draining.clone(), move || tap::follow(node.clone()));

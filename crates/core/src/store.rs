@@ -57,9 +57,11 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use chrono::{DateTime, Utc};
 use futures_util::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
+use crate::event::stream::{EventStream, EventStreamState, StreamedEvent};
 use crate::hint::{Hint, Ready};
 use crate::job::calendar::Calendars;
 pub use crate::job::gate::{Gate, GateView, PauseScope, SUSPENSION_TYPE, SuspensionScope};
@@ -123,6 +125,12 @@ fn no_priority_rules(store: &str) -> StoreError {
 
 fn no_purge(store: &str) -> StoreError {
     StoreError::Config(format!("the store `{store}` does not support purges"))
+}
+
+fn no_event_stream(store: &str) -> StoreError {
+    StoreError::Config(format!(
+        "the store `{store}` has no event stream; a process engine tells its own events"
+    ))
 }
 
 fn no_pauses(store: &str) -> StoreError {
@@ -549,6 +557,54 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// the largest of the three numbers. Waits for no row. Optional for a store.
     async fn prune_history(&self, incidents: Duration, at_most: i64) -> Result<u64> {
         let _ = (incidents, at_most);
+        Ok(0)
+    }
+
+    /// Switches the [event stream](crate::event::stream) on with these options, or changes them, or
+    /// switches it off. Creators and nodes wait for a moment. Returns the number of events that were
+    /// dropped, because the stream was switched off before they were published. On PostgreSQL the
+    /// role owns the job tables. Optional for a store.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidChange`] if an option is wrong. The database's error if the role may not
+    /// create triggers, or a transaction keeps the job tables busy.
+    async fn switch_event_stream(&self, stream: Option<&EventStream>) -> Result<u64> {
+        let _ = stream;
+        Err(no_event_stream(self.name()))
+    }
+
+    /// Returns the options of the event stream, if it is switched on.
+    async fn event_stream(&self) -> Result<Option<EventStream>> {
+        Ok(None)
+    }
+
+    /// Returns the state of the event stream. Optional for a store.
+    async fn event_stream_state(&self) -> Result<EventStreamState> {
+        Err(no_event_stream(self.name()))
+    }
+
+    /// Returns the number of events that wait to be published, at most
+    /// [`COUNTED_EVENTS`](crate::event::stream::COUNTED_EVENTS), and the time of the oldest.
+    async fn waiting_events(&self) -> Result<(i64, Option<DateTime<Utc>>)> {
+        Ok((0, None))
+    }
+
+    /// Returns the first events that wait, in their order.
+    async fn next_events(&self, at_most: i64) -> Result<Vec<StreamedEvent>> {
+        let _ = at_most;
+        Ok(Vec::new())
+    }
+
+    /// Deletes published events, by their numbers.
+    async fn forget_events(&self, published: &[i64]) -> Result<u64> {
+        let _ = published;
+        Ok(0)
+    }
+
+    /// Deletes those of the first `at_most` events that have waited longer than the stream keeps
+    /// them. Returns their number.
+    async fn drop_old_events(&self, at_most: i64) -> Result<u64> {
+        let _ = at_most;
         Ok(0)
     }
 

@@ -30,6 +30,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 
+use crate::event::stream::OutgoingEvent;
 use crate::hint::{Body, Hint, Marker};
 use crate::job::Lane;
 
@@ -186,6 +187,15 @@ pub trait Publisher: Send + Sync + 'static {
     }
 }
 
+/// Publishes events of the [event stream](crate::event::stream) to the broker.
+#[async_trait]
+pub trait EventPublisher: Send + Sync + 'static {
+    /// Publishes the events, and waits until the broker has confirmed each of them or has failed.
+    /// Returns the result of each, in their order. The events may arrive in another order, so the caller
+    /// gives at most one event with the same key.
+    async fn publish_events(&self, events: &[OutgoingEvent]) -> Vec<Result<(), TransportError>>;
+}
+
 /// A message that was received from a lane and is not settled yet.
 #[derive(Debug)]
 pub struct Delivery {
@@ -296,6 +306,11 @@ pub trait Transport: Send + Sync + 'static {
 
     /// Returns the shared publisher.
     fn publisher(&self) -> Arc<dyn Publisher>;
+
+    /// Returns the publisher of the event stream, if there is a broker that can carry it.
+    fn events(&self) -> Option<Arc<dyn EventPublisher>> {
+        None
+    }
 
     /// Starts to receive. While the broker is away, [`Receiver::receive`] fails until it is back.
     ///

@@ -194,6 +194,14 @@ pub use jobwire_kafka as kafka;
 #[cfg(feature = "testing")]
 pub use jobwire_core::testing;
 
+/// The event stream: events of jobs that are published to the broker.
+pub mod event {
+    pub use jobwire_core::event::stream::{
+        CONTENT_TYPE, COUNTED_EVENTS, EventStream, EventStreamState, OutgoingEvent, STREAMED_KINDS,
+        StreamedEvent,
+    };
+}
+
 /// Nodes: their health, and changes of the types and the scope that they serve.
 pub mod node {
     pub use jobwire_core::job::scope::{Needs, Scope};
@@ -231,8 +239,8 @@ pub mod transport {
     pub use jobwire_core::hint::{Hint, Ready};
     pub use jobwire_core::transport::routed::{Builder as RoutedBuilder, RoutedTransport};
     pub use jobwire_core::transport::{
-        BadSetting, BrokerSecurity, Plaintext, Publisher, Transport, TransportError,
-        TransportHealth,
+        BadSetting, BrokerSecurity, EventPublisher, Plaintext, Publisher, Transport,
+        TransportError, TransportHealth,
     };
 }
 

@@ -130,6 +130,11 @@ impl Endpoint {
         format!("{}.control", self.prefix)
     }
 
+    /// Returns the topic of the event stream.
+    pub(crate) fn events_topic(&self) -> String {
+        format!("{}.events", self.prefix)
+    }
+
     /// Returns the consumer group whose members share the partitions of a lane.
     pub(crate) fn group(&self, lane: &Lane) -> String {
         format!("{}.{lane}", self.group)

@@ -75,6 +75,7 @@ mod delivery;
 mod ending;
 mod endpoint;
 mod error;
+mod events;
 mod flow;
 mod keys;
 mod lane;

@@ -34,12 +34,12 @@ use crate::producers::{Producer, Producers};
 use crate::topology::Topology;
 
 /// The time for which the number of partitions of a topic is cached.
-const COUNT_AGAIN: Duration = Duration::from_secs(60);
+pub(crate) const COUNT_AGAIN: Duration = Duration::from_secs(60);
 /// The session of all lanes. There is only one, because librdkafka connects again by itself.
 const SESSION: u64 = 0;
 /// The time that a call waits beyond the confirm timeout for librdkafka's report of a failed
 /// message.
-const GRACE: Duration = Duration::from_secs(2);
+pub(crate) const GRACE: Duration = Duration::from_secs(2);
 /// Maximum number of messages in librdkafka's queue, and their maximum size in kilobytes.
 const QUEUE: (&str, &str) = ("100000", "65536");
 

@@ -4,12 +4,13 @@
 //! | --- | --- | --- | --- |
 //! | `<prefix>.lane.<lane>` | hints | `kafka_partitions` | `kafka_retention` |
 //! | `<prefix>.control` | control messages between nodes | 1 | 1 h |
+//! | `<prefix>.events` | the event stream, if it is switched on | `kafka_partitions` | 7 days |
 //!
 //! With `declare`, the nodes that receive a lane create its missing topic (publishers create only
 //! the topic of `default`). Existing topics are not changed. A difference from the settings that
 //! costs latency or hints is a warning, never an error, because others may administer the topic.
 //! Rights needed: Describe on every topic; Read on lanes and control, and on the groups; Write on
-//! lanes and control; IdempotentWrite on the cluster (brokers before 3.0); Create and
+//! lanes, control and events; IdempotentWrite on the cluster (brokers before 3.0); Create and
 //! `DescribeConfigs` only with `declare`.
 //!
 //! With tokens (OAUTHBEARER) no topic is created: the client library's administrative client gets
@@ -41,6 +42,8 @@ use crate::producers::Producers;
 const WANTED_COPIES: usize = 3;
 /// The retention of the control topic.
 const CONTROL_RETENTION: Duration = Duration::from_secs(3600);
+/// The retention of the topic of the event stream.
+const EVENT_RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The time within which every broker lists a topic that was just created.
 pub(crate) const PROPAGATION: Duration = Duration::from_secs(5);
 
@@ -136,6 +139,16 @@ impl Topology {
             topic: self.endpoint.control_topic(),
             partitions: 1,
             retention: CONTROL_RETENTION,
+        };
+        self.ensure(wanted).await
+    }
+
+    /// Ensures that the topic of the event stream exists, and returns its number of partitions.
+    pub(crate) async fn ensure_events(&self) -> Result<i32, TransportError> {
+        let wanted = Wanted {
+            topic: self.endpoint.events_topic(),
+            partitions: self.options.partitions,
+            retention: EVENT_RETENTION,
         };
         self.ensure(wanted).await
     }

@@ -10,8 +10,8 @@ use jobwire_core::hint::{Hint, Marker};
 use jobwire_core::job::Lane;
 use jobwire_core::runtime::supervisor::supervised;
 use jobwire_core::transport::{
-    Control, Lifetime, Publisher, Receiver, Subscription, Transport, TransportError,
-    TransportHealth,
+    Control, EventPublisher, Lifetime, Publisher, Receiver, Subscription, Transport,
+    TransportError, TransportHealth,
 };
 use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::producer::Producer as _;
@@ -22,6 +22,7 @@ use crate::connection::{ANSWER, Context, Link, keep};
 use crate::control::ControlLine;
 use crate::endpoint::Endpoint;
 use crate::error::explain_error;
+use crate::events::Events;
 use crate::lane::LaneTask;
 use crate::lane_client::LaneState;
 use crate::options::KafkaOptions;
@@ -46,6 +47,7 @@ struct Shared {
     topology: Topology,
     link: Link,
     publishers: Arc<LanePublishers>,
+    events: Arc<Events>,
     control: Arc<ControlLine>,
     settled: Arc<Settled>,
     /// Numbers the assignments of all receivers.
@@ -120,6 +122,12 @@ impl KafkaTransport {
             )
             .await;
         }));
+        let events = Arc::new(Events::new(
+            link.clone(),
+            topology.clone(),
+            producers.clone(),
+            lifetime.closing(),
+        ));
         let publishers = Arc::new(LanePublishers::new(
             link.clone(),
             topology.clone(),
@@ -156,6 +164,7 @@ impl KafkaTransport {
             topology,
             link,
             publishers,
+            events,
             control,
             settled,
             epochs: Arc::new(AtomicU64::new(1)),
@@ -209,6 +218,10 @@ impl Transport for KafkaTransport {
 
     fn publisher(&self) -> Arc<dyn Publisher> {
         Arc::new(self.clone())
+    }
+
+    fn events(&self) -> Option<Arc<dyn EventPublisher>> {
+        Some(self.0.events.clone())
     }
 
     async fn subscribe(

@@ -19,6 +19,7 @@ pub(super) async fn a_completed_job_leaves_nothing_behind<S: Bench>(w: &World<S>
     let job = w.hold(worker, &hint).await;
     let completion = Completion {
         has_traces: true,
+        cancelled: false,
         ..done(&job)
     };
     let settled = w

@@ -190,6 +190,7 @@ pub(super) async fn a_revival_adds_no_attempts<S: Bench>(w: &World<S>) {
         let completion = Completion {
             next: Some(Box::new(next)),
             has_traces: true,
+            cancelled: false,
             ..done(&job)
         };
         let settled = w.store.complete(worker, &[completion], &take(worker)).await;

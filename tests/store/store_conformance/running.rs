@@ -216,6 +216,7 @@ pub(super) async fn progress_is_written_under_the_lock_and_shown<S: SqlBench>(w:
     assert_eq!(w.rows("job_progress").await, 1);
     let done = Completion {
         has_traces: true,
+        cancelled: false,
         ..done(&jobs[1])
     };
     w.store

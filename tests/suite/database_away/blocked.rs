@@ -141,6 +141,7 @@ async fn an_outcome_whose_trigger_waits_for_a_lock_holds_up_no_other_of_its_batc
         held: job.held(),
         next: None,
         has_traces: false,
+        cancelled: false,
         attempt: None,
     };
     let batch: Vec<Completion> = jobs.iter().map(done).collect();

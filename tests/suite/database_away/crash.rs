@@ -41,6 +41,7 @@ async fn complete(store: &PgStore, owner: NodeId, held: &LockToken) -> usize {
         held: held.clone(),
         next: None,
         has_traces: false,
+        cancelled: false,
         attempt: None,
     };
     let settled = store.complete(owner, &[done], &Handoff::Hint).await;

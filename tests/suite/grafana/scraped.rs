@@ -14,13 +14,16 @@ use super::{alerts, exposition, grafana};
 
 /// Metrics that a healthy fleet without an engine does not touch: a query on one of them may return
 /// nothing.
-const QUIET: [&str; 32] = [
+const QUIET: [&str; 35] = [
     m::NEGATIVE_LATENCY,
     m::HINTS_DROPPED,
     m::HINTS_UNREADABLE,
     m::HINTS_REDELIVERED,
     m::HINTS_RETURNED,
     m::EVENTS_DROPPED,
+    m::STREAM_PUBLISHED,
+    m::STREAM_FAILURES,
+    m::STREAM_DROPPED,
     m::STATEMENT_ERRORS,
     m::FENCED,
     m::BROKER_RECONNECTS,

@@ -135,6 +135,7 @@ pub(super) fn done(job: &LockedJob) -> Completion {
         held: job.held(),
         next: None,
         has_traces: false,
+        cancelled: false,
         attempt: None,
     }
 }

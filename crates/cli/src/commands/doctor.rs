@@ -7,6 +7,7 @@
 mod broker;
 mod database;
 mod engine;
+mod events;
 mod finding;
 mod lanes;
 mod limits;

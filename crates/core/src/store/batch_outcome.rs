@@ -73,6 +73,8 @@ pub struct Completion {
     /// Whether the job may have rows beside its own, which have to be deleted, too: the stack of an
     /// earlier failure, progress or a checkpoint.
     pub has_traces: bool,
+    /// Whether an operator's cancel has ended the job: it is deleted and was not done.
+    pub cancelled: bool,
     /// The attempt to record, if its type records attempts.
     pub attempt: Option<Box<Attempt>>,
 }
@@ -134,6 +136,12 @@ impl Completion {
 }
 
 impl Failure {
+    /// Returns whether this is no failure: the job waits for another date, and its last message
+    /// stays.
+    pub(crate) fn is_snooze(&self) -> bool {
+        self.message.is_none() && matches!(self.to, Destination::Retry { .. })
+    }
+
     pub(super) fn recorded(&self) -> Option<Recorded<'_>> {
         let attempt = self.attempt.as_deref()?;
         Some(Recorded {

@@ -29,6 +29,7 @@ pub mod connection_pool;
 mod database;
 mod decode;
 mod ending;
+mod event_stream;
 pub mod examine;
 mod exclusive;
 mod fail;

@@ -24,6 +24,8 @@ mod connect;
 mod database;
 mod decode;
 mod ending;
+mod event_stream;
+mod event_triggers;
 mod exclusive;
 mod fail;
 mod find;

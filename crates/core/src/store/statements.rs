@@ -9,6 +9,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
+
 use super::attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter};
 use super::change::Change;
 use super::permits::{PermitAnswer, PermitRequest, StalledKey, WaitingJob, WaitingType};
@@ -23,6 +25,7 @@ use super::{
     SchemaStatus, Succession, Suspended, SuspensionScope, TapOffer, TransactionId, Triggered,
     Waiting,
 };
+use crate::event::stream::{EventStream, EventStreamState, StreamedEvent};
 use crate::hint::{Hint, Ready};
 use crate::job::calendar::Calendars;
 use crate::job::periodic::{Declaration, Declared};
@@ -58,6 +61,7 @@ pub(super) trait Statements:
     + Priorities
     + Periodic
     + Permitting
+    + Streaming
 {
 }
 
@@ -506,6 +510,28 @@ pub(super) trait Priorities {
 
     /// Deletes a rule. Returns false if there is none.
     fn delete_priority(&self, scope: &PriorityScope) -> impl Future<Output = Result<bool>> + Send;
+}
+
+/// The event stream.
+pub(super) trait Streaming {
+    /// Switches the stream on with these options, or off. Returns the number of dropped events.
+    fn switch_stream(
+        &self,
+        stream: Option<&EventStream>,
+    ) -> impl Future<Output = Result<u64>> + Send;
+
+    fn read_stream(&self) -> impl Future<Output = Result<Option<EventStream>>> + Send;
+
+    fn stream_state(&self) -> impl Future<Output = Result<EventStreamState>> + Send;
+
+    /// Returns the number of events that wait, and the time of the oldest.
+    fn count_events(&self) -> impl Future<Output = Result<(i64, Option<DateTime<Utc>>)>> + Send;
+
+    fn events_page(&self, at_most: i64) -> impl Future<Output = Result<Vec<StreamedEvent>>> + Send;
+
+    fn delete_events(&self, published: &[i64]) -> impl Future<Output = Result<u64>> + Send;
+
+    fn delete_old_events(&self, at_most: i64) -> impl Future<Output = Result<u64>> + Send;
 }
 
 /// Grants permits of limits, and parks and wakes jobs.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use chrono::{DateTime, Utc};
 use futures_util::FutureExt;
 
 use super::attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter};
@@ -24,6 +25,7 @@ use super::{
     SchemaStatus, Store, Succession, Suspended, SuspensionScope, TapOffer, TransactionId,
     Triggered, Waiting, check_rules, measured,
 };
+use crate::event::stream::{EventStream, EventStreamState, StreamedEvent};
 use crate::hint::{Hint, Ready};
 use crate::job::calendar::Calendars;
 use crate::job::periodic::{Declared, PeriodicJob};
@@ -464,6 +466,40 @@ impl<S: Statements> Store for S {
 
     async fn prune_history(&self, incidents: Duration, at_most: i64) -> Result<u64> {
         self.run("prune_history", || self.prune(incidents, at_most))
+            .await
+    }
+
+    async fn switch_event_stream(&self, stream: Option<&EventStream>) -> Result<u64> {
+        if let Some(stream) = stream {
+            stream.check().map_err(StoreError::InvalidChange)?;
+        }
+        // The transaction waits for its locks itself, and is tried once.
+        self.switch_stream(stream).await
+    }
+
+    async fn event_stream(&self) -> Result<Option<EventStream>> {
+        self.run("event_stream", || self.read_stream()).await
+    }
+
+    async fn event_stream_state(&self) -> Result<EventStreamState> {
+        self.run("event_stream_state", || self.stream_state()).await
+    }
+
+    async fn waiting_events(&self) -> Result<(i64, Option<DateTime<Utc>>)> {
+        self.run("waiting_events", || self.count_events()).await
+    }
+
+    async fn next_events(&self, at_most: i64) -> Result<Vec<StreamedEvent>> {
+        self.run("next_events", || self.events_page(at_most)).await
+    }
+
+    async fn forget_events(&self, published: &[i64]) -> Result<u64> {
+        self.run("forget_events", || self.delete_events(published))
+            .await
+    }
+
+    async fn drop_old_events(&self, at_most: i64) -> Result<u64> {
+        self.run("drop_old_events", || self.delete_old_events(at_most))
             .await
     }
 

@@ -129,6 +129,21 @@ metrics! {
         "Events that a listener of this process was not told, or not to its end, by reason: full (it \
          is too slow), panicked, no-thread.";
 
+    STREAM_PUBLISHED = "jobwire_event_stream_published_total" Counter ["kind"]
+        "Events of the event stream that the broker has confirmed to this leader, by kind. An event \
+         that is published again after a failure counts again.";
+    STREAM_FAILURES = "jobwire_event_stream_failures_total" Counter []
+        "Attempts of this leader to publish waiting events after which some of them were unconfirmed.";
+    STREAM_DROPPED = "jobwire_event_stream_dropped_total" Counter []
+        "Events of the event stream that were dropped, because they had waited for longer than the \
+         stream keeps them.";
+    STREAM_WAITING = "jobwire_event_stream_waiting" Gauge []
+        "Events that wait to be published, counted up to 100,000; on the leader only, while the \
+         stream is switched on.";
+    STREAM_OLDEST = "jobwire_event_stream_oldest_seconds" Gauge []
+        "Age of the oldest event that waits to be published; on the leader only, while the stream is \
+         switched on.";
+
     LOCK_BATCH = "jobwire_lock_batch_size" Count []
         "Hints in one lock statement.";
     COMPLETE_BATCH = "jobwire_complete_batch_size" Count []

@@ -33,7 +33,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use self::markers::Markers;
 use self::receiver::{MOST, RoutedReceiver, Source};
 use super::{
-    Control, Publisher, Receiver, Subscription, Transport, TransportError, TransportHealth,
+    Control, EventPublisher, Publisher, Receiver, Subscription, Transport, TransportError,
+    TransportHealth,
 };
 use crate::hint::{Hint, Marker};
 use crate::job::Lane;
@@ -246,6 +247,11 @@ impl Publisher for RoutedTransport {
 
 #[async_trait]
 impl Transport for RoutedTransport {
+    /// Returns the publisher of the broker that carries all lanes that are not routed elsewhere.
+    fn events(&self) -> Option<Arc<dyn EventPublisher>> {
+        self.0.all[0].events()
+    }
+
     fn name(&self) -> &'static str {
         // The transport that a node without former brokers or routed lanes would use.
         self.0.all[0].name()

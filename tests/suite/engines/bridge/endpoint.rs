@@ -32,6 +32,7 @@ fn completion(held: LockToken) -> Completion {
         held,
         next: None,
         has_traces: false,
+        cancelled: false,
         attempt: None,
     }
 }

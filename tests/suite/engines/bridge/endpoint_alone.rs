@@ -40,6 +40,7 @@ async fn settle(store: &EndpointStore, terms: &LockTerms, held: LockToken) -> Ba
         held,
         next: None,
         has_traces: false,
+        cancelled: false,
         attempt: None,
     };
     let then = Handoff::Take(terms.clone());

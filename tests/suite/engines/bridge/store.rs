@@ -43,6 +43,7 @@ fn completion(held: LockToken) -> Completion {
         held,
         next: None,
         has_traces: false,
+        cancelled: false,
         attempt: None,
     }
 }

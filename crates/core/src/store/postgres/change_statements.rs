@@ -1,5 +1,6 @@
 //! The statements of an operator's changes. `$1` are the jobs, and `$2` those of the executable table
 //! whose rows are locked. `$3` is the value of the change, if it has one.
+//! A comment at the start is for the event stream (`event_cause` in migration 0012).
 
 use super::sql::{
     lane_by_rule, moved_columns, not_put_aside, not_suspended, ready_columns, unlocked,
@@ -127,7 +128,7 @@ macro_rules! result {
 }
 
 pub(super) const MAKE_EXECUTABLE: &str = concat!(
-    "WITH ",
+    "/* jobwire: retried */ WITH ",
     gone!("timer", "timer_job"),
     ", moved AS (
     INSERT INTO jobwire.job (",
@@ -143,7 +144,7 @@ pub(super) const MAKE_EXECUTABLE: &str = concat!(
 );
 
 pub(super) const RESCHEDULE: &str = concat!(
-    "WITH ",
+    "/* jobwire: rescheduled */ WITH ",
     executable_gone!(),
     ", moved AS (
     INSERT INTO jobwire.timer_job (",

@@ -26,9 +26,13 @@ use crate::store::{BatchOutcome, Completion, Handoff, Origin, instances};
 /// tables were empty. A join in such a plan scans a million rows later (128 completions took ten
 /// seconds). Each row's fence is looked up in a hashed set, and the CASE keeps that lookup from
 /// becoming a join. A lookup in the array compared each of 512 rows with half of the others.
+///
+/// The comment tells the triggers of the event stream that the jobs are done, and not deleted
+/// otherwise (`event_cause` in migration 0012).
 macro_rules! complete {
-    ($when:expr, $also:literal) => {
+    ($cause:literal, $when:expr, $also:literal) => {
         concat!(
+            $cause,
             "
 WITH held AS (
     DELETE FROM jobwire.job_lease l
@@ -48,8 +52,9 @@ RETURNING j.id"
 
 /// Completes jobs and deletes their stacks, progress and checkpoints.
 macro_rules! complete_and_forget {
-    ($when:expr) => {
+    ($cause:literal, $when:expr) => {
         complete!(
+            $cause,
             $when,
             ", forgotten AS (
     DELETE FROM jobwire.job_exception e USING held WHERE e.job_id = held.job_id AND e.job_id = ANY($4)
@@ -67,14 +72,27 @@ struct Complete {
 }
 
 const COMPLETE: Complete = Complete {
-    plain: complete!("", ""),
-    and_forget: complete_and_forget!(""),
+    plain: complete!("/* jobwire: completed */", "", ""),
+    and_forget: complete_and_forget!("/* jobwire: completed */", ""),
+};
+
+/// The completion of jobs that an operator's cancel has ended, so that their event is `cancelled`.
+const COMPLETE_CANCELLED: Complete = Complete {
+    plain: complete!("", "", ""),
+    and_forget: complete_and_forget!("", ""),
 };
 
 /// The completion for connections whose commits do not wait for the disk. Its commit waits.
 const COMPLETE_DURABLY: Complete = Complete {
-    plain: complete!(concat!("\n        AND ", wait_for_disk!()), ""),
-    and_forget: complete_and_forget!(concat!("\n        AND ", wait_for_disk!())),
+    plain: complete!(
+        "/* jobwire: completed */",
+        concat!("\n        AND ", wait_for_disk!()),
+        ""
+    ),
+    and_forget: complete_and_forget!(
+        "/* jobwire: completed */",
+        concat!("\n        AND ", wait_for_disk!())
+    ),
 };
 
 /// Releases jobs. Those that an operator has cancelled are deleted.
@@ -184,24 +202,20 @@ pub(super) async fn pass_on<'a>(
     Ok(())
 }
 
-async fn delete<'e>(
+async fn delete<'e, 'd>(
     executor: impl sqlx::PgExecutor<'e>,
     complete: Complete,
     owner: NodeId,
-    done: &[Completion],
+    done: impl Iterator<Item = &'d Completion> + Clone,
 ) -> Result<Vec<JobId>, StoreError> {
     // A job that was lost and locked again may occur twice; only its newest lock can still exist.
-    let mut newest: HashMap<Uuid, i64> = HashMap::with_capacity(done.len());
-    for LockToken { id, fence, .. } in done.iter().map(|d| &d.held) {
+    let mut newest: HashMap<Uuid, i64> = HashMap::with_capacity(done.size_hint().1.unwrap_or(0));
+    for LockToken { id, fence, .. } in done.clone().map(|d| &d.held) {
         let known = newest.entry(id.0).or_insert(fence.0);
         *known = fence.0.max(*known);
     }
     let (ids, fences): (Vec<Uuid>, Vec<i64>) = newest.into_iter().unzip();
-    let has_traces: Vec<Uuid> = done
-        .iter()
-        .filter(|d| d.has_traces)
-        .map(|d| d.held.id.0)
-        .collect();
+    let has_traces: Vec<Uuid> = done.filter(|d| d.has_traces).map(|d| d.held.id.0).collect();
     let statement = if has_traces.is_empty() {
         complete.plain
     } else {
@@ -251,9 +265,20 @@ pub(super) async fn complete_in(
     let holders = enter_held(connection, &names).await?;
     let cancelled = cancelled_series(connection, owner, done).await?;
     let mut settled = BatchOutcome {
-        applied: delete(&mut *connection, COMPLETE, owner, done).await?,
+        applied: delete(
+            &mut *connection,
+            COMPLETE,
+            owner,
+            done.iter().filter(|d| !d.cancelled),
+        )
+        .await?,
         ..BatchOutcome::default()
     };
+    if done.iter().any(|d| d.cancelled) {
+        let ended = done.iter().filter(|d| d.cancelled);
+        let gone = delete(&mut *connection, COMPLETE_CANCELLED, owner, ended).await?;
+        settled.applied.extend(gone);
+    }
     let applied: HashSet<&JobId> = settled.applied.iter().collect();
     let next: Vec<_> = done
         .iter()
@@ -315,7 +340,8 @@ impl Completing for PgStore {
         then: &Handoff,
     ) -> Result<BatchOutcome, StoreError> {
         let ends = done.iter().all(|d| d.next.is_none());
-        let is_plain = |d: &Completion| d.held.instance.is_none() && d.attempt.is_none();
+        let is_plain =
+            |d: &Completion| d.held.instance.is_none() && d.attempt.is_none() && !d.cancelled;
         if ends && done.iter().all(is_plain) {
             let mut connection = self.cache.acquire().await?;
             let complete = if self.cache.commits_soon() {
@@ -323,7 +349,7 @@ impl Completing for PgStore {
             } else {
                 COMPLETE
             };
-            let applied = delete(&mut *connection, complete, owner, done).await?;
+            let applied = delete(&mut *connection, complete, owner, done.iter()).await?;
             connection.keep();
             return Ok(BatchOutcome {
                 applied,

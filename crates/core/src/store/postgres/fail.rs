@@ -1,7 +1,8 @@
 //! Failing: moves jobs from the executable table to the table in which they wait.
 
 use chrono::{DateTime, Utc};
-use sqlx::Row;
+use sqlx::postgres::PgRow;
+use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
 use super::begin::begin_impatiently;
@@ -18,7 +19,10 @@ use crate::store::{BatchOutcome, Destination, Failure, Handoff, instances};
 
 /// Moves each job to its table: timer, dead letter, or suspended, if a suspension covers the job by
 /// now (protocol rule 27). A job that an operator has cancelled is deleted.
-const FAIL: &str = concat!(
+macro_rules! fail {
+    ($cause:literal) => {
+        concat!(
+    $cause,
     "
 WITH given AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::bigint[], $4::boolean[], $5::bigint[], $6::integer[], $7::integer[],
@@ -72,7 +76,14 @@ WITH given AS MATERIALIZED (
 )
 SELECT id, CASE WHEN NOT dead AND NOT put_aside THEN due_at END, NOT dead AND put_aside, false FROM moved
 UNION ALL SELECT id, NULL, false, true FROM gone WHERE id IN (SELECT job_id FROM held WHERE cancelled)"
-);
+        )
+    };
+}
+
+/// The comments tell the triggers of the event stream whether the jobs have failed (`event_cause` in
+/// migration 0012).
+const FAIL: &str = fail!("/* jobwire: failed */");
+const SNOOZE: &str = fail!("/* jobwire: snoozed */");
 
 /// Keeps suspensions from ending before this transaction, so that their end brings back the jobs
 /// that this transaction has suspended.
@@ -94,6 +105,61 @@ INSERT INTO jobwire.timer_job (",
     " FROM back RETURNING due_at"
 );
 
+/// Moves these jobs. Returns the id, the due date of a timer, whether the job is suspended, and whether
+/// it was cancelled.
+async fn move_failed(
+    connection: &mut PgConnection,
+    statement: &'static str,
+    owner: NodeId,
+    failed: &[&Failure],
+) -> Result<Vec<PgRow>, StoreError> {
+    let (ids, fences) = guards(failed.iter().map(|f| &f.held));
+    let mut dead = Vec::with_capacity(failed.len());
+    let (mut delays, mut retries, mut failures) = (Vec::new(), Vec::new(), Vec::new());
+    let mut since: Vec<Option<DateTime<Utc>>> = Vec::with_capacity(failed.len());
+    for failure in failed {
+        match &failure.to {
+            Destination::Retry {
+                delay,
+                since: date,
+                retries: left,
+                failures: count,
+            } => {
+                dead.push(false);
+                delays.push(
+                    i64::try_from(delay.as_millis())
+                        .unwrap_or(LONGEST)
+                        .min(LONGEST),
+                );
+                retries.push(Some(*left));
+                failures.push(Some(*count));
+                since.push(*date);
+            }
+            Destination::DeadLetter => {
+                dead.push(true);
+                delays.push(0);
+                retries.push(None);
+                failures.push(None);
+                since.push(None);
+            }
+        }
+    }
+    let messages: Vec<Option<&str>> = failed.iter().map(|f| f.message.as_deref()).collect();
+    let stacks: Vec<Option<&str>> = failed.iter().map(|f| f.stack.as_deref()).collect();
+    let query = sqlx::query(statement)
+        .bind(ids)
+        .bind(fences)
+        .bind(owner.0)
+        .bind(dead)
+        .bind(delays)
+        .bind(retries)
+        .bind(failures)
+        .bind(messages)
+        .bind(stacks)
+        .bind(since);
+    Ok(query.fetch_all(connection).await?)
+}
+
 impl Failing for PgStore {
     async fn fail_batch(
         &self,
@@ -102,56 +168,16 @@ impl Failing for PgStore {
         then: &Handoff,
     ) -> Result<BatchOutcome, StoreError> {
         let names = instances(failed.iter().map(|f| &f.held));
-        let (ids, fences) = guards(failed.iter().map(|f| &f.held));
-        let mut dead = Vec::with_capacity(failed.len());
-        let (mut delays, mut retries, mut failures) = (Vec::new(), Vec::new(), Vec::new());
-        let mut since: Vec<Option<DateTime<Utc>>> = Vec::with_capacity(failed.len());
-        for failure in failed {
-            match &failure.to {
-                Destination::Retry {
-                    delay,
-                    since: date,
-                    retries: left,
-                    failures: count,
-                } => {
-                    dead.push(false);
-                    delays.push(
-                        i64::try_from(delay.as_millis())
-                            .unwrap_or(LONGEST)
-                            .min(LONGEST),
-                    );
-                    retries.push(Some(*left));
-                    failures.push(Some(*count));
-                    since.push(*date);
-                }
-                Destination::DeadLetter => {
-                    dead.push(true);
-                    delays.push(0);
-                    retries.push(None);
-                    failures.push(None);
-                    since.push(None);
-                }
-            }
-        }
-        let messages: Vec<Option<&str>> = failed.iter().map(|f| f.message.as_deref()).collect();
-        let stacks: Vec<Option<&str>> = failed.iter().map(|f| f.stack.as_deref()).collect();
-
         crash_point!("failure-unwritten");
         let mut tx = begin_impatiently(&self.pool).await?;
         let holders = complete::enter_held(&mut tx, &names).await?;
-        let rows = sqlx::query(FAIL)
-            .bind(ids)
-            .bind(fences)
-            .bind(owner.0)
-            .bind(dead)
-            .bind(delays)
-            .bind(retries)
-            .bind(failures)
-            .bind(messages)
-            .bind(stacks)
-            .bind(since)
-            .fetch_all(&mut *tx)
-            .await?;
+        let mut rows = Vec::with_capacity(failed.len());
+        for (statement, snoozes) in [(FAIL, false), (SNOOZE, true)] {
+            let these: Vec<&Failure> = failed.iter().filter(|f| f.is_snooze() == snoozes).collect();
+            if !these.is_empty() {
+                rows.extend(move_failed(&mut tx, statement, owner, &these).await?);
+            }
+        }
         let mut settled = BatchOutcome::default();
         let mut put_aside = Vec::new();
         for row in &rows {

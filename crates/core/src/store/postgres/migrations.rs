@@ -56,7 +56,7 @@ impl PgStore {
 
     /// Returns a pool of one connection without a limit for statements: an index takes as long as
     /// its table needs, and a migration waits for its locks itself.
-    async fn patient(&self) -> Result<PgPool> {
+    pub(super) async fn patient(&self) -> Result<PgPool> {
         let options = PgConnectOptions::clone(&self.pool.inner.connect_options());
         let pool = PgPoolOptions::new().max_connections(1);
         let pool = pool.connect_with(options).await?;
@@ -69,6 +69,6 @@ impl PgStore {
 
 /// The schema version of this program's newest migration.
 const _: () = assert!(
-    SCHEMA_VERSION == 10,
+    SCHEMA_VERSION == 12,
     "add the migration's row to schema_version"
 );

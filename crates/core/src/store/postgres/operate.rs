@@ -160,9 +160,9 @@ macro_rules! used_attempts {
 }
 
 /// Moves jobs from any other table into the executable table, with their attempts restored. A job
-/// that is executable already is hinted again.
+/// that is executable already is hinted again. The comment is for the event stream.
 const RETRY: &str = concat!(
-    "
+    "/* jobwire: retried */
 WITH timer AS (DELETE FROM jobwire.timer_job WHERE id IN (", free_rows!("timer_job"), ") RETURNING *),
      suspended AS (DELETE FROM jobwire.suspended_job WHERE id IN (", free_rows!("suspended_job"), ") RETURNING *),
      letter AS (DELETE FROM jobwire.dead_letter_job WHERE id IN (", free_rows!("dead_letter_job"), ") RETURNING *),

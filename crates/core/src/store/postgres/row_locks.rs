@@ -50,7 +50,7 @@ FOR UPDATE OF j SKIP LOCKED"
 /// [`HOLD`] does not see. From then on no other transaction can write one.
 const LEASED_MEANWHILE: &str = "SELECT job_id FROM jobwire.job_lease WHERE job_id = ANY($1)";
 
-const DELETE: &str = "DELETE FROM jobwire.job WHERE id = ANY($1)";
+const DELETE: &str = "/* jobwire: completed */ DELETE FROM jobwire.job WHERE id = ANY($1)";
 
 const LEASE: &str = "
 INSERT INTO jobwire.job_lease (job_id, owner, fence, locked_at, expires_at)

@@ -170,9 +170,11 @@ WITH back AS (
 ), timer AS (
     INSERT INTO jobwire.timer_job (",
             moved_columns!(),
-            ") SELECT ",
-            moved_columns!(),
-            " FROM back WHERE due_at > statement_timestamp()
+            ")
+    SELECT id, seq, least(revision, 999999999) + 1, kind, type, payload, process_instance, execution, process_definition, element, tenant,
+        category, deployment, priority, exclusive, retries, failures, retry_policy, due_at, repeat, repeat_until,
+        correlation_id, created_at, lane, origin, exception_message, custom_values, trace_parent, ready_at, hints, lane_named
+    FROM back WHERE due_at > statement_timestamp()
 ), executable AS (
     INSERT INTO jobwire.job (",
             moved_columns!(),

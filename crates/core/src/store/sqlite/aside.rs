@@ -4,6 +4,7 @@
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
+use super::event_stream::{self, Cause};
 use super::sql::unexpired;
 use super::{SqliteStore, decode, exclusive};
 use crate::job::{JobId, JobState, LockToken, NodeId};
@@ -62,6 +63,7 @@ async fn set_aside(
         return Ok(None);
     }
     let new_id = JobId::generate();
+    event_stream::begin_cause(connection, Cause::SetAside).await?;
     sqlx::query(SET_ASIDE)
         .bind(name)
         .bind(id.to_string())
@@ -69,6 +71,7 @@ async fn set_aside(
         .bind(new_id.to_string())
         .execute(&mut *connection)
         .await?;
+    event_stream::end_cause(connection).await?;
     let query = sqlx::query_scalar(IS_LETTER).bind(new_id.to_string());
     let is_new: bool = query.fetch_one(connection).await?;
     Ok(Some(if is_new { new_id } else { id }))

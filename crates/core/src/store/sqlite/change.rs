@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use sqlx::{Row, Sqlite};
 
+use super::event_stream::{self, Cause};
 use super::sql::{is_put_aside, lane_by_rule, moved_columns, ready_columns, unlocked};
 use super::{SqliteStore, decode, exclusive, lanes};
 use crate::job::{JobId, JobState};
@@ -205,6 +206,17 @@ fn statements(change: &Change) -> &'static [&'static str] {
     }
 }
 
+/// Returns the cause of a change, for the event stream.
+fn cause(change: &Change) -> Option<Cause> {
+    match change {
+        Change::MakeExecutable => Some(Cause::Retried),
+        Change::Reschedule(_) => Some(Cause::Rescheduled),
+        Change::Suspend => Some(Cause::Suspended),
+        Change::MakeDeadLetter(_) => Some(Cause::SetAside),
+        Change::Activate | Change::SetRetries(_) | Change::SetPriority(_) => None,
+    }
+}
+
 type Query = sqlx::query::Query<'static, Sqlite, sqlx::sqlite::SqliteArguments>;
 
 /// Binds the value of the change, if it has one.
@@ -265,10 +277,17 @@ impl Changing for SqliteStore {
         } else {
             Vec::new()
         };
+        let cause = cause(change);
+        if let Some(cause) = cause {
+            event_stream::begin_cause(&mut tx, cause).await?;
+        }
         for statement in statements(change) {
             let query = sqlx::query(*statement).bind(these.clone()).bind(now);
             let rows = with_value(query, change).fetch_all(&mut *tx).await?;
             changed.ready.extend(decode::ready_in_order(&rows)?);
+        }
+        if cause.is_some() {
+            event_stream::end_cause(&mut tx).await?;
         }
         if !moving.is_empty() {
             changed.ready = lanes::to_hint(&mut tx, &moving).await?;

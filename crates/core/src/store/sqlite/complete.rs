@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use sqlx::SqliteConnection;
 
+use super::event_stream::{self, Cause};
 use super::sql::{ready_columns, release_leases};
 use super::{SqliteStore, attempts, decode, exclusive, insert};
 use crate::job::new_job::NewJob;
@@ -12,6 +13,14 @@ use crate::store::batch_outcome::applied_attempts;
 use crate::store::error::StoreError;
 use crate::store::statements::Completing;
 use crate::store::{BatchOutcome, Completion, Handoff, Origin, released};
+
+/// Deletes the jobs of a batch, while their leases show that they are done and not deleted otherwise:
+/// the triggers of the event stream read them.
+const DELETE_HELD: &str = "
+DELETE FROM job WHERE id IN (
+    SELECT job_id FROM job_lease
+    WHERE (job_id, fence) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1)) AND owner = ?2)
+RETURNING id";
 
 /// Deletes leases of a batch. The guard compares owner and fence and no time (protocol rule 1).
 const FINISH: &str = concat!(
@@ -106,11 +115,26 @@ pub(super) async fn complete_in(
     then: &Handoff,
 ) -> Result<BatchOutcome, StoreError> {
     let now = decode::now_micros();
-    let (finished, cancelled) = finish(connection, owner, done.iter().map(|d| &d.held)).await?;
-    let mut settled = BatchOutcome {
-        applied: delete(connection, &finished).await?,
-        ..BatchOutcome::default()
-    };
+    let mut settled = BatchOutcome::default();
+    for ended in [false, true] {
+        let these = || done.iter().filter(|d| d.cancelled == ended);
+        if these().next().is_none() {
+            continue;
+        }
+        if ended {
+            event_stream::begin_cause(connection, Cause::Cancelled).await?;
+        }
+        let rows = sqlx::query(DELETE_HELD)
+            .bind(guards(these().map(|d| &d.held))?)
+            .bind(owner.to_string())
+            .fetch_all(&mut *connection)
+            .await?;
+        settled.applied.extend(decode::job_ids(&rows)?);
+        if ended {
+            event_stream::end_cause(connection).await?;
+        }
+    }
+    let (_, cancelled) = finish(connection, owner, done.iter().map(|d| &d.held)).await?;
     let applied: HashSet<&JobId> = settled.applied.iter().collect();
     let done_now = || done.iter().filter(|d| applied.contains(&d.held.id));
     let has_traces: Vec<JobId> = done_now()

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use serde::Serialize;
 use sqlx::{Row, SqliteConnection};
 
+use super::event_stream::{self, Cause};
 use super::sql::{is_put_aside, moved_columns};
 use super::{SqliteStore, attempts, complete, decode};
 use crate::job::{JobId, NodeId};
@@ -108,12 +109,30 @@ async fn move_failed(
         finished.remove(id);
     }
     let mut seen = HashSet::with_capacity(failed.len());
-    let given = decode::array(
-        failed
-            .iter()
-            .filter(|f| finished.contains(&f.held.id) && seen.insert(f.held.id))
-            .map(|failure| given(failure, now)),
-    )?;
+    let (snoozes, failures): (Vec<&Failure>, Vec<&Failure>) = failed
+        .iter()
+        .filter(|f| finished.contains(&f.held.id) && seen.insert(f.held.id))
+        .partition(|f| f.is_snooze());
+    let mut earliest = None;
+    if !failures.is_empty() {
+        earliest = move_given(connection, now, &failures).await?;
+    }
+    if !snoozes.is_empty() {
+        event_stream::begin_cause(connection, Cause::Snoozed).await?;
+        let first = move_given(connection, now, &snoozes).await?;
+        event_stream::end_cause(connection).await?;
+        earliest = earliest.into_iter().chain(first).min();
+    }
+    Ok(earliest)
+}
+
+/// Copies these jobs.
+async fn move_given(
+    connection: &mut SqliteConnection,
+    now: i64,
+    failed: &[&Failure],
+) -> Result<Option<i64>, StoreError> {
+    let given = decode::array(failed.iter().map(|failure| given(failure, now)))?;
     let waiting = sqlx::query(WAIT)
         .bind(&given)
         .bind(now)

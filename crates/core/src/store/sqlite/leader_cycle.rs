@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sqlx::{Row, SqliteConnection};
 
+use super::event_stream::{self, Cause};
 use super::membership::LEAVE;
 use super::sql::{
     in_turn, ready_columns, served_by_fleet, strikes, strikes_count, suspended, unexpired, waits,
@@ -427,10 +428,12 @@ async fn delete_cancelled(
         return Ok(Vec::new());
     }
     let these = decode::array(cancelled)?;
+    event_stream::begin_cause(connection, Cause::Cancelled).await?;
     let instances: Vec<Option<String>> = sqlx::query_scalar(DELETE_CANCELLED)
         .bind(&these)
         .fetch_all(&mut *connection)
         .await?;
+    event_stream::end_cause(connection).await?;
     sqlx::query(THEIR_LEASES)
         .bind(&these)
         .execute(&mut *connection)

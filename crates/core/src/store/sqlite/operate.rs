@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use sqlx::{Row, SqliteConnection};
 
+use super::event_stream::{self, Cause};
 use super::sql::{moved_columns, ready_columns, unlocked};
 use super::{SqliteStore, decode, exclusive};
 use crate::hint::Ready;
@@ -235,11 +236,13 @@ impl Operating for SqliteStore {
         let mut tx = self.write().await?;
         let now = decode::now_micros();
         let mut retried = OperatedJobs::default();
+        event_stream::begin_cause(&mut tx, Cause::Retried).await?;
         for id in ids {
             let (operated, hinted) = retry_one(&mut tx, *id, retries, now).await?;
             retried.operated.push((*id, operated));
             retried.ready.extend(hinted);
         }
+        event_stream::end_cause(&mut tx).await?;
         tx.commit().await?;
         Ok(retried)
     }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use sqlx::{Row, SqliteConnection, SqliteExecutor};
 
+use super::event_stream::{self, Cause};
 use super::sql::{
     in_scope, is_put_aside, moved_columns, ready_columns, suspended, suspends, unlocked,
 };
@@ -232,6 +233,7 @@ impl Suspending for SqliteStore {
             .fetch_all(&mut *tx)
             .await?;
         let mut moved = 0;
+        event_stream::begin_cause(&mut tx, Cause::Suspended).await?;
         for statement in std::iter::once(NOTE).chain(put_aside) {
             let result = sqlx::query(statement)
                 .bind(kind)
@@ -244,6 +246,7 @@ impl Suspending for SqliteStore {
                 moved += result.rows_affected();
             }
         }
+        event_stream::end_cause(&mut tx).await?;
         let ready = exclusive::next(&mut tx, &left).await?;
         tx.commit().await?;
         Ok(Suspended {

@@ -44,6 +44,7 @@ pub(super) fn completion_with(held: &LockToken, job: &Job, next: Option<NewJob>)
     Completion {
         held: held.clone(),
         next: next.map(Box::new),
+        cancelled: false,
         attempt: None,
         has_traces: job.failures > 0 || job.exception_message.is_some(),
     }

@@ -24,5 +24,6 @@ pub(super) fn cancelled(run: &Run<'_>) -> Ending {
     );
     let mut completion = completion_with(run.held, run.job, None);
     completion.has_traces |= run.lease.has_row();
+    completion.cancelled = true;
     Ending::Cancelled(completion)
 }

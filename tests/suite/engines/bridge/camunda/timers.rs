@@ -113,6 +113,7 @@ async fn the_end_of_an_occurrence_tells_the_due_date_of_the_next_one() {
         held,
         next: None,
         has_traces: false,
+        cancelled: false,
         attempt: None,
     };
     let outcome = store

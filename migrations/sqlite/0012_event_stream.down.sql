@@ -1,0 +1,17 @@
+DROP TRIGGER IF EXISTS event_job_added;
+DROP TRIGGER IF EXISTS event_timer_added;
+DROP TRIGGER IF EXISTS event_suspended_added;
+DROP TRIGGER IF EXISTS event_letter_added;
+DROP TRIGGER IF EXISTS event_job_removed;
+DROP TRIGGER IF EXISTS event_timer_removed;
+DROP TRIGGER IF EXISTS event_suspended_removed;
+DROP TRIGGER IF EXISTS event_letter_removed;
+DROP TRIGGER IF EXISTS event_job_changed;
+DROP TRIGGER IF EXISTS event_timer_changed;
+DROP TRIGGER IF EXISTS event_suspended_changed;
+DROP TRIGGER IF EXISTS event_leased;
+DROP TRIGGER IF EXISTS event_leased_again;
+DROP TABLE event;
+DROP TABLE event_cause;
+DROP TABLE event_stream;
+DELETE FROM schema_version WHERE version = 12;
