@@ -142,7 +142,7 @@
 /// The maximum number of events that wait for one listener.
 pub use jobwire_core::event::LISTENER_BUFFER;
 pub use jobwire_core::{
-    BadLane, CatchUp, CheckpointError, Ciphertext, Client, CommitHook, Creation, Elastic,
+    BULK_TYPE, BadLane, Batch, BatchCancelled, BatchEnd, BatchId, BatchState, BatchView, BulkAction, BulkOperation, CatchUp, CheckpointError, Ciphertext, Client, CommitHook, Creation, Elastic,
     Encryption, Error, Fence, GroupOptions, Handler, HandlerError, HandlerOptions, HandlerResult,
     Handlers, HookOptions, InProcessTransport, IntoOutcome, InvalidJob, Job, JobArgs, JobCursor,
     JobDefinition, JobDetails, JobEvent, JobEventKind, JobId, JobKind, JobListener, JobPage,

@@ -114,6 +114,8 @@ pub struct CycleReport {
     /// The number of suspensions and pauses by the word of their scope ([`Gate::WORDS`](crate::store::Gate::WORDS)), without
     /// zeros.
     pub suspensions: BTreeMap<String, i64>,
+    /// Whether a batch is open.
+    pub has_batches: bool,
     /// Whether the cycle was cut short, so that another one can mark more jobs at once.
     pub has_more: bool,
 }

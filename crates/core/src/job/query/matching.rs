@@ -49,6 +49,9 @@ impl JobQuery {
                 .as_deref()
                 .is_none_or(|key| of.unique_key == Some(key))
             && self
+                .batch
+                .is_none_or(|batch| job.batch() == Some(batch))
+            && self
                 .custom_values
                 .as_ref()
                 .is_none_or(|wanted| custom().is_some_and(|values| contains(&values, wanted)))
