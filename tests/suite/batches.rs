@@ -189,7 +189,10 @@ async fn ten_thousand_items_are_seeded_slice_by_slice_and_few_rows_exist_at_once
         })
         .handler("last", |_: Running<()>| async { Ok(Outcome::Done) })
         .handler("report", move |job: Running<()>| {
-            reported.fetch_add(job.job.batch_end().map_or(0, |end| end.members), Ordering::SeqCst);
+            reported.fetch_add(
+                job.job.batch_end().map_or(0, |end| end.members),
+                Ordering::SeqCst,
+            );
             async { Ok(Outcome::Done) }
         })
         .start()
@@ -212,7 +215,10 @@ async fn ten_thousand_items_are_seeded_slice_by_slice_and_few_rows_exist_at_once
         (reports.load(Ordering::SeqCst) > 0).then_some(())
     })
     .await;
-    assert!(most.load(Ordering::SeqCst) <= SLICE + 2, "{most:?} rows at once");
+    assert!(
+        most.load(Ordering::SeqCst) <= SLICE + 2,
+        "{most:?} rows at once"
+    );
     // The first seed, those at the ends of slices, and the last job.
     assert_eq!(reports.load(Ordering::SeqCst), 1 + ITEMS / SLICE);
     let seen = seen.lock().unwrap().clone();
@@ -264,7 +270,10 @@ async fn a_bulk_operation_is_a_job_with_progress_that_can_be_cancelled() {
     let all = BulkOperation::cancel(JobQuery::default()).job().unwrap();
     world.jobs.create(all).await.unwrap();
     world.until_left(0).await;
-    let unknown = NewJob::of(BULK_TYPE, &json!({ "action": "delete", "query": { "other": 1 } }));
+    let unknown = NewJob::of(
+        BULK_TYPE,
+        &json!({ "action": "delete", "query": { "other": 1 } }),
+    );
     let unknown = world.jobs.create(unknown).await.unwrap();
     eventually("a dead letter", SOON, async || {
         let found = world.jobs.get(unknown).await.unwrap()?;

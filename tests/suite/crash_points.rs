@@ -332,7 +332,11 @@ async fn batch(point: &'static str) {
     let jobs = Batch::named("b").jobs((1..=3).map(event)).then(event(4));
     let batch = fleet.jobs.create_batch(jobs).await.unwrap();
     // The third completion is that of the last member.
-    let before = if point == "completion-committed" { 2 } else { 0 };
+    let before = if point == "completion-committed" {
+        2
+    } else {
+        0
+    };
     let deadly = dies_at(point, before);
     let settings = [LONG_LEASE, ("FAILPOINTS", &deadly)];
     let mut victim = fleet.start_on(&fleet.database, &fleet.space.url, &settings);

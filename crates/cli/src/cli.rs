@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    batches, bench, config, demo, doctor, engine, enqueue, jobs, lanes, migrate, nodes, order, periodic,
-    priorities, purge, run, suspension, sweep, tap,
+    batches, bench, config, demo, doctor, engine, enqueue, jobs, lanes, migrate, nodes, order,
+    periodic, priorities, purge, run, suspension, sweep, tap,
 };
 use crate::error::Error;
 use crate::logging;

@@ -61,13 +61,13 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use crate::hint::{Hint, Ready};
+use crate::job::batch::BatchView;
 pub use crate::job::gate::{Gate, GateView, PauseScope, SUSPENSION_TYPE, SuspensionScope};
 use crate::job::new_job::NewJob;
 use crate::job::periodic::{Declared, PeriodicJob};
 use crate::job::progress::Progress;
 use crate::job::query::{JobQuery, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
 use crate::job::scope::{Scope, Services};
-use crate::job::batch::BatchView;
 use crate::job::{BatchId, Fence, Job, JobId, Lane, LockToken, LockedJob, NodeId, text_enum};
 use crate::lane::priority::{MAX_PRIORITY_RULES, PriorityRule, PriorityScope};
 use crate::lane::rule::{self, LaneRule};
@@ -78,11 +78,11 @@ use purging::{PurgeScope, PurgeableJob, TableCount};
 
 pub(crate) use answer::answer_within;
 use answer::measured;
-use batches::{BatchMembers, EndedBatch, NewBatch, OpenBatches};
 use attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter};
 pub(crate) use batch_outcome::CANCELLED;
 pub use batch_outcome::{BatchOutcome, Completion, Destination, Failure, Handoff, Renewed};
 use batch_outcome::{instances, released};
+use batches::{BatchMembers, EndedBatch, NewBatch, OpenBatches};
 pub use change::Change;
 pub use ending::{Ended, EndedScope};
 pub use gates::{Lifted, Waiting};

@@ -87,7 +87,10 @@ pub(super) async fn a_member_keeps_its_batch_open_in_every_table<S: SqlBench>(w:
     w.store.change_many(&[job.job.id], &left).await.unwrap();
     assert!(!ends(w, batch).await, "a dead letter may be retried");
     let counted = view(w, batch).await;
-    assert_eq!((counted.members, counted.ended, counted.dead_letters), (2, 1, 1));
+    assert_eq!(
+        (counted.members, counted.ended, counted.dead_letters),
+        (2, 1, 1)
+    );
     w.store.retry(job.job.id, 1).await.unwrap();
     complete(w, &hints[1]).await;
     let left = [job.job.id, hints[0].id];
@@ -99,7 +102,10 @@ pub(super) async fn a_member_keeps_its_batch_open_in_every_table<S: SqlBench>(w:
     assert_eq!((account.batch, &*account.name), (batch, "b"));
     assert!(!ends(w, batch).await, "once");
     let ended = view(w, batch).await;
-    assert_eq!((ended.state, ended.members, ended.ended), (BatchState::Ended, 2, 2));
+    assert_eq!(
+        (ended.state, ended.members, ended.ended),
+        (BatchState::Ended, 2, 2)
+    );
     assert_eq!(w.rows("batch_member").await, 0);
     assert_eq!(w.rows("job").await, 1);
 }
@@ -129,7 +135,10 @@ pub(super) async fn of_two_ends_at_once_one_creates_the_job<S: SqlBench>(w: &Wor
 pub(super) async fn dead_letters_count_as_ended_if_the_batch_says_so<S: SqlBench>(w: &World<S>) {
     let jobs: Vec<NewJob> = (0..3).map(|_| work()).collect();
     let hints: Vec<Hint> = jobs.iter().map(|job| Hint::new(job.id())).collect();
-    let batch = Batch::named("b").jobs(jobs).then(at_end()).or_dead_letters();
+    let batch = Batch::named("b")
+        .jobs(jobs)
+        .then(at_end())
+        .or_dead_letters();
     let batch = create(w, batch).await;
     kill(w, &hints[0]).await;
     complete(w, &hints[1]).await;
@@ -141,7 +150,13 @@ pub(super) async fn dead_letters_count_as_ended_if_the_batch_says_so<S: SqlBench
     // A member that is revived after the end changes nothing, and can't add others.
     w.store.retry(hints[0].id, 1).await.unwrap();
     complete(w, &hints[0]).await;
-    assert!(w.store.end_batch(batch, &[hints[0].id]).await.unwrap().is_none());
+    assert!(
+        w.store
+            .end_batch(batch, &[hints[0].id])
+            .await
+            .unwrap()
+            .is_none()
+    );
     assert_eq!(view(w, batch).await.dead_letters, 2);
 }
 
@@ -172,7 +187,9 @@ pub(super) async fn a_batch_grows_until_its_end<S: SqlBench>(w: &World<S>) {
     w.store.delete(timer.id).await.unwrap();
     assert!(ends(w, batch).await);
     assert_eq!(account(w, batch).await.members, 3);
-    let too_late = client(w).create_many(vec![work(), work().batch(batch)]).await;
+    let too_late = client(w)
+        .create_many(vec![work(), work().batch(batch)])
+        .await;
     assert!(matches!(too_late, Err(StoreError::BatchEnded(of)) if of == batch));
     let unknown = BatchId::generate();
     let too_late = client(w).create(work().batch(unknown)).await;
@@ -206,7 +223,10 @@ pub(super) async fn a_batch_of_a_rollback_is_gone<S: SqlBench>(w: &World<S>) {
     let gone = tx.create_batch(batch).await.unwrap();
     tx.rollback().await.unwrap();
     assert_eq!(w.store.batch(gone).await.unwrap(), None);
-    assert_eq!((w.rows("batch").await, w.rows("batch_member").await), (0, 0));
+    assert_eq!(
+        (w.rows("batch").await, w.rows("batch_member").await),
+        (0, 0)
+    );
     for wrong in [
         Batch::named("").job(work()),
         Batch::named("b").job(work().repeat_text("R/PT1H")),
@@ -214,7 +234,10 @@ pub(super) async fn a_batch_of_a_rollback_is_gone<S: SqlBench>(w: &World<S>) {
         Batch::named("b").job(work().batch(BatchId::generate())),
     ] {
         let refused = client.create_batch(wrong).await;
-        assert!(matches!(refused, Err(StoreError::InvalidJob { .. })), "{refused:?}");
+        assert!(
+            matches!(refused, Err(StoreError::InvalidJob { .. })),
+            "{refused:?}"
+        );
     }
     assert_eq!((w.rows("batch").await, w.rows("job").await), (0, 0));
     let mut own = w.store.begin().await.unwrap();
@@ -228,16 +251,27 @@ pub(super) async fn a_batch_of_a_rollback_is_gone<S: SqlBench>(w: &World<S>) {
 /// The job at the end of the inner batch is a member of the outer one.
 pub(super) async fn a_batch_may_be_a_member_of_another<S: SqlBench>(w: &World<S>) {
     let outer = create(w, Batch::named("outer").job(work()).then(at_end())).await;
-    let first = w.store.find(&JobQuery::default()).await.unwrap().remove(0).id;
+    let first = w
+        .store
+        .find(&JobQuery::default())
+        .await
+        .unwrap()
+        .remove(0)
+        .id;
     let member = work();
-    let inner = Batch::named("inner").job(member.clone()).then(work().batch(outer));
+    let inner = Batch::named("inner")
+        .job(member.clone())
+        .then(work().batch(outer));
     let inner = create(w, inner).await;
     complete(w, &Hint::new(first)).await;
     assert!(!ends(w, outer).await, "the inner batch is open");
     complete(w, &Hint::new(member.id())).await;
     assert!(!ends(w, outer).await);
     assert!(ends(w, inner).await);
-    assert!(!ends(w, outer).await, "the job at the end of the inner batch is there");
+    assert!(
+        !ends(w, outer).await,
+        "the job at the end of the inner batch is there"
+    );
     let last = view(w, inner).await.callback;
     let worker = node();
     let job = w.hold(worker, &Hint::new(last)).await;
@@ -255,7 +289,9 @@ pub(super) async fn a_cancelled_batch_loses_its_members_and_creates_no_job<S: Sq
 ) {
     let (batch, hints) = batch_of(w, 700).await;
     let member = work();
-    let inner = Batch::named("inner").job(member.clone()).then(work().batch(batch));
+    let inner = Batch::named("inner")
+        .job(member.clone())
+        .then(work().batch(batch));
     let inner = create(w, inner).await;
     let bystander = w.one(work()).await;
     complete(w, &hints[0]).await;
@@ -283,7 +319,10 @@ pub(super) async fn a_cancelled_batch_loses_its_members_and_creates_no_job<S: Sq
     assert_eq!((counted.members, counted.ended), (701, 701));
     w.store.prune_history(Duration::ZERO, 1_000).await.unwrap();
     w.store.prune_history(Duration::ZERO, 1_000).await.unwrap();
-    assert_eq!((w.rows("batch").await, w.rows("batch_member").await), (0, 0));
+    assert_eq!(
+        (w.rows("batch").await, w.rows("batch_member").await),
+        (0, 0)
+    );
 }
 
 pub(super) async fn batches_are_listed_and_forgotten_after_their_time<S: SqlBench>(w: &World<S>) {
@@ -317,7 +356,9 @@ pub(super) async fn whatever_becomes_of_its_members_a_batch_ends_once<S: SqlBenc
         if or_dead_letters {
             batch = batch.or_dead_letters();
         }
-        let jobs: Vec<NewJob> = (0..rand::rng().random_range(1..6)).map(|_| work()).collect();
+        let jobs: Vec<NewJob> = (0..rand::rng().random_range(1..6))
+            .map(|_| work())
+            .collect();
         let mut alive: Vec<JobId> = jobs.iter().map(NewJob::id).collect();
         let mut members = alive.len() as u64;
         let batch = create(w, batch.jobs(jobs)).await;
@@ -333,7 +374,10 @@ pub(super) async fn whatever_becomes_of_its_members_a_batch_ends_once<S: SqlBenc
             match (rand::rng().random_range(0..9), id, state) {
                 (0 | 1, Some(id), Some(JobState::Executable)) => {
                     let job = w.hold(worker, &Hint::new(id)).await;
-                    w.store.complete(worker, &[done(&job)], &take(worker)).await.unwrap();
+                    w.store
+                        .complete(worker, &[done(&job)], &take(worker))
+                        .await
+                        .unwrap();
                 }
                 (2, Some(id), Some(JobState::Executable)) => {
                     let job: LockedJob = w.hold(worker, &Hint::new(id)).await;
@@ -366,7 +410,11 @@ pub(super) async fn whatever_becomes_of_its_members_a_batch_ends_once<S: SqlBenc
                 _ => {}
             }
             let told: Vec<JobId> = id.into_iter().collect();
-            let told = if rand::rng().random_bool(0.5) { &told[..] } else { &[] };
+            let told = if rand::rng().random_bool(0.5) {
+                &told[..]
+            } else {
+                &[]
+            };
             let mut present = HashSet::new();
             let mut dead = 0;
             for id in &alive {
@@ -427,17 +475,37 @@ async fn a_batch_of_plain_sql_ends_as_others_do() {
         w.complete(worker, &job, &Handoff::Hint).await;
     }
     assert!(ends(w, batch).await);
-    let (_, job, _) = w.store.get(view(w, batch).await.callback).await.unwrap().unwrap();
+    let (_, job, _) = w
+        .store
+        .get(view(w, batch).await.callback)
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(job.payload.get(), r#"{"n":1.50}"#);
     assert_eq!(job.tenant.as_deref(), Some("t"));
     assert_eq!(job.batch_end().unwrap().members, 3);
     for (wrong, said) in [
         ("SELECT jobwire.create_batch('')", "field `name`"),
-        ("SELECT jobwire.create_batch('b', '[1]')", "field `callback`"),
-        (r#"SELECT jobwire.create_batch('b', '{"type": ""}')"#, "field `type`"),
-        (r#"SELECT jobwire.create_batch('b', '{"type": "a", "due_at": 1}')"#, "due_at"),
-        ("SELECT jobwire.add_to_batch(gen_random_uuid(), jobwire.create_job(type => 'a'))", "field `batch`"),
-        ("SELECT jobwire.add_to_batch(jobwire.create_batch('b'), gen_random_uuid())", "field `job`"),
+        (
+            "SELECT jobwire.create_batch('b', '[1]')",
+            "field `callback`",
+        ),
+        (
+            r#"SELECT jobwire.create_batch('b', '{"type": ""}')"#,
+            "field `type`",
+        ),
+        (
+            r#"SELECT jobwire.create_batch('b', '{"type": "a", "due_at": 1}')"#,
+            "due_at",
+        ),
+        (
+            "SELECT jobwire.add_to_batch(gen_random_uuid(), jobwire.create_job(type => 'a'))",
+            "field `batch`",
+        ),
+        (
+            "SELECT jobwire.add_to_batch(jobwire.create_batch('b'), gen_random_uuid())",
+            "field `job`",
+        ),
         (
             "SELECT jobwire.add_to_batch(jobwire.create_batch('b'), jobwire.create_job(type => 'a', custom_values => '[1]'))",
             "field `job`",

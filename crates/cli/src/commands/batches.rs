@@ -103,7 +103,11 @@ async fn list(store: &dyn Store, ended: bool, limit: i64, json: bool) -> Result<
         return output::json(&all);
     }
     if all.is_empty() {
-        return output::line(if ended { "no batches" } else { "no open batches" });
+        return output::line(if ended {
+            "no batches"
+        } else {
+            "no open batches"
+        });
     }
     let rows: Vec<[String; 7]> = all
         .iter()
@@ -166,7 +170,12 @@ async fn show(store: &dyn Store, id: BatchId, json: bool) -> Result<(), Error> {
     output::table(["field", "value"], &rows)
 }
 
-async fn stop(settings: &Settings, store: &dyn Store, id: BatchId, json: bool) -> Result<(), Error> {
+async fn stop(
+    settings: &Settings,
+    store: &dyn Store,
+    id: BatchId,
+    json: bool,
+) -> Result<(), Error> {
     let outlet = Outlet::open(settings).await?;
     let hook = outlet.hook().unwrap_or_else(CommitHook::disconnected);
     let cancelled = cancel(store, &hook, id).await;

@@ -18,8 +18,8 @@ use jobwire_core::{BulkOperation, Handlers, JobCursor, JobId, JobSort, NodeOptio
 
 use crate::connect::{Database, Outlet};
 use crate::error::Error;
-use crate::output;
 use crate::handlers::configured;
+use crate::output;
 use crate::settings::Settings;
 use change::ChangeArgs;
 use filter::FilterArgs;

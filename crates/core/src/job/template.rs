@@ -103,7 +103,10 @@ pub(crate) fn of_batch(job: &NewJob) -> Result<String, InvalidJob> {
             "leave it out, or let that job create another one",
         ));
     }
-    let values = job.custom_values.as_deref().map(|values| values.get().trim());
+    let values = job
+        .custom_values
+        .as_deref()
+        .map(|values| values.get().trim());
     if values.is_some_and(|values| values != "null" && !values.starts_with('{')) {
         return Err(InvalidJob::new(
             "custom_values",

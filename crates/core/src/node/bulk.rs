@@ -6,7 +6,7 @@ use crate::producer::bulk::{BULK_TYPE, BulkAccount, BulkOperation};
 use crate::producer::commit_hook::CommitHook;
 use crate::store::{MAX_NAMES, Store, StoreError};
 use crate::worker::checkpoint::CheckpointError;
-use crate::worker::handler::{HandlerError, HandlerOptions, Handlers, Outcome, Running};
+use crate::worker::handler::{HandlerError, Handlers, Outcome, Running};
 
 /// Adds the handler, unless the user has registered one for this type, the node has as many types
 /// as it may have, or the store is that of an engine.
@@ -16,9 +16,8 @@ pub(super) fn serve(handlers: &mut Handlers, store: &Arc<dyn Store>, hook: &Comm
         return;
     }
     let (store, hook) = (store.clone(), hook.clone());
-    handlers.add_with(
+    handlers.add(
         BULK_TYPE,
-        HandlerOptions::default().no_timeout(),
         move |job: Running<Box<serde_json::value::RawValue>>| {
             let (store, hook) = (store.clone(), hook.clone());
             async move { run(&*store, &hook, &job).await }
@@ -31,8 +30,7 @@ async fn run(
     hook: &CommitHook,
     job: &Running<Box<serde_json::value::RawValue>>,
 ) -> Result<Outcome, HandlerError> {
-    let operation =
-        BulkOperation::parse(job.payload.get()).map_err(HandlerError::unrecoverable)?;
+    let operation = BulkOperation::parse(job.payload.get()).map_err(HandlerError::unrecoverable)?;
     let saved: Option<BulkAccount> = job.checkpoint().await.map_err(not_saved)?;
     let mut account = saved.unwrap_or_default();
     if account.total.is_none() {

@@ -146,7 +146,9 @@ impl Registry {
     #[must_use]
     pub fn types(&self) -> Vec<String> {
         let all = self.0.served.all();
-        let own = all.iter().filter(|of| *of != SUSPENSION_TYPE && *of != BULK_TYPE);
+        let own = all
+            .iter()
+            .filter(|of| *of != SUSPENSION_TYPE && *of != BULK_TYPE);
         own.cloned().collect()
     }
 

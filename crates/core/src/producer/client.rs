@@ -49,7 +49,9 @@ use crate::store::created::{Noted, events_of_end};
 use crate::store::postgres::PgStore;
 #[cfg(feature = "sqlite")]
 use crate::store::sqlite::SqliteStore;
-use crate::store::transaction::{JobTransaction, answer, batch_parts, committed, failed_before, sealed};
+use crate::store::transaction::{
+    JobTransaction, answer, batch_parts, committed, failed_before, sealed,
+};
 use crate::store::{Created, Creation, Ended, EndedScope, Origin, SqlStore, StoreError};
 
 /// Creates jobs and operates on them, and publishes their hints through its hook. Needs no node.

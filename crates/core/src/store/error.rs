@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::job::{BatchId, JobId};
 use crate::job::new_job::InvalidJob;
 use crate::job::periodic::InvalidPeriodicJob;
 use crate::job::query::InvalidQuery;
+use crate::job::{BatchId, JobId};
 use crate::lane::rule::BadRule;
 
 /// An error of a store.

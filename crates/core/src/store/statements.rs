@@ -25,11 +25,11 @@ use super::{
     Waiting,
 };
 use crate::hint::{Hint, Ready};
+use crate::job::batch::BatchView;
 use crate::job::periodic::{Declaration, Declared};
 use crate::job::progress::Progress;
 use crate::job::query::{JobQuery, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
 use crate::job::scope::Services;
-use crate::job::batch::BatchView;
 use crate::job::{BatchId, Fence, Job, JobId, Lane, LockToken, LockedJob, NodeId};
 use crate::lane::priority::{PriorityRule, PriorityScope};
 use crate::lane::rule::LaneRule;

@@ -26,11 +26,11 @@ use super::{
     Triggered, Waiting, check_rules, measured,
 };
 use crate::hint::{Hint, Ready};
+use crate::job::batch::BatchView;
 use crate::job::periodic::{Declared, PeriodicJob};
 use crate::job::progress::Progress;
 use crate::job::query::{JobQuery, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
 use crate::job::scope::Services;
-use crate::job::batch::BatchView;
 use crate::job::{BatchId, Fence, Job, JobId, JobState, Lane, LockToken, LockedJob, NodeId};
 use crate::lane::priority::{PriorityRule, PriorityScope};
 use crate::lane::rule::LaneRule;

@@ -61,7 +61,10 @@ impl Attempt {
 fn may_have_ended(fate: AttemptFate, outcome: &str) -> bool {
     match fate {
         AttemptFate::Cancelled | AttemptFate::Unknown => true,
-        AttemptFate::Committed => !matches!(outcome, "retry" | "timeout" | "panic" | "snooze" | "conflict" | "interrupted"),
+        AttemptFate::Committed => !matches!(
+            outcome,
+            "retry" | "timeout" | "panic" | "snooze" | "conflict" | "interrupted"
+        ),
         AttemptFate::Lost => false,
     }
 }

@@ -71,7 +71,8 @@ impl Statement<'_> {
         if let Some(batch) = query.batch {
             self.sql(" AND j.id IN (SELECT m.job_id FROM ");
             self.sql(self.dialect.batch_members);
-            self.sql(" m WHERE m.batch_id = ").bind(Value::Id(batch.uuid()));
+            self.sql(" m WHERE m.batch_id = ")
+                .bind(Value::Id(batch.uuid()));
             self.sql(")");
         }
         if let Some(values) = &query.custom_values {

@@ -249,10 +249,7 @@ impl Batching for PgStore {
             .bind(dead_letters)
             .execute(&mut *tx)
             .await?;
-        sqlx::query(FORGET)
-            .bind(batch.0)
-            .execute(&mut *tx)
-            .await?;
+        sqlx::query(FORGET).bind(batch.0).execute(&mut *tx).await?;
         crash_point!("batch-end-uncommitted");
         tx.commit().await?;
         crash_point!("batch-end-committed");

@@ -66,8 +66,7 @@ const COUNT: &str = "
 SELECT (SELECT count(*) FROM batch_member WHERE batch_id = ?1),
     (SELECT count(*) FROM batch_member m JOIN dead_letter_job d ON d.id = m.job_id WHERE m.batch_id = ?1)";
 
-const END: &str =
-    "UPDATE batch SET ended_at = ?2, departed = ?3, dead_letters = ?4, callback = NULL WHERE id = ?1";
+const END: &str = "UPDATE batch SET ended_at = ?2, departed = ?3, dead_letters = ?4, callback = NULL WHERE id = ?1";
 
 const FORGET: &str = "DELETE FROM batch_member WHERE batch_id = ?1";
 
@@ -100,8 +99,7 @@ FROM batch b WHERE ",
 const LIST: &str = list!("(?1 OR b.ended_at IS NULL)");
 const SHOW: &str = list!("b.id = ?1");
 
-const CANCEL: &str =
-    "UPDATE batch SET ended_at = ?2, cancelled = 1, callback = NULL WHERE id = ?1 AND ended_at IS NULL";
+const CANCEL: &str = "UPDATE batch SET ended_at = ?2, cancelled = 1, callback = NULL WHERE id = ?1 AND ended_at IS NULL";
 
 const MEMBERS: &str = "
 SELECT job_id FROM batch_member WHERE batch_id = ?1 AND job_id > coalesce(?2, '') ORDER BY job_id LIMIT ?3";
