@@ -47,6 +47,10 @@ async fn look(node: &Arc<NodeContext>) -> Result<(), StoreError> {
                 Ok(_) => {}
                 // The database is away, or too slow for any batch.
                 Err(error) if error.is_transient() && !error.is_answer() => return Err(error),
+                // A transaction adds members, or a node has just asked.
+                Err(error) if error.is_conflict() => {
+                    tracing::debug!(%batch, %error, "a batch is busy; looking again with the next cycle");
+                }
                 // The other batches go on.
                 Err(error) => tracing::warn!(
                     %batch, %error,

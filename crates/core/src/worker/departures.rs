@@ -125,12 +125,18 @@ async fn ask(node: &Arc<NodeContext>, batch: BatchId, left: Left) -> bool {
     let jobs: Vec<JobId> = left.jobs.into_iter().collect();
     for (n, slice) in jobs.chunks(SLICE).enumerate() {
         if let Err(error) = end_batch(node, batch, slice).await {
-            let attempts = left.attempts + 1;
+            // A creator of members may keep the batch open for long.
+            let is_busy = error.is_conflict();
+            let attempts = left.attempts + u32::from(!is_busy);
             let again = attempts < ATTEMPTS;
-            tracing::warn!(
-                %batch, %error, again,
-                "could not look whether a batch has ended; the leader looks, too"
-            );
+            if is_busy {
+                tracing::debug!(%batch, %error, "a batch is busy; looking again whether it has ended");
+            } else {
+                tracing::warn!(
+                    %batch, %error, again,
+                    "could not look whether a batch has ended; the leader looks, too"
+                );
+            }
             if again {
                 let rest = jobs.iter().skip(n * SLICE).copied();
                 node.departures.add(batch, rest, attempts);

@@ -7,7 +7,7 @@ use sqlx::postgres::{PgPool, PgRow};
 use sqlx::{PgConnection, Row as _};
 use uuid::Uuid;
 
-use super::begin::{begin, begin_to_exchange};
+use super::begin::{begin, begin_impatiently};
 use super::{PgStore, insert};
 use crate::job::batch::{BatchEnd, BatchState, BatchView};
 use crate::job::new_job::NewJob;
@@ -201,7 +201,7 @@ fn view(row: &PgRow) -> Result<BatchView> {
 
 impl Batching for PgStore {
     async fn end_if_over(&self, batch: BatchId, left: &[JobId]) -> Result<Option<EndedBatch>> {
-        let mut tx = begin_to_exchange(&self.pool).await?;
+        let mut tx = begin_impatiently(&self.pool).await?;
         let entered = sqlx::query(ENTER).bind(batch.0);
         let Some(row) = entered.fetch_optional(&mut *tx).await? else {
             return Ok(None);
@@ -288,7 +288,7 @@ impl Batching for PgStore {
     }
 
     async fn mark_batch_cancelled(&self, batch: BatchId) -> Result<bool> {
-        let mut tx = begin_to_exchange(&self.pool).await?;
+        let mut tx = begin_impatiently(&self.pool).await?;
         let cancelled = sqlx::query(CANCEL).bind(batch.0).execute(&mut *tx).await?;
         tx.commit().await?;
         Ok(cancelled.rows_affected() > 0)
