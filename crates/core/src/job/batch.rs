@@ -359,6 +359,7 @@ mod tests {
         assert!(batch(NewJob::of("end", &())).is_ok());
         for then in [
             NewJob::of("", &()),
+            NewJob::of("jobwire.bulk", &()),
             NewJob::of("end", &()).repeat_text("R/PT1H"),
             NewJob::of("end", &()).due(Utc::now()),
             NewJob::of("end", &()).unique("k"),

@@ -91,6 +91,8 @@ pub(crate) fn write(job: &NewJob) -> Result<String, InvalidJob> {
 pub(crate) fn of_batch(job: &NewJob) -> Result<String, InvalidJob> {
     job.validate()?;
     let others = [
+        // The end is made with the rights of a node.
+        ("type", is_own(&job.job_type)),
         ("unique_key", job.unique.is_some()),
         ("kind", job.is_history),
     ];
@@ -99,7 +101,7 @@ pub(crate) fn of_batch(job: &NewJob) -> Result<String, InvalidJob> {
     if let Some(field) = wrong.next() {
         return Err(InvalidJob::new(
             field,
-            "is set in the job at the end of a batch",
+            "can't be so in the job at the end of a batch",
             "leave it out, or let that job create another one",
         ));
     }
@@ -117,6 +119,11 @@ pub(crate) fn of_batch(job: &NewJob) -> Result<String, InvalidJob> {
     let mut job = job.clone();
     job.complete()?;
     fields(job)
+}
+
+/// Returns whether a type is one of the built-in ones, for which a creator needs more rights.
+pub(crate) fn is_own(job_type: &str) -> bool {
+    job_type.starts_with("jobwire.")
 }
 
 /// Returns the date fields that are set.

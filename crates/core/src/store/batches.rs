@@ -113,6 +113,12 @@ pub(super) fn callback(id: JobId, template: &str, end: &BatchEnd) -> Result<NewJ
         ))
     };
     let mut job = template::read(template).map_err(wrong)?;
+    if template::is_own(&job.job_type) {
+        return Err(wrong(format!(
+            "its type `{}` is a built-in one",
+            job.job_type.escape_debug()
+        )));
+    }
     job.id = id;
     let values = add_end(job.custom_values.as_deref(), end);
     job.custom_values = Some(values.map_err(|error| wrong(error.to_string()))?);
