@@ -284,8 +284,9 @@ pub(super) async fn a_batch_may_be_a_member_of_another<S: SqlBench>(w: &World<S>
     w.complete(worker, &job, &Handoff::Hint).await;
     assert!(ends(w, outer).await);
     assert_eq!(account(w, outer).await.members, 2);
-    let to_late = client(w).create_batch(Batch::named("late").then(work().batch(outer)));
-    assert!(matches!(to_late.await, Err(StoreError::BatchEnded(_))));
+    let late = Batch::named("late").then(work().batch(outer));
+    let late = client(w).create_batch(late).await;
+    assert!(matches!(late, Err(StoreError::BatchEnded(_))));
 }
 
 pub(super) async fn a_cancelled_batch_loses_its_members_and_creates_no_job<S: SqlBench>(
@@ -485,7 +486,7 @@ async fn a_batch_of_plain_sql_ends_as_others_do() {
         .await
         .unwrap()
         .unwrap();
-    assert_eq!(job.payload.get(), r#"{"n":1.50}"#);
+    assert_eq!(job.payload.get(), r#"{"n": 1.50}"#);
     assert_eq!(job.tenant.as_deref(), Some("t"));
     assert_eq!(job.batch_end().unwrap().members, 3);
     for (wrong, said) in [
