@@ -6,6 +6,7 @@
 //! back (see `world.rs`).
 
 mod bad_rows;
+mod batches;
 mod bounds;
 mod calendars;
 mod changing;
@@ -483,6 +484,20 @@ conformance! {
             no_permit_is_handed_over_that_the_database_does_not_know_of,
             permits_that_cool_down_for_long_need_a_bounded_number_of_rows,
             a_waiting_job_of_a_tenant_that_no_node_takes_reserves_nothing,
+        ]
+    }
+    batches {
+        databases [
+            a_member_keeps_its_batch_open_in_every_table,
+            of_two_ends_at_once_one_creates_the_job,
+            dead_letters_count_as_ended_if_the_batch_says_so,
+            a_member_that_another_program_deleted_is_noticed,
+            a_batch_grows_until_its_end,
+            a_batch_of_a_rollback_is_gone,
+            a_batch_may_be_a_member_of_another,
+            a_cancelled_batch_loses_its_members_and_creates_no_job,
+            batches_are_listed_and_forgotten_after_their_time,
+            whatever_becomes_of_its_members_a_batch_ends_once,
         ]
     }
     permits {

@@ -14,7 +14,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 use chrono::SubsecRound;
-use jobwire_core::{NewJob, PeriodicJob, Store};
+use jobwire_core::store::Change;
+use jobwire_core::{Batch, BatchState, BulkOperation, JobQuery, NewJob, PeriodicJob, Store};
 use jobwire_tests::{Program, Running, Scratch, Signal, eventually, shared};
 use serde_json::json;
 use tokio::sync::Semaphore;
@@ -78,6 +79,16 @@ const LEADER: [&str; 1] = ["marker-returned"];
 
 /// The crash points of the leader while it creates the job of a schedule.
 const SCHEDULE: [&str; 2] = ["periodic-uncommitted", "periodic-committed"];
+
+/// The crash points of the node that ends a batch.
+const BATCH: [&str; 3] = [
+    "completion-committed",
+    "batch-end-uncommitted",
+    "batch-end-committed",
+];
+
+/// The crash points of a bulk operation.
+const BULK: [&str; 1] = ["bulk-page-done"];
 
 /// The crash points of a node that was asked to stop.
 const STOPPING: [&str; 2] = ["release-uncommitted", "released"];
@@ -306,6 +317,71 @@ async fn schedule(point: &'static str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_dies_around_the_end_of_a_batch_and_the_job_at_the_end_runs_once() {
+    each(BATCH.into_iter().map(batch)).await;
+}
+
+fn event(position: i64) -> NewJob {
+    let event = NewJob::of("event", &json!({ "position": position }));
+    event.instance("case").element("step")
+}
+
+async fn batch(point: &'static str) {
+    let _turn = AT_ONCE.acquire().await.unwrap();
+    let fleet = fleet().await;
+    let jobs = Batch::named("b").jobs((1..=3).map(event)).then(event(4));
+    let batch = fleet.jobs.create_batch(jobs).await.unwrap();
+    // The third completion is that of the last member.
+    let before = if point == "completion-committed" {
+        2
+    } else {
+        0
+    };
+    let deadly = dies_at(point, before);
+    let settings = [LONG_LEASE, ("FAILPOINTS", &deadly)];
+    let mut victim = fleet.start_on(&fleet.database, &fleet.space.url, &settings);
+    dies(&mut victim, point).await;
+    let events = fleet.cases().events().await;
+    assert_eq!(events, 3, "{point}: the job at the end has not run yet");
+    let _heir = fleet.node(&[("JOBWIRE_LEASE", LEASE)]).await;
+    eventually("the job at the end to be done", SOON, async || {
+        let view = fleet.store.batch(batch).await.unwrap().unwrap();
+        let left = fleet.store.count(&JobQuery::default()).await.unwrap();
+        (view.state == BatchState::Ended && left == 0).then_some(())
+    })
+    .await;
+    assert_eq!(fleet.cases().events().await, 4, "{point}");
+    assert_eq!(fleet.cases().doubled().await, 0, "{point}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_dies_in_a_bulk_operation_and_another_goes_on_with_it() {
+    each(BULK.into_iter().map(bulk)).await;
+}
+
+async fn bulk(point: &'static str) {
+    let _turn = AT_ONCE.acquire().await.unwrap();
+    let fleet = fleet().await;
+    // Three pages.
+    let events = (1..=1_100).map(|position| event(position).concurrent());
+    let ids = fleet.jobs.create_many(events.collect()).await.unwrap();
+    let bury = Change::MakeDeadLetter("no luck".to_owned());
+    fleet.jobs.change(&ids, &bury).await.unwrap();
+    let all = JobQuery::default().job_type("event");
+    let retry = BulkOperation::retry(all, 1).job().unwrap();
+    fleet.jobs.create(retry).await.unwrap();
+    // It dies behind the second page, before the end of that page is saved.
+    let deadly = dies_at(point, 1);
+    let settings = [LONG_LEASE, ("FAILPOINTS", &deadly)];
+    let mut victim = fleet.start_on(&fleet.database, &fleet.space.url, &settings);
+    dies(&mut victim, point).await;
+    let _heir = fleet.node(&[("JOBWIRE_LEASE", LEASE)]).await;
+    fleet.until_empty(SOON).await;
+    assert_eq!(fleet.cases().events().await, 1_100, "{point}");
+    assert_eq!(fleet.cases().doubled().await, 0, "{point}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_dies_while_it_gives_its_jobs_back_and_they_run_elsewhere() {
     each(STOPPING.into_iter().map(stopping)).await;
 }
@@ -351,6 +427,7 @@ fn every_crash_point_is_in_the_table_and_is_tried() {
     let tried = PRODUCER.iter().map(|(point, _)| *point);
     let tried = tried.chain(NODE.iter().map(|(point, _)| *point));
     let tried = tried.chain(LEADER).chain(SCHEDULE);
+    let tried = tried.chain(BATCH).chain(BULK);
     let tried = tried.chain(STOPPING).chain(BY_ROW);
     let tried = tried.chain([crate::event_stream::deaths::POINT]);
     let tried: BTreeSet<String> = tried.map(str::to_owned).collect();

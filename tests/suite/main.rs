@@ -8,6 +8,7 @@
 )]
 
 mod amqp;
+mod batches;
 mod broker_away;
 mod brokers;
 mod budgets;

@@ -1,5 +1,6 @@
 //! The real program: its commands, settings, errors and exit codes. Budget: 60 s.
 
+mod batches;
 mod bench;
 mod doctor;
 mod endpoints;

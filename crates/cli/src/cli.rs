@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    bench, config, demo, doctor, engine, enqueue, events, jobs, lanes, migrate, nodes, order,
-    periodic, priorities, purge, run, suspension, sweep, tap,
+    batches, bench, config, demo, doctor, engine, enqueue, events, jobs, lanes, migrate, nodes,
+    order, periodic, priorities, purge, run, suspension, sweep, tap,
 };
 use crate::error::Error;
 use crate::logging;
@@ -50,6 +50,8 @@ pub enum Command {
     Nodes(nodes::NodesArgs),
     /// Show or set whether exclusive jobs wait for an earlier one that failed
     Order(order::OrderArgs),
+    /// List, show and cancel batches: jobs whose common end creates another job
+    Batches(batches::BatchesArgs),
     /// Declare, list, pause, resume, run and remove periodic jobs
     Periodic(periodic::PeriodicArgs),
     /// Show, set, override and clear the rules for the priorities of jobs
@@ -157,6 +159,7 @@ async fn dispatch(command: Command, settings: Settings) -> Result<(), Error> {
         Command::Nodes(args) => nodes::run(settings, args).await,
         Command::Events(args) => events::run(settings, args).await,
         Command::Order(args) => order::run(settings, args).await,
+        Command::Batches(args) => batches::run(settings, args).await,
         Command::Periodic(args) => periodic::run(settings, args).await,
         Command::Priorities(args) => priorities::run(settings, args).await,
         Command::Suspend(args) => suspension::suspend(settings, args).await,

@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+pub mod batches;
 pub mod bench;
 pub mod config;
 pub mod demo;

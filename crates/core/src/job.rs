@@ -6,6 +6,7 @@
 
 pub mod any_error;
 pub mod args;
+pub mod batch;
 pub mod calendar;
 pub mod duration;
 pub mod gate;
@@ -82,6 +83,19 @@ uuid_newtype! {
     /// The id of one start of one process. It is random, never a host or pod name: a reused name
     /// could be mistaken for a living owner.
     NodeId
+}
+
+uuid_newtype! {
+    /// The id of a [batch](crate::Batch): a version-7 UUID.
+    BatchId
+}
+
+impl BatchId {
+    /// Creates a new, time-ordered id.
+    #[must_use]
+    pub fn generate() -> Self {
+        Self(Uuid::now_v7())
+    }
 }
 
 impl JobId {

@@ -21,6 +21,7 @@
 //! a node that can publish may lead (`publish_watch`). Two leaders at once, as after a jump of
 //! the clock, do no harm: a cycle changes only rows that it has locked.
 
+pub(crate) mod batches;
 mod clock;
 mod cycle;
 pub(crate) mod events;

@@ -18,6 +18,7 @@
 //! gives up leadership. Running jobs have [`NodeOptions::shutdown_timeout`] to end. Then they are
 //! asked to stop; a job that still runs is released and hinted, and no attempt is spent.
 
+mod bulk;
 mod declare;
 mod execute;
 mod health;
@@ -41,7 +42,7 @@ use crate::job::args::JobArgs;
 use crate::job::periodic::PeriodicJob;
 use crate::job::scope::{Scope, Services};
 use crate::leader;
-use crate::leader::{events, periodic, pruning, tap, timers};
+use crate::leader::{batches, events, periodic, pruning, tap, timers};
 use crate::producer::commit_hook::CommitHook;
 use crate::runtime::panic_place;
 use crate::runtime::supervisor::Supervisor;
@@ -55,6 +56,7 @@ use crate::worker::cached_metrics::CachedMetrics;
 use crate::worker::completer::{self, Batcher};
 use crate::worker::consumer;
 use crate::worker::context::NodeContext;
+use crate::worker::departures::{self, Departures};
 use crate::worker::elastic_slots;
 use crate::worker::fallback;
 use crate::worker::finished::Finished;
@@ -297,6 +299,7 @@ impl NodeBuilder {
             .with_listeners(listeners);
         let mut handlers = handlers;
         suspensions::serve(&mut handlers, &store, &hook);
+        bulk::serve(&mut handlers, &store, &hook);
         let (finished, queue) = mpsc::channel(options.concurrency.max(64) * 2);
         let (inbox, hints) = Inbox::open();
         label::receives(&options.lane_names());
@@ -320,6 +323,7 @@ impl NodeBuilder {
             )),
             instances: HeldInstances::default(),
             cached_metrics: CachedMetrics::new(),
+            departures: Departures::default(),
             inbox,
             suspects: Suspects::default(),
             finished,
@@ -469,6 +473,10 @@ impl Node {
             });
         }
         let node = context.clone();
+        workers.spawn("batches", draining.clone(), move || {
+            batches::look_after(node.clone())
+        });
+        let node = context.clone();
         workers.spawn("pruning", draining.clone(), move || {
             pruning::prune(node.clone())
         });
@@ -571,6 +579,7 @@ impl Node {
         }
         context.signals.ended.cancel();
         self.keepers.join(Duration::from_secs(30)).await;
+        departures::say_farewell(context).await;
         context.hook.close(Duration::from_secs(5)).await;
         if context.jobs.is_empty()
             && let Some(lock) = self.alone.0.take()
@@ -612,6 +621,10 @@ fn keep(context: &Arc<NodeContext>, queue: mpsc::Receiver<Finished>) -> Supervis
     let node = context.clone();
     keepers.spawn("permits", context.signals.ended.clone(), move || {
         permit_exchange::exchange_all(node.clone())
+    });
+    let node = context.clone();
+    keepers.spawn("departures", context.signals.ended.clone(), move || {
+        departures::end_batches(node.clone())
     });
     let node = context.clone();
     keepers.spawn("late-jobs", context.signals.ended.clone(), move || {

@@ -1,6 +1,8 @@
 //! The producer's side: creates jobs in a transaction and publishes their hints after its COMMIT.
 //! The [client](client::Client) also reads, retries, deletes and cancels jobs.
 
+pub mod batches;
+pub mod bulk;
 pub mod client;
 pub mod commit_hook;
 pub mod gate_change;

@@ -9,7 +9,7 @@
 //!   Only [`run_leader_cycle`](Store::run_leader_cycle) clears an owner, so an expired lease stays
 //!   valid until the leader cycle ends it.
 //! * **Time is the database's.** Its clock writes and compares leases and due dates.
-//! * **Lock order** is instance rows, then keys of limits, then leases, then job rows, each sorted by key. A statement
+//! * **Lock order** is batches, instance rows, then keys of limits, then leases, then job rows, each sorted by key. A statement
 //!   that takes jobs locks job rows first, and never waits for one (`SKIP LOCKED`). Renewal and the
 //!   leader cycle wait for no row at all.
 
@@ -18,6 +18,7 @@ pub(crate) mod allowance;
 pub mod answer;
 pub mod attempts;
 mod batch_outcome;
+pub mod batches;
 pub mod change;
 pub(crate) mod created;
 mod decode;
@@ -63,6 +64,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use crate::event::stream::{EventStream, EventStreamState, StreamedEvent};
 use crate::hint::{Hint, Ready};
+use crate::job::batch::BatchView;
 use crate::job::calendar::Calendars;
 pub use crate::job::gate::{Gate, GateView, PauseScope, SUSPENSION_TYPE, SuspensionScope};
 use crate::job::new_job::NewJob;
@@ -70,7 +72,7 @@ use crate::job::periodic::{Declared, PeriodicJob};
 use crate::job::progress::Progress;
 use crate::job::query::{JobQuery, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
 use crate::job::scope::{Scope, Services};
-use crate::job::{Fence, Job, JobId, Lane, LockToken, LockedJob, NodeId, text_enum};
+use crate::job::{BatchId, Fence, Job, JobId, Lane, LockToken, LockedJob, NodeId, text_enum};
 use crate::lane::priority::{MAX_PRIORITY_RULES, PriorityRule, PriorityScope};
 use crate::lane::rule::{self, LaneRule};
 use crate::lane::start_order::Rank;
@@ -84,6 +86,7 @@ use attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter};
 pub(crate) use batch_outcome::CANCELLED;
 pub use batch_outcome::{BatchOutcome, Completion, Destination, Failure, Handoff, Renewed};
 use batch_outcome::{instances, released};
+use batches::{BatchMembers, EndedBatch, NewBatch, OpenBatches};
 pub use change::Change;
 pub use ending::{Ended, EndedScope};
 pub use gates::{Lifted, Waiting};
@@ -790,6 +793,63 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(Vec::new())
     }
 
+    /// Returns whether this store keeps batches.
+    fn has_batches(&self) -> bool {
+        false
+    }
+
+    /// Ends a batch whose members have all ended: creates the job at its end, exactly once. Changes
+    /// nothing if a member is present, or the batch is not open. `left` are members that the caller
+    /// believes to have ended; the others are looked for. See the [module](batches). Optional for a
+    /// store, like the other methods of batches.
+    async fn end_batch(&self, batch: BatchId, left: &[JobId]) -> Result<Option<EndedBatch>> {
+        let _ = (batch, left);
+        Ok(None)
+    }
+
+    /// Returns which of the next `at_most` open batches have no present member. Waits for no row.
+    async fn open_batches(&self, after: Option<BatchId>, at_most: i64) -> Result<OpenBatches> {
+        let _ = (after, at_most);
+        Ok(OpenBatches::default())
+    }
+
+    /// Returns the open batches, the latest first; with `ended` those that have ended, too. Reads
+    /// their members.
+    async fn batches(&self, ended: bool, at_most: i64) -> Result<Vec<BatchView>> {
+        let _ = (ended, at_most);
+        Ok(Vec::new())
+    }
+
+    /// Returns a batch. Reads its members.
+    async fn batch(&self, batch: BatchId) -> Result<Option<BatchView>> {
+        let _ = batch;
+        Ok(None)
+    }
+
+    /// Marks a batch as cancelled: its end creates no job, and no job can be added. Its members stay.
+    /// Returns false if it is not open.
+    async fn cancel_batch(&self, batch: BatchId) -> Result<bool> {
+        let _ = batch;
+        Ok(false)
+    }
+
+    /// Returns a page of the members of a batch that are not forgotten.
+    async fn batch_members(
+        &self,
+        batch: BatchId,
+        after: Option<JobId>,
+        at_most: i64,
+    ) -> Result<BatchMembers> {
+        let _ = (batch, after, at_most);
+        Ok(BatchMembers::default())
+    }
+
+    /// Forgets the members among `left` that are no longer present.
+    async fn forget_batch_members(&self, batch: BatchId, left: &[JobId]) -> Result<()> {
+        let _ = (batch, left);
+        Ok(())
+    }
+
     /// Returns the stuck operations: the database refuses rows of a batch, or the whole batch
     /// (protocol rule 37). For reports only: a stuck operation stops no other work.
     fn stuck(&self) -> Vec<StuckBatch> {
@@ -888,6 +948,24 @@ pub trait SqlStore: Store + Clone {
         jobs: Vec<NewJob>,
         origin: Origin,
     ) -> Result<Created>;
+
+    /// Writes a batch over a connection that is inside the caller's transaction. Its members are
+    /// [inserted](Self::insert) after that.
+    ///
+    /// # Errors
+    /// [`StoreError::BatchEnded`] if the job at its end belongs to a batch that is not open;
+    /// otherwise the database's error.
+    async fn insert_batch(
+        &self,
+        connection: &mut <Self::Db as sqlx::Database>::Connection,
+        batch: &NewBatch,
+    ) -> Result<()> {
+        let _ = (connection, batch);
+        Err(StoreError::Config(format!(
+            "the store `{}` does not support batches",
+            self.name()
+        )))
+    }
 
     /// Deletes the jobs of a scope that no node runs, over a connection that is inside the caller's
     /// transaction.

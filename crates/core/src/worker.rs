@@ -16,6 +16,7 @@ pub mod checkpoint;
 pub(crate) mod completer;
 pub(crate) mod consumer;
 pub(crate) mod context;
+pub(crate) mod departures;
 pub(crate) mod elastic;
 pub(crate) mod elastic_slots;
 pub(crate) mod executor;

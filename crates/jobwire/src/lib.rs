@@ -144,16 +144,17 @@ pub use jobwire_core::calendar;
 /// The maximum number of events that wait for one listener.
 pub use jobwire_core::event::LISTENER_BUFFER;
 pub use jobwire_core::{
-    BadLane, BusinessCalendar, Calendars, CatchUp, CheckpointError, Ciphertext, Client, Closed,
-    CommitHook, Creation, Elastic, Encryption, Error, Fence, GroupOptions, Handler, HandlerError,
-    HandlerOptions, HandlerResult, Handlers, HookOptions, InProcessTransport, IntoOutcome,
-    InvalidJob, Job, JobArgs, JobCursor, JobDefinition, JobDetails, JobEvent, JobEventKind, JobId,
-    JobKind, JobListener, JobPage, JobQuery, JobSort, JobState, JobTransaction, JobView, Lane,
-    LaneMove, LaneMoved, LaneOrder, LaneRule, LaneShare, Limit, Middleware, NewJob, Next, Node,
-    NodeId, NodeOptions, Outcome, PayloadCipher, PeriodicJob, PriorityRule, PriorityScope,
-    Progress, ProgressView, Purge, Purged, Repeat, RetryFrom, RetryPolicy, Running, SealError,
-    SealedIn, SlotPool, SortBy, SqlStore, StartOrder, Stop, Store, StoreError, TextField,
-    TextMatch, TransactionHook, Transport, UniqueKey, Verdict, WorkingHours,
+    BULK_TYPE, BadLane, Batch, BatchCancelled, BatchEnd, BatchId, BatchState, BatchView,
+    BulkAction, BulkOperation, BusinessCalendar, Calendars, CatchUp, CheckpointError, Ciphertext,
+    Client, Closed, CommitHook, Creation, Elastic, Encryption, Error, Fence, GroupOptions, Handler,
+    HandlerError, HandlerOptions, HandlerResult, Handlers, HookOptions, InProcessTransport,
+    IntoOutcome, InvalidJob, Job, JobArgs, JobCursor, JobDefinition, JobDetails, JobEvent,
+    JobEventKind, JobId, JobKind, JobListener, JobPage, JobQuery, JobSort, JobState,
+    JobTransaction, JobView, Lane, LaneMove, LaneMoved, LaneOrder, LaneRule, LaneShare, Limit,
+    Middleware, NewJob, Next, Node, NodeId, NodeOptions, Outcome, PayloadCipher, PeriodicJob,
+    PriorityRule, PriorityScope, Progress, ProgressView, Purge, Purged, Repeat, RetryFrom,
+    RetryPolicy, Running, SealError, SealedIn, SlotPool, SortBy, SqlStore, StartOrder, Stop, Store,
+    StoreError, TextField, TextMatch, TransactionHook, Transport, UniqueKey, Verdict, WorkingHours,
 };
 /// The limits of checkpoints and of the text of a progress, in bytes.
 pub use jobwire_core::{MAX_CHECKPOINT_BYTES, MAX_PROGRESS_BYTES};

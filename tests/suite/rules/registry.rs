@@ -5,7 +5,7 @@ use std::time::Duration;
 use jobwire_core::job::scope::Scope;
 use jobwire_core::node::Registry;
 use jobwire_core::store::SUSPENSION_TYPE;
-use jobwire_core::{HandlerResult, NewJob, Node, NodeOptions, Outcome, Running, Store};
+use jobwire_core::{BULK_TYPE, HandlerResult, NewJob, Node, NodeOptions, Outcome, Running, Store};
 use jobwire_tests::eventually;
 use jobwire_tests::shared::{self, Space};
 
@@ -71,7 +71,7 @@ async fn a_type_comes_and_goes(space: Space) {
     let row = nodes.iter().find(|row| row.membership.id == second.id());
     assert_eq!(
         row.unwrap().membership.types,
-        ["fax", SUSPENSION_TYPE, "mail"]
+        ["fax", BULK_TYPE, SUSPENSION_TYPE, "mail"]
     );
 
     // The type is removed: its jobs wait, and those of the other type run on both nodes.
@@ -81,8 +81,9 @@ async fn a_type_comes_and_goes(space: Space) {
     world.until_left(1).await;
     eventually("the row to show that", SOON, async || {
         let nodes = world.store.nodes().await.unwrap();
-        let all =
-            |row: &jobwire_core::store::NodeView| row.membership.types == [SUSPENSION_TYPE, "mail"];
+        let all = |row: &jobwire_core::store::NodeView| {
+            row.membership.types == [BULK_TYPE, SUSPENSION_TYPE, "mail"]
+        };
         nodes.iter().all(all).then_some(())
     })
     .await;

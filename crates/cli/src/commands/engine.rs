@@ -125,6 +125,7 @@ async fn operate(settings: &Settings, args: jobs::JobsArgs) -> Result<(), Error>
     let jobs = jobs::Jobs {
         settings,
         place: jobs::Place::Engine,
+        database: None,
         handlers: store.handlers()?,
         options: options(settings, &*store),
         store: store.clone(),

@@ -15,11 +15,12 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use jobwire_core::store::attempts::IncidentFilter;
-use jobwire_core::{Handlers, JobCursor, JobId, JobSort, NodeOptions, Store};
+use jobwire_core::{BulkOperation, Handlers, JobCursor, JobId, JobSort, NodeOptions, Store};
 
-use crate::connect::Database;
+use crate::connect::{Database, Outlet};
 use crate::error::Error;
 use crate::handlers::configured;
+use crate::output;
 use crate::settings::Settings;
 use change::ChangeArgs;
 use end::EndArgs;
@@ -95,6 +96,9 @@ pub enum Action {
         /// Number of attempts that each gets
         #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..))]
         retries: i32,
+        /// Let a node do it in the background, as a job with progress; prints the id of that job
+        #[arg(long)]
+        as_job: bool,
         /// Print the result as JSON
         #[arg(long)]
         json: bool,
@@ -107,6 +111,9 @@ pub enum Action {
         /// Confirm that all matches are deleted
         #[arg(long)]
         yes: bool,
+        /// Let a node do it in the background, as a job with progress; prints the id of that job
+        #[arg(long)]
+        as_job: bool,
         /// Print the result as JSON
         #[arg(long)]
         json: bool,
@@ -119,6 +126,9 @@ pub enum Action {
         /// Confirm that all matches are deleted
         #[arg(long)]
         yes: bool,
+        /// Let a node do it in the background, as a job with progress; prints the id of that job
+        #[arg(long)]
+        as_job: bool,
         /// Print the result as JSON
         #[arg(long)]
         json: bool,
@@ -134,6 +144,9 @@ pub enum Action {
         /// Confirm that all matches are changed
         #[arg(long)]
         yes: bool,
+        /// Let a node do it in the background, as a job with progress; prints the id of that job
+        #[arg(long)]
+        as_job: bool,
         /// Print the result as JSON
         #[arg(long)]
         json: bool,
@@ -269,6 +282,8 @@ impl Action {
 pub(crate) struct Jobs<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) place: Place,
+    /// The database of Jobwire's own jobs.
+    pub(crate) database: Option<&'a Database>,
     pub(crate) store: Arc<dyn Store>,
     /// The handlers that run a job in this process.
     pub(crate) handlers: Handlers,
@@ -286,6 +301,7 @@ pub(crate) async fn run(settings: Settings, args: JobsArgs) -> Result<(), Error>
     let jobs = Jobs {
         settings: &settings,
         place: Place::Own,
+        database: Some(&database),
         store: database.store(),
         handlers,
         options: settings.node_options(),
@@ -301,6 +317,23 @@ pub(crate) fn check_for_engine(args: &JobsArgs) -> Result<(), Error> {
 }
 
 impl Jobs<'_> {
+    /// Creates the job of a bulk operation, and prints its id.
+    async fn create(&self, operation: &BulkOperation) -> Result<(), Error> {
+        let Some(database) = self.database else {
+            return Err(Error::Usage(
+                "--as-job is for jobs of Jobwire; leave it out".to_owned(),
+            ));
+        };
+        let job = operation.job()?;
+        let outlet = Outlet::open(self.settings).await?;
+        let created = database.creator(outlet.hook()).create_all(vec![job]).await;
+        outlet.close_and_tell().await;
+        for id in created? {
+            output::line(id)?;
+        }
+        Ok(())
+    }
+
     pub(crate) async fn act(&self, action: Action) -> Result<(), Error> {
         let (settings, place) = (self.settings, self.place);
         let store = &*self.store;
@@ -327,6 +360,7 @@ impl Jobs<'_> {
                 mut selection,
                 yes,
                 retries,
+                as_job,
                 json,
             } => {
                 let by_state = operate::Matching::of(&mut selection, store).await?;
@@ -337,15 +371,23 @@ impl Jobs<'_> {
                         place.command()
                     )));
                 }
+                if as_job {
+                    let operation = BulkOperation::retry(selection.query(), retries);
+                    return self.create(&operation).await;
+                }
                 let ids = selection.ids(store).await?;
                 operate::retry(self, &ids, retries, json).await
             }
             Action::Delete {
                 selection,
                 yes,
+                as_job,
                 json,
             } => {
                 selection.confirmed(store, place, yes).await?;
+                if as_job {
+                    return self.create(&BulkOperation::delete(selection.query())).await;
+                }
                 let ids = selection.ids(store).await?;
                 operate::delete(self, &ids, json).await
             }
@@ -353,6 +395,7 @@ impl Jobs<'_> {
                 mut selection,
                 change,
                 yes,
+                as_job,
                 json,
             } => {
                 let change = change.change();
@@ -364,6 +407,10 @@ impl Jobs<'_> {
                          then pass --yes",
                         place.command()
                     )));
+                }
+                if as_job {
+                    let operation = BulkOperation::change(selection.query(), change);
+                    return self.create(&operation).await;
                 }
                 let ids = selection.ids(store).await?;
                 operate::change(self, &ids, &change, json).await
@@ -392,9 +439,13 @@ impl Jobs<'_> {
             Action::Cancel {
                 selection,
                 yes,
+                as_job,
                 json,
             } => {
                 selection.confirmed(store, place, yes).await?;
+                if as_job {
+                    return self.create(&BulkOperation::cancel(selection.query())).await;
+                }
                 let ids = selection.ids(store).await?;
                 operate::cancel(settings, store, &ids, json).await
             }

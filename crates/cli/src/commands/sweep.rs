@@ -19,6 +19,7 @@ use jobwire_core::hint::Marker;
 use jobwire_core::job::query::Sweepable;
 use jobwire_core::job::scope::Services;
 use jobwire_core::leader::sweeper::MOMENT;
+use jobwire_core::producer::bulk::BULK_TYPE;
 use jobwire_core::store::{NodeView, OrphanQuery, SUSPENSION_TYPE, services_of};
 use jobwire_core::transport::Control;
 use jobwire_core::{JobId, Lane, NodeId, Store, Transport};
@@ -98,7 +99,7 @@ async fn listen(
 
 pub(crate) async fn run(settings: Settings, args: SweepArgs) -> Result<(), Error> {
     let mut served = crate::handlers::configured(&settings)?.types();
-    served.push(SUSPENSION_TYPE.to_owned());
+    served.extend([SUSPENSION_TYPE, BULK_TYPE].map(str::to_owned));
     let served: Arc<[String]> = served.into();
     let database = Database::open_existing(&settings).await?;
     let store = database.store();

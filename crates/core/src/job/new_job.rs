@@ -26,7 +26,7 @@ use crate::job::duration;
 use crate::job::repeat::Repeat;
 use crate::job::retry::RetryPolicy;
 use crate::job::unique::UniqueKey;
-use crate::job::{Job, JobId, JobKind, Lane};
+use crate::job::{BatchId, Job, JobId, JobKind, Lane};
 
 pub use crate::job::invalid_job::InvalidJob;
 pub(crate) use checks::MAX_COUNT;
@@ -51,6 +51,7 @@ pub const HISTORY_RETRIES: i32 = 10;
 /// | [`repeat`](Self::repeat) | run again | once |
 /// | [`priority`](Self::priority) | larger is more urgent | by the [rules](crate::lane::priority), or 0 |
 /// | [`unique`](Self::unique) | at most one job has the key | no key |
+/// | [`batch`](Self::batch) | the batch that it belongs to | none |
 /// | [`tag`](Self::tag) | a label for lists | none |
 /// | [`history`](Self::history) | writes history, apart from the business | no |
 /// | [`lane`](Self::lane) | queue or topic of its hints | by the [rules](crate::LaneRule), or `default` |
@@ -86,6 +87,7 @@ pub struct NewJob {
     pub(crate) trace_parent: Option<String>,
     pub(crate) is_history: bool,
     pub(crate) unique: Option<UniqueKey>,
+    pub(crate) batch: Option<BatchId>,
     /// The job copies a row, so its values are valid and are not checked again.
     pub(crate) is_copy: bool,
 }
@@ -147,6 +149,7 @@ impl NewJob {
             trace_parent: None,
             is_history: false,
             unique: None,
+            batch: None,
             is_copy: false,
         }
     }
@@ -201,6 +204,18 @@ impl NewJob {
     /// in which a job has its key, and for periods. A job that repeats can't have a key.
     pub fn unique(mut self, key: impl Into<UniqueKey>) -> Self {
         self.unique = Some(key.into());
+        self
+    }
+
+    /// Adds the job to an open [batch](crate::Batch), which does not end before this job has. A job
+    /// that repeats can't be in a batch. If the job is not created, because another one has its
+    /// [unique key](Self::unique), the batch does not wait for that one. The custom values name the
+    /// batch as `$batch`.
+    ///
+    /// The creation fails with [`StoreError::BatchEnded`](crate::StoreError::BatchEnded) if the batch
+    /// is not open.
+    pub fn batch(mut self, batch: BatchId) -> Self {
+        self.batch = Some(batch);
         self
     }
 

@@ -23,7 +23,7 @@ use serde_json::value::RawValue;
 use crate::job::Job;
 use crate::job::any_error::Error;
 use crate::job::new_job::{InvalidJob, NewJob};
-use crate::job::tags;
+use crate::job::{batch, tags};
 use envelope::{is_sealed, read};
 
 /// The maximum length of the id of a key, in bytes.
@@ -324,7 +324,8 @@ pub(crate) fn opened(encryption: Option<&Encryption>, job: &Job) -> Result<Optio
         return Err(SealError::Plaintext);
     }
     let values = match &job.custom_values {
-        Some(values) => opened_text(encryption, job, "custom_values", values.get())?,
+        Some(values) => opened_text(encryption, job, "custom_values", values.get())?
+            .map(|opened| batch::carry(values.get(), opened)),
         None => None,
     };
     if payload.is_none() && values.is_none() {

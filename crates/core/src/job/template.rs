@@ -1,4 +1,4 @@
-//! The job of a schedule as text: the fields that each of its occurrences gets.
+//! The job of a schedule or of a batch's end as text: the fields that the created job gets.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -53,19 +53,19 @@ struct Template {
 /// [`InvalidJob`] for an invalid field, or for a date: each occurrence gets its own.
 pub(crate) fn write(job: &NewJob) -> Result<String, InvalidJob> {
     job.validate()?;
-    for (field, is_set) in [
-        ("due_at", job.due_at.is_some()),
-        ("due_in", job.due_in.is_some()),
-        ("repeat", job.repeat.is_some()),
-        ("repeat_until", job.repeat_until.is_some()),
-    ] {
-        if is_set {
-            return Err(InvalidJob::new(
-                field,
-                "is set in the job of a schedule",
-                "leave it out: the schedule has the dates",
-            ));
-        }
+    if let Some(field) = dates(job).next() {
+        return Err(InvalidJob::new(
+            field,
+            "is set in the job of a schedule",
+            "leave it out: the schedule has the dates",
+        ));
+    }
+    if job.batch.is_some() {
+        return Err(InvalidJob::new(
+            "batch",
+            "is set in the job of a schedule",
+            "leave it out: let the job create a batch when it runs",
+        ));
     }
     if job.is_history {
         return Err(InvalidJob::new(
@@ -81,8 +81,65 @@ pub(crate) fn write(job: &NewJob) -> Result<String, InvalidJob> {
             "leave it out: the name of the schedule makes its jobs unique",
         ));
     }
+    fields(job.clone())
+}
+
+/// Writes the fields of the job at the end of a batch as a JSON object.
+///
+/// # Errors
+/// [`InvalidJob`] for an invalid field, or one that such a job can't have.
+pub(crate) fn of_batch(job: &NewJob) -> Result<String, InvalidJob> {
+    job.validate()?;
+    let others = [
+        // The end is made with the rights of a node.
+        ("type", is_own(&job.job_type)),
+        ("unique_key", job.unique.is_some()),
+        ("kind", job.is_history),
+    ];
+    let others = others.into_iter().filter(|(_, is_set)| *is_set);
+    let mut wrong = dates(job).chain(others.map(|(field, _)| field));
+    if let Some(field) = wrong.next() {
+        return Err(InvalidJob::new(
+            field,
+            "can't be so in the job at the end of a batch",
+            "leave it out, or let that job create another one",
+        ));
+    }
+    let values = job
+        .custom_values
+        .as_deref()
+        .map(|values| values.get().trim());
+    if values.is_some_and(|values| values != "null" && !values.starts_with('{')) {
+        return Err(InvalidJob::new(
+            "custom_values",
+            "of the job at the end of a batch are no object",
+            "make them an object: they get the account of the batch",
+        ));
+    }
+    let mut job = job.clone();
+    job.complete()?;
+    fields(job)
+}
+
+/// Returns whether a type is one of the built-in ones, for which a creator needs more rights.
+pub(crate) fn is_own(job_type: &str) -> bool {
+    job_type.starts_with("jobwire.")
+}
+
+/// Returns the date fields that are set.
+fn dates(job: &NewJob) -> impl Iterator<Item = &'static str> {
+    let dates = [
+        ("due_at", job.due_at.is_some()),
+        ("due_in", job.due_in.is_some()),
+        ("repeat", job.repeat.is_some()),
+        ("repeat_until", job.repeat_until.is_some()),
+    ];
+    let set = dates.into_iter().filter(|(_, is_set)| *is_set);
+    set.map(|(field, _)| field)
+}
+
+fn fields(job: NewJob) -> Result<String, InvalidJob> {
     let tagged = job.tagged_values()?;
-    let job = job.clone();
     let template = Template {
         r#type: job.job_type,
         payload: job.payload.ok(),

@@ -185,6 +185,9 @@ impl Leader {
             report.now,
             report.next_periodic,
         );
+        if report.has_batches {
+            node.leadership.open_batches.notify_one();
+        }
         // Leases are counted exactly, but for an engine's beyond 100,000 jobs. Executable jobs are
         // counted up to a limit; beyond it their number is an estimate that may be too small, so
         // some jobs are assumed to wait.

@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 
 use crate::job::args::JobArgs;
 use crate::job::scope::{Names, Scope};
+use crate::producer::bulk::BULK_TYPE;
 use crate::store::{MAX_NAMES, SUSPENSION_TYPE, StoreError};
 use crate::worker::context::NodeContext;
 use crate::worker::handler::{Handler, HandlerOptions, HandlerResult, IntoOutcome, Running};
@@ -140,12 +141,14 @@ impl Registry {
             .change_handlers(|handlers| handlers.remove(job_type))
     }
 
-    /// Returns the types with a handler, sorted, without the built-in one
-    /// ([`SUSPENSION_TYPE`]).
+    /// Returns the types with a handler, sorted, without the built-in ones ([`SUSPENSION_TYPE`],
+    /// [`BULK_TYPE`]).
     #[must_use]
     pub fn types(&self) -> Vec<String> {
         let all = self.0.served.all();
-        let own = all.iter().filter(|of| *of != SUSPENSION_TYPE);
+        let own = all
+            .iter()
+            .filter(|of| *of != SUSPENSION_TYPE && *of != BULK_TYPE);
         own.cloned().collect()
     }
 

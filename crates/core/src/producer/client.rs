@@ -39,16 +39,19 @@
 use std::sync::Arc;
 
 use crate::event::JobListener;
-use crate::job::JobId;
+use crate::job::batch::Batch;
 use crate::job::new_job::NewJob;
 use crate::job::sealed::Encryption;
+use crate::job::{BatchId, JobId};
 use crate::producer::commit_hook::CommitHook;
 use crate::store::created::{Noted, events_of_end};
 #[cfg(feature = "postgres")]
 use crate::store::postgres::PgStore;
 #[cfg(feature = "sqlite")]
 use crate::store::sqlite::SqliteStore;
-use crate::store::transaction::{JobTransaction, answer, committed, dated, failed_before, sealed};
+use crate::store::transaction::{
+    JobTransaction, answer, batch_parts, committed, dated, failed_before, sealed,
+};
 use crate::store::{Created, Creation, Ended, EndedScope, Origin, SqlStore, StoreError};
 
 /// Creates jobs and operates on them, and publishes their hints through its hook. Needs no node.
@@ -155,6 +158,17 @@ impl<S: SqlStore> Client<S> {
         Ok(ids)
     }
 
+    /// Creates a [batch](Batch) and its first jobs in one transaction.
+    ///
+    /// # Errors
+    /// The same as those of [`JobTransaction::create_batch`] and [`JobTransaction::commit`].
+    pub async fn create_batch(&self, batch: Batch) -> Result<BatchId, StoreError> {
+        let mut tx = self.begin().await?;
+        let id = tx.create_batch(batch).await?;
+        tx.commit().await?;
+        Ok(id)
+    }
+
     /// Returns a hook for your own transaction.
     pub fn hook(&self) -> TransactionHook<S> {
         TransactionHook {
@@ -223,6 +237,23 @@ impl<S: SqlStore> TransactionHook<S> {
         let ids = created.stands_for(ids);
         self.created.merge(created);
         Ok(ids)
+    }
+
+    /// Creates a batch and its first jobs; see [`JobTransaction::create_batch`].
+    ///
+    /// # Errors
+    /// The same as those of [`JobTransaction::create_batch`].
+    pub async fn create_batch(
+        &mut self,
+        connection: &mut <S::Db as sqlx::Database>::Connection,
+        batch: Batch,
+    ) -> Result<BatchId, StoreError> {
+        let (row, jobs) = batch_parts(self.client.encryption.as_ref(), batch)?;
+        self.client.store.insert_batch(connection, &row).await?;
+        if !jobs.is_empty() {
+            self.create_many(connection, jobs).await?;
+        }
+        Ok(row.id)
     }
 
     /// Deletes all jobs of a scope with your transaction; see [`JobTransaction::end`].

@@ -1,6 +1,7 @@
 //! Changes of jobs that an operator asks for, each in one transaction.
 
 use chrono::{DateTime, Datelike, Utc};
+use serde::{Deserialize, Serialize};
 
 use super::{Result, StoreError};
 use crate::job::JobState;
@@ -18,7 +19,8 @@ use crate::job::JobState;
 /// | [`SetPriority`](Self::SetPriority) | all | gets this priority, and its lane by the rules |
 ///
 /// [`Operated`](super::Operated) tells the result for each job. A locked job is not changed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Change {
     /// Makes timers and waiting retries executable before their due date.

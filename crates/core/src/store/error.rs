@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::job::JobId;
 use crate::job::new_job::InvalidJob;
 use crate::job::periodic::InvalidPeriodicJob;
 use crate::job::query::InvalidQuery;
+use crate::job::{BatchId, JobId};
 use crate::lane::rule::BadRule;
 
 /// An error of a store.
@@ -69,6 +69,12 @@ pub enum StoreError {
     /// The declaration or the row of a periodic job is invalid.
     #[error(transparent)]
     InvalidPeriodicJob(InvalidPeriodicJob),
+    /// A job was to be added to a batch that is not open. Nothing was created.
+    #[error(
+        "batch {0} has ended, was cancelled, or does not exist; create the job without it, or in a \
+         new batch"
+    )]
+    BatchEnded(BatchId),
     /// This node's lock on the job is gone. Nothing was changed.
     #[error("the lock on job {0} was lost; another node may run it")]
     LostLock(JobId),
@@ -310,6 +316,7 @@ impl StoreError {
             | Self::InvalidChange(_)
             | Self::InvalidQuery(_)
             | Self::InvalidPeriodicJob(_)
+            | Self::BatchEnded(_)
             | Self::LostLock(_)
             | Self::RowLocked(_)
             | Self::TransactionFailed

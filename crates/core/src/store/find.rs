@@ -56,6 +56,7 @@ pub(super) struct Dialect {
     pub(super) suspensions: &'static str,
     pub(super) unique_jobs: &'static str,
     pub(super) unique_dead_letters: &'static str,
+    pub(super) batch_members: &'static str,
     /// Around a bound set: `= ANY(` and `)`.
     pub(super) any_of: (&'static str, &'static str),
     /// Around a bound pattern.

@@ -17,6 +17,7 @@
 pub mod address;
 mod aside;
 mod attempts;
+mod batches;
 mod begin;
 mod change;
 mod change_statements;

@@ -17,6 +17,7 @@
 mod address;
 mod aside;
 mod attempts;
+mod batches;
 mod change;
 mod claim;
 mod complete;

@@ -12,6 +12,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 
 use super::attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter};
+use super::batches::{BatchMembers, EndedBatch, OpenBatches};
 use super::change::Change;
 use super::permits::{PermitAnswer, PermitRequest, StalledKey, WaitingJob, WaitingType};
 use super::poison::{Activated, SetsAside};
@@ -27,12 +28,13 @@ use super::{
 };
 use crate::event::stream::{EventStream, EventStreamState, StreamedEvent};
 use crate::hint::{Hint, Ready};
+use crate::job::batch::BatchView;
 use crate::job::calendar::Calendars;
 use crate::job::periodic::{Declaration, Declared};
 use crate::job::progress::Progress;
 use crate::job::query::{JobQuery, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
 use crate::job::scope::Services;
-use crate::job::{Fence, Job, JobId, Lane, LockToken, LockedJob, NodeId};
+use crate::job::{BatchId, Fence, Job, JobId, Lane, LockToken, LockedJob, NodeId};
 use crate::lane::priority::{PriorityRule, PriorityScope};
 use crate::lane::rule::LaneRule;
 use crate::lane::start_order::Rank;
@@ -62,6 +64,7 @@ pub(super) trait Statements:
     + Periodic
     + Permitting
     + Streaming
+    + Batching
 {
 }
 
@@ -549,6 +552,50 @@ pub(super) trait Permitting {
 
     /// Returns those of these jobs that wait, and the key of each.
     fn find_waiting(&self, jobs: &[JobId]) -> impl Future<Output = Result<Vec<WaitingJob>>> + Send;
+}
+
+/// Ends, lists and cancels batches.
+pub(super) trait Batching {
+    /// Forgets the members among `left` that are no longer present, and ends the batch if no member
+    /// is.
+    fn end_if_over(
+        &self,
+        batch: BatchId,
+        left: &[JobId],
+    ) -> impl Future<Output = Result<Option<EndedBatch>>> + Send;
+
+    /// Tells which batches of the next page of open ones have no present member.
+    fn page_of_open(
+        &self,
+        after: Option<BatchId>,
+        at_most: i64,
+    ) -> impl Future<Output = Result<OpenBatches>> + Send;
+
+    /// Returns the open batches, the latest first, or all of them.
+    fn list_batches(
+        &self,
+        ended: bool,
+        at_most: i64,
+    ) -> impl Future<Output = Result<Vec<BatchView>>> + Send;
+
+    fn read_batch(&self, batch: BatchId) -> impl Future<Output = Result<Option<BatchView>>> + Send;
+
+    /// Marks an open batch as cancelled. Returns false if it is not open.
+    fn mark_batch_cancelled(&self, batch: BatchId) -> impl Future<Output = Result<bool>> + Send;
+
+    fn page_of_members(
+        &self,
+        batch: BatchId,
+        after: Option<JobId>,
+        at_most: i64,
+    ) -> impl Future<Output = Result<BatchMembers>> + Send;
+
+    /// Forgets the members among `left` that are no longer present.
+    fn forget_members(
+        &self,
+        batch: BatchId,
+        left: &[JobId],
+    ) -> impl Future<Output = Result<()>> + Send;
 }
 
 /// Keeps the periodic jobs, and creates their jobs.

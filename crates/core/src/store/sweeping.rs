@@ -116,6 +116,8 @@ pub struct CycleReport {
     pub suspensions: BTreeMap<String, i64>,
     /// Whether the cycle freed permits of limits, so that jobs may wait for them in vain.
     pub freed_permits: bool,
+    /// Whether a batch is open.
+    pub has_batches: bool,
     /// Whether the cycle was cut short, so that another one can mark more jobs at once.
     pub has_more: bool,
 }

@@ -16,10 +16,12 @@ use super::{
     BatchOutcome, CompletingTransaction, Completion, Created, Creation, Ended, EndedScope, Fate,
     Handoff, Origin, SqlStore, StoreError, answer_within,
 };
+use crate::job::batch::Batch;
 use crate::job::calendar::Calendars;
-use crate::job::new_job::NewJob;
+use crate::job::new_job::{InvalidJob, NewJob};
 use crate::job::sealed::Encryption;
-use crate::job::{JobId, NodeId};
+use crate::job::{BatchId, JobId, NodeId};
+use crate::store::batches::NewBatch;
 use crate::store::created::{Noted, events_of_end};
 
 /// Receives the jobs that a transaction created, after its COMMIT.
@@ -136,6 +138,23 @@ impl<S: SqlStore> JobTransaction<S> {
         Ok(ids)
     }
 
+    /// Creates a [batch](Batch) and its first jobs. Returns its id, for jobs that are
+    /// [added](NewJob::batch) later.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidJob`]: the name, the job at the end, or a member.
+    /// [`StoreError::BatchEnded`]: one of these jobs belongs to another batch that is not open.
+    /// Otherwise a database error.
+    pub async fn create_batch(&mut self, batch: Batch) -> Result<BatchId, StoreError> {
+        let (row, jobs) = batch_parts(self.encryption.as_ref(), batch)?;
+        let Self { store, inner, .. } = self;
+        answer(store, 3, store.insert_batch(inner, &row)).await?;
+        if !jobs.is_empty() {
+            self.create_many(jobs).await?;
+        }
+        Ok(row.id)
+    }
+
     /// Deletes all jobs of a scope, whatever their state, with this transaction: an instance that
     /// ends, or a definition that is removed. Jobs that run are not deleted. After the commit a
     /// message asks their nodes to stop the handlers, and the next exclusive jobs are hinted. Unlike
@@ -204,6 +223,30 @@ impl<S: SqlStore> JobTransaction<S> {
         let undone = self.inner.rollback();
         answer(&self.store, 1, async { Ok(undone.await?) }).await
     }
+}
+
+/// Returns the row of a batch, and its members.
+pub(crate) fn batch_parts(
+    encryption: Option<&Encryption>,
+    mut batch: Batch,
+) -> Result<(NewBatch, Vec<NewJob>), StoreError> {
+    if let Some(then) = batch.then.take() {
+        batch.then = sealed(encryption, vec![then])?.pop();
+    }
+    let row = NewBatch::of(&batch)?;
+    let jobs = batch.jobs.into_iter().map(|job| match job.batch {
+        Some(other) if other != row.id => Err(StoreError::InvalidJob {
+            id: job.id,
+            source: InvalidJob::new(
+                "batch",
+                "is another batch than the one that the job is created with",
+                "leave it out",
+            ),
+        }),
+        _ => Ok(job.batch(row.id)),
+    });
+    let jobs = jobs.collect::<Result<_, _>>()?;
+    Ok((row, jobs))
 }
 
 /// Encrypts new jobs, if there is an encryption.

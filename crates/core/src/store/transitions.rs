@@ -11,6 +11,7 @@ use chrono::{DateTime, Utc};
 use futures_util::FutureExt;
 
 use super::attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter};
+use super::batches::{BatchMembers, EndedBatch, OpenBatches};
 use super::error::StoreError;
 use super::permits::{PermitAnswer, PermitRequest, StalledKey, WaitingJob, WaitingType};
 use super::poison::{Found, StuckBatch, found_page, held_page, told_page};
@@ -27,12 +28,13 @@ use super::{
 };
 use crate::event::stream::{EventStream, EventStreamState, StreamedEvent};
 use crate::hint::{Hint, Ready};
+use crate::job::batch::BatchView;
 use crate::job::calendar::Calendars;
 use crate::job::periodic::{Declared, PeriodicJob};
 use crate::job::progress::Progress;
 use crate::job::query::{JobQuery, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
 use crate::job::scope::Services;
-use crate::job::{Fence, Job, JobId, JobState, Lane, LockToken, LockedJob, NodeId};
+use crate::job::{BatchId, Fence, Job, JobId, JobState, Lane, LockToken, LockedJob, NodeId};
 use crate::lane::priority::{PriorityRule, PriorityScope};
 use crate::lane::rule::LaneRule;
 use crate::lane::start_order::Rank;
@@ -663,6 +665,49 @@ impl<S: Statements> Store for S {
             return Ok(Vec::new());
         }
         self.run("waiting_of", || self.find_waiting(jobs)).await
+    }
+
+    fn has_batches(&self) -> bool {
+        true
+    }
+
+    async fn end_batch(&self, batch: BatchId, left: &[JobId]) -> Result<Option<EndedBatch>> {
+        self.run("end_batch", || self.end_if_over(batch, left))
+            .await
+    }
+
+    async fn open_batches(&self, after: Option<BatchId>, at_most: i64) -> Result<OpenBatches> {
+        self.run("open_batches", || self.page_of_open(after, at_most))
+            .await
+    }
+
+    async fn batches(&self, ended: bool, at_most: i64) -> Result<Vec<BatchView>> {
+        self.run("batches", || self.list_batches(ended, at_most))
+            .await
+    }
+
+    async fn batch(&self, batch: BatchId) -> Result<Option<BatchView>> {
+        self.run("batches", || self.read_batch(batch)).await
+    }
+
+    async fn cancel_batch(&self, batch: BatchId) -> Result<bool> {
+        self.run("cancel_batch", || self.mark_batch_cancelled(batch))
+            .await
+    }
+
+    async fn batch_members(
+        &self,
+        batch: BatchId,
+        after: Option<JobId>,
+        at_most: i64,
+    ) -> Result<BatchMembers> {
+        let page = || self.page_of_members(batch, after, at_most);
+        self.run("batch_members", page).await
+    }
+
+    async fn forget_batch_members(&self, batch: BatchId, left: &[JobId]) -> Result<()> {
+        self.run("batch_members", || self.forget_members(batch, left))
+            .await
     }
 
     fn stuck(&self) -> Vec<StuckBatch> {

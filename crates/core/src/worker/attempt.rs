@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use crate::job::Job;
 use crate::store::CANCELLED;
-use crate::worker::cached_metrics::CachedMetrics;
+use crate::worker::context::NodeContext;
 use crate::worker::finished::Ending;
 
 /// The fate of an attempt's outcome.
@@ -39,16 +39,32 @@ impl Attempt {
         }
     }
 
-    /// Counts the attempt, and the time since its end.
-    pub(crate) fn count(self, metrics: &CachedMetrics, fate: AttemptFate) {
+    /// Counts the attempt, and the time since its end. Notes the departure of a member of a batch.
+    pub(crate) fn count(self, node: &NodeContext, fate: AttemptFate) {
+        let metrics = &node.cached_metrics;
         let outcome = match fate {
             AttemptFate::Committed => self.outcome,
             AttemptFate::Cancelled => CANCELLED,
             AttemptFate::Lost => "lost-lock",
             AttemptFate::Unknown => "unknown",
         };
+        if may_have_ended(fate, self.outcome) {
+            node.departures.note(&self.job);
+        }
         metrics.job_type(&self.job.job_type).finished(outcome);
         let took = self.finished_at.elapsed().as_secs_f64();
         metrics.finish_to_complete.record(took);
+    }
+}
+
+/// Returns whether the job has left the tables, or has become a dead letter.
+fn may_have_ended(fate: AttemptFate, outcome: &str) -> bool {
+    match fate {
+        AttemptFate::Cancelled | AttemptFate::Unknown => true,
+        AttemptFate::Committed => !matches!(
+            outcome,
+            "retry" | "timeout" | "panic" | "snooze" | "conflict" | "interrupted"
+        ),
+        AttemptFate::Lost => false,
     }
 }

@@ -174,7 +174,7 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
             Ending::Failed { failure, .. } => batch.failed.push(failure),
             Ending::Release => batch.released.push(job.held),
             Ending::Committed(outcome) => {
-                attempt.count(&node.cached_metrics, AttemptFate::Committed);
+                attempt.count(node, AttemptFate::Committed);
                 node.ended(&job.held, end_of(&job.held, &next_instances(&outcome)));
                 let slots = job.slot.into_iter().collect();
                 executor::follow_up(node, *outcome, Instant::now(), slots).await;
@@ -186,7 +186,7 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
                 continue;
             }
             Ending::Left => {
-                attempt.count(&node.cached_metrics, AttemptFate::Unknown);
+                attempt.count(node, AttemptFate::Unknown);
                 node.ended(&job.held, End::Unsure);
                 node.is_in_doubt(&job.held);
                 continue;
@@ -198,7 +198,7 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
                     "the lock was lost while the job ran; its outcome was discarded"
                 );
                 counter!(m::FENCED, "operation" => "run").increment(1);
-                attempt.count(&node.cached_metrics, AttemptFate::Lost);
+                attempt.count(node, AttemptFate::Lost);
                 node.ended(&job.held, End::Unsure);
                 node.may_have_lost(job.held);
                 continue;
@@ -276,7 +276,7 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
         } else {
             AttemptFate::Lost
         };
-        attempt.count(&node.cached_metrics, fate);
+        attempt.count(node, fate);
     }
     if left.is_empty() {
         return;

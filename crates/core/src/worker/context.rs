@@ -16,6 +16,7 @@ use crate::store::{Handoff, LockTerms, Membership, RowTerms, Store, StoreError};
 use crate::telemetry::gauges::Gauges;
 use crate::transport::{SPOKEN, Transport};
 use crate::worker::cached_metrics::CachedMetrics;
+use crate::worker::departures::Departures;
 use crate::worker::finished::Finished;
 use crate::worker::held_instances::{End, HeldInstances};
 use crate::worker::inbox::Inbox;
@@ -54,6 +55,8 @@ pub(crate) struct NodeContext {
     pub(crate) leases: Arc<LeaseBook>,
     pub(crate) instances: HeldInstances,
     pub(crate) cached_metrics: CachedMetrics,
+    /// The members of batches that have ended here.
+    pub(crate) departures: Departures,
     pub(crate) inbox: Inbox,
     /// The jobs whose earlier holders died. They run alone, or wait to run alone.
     pub(crate) suspects: Suspects,

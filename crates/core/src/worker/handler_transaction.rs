@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use tokio::sync::{Mutex, OwnedMappedMutexGuard, OwnedMutexGuard};
 
-use crate::job::JobId;
+use crate::job::batch::Batch;
 use crate::job::new_job::NewJob;
 use crate::job::sealed::Encryption;
+use crate::job::{BatchId, JobId};
 use crate::store::transaction::JobTransaction;
 use crate::store::{CompletingTransaction, Creation, SqlStore, StoreError};
 
@@ -102,6 +103,14 @@ impl<S: SqlStore> TransactionGuard<S> {
     /// The same as those of [`JobTransaction::create`].
     pub async fn create_many(&mut self, jobs: Vec<NewJob>) -> Result<Vec<JobId>, StoreError> {
         self.0.create_many(jobs).await
+    }
+
+    /// Creates a batch and its first jobs; see [`JobTransaction::create_batch`].
+    ///
+    /// # Errors
+    /// The same as those of [`JobTransaction::create_batch`].
+    pub async fn create_batch(&mut self, batch: Batch) -> Result<BatchId, StoreError> {
+        self.0.create_batch(batch).await
     }
 
     /// Returns the transaction, for code that is shared with producers.

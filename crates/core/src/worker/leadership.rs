@@ -1,6 +1,6 @@
 //! The state that the leading tasks of a node share.
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::worker::next_timer::NextTimer;
@@ -10,6 +10,8 @@ pub(crate) struct Leadership {
     pub(crate) leads: watch::Sender<bool>,
     pub(crate) next_timer: NextTimer,
     pub(crate) next_periodic: NextTimer,
+    /// Given when a cycle has found an open batch.
+    pub(crate) open_batches: Notify,
 }
 
 impl Leadership {
@@ -19,6 +21,7 @@ impl Leadership {
             leads: watch::Sender::new(false),
             next_timer: NextTimer::new(),
             next_periodic: NextTimer::new(),
+            open_batches: Notify::new(),
         }
     }
 

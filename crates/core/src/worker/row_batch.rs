@@ -217,7 +217,7 @@ impl Batch {
                 "the lock was lost; the outcome of the job was discarded"
             );
         }
-        Attempt::of(job, &ending, finished_at).count(&self.node.cached_metrics, fate);
+        Attempt::of(job, &ending, finished_at).count(&self.node, fate);
         self.node.leases.forget(&held);
         self.open.remove(&held.id);
     }

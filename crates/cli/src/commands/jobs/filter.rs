@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use clap::Args;
-use jobwire_core::{JobId, JobKind, JobQuery, JobState, NodeId, TextField, TextMatch};
+use jobwire_core::{BatchId, JobId, JobKind, JobQuery, JobState, NodeId, TextField, TextMatch};
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -70,6 +70,9 @@ pub struct FilterArgs {
     /// Only the job that last took this unique key
     #[arg(long, value_name = "KEY")]
     pub unique_key: Option<String>,
+    /// Only members of this batch
+    #[arg(long, value_name = "ID")]
+    pub batch: Option<BatchId>,
     /// Only jobs whose custom values contain this object, for example {"order":17}
     #[arg(long, value_name = "JSON", value_parser = object)]
     pub custom_values: Option<Value>,
@@ -170,6 +173,7 @@ impl FilterArgs {
         }
         query.correlation_id = self.correlation_id;
         query.unique_key.clone_from(&self.unique_key);
+        query.batch = self.batch;
         query.custom_values.clone_from(&self.custom_values);
         for tag in &self.tags {
             query = query.tag(tag);

@@ -7,7 +7,7 @@ use clap::Args;
 use jobwire_core::producer::commit_hook::Cause;
 use jobwire_core::store::{Change, Operated, OperatedJobs};
 use jobwire_core::telemetry::plain;
-use jobwire_core::{JobId, JobState, Store, StoreError};
+use jobwire_core::{JobId, JobQuery, JobState, Store, StoreError};
 use serde::Serialize;
 
 use super::Jobs;
@@ -87,6 +87,16 @@ impl fmt::Display for Matching {
 }
 
 impl Selection {
+    /// Returns the query for the selected jobs, for a bulk operation.
+    pub(super) fn query(&self) -> JobQuery {
+        if self.all {
+            return self.filter.query();
+        }
+        let states = JobState::ALL.iter().copied();
+        let ids = self.ids.iter().copied();
+        JobQuery::default().states(states).ids(ids)
+    }
+
     /// Checks that either ids or --all are given.
     pub(super) fn check(&self) -> Result<(), Error> {
         if self.all {

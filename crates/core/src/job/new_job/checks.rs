@@ -14,7 +14,7 @@ use crate::job::invalid_job::InvalidJob;
 use crate::job::new_job::NewJob;
 use crate::job::repeat::Repeat;
 use crate::job::retry::RetryPolicy;
-use crate::job::tags;
+use crate::job::{batch, tags};
 
 /// The maximum size of a payload and of custom values, in bytes of JSON. Store larger data in
 /// another table and its key in the payload, because every lock reads the payload.
@@ -125,6 +125,16 @@ impl NewJob {
             }
         }
         self.check_due_in()?;
+        if let Some(id) = self.batch {
+            if self.repeat.is_some() {
+                return Err(InvalidJob::new(
+                    "batch",
+                    "is set for a job that repeats",
+                    "leave one of them out: a batch waits for the end of each job",
+                ));
+            }
+            batch::add(self.custom_values.as_deref(), id)?;
+        }
         self.first_due().map(drop)
     }
 
@@ -136,7 +146,7 @@ impl NewJob {
         tags::add(self.custom_values.as_deref(), &self.tags)
     }
 
-    /// Adds the tags to the custom values. Sets the due date of the first occurrence, if the job repeats by a schedule and has none.
+    /// Adds the tags and the batch to the custom values. Sets the due date of the first occurrence, if the job repeats by a schedule and has none.
     ///
     /// # Errors
     /// The same as those of [`validate`](Self::validate).
@@ -145,6 +155,11 @@ impl NewJob {
         if let Some(values) = self.tagged_values()? {
             self.custom_values = Some(values);
             self.tags.clear();
+        }
+        if let Some(id) = self.batch
+            && let Some(values) = batch::add(self.custom_values.as_deref(), id)?
+        {
+            self.custom_values = Some(values);
         }
         if !self.is_copy {
             self.date(&Calendars::default())?;

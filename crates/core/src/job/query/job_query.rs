@@ -1,11 +1,12 @@
 //! The query for jobs: conditions, order and page.
 
 use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
 use crate::job::query::{JobCursor, JobSort, SortBy, TextField, TextMatch};
-use crate::job::{JobId, JobKind, JobState, NodeId, tags};
+use crate::job::{BatchId, JobId, JobKind, JobState, NodeId, tags};
 
 /// A query for jobs of every state. All given conditions must hold; the default matches all jobs,
 /// sorts them by creation, and returns the first 100.
@@ -25,67 +26,101 @@ use crate::job::{JobId, JobKind, JobState, NodeId, tags};
 ///
 /// Times are compared with the database's clock. A condition on a text can be repeated: then all of
 /// them must hold.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct JobQuery {
     /// Only these jobs. An empty list matches nothing. Default: all jobs.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub ids: Option<Vec<JobId>>,
     /// Only with this correlation id.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<Uuid>,
     /// Only of these states; empty means all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub states: Vec<JobState>,
     /// Only of these kinds; empty means all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kinds: Vec<JobKind>,
     /// The conditions on texts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub texts: Vec<(TextField, TextMatch)>,
     /// Only the job that last took this unique key.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub unique_key: Option<String>,
+    /// Only members of this batch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch: Option<BatchId>,
     /// Only jobs whose custom values contain this JSON object, as `@>` of PostgreSQL's `jsonb`
     /// compares.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub custom_values: Option<Value>,
     /// Only of this priority or a larger one.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub min_priority: Option<i64>,
     /// Only of this priority or a smaller one.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_priority: Option<i64>,
     /// Only jobs of another priority than this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub priority_other_than: Option<i64>,
     /// Only jobs due before this moment. A job without a due date does not match.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub due_before: Option<DateTime<Utc>>,
     /// Only jobs due after this moment. A job without a due date does not match.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub due_after: Option<DateTime<Utc>>,
     /// Only jobs created before this moment.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub created_before: Option<DateTime<Utc>>,
     /// Only jobs created after this moment.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub created_after: Option<DateTime<Utc>>,
     /// Only jobs that failed at least once, or never.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub with_exception: Option<bool>,
     /// Only jobs with attempts left, or without.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub retries_left: Option<bool>,
     /// Only jobs with (or without) a lock. An expired lock counts until the leader ends it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub locked: Option<bool>,
     /// Only jobs that this node holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub lock_owner: Option<NodeId>,
     /// Only jobs whose lock has expired, or has not. A job without a lock does not match.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub lock_expired: Option<bool>,
     /// Only exclusive jobs, or only others.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub exclusive: Option<bool>,
     /// Only jobs that are due and not locked: executable jobs, and timers whose date has come. A
     /// suspension or a pause may still cover them.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub executable: bool,
     /// Only suspended jobs: those in the suspended table, and executable jobs and timers that a
     /// suspension covers. `false`: only the others, dead letters included.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub suspended: Option<bool>,
     /// Only jobs that fulfil all conditions of at least one of these queries, which have no order, no
     /// page and no such list of their own. Empty: no such condition.
     pub any_of: Vec<JobQuery>,
     /// The order. Default: by creation.
+    #[serde(skip)]
     pub sort: JobSort,
     /// Only jobs behind this place.
+    #[serde(skip)]
     pub after: Option<JobCursor>,
     /// The number of jobs to skip. Large numbers are slow; a cursor is not.
+    #[serde(skip)]
     pub offset: i64,
     /// The maximum number of jobs, at most 100,000. Default: 100.
+    #[serde(skip, default = "default_limit")]
     pub limit: i64,
+}
+
+const fn default_limit() -> i64 {
+    100
 }
 
 impl Default for JobQuery {
@@ -97,6 +132,7 @@ impl Default for JobQuery {
             kinds: Vec::new(),
             texts: Vec::new(),
             unique_key: None,
+            batch: None,
             custom_values: None,
             min_priority: None,
             max_priority: None,
@@ -117,7 +153,7 @@ impl Default for JobQuery {
             sort: JobSort::default(),
             after: None,
             offset: 0,
-            limit: 100,
+            limit: default_limit(),
         }
     }
 }
@@ -277,6 +313,8 @@ impl JobQuery {
     }
 
     options! {
+        /// Only members of this [batch](crate::Batch).
+        batch: BatchId,
         /// Only with this correlation id.
         correlation_id: Uuid,
         /// Only jobs whose custom values contain this JSON object: each of its fields, with the same

@@ -51,6 +51,7 @@ impl JobQuery {
                 .unique_key
                 .as_deref()
                 .is_none_or(|key| of.unique_key == Some(key))
+            && self.batch.is_none_or(|batch| job.batch() == Some(batch))
             && self
                 .custom_values
                 .as_ref()

@@ -1,10 +1,13 @@
 //! Conditions on the texts of a job.
 
+use serde::{Deserialize, Serialize};
+
 use crate::job::Job;
 use crate::job::query::JobView;
 
 /// A text of a job that a query can ask for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum TextField {
     /// The handler type.
@@ -66,7 +69,8 @@ impl TextField {
 }
 
 /// The condition on a text.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum TextMatch {
     /// The text is one of these. An empty list matches nothing.

@@ -86,6 +86,13 @@ impl Statement<'_> {
             self.sql(" u WHERE u.key = ").bind(Value::Text(key.clone()));
             self.sql(")");
         }
+        if let Some(batch) = query.batch {
+            self.sql(" AND j.id IN (SELECT m.job_id FROM ");
+            self.sql(self.dialect.batch_members);
+            self.sql(" m WHERE m.batch_id = ")
+                .bind(Value::Id(batch.uuid()));
+            self.sql(")");
+        }
         if let Some(values) = &query.custom_values {
             self.sql(" AND ");
             self.custom_values(values);

@@ -7,7 +7,7 @@ use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
 use super::decode::LONGEST;
-use super::{PgStore, progress, unique};
+use super::{PgStore, batches, progress, unique};
 use crate::job::{Fence, JobId, NodeId};
 use crate::store::attempts::{
     Attempt, AttemptView, ErrorGroup, Incident, IncidentFilter, Resolution,
@@ -185,14 +185,15 @@ impl Recording for PgStore {
             .execute(&self.pool.inner)
             .await?
             .rows_affected();
-        let incidents = sqlx::query(PRUNE_INCIDENTS)
+        let resolved = sqlx::query(PRUNE_INCIDENTS)
             .bind(at_most)
             .bind(incidents)
             .execute(&self.pool.inner)
             .await?
             .rows_affected();
         let keys = unique::prune(&self.pool, at_most).await?;
-        let most = attempts.max(incidents).max(keys);
+        let ended = batches::prune(&self.pool.inner, incidents, at_most).await?;
+        let most = attempts.max(resolved).max(keys).max(ended);
         if most >= at_most.unsigned_abs() {
             // The next slice follows at once. The rest reads all rows of its tables, so it is last.
             return Ok(most);

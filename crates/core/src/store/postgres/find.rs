@@ -54,6 +54,7 @@ static DIALECT: Dialect = Dialect {
     suspensions: "jobwire.suspension",
     unique_jobs: "jobwire.unique_job",
     unique_dead_letters: "jobwire.unique_dead_letter",
+    batch_members: "jobwire.batch_member",
     any_of: (" = ANY(", ")"),
     like: (" LIKE ", " ESCAPE '\\'"),
     pattern: LikePattern::like,

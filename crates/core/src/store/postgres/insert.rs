@@ -7,7 +7,7 @@ use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
 use super::sql::lane_by_rule;
-use super::unique;
+use super::{batches, unique};
 use crate::hint::Ready;
 use crate::job::new_job::NewJob;
 use crate::job::{JobId, Lane};
@@ -178,6 +178,7 @@ pub(super) async fn insert(
         existing: unique::claim(connection, &mut jobs).await?,
         ..Created::default()
     };
+    batches::join(connection, &jobs).await?;
     if let [job] = &*jobs
         && job.due_at.is_none()
     {

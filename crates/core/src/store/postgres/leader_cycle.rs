@@ -147,6 +147,7 @@ WITH unlocked AS MATERIALIZED (
         pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS horizon,
         (SELECT min(due_at) FROM jobwire.timer_job) AS next_due,
         (SELECT min(next_due) FROM jobwire.periodic_job WHERE NOT paused) AS next_periodic,
+        EXISTS (SELECT FROM jobwire.batch WHERE ended_at IS NULL) AS has_batches,
         (SELECT count(*) FROM jobwire.job_lease l
          WHERE owner IS NOT NULL AND ",
     unexpired!("l"),
@@ -168,7 +169,7 @@ SELECT ",
     ", hinted.strikes, hinted.owner, facts.term, facts.now, facts.next_due, facts.leased, facts.executable, facts.about_executable,
     facts.timers, facts.dead_letters, facts.oldest, facts.leader, facts.transport,
     (extract(epoch FROM facts.remaining) * 1000)::bigint, facts.horizon, hinted.deployment, hinted.category, hinted.tenant, hinted.priority, facts.next_periodic,
-    facts.suspensions, facts.cancelled, facts.freed, facts.reaped
+    facts.suspensions, facts.cancelled, facts.freed, facts.reaped, facts.has_batches
 FROM facts LEFT JOIN hinted ON true
 ORDER BY hinted.seq"
         )
@@ -252,6 +253,7 @@ async fn take(
         report.horizon = row.try_get::<Option<i64>, _>(20)?.map(Horizon);
         report.next_due = row.try_get(10)?;
         report.next_periodic = row.try_get("next_periodic")?;
+        report.has_batches = row.try_get("has_batches")?;
         report.leased = row.try_get(11)?;
         report.executable = if executable > COUNT_LIMIT {
             executable.max(row.try_get(13)?)

@@ -7,10 +7,11 @@ use futures_util::future::BoxFuture;
 use sqlx::{PgConnection, Postgres};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{PgStore, begin, complete, ending, exclusive, insert};
+use super::{PgStore, batches, begin, complete, ending, exclusive, insert};
 use crate::hint::Ready;
 use crate::job::NodeId;
 use crate::job::new_job::NewJob;
+use crate::store::batches::NewBatch;
 use crate::store::statements::Database;
 use crate::store::{
     BatchOutcome, Completion, Created, Ended, EndedScope, Handoff, Origin, Result, SqlStore,
@@ -66,6 +67,10 @@ impl SqlStore for PgStore {
         metrics::histogram!(m::STATEMENT, "statement" => "insert")
             .record(started.elapsed().as_secs_f64());
         created
+    }
+
+    async fn insert_batch(&self, connection: &mut PgConnection, batch: &NewBatch) -> Result<()> {
+        batches::create(connection, batch).await
     }
 
     async fn next_of(&self, instances: &[String]) -> Result<Vec<Ready>> {

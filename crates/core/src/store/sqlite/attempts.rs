@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 use sqlx::{Row, SqliteConnection};
 
-use super::{SqliteStore, decode, progress, unique};
+use super::{SqliteStore, batches, decode, progress, unique};
 use crate::job::{Fence, JobId, NodeId};
 use crate::store::attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter, Resolution};
 use crate::store::batch_outcome::Recorded;
@@ -199,6 +199,7 @@ impl Recording for SqliteStore {
             most = gone.rows_affected().max(most);
         }
         most = unique::prune(&mut tx, now, at_most).await?.max(most);
+        most = batches::prune(&mut tx, incidents, at_most).await?.max(most);
         // It reads all rows of its table, so it is last.
         if most < at_most.unsigned_abs() {
             most = progress::prune(&mut tx, at_most).await?.max(most);

@@ -42,6 +42,7 @@ static DIALECT: Dialect = Dialect {
     suspensions: "suspension",
     unique_jobs: "unique_job",
     unique_dead_letters: "unique_dead_letter",
+    batch_members: "batch_member",
     any_of: (" IN (SELECT value FROM json_each(", "))"),
     // `LIKE` of SQLite does not tell upper from lower case.
     like: (" GLOB ", ""),

@@ -166,7 +166,8 @@ SELECT
     (SELECT count(*) FROM (SELECT 1 FROM dead_letter_job LIMIT ?2)),
     (SELECT ready_at FROM job ORDER BY id LIMIT 1),
     (SELECT min(next_due) FROM periodic_job WHERE NOT paused),
-    (SELECT json_group_object(scope, n) FROM (SELECT scope, count(*) AS n FROM suspension GROUP BY scope))"
+    (SELECT json_group_object(scope, n) FROM (SELECT scope, count(*) AS n FROM suspension GROUP BY scope)),
+    EXISTS (SELECT 1 FROM batch WHERE ended_at IS NULL)"
 );
 
 /// Expires the leases of a node that is proven dead.
@@ -414,6 +415,7 @@ async fn lead(
         oldest_ready_at: decode::maybe_moment(facts.try_get(5)?)?,
         suspensions: counts(facts.try_get(7)?)?,
         freed_permits,
+        has_batches: facts.try_get(8)?,
         has_more: false,
     })
 }

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use sqlx::{Sqlite, SqliteConnection};
 
-use super::{SqliteStore, complete, ending, insert};
+use super::{SqliteStore, batches, complete, ending, insert};
 use crate::job::NodeId;
 use crate::job::new_job::NewJob;
+use crate::store::batches::NewBatch;
 use crate::store::error::StoreError;
 use crate::store::{
     BatchOutcome, Completion, Created, Ended, EndedScope, Handoff, Origin, Result, SqlStore,
@@ -54,6 +55,14 @@ impl SqlStore for SqliteStore {
         metrics::histogram!(m::STATEMENT, "statement" => "insert")
             .record(started.elapsed().as_secs_f64());
         created
+    }
+
+    async fn insert_batch(
+        &self,
+        connection: &mut SqliteConnection,
+        batch: &NewBatch,
+    ) -> Result<()> {
+        batches::create(connection, batch).await
     }
 
     async fn end(&self, connection: &mut SqliteConnection, scope: &EndedScope) -> Result<Ended> {

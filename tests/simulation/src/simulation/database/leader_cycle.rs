@@ -60,6 +60,7 @@ impl Database {
         let leased = self.leases.values().filter(living);
         CycleOutcome::Leads(Box::new(CycleReport {
             horizon: None,
+            has_batches: false,
             has_more: false,
             freed_permits: false,
             term,

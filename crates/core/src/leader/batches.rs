@@ -1,0 +1,71 @@
+//! The leader ends batches whose members have left unnoticed: members that were deleted, members
+//! whose node died after the commit of their outcome, and members that a program without batches
+//! completed.
+//!
+//! It looks with the leader's cycles, and only if a batch is open. A look reads, for each open batch,
+//! its members up to the first that is present.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::store::StoreError;
+use crate::telemetry::log_throttle::LogThrottle;
+use crate::worker::context::NodeContext;
+use crate::worker::departures::end_batch;
+
+/// Maximum number of batches in one query.
+const PAGE: i64 = 1_000;
+/// The pause between two queries.
+const BETWEEN: Duration = Duration::from_millis(100);
+
+/// Looks whenever a cycle has found an open batch, until the node drains.
+pub(crate) async fn look_after(node: Arc<NodeContext>) {
+    let mut failed = LogThrottle::default();
+    loop {
+        tokio::select! {
+            biased;
+            () = node.signals.draining.cancelled() => return,
+            () = node.leadership.open_batches.notified() => {}
+        }
+        if let Err(error) = look(&node).await
+            && let Some(more) = failed.now()
+        {
+            tracing::warn!(%error, more, "could not look for batches that have ended");
+        }
+    }
+}
+
+async fn look(node: &Arc<NodeContext>) -> Result<(), StoreError> {
+    let mut after = None;
+    loop {
+        let page = node.store.open_batches(after, PAGE).await?;
+        for batch in page.over {
+            if node.signals.draining.is_cancelled() {
+                return Ok(());
+            }
+            match end_batch(node, batch, &[]).await {
+                Ok(_) => {}
+                // The database is away, or too slow for any batch.
+                Err(error) if error.is_transient() && !error.is_answer() => return Err(error),
+                // A transaction adds members, or a node has just asked.
+                Err(error) if error.is_conflict() => {
+                    tracing::debug!(%batch, %error, "a batch is busy; looking again with the next cycle");
+                }
+                // The other batches go on.
+                Err(error) => tracing::warn!(
+                    %batch, %error,
+                    "a batch can't be ended; correct the cause, or cancel the batch (`jobwire \
+                     batches cancel`)"
+                ),
+            }
+        }
+        after = page.next;
+        if after.is_none() || !*node.leadership.leads.borrow() {
+            return Ok(());
+        }
+        tokio::select! {
+            () = node.signals.draining.cancelled() => return Ok(()),
+            () = tokio::time::sleep(BETWEEN) => {}
+        }
+    }
+}

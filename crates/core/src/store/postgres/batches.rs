@@ -1,0 +1,329 @@
+//! Batches: creating them, adding members, ending and cancelling them.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::postgres::{PgPool, PgRow};
+use sqlx::{PgConnection, Row as _};
+use uuid::Uuid;
+
+use super::begin::{begin, begin_impatiently};
+use super::{PgStore, insert};
+use crate::job::batch::{BatchEnd, BatchState, BatchView};
+use crate::job::new_job::NewJob;
+use crate::job::{BatchId, JobId};
+use crate::store::batches::{
+    BatchMembers, EndedBatch, NewBatch, OpenBatches, all_open, callback, members,
+};
+use crate::store::error::StoreError;
+use crate::store::statements::Batching;
+use crate::store::{Origin, Result};
+
+const CREATE: &str = "
+INSERT INTO jobwire.batch (id, name, callback_id, callback, or_dead_letters) VALUES ($1, $2, $3, $4::json, $5)";
+
+/// Keeps batches open until the end of the transaction.
+const KEEP_OPEN: &str = "
+SELECT id FROM jobwire.batch WHERE id = ANY($1) AND ended_at IS NULL ORDER BY id FOR SHARE";
+
+const JOIN: &str = "
+INSERT INTO jobwire.batch_member (batch_id, job_id)
+SELECT * FROM unnest($1::uuid[], $2::uuid[]) ON CONFLICT DO NOTHING";
+
+/// Locks an open batch alone.
+const ENTER: &str = "
+SELECT name, callback_id, callback::text, or_dead_letters, departed FROM jobwire.batch
+WHERE id = $1 AND ended_at IS NULL FOR NO KEY UPDATE";
+
+/// Forgets those of these members that are no longer present. Dead letters are.
+const DEPART: &str = "
+WITH gone AS (
+    DELETE FROM jobwire.batch_member m
+    WHERE m.batch_id = $1 AND m.job_id = ANY($2) AND NOT jobwire.is_present(m.job_id, true)
+    RETURNING m.job_id
+)
+UPDATE jobwire.batch SET departed = departed + (SELECT count(*) FROM gone) WHERE id = $1 RETURNING departed";
+
+/// Returns whether a member is present. `OFFSET 0` keeps the planner from asking for all members at
+/// once: the first one decides.
+const HAS_MEMBERS: &str = "
+SELECT EXISTS (SELECT FROM jobwire.batch_member m WHERE m.batch_id = $1 AND jobwire.is_present(m.job_id, NOT $2) OFFSET 0)";
+
+const COUNT: &str = "
+SELECT (SELECT count(*) FROM jobwire.batch_member WHERE batch_id = $1),
+    (SELECT count(*) FROM jobwire.batch_member m JOIN jobwire.dead_letter_job d ON d.id = m.job_id WHERE m.batch_id = $1)";
+
+const END: &str = "
+UPDATE jobwire.batch SET ended_at = clock_timestamp(), departed = $2, dead_letters = $3, callback = NULL WHERE id = $1";
+
+const FORGET: &str = "DELETE FROM jobwire.batch_member WHERE batch_id = $1";
+
+/// Tells of each batch of a page whether it has no present member.
+const OPEN: &str = "
+WITH page AS MATERIALIZED (
+    SELECT id, or_dead_letters FROM jobwire.batch
+    WHERE ended_at IS NULL AND id > coalesce($1, '00000000-0000-0000-0000-000000000000'::uuid) ORDER BY id LIMIT $2
+)
+SELECT p.id, NOT EXISTS (
+    SELECT FROM jobwire.batch_member m WHERE m.batch_id = p.id AND jobwire.is_present(m.job_id, NOT p.or_dead_letters) OFFSET 0)
+FROM page p ORDER BY p.id";
+
+macro_rules! list {
+    ($where:literal) => {
+        concat!(
+            "
+SELECT b.id, b.name, b.callback_id, b.or_dead_letters, b.created_at, b.ended_at, b.cancelled,
+    b.departed + c.members AS members, b.departed + c.gone AS ended,
+    CASE WHEN b.ended_at IS NULL THEN c.dead ELSE b.dead_letters END AS dead_letters
+FROM (SELECT * FROM jobwire.batch WHERE ",
+            $where,
+            " ORDER BY id DESC LIMIT $2) b,
+LATERAL (
+    SELECT count(*) AS members, count(*) FILTER (WHERE x.dead) AS dead, count(*) FILTER (WHERE NOT x.present) AS gone
+    FROM (
+        SELECT EXISTS (SELECT FROM jobwire.dead_letter_job d WHERE d.id = m.job_id) AS dead,
+            EXISTS (SELECT FROM jobwire.job j WHERE j.id = m.job_id)
+            OR EXISTS (SELECT FROM jobwire.timer_job t WHERE t.id = m.job_id)
+            OR EXISTS (SELECT FROM jobwire.suspended_job s WHERE s.id = m.job_id)
+            OR EXISTS (SELECT FROM jobwire.dead_letter_job d WHERE d.id = m.job_id)
+            OR EXISTS (SELECT FROM jobwire.batch i WHERE i.callback_id = m.job_id AND i.ended_at IS NULL) AS present
+        FROM jobwire.batch_member m WHERE m.batch_id = b.id) x) c
+ORDER BY b.id DESC"
+        )
+    };
+}
+
+const LIST: &str = list!("($1 OR ended_at IS NULL)");
+const SHOW: &str = list!("id = $1");
+
+const CANCEL: &str = "
+UPDATE jobwire.batch SET ended_at = clock_timestamp(), cancelled = true, callback = NULL
+WHERE id = $1 AND ended_at IS NULL";
+
+const MEMBERS: &str = "
+SELECT job_id FROM jobwire.batch_member
+WHERE batch_id = $1 AND job_id > coalesce($2, '00000000-0000-0000-0000-000000000000'::uuid) ORDER BY job_id LIMIT $3";
+
+const INNER: &str = "SELECT id FROM jobwire.batch WHERE callback_id = ANY($1) AND ended_at IS NULL";
+
+/// Forgets the members of cancelled batches whose jobs have ended since, and batches that ended
+/// before this time.
+const PRUNE: [&str; 2] = [
+    "
+DELETE FROM jobwire.batch_member WHERE (batch_id, job_id) IN (
+    SELECT m.batch_id, m.job_id FROM jobwire.batch b JOIN jobwire.batch_member m ON m.batch_id = b.id
+    WHERE b.ended_at < clock_timestamp() - $2 AND NOT jobwire.is_present(m.job_id, true)
+    LIMIT $1 FOR UPDATE OF m SKIP LOCKED)",
+    "
+DELETE FROM jobwire.batch WHERE id IN (
+    SELECT b.id FROM jobwire.batch b
+    WHERE b.ended_at < clock_timestamp() - $2 AND NOT EXISTS (SELECT FROM jobwire.batch_member m WHERE m.batch_id = b.id)
+    ORDER BY b.ended_at LIMIT $1 FOR UPDATE SKIP LOCKED)",
+];
+
+/// Writes a batch in the caller's transaction.
+pub(super) async fn create(connection: &mut PgConnection, batch: &NewBatch) -> Result<()> {
+    if let Some(outer) = batch.outer {
+        join_these(connection, &[outer], &[(outer, batch.callback_id)]).await?;
+    }
+    sqlx::query(CREATE)
+        .bind(batch.id.0)
+        .bind(&batch.name)
+        .bind(batch.callback_id.0)
+        .bind(&batch.callback)
+        .bind(batch.or_dead_letters)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// Adds those of the jobs that name a batch to it. Sends no statement if none does.
+pub(super) async fn join(connection: &mut PgConnection, jobs: &[NewJob]) -> Result<()> {
+    if jobs.iter().all(|job| job.batch.is_none()) {
+        return Ok(());
+    }
+    let (batches, members) = members(jobs);
+    join_these(connection, &batches, &members).await
+}
+
+async fn join_these(
+    connection: &mut PgConnection,
+    batches: &[BatchId],
+    members: &[(BatchId, JobId)],
+) -> Result<()> {
+    let open: Vec<Uuid> = sqlx::query_scalar(KEEP_OPEN)
+        .bind(batches.iter().map(|id| id.0).collect::<Vec<_>>())
+        .fetch_all(&mut *connection)
+        .await?;
+    let open: Vec<BatchId> = open.into_iter().map(BatchId).collect();
+    all_open(batches, &open)?;
+    sqlx::query(JOIN)
+        .bind(members.iter().map(|(batch, _)| batch.0).collect::<Vec<_>>())
+        .bind(members.iter().map(|(_, job)| job.0).collect::<Vec<_>>())
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// Forgets batches that ended before this time.
+pub(super) async fn prune(pool: &PgPool, kept: Duration, at_most: i64) -> Result<u64> {
+    let mut most = 0;
+    for statement in PRUNE {
+        let pruned = sqlx::query(statement).bind(at_most).bind(kept);
+        most = most.max(pruned.execute(pool).await?.rows_affected());
+    }
+    Ok(most)
+}
+
+fn view(row: &PgRow) -> Result<BatchView> {
+    let number = |column: &str| -> Result<u64> {
+        let number: i64 = row.try_get(column)?;
+        Ok(number.max(0).unsigned_abs())
+    };
+    let ended_at: Option<DateTime<Utc>> = row.try_get("ended_at")?;
+    Ok(BatchView {
+        id: BatchId(row.try_get("id")?),
+        name: row.try_get("name")?,
+        state: match (ended_at, row.try_get("cancelled")?) {
+            (None, _) => BatchState::Open,
+            (Some(_), false) => BatchState::Ended,
+            (Some(_), true) => BatchState::Cancelled,
+        },
+        members: number("members")?,
+        ended: number("ended")?,
+        dead_letters: number("dead_letters")?,
+        or_dead_letters: row.try_get("or_dead_letters")?,
+        callback: JobId(row.try_get("callback_id")?),
+        created_at: row.try_get("created_at")?,
+        ended_at,
+    })
+}
+
+impl Batching for PgStore {
+    async fn end_if_over(&self, batch: BatchId, left: &[JobId]) -> Result<Option<EndedBatch>> {
+        let mut tx = begin_impatiently(&self.pool).await?;
+        let entered = sqlx::query(ENTER).bind(batch.0);
+        let Some(row) = entered.fetch_optional(&mut *tx).await? else {
+            return Ok(None);
+        };
+        let (name, job): (String, Uuid) = (row.try_get(0)?, row.try_get(1)?);
+        let template: Option<String> = row.try_get(2)?;
+        let or_dead_letters: bool = row.try_get(3)?;
+        let mut departed: i64 = row.try_get(4)?;
+        if !left.is_empty() {
+            departed = sqlx::query_scalar(DEPART)
+                .bind(batch.0)
+                .bind(left.iter().map(|id| id.0).collect::<Vec<_>>())
+                .fetch_one(&mut *tx)
+                .await?;
+        }
+        let has_members: bool = sqlx::query_scalar(HAS_MEMBERS)
+            .bind(batch.0)
+            .bind(or_dead_letters)
+            .fetch_one(&mut *tx)
+            .await?;
+        if has_members {
+            tx.commit().await?;
+            return Ok(None);
+        }
+        let (others, dead_letters): (i64, i64) = sqlx::query_as(COUNT)
+            .bind(batch.0)
+            .fetch_one(&mut *tx)
+            .await?;
+        let members = departed.saturating_add(others);
+        let end = BatchEnd {
+            batch,
+            name,
+            members: members.unsigned_abs(),
+            dead_letters: dead_letters.unsigned_abs(),
+        };
+        let mut ready = Vec::new();
+        if let Some(template) = &template {
+            let job = callback(JobId(job), template, &end)?;
+            let created = insert::insert(&mut tx, vec![job], Origin::Hook).await?;
+            ready = created.ready;
+        }
+        sqlx::query(END)
+            .bind(batch.0)
+            .bind(members)
+            .bind(dead_letters)
+            .execute(&mut *tx)
+            .await?;
+        sqlx::query(FORGET).bind(batch.0).execute(&mut *tx).await?;
+        crash_point!("batch-end-uncommitted");
+        tx.commit().await?;
+        crash_point!("batch-end-committed");
+        let job = template.is_some().then_some(JobId(job));
+        Ok(Some(EndedBatch { end, ready, job }))
+    }
+
+    async fn page_of_open(&self, after: Option<BatchId>, at_most: i64) -> Result<OpenBatches> {
+        let rows = sqlx::query(OPEN)
+            .bind(after.map(|id| id.0))
+            .bind(at_most)
+            .fetch_all(&self.pool.inner)
+            .await?;
+        let mut page = OpenBatches::default();
+        let is_full = i64::try_from(rows.len()).is_ok_and(|found| found >= at_most);
+        for row in &rows {
+            let id = BatchId(row.try_get(0)?);
+            page.next = is_full.then_some(id);
+            if row.try_get(1)? {
+                page.over.push(id);
+            }
+        }
+        Ok(page)
+    }
+
+    async fn list_batches(&self, ended: bool, at_most: i64) -> Result<Vec<BatchView>> {
+        let rows = sqlx::query(LIST).bind(ended).bind(at_most);
+        let rows = rows.fetch_all(&self.pool.inner).await?;
+        rows.iter().map(view).collect()
+    }
+
+    async fn read_batch(&self, batch: BatchId) -> Result<Option<BatchView>> {
+        let row = sqlx::query(SHOW).bind(batch.0).bind(1_i64);
+        let row = row.fetch_optional(&self.pool.inner).await?;
+        row.as_ref().map(view).transpose()
+    }
+
+    async fn mark_batch_cancelled(&self, batch: BatchId) -> Result<bool> {
+        let mut tx = begin_impatiently(&self.pool).await?;
+        let cancelled = sqlx::query(CANCEL).bind(batch.0).execute(&mut *tx).await?;
+        tx.commit().await?;
+        Ok(cancelled.rows_affected() > 0)
+    }
+
+    async fn page_of_members(
+        &self,
+        batch: BatchId,
+        after: Option<JobId>,
+        at_most: i64,
+    ) -> Result<BatchMembers> {
+        let jobs: Vec<Uuid> = sqlx::query_scalar(MEMBERS)
+            .bind(batch.0)
+            .bind(after.map(|id| id.0))
+            .bind(at_most)
+            .fetch_all(&self.pool.inner)
+            .await?;
+        let inner: Vec<Uuid> = sqlx::query_scalar(INNER)
+            .bind(&jobs)
+            .fetch_all(&self.pool.inner)
+            .await?;
+        Ok(BatchMembers {
+            jobs: jobs.into_iter().map(JobId).collect(),
+            inner: inner.into_iter().map(BatchId).collect(),
+        })
+    }
+
+    async fn forget_members(&self, batch: BatchId, left: &[JobId]) -> Result<(), StoreError> {
+        let mut tx = begin(&self.pool).await?;
+        sqlx::query(DEPART)
+            .bind(batch.0)
+            .bind(left.iter().map(|id| id.0).collect::<Vec<_>>())
+            .fetch_optional(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        Ok(())
+    }
+}

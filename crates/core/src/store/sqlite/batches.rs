@@ -1,0 +1,359 @@
+//! Batches: creating them, adding members, ending and cancelling them.
+//!
+//! SQLite has one writer, so a transaction that writes sees all that others have committed.
+
+use std::time::Duration;
+
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Row as _, SqliteConnection};
+
+use super::{SqliteStore, decode, insert};
+use crate::job::batch::{BatchEnd, BatchState, BatchView};
+use crate::job::new_job::NewJob;
+use crate::job::{BatchId, JobId};
+use crate::store::batches::{
+    BatchMembers, EndedBatch, NewBatch, OpenBatches, all_open, callback, members,
+};
+use crate::store::error::StoreError;
+use crate::store::statements::Batching;
+use crate::store::{Origin, Result};
+
+/// True if member `m` is present. A dead letter is only with the condition.
+macro_rules! is_present {
+    ($dead_letters:literal) => {
+        concat!(
+            "(EXISTS (SELECT 1 FROM job j WHERE j.id = m.job_id) OR EXISTS (SELECT 1 FROM timer_job t WHERE t.id = m.job_id)
+    OR EXISTS (SELECT 1 FROM suspended_job s WHERE s.id = m.job_id)
+    OR ",
+            $dead_letters,
+            " AND EXISTS (SELECT 1 FROM dead_letter_job d WHERE d.id = m.job_id)
+    OR EXISTS (SELECT 1 FROM batch i WHERE i.callback_id = m.job_id AND i.ended_at IS NULL))"
+        )
+    };
+}
+
+const CREATE: &str = "
+INSERT INTO batch (id, name, callback_id, callback, or_dead_letters, created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+
+/// Returns those of the batches that are open. A write, so that the transaction is the writer from
+/// now on.
+const KEEP_OPEN: &str = "
+UPDATE batch SET departed = departed
+WHERE id IN (SELECT value FROM json_each(?1)) AND ended_at IS NULL RETURNING id";
+
+const JOIN: &str = "
+INSERT OR IGNORE INTO batch_member (batch_id, job_id)
+SELECT value ->> 0, value ->> 1 FROM json_each(?1)";
+
+const ENTER: &str = "
+SELECT name, callback_id, callback, or_dead_letters, departed FROM batch WHERE id = ?1 AND ended_at IS NULL";
+
+/// Forgets those of these members that are no longer present. Dead letters are.
+const DEPART: &str = concat!(
+    "DELETE FROM batch_member AS m WHERE m.batch_id = ?1 AND m.job_id IN (SELECT value FROM json_each(?2)) AND NOT ",
+    is_present!("true")
+);
+
+const COUNT_DEPARTED: &str = "UPDATE batch SET departed = departed + ?2 WHERE id = ?1";
+
+const HAS_MEMBERS: &str = concat!(
+    "SELECT EXISTS (SELECT 1 FROM batch_member m WHERE m.batch_id = ?1 AND ",
+    is_present!("NOT ?2"),
+    ")"
+);
+
+const COUNT: &str = "
+SELECT (SELECT count(*) FROM batch_member WHERE batch_id = ?1),
+    (SELECT count(*) FROM batch_member m JOIN dead_letter_job d ON d.id = m.job_id WHERE m.batch_id = ?1)";
+
+const END: &str = "UPDATE batch SET ended_at = ?2, departed = ?3, dead_letters = ?4, callback = NULL WHERE id = ?1";
+
+const FORGET: &str = "DELETE FROM batch_member WHERE batch_id = ?1";
+
+const OPEN: &str = concat!(
+    "
+SELECT p.id, NOT EXISTS (SELECT 1 FROM batch_member m WHERE m.batch_id = p.id AND ",
+    is_present!("NOT p.or_dead_letters"),
+    ")
+FROM (SELECT id, or_dead_letters FROM batch WHERE ended_at IS NULL AND id > coalesce(?1, '') ORDER BY id LIMIT ?2) p
+ORDER BY p.id"
+);
+
+macro_rules! list {
+    ($where:literal) => {
+        concat!(
+            "
+SELECT b.id, b.name, b.callback_id, b.or_dead_letters, b.created_at, b.ended_at, b.cancelled, b.departed, b.dead_letters,
+    (SELECT count(*) FROM batch_member m WHERE m.batch_id = b.id) AS members,
+    (SELECT count(*) FROM batch_member m WHERE m.batch_id = b.id AND NOT ",
+            is_present!("true"),
+            ") AS gone,
+    (SELECT count(*) FROM batch_member m JOIN dead_letter_job d ON d.id = m.job_id WHERE m.batch_id = b.id) AS dead
+FROM batch b WHERE ",
+            $where,
+            " ORDER BY b.id DESC LIMIT ?2"
+        )
+    };
+}
+
+const LIST: &str = list!("(?1 OR b.ended_at IS NULL)");
+const SHOW: &str = list!("b.id = ?1");
+
+const CANCEL: &str = "UPDATE batch SET ended_at = ?2, cancelled = 1, callback = NULL WHERE id = ?1 AND ended_at IS NULL";
+
+const MEMBERS: &str = "
+SELECT job_id FROM batch_member WHERE batch_id = ?1 AND job_id > coalesce(?2, '') ORDER BY job_id LIMIT ?3";
+
+const INNER: &str = "
+SELECT id FROM batch WHERE callback_id IN (SELECT value FROM json_each(?1)) AND ended_at IS NULL";
+
+/// Forgets the members of cancelled batches whose jobs have ended since, and batches that ended
+/// before this time.
+const PRUNE: [&str; 2] = [
+    concat!(
+        "DELETE FROM batch_member WHERE (batch_id, job_id) IN (
+    SELECT m.batch_id, m.job_id FROM batch b JOIN batch_member m ON m.batch_id = b.id
+    WHERE b.ended_at < ?2 AND NOT ",
+        is_present!("true"),
+        " LIMIT ?1)"
+    ),
+    "DELETE FROM batch WHERE id IN (
+    SELECT b.id FROM batch b
+    WHERE b.ended_at < ?2 AND NOT EXISTS (SELECT 1 FROM batch_member m WHERE m.batch_id = b.id)
+    ORDER BY b.ended_at LIMIT ?1)",
+];
+
+/// Writes a batch in the caller's transaction.
+pub(super) async fn create(connection: &mut SqliteConnection, batch: &NewBatch) -> Result<()> {
+    if let Some(outer) = batch.outer {
+        join_these(connection, &[outer], &[(outer, batch.callback_id)]).await?;
+    }
+    sqlx::query(CREATE)
+        .bind(batch.id.to_string())
+        .bind(&batch.name)
+        .bind(batch.callback_id.to_string())
+        .bind(&batch.callback)
+        .bind(batch.or_dead_letters)
+        .bind(decode::now_micros())
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// Adds those of the jobs that name a batch to it. Sends no statement if none does.
+pub(super) async fn join(connection: &mut SqliteConnection, jobs: &[NewJob]) -> Result<()> {
+    if jobs.iter().all(|job| job.batch.is_none()) {
+        return Ok(());
+    }
+    let (batches, members) = members(jobs);
+    join_these(connection, &batches, &members).await
+}
+
+async fn join_these(
+    connection: &mut SqliteConnection,
+    batches: &[BatchId],
+    members: &[(BatchId, JobId)],
+) -> Result<()> {
+    let open: Vec<String> = sqlx::query_scalar(KEEP_OPEN)
+        .bind(decode::array(batches)?)
+        .fetch_all(&mut *connection)
+        .await?;
+    let open: Vec<BatchId> = open.iter().filter_map(|id| id.parse().ok()).collect();
+    all_open(batches, &open)?;
+    sqlx::query(JOIN)
+        .bind(decode::array(members)?)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// Forgets batches that ended before this time.
+pub(super) async fn prune(
+    connection: &mut SqliteConnection,
+    kept: Duration,
+    at_most: i64,
+) -> Result<u64> {
+    let kept = i64::try_from(kept.as_micros()).unwrap_or(i64::MAX);
+    let before = decode::now_micros().saturating_sub(kept);
+    let mut most = 0;
+    for statement in PRUNE {
+        let pruned = sqlx::query(statement).bind(at_most).bind(before);
+        most = most.max(pruned.execute(&mut *connection).await?.rows_affected());
+    }
+    Ok(most)
+}
+
+/// Forgets those of these members that are no longer present, and returns their number.
+async fn depart(connection: &mut SqliteConnection, batch: BatchId, left: &[JobId]) -> Result<i64> {
+    let gone = sqlx::query(DEPART)
+        .bind(batch.to_string())
+        .bind(decode::array(left)?)
+        .execute(&mut *connection)
+        .await?;
+    let gone = i64::try_from(gone.rows_affected()).unwrap_or(i64::MAX);
+    if gone > 0 {
+        sqlx::query(COUNT_DEPARTED)
+            .bind(batch.to_string())
+            .bind(gone)
+            .execute(connection)
+            .await?;
+    }
+    Ok(gone)
+}
+
+fn view(row: &SqliteRow) -> Result<BatchView> {
+    let number = |column: &str| -> Result<i64> { Ok(row.try_get(column)?) };
+    let ended_at = decode::maybe_moment(row.try_get("ended_at")?)?;
+    let departed = number("departed")?;
+    let dead_letters = match ended_at {
+        None => number("dead")?,
+        Some(_) => number("dead_letters")?,
+    };
+    let positive = |number: i64| number.max(0).unsigned_abs();
+    let callback: String = row.try_get("callback_id")?;
+    let wrong = |_| StoreError::BadRow(format!("`{callback}` is no id of a job"));
+    Ok(BatchView {
+        id: BatchId(decode::uuid(row, 0)?),
+        name: row.try_get("name")?,
+        state: match (ended_at, row.try_get("cancelled")?) {
+            (None, _) => BatchState::Open,
+            (Some(_), false) => BatchState::Ended,
+            (Some(_), true) => BatchState::Cancelled,
+        },
+        members: positive(departed.saturating_add(number("members")?)),
+        ended: positive(departed.saturating_add(number("gone")?)),
+        dead_letters: positive(dead_letters),
+        or_dead_letters: row.try_get("or_dead_letters")?,
+        callback: callback.parse().map_err(wrong)?,
+        created_at: decode::moment(row.try_get("created_at")?)?,
+        ended_at,
+    })
+}
+
+impl Batching for SqliteStore {
+    async fn end_if_over(&self, batch: BatchId, left: &[JobId]) -> Result<Option<EndedBatch>> {
+        let mut tx = self.write().await?;
+        let entered = sqlx::query(ENTER).bind(batch.to_string());
+        let Some(row) = entered.fetch_optional(&mut *tx).await? else {
+            return Ok(None);
+        };
+        let name: String = row.try_get(0)?;
+        let job = JobId(decode::uuid(&row, 1)?);
+        let template: Option<String> = row.try_get(2)?;
+        let or_dead_letters: bool = row.try_get(3)?;
+        let mut departed: i64 = row.try_get(4)?;
+        if !left.is_empty() {
+            departed = departed.saturating_add(depart(&mut tx, batch, left).await?);
+        }
+        let has_members: bool = sqlx::query_scalar(HAS_MEMBERS)
+            .bind(batch.to_string())
+            .bind(or_dead_letters)
+            .fetch_one(&mut *tx)
+            .await?;
+        if has_members {
+            tx.commit().await?;
+            return Ok(None);
+        }
+        let (others, dead_letters): (i64, i64) = sqlx::query_as(COUNT)
+            .bind(batch.to_string())
+            .fetch_one(&mut *tx)
+            .await?;
+        let members = departed.saturating_add(others);
+        let end = BatchEnd {
+            batch,
+            name,
+            members: members.unsigned_abs(),
+            dead_letters: dead_letters.unsigned_abs(),
+        };
+        let mut ready = Vec::new();
+        if let Some(template) = &template {
+            let job = callback(job, template, &end)?;
+            let created = insert::insert(&mut tx, vec![job], Origin::Hook).await?;
+            ready = created.ready;
+        }
+        sqlx::query(END)
+            .bind(batch.to_string())
+            .bind(decode::now_micros())
+            .bind(members)
+            .bind(dead_letters)
+            .execute(&mut *tx)
+            .await?;
+        sqlx::query(FORGET)
+            .bind(batch.to_string())
+            .execute(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        let job = template.is_some().then_some(job);
+        Ok(Some(EndedBatch { end, ready, job }))
+    }
+
+    async fn page_of_open(&self, after: Option<BatchId>, at_most: i64) -> Result<OpenBatches> {
+        let rows = sqlx::query(OPEN)
+            .bind(after.map(|id| id.to_string()))
+            .bind(at_most)
+            .fetch_all(&self.readers)
+            .await?;
+        let mut page = OpenBatches::default();
+        let is_full = i64::try_from(rows.len()).is_ok_and(|found| found >= at_most);
+        for row in &rows {
+            let id = BatchId(decode::uuid(row, 0)?);
+            page.next = is_full.then_some(id);
+            if row.try_get(1)? {
+                page.over.push(id);
+            }
+        }
+        Ok(page)
+    }
+
+    async fn list_batches(&self, ended: bool, at_most: i64) -> Result<Vec<BatchView>> {
+        let rows = sqlx::query(LIST).bind(ended).bind(at_most);
+        let rows = rows.fetch_all(&self.readers).await?;
+        rows.iter().map(view).collect()
+    }
+
+    async fn read_batch(&self, batch: BatchId) -> Result<Option<BatchView>> {
+        let row = sqlx::query(SHOW).bind(batch.to_string()).bind(1_i64);
+        let row = row.fetch_optional(&self.readers).await?;
+        row.as_ref().map(view).transpose()
+    }
+
+    async fn mark_batch_cancelled(&self, batch: BatchId) -> Result<bool> {
+        let mut tx = self.write().await?;
+        let cancelled = sqlx::query(CANCEL)
+            .bind(batch.to_string())
+            .bind(decode::now_micros())
+            .execute(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        Ok(cancelled.rows_affected() > 0)
+    }
+
+    async fn page_of_members(
+        &self,
+        batch: BatchId,
+        after: Option<JobId>,
+        at_most: i64,
+    ) -> Result<BatchMembers> {
+        let jobs: Vec<String> = sqlx::query_scalar(MEMBERS)
+            .bind(batch.to_string())
+            .bind(after.map(|id| id.to_string()))
+            .bind(at_most)
+            .fetch_all(&self.readers)
+            .await?;
+        let inner: Vec<String> = sqlx::query_scalar(INNER)
+            .bind(decode::array(&jobs)?)
+            .fetch_all(&self.readers)
+            .await?;
+        Ok(BatchMembers {
+            jobs: jobs.iter().filter_map(|id| id.parse().ok()).collect(),
+            inner: inner.iter().filter_map(|id| id.parse().ok()).collect(),
+        })
+    }
+
+    async fn forget_members(&self, batch: BatchId, left: &[JobId]) -> Result<(), StoreError> {
+        let mut tx = self.write().await?;
+        depart(&mut tx, batch, left).await?;
+        tx.commit().await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,75 @@
+//! `jobwire batches`, and bulk operations of `jobwire jobs … --as-job`.
+
+use jobwire_core::store::Change;
+use jobwire_core::{BULK_TYPE, Batch, Client, JobState, NewJob, Store};
+use jobwire_tests::{Scratch, eventually};
+use serde_json::Value;
+
+use super::{SOON, all, fails, jobwire, start, store, succeeds};
+
+#[tokio::test]
+async fn a_batch_is_listed_shown_and_cancelled() {
+    let home = Scratch::new();
+    succeeds(jobwire(&home, &["migrate", "up"])).await;
+    let batches = |arguments: &[&str]| jobwire(&home, &[&["batches"], arguments].concat());
+    let said = succeeds(batches(&["list"])).await;
+    assert!(said.contains("no open batches"), "{said}");
+    let jobs = (0..3).map(|n| NewJob::of("noop", &n));
+    let batch = Batch::named("import\u{1b}[2J")
+        .jobs(jobs)
+        .then(NewJob::of("noop", &9));
+    let client = Client::without_hints(store(&home).await);
+    let id = client.create_batch(batch).await.unwrap().to_string();
+
+    let said = succeeds(batches(&["list"])).await;
+    assert!(said.contains(&id) && said.contains("open"), "{said}");
+    assert!(!said.contains('\u{1b}'), "{said}");
+    let said = succeeds(batches(&["list", "--json"]).env("JOBWIRE_LOG", "off")).await;
+    let listed: Value = serde_json::from_str(&said).unwrap();
+    let one = &listed[0];
+    assert_eq!((&one["members"], &one["ended"]), (&3.into(), &0.into()));
+    let said = succeeds(batches(&["show", &id])).await;
+    assert!(said.contains("executable members  3"), "{said}");
+    let said = succeeds(jobwire(&home, &["jobs", "count", "--batch", &id])).await;
+    assert!(said.contains('3'), "{said}");
+
+    let said = fails(batches(&["cancel", &id]), 2).await;
+    assert!(said.contains("3 jobs") && said.contains("--yes"), "{said}");
+    let said = succeeds(batches(&["cancel", &id, "--yes"])).await;
+    assert!(said.contains("3 jobs deleted"), "{said}");
+    assert!(all(&store(&home).await).await.is_empty());
+    let said = succeeds(batches(&["list", "--ended"])).await;
+    assert!(said.contains("cancelled"), "{said}");
+    let none = "00000000-0000-0000-0000-000000000000";
+    for action in [&["show", none][..], &["cancel", none, "--yes"]] {
+        let said = fails(batches(action), 1).await;
+        assert!(said.contains("there is no batch"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn a_bulk_operation_is_left_to_a_node() {
+    let home = Scratch::new();
+    succeeds(jobwire(&home, &["migrate", "up"])).await;
+    let database = store(&home).await;
+    let client = Client::without_hints(database.clone());
+    let jobs = (0..3).map(|n| NewJob::of("noop", &n)).collect();
+    let ids = client.create_many(jobs).await.unwrap();
+    let bury = Change::MakeDeadLetter("no luck".to_owned());
+    client.change(&ids, &bury).await.unwrap();
+    let line = ["jobs", "retry", "--all", "--type", "noop", "--as-job"];
+    let said = succeeds(jobwire(&home, &line)).await;
+    let job = all(&database).await;
+    let job = job.iter().find(|job| job.job_type == BULK_TYPE).unwrap();
+    assert!(said.contains(&job.id.to_string()), "{said}");
+    let dead = all(&database).await;
+    let dead = dead.iter().filter(|job| job.state == JobState::DeadLetter);
+    assert_eq!(dead.count(), 3, "nothing is done yet");
+    let (_node, _) = start(jobwire(&home, &["run", "--http", "127.0.0.1:0"])).await;
+    eventually("all jobs to be done", SOON, async || {
+        all(&database).await.is_empty().then_some(())
+    })
+    .await;
+    let said = fails(jobwire(&home, &["jobs", "delete", "--all", "--as-job"]), 2).await;
+    assert!(said.contains("--yes"), "{said}");
+}
