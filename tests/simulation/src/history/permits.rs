@@ -134,6 +134,7 @@ mod tests {
         assert_eq!(judged(rate(1), runs(), &calm).violations, 3);
         let mut jumped = Calendar::default();
         jumped.jump(950_000, 60_000_000, 0);
-        assert_eq!(judged(rate(1), runs(), &jumped).violations, 0);
+        let before_the_jump = judged(rate(1), runs(), &jumped).violations;
+        assert_eq!(before_the_jump, 1);
     }
 }

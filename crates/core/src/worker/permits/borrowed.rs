@@ -184,7 +184,9 @@ impl Borrowed {
         } else {
             0
         };
-        let hands = self.keeps_no_cooling() && !self.cooling.is_empty() && now >= self.window_ends;
+        let may_hand =
+            extent == Extent::Back || (self.keeps_no_cooling() && now >= self.window_ends);
+        let hands = may_hand && !self.cooling.is_empty();
         (asks || back > 0 || hands || extent == Extent::All || self.unsure).then_some(back)
     }
 
