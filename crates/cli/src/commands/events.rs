@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use chrono::{SecondsFormat, Utc};
 use clap::{Args, Subcommand};
+use jobwire_core::Store;
 use jobwire_core::event::stream::{COUNTED_EVENTS, EventStreamState};
 use jobwire_core::event::{EventStream, stream};
 use jobwire_core::job::duration;
 use jobwire_core::telemetry::plain;
-use jobwire_core::Store;
 use serde_json::json;
 
 use crate::connect::Database;
