@@ -51,7 +51,8 @@ async fn the_stream_is_switched_on_shown_and_switched_off() {
 #[tokio::test]
 async fn a_stream_that_cannot_work_is_refused_with_the_remedy() {
     let home = Scratch::new();
-    succeeds(jobwire(&home, &["migrate", "up"])).await;
+    let migrate = ["migrate", "up", "--database", "sqlite:jobs.db"];
+    succeeds(jobwire(&home, &migrate)).await;
     let said = fails(jobwire(&home, &["events", "on"]), 2).await;
     assert!(
         said.contains("broker_url") && said.contains("--broker"),
