@@ -1,7 +1,7 @@
 //! `jobwire batches`, and bulk operations of `jobwire jobs … --as-job`.
 
 use jobwire_core::store::Change;
-use jobwire_core::{BULK_TYPE, Batch, Client, JobState, NewJob, Store};
+use jobwire_core::{BULK_TYPE, Batch, Client, JobState, NewJob};
 use jobwire_tests::{Scratch, eventually};
 use serde_json::Value;
 
