@@ -191,6 +191,8 @@ impl<'w, S: SqlBench> Sequence<'w, S> {
             size: 1,
             keep: 0,
             spare,
+            cool_down: Duration::ZERO,
+            cooling: Vec::new(),
             asking: jobs.iter().map(asking).collect(),
         };
         let request = PermitRequest::new(node, LEASE, vec![request]);
