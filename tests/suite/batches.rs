@@ -41,7 +41,7 @@ async fn a_batch_ends_with_its_last_job_and_its_failures_are_counted() {
         .node()
         .options(without_leader())
         .handler("row", |job: Running<u64>| async move {
-            if job.payload % 10 == 0 {
+            if job.payload.is_multiple_of(10) {
                 return Err(HandlerError::unrecoverable("no such row"));
             }
             Ok(Outcome::Done)

@@ -27,7 +27,7 @@ const STEPS: usize = 160;
 /// The operations, each with its weight among the steps.
 const OPERATIONS: [(&str, u32); 21] = [
     ("lock", 40),
-    ("complete", 3),
+    ("complete", 12),
     ("fail", 16),
     ("release", 8),
     ("renew", 4),
@@ -37,15 +37,15 @@ const OPERATIONS: [(&str, u32); 21] = [
     ("park", 12),
     ("wake", 8),
     ("retry", 8),
-    ("delete", 2),
+    ("delete", 3),
     ("move due timers", 8),
     ("suspend the tenant", 8),
     ("activate the tenant", 8),
     ("pause the type", 4),
     ("resume the type", 6),
     ("create the key again", 6),
-    ("end the instance", 1),
-    ("purge the tenant", 1),
+    ("end the instance", 3),
+    ("purge the tenant", 3),
     ("change", 45),
 ];
 

@@ -163,9 +163,9 @@ mod tests {
         let many: Vec<String> = (0..=MAX_TAGS).map(|n| n.to_string()).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         for (values, tags, said) in [
-            (None, &[""][..], "has 0 bytes"),
-            (None, &[&*long], "has 129 bytes"),
-            (None, &["a\0"], "has 2 bytes"),
+            (None, &[""][..], "of 0 bytes"),
+            (None, &[&*long], "of 129 bytes"),
+            (None, &["a\0"], "of 2 bytes"),
             (None, &many, "are 33; give at most 32"),
             (Some("[1]"), &["a"], "no object"),
             (Some(r#"{"$tags":[]}"#), &["a"], "set twice"),
