@@ -477,6 +477,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Err(no_purge(self.name()))
     }
 
+    /// Deletes open batches whose jobs at the end belong to a scope, with their members, at most
+    /// `at_most` batches. Jobs stay.
+    async fn purge_batches(&self, scope: &PurgeScope, at_most: i64) -> Result<Vec<TableCount>> {
+        let _ = (scope, at_most);
+        Err(no_purge(self.name()))
+    }
+
     /// Deletes what names a scope and belongs to no job: its keys, events and suspensions.
     async fn purge_rest(&self, scope: &PurgeScope) -> Result<Vec<TableCount>> {
         let _ = scope;

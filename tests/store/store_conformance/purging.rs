@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jobwire_core::store::purging::{PURGED_TABLES, PurgeScope};
 use jobwire_core::store::{Handoff, SuspensionScope};
-use jobwire_core::{CommitHook, JobId, JobState, NewJob, Purge};
+use jobwire_core::{Batch, Client, CommitHook, JobId, JobState, NewJob, Purge};
 
 use super::world::{SqlBench, World, give_up, node, retry_after, work};
 
@@ -107,6 +107,40 @@ pub(super) async fn no_row_of_a_tenant_or_an_instance_is_left_and_others_stay<S:
     }
     let empty = Purge::tenant("").count(&w.store).await.unwrap_err();
     assert!(empty.to_string().contains("is empty"), "{empty}");
+}
+
+/// Otherwise the leader would create the job at the end after the purge.
+pub(super) async fn a_batch_of_the_scope_creates_no_job_after_a_purge<S: SqlBench>(w: &World<S>) {
+    let client = Client::without_hints(w.store.clone());
+    // PostgreSQL reads these escapes in no text.
+    let odd = ["\"\\u0000\"", "\"\\ud800\"", "\"\\\\u0000\""];
+    for by_tenant in [true, false] {
+        let its = |payload: &str| {
+            let payload = serde_json::value::RawValue::from_string(payload.to_owned()).unwrap();
+            let job = NewJob::of("at-end", &payload);
+            job.tenant("acme").instance("order-1")
+        };
+        for payload in odd {
+            let batch = Batch::named("its").job(its("1")).job(work());
+            client.create_batch(batch.then(its(payload))).await.unwrap();
+        }
+        let other = Batch::named("other").job(its("1"));
+        let other = other.then(NewJob::of("at-end", &1).tenant("other"));
+        let other = client.create_batch(other).await.unwrap();
+        let plan = match by_tenant {
+            true => Purge::tenant("acme"),
+            false => Purge::instance("order-1"),
+        };
+        let counted = plan.count(&w.store).await.unwrap();
+        assert_eq!((counted["batch"], counted["batch_member"]), (3, 6));
+        let purged = purge(w, &plan).await;
+        assert_eq!(purged.rows, counted);
+        assert_eq!((w.rows("batch").await, w.rows("job").await), (1, 3));
+        assert!(w.store.end_batch(other, &[]).await.unwrap().is_some());
+        for left in ["batch", "job"] {
+            w.store.execute(&format!("DELETE FROM {{s}}{left}")).await;
+        }
+    }
 }
 
 pub(super) async fn a_running_job_is_named_or_cancelled_and_keeps_its_rows<S: SqlBench>(

@@ -17,6 +17,8 @@ use crate::transport::Control;
 
 /// Maximum number of jobs or records in one transaction.
 const SLICE: usize = 500;
+/// Maximum number of batches that are deleted in one transaction, with all their members.
+const BATCHES: i64 = 10;
 /// Maximum number of passes over the jobs. Creators may create jobs of the scope meanwhile.
 const PASSES: usize = 10;
 
@@ -122,6 +124,8 @@ impl Purge {
     pub async fn run(&self, store: &dyn Store, hook: &CommitHook) -> Result<Purged, StoreError> {
         self.checked()?;
         let mut purged = Purged::default();
+        // Before their members: a batch without members creates the job at its end.
+        self.batches(store, &mut purged).await?;
         for _ in 0..PASSES {
             (purged.running, purged.refused) = Default::default();
             if self.pass(store, hook, &mut purged).await? == 0 {
@@ -137,11 +141,22 @@ impl Purge {
             let counts = store.purge_of_jobs(&jobs).await?;
             purged.add(counts);
         }
+        self.batches(store, &mut purged).await?;
         if purged.is_complete() {
             let counts = store.purge_rest(&self.scope).await?;
             purged.add(counts);
         }
         Ok(purged)
+    }
+
+    /// Deletes the batches whose jobs at the end belong to the scope.
+    async fn batches(&self, store: &dyn Store, purged: &mut Purged) -> Result<(), StoreError> {
+        loop {
+            let counts = store.purge_batches(&self.scope, BATCHES).await?;
+            if purged.add(counts) == 0 {
+                return Ok(());
+            }
+        }
     }
 
     /// Deletes the jobs once, from the first to the last. Returns their number.

@@ -48,7 +48,7 @@ pub struct PurgeableJob {
 pub type TableCount = (&'static str, u64);
 
 /// The tables of a purge, as [`TableCount`] and its output name them.
-pub const PURGED_TABLES: [&str; 14] = [
+pub const PURGED_TABLES: [&str; 16] = [
     "job",
     "timer_job",
     "suspended_job",
@@ -63,6 +63,8 @@ pub const PURGED_TABLES: [&str; 14] = [
     "unique_dead_letter",
     "event_log",
     "suspension",
+    "batch",
+    "batch_member",
 ];
 
 /// Returns the count of a table, with its name as it is in [`PURGED_TABLES`].
@@ -97,6 +99,9 @@ pub(super) struct Statements {
     pub(super) page: &'static str,
     /// Delete records, at most `$2` of each table, and return their jobs.
     pub(super) records: [(&'static str, &'static str); 2],
+    /// Selects the open batches whose jobs at the end belong to the scope, at most `$2`, and locks
+    /// them.
+    pub(super) batches: &'static str,
     /// Delete what names the scope, each with its table. Run last.
     pub(super) rest: &'static [(&'static str, &'static str)],
 }
@@ -104,16 +109,22 @@ pub(super) struct Statements {
 /// Deletes from the traces of these jobs, each with its table. A key whose job still exists stays.
 pub(super) type OfJobs = [(&'static str, &'static str); 6];
 
-/// The statements of a database: the prefix of its tables, the first id of all, and the condition
-/// that a job is one of `$1`.
+/// Delete the members of these batches, and the batches, each with its table.
+pub(super) type OfBatches = [(&'static str, &'static str); 2];
+
+/// The statements of a database: the prefix of its tables, the first id of all, the condition that a
+/// value is one of `$1`, what stands before and after the name of a field to read it from the
+/// template of a batch, and the lock of a row.
 macro_rules! statements {
-    ($s:literal, $first:literal, $these:literal) => {
+    ($s:literal, $first:literal, $these:literal, $of:literal, $end:literal, $lock:literal) => {
         /// The statements of an instance and of a tenant.
         const SCOPES: [&$crate::store::purging::Statements; 2] = [
             &$crate::store::purging::Statements {
-                count: statements!(@count $s, "process_instance", "", "process_instance = $1"),
+                count: statements!(@count $s, $of, $end, "process_instance", "", "process_instance = $1"),
                 page: statements!(@page $s, $first, "process_instance"),
                 records: statements!(@records $s, "process_instance"),
+                batches: concat!("SELECT id FROM ", statements!(@batches $s, $of, $end, "process_instance"),
+                    " ORDER BY id LIMIT $2", $lock),
                 rest: &[
                     ("event_log", concat!("DELETE FROM ", $s, "event_log WHERE process_instance = $1")),
                     ("suspension", concat!("DELETE FROM ", $s,
@@ -121,9 +132,11 @@ macro_rules! statements {
                 ],
             },
             &$crate::store::purging::Statements {
-                count: statements!(@count $s, "tenant", "tenant = $1 OR ", "job_id IN (SELECT id FROM known)"),
+                count: statements!(@count $s, $of, $end, "tenant", "tenant = $1 OR ", "job_id IN (SELECT id FROM known)"),
                 page: statements!(@page $s, $first, "tenant"),
                 records: statements!(@records $s, "tenant"),
+                batches: concat!("SELECT id FROM ", statements!(@batches $s, $of, $end, "tenant"),
+                    " ORDER BY id LIMIT $2", $lock),
                 rest: &[
                     ("unique_job", concat!("DELETE FROM ", $s, "unique_job AS u WHERE tenant = $1 AND ",
                         statements!(@gone $s, "u"))),
@@ -133,6 +146,11 @@ macro_rules! statements {
                         "suspension WHERE scope = 'tenant' AND value = $1")),
                 ],
             },
+        ];
+
+        const OF_BATCHES: $crate::store::purging::OfBatches = [
+            ("batch_member", concat!("DELETE FROM ", $s, "batch_member WHERE batch_id ", $these)),
+            ("batch", concat!("DELETE FROM ", $s, "batch WHERE id ", $these)),
         ];
 
         const OF_JOBS: $crate::store::purging::OfJobs = [
@@ -154,7 +172,11 @@ macro_rules! statements {
              UNION ALL SELECT id, 'dead_letter_job' FROM ", $s, "dead_letter_job WHERE ", $column, " = $1"
         )
     };
-    (@count $s:literal, $column:literal, $unique:literal, $events:literal) => {
+    // A template is kept until the end of its batch.
+    (@batches $s:literal, $of:literal, $end:literal, $column:literal) => {
+        concat!($s, "batch WHERE ended_at IS NULL AND callback IS NOT NULL AND ", $of, $column, $end, " = $1")
+    };
+    (@count $s:literal, $of:literal, $end:literal, $column:literal, $unique:literal, $events:literal) => {
         concat!(
             "WITH jobs AS MATERIALIZED (", statements!(@jobs $s, $column), "),
             known AS MATERIALIZED (SELECT id FROM jobs UNION SELECT job_id FROM ", $s, "attempt WHERE ", $column,
@@ -172,7 +194,10 @@ macro_rules! statements {
             "job_id IN (SELECT id FROM known)
             UNION ALL SELECT 'event_log', count(*) FROM ", $s, "event_log WHERE ", $events, "
             UNION ALL SELECT 'suspension', count(*) FROM ", $s, "suspension WHERE scope = '", $column,
-            "' AND value = $1"
+            "' AND value = $1
+            UNION ALL SELECT 'batch', count(*) FROM ", statements!(@batches $s, $of, $end, $column), "
+            UNION ALL SELECT 'batch_member', count(*) FROM ", $s, "batch_member WHERE batch_id IN (SELECT id FROM ",
+            statements!(@batches $s, $of, $end, $column), ")"
         )
     };
     (@page $s:literal, $first:literal, $column:literal) => {

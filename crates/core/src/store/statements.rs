@@ -400,6 +400,12 @@ pub(super) trait Purging {
         at_most: i64,
     ) -> impl Future<Output = Result<(Vec<TableCount>, Vec<JobId>)>> + Send;
 
+    fn purge_batches(
+        &self,
+        scope: &PurgeScope,
+        at_most: i64,
+    ) -> impl Future<Output = Result<Vec<TableCount>>> + Send;
+
     fn purge_rest(
         &self,
         scope: &PurgeScope,

@@ -101,6 +101,11 @@ impl<S: Statements> Store for S {
             .await
     }
 
+    async fn purge_batches(&self, scope: &PurgeScope, at_most: i64) -> Result<Vec<TableCount>> {
+        self.run("purge", || Purging::purge_batches(self, scope, at_most))
+            .await
+    }
+
     async fn purge_rest(&self, scope: &PurgeScope) -> Result<Vec<TableCount>> {
         self.run("purge", || Purging::purge_rest(self, scope)).await
     }

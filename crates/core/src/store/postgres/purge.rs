@@ -10,10 +10,14 @@ use crate::store::error::StoreError;
 use crate::store::purging::{PurgeScope, PurgeableJob, TableCount, count_of, state_of, statements};
 use crate::store::statements::Purging;
 
+// A template may have escapes that PostgreSQL reads in no text. They are never part of the scope.
 statements!(
     "jobwire.",
     "'00000000-0000-0000-0000-000000000000'::uuid",
-    "= ANY($1)"
+    "= ANY($1)",
+    r"regexp_replace(callback::text, '\\u(0000|[dD][89a-fA-F][0-9a-fA-F]{2})', '\\u0001', 'g')::json ->> '",
+    "'",
+    " FOR UPDATE"
 );
 
 impl Purging for PgStore {
@@ -83,6 +87,28 @@ impl Purging for PgStore {
         }
         tx.commit().await?;
         Ok((counts, jobs))
+    }
+
+    async fn purge_batches(
+        &self,
+        scope: &PurgeScope,
+        at_most: i64,
+    ) -> Result<Vec<TableCount>, StoreError> {
+        let mut tx = begin(&self.pool).await?;
+        let batches: Vec<Uuid> = sqlx::query_scalar(scope.of(SCOPES).batches)
+            .bind(scope.value())
+            .bind(at_most)
+            .fetch_all(&mut *tx)
+            .await?;
+        let mut counts = Vec::new();
+        if !batches.is_empty() {
+            for (table, delete) in OF_BATCHES {
+                let deleted = sqlx::query(delete).bind(&batches).execute(&mut *tx).await?;
+                counts.push((table, deleted.rows_affected()));
+            }
+        }
+        tx.commit().await?;
+        Ok(counts)
     }
 
     async fn purge_rest(&self, scope: &PurgeScope) -> Result<Vec<TableCount>, StoreError> {

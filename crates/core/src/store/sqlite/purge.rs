@@ -8,7 +8,14 @@ use crate::store::error::StoreError;
 use crate::store::purging::{PurgeScope, PurgeableJob, TableCount, count_of, state_of, statements};
 use crate::store::statements::Purging;
 
-statements!("", "''", "IN (SELECT value FROM json_each($1))");
+statements!(
+    "",
+    "''",
+    "IN (SELECT value FROM json_each($1))",
+    "CASE WHEN json_valid(callback) THEN callback ->> '",
+    "' END",
+    ""
+);
 
 impl Purging for SqliteStore {
     async fn count_purgeable(&self, scope: &PurgeScope) -> Result<Vec<TableCount>, StoreError> {
@@ -77,6 +84,29 @@ impl Purging for SqliteStore {
         }
         tx.commit().await?;
         Ok((counts, jobs))
+    }
+
+    async fn purge_batches(
+        &self,
+        scope: &PurgeScope,
+        at_most: i64,
+    ) -> Result<Vec<TableCount>, StoreError> {
+        let mut tx = self.write().await?;
+        let batches: Vec<String> = sqlx::query_scalar(scope.of(SCOPES).batches)
+            .bind(scope.value())
+            .bind(at_most)
+            .fetch_all(&mut *tx)
+            .await?;
+        let mut counts = Vec::new();
+        if !batches.is_empty() {
+            let batches = decode::array(&batches)?;
+            for (table, delete) in OF_BATCHES {
+                let deleted = sqlx::query(delete).bind(&batches).execute(&mut *tx).await?;
+                counts.push((table, deleted.rows_affected()));
+            }
+        }
+        tx.commit().await?;
+        Ok(counts)
     }
 
     async fn purge_rest(&self, scope: &PurgeScope) -> Result<Vec<TableCount>, StoreError> {
