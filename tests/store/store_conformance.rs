@@ -177,6 +177,7 @@ conformance! {
     purging {
         databases [
             no_row_of_a_tenant_or_an_instance_is_left_and_others_stay,
+            a_batch_of_the_scope_creates_no_job_after_a_purge,
             a_running_job_is_named_or_cancelled_and_keeps_its_rows,
             more_jobs_than_a_slice_are_purged,
             tags_are_filtered_and_follow_a_job_through_its_states,
@@ -496,6 +497,8 @@ conformance! {
             a_batch_of_a_rollback_is_gone,
             a_batch_may_be_a_member_of_another,
             a_cancelled_batch_loses_its_members_and_creates_no_job,
+            an_interrupted_cancel_finds_the_batches_inside_again,
+            an_old_member_keeps_a_large_batch_open,
             batches_are_listed_and_forgotten_after_their_time,
             whatever_becomes_of_its_members_a_batch_ends_once,
         ]

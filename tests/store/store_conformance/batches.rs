@@ -330,6 +330,52 @@ pub(super) async fn a_cancelled_batch_loses_its_members_and_creates_no_job<S: Sq
     );
 }
 
+/// The first call ended after it had cancelled the inner batch, and before it deleted a job.
+pub(super) async fn an_interrupted_cancel_finds_the_batches_inside_again<S: SqlBench>(
+    w: &World<S>,
+) {
+    let outer = create(w, Batch::named("outer").job(work()).then(at_end())).await;
+    let inner = Batch::named("inner")
+        .jobs([work(), work()])
+        .then(at_end().batch(outer));
+    let inner = create(w, inner).await;
+    // By SQL, the outer one is inside the inner one, too.
+    let circle = format!(
+        "INSERT INTO {{s}}batch_member (batch_id, job_id) SELECT '{inner}', callback_id FROM {{s}}batch WHERE id = '{outer}'"
+    );
+    assert_eq!(w.store.execute(&circle).await, 1);
+    for of in [outer, inner] {
+        assert!(w.store.cancel_batch(of).await.unwrap());
+    }
+    let hook = CommitHook::disconnected();
+    let cancelled = cancel(&w.store, &hook, outer).await.unwrap();
+    assert_eq!(cancelled.deleted.len(), 3);
+    assert!(!cancelled.changed);
+    assert_eq!((w.rows("job").await, w.rows("batch_member").await), (0, 0));
+}
+
+/// The newest members are gone, and the oldest is present.
+pub(super) async fn an_old_member_keeps_a_large_batch_open<S: SqlBench>(w: &World<S>) {
+    let (batch, hints) = batch_of(w, 150).await;
+    let oldest = hints.iter().map(|hint| hint.id).min().unwrap();
+    let delete = format!("DELETE FROM {{s}}job WHERE id <> '{oldest}'");
+    assert_eq!(w.store.execute(&delete).await, 149);
+    let found = w.store.open_batches(None, 100).await.unwrap();
+    assert_eq!(found.over, [batch], "perhaps over");
+    assert!(w.store.end_batch(batch, &[]).await.unwrap().is_none());
+    // The leader forgets those that are gone, and does not ask again.
+    let members = w.store.batch_members(batch, None, 5_000).await.unwrap();
+    w.store
+        .forget_batch_members(batch, &members.jobs)
+        .await
+        .unwrap();
+    assert_eq!(w.rows("batch_member").await, 1);
+    assert!(!ends(w, batch).await);
+    w.store.delete(oldest).await.unwrap();
+    assert!(ends(w, batch).await);
+    assert_eq!(account(w, batch).await.members, 150);
+}
+
 pub(super) async fn batches_are_listed_and_forgotten_after_their_time<S: SqlBench>(w: &World<S>) {
     let (ended, hints) = batch_of(w, 1).await;
     let (open, _) = batch_of(w, 2).await;
@@ -489,6 +535,10 @@ async fn a_batch_of_plain_sql_ends_as_others_do() {
     assert_eq!(job.payload.get(), r#"{"n": 1.50}"#);
     assert_eq!(job.tenant.as_deref(), Some("t"));
     assert_eq!(job.batch_end().unwrap().members, 3);
+    let all = r#"SELECT jobwire.create_batch('all', '{"type": "a", "payload": [1], "process_instance": "i",
+        "exclusive": false, "retries": 3, "priority": -1, "tenant": null, "custom_values": {"a": 1},
+        "correlation_id": "0190C2A4-0000-7000-8000-000000000000"}')"#;
+    sqlx::query(all).execute(pool).await.unwrap();
     for (wrong, said) in [
         ("SELECT jobwire.create_batch('')", "field `name`"),
         (
@@ -502,6 +552,26 @@ async fn a_batch_of_plain_sql_ends_as_others_do() {
         (
             r#"SELECT jobwire.create_batch('b', '{"type": "a", "due_at": 1}')"#,
             "due_at",
+        ),
+        (
+            r#"SELECT jobwire.create_batch('b', '{"type": "a", "process_instance": 4711}')"#,
+            "has the field `process_instance` twice, or of another kind",
+        ),
+        (
+            r#"SELECT jobwire.create_batch('b', '{"type": "a", "type": "b"}')"#,
+            "has the field `type` twice",
+        ),
+        (
+            r#"SELECT jobwire.create_batch('b', '{"type": "a", "retries": "3"}')"#,
+            "the field `retries`",
+        ),
+        (
+            r#"SELECT jobwire.create_batch('b', '{"type": "a", "priority": 1e3}')"#,
+            "the field `priority`",
+        ),
+        (
+            r#"SELECT jobwire.create_batch('b', '{"type": "a", "exclusive": "true"}')"#,
+            "the field `exclusive`",
         ),
         (
             "SELECT jobwire.add_to_batch(gen_random_uuid(), jobwire.create_job(type => 'a'))",

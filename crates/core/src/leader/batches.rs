@@ -2,32 +2,36 @@
 //! whose node died after the commit of their outcome, and members that a program without batches
 //! completed.
 //!
-//! It looks with the leader's cycles, and only if a batch is open. A look reads, for each open batch,
-//! its members up to the first that is present.
+//! It looks with the leader's cycles, and only if a batch is open. A look reads the latest members of
+//! each open batch. If none of them is present, it forgets all members that are gone, in transactions
+//! of a bounded size, and then asks for the end.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::job::BatchId;
 use crate::store::StoreError;
 use crate::telemetry::log_throttle::LogThrottle;
 use crate::worker::context::NodeContext;
 use crate::worker::departures::end_batch;
 
 /// Maximum number of batches in one query.
-const PAGE: i64 = 1_000;
+const PAGE: i64 = 100;
+/// Maximum number of members that are forgotten in one transaction.
+const MEMBERS: i64 = 5_000;
 /// The pause between two queries.
 const BETWEEN: Duration = Duration::from_millis(100);
 
 /// Looks whenever a cycle has found an open batch, until the node drains.
 pub(crate) async fn look_after(node: Arc<NodeContext>) {
-    let mut failed = LogThrottle::default();
+    let (mut failed, mut stuck) = (LogThrottle::default(), LogThrottle::default());
     loop {
         tokio::select! {
             biased;
             () = node.signals.draining.cancelled() => return,
             () = node.leadership.open_batches.notified() => {}
         }
-        if let Err(error) = look(&node).await
+        if let Err(error) = look(&node, &mut stuck).await
             && let Some(more) = failed.now()
         {
             tracing::warn!(%error, more, "could not look for batches that have ended");
@@ -35,7 +39,7 @@ pub(crate) async fn look_after(node: Arc<NodeContext>) {
     }
 }
 
-async fn look(node: &Arc<NodeContext>) -> Result<(), StoreError> {
+async fn look(node: &Arc<NodeContext>, stuck: &mut LogThrottle) -> Result<(), StoreError> {
     let mut after = None;
     loop {
         let page = node.store.open_batches(after, PAGE).await?;
@@ -43,8 +47,8 @@ async fn look(node: &Arc<NodeContext>) -> Result<(), StoreError> {
             if node.signals.draining.is_cancelled() {
                 return Ok(());
             }
-            match end_batch(node, batch, &[]).await {
-                Ok(_) => {}
+            match end(node, batch).await {
+                Ok(()) => {}
                 // The database is away, or too slow for any batch.
                 Err(error) if error.is_transient() && !error.is_answer() => return Err(error),
                 // A transaction adds members, or a node has just asked.
@@ -52,11 +56,15 @@ async fn look(node: &Arc<NodeContext>) -> Result<(), StoreError> {
                     tracing::debug!(%batch, %error, "a batch is busy; looking again with the next cycle");
                 }
                 // The other batches go on.
-                Err(error) => tracing::warn!(
-                    %batch, %error,
-                    "a batch can't be ended; correct the cause, or cancel the batch (`jobwire \
-                     batches cancel`)"
-                ),
+                Err(error) => {
+                    if let Some(more) = stuck.now() {
+                        tracing::warn!(
+                            %batch, %error, more,
+                            "a batch can't be ended; correct the cause, or cancel the batch \
+                             (`jobwire batches cancel`)"
+                        );
+                    }
+                }
             }
         }
         after = page.next;
@@ -68,4 +76,24 @@ async fn look(node: &Arc<NodeContext>) -> Result<(), StoreError> {
             () = tokio::time::sleep(BETWEEN) => {}
         }
     }
+}
+
+/// Forgets the members that are gone, and ends the batch if none is left. Stops when the node drains.
+async fn end(node: &Arc<NodeContext>, batch: BatchId) -> Result<(), StoreError> {
+    let mut after = None;
+    loop {
+        let members = node.store.batch_members(batch, after, MEMBERS).await?;
+        let Some(last) = members.jobs.last() else {
+            break;
+        };
+        after = Some(*last);
+        node.store
+            .forget_batch_members(batch, &members.jobs)
+            .await?;
+        if node.signals.draining.is_cancelled() {
+            return Ok(());
+        }
+    }
+    end_batch(node, batch, &[]).await?;
+    Ok(())
 }

@@ -1,5 +1,7 @@
 //! The client's operations on batches.
 
+use std::collections::HashSet;
+
 use crate::event::JobEventKind;
 use crate::job::batch::BatchView;
 use crate::job::{BatchId, JobId};
@@ -26,7 +28,8 @@ pub struct BatchCancelled {
 }
 
 /// Cancels a batch and the open batches inside it: their ends create no job, and their members are
-/// deleted. An interrupted cancel is continued by another call.
+/// deleted. An interrupted cancel is continued by another call: it finds the batches inside by the
+/// members that this call forgets last.
 ///
 /// # Errors
 /// A database error.
@@ -35,19 +38,38 @@ pub async fn cancel(
     hook: &CommitHook,
     batch: BatchId,
 ) -> Result<BatchCancelled, StoreError> {
-    let mut cancelled = BatchCancelled::default();
-    let mut left = vec![batch];
+    let mut cancelled = BatchCancelled {
+        changed: store.cancel_batch(batch).await?,
+        ..BatchCancelled::default()
+    };
+    // By SQL, batches may be inside each other in a circle.
+    let (mut seen, mut left) = (HashSet::from([batch]), vec![batch]);
+    let mut nesting = Vec::new();
     while let Some(batch) = left.pop() {
-        cancelled.changed |= store.cancel_batch(batch).await?;
         let mut after = None;
         loop {
             let page = store.batch_members(batch, after, PAGE).await?;
-            left.extend(page.inner);
             let Some(last) = page.jobs.last() else { break };
             after = Some(*last);
+            // The batches inside come first: one that has ended meanwhile has created its job, and
+            // the page's jobs are deleted afterwards.
+            let nests = !page.inner.is_empty();
+            for inner in page.inner {
+                if seen.insert(inner) {
+                    cancelled.changed |= store.cancel_batch(inner).await?;
+                    left.push(inner);
+                }
+            }
             delete(store, hook, &page.jobs, &mut cancelled).await?;
-            store.forget_batch_members(batch, &page.jobs).await?;
+            if nests {
+                nesting.push((batch, page.jobs));
+            } else {
+                store.forget_batch_members(batch, &page.jobs).await?;
+            }
         }
+    }
+    for (batch, members) in nesting {
+        store.forget_batch_members(batch, &members).await?;
     }
     Ok(cancelled)
 }

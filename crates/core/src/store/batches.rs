@@ -70,7 +70,7 @@ pub struct EndedBatch {
 /// A page of open batches.
 #[derive(Debug, Default)]
 pub struct OpenBatches {
-    /// Those without a present member.
+    /// Those without a present member among their latest ones: they are perhaps over.
     pub over: Vec<BatchId>,
     /// The place at which the next page begins, unless this is the last one.
     pub next: Option<BatchId>,
@@ -81,7 +81,7 @@ pub struct OpenBatches {
 pub struct BatchMembers {
     /// The members, in the order of their ids.
     pub jobs: Vec<JobId>,
-    /// The open batches whose jobs at the end are among them.
+    /// The open and the cancelled batches whose jobs at the end are among them.
     pub inner: Vec<BatchId>,
 }
 

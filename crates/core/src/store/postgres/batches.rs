@@ -7,7 +7,7 @@ use sqlx::postgres::{PgPool, PgRow};
 use sqlx::{PgConnection, Row as _};
 use uuid::Uuid;
 
-use super::begin::{begin, begin_impatiently};
+use super::begin::begin_impatiently;
 use super::{PgStore, insert};
 use crate::job::batch::{BatchEnd, BatchState, BatchView};
 use crate::job::new_job::NewJob;
@@ -44,10 +44,11 @@ WITH gone AS (
 )
 UPDATE jobwire.batch SET departed = departed + (SELECT count(*) FROM gone) WHERE id = $1 RETURNING departed";
 
-/// Returns whether a member is present. `OFFSET 0` keeps the planner from asking for all members at
-/// once: the first one decides.
+/// Returns whether a member is present. The latest members are asked for first: most members that
+/// are gone are old.
 const HAS_MEMBERS: &str = "
-SELECT EXISTS (SELECT FROM jobwire.batch_member m WHERE m.batch_id = $1 AND jobwire.is_present(m.job_id, NOT $2) OFFSET 0)";
+SELECT (SELECT true FROM jobwire.batch_member m WHERE m.batch_id = $1 AND jobwire.is_present(m.job_id, NOT $2)
+    ORDER BY m.job_id DESC LIMIT 1) IS NOT NULL";
 
 const COUNT: &str = "
 SELECT (SELECT count(*) FROM jobwire.batch_member WHERE batch_id = $1),
@@ -58,14 +59,16 @@ UPDATE jobwire.batch SET ended_at = clock_timestamp(), departed = $2, dead_lette
 
 const FORGET: &str = "DELETE FROM jobwire.batch_member WHERE batch_id = $1";
 
-/// Tells of each batch of a page whether it has no present member.
+/// Tells of each batch of a page whether none of its latest members is present.
 const OPEN: &str = "
 WITH page AS MATERIALIZED (
     SELECT id, or_dead_letters FROM jobwire.batch
     WHERE ended_at IS NULL AND id > coalesce($1, '00000000-0000-0000-0000-000000000000'::uuid) ORDER BY id LIMIT $2
 )
 SELECT p.id, NOT EXISTS (
-    SELECT FROM jobwire.batch_member m WHERE m.batch_id = p.id AND jobwire.is_present(m.job_id, NOT p.or_dead_letters) OFFSET 0)
+    SELECT FROM (
+        SELECT m.job_id FROM jobwire.batch_member m WHERE m.batch_id = p.id ORDER BY m.job_id DESC LIMIT 100) m
+    WHERE jobwire.is_present(m.job_id, NOT p.or_dead_letters))
 FROM page p ORDER BY p.id";
 
 macro_rules! list {
@@ -104,7 +107,8 @@ const MEMBERS: &str = "
 SELECT job_id FROM jobwire.batch_member
 WHERE batch_id = $1 AND job_id > coalesce($2, '00000000-0000-0000-0000-000000000000'::uuid) ORDER BY job_id LIMIT $3";
 
-const INNER: &str = "SELECT id FROM jobwire.batch WHERE callback_id = ANY($1) AND ended_at IS NULL";
+const INNER: &str =
+    "SELECT id FROM jobwire.batch WHERE callback_id = ANY($1) AND (ended_at IS NULL OR cancelled)";
 
 /// Forgets the members of cancelled batches whose jobs have ended since, and batches that ended
 /// before this time.
@@ -317,7 +321,7 @@ impl Batching for PgStore {
     }
 
     async fn forget_members(&self, batch: BatchId, left: &[JobId]) -> Result<(), StoreError> {
-        let mut tx = begin(&self.pool).await?;
+        let mut tx = begin_impatiently(&self.pool).await?;
         sqlx::query(DEPART)
             .bind(batch.0)
             .bind(left.iter().map(|id| id.0).collect::<Vec<_>>())

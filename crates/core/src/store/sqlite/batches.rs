@@ -56,10 +56,12 @@ const DEPART: &str = concat!(
 
 const COUNT_DEPARTED: &str = "UPDATE batch SET departed = departed + ?2 WHERE id = ?1";
 
+/// Returns whether a member is present. The latest members are asked for first: most members that
+/// are gone are old.
 const HAS_MEMBERS: &str = concat!(
-    "SELECT EXISTS (SELECT 1 FROM batch_member m WHERE m.batch_id = ?1 AND ",
+    "SELECT (SELECT true FROM batch_member m WHERE m.batch_id = ?1 AND ",
     is_present!("NOT ?2"),
-    ")"
+    " ORDER BY m.job_id DESC LIMIT 1) IS NOT NULL"
 );
 
 const COUNT: &str = "
@@ -70,9 +72,12 @@ const END: &str = "UPDATE batch SET ended_at = ?2, departed = ?3, dead_letters =
 
 const FORGET: &str = "DELETE FROM batch_member WHERE batch_id = ?1";
 
+/// Tells of each batch of a page whether none of its latest members is present.
 const OPEN: &str = concat!(
     "
-SELECT p.id, NOT EXISTS (SELECT 1 FROM batch_member m WHERE m.batch_id = p.id AND ",
+SELECT p.id, NOT EXISTS (
+    SELECT 1 FROM (SELECT m.job_id FROM batch_member m WHERE m.batch_id = p.id ORDER BY m.job_id DESC LIMIT 100) m
+    WHERE ",
     is_present!("NOT p.or_dead_letters"),
     ")
 FROM (SELECT id, or_dead_letters FROM batch WHERE ended_at IS NULL AND id > coalesce(?1, '') ORDER BY id LIMIT ?2) p
@@ -105,7 +110,7 @@ const MEMBERS: &str = "
 SELECT job_id FROM batch_member WHERE batch_id = ?1 AND job_id > coalesce(?2, '') ORDER BY job_id LIMIT ?3";
 
 const INNER: &str = "
-SELECT id FROM batch WHERE callback_id IN (SELECT value FROM json_each(?1)) AND ended_at IS NULL";
+SELECT id FROM batch WHERE callback_id IN (SELECT value FROM json_each(?1)) AND (ended_at IS NULL OR cancelled)";
 
 /// Forgets the members of cancelled batches whose jobs have ended since, and batches that ended
 /// before this time.
