@@ -71,6 +71,17 @@ BEGIN
         LOOP
             PERFORM jobwire.refuse('callback', format('has the field `%s`, which the job of a batch can''t have', field), 'leave it out');
         END LOOP;
+        FOR field IN SELECT e.key FROM json_each(callback) e GROUP BY e.key
+            HAVING count(*) > 1 OR bool_or(json_typeof(e.value) <> 'null' AND CASE
+                WHEN e.key IN ('payload', 'custom_values') THEN false
+                WHEN e.key = 'exclusive' THEN json_typeof(e.value) <> 'boolean'
+                WHEN e.key IN ('retries', 'priority') THEN e.value::text !~ '^-?[0-9]+$'
+                WHEN e.key = 'correlation_id' THEN e.value::text !~* '^"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"$'
+                ELSE json_typeof(e.value) <> 'string' END)
+        LOOP
+            PERFORM jobwire.refuse('callback', format('has the field `%s` twice, or of another kind', field),
+                'give texts in quotes, numbers without them, each field once');
+        END LOOP;
         IF octet_length(callback::text) > 1000000 THEN
             PERFORM jobwire.refuse('callback', 'has more than 1000000 bytes', 'store the data apart and put its key here');
         END IF;
@@ -133,7 +144,8 @@ BEGIN
 END
 $$;
 
--- Who may create jobs may create batches, and who runs jobs may do here what they may do with dead letters.
+-- Who may create jobs may create batches, add to them and keep them open, but reads no template. Who runs jobs may do here what
+-- they may do with dead letters.
 REVOKE ALL ON FUNCTION jobwire.is_present, jobwire.create_batch, jobwire.add_to_batch FROM PUBLIC;
 DO $$
 DECLARE
@@ -143,12 +155,14 @@ DECLARE
 BEGIN
     FOR held IN
         SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END AS role,
-            CASE c.relname WHEN 'job' THEN 'SELECT, INSERT, UPDATE' ELSE a.privilege_type END AS privilege
+            CASE c.relname WHEN 'job' THEN 'SELECT (id, ended_at), INSERT, UPDATE (departed)' ELSE a.privilege_type END AS on_batch,
+            a.privilege_type AS on_member
         FROM pg_class c, aclexplode(coalesce(c.relacl, acldefault('r', c.relowner))) a
         WHERE c.oid = 'jobwire.job'::regclass AND a.privilege_type = 'INSERT'
             OR c.oid = 'jobwire.dead_letter_job'::regclass AND a.privilege_type IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE')
     LOOP
-        EXECUTE format('GRANT %s ON jobwire.batch, jobwire.batch_member TO %s', held.privilege, held.role);
+        EXECUTE format('GRANT %s ON jobwire.batch TO %s', held.on_batch, held.role);
+        EXECUTE format('GRANT %s ON jobwire.batch_member TO %s', held.on_member, held.role);
         EXECUTE format('GRANT EXECUTE ON FUNCTION jobwire.is_present TO %s', held.role);
     END LOOP;
     SELECT p.proowner::regrole::text AS owner, p.proacl AS acl INTO STRICT door
