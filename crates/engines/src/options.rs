@@ -175,6 +175,7 @@ impl EngineOptions {
             match texts.next() {
                 Some(field) => Some(field.column()),
                 None if query.unique_key.is_some() => Some("unique key"),
+                None if query.batch.is_some() => Some("batch"),
                 None if query.custom_values.is_some() => Some("custom values"),
                 None => None,
             }
