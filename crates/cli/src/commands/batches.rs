@@ -4,7 +4,7 @@ use chrono::SecondsFormat;
 use clap::{Args, Subcommand};
 use jobwire_core::producer::batches::cancel;
 use jobwire_core::telemetry::plain;
-use jobwire_core::{BatchId, BatchView, CommitHook, JobQuery, JobState, Store};
+use jobwire_core::{BatchId, BatchState, BatchView, CommitHook, JobQuery, JobState, Store};
 
 use crate::connect::{Database, Outlet};
 use crate::error::Error;
@@ -156,9 +156,13 @@ async fn show(store: &dyn Store, id: BatchId, json: bool) -> Result<(), Error> {
             "dead letters".to_owned(),
             format!("{} ({dead})", batch.dead_letters),
         ],
-        ["job at the end".to_owned(), batch.callback.to_string()],
         ["created".to_owned(), date(batch.created_at)],
     ];
+    if batch.state != BatchState::Cancelled {
+        let id = batch.callback;
+        let text = format!("{id} (exists after the end, if the batch has one)");
+        rows.push(["job at the end".to_owned(), text]);
+    }
     rows.extend(batch.ended_at.map(|at| ["ended at".to_owned(), date(at)]));
     for state in JobState::ALL {
         let query = JobQuery::default().batch(id).states([*state]);

@@ -318,7 +318,7 @@ pub(crate) fn check_for_engine(args: &JobsArgs) -> Result<(), Error> {
 
 impl Jobs<'_> {
     /// Creates the job of a bulk operation, and prints its id.
-    async fn create(&self, operation: &BulkOperation) -> Result<(), Error> {
+    async fn create(&self, operation: &BulkOperation, json: bool) -> Result<(), Error> {
         let Some(database) = self.database else {
             return Err(Error::Usage(
                 "--as-job is for jobs of Jobwire; leave it out".to_owned(),
@@ -329,7 +329,11 @@ impl Jobs<'_> {
         let created = database.creator(outlet.hook()).create_all(vec![job]).await;
         outlet.close_and_tell().await;
         for id in created? {
-            output::line(id)?;
+            if json {
+                output::json(&serde_json::json!({ "id": id }))?;
+            } else {
+                output::line(id)?;
+            }
         }
         Ok(())
     }
@@ -373,7 +377,7 @@ impl Jobs<'_> {
                 }
                 if as_job {
                     let operation = BulkOperation::retry(selection.query(), retries);
-                    return self.create(&operation).await;
+                    return self.create(&operation, json).await;
                 }
                 let ids = selection.ids(store).await?;
                 operate::retry(self, &ids, retries, json).await
@@ -386,7 +390,8 @@ impl Jobs<'_> {
             } => {
                 selection.confirmed(store, place, yes).await?;
                 if as_job {
-                    return self.create(&BulkOperation::delete(selection.query())).await;
+                    let operation = BulkOperation::delete(selection.query());
+                    return self.create(&operation, json).await;
                 }
                 let ids = selection.ids(store).await?;
                 operate::delete(self, &ids, json).await
@@ -410,7 +415,7 @@ impl Jobs<'_> {
                 }
                 if as_job {
                     let operation = BulkOperation::change(selection.query(), change);
-                    return self.create(&operation).await;
+                    return self.create(&operation, json).await;
                 }
                 let ids = selection.ids(store).await?;
                 operate::change(self, &ids, &change, json).await
@@ -444,7 +449,8 @@ impl Jobs<'_> {
             } => {
                 selection.confirmed(store, place, yes).await?;
                 if as_job {
-                    return self.create(&BulkOperation::cancel(selection.query())).await;
+                    let operation = BulkOperation::cancel(selection.query());
+                    return self.create(&operation, json).await;
                 }
                 let ids = selection.ids(store).await?;
                 operate::cancel(settings, store, &ids, json).await
