@@ -35,6 +35,9 @@ const ENTER: &str = "
 SELECT name, callback_id, callback::text, or_dead_letters, departed FROM jobwire.batch
 WHERE id = $1 AND ended_at IS NULL FOR NO KEY UPDATE";
 
+/// Locks a batch alone, also one that has ended.
+const HOLD: &str = "SELECT FROM jobwire.batch WHERE id = $1 FOR NO KEY UPDATE";
+
 /// Forgets those of these members that are no longer present. Dead letters are.
 const DEPART: &str = "
 WITH gone AS (
@@ -322,6 +325,7 @@ impl Batching for PgStore {
 
     async fn forget_members(&self, batch: BatchId, left: &[JobId]) -> Result<(), StoreError> {
         let mut tx = begin_impatiently(&self.pool).await?;
+        sqlx::query(HOLD).bind(batch.0).execute(&mut *tx).await?;
         sqlx::query(DEPART)
             .bind(batch.0)
             .bind(left.iter().map(|id| id.0).collect::<Vec<_>>())
