@@ -168,6 +168,9 @@ impl Calendars {
 
     /// Adds a calendar that may have no working time any more, for the setting `calendars`: a calendar
     /// that has run out must not stop a program.
+    ///
+    /// # Errors
+    /// [`BadCalendar`] for an invalid name or one that is there already.
     #[doc(hidden)]
     pub fn with_unchecked(
         mut self,
