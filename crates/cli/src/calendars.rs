@@ -13,6 +13,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use jobwire_core::calendar::{BadCalendar, CalendarFault};
 use jobwire_core::{Calendars, WorkingHours};
 use serde::Deserialize;
 
@@ -55,7 +56,7 @@ fn parse(text: &str) -> Result<Calendars, Vec<String>> {
     let mut calendars = Calendars::default();
     for (at, entry) in entries.into_iter().enumerate() {
         match calendar(entry) {
-            Ok((name, hours)) => match calendars.clone().with(name, hours) {
+            Ok((name, hours)) => match added(&calendars, &name, hours) {
                 Ok(more) => calendars = more,
                 Err(bad) => mistakes.push(TABLES.mistake(at, &bad.to_string())),
             },
@@ -69,12 +70,31 @@ fn parse(text: &str) -> Result<Calendars, Vec<String>> {
     }
 }
 
+/// Adds a calendar. One whose working time is over does not stop the program: its series become dead
+/// letters with the reason.
+fn added(calendars: &Calendars, name: &str, hours: WorkingHours) -> Result<Calendars, BadCalendar> {
+    match calendars.clone().with(name, hours.clone()) {
+        Err(BadCalendar::Fault(fault @ CalendarFault::Closed(..))) => {
+            tracing::warn!(
+                calendar = name, %fault,
+                "a calendar of the setting `calendars` has no working time any more; its jobs become \
+                 dead letters. Give it hours, or a date in `open_on`"
+            );
+            calendars.clone().with_unchecked(name, hours)
+        }
+        all => all,
+    }
+}
+
 /// Reads a table, or returns all its mistakes.
 fn calendar(entry: toml::Value) -> Result<(String, WorkingHours), Vec<String>> {
     let entry: Entry = entry
         .try_into()
         .map_err(|error: toml::de::Error| vec![error.message().to_owned()])?;
     let mut mistakes = Vec::new();
+    if entry.hours.is_empty() && entry.open_on.is_empty() {
+        mistakes.push("field `hours` is empty; name the working hours".to_owned());
+    }
     let mut hours = WorkingHours::in_zone(&entry.time_zone)
         .or_else(|bad| {
             mistakes.push(format!("field `time_zone`: {bad}"));
@@ -121,6 +141,14 @@ mod tests {
         let open = calendars.open_from("berlin-office", good_friday);
         let monday = "2027-03-29T07:00:00Z".parse().expect("a date");
         assert_eq!(open, Ok(monday));
+        // A calendar that has run out stops no command.
+        let over = format!(
+            "{good}[[calendar]]\nname = \"over\"\ntime_zone = \"UTC\"\nhours = {{}}\n\
+             open_on = {{ \"2020-02-01\" = \"09:00-12:00\" }}\n"
+        );
+        let calendars = parse(&over).expect("a calendar that has run out is registered");
+        assert_eq!(calendars.names().count(), 2);
+        assert!(calendars.open_from("over", good_friday).is_err());
         assert!(parse("").is_ok_and(|calendars| calendars.is_empty()));
         let bad = format!(
             "{good}{good}[[calendar]]\nname = \"a b\"\ntime_zone = \"UTC\"\nhours = {{ Mon = \"00:00-24:00\" }}\n\
@@ -135,7 +163,7 @@ mod tests {
             "calendar 4: field `time_zone`: `Berlin`",
             "calendar 4: field `hours`",
             "calendar 4: field `closed`: `13-01`",
-            "calendar 5: the calendar `d` has no working time",
+            "calendar 5: field `hours` is empty",
             "calendar 6: unknown field `holidays`",
         ] {
             assert!(said.contains(part), "{part} in {said}");

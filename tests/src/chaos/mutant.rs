@@ -22,8 +22,8 @@ use jobwire_core::transport::{
     Control, Delivery, Publisher, Receiver, Subscription, Ticket, TransportError,
 };
 use jobwire_core::{
-    Fence, JobId, JobQuery, JobView, Lane, LaneRule, NewJob, NodeId, PgStore, SqlStore, Store,
-    StoreError, Transport,
+    Calendars, Fence, JobId, JobQuery, JobView, Lane, LaneRule, NewJob, NodeId, PgStore, SqlStore,
+    Store, StoreError, Transport,
 };
 use sqlx::postgres::PgConnection;
 use std::fmt;
@@ -182,6 +182,9 @@ impl Mutant {
 impl Store for Mutant {
     fn name(&self) -> &'static str {
         self.inner.name()
+    }
+    fn calendars(&self) -> &Calendars {
+        self.inner.calendars()
     }
     async fn check(&self) -> Result<SchemaStatus> {
         self.inner.check().await

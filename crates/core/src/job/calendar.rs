@@ -131,6 +131,16 @@ impl CalendarFault {
     pub(crate) const fn may_pass(&self) -> bool {
         matches!(self, Self::Unknown(_) | Self::Panicked(..) | Self::Past(_))
     }
+
+    /// Returns the remedy for a date that can't be computed.
+    pub(crate) const fn remedy(&self) -> &'static str {
+        match self {
+            Self::Unknown(_) => "give all programs of the fleet the same calendars",
+            Self::Panicked(..) | Self::Past(_) => "correct the calendar",
+            Self::Closed(..) => "give the calendar working time in the future",
+            Self::Never(..) => "choose dates in the working time, or leave `[closed=skip]` out",
+        }
+    }
 }
 
 impl fmt::Debug for Calendars {
@@ -146,6 +156,23 @@ impl Calendars {
     /// [`BadCalendar`] for an invalid name or one that is there already, and for a calendar that has
     /// no working time from now on.
     pub fn with(
+        self,
+        name: impl Into<String>,
+        calendar: impl BusinessCalendar,
+    ) -> Result<Self, BadCalendar> {
+        let name = name.into();
+        let all = self.with_unchecked(name.clone(), calendar)?;
+        all.span(&name, Utc::now())?;
+        Ok(all)
+    }
+
+    /// Adds a calendar that may have no working time any more, for the setting `calendars`: a calendar
+    /// that has run out must not stop a program.
+    ///
+    /// # Errors
+    /// [`BadCalendar`] for an invalid name or one that is there already.
+    #[doc(hidden)]
+    pub fn with_unchecked(
         mut self,
         name: impl Into<String>,
         calendar: impl BusinessCalendar,
@@ -158,9 +185,8 @@ impl Calendars {
             return Err(BadCalendar::Twice(name));
         }
         let mut all = BTreeMap::clone(&self.0);
-        all.insert(name.clone(), Arc::new(calendar));
+        all.insert(name, Arc::new(calendar));
         self.0 = Arc::new(all);
-        self.span(&name, Utc::now())?;
         Ok(self)
     }
 

@@ -176,6 +176,9 @@ impl PeriodicJob {
 }
 
 fn wrong(bad: &BadRepeat) -> InvalidJob {
+    if let BadRepeat::Fault(fault) = bad {
+        return InvalidJob::fault("schedule", fault, fault.remedy());
+    }
     InvalidJob::new(
         "schedule",
         bad.to_string(),

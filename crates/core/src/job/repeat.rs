@@ -195,8 +195,8 @@ impl Repeat {
     /// ```
     /// use jobwire_core::Repeat;
     ///
-    /// let daily = Repeat::cron("0 8 * * *", "Europe/Berlin")?.on_calendar("berlin-office");
-    /// assert_eq!(daily.to_string(), "0 8 * * *[Europe/Berlin][calendar=berlin-office]");
+    /// let daily = Repeat::cron("0 10 * * *", "Europe/Berlin")?.on_calendar("berlin-office");
+    /// assert_eq!(daily.to_string(), "0 10 * * *[Europe/Berlin][calendar=berlin-office]");
     /// # Ok::<(), jobwire_core::Error>(())
     /// ```
     #[must_use]

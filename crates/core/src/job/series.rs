@@ -13,10 +13,32 @@ use crate::job::repeat::{BadRepeat, Repeat};
 /// The wait before the next attempt to compute the date of an occurrence.
 pub(crate) const LOOK_AGAIN: chrono::Duration = chrono::Duration::seconds(10);
 
+/// The maximum size of a repetition on a calendar, in bytes. It leaves room in the column for the
+/// suffix of an occurrence [without a date](crate::job::repeat::Pending).
+const MOST_ON_CALENDAR: usize = 960;
+
 /// Reads the job's repetition. Without this check, a wrong one would end the series unnoticed.
 pub(crate) fn repeat(job: &Job) -> Result<Option<Repeat>, InvalidJob> {
-    let repeat = job.repeat.as_deref().map(Repeat::parse).transpose();
-    repeat.map_err(|error| InvalidJob::repeat(&error))
+    let Some(text) = &job.repeat else {
+        return Ok(None);
+    };
+    let repeat = Repeat::parse(text).map_err(|error| InvalidJob::repeat(&error))?;
+    fits(&repeat, text)?;
+    Ok(Some(repeat))
+}
+
+/// Checks that the text of a repetition has room for the suffix of an occurrence without a date.
+/// Otherwise the database would refuse the completion of an occurrence.
+pub(crate) fn fits(repeat: &Repeat, text: &str) -> Result<(), InvalidJob> {
+    let may_grow = repeat.calendar.is_some() && repeat.pending.is_none();
+    if !may_grow || text.len() <= MOST_ON_CALENDAR {
+        return Ok(());
+    }
+    let problem = format!(
+        "has {} bytes, more than {MOST_ON_CALENDAR}, and names a calendar",
+        text.len()
+    );
+    Err(InvalidJob::new("repeat", problem, "shorten it"))
 }
 
 /// Returns the occurrence after `job`, if there is one. The new job is a copy of the row, so its
@@ -50,12 +72,19 @@ pub(crate) fn following(job: &Job, now: DateTime<Utc>, calendars: &Calendars) ->
             next: next.and_then(|(repeat, due)| occurrence(job, &repeat, due)),
             fault: None,
         },
-        Err(fault) => Following {
-            next: repeat
-                .next_pending(due)
-                .and_then(|repeat| occurrence(job, &repeat, now)),
-            fault: Some(fault),
-        },
+        Err(fault) => {
+            // No occurrence is due before its date in the schedule.
+            let date = repeat.after(repeat.start.unwrap_or(due), due);
+            if date.is_none_or(|date| job.repeat_until.is_some_and(|until| date > until)) {
+                return Following::default();
+            }
+            Following {
+                next: repeat
+                    .next_pending(due)
+                    .and_then(|repeat| occurrence(job, &repeat, now)),
+                fault: Some(fault),
+            }
+        }
     }
 }
 
@@ -64,13 +93,17 @@ pub(crate) fn following(job: &Job, now: DateTime<Utc>, calendars: &Calendars) ->
 const ON_TIME: chrono::Duration = chrono::Duration::minutes(1);
 
 /// Returns whether the series of `job` had ended when the job became ready, at `now`, so that it does
-/// not run. An occurrence on time runs: none is due after the end.
+/// not run. An occurrence on time runs: none is due after the end. The due date of an occurrence
+/// [without a date](crate::job::repeat::Pending) is that of the next attempt, so only the end counts.
 pub(crate) fn has_ended(job: &Job, repeat: &Repeat, now: DateTime<Utc>) -> bool {
-    let ends = [job.repeat_until, repeat.end];
+    let mut ends = [job.repeat_until, repeat.end].into_iter().flatten();
+    if repeat.pending.is_some() {
+        return ends.any(|end| now.signed_duration_since(end) > ON_TIME);
+    }
     let is_late = job
         .due_at
         .is_none_or(|due| now.signed_duration_since(due) > ON_TIME);
-    is_late && ends.into_iter().flatten().any(|end| now > end)
+    is_late && ends.any(|end| now > end)
 }
 
 /// The fate of an occurrence that is about to run.
@@ -112,8 +145,10 @@ pub(crate) fn instead(
     }
     let never_failed = job.failures == 0 && job.exception_message.is_none();
     let Some(due) = job.due_at else {
+        // A job on a calendar has not run without a date, whatever it failed of.
+        let is_dated = never_failed || repeat.calendar.is_some();
         return match repeat.first(job.created_at, calendars) {
-            Ok(Some(first)) if never_failed => Ok(replaced(occurrence(job, repeat, first))),
+            Ok(Some(first)) if is_dated => Ok(replaced(occurrence(job, repeat, first))),
             Ok(_) => Ok(Instead::Runs),
             Err(BadRepeat::Fault(fault)) if fault.may_pass() => {
                 let first = repeat.first_pending(job.created_at);
@@ -122,7 +157,7 @@ pub(crate) fn instead(
                     None => replaced(None),
                 })
             }
-            Err(BadRepeat::Never(_)) if ends && never_failed => Ok(replaced(None)),
+            Err(BadRepeat::Never(_)) if ends && is_dated => Ok(replaced(None)),
             Err(BadRepeat::Never(_)) if ends => Ok(Instead::Runs),
             Err(error) => Err(InvalidJob::repeat(&error)),
         };
@@ -234,6 +269,76 @@ mod tests {
         let new = NewJob::of("work", &17).repeat_text(over);
         let refused = new.validate().unwrap_err().to_string();
         assert!(refused.contains("no occurrence from now on"), "{refused}");
+    }
+
+    #[test]
+    fn a_dead_letter_without_a_date_gets_one_and_does_not_run() {
+        use crate::job::calendar::tests::office;
+        // A Saturday.
+        let now = "2026-01-10T12:00:00Z";
+        let mut revived = row("R3/PT1H[calendar=office]", now);
+        revived.failures = 1;
+        revived.exception_message = Some("no working time".to_owned());
+        let fate = |job: &Job| {
+            let repeat = repeat(job).unwrap().unwrap();
+            instead(job, &repeat, at(now), &office()).unwrap()
+        };
+        let Instead::Replaced(Some(next)) = fate(&revived) else {
+            panic!("it runs");
+        };
+        assert_eq!(next.due_at, Some(at("2026-01-12T08:00:00Z")));
+        let over = "R/2026-01-10T11:00:00Z/PT1H/2026-01-11T00:00:00Z[calendar=office]";
+        revived.repeat = Some(over.to_owned());
+        assert!(matches!(fate(&revived), Instead::Replaced(None)));
+        // Without a calendar, an operator's retry runs it.
+        revived.repeat = Some("0 2 * * *".to_owned());
+        assert!(matches!(fate(&revived), Instead::Runs));
+    }
+
+    #[test]
+    fn an_occurrence_without_a_date_ends_with_its_series() {
+        let created = "2027-01-01T00:00:00Z";
+        let mut job = row("R/PT1H/2027-01-01T03:30:00Z[calendar=unknown]", created);
+        job.due_at = Some(at("2027-01-01T01:00:00Z"));
+        let next = next_occurrence(&job, at("2027-01-01T01:00:00Z"), &none()).unwrap();
+        let mut next = next.into_job(2, at(created), Lane::default()).unwrap();
+        let repeat = repeat(&next).unwrap().unwrap();
+        assert!(repeat.pending.is_some());
+        // Each attempt moves the due date.
+        for (now, ended) in [
+            ("2027-01-01T03:29:00Z", false),
+            ("2027-01-01T03:31:00Z", false),
+            ("2027-01-01T03:31:01Z", true),
+        ] {
+            next.due_at = Some(at(now));
+            assert_eq!(has_ended(&next, &repeat, at(now)), ended, "{now}");
+        }
+        // There is none whose date in the schedule lies behind the end.
+        job.due_at = Some(at("2027-01-01T03:00:00Z"));
+        let ended = "2027-01-01T03:00:01Z";
+        assert!(next_occurrence(&job, at(ended), &none()).is_none());
+        job.repeat = Some("R/PT1H[calendar=unknown]".to_owned());
+        assert!(next_occurrence(&job, at(ended), &none()).is_some());
+        job.repeat_until = Some(at("2027-01-01T03:59:59Z"));
+        assert!(next_occurrence(&job, at(ended), &none()).is_none());
+    }
+
+    #[test]
+    fn a_creator_writes_neither_the_suffix_nor_a_text_without_room_for_it() {
+        let refused = |text: &str| {
+            let new = NewJob::of("work", &17).repeat_text(text);
+            new.validate().unwrap_err().to_string()
+        };
+        let said = refused("R/PT1H[calendar=a][pending=first@2027-01-01T00:00:00Z]");
+        assert!(said.contains("leave it out: Jobwire writes it"), "{said}");
+        let hours = vec!["1"; 470].join(",");
+        let long = format!("0 {hours} * * *[calendar=a]");
+        assert!((961..=1_024).contains(&long.len()), "{}", long.len());
+        let said = refused(&long);
+        assert!(said.contains("shorten it"), "{said}");
+        assert!(repeat(&row(&long, "2027-01-01T00:00:00Z")).is_err());
+        let without = NewJob::of("work", &17).repeat_text(format!("0 {hours} * * *"));
+        without.validate().unwrap();
     }
 
     #[test]

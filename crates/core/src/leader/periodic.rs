@@ -65,6 +65,7 @@ const LOOK: Duration = Duration::from_secs(10);
 /// calendars the leader does not know.
 pub(crate) async fn create_left_jobs(node: Arc<NodeContext>) {
     let mut before = BTreeSet::new();
+    let mut aside = Aside::default();
     loop {
         tokio::select! {
             biased;
@@ -75,18 +76,39 @@ pub(crate) async fn create_left_jobs(node: Arc<NodeContext>) {
             before.clear();
             continue;
         }
-        match node.store.due_periodic_jobs(&[], PAGE).await {
+        match node.store.due_periodic_jobs(&aside.names(), PAGE).await {
             Ok(due) => {
                 let due: BTreeSet<String> = due.names.into_iter().collect();
-                for name in due.intersection(&before) {
-                    // An error is reported by the leader, which meets it as well.
-                    if let Ok(fired) = node.store.fire_periodic_job(name).await {
-                        publish(&node, fired);
-                    }
-                }
+                create_those_left(&node, due.intersection(&before), &mut aside).await;
                 before = due;
             }
             Err(error) => tracing::debug!(%error, "could not look for schedules that stay due"),
+        }
+    }
+}
+
+/// Creates the jobs of these schedules. Those that this node can't create are left out for a while,
+/// so that they do not fill the page. The leader meets the same errors and reports them.
+async fn create_those_left(
+    node: &NodeContext,
+    names: impl Iterator<Item = &String>,
+    aside: &mut Aside,
+) {
+    for name in names {
+        if node.signals.draining.is_cancelled() || *node.leadership.leads.borrow() {
+            return;
+        }
+        match node.store.fire_periodic_job(name).await {
+            Ok(fired) => publish(node, fired),
+            Err(error) => {
+                let name = crate::telemetry::plain::one_line(name, 256);
+                tracing::debug!(%error, name, "could not create the jobs of a schedule that stays due");
+                // The server is away, or too slow for any schedule.
+                if error.is_transient() && !error.is_answer() {
+                    return;
+                }
+                aside.put(name.clone());
+            }
         }
     }
 }

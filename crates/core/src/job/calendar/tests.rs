@@ -257,3 +257,20 @@ fn a_calendar_without_working_time_is_refused() {
         Err(BadHours::Twice(_))
     ));
 }
+
+#[test]
+fn a_gap_of_the_clock_leaves_the_spans_in_order() {
+    // The clock goes from 2:00 to 3:00 on 2026-03-29, so the first two spans move behind the third.
+    let hours = WorkingHours::in_zone("Europe/Berlin").unwrap();
+    let hours = hours
+        .open("Sun", "02:10-02:20, 02:30-02:40, 03:00-03:05")
+        .unwrap();
+    let calendars = Calendars::default().with("gap", hours).unwrap();
+    for (from, open) in [
+        ("2026-03-29T00:00:00Z", "2026-03-29T01:00:00Z"),
+        ("2026-03-29T01:05:00Z", "2026-03-29T01:10:00Z"),
+        ("2026-03-29T01:20:00Z", "2026-03-29T01:30:00Z"),
+    ] {
+        assert_eq!(calendars.open_from("gap", at(from)), Ok(at(open)), "{from}");
+    }
+}

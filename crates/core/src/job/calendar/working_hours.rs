@@ -151,7 +151,11 @@ impl BusinessCalendar for WorkingHours {
         let days = (0..SEARCHED).map_while(|n| first.checked_add_days(Days::new(n)));
         let mut spans = days.flat_map(|date| {
             let spans = self.spans_of(date).iter();
-            spans.filter_map(move |span| self.moments(date, *span))
+            let moments = spans.filter_map(|span| self.moments(date, *span));
+            // A gap of the clock may move one span behind another one.
+            let mut moments: Vec<WorkingTime> = moments.collect();
+            moments.sort_unstable_by_key(|span| (span.from, span.to));
+            moments
         });
         spans.find(|span| span.to > at)
     }

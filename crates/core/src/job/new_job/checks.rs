@@ -14,7 +14,7 @@ use crate::job::invalid_job::InvalidJob;
 use crate::job::new_job::NewJob;
 use crate::job::repeat::Repeat;
 use crate::job::retry::RetryPolicy;
-use crate::job::{batch, tags};
+use crate::job::{batch, series, tags};
 
 /// The maximum size of a payload and of custom values, in bytes of JSON. Store larger data in
 /// another table and its key in the payload, because every lock reads the payload.
@@ -172,10 +172,18 @@ impl NewJob {
 
     /// Returns the due date that the schedule gives to a job without one.
     fn first_due(&self) -> Result<Option<DateTime<Utc>>, InvalidJob> {
-        let Some(repeat) = &self.repeat else {
+        let Some(text) = &self.repeat else {
             return Ok(None);
         };
-        let repeat = Repeat::parse(repeat).map_err(|error| InvalidJob::repeat(&error))?;
+        let repeat = Repeat::parse(text).map_err(|error| InvalidJob::repeat(&error))?;
+        if repeat.pending.is_some() {
+            return Err(InvalidJob::new(
+                "repeat",
+                "has the suffix `[pending=…]`",
+                "leave it out: Jobwire writes it",
+            ));
+        }
+        series::fits(&repeat, text)?;
         // The first node that knows the calendar gives the date, unless the creator did.
         if self.due_at.is_some() || self.due_in.is_some() || repeat.calendar.is_some() {
             return Ok(None);

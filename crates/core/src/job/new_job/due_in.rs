@@ -93,7 +93,13 @@ fn due(
     match due_in.calendar {
         Some(calendar) => calendars
             .after(calendar, now, due_in.time)
-            .map_err(|fault| wrong(fault.to_string())),
+            .map_err(|fault| {
+                let remedy = match fault {
+                    CalendarFault::Never(..) => "use a shorter time",
+                    _ => fault.remedy(),
+                };
+                InvalidJob::fault("due_in", &fault, remedy)
+            }),
         None => chrono::Duration::from_std(due_in.time)
             .ok()
             .and_then(|time| now.checked_add_signed(time))

@@ -104,6 +104,7 @@ pub struct JobQuery {
     pub suspended: Option<bool>,
     /// Only jobs that fulfil all conditions of at least one of these queries, which have no order, no
     /// page and no such list of their own. Empty: no such condition.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub any_of: Vec<JobQuery>,
     /// The order. Default: by creation.
     #[serde(skip)]

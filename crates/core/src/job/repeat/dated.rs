@@ -14,7 +14,7 @@ use crate::job::calendar::{CalendarFault, Calendars};
 
 /// The number of closed times in a row whose dates are skipped, before the schedule counts as one
 /// that never meets working time.
-const MOST_SKIPPED: u32 = 10_000;
+const MOST_SKIPPED: u32 = 2_000;
 
 /// The smallest time that the databases count.
 const TICK: chrono::Duration = chrono::Duration::microseconds(1);
@@ -47,10 +47,17 @@ impl Repeat {
         let Some(calendar) = &self.calendar else {
             return Ok(date);
         };
-        for _ in 0..MOST_SKIPPED {
-            let Some(at) = date.filter(|at| self.end.is_none_or(|end| *at <= end)) else {
-                return Ok(None);
+        for skipped in 0..MOST_SKIPPED {
+            let Some(at) = date else {
+                if skipped == 0 {
+                    return Ok(None);
+                }
+                // All dates that are left were skipped. The series has not ended.
+                break;
             };
+            if self.end.is_some_and(|end| at > end) {
+                return Ok(None);
+            }
             let open = calendars.open_from(calendar, at)?;
             if open == at || self.closed == Closed::Move {
                 return Ok(Some(open));

@@ -31,6 +31,8 @@ use crate::worker::unreadable;
 /// The wait before the next try of a job that this node returns: an encrypted one without a cipher,
 /// or one whose limit can't be asked.
 const LATER: Duration = Duration::from_secs(10);
+/// The longest wait of an occurrence between two attempts to compute its date.
+const LATEST: Duration = Duration::from_secs(300);
 
 /// Admits a job to its handler, under a permit that it may have already. Returns its ending if it does
 /// not run.
@@ -126,14 +128,27 @@ fn without_cipher(run: &Run<'_>, error: &SealError) -> Ending {
     returned(run)
 }
 
+/// Returns the wait before the next attempt to compute the date of an occurrence: a tenth of the time
+/// that it has waited already, so that many of them do not keep the nodes busy.
+fn wait_for_date(job: &Job) -> Duration {
+    let waited = job.ready_at.signed_duration_since(job.created_at);
+    let tenth = waited.to_std().unwrap_or_default() / 10;
+    tenth.clamp(LATER, LATEST)
+}
+
 /// Returns the ending of a job that is tried again later, without an attempt.
 fn returned(run: &Run<'_>) -> Ending {
+    returned_for(run, LATER)
+}
+
+/// Returns the ending of a job that is tried again after `delay`, without an attempt.
+fn returned_for(run: &Run<'_>, delay: Duration) -> Ending {
     let job = run.job;
     Ending::Failed {
         failure: Failure {
             held: run.held.clone(),
             to: Destination::Retry {
-                delay: LATER,
+                delay,
                 since: None,
                 retries: job.retries,
                 failures: job.failures,
@@ -291,7 +306,7 @@ fn occurrence(run: &Run<'_>) -> Result<Occurrence, InvalidJob> {
             Instead::Replaced(next) => Occurrence::Over(ends(next.map(|next| *next))),
             Instead::Waits(fault) => {
                 say_no_date(run, &fault);
-                Occurrence::Undated(returned(run))
+                Occurrence::Undated(returned_for(run, wait_for_date(job)))
             }
             Instead::WaitsAs(next, fault) => {
                 say_no_date(run, &fault);

@@ -31,10 +31,20 @@ pub(super) fn completion(run: &Run<'_>, ran: Duration) -> Completion {
 
 /// Reports that a calendar gives no date here.
 pub(super) fn say_no_date(run: &Run<'_>, fault: &CalendarFault) {
-    if let Some(more) = run.node.reports.throttled_lines.now("no date") {
+    let Some(more) = run.node.reports.throttled_lines.now("no date") else {
+        return;
+    };
+    let (job, job_type) = (run.job.id, &run.job.job_type);
+    if fault.may_pass() {
         tracing::warn!(
-            job = %run.job.id, job_type = %run.job.job_type, %fault, more,
+            %job, job_type, %fault, more,
             "this node can't compute the date of an occurrence; it leaves the date to a node that can"
+        );
+    } else {
+        tracing::warn!(
+            %job, job_type, %fault, more,
+            "the next occurrence of a series has no date, and becomes a dead letter; correct the \
+             calendar or the repetition, then retry it"
         );
     }
 }

@@ -96,6 +96,31 @@ fn a_date_outside_of_working_time_moves_or_is_skipped() {
     ));
 }
 
+/// A cron expression ends in the year 4999, so its dates may run out before the attempts do. The
+/// series has not ended by that.
+#[test]
+fn a_series_whose_dates_are_all_skipped_has_a_fault_and_no_end() {
+    let calendars = office();
+    let now = at("2026-01-08T09:00:00Z");
+    for schedule in ["0 10 25 12 *", "0 3 * * *"] {
+        let repeat = read(&format!("{schedule}[calendar=office][closed=skip]"));
+        let first = repeat.first(now, &calendars);
+        assert!(
+            matches!(&first, Err(BadRepeat::Fault(CalendarFault::Never(..)))),
+            "{schedule}: {first:?}"
+        );
+        let next = repeat.next(now, now, &calendars);
+        assert!(matches!(next, Err(CalendarFault::Never(..))), "{next:?}");
+    }
+    // Dates that run out after a few are skipped.
+    let last = read("R/9998-12-25T10:00:00Z/P1Y[Europe/Berlin][calendar=office][closed=skip]");
+    let first = last.first(now, &calendars);
+    assert!(matches!(&first, Err(BadRepeat::Fault(_))), "{first:?}");
+    // An end ends the series.
+    let ends = read("R/cron(0 10 25 12 *)/2030-01-01T00:00:00Z[calendar=office][closed=skip]");
+    assert_eq!(ends.next(now, now, &calendars), Ok(None));
+}
+
 /// Hourly dates of a year: each lies in working time, none is missing, and none occurs twice.
 #[test]
 fn a_series_of_a_year_meets_each_hour_of_working_time_once() {
