@@ -32,7 +32,10 @@ impl CoolingQueue {
     /// Adds a permit whose job has started now. Handlers of one key may have other cool-downs.
     pub(super) fn push(&mut self, cool_down: Duration, now: Instant) {
         let ends = now + cool_down;
-        let at = self.0.partition_point(|entry| entry.ends <= ends);
+        let at = match self.0.back() {
+            Some(last) if last.ends > ends => self.0.partition_point(|entry| entry.ends <= ends),
+            _ => self.0.len(),
+        };
         let before = at.checked_sub(1).and_then(|at| self.0.get_mut(at));
         match before {
             Some(entry) if ends - entry.first <= cool_down / PARTS => {
