@@ -483,6 +483,7 @@ conformance! {
             permits_of_a_node_expire_a_cool_down_after_its_trust,
             a_permit_that_a_node_hands_over_is_in_use_until_it_is_cold,
             no_permit_is_handed_over_that_the_database_does_not_know_of,
+            jobs_that_wait_for_permits_that_cool_down_for_long_go_on_waiting,
             permits_that_cool_down_for_long_need_a_bounded_number_of_rows,
             a_waiting_job_of_a_tenant_that_no_node_takes_reserves_nothing,
         ]

@@ -782,8 +782,10 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Returns keys whose waiting jobs could run, and deletes rows that nothing uses any more. A
     /// request that names such a key wakes them. The leader cycle frees the permits of nodes that
-    /// have died. Optional for a store.
-    async fn stalled_keys(&self) -> Result<Vec<StalledKey>> {
+    /// have died. Keys of the limits `served` whose permits are all in use count as used: their jobs
+    /// go on waiting. Optional for a store.
+    async fn stalled_keys(&self, served: &[String]) -> Result<Vec<StalledKey>> {
+        let _ = served;
         Ok(Vec::new())
     }
 

@@ -195,8 +195,8 @@ impl Store for Mutant {
     async fn exchange_permits(&self, request: &PermitRequest) -> Result<PermitAnswer> {
         self.inner.exchange_permits(request).await
     }
-    async fn stalled_keys(&self) -> Result<Vec<StalledKey>> {
-        self.inner.stalled_keys().await
+    async fn stalled_keys(&self, served: &[String]) -> Result<Vec<StalledKey>> {
+        self.inner.stalled_keys(served).await
     }
     async fn begin_locking(&self) -> Result<()> {
         self.inner.begin_locking().await

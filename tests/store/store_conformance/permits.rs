@@ -208,11 +208,11 @@ pub(super) async fn permits_of_a_dead_node_are_free_when_its_leases_have_ended<S
     exchange_one(w, dead, of("", 1, 0, &each(&held))).await;
     let jobs = hold_all(w, alive, 1).await;
     exchange_one(w, alive, of("", 1, 0, &each(&jobs))).await;
-    assert_eq!(w.store.stalled_keys().await.unwrap(), []);
+    assert_eq!(w.store.stalled_keys(&[]).await.unwrap(), []);
     expire_permits(w).await;
     w.lead(LEADER).await;
     assert_eq!(
-        w.store.stalled_keys().await.unwrap(),
+        w.store.stalled_keys(&[]).await.unwrap(),
         [],
         "its job may still run"
     );
@@ -224,12 +224,12 @@ pub(super) async fn permits_of_a_dead_node_are_free_when_its_leases_have_ended<S
         key: key(""),
         size: 1,
     };
-    assert_eq!(w.store.stalled_keys().await.unwrap(), [stalled]);
+    assert_eq!(w.store.stalled_keys(&[]).await.unwrap(), [stalled]);
     assert_eq!(sum(w).await, 0);
     // A request that names the key wakes the job that waits, once.
     let (_, answer) = exchange_one(w, alive, of("", 1, 0, &[])).await;
     assert_eq!(ids(&answer.ready), [jobs[0].job.id]);
-    assert_eq!(w.store.stalled_keys().await.unwrap(), []);
+    assert_eq!(w.store.stalled_keys(&[]).await.unwrap(), []);
     // The dead node lives after all. It keeps nothing, and gets nothing.
     let again = w.hold(alive, &Hint::new(jobs[0].job.id)).await;
     let (got, _) = exchange_one(w, alive, of("", 1, 0, &[&again])).await;
@@ -392,7 +392,7 @@ pub(super) async fn permits_are_not_freed_while_the_clock_is_in_doubt<S: SqlBenc
     w.complete(worker, &jobs[0], &jobwire_core::store::Handoff::Hint)
         .await;
     expire_permits(w).await;
-    w.store.stalled_keys().await.unwrap();
+    w.store.stalled_keys(&[]).await.unwrap();
     assert_eq!(sum(w).await, 2);
     let now = w.lead(LEADER).await.now;
     assert_eq!(sum(w).await, 0, "the leader believes the clock");
@@ -430,7 +430,7 @@ pub(super) async fn a_job_that_was_woken_in_the_future_reserves_nothing<S: SqlBe
     let (got, _) = exchange_one(w, worker, of("", 1, 0, &each(&jobs))).await;
     assert_eq!(got.granted, [jobs[0].job.id]);
     w.store.execute("DELETE FROM {s}permit").await;
-    let stalled = w.store.stalled_keys().await.unwrap();
+    let stalled = w.store.stalled_keys(&[]).await.unwrap();
     assert_eq!(stalled.len(), 1, "the second job could run");
     assert_eq!(w.rows("waiting_job").await, 1, "that of the second job");
 }
@@ -453,7 +453,7 @@ pub(super) async fn the_row_of_a_key_goes_with_its_last_permit<S: SqlBench>(w: &
     let left =
         format!("INSERT INTO {{s}}permit_key (limit_name, key, size, used_at) VALUES {rows}");
     assert_eq!(w.store.execute(&left).await, 2_500);
-    w.store.stalled_keys().await.unwrap();
+    w.store.stalled_keys(&[]).await.unwrap();
     assert_eq!(w.rows("permit_key").await, 0);
 }
 

@@ -130,7 +130,7 @@ pub(super) async fn a_permit_that_a_node_hands_over_is_in_use_until_it_is_cold<S
     exchange(w, one, handing(of(3, 0, HOUR, &[]), 1, HOUR)).await;
     assert_eq!((sum(w).await, later_than(w, 3500).await), (3, 1));
     assert!(!w.lead(LEADER).await.freed_permits);
-    assert_eq!(w.store.stalled_keys().await.unwrap(), []);
+    assert_eq!(w.store.stalled_keys(&[]).await.unwrap(), []);
     let pass = "UPDATE {s}permit SET expires_at = expires_at - 1830 * {second}";
     assert_eq!(w.store.execute(pass).await, 2);
     assert!(w.lead(LEADER).await.freed_permits);
@@ -139,10 +139,36 @@ pub(super) async fn a_permit_that_a_node_hands_over_is_in_use_until_it_is_cold<S
         key: key(),
         size: 3,
     };
-    assert_eq!(w.store.stalled_keys().await.unwrap(), [stalled]);
+    assert_eq!(w.store.stalled_keys(&[]).await.unwrap(), [stalled]);
     let (_, answer) = exchange(w, other, of(3, 0, HOUR, &[])).await;
     assert_eq!(ids(&answer.ready), job_ids(&waits));
     assert!(!w.lead(LEADER).await.freed_permits);
+}
+
+/// No request names the key: the node has handed everything over.
+pub(super) async fn jobs_that_wait_for_permits_that_cool_down_for_long_go_on_waiting<
+    S: SqlBench,
+>(
+    w: &World<S>,
+) {
+    let worker = node();
+    let held = jobs(w, worker, 2).await;
+    exchange(w, worker, of(1, 0, HOUR, &held)).await;
+    exchange(w, worker, handing(of(1, 0, HOUR, &[]), 1, HOUR)).await;
+    let unused = "UPDATE {s}permit_key SET used_at = {now} - 420 * {second}";
+    let recently = "UPDATE {s}permit_key SET size = size WHERE used_at > {now} - 240 * {second}";
+    for (serves, used) in [("other", 0), ("work", 1)] {
+        assert_eq!(w.store.execute(unused).await, 1);
+        let stalled = w.store.stalled_keys(&[serves.to_owned()]).await.unwrap();
+        assert_eq!(stalled, []);
+        assert_eq!(w.store.execute(recently).await, used, "{serves}");
+    }
+    // The permit is cold, and the key stalled.
+    let pass = "UPDATE {s}permit SET expires_at = {now} - {second}";
+    assert_eq!(w.store.execute(pass).await, 1);
+    assert_eq!(w.store.execute(unused).await, 1);
+    w.store.stalled_keys(&["work".to_owned()]).await.unwrap();
+    assert_eq!(w.store.execute(recently).await, 0);
 }
 
 /// The node knows of more than the database: its row has expired, and the leader has freed it.

@@ -27,7 +27,7 @@ pub struct EventsArgs {
 /// The actions.
 #[derive(Debug, Subcommand)]
 pub enum Action {
-    /// Publish the events of jobs to the broker from now on, or change which
+    /// Publish the events of jobs to the broker from now on; replaces the options of an earlier `on`
     On(OnArgs),
     /// Publish no events; those that wait are deleted
     Off,
@@ -93,9 +93,9 @@ async fn act(settings: &Settings, store: &dyn Store, action: Action) -> Result<(
             stream.check().map_err(Error::Usage)?;
             store.switch_event_stream(Some(&stream)).await?;
             output::line(format_args!(
-                "the event stream is on, with the source `{}`; the leader begins within a minute",
-                stream.source
-            ))
+                "the event stream is on; the leader begins within a minute"
+            ))?;
+            show_options(&stream)
         }
         Action::Off => {
             let dropped = store.switch_event_stream(None).await?;
@@ -119,6 +119,23 @@ fn source_of(settings: &Settings) -> String {
     format!("jobwire/{name}")
 }
 
+fn show_options(stream: &EventStream) -> Result<(), Error> {
+    output::line(format_args!("source   {}", stream.source))?;
+    let all = stream.kinds.len() == stream::STREAMED_KINDS.len();
+    let kinds = if all {
+        "all".to_owned()
+    } else {
+        stream.kinds.join(", ")
+    };
+    output::line(format_args!("kinds    {kinds}"))?;
+    let types = match &stream.types {
+        None => "all".to_owned(),
+        Some(types) => plain::one_line(&types.join(", "), 1_000).to_string(),
+    };
+    output::line(format_args!("types    {types}"))?;
+    output::line(format_args!("keep     {}", duration::write(stream.keep)))
+}
+
 fn show(state: &EventStreamState, json: bool) -> Result<(), Error> {
     if json {
         return output::json(&json!({
@@ -136,20 +153,7 @@ fn show(state: &EventStreamState, json: bool) -> Result<(), Error> {
         None => output::line("the event stream is off")?,
         Some(stream) => {
             output::line("the event stream is on")?;
-            output::line(format_args!("source   {}", stream.source))?;
-            let all = stream.kinds.len() == stream::STREAMED_KINDS.len();
-            let kinds = if all {
-                "all".to_owned()
-            } else {
-                stream.kinds.join(", ")
-            };
-            output::line(format_args!("kinds    {kinds}"))?;
-            let types = match &stream.types {
-                None => "all".to_owned(),
-                Some(types) => plain::one_line(&types.join(", "), 1_000).to_string(),
-            };
-            output::line(format_args!("types    {types}"))?;
-            output::line(format_args!("keep     {}", duration::write(stream.keep)))?;
+            show_options(stream)?;
         }
     }
     let more = if state.waiting >= COUNTED_EVENTS {

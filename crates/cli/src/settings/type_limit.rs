@@ -3,8 +3,8 @@
 //! | text | limit |
 //! | --- | --- |
 //! | `http=10` | ten jobs run at once |
-//! | `http=100/1s` | never more than 100 jobs start in a second |
-//! | `http=100/1s/burst:20` | the same, at most 20 of them at once |
+//! | `http=100/1s` | 100 jobs start in any second |
+//! | `http=100/1s/burst:20` | also at most 20 in any fifth of a second |
 //! | `http=2/tenant`, `http=100/1s/tenant` | for each tenant |
 
 use std::time::Duration;

@@ -145,8 +145,8 @@ impl EventStream {
         }
         if self.keep < KEEP.0 || self.keep > KEEP.1 {
             return Err(
-                "the event stream keeps events for less than a minute or for more than ten years; \
-                 use for example `1d`"
+                "the time for which the event stream keeps events (`--keep`) is less than a minute or \
+                 more than ten years; use for example `1d`"
                     .to_owned(),
             );
         }

@@ -42,6 +42,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 const OFF: Duration = Duration::from_secs(60);
 /// The interval at which the options are read, old events are dropped and gauges are written.
 const TIDY: Duration = Duration::from_secs(10);
+/// The interval at which the log says that there is no broker.
+const UNFIT: Duration = Duration::from_secs(60);
 /// Maximum number of events that one statement drops.
 const SLICE: i64 = 10_000;
 
@@ -52,7 +54,8 @@ struct Relay {
     tidied: Option<Instant>,
     pause: Duration,
     failed: LogThrottle,
-    unfit: LogThrottle,
+    /// When the log last said that there is no broker.
+    unfit: Option<Instant>,
     dropped: LogThrottle,
 }
 
@@ -114,10 +117,10 @@ impl Relay {
             return Ok(OFF);
         };
         let Some(publisher) = node.transport.events() else {
-            if let Some(more) = self.unfit.now() {
+            if self.unfit.is_none_or(|at| at.elapsed() >= UNFIT) {
+                self.unfit = Some(Instant::now());
                 tracing::error!(
                     transport = node.transport.name(),
-                    more,
                     "the event stream is switched on, but this transport has no broker that carries \
                      events: name one in `broker_url`, or switch the stream off with `jobwire events \
                      off`"

@@ -550,8 +550,12 @@ pub(super) trait Permitting {
         request: &PermitRequest,
     ) -> impl Future<Output = Result<PermitAnswer>> + Send;
 
-    /// Frees the permits of dead nodes, and returns the keys whose waiting jobs could run.
-    fn find_stalled(&self) -> impl Future<Output = Result<Vec<StalledKey>>> + Send;
+    /// Returns the keys whose waiting jobs could run. Keys of the limits `served` whose permits cool
+    /// down in the database count as used.
+    fn find_stalled(
+        &self,
+        served: &[String],
+    ) -> impl Future<Output = Result<Vec<StalledKey>>> + Send;
 
     /// Counts the waiting jobs by type, the most frequent types first.
     fn count_waiting(&self, limit: i64) -> impl Future<Output = Result<Vec<WaitingType>>> + Send;

@@ -656,8 +656,8 @@ impl<S: Statements> Store for S {
             .await
     }
 
-    async fn stalled_keys(&self) -> Result<Vec<StalledKey>> {
-        self.run("stalled_keys", || self.find_stalled()).await
+    async fn stalled_keys(&self, served: &[String]) -> Result<Vec<StalledKey>> {
+        self.run("stalled_keys", || self.find_stalled(served)).await
     }
 
     async fn waiting_for_permits(&self, limit: i64) -> Result<Vec<WaitingType>> {

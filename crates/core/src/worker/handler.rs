@@ -398,6 +398,16 @@ impl Handlers {
         handlers.filter_map(|registration| registration.options.limit.as_ref())
     }
 
+    /// Returns the names of the limits of the fleet.
+    pub(crate) fn limit_names(&self) -> Vec<String> {
+        let handlers = self.by_type.iter();
+        let named = handlers.filter_map(|(job_type, registration)| {
+            let limit = registration.options.limit.as_ref()?;
+            Some(limit.name_for(job_type))
+        });
+        named.collect()
+    }
+
     /// Returns the types whose jobs may be held by row locks, sorted.
     pub(crate) fn row_lock_types(&self) -> Vec<String> {
         let by_row = |registration: &Registration| {

@@ -20,7 +20,7 @@
 //! use std::time::Duration;
 //! use jobwire_core::{HandlerOptions, Limit};
 //!
-//! // No more than 100 jobs of each tenant start in any second, and at most 20 of them at once.
+//! // No more than 100 jobs of each tenant start in any second, and at most 20 in any fifth of it.
 //! let limit = Limit::rate(100, Duration::from_secs(1)).burst(20).per_tenant();
 //! let options = HandlerOptions::default().limit(limit);
 //! ```
@@ -98,7 +98,10 @@ impl Limit {
     /// period of this length. Each start of a handler counts, also that of a retry. 0 counts as 1, and
     /// a period of less than a millisecond as one.
     ///
-    /// A [burst](Self::burst) spreads the starts. `number` jobs may start at once without it.
+    /// A smaller [burst](Self::burst) spreads the starts. `number` jobs may start at once without it. A
+    /// burst larger than the number lets that many start at once, and then none until they have cooled
+    /// down: in one period there may be more starts than the number, in `burst * period / number` never
+    /// more than the burst.
     ///
     /// The period that belongs to the burst (`burst * period / number`) is a day at most. A node with a
     /// longer one does not start.
@@ -122,6 +125,9 @@ impl Limit {
     /// Sets how many jobs of a [rate](Self::rate) may start at once: never more than `burst` start in
     /// any period of `burst * period / number`. 0 counts as 1. Default: the number of the rate. A limit
     /// of running jobs has no burst.
+    ///
+    /// A burst larger than the number lets that many start at once, and then none until they have cooled
+    /// down, so in one period there may be more starts than the number.
     ///
     /// While jobs wait, each start waits for a message between the database and a node. So a burst of
     /// less than what the rate gives in a tenth of a second lets fewer jobs start than the rate says.
@@ -204,6 +210,11 @@ impl Limit {
             .to_owned())
     }
 
+    /// Returns the name of the limit of a handler of this type.
+    pub(crate) fn name_for(&self, job_type: &str) -> String {
+        fitting(self.name.clone().unwrap_or_else(|| job_type.to_owned()))
+    }
+
     /// Returns the key of a job. Fails with the message of a panic.
     pub(crate) fn key(&self, job: &Job) -> Result<PermitKey, String> {
         let key = match &self.key {
@@ -214,7 +225,7 @@ impl Limit {
                 .map_err(|panic| panic_place::message(&*panic).to_owned())?,
         };
         Ok(PermitKey {
-            limit: fitting(self.name.clone().unwrap_or_else(|| job.job_type.clone())),
+            limit: self.name_for(&job.job_type),
             key: fitting(key),
         })
     }

@@ -111,7 +111,7 @@ async fn round(
 ) -> bool {
     let mut stalled = Vec::new();
     if looks {
-        match node.store.stalled_keys().await {
+        match node.store.stalled_keys(&node.served.limit_names()).await {
             Ok(found) => stalled = found,
             Err(error) => {
                 tracing::debug!(%error, "could not look for permits of dead nodes; trying again");

@@ -139,9 +139,13 @@ impl Permits {
         let Some(of) = book.keys.get_mut(key) else {
             return;
         };
-        // The task sleeps until the first end only while jobs wait.
-        let wakes = of.contended && of.cooling.is_empty();
+        // The job may have asked before a handler of the same key with other terms.
+        of.terms.cool_down = of.terms.cool_down.max(cool_down);
+        let first = of.cooling.next_end();
         of.cooling.push(cool_down, now);
+        // The task sleeps until the first end only while jobs wait.
+        let is_first = first.is_none_or(|first| of.cooling.next_end() < Some(first));
+        let wakes = of.contended && is_first;
         drop(book);
         if wakes {
             self.wakes.notify_one();
@@ -171,7 +175,18 @@ impl Permits {
         for ask in &asks {
             let of = book.keys.entry(ask.key.clone());
             let of = of.or_insert_with(|| Borrowed::nothing(ask.terms, now));
-            of.terms = ask.terms;
+            // Handlers of one key may have other terms. The row of this node must not expire before
+            // its permits have cooled down.
+            of.cool(now);
+            let longest = if of.cooling.is_empty() {
+                Duration::ZERO
+            } else {
+                of.terms.cool_down
+            };
+            of.terms = Terms {
+                size: ask.terms.size,
+                cool_down: ask.terms.cool_down.max(longest),
+            };
             let jobs = asking.entry(ask.key.clone()).or_default();
             jobs.push(ask.job.clone());
         }

@@ -167,6 +167,11 @@ impl Served {
         self.read_handlers().has_limits()
     }
 
+    /// Returns the names of the limits of the fleet.
+    pub(crate) fn limit_names(&self) -> Vec<String> {
+        self.read_handlers().limit_names()
+    }
+
     /// Returns a receiver of the revision, which grows with every change.
     pub(crate) fn revision(&self) -> watch::Receiver<i64> {
         self.revision.subscribe()

@@ -21,10 +21,11 @@ pub(super) async fn examine(store: &dyn Store, findings: &mut Findings) {
         findings.remark(
             "limits",
             format!(
-                "{jobs} of type `{job_type}` wait for a permit: the limit of their key is reached"
+                "{jobs} of type `{job_type}` wait for a permit: the limit or the rate of their key is \
+                 reached"
             ),
-            "nothing to do if the jobs end; a larger limit (setting `type_limits`, \
-             `HandlerOptions::limit`) lets more of them run at once",
+            "nothing to do if the jobs end, or the rate is right; a larger limit (setting \
+             `type_limits`, `HandlerOptions::limit`) lets more of them run or start",
         );
     }
 }

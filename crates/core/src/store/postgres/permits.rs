@@ -116,8 +116,8 @@ impl Permitting for PgStore {
         Ok(answer)
     }
 
-    async fn find_stalled(&self) -> Result<Vec<StalledKey>, StoreError> {
-        stalled::find(&self.pool).await
+    async fn find_stalled(&self, served: &[String]) -> Result<Vec<StalledKey>, StoreError> {
+        stalled::find(&self.pool, served).await
     }
 
     async fn count_waiting(&self, limit: i64) -> Result<Vec<WaitingType>, StoreError> {

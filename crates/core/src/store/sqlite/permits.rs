@@ -92,9 +92,9 @@ impl Permitting for SqliteStore {
         Ok(answer)
     }
 
-    async fn find_stalled(&self) -> Result<Vec<StalledKey>, StoreError> {
+    async fn find_stalled(&self, served: &[String]) -> Result<Vec<StalledKey>, StoreError> {
         let mut tx = self.write().await?;
-        let found = stalled::find(&mut tx).await?;
+        let found = stalled::find(&mut tx, served).await?;
         tx.commit().await?;
         Ok(found)
     }

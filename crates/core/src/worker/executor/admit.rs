@@ -105,11 +105,12 @@ pub(super) async fn permit_of(
     permit(&run, &limit).await.map(Some)
 }
 
-/// Gets a permit for another start of the handler of this run, if each start needs one.
+/// Gets a permit for another start of the handler of this run, if each start needs one. A permit under
+/// which the handler has not started is kept: the job could wait for it for ever.
 pub(super) async fn permit_again(run: &mut Run<'_>) -> Result<(), Ending> {
     let held = run.permit.as_ref();
     let limit = run.registration.options.limit.as_ref();
-    if let Some(limit) = limit.filter(|_| held.is_some_and(Permit::is_for_one_start)) {
+    if let Some(limit) = limit.filter(|_| held.is_some_and(Permit::is_used_up)) {
         run.permit = Some(permit(run, limit).await?);
     }
     Ok(())

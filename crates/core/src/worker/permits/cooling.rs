@@ -29,23 +29,27 @@ struct Entry {
 pub(super) struct CoolingQueue(VecDeque<Entry>);
 
 impl CoolingQueue {
-    /// Adds a permit whose job has started now.
+    /// Adds a permit whose job has started now. Handlers of one key may have other cool-downs.
     pub(super) fn push(&mut self, cool_down: Duration, now: Instant) {
-        // The cool-down may have changed with the size of the limit.
-        let ends = self
-            .0
-            .back()
-            .map_or(now + cool_down, |last| last.ends.max(now + cool_down));
-        match self.0.back_mut() {
-            Some(last) if ends - last.first <= cool_down / PARTS => {
-                last.ends = ends;
-                last.number = last.number.saturating_add(1);
+        let ends = now + cool_down;
+        let at = match self.0.back() {
+            Some(last) if last.ends > ends => self.0.partition_point(|entry| entry.ends <= ends),
+            _ => self.0.len(),
+        };
+        let before = at.checked_sub(1).and_then(|at| self.0.get_mut(at));
+        match before {
+            Some(entry) if ends - entry.first <= cool_down / PARTS => {
+                entry.ends = ends;
+                entry.number = entry.number.saturating_add(1);
             }
-            _ => self.0.push_back(Entry {
-                ends,
-                first: ends,
-                number: 1,
-            }),
+            _ => self.0.insert(
+                at,
+                Entry {
+                    ends,
+                    first: ends,
+                    number: 1,
+                },
+            ),
         }
     }
 
@@ -58,9 +62,10 @@ impl CoolingQueue {
         cold
     }
 
-    /// Adds the permits of a queue whose ends are later.
-    pub(super) fn append(&mut self, later: &mut Self) {
-        self.0.append(&mut later.0);
+    /// Adds the permits of another queue.
+    pub(super) fn append(&mut self, other: &mut Self) {
+        self.0.append(&mut other.0);
+        self.0.make_contiguous().sort_by_key(|entry| entry.ends);
     }
 
     /// Returns when the next permit has cooled down.
@@ -125,6 +130,25 @@ mod tests {
         assert_eq!(queue.next_end(), Some(begin + second * 3 / 2));
         assert_eq!(queue.take_cold(begin + second * 2), 1);
         assert!(queue.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_short_cool_down_is_not_stretched_by_a_long_one() {
+        let (second, day) = (Duration::from_secs(1), Duration::from_secs(86_400));
+        let begin = Instant::now();
+        let mut queue = CoolingQueue::default();
+        queue.push(day, begin);
+        queue.push(second, begin);
+        queue.push(second, begin + second / 2);
+        let mut handed = std::mem::take(&mut queue);
+        queue.push(second, begin + second / 4);
+        handed.append(&mut queue);
+        let ends: Vec<Instant> = handed.0.iter().map(|entry| entry.ends).collect();
+        assert!(ends.is_sorted(), "{ends:?}");
+        assert_eq!(handed.last_end(), Some(begin + day));
+        assert_eq!(handed.take_cold(begin + second), 1);
+        assert_eq!(handed.take_cold(begin + second * 2), 2);
+        assert_eq!(handed.take_cold(begin + day), 1);
     }
 
     #[tokio::test(start_paused = true)]

@@ -53,8 +53,13 @@ impl Permit {
     }
 
     /// Returns whether each start of the handler needs a permit of its own.
-    pub(crate) fn is_for_one_start(&self) -> bool {
+    pub(super) fn is_for_one_start(&self) -> bool {
         !self.cool_down.is_zero()
+    }
+
+    /// Returns whether another start of the handler needs another permit.
+    pub(crate) fn is_used_up(&self) -> bool {
+        self.is_for_one_start() && self.cools.load(Ordering::Relaxed)
     }
 
     /// Returns whether the handler may start now. The permits of a rate must be trusted at the start,

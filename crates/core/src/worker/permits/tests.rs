@@ -211,6 +211,45 @@ async fn permits_that_cool_down_for_long_or_on_a_node_that_ends_are_handed_over(
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_handler_of_the_key_with_a_short_cool_down_does_not_shorten_that_of_another() {
+    let (day, second) = (rate(8, 86_400), rate(8, 1));
+    let permits = Arc::new(Permits::default());
+    let _answer = permits.ask(key(), day, asking());
+    let round = permits.begin(Extent::Due, Vec::new());
+    let long = grant(&permits, round, 0, true).remove(0);
+    let _answer = permits.ask(key(), second, asking());
+    let round = permits.begin(Extent::Due, Vec::new());
+    assert_eq!(round.keys[0].cool_down, second.cool_down);
+    let short = grant(&permits, round, 0, true).remove(0);
+    long.started();
+    short.started();
+    tokio::time::advance(IDLE / 2).await;
+    let _answer = permits.ask(key(), second, asking());
+    let round = permits.begin(Extent::Due, Vec::new());
+    assert_eq!(round.keys[0].cool_down, day.cool_down);
+    let rests = round.keys[0].cooling.iter().map(|of| of.rest);
+    let half = IDLE / 2;
+    assert_eq!(rests.collect::<Vec<_>>(), [half, day.cool_down - half]);
+    grant(&permits, round, 0, true);
+    let _answer = permits.ask(key(), second, asking());
+    let round = permits.begin(Extent::Due, Vec::new());
+    assert_eq!(round.keys[0].cool_down, second.cool_down, "handed over");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permit_is_used_up_by_the_start_of_the_handler_if_its_limit_is_a_rate() {
+    for (terms, uses_up) in [(rate(1, 1), true), (running(1), false)] {
+        let permits = Arc::new(Permits::default());
+        let _answer = permits.ask(key(), terms, asking());
+        let round = permits.begin(Extent::Due, Vec::new());
+        let permit = grant(&permits, round, 0, false).remove(0);
+        assert!(!permit.is_used_up(), "no handler has started");
+        permit.started();
+        assert_eq!(permit.is_used_up(), uses_up);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_job_starts_under_a_permit_of_a_rate_that_is_no_longer_trusted() {
     let permits = Arc::new(Permits::default());
     let _answer = permits.ask(key(), rate(8, 1), asking());

@@ -27,6 +27,20 @@ DELETE FROM jobwire.waiting_job WHERE job_id IN (
     LIMIT 1000 FOR UPDATE OF w SKIP LOCKED)",
 ];
 
+/// Counts keys as used whose jobs wait for permits that no node has, because they cool down in the
+/// database: no request names such a key meanwhile. Only those of limits that this node serves, so the
+/// waiting jobs of the others leave the queue.
+const REFRESH: &str = "
+UPDATE jobwire.permit_key SET used_at = clock_timestamp() WHERE (limit_name, key) IN (
+    SELECT k.limit_name, k.key FROM jobwire.permit_key k
+    WHERE k.limit_name = ANY($1)
+      AND k.used_at BETWEEN clock_timestamp() - interval '10 minutes' AND clock_timestamp() - interval '5 minutes'
+      AND EXISTS (SELECT FROM jobwire.permit p
+                  WHERE p.limit_name = k.limit_name AND p.key = k.key AND p.expires_at > clock_timestamp())
+      AND EXISTS (SELECT FROM jobwire.waiting_job w
+                  WHERE w.limit_name = k.limit_name AND w.key = k.key AND w.woken_at IS NULL)
+    LIMIT 1000 FOR UPDATE OF k SKIP LOCKED)";
+
 const STALLED_KEYS: &str = "
 SELECT k.limit_name, k.key, k.size FROM jobwire.permit_key k
 WHERE EXISTS (SELECT FROM jobwire.waiting_job w
@@ -47,8 +61,18 @@ const WAITING_OF: &str = "
 SELECT w.job_id, w.limit_name, w.key FROM jobwire.waiting_job w
 WHERE w.job_id = ANY($1) AND w.woken_at IS NULL AND EXISTS (SELECT FROM jobwire.job j WHERE j.id = w.job_id)";
 
-/// Deletes rows that nothing uses any more, and returns keys whose waiting jobs could run.
-pub(super) async fn find(pool: &ConnectionPool) -> Result<Vec<StalledKey>, StoreError> {
+/// Deletes rows that nothing uses any more, counts keys as used whose permits cool down, and returns
+/// keys whose waiting jobs could run.
+pub(super) async fn find(
+    pool: &ConnectionPool,
+    served: &[String],
+) -> Result<Vec<StalledKey>, StoreError> {
+    if !served.is_empty() {
+        let mut tx = begin(pool).await?;
+        let refresh = sqlx::query(REFRESH).bind(served);
+        refresh.execute(&mut *tx).await?;
+        tx.commit().await?;
+    }
     for prune in PRUNE {
         for _ in 0..ROUNDS {
             let mut tx = begin(pool).await?;

@@ -18,6 +18,15 @@ DELETE FROM permit_key AS k WHERE k.used_at NOT BETWEEN ?1 - 600000000 AND ?1
     "DELETE FROM waiting_job WHERE woken_at NOT BETWEEN ?1 - 600000000 AND ?1",
 ];
 
+/// Counts keys as used whose jobs wait for permits that no node has, because they cool down in the
+/// database: no request names such a key meanwhile. Only those of limits that this node serves, so the
+/// waiting jobs of the others leave the queue.
+const REFRESH: &str = "
+UPDATE permit_key AS k SET used_at = ?1
+WHERE k.limit_name IN (SELECT value FROM json_each(?2)) AND k.used_at BETWEEN ?1 - 600000000 AND ?1 - 300000000
+  AND EXISTS (SELECT 1 FROM permit p WHERE p.limit_name = k.limit_name AND p.key = k.key AND p.expires_at > ?1)
+  AND EXISTS (SELECT 1 FROM waiting_job w WHERE w.limit_name = k.limit_name AND w.key = k.key AND w.woken_at IS NULL)";
+
 const STALLED_KEYS: &str = "
 SELECT k.limit_name, k.key, min(k.size, 2147483647) FROM permit_key k
 WHERE EXISTS (SELECT 1 FROM waiting_job w WHERE w.limit_name = k.limit_name AND w.key = k.key AND w.woken_at IS NULL)
@@ -35,9 +44,18 @@ const WAITING_OF: &str = "
 SELECT w.job_id, w.limit_name, w.key FROM waiting_job w
 WHERE w.job_id IN (SELECT value FROM json_each(?1)) AND w.woken_at IS NULL AND EXISTS (SELECT 1 FROM job j WHERE j.id = w.job_id)";
 
-/// Deletes rows that nothing uses any more, and returns keys whose waiting jobs could run.
-pub(super) async fn find(connection: &mut SqliteConnection) -> Result<Vec<StalledKey>, StoreError> {
+/// Deletes rows that nothing uses any more, counts keys as used whose permits cool down, and returns
+/// keys whose waiting jobs could run.
+pub(super) async fn find(
+    connection: &mut SqliteConnection,
+    served: &[String],
+) -> Result<Vec<StalledKey>, StoreError> {
     let now = decode::now_micros();
+    if !served.is_empty() {
+        let refresh = sqlx::query(REFRESH).bind(now);
+        let served = decode::array(served)?;
+        refresh.bind(served).execute(&mut *connection).await?;
+    }
     for statement in PRUNE {
         let prune = sqlx::query(statement).bind(now);
         prune.execute(&mut *connection).await?;
