@@ -47,10 +47,18 @@ ALTER TABLE jobwire.event SET (autovacuum_vacuum_scale_factor = 0, autovacuum_va
 -- The functions run with the rights of their owner: a role that creates or moves a job needs none on the events. They read the
 -- job tables by key only (enable_seqscan): a plan that was made while a table was empty would read all of it later.
 
--- What a statement says of itself: `completed`, `failed`, `snoozed`, `retried`, `rescheduled`, or NULL.
+-- What a statement says of itself: `completed`, `failed`, `snoozed`, `retried`, `rescheduled`, `aside`, or NULL.
 CREATE FUNCTION jobwire.event_cause() RETURNS text
 LANGUAGE sql STABLE AS $$
-    SELECT substring(pg_catalog.current_query() FROM '^/\* jobwire: ([a-z]+) \*/')
+    SELECT substring(pg_catalog.left(pg_catalog.current_query(), 64) FROM '^/\* jobwire: ([a-z]+) \*/')
+$$;
+
+-- All kinds. A transaction whose snapshot is older than the stream (REPEATABLE READ) does not see its options: its events are
+-- all told, for none may be missed.
+CREATE FUNCTION jobwire.event_kinds() RETURNS text[]
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT ARRAY['created', 'timer_scheduled', 'timer_fired', 'locked', 'succeeded', 'failed', 'retries_decremented',
+        'dead_lettered', 'cancelled', 'rescheduled', 'incident_opened', 'incident_closed']
 $$;
 
 -- Jobs were inserted. A job that moves between tables has a revision of 2 or more.
@@ -64,6 +72,10 @@ BEGIN
         RAISE EXCEPTION 'this trigger belongs to the job tables' USING ERRCODE = 'insufficient_privilege';
     END IF;
     SELECT * INTO stream FROM jobwire.event_stream;
+    -- The snapshot of the transaction is older than the stream.
+    IF NOT FOUND THEN
+        stream.kinds := jobwire.event_kinds();
+    END IF;
     INSERT INTO jobwire.event (kind, job_id, type, process_instance, process_definition, element, tenant, category,
         correlation_id, trace_parent, retries, due_at)
     SELECT k.kind, a.id, a.type, a.process_instance, a.process_definition, a.element, a.tenant, a.category, a.correlation_id,
@@ -90,6 +102,10 @@ BEGIN
         RAISE EXCEPTION 'this trigger belongs to the job tables' USING ERRCODE = 'insufficient_privilege';
     END IF;
     SELECT * INTO stream FROM jobwire.event_stream;
+    -- The snapshot of the transaction is older than the stream.
+    IF NOT FOUND THEN
+        stream.kinds := jobwire.event_kinds();
+    END IF;
     IF cause = 'completed' AND source = 'job' THEN
         INSERT INTO jobwire.event (kind, job_id, type, process_instance, process_definition, element, tenant, category,
             correlation_id, trace_parent, attempt, retries)
@@ -105,7 +121,7 @@ BEGIN
     SELECT k.kind, r.id, r.type, r.process_instance, r.process_definition, r.element, r.tenant, r.category, r.correlation_id,
         r.trace_parent,
         CASE k.kind WHEN 'failed' THEN least(r.failures, 2147483646) + 1 END,
-        coalesce(n.retries, r.retries),
+        coalesce(n.retries, CASE cause WHEN 'aside' THEN 0 ELSE r.retries END),
         CASE WHEN k.kind IN ('timer_scheduled', 'rescheduled') AND n.place <> 'job' THEN n.due_at END,
         CASE WHEN k.kind IN ('failed', 'incident_opened') THEN jobwire.cut(n.exception_message, 4000) END
     FROM removed r
@@ -120,6 +136,9 @@ BEGIN
         LIMIT 1
     ) n ON true
     CROSS JOIN LATERAL unnest(CASE
+        -- The dead letter is inserted after this statement.
+        WHEN cause = 'aside' AND source = 'dead_letter_job' THEN '{}'::text[]
+        WHEN cause = 'aside' THEN ARRAY['dead_lettered', 'incident_opened']
         WHEN n.place IS NULL AND source = 'dead_letter_job' THEN ARRAY['cancelled', 'incident_closed']
         WHEN n.place IS NULL THEN ARRAY['cancelled']
         WHEN source = 'dead_letter_job' THEN ARRAY['rescheduled', 'incident_closed']
@@ -147,6 +166,10 @@ BEGIN
         RAISE EXCEPTION 'this trigger belongs to the job tables' USING ERRCODE = 'insufficient_privilege';
     END IF;
     SELECT * INTO stream FROM jobwire.event_stream;
+    -- The snapshot of the transaction is older than the stream.
+    IF NOT FOUND THEN
+        stream.kinds := jobwire.event_kinds();
+    END IF;
     INSERT INTO jobwire.event (kind, job_id, type, process_instance, process_definition, element, tenant, category,
         correlation_id, trace_parent, retries, due_at)
     SELECT 'rescheduled', a.id, a.type, a.process_instance, a.process_definition, a.element, a.tenant, a.category,
@@ -177,6 +200,10 @@ BEGIN
         END IF;
     END IF;
     SELECT * INTO stream FROM jobwire.event_stream;
+    -- The snapshot of the transaction is older than the stream.
+    IF NOT FOUND THEN
+        stream.kinds := jobwire.event_kinds();
+    END IF;
     IF TG_OP = 'UPDATE' THEN
         INSERT INTO jobwire.event (kind, job_id, type, process_instance, process_definition, element, tenant, category,
             correlation_id, trace_parent, attempt, retries, node, fence)
@@ -201,30 +228,43 @@ END
 $$;
 
 -- Switch the stream on with these options, or off where `its_kinds` is NULL. The role owns the job tables, or is a member of
--- the role that does. Writers of jobs wait for a moment. Events that wait are deleted when the stream is switched off; their number is
--- returned.
+-- the role that does. Writers of jobs wait for at most a second at a time. Events that wait are deleted when the stream is
+-- switched off; about their number is returned.
 CREATE FUNCTION jobwire.switch_events(its_source text, its_kinds text[], its_types text[], its_keep interval) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    before  text := current_setting('lock_timeout');
     dropped bigint := 0;
     place   text;
 BEGIN
-    PERFORM set_config('lock_timeout', '3s', true);
-    FOR attempt IN 1..5 LOOP
+    IF its_kinds IS NULL THEN
+        SELECT count(*) INTO dropped FROM jobwire.event;
+    END IF;
+    -- Other writers wait behind these locks no longer than this. It is less than deadlock_timeout, so this transaction gives
+    -- way before the server ends another one. It stays to the end.
+    PERFORM set_config('lock_timeout', '900ms', true);
+    FOR attempt IN 1..20 LOOP
         BEGIN
-            LOCK TABLE jobwire.event_stream, jobwire.job, jobwire.timer_job, jobwire.suspended_job, jobwire.dead_letter_job,
-                jobwire.job_lease IN SHARE ROW EXCLUSIVE MODE;
+            LOCK TABLE jobwire.event_stream IN SHARE ROW EXCLUSIVE MODE;
+            -- A trigger is dropped under the strongest lock, and is created under a weaker one.
+            EXECUTE 'LOCK TABLE jobwire.job, jobwire.timer_job, jobwire.suspended_job, jobwire.dead_letter_job, jobwire.job_lease IN '
+                || CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_trigger
+                    WHERE tgname IN ('event_added', 'event_removed', 'event_changed')
+                        AND tgrelid IN ('jobwire.job'::regclass, 'jobwire.timer_job'::regclass, 'jobwire.suspended_job'::regclass,
+                            'jobwire.dead_letter_job'::regclass, 'jobwire.job_lease'::regclass))
+                    THEN 'ACCESS EXCLUSIVE' ELSE 'SHARE ROW EXCLUSIVE' END
+                || ' MODE';
+            IF its_kinds IS NULL THEN
+                LOCK TABLE jobwire.event IN ACCESS EXCLUSIVE MODE;
+            END IF;
             EXIT;
         EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
-            IF attempt = 5 THEN
+            IF attempt = 20 THEN
                 RAISE EXCEPTION 'a transaction keeps the job tables busy; end it (pg_stat_activity shows it), then try again'
                     USING ERRCODE = 'lock_not_available';
             END IF;
             PERFORM pg_sleep(0.5);
         END;
     END LOOP;
-    PERFORM set_config('lock_timeout', before, true);
     -- A trigger that does not exist is no news.
     PERFORM set_config('client_min_messages', 'warning', true);
     FOREACH place IN ARRAY ARRAY['job', 'timer_job', 'suspended_job', 'dead_letter_job', 'job_lease'] LOOP
@@ -234,8 +274,7 @@ BEGIN
     END LOOP;
     IF its_kinds IS NULL THEN
         DELETE FROM jobwire.event_stream;
-        DELETE FROM jobwire.event;
-        GET DIAGNOSTICS dropped = ROW_COUNT;
+        TRUNCATE jobwire.event;
         RETURN dropped;
     END IF;
     INSERT INTO jobwire.event_stream AS s (source, kinds, types, keep) VALUES (its_source, its_kinds, its_types, its_keep)

@@ -3,6 +3,7 @@
 
 mod brokers;
 pub(crate) mod deaths;
+mod switching;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -107,10 +107,13 @@ impl Events {
         };
         match confirmed {
             Ok(Confirmation::Ack(_)) => Ok(()),
-            Ok(Confirmation::Nack(_)) => Err(TransportError::Unreachable(format!(
-                "the broker rejected an event: a queue that is bound to '{exchange}' is full or \
-                 unavailable"
-            ))),
+            Ok(Confirmation::Nack(_)) => Err(TransportError::Refused {
+                problem: format!(
+                    "a queue that is bound to '{exchange}' rejected an event, because it is full or \
+                     unavailable"
+                ),
+                remedy: "empty the queue, or bound it with the overflow `drop-head`".to_owned(),
+            }),
             Ok(Confirmation::NotRequested) => Err(TransportError::Unreachable(
                 "the channel does not confirm".to_owned(),
             )),

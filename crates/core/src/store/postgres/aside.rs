@@ -63,7 +63,9 @@ pub(super) async fn rows(
     Err(refused)
 }
 
-const SET_ASIDE: &str = "SELECT dead_letter_id FROM jobwire.set_aside($1, ARRAY[$2::uuid], $3)";
+/// The comment is for the event stream (`event_cause` in migration 0012).
+const SET_ASIDE: &str =
+    "/* jobwire: aside */ SELECT dead_letter_id FROM jobwire.set_aside($1, ARRAY[$2::uuid], $3)";
 
 const fn table(state: JobState) -> &'static str {
     match state {

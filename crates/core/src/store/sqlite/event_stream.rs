@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use metrics::counter;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
@@ -15,6 +16,7 @@ use crate::event::stream::{COUNTED_EVENTS, EventStream, EventStreamState, Stream
 use crate::job::{JobId, NodeId};
 use crate::store::error::StoreError;
 use crate::store::statements::Streaming;
+use crate::telemetry::metrics as m;
 
 /// Why the next statements of a transaction move or delete jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +50,8 @@ impl Cause {
 
 const BEGIN_CAUSE: &str =
     "INSERT INTO event_cause (cause) SELECT ?1 WHERE EXISTS (SELECT 1 FROM event_stream)";
-const END_CAUSE: &str = "DELETE FROM event_cause";
+/// Without the condition, SQLite writes the page of the table even if it is empty.
+const END_CAUSE: &str = "DELETE FROM event_cause WHERE true";
 
 /// Notes the cause of the next statements, if the stream is switched on.
 pub(super) async fn begin_cause(
@@ -87,9 +90,17 @@ FROM event ORDER BY seq LIMIT ?1";
 
 const FORGET: &str = "DELETE FROM event WHERE seq IN (SELECT value FROM json_each(?1))";
 
-const DROP_OLD: &str = "
-DELETE FROM event WHERE seq IN (
-    SELECT e.seq FROM event e, event_stream s WHERE e.at < ?1 - s.keep ORDER BY e.seq LIMIT ?2)";
+/// The oldest events only: their numbers grow with their times.
+macro_rules! old {
+    () => {
+        "SELECT e.seq FROM (SELECT seq, at FROM event ORDER BY seq LIMIT ?2) AS e
+    WHERE e.at < ?1 - (SELECT keep FROM event_stream)"
+    };
+}
+
+const HAS_OLD: &str = concat!("SELECT EXISTS (", old!(), ")");
+
+const DROP_OLD: &str = concat!("DELETE FROM event WHERE seq IN (", old!(), ")");
 
 fn names(text: &str) -> Result<Vec<String>, StoreError> {
     serde_json::from_str(text)
@@ -202,7 +213,23 @@ impl Streaming for SqliteStore {
     async fn events_page(&self, at_most: i64) -> Result<Vec<StreamedEvent>, StoreError> {
         let rows = sqlx::query(PAGE).bind(at_most);
         let rows = rows.fetch_all(&self.readers).await?;
-        rows.iter().map(event).collect()
+        let mut events = Vec::with_capacity(rows.len());
+        let mut unreadable = Vec::new();
+        for row in &rows {
+            match event(row) {
+                Ok(event) => events.push(event),
+                Err(problem) => {
+                    let seq: i64 = row.try_get("seq")?;
+                    tracing::error!(seq, %problem, "an event of the event stream is unreadable and is dropped");
+                    unreadable.push(seq);
+                }
+            }
+        }
+        if !unreadable.is_empty() {
+            let dropped = self.delete_events(&unreadable).await?;
+            counter!(m::STREAM_DROPPED).increment(dropped);
+        }
+        Ok(events)
     }
 
     async fn delete_events(&self, published: &[i64]) -> Result<u64, StoreError> {
@@ -214,10 +241,15 @@ impl Streaming for SqliteStore {
     }
 
     async fn delete_old_events(&self, at_most: i64) -> Result<u64, StoreError> {
+        let now = decode::now_micros();
+        // Most calls find nothing, and need no lock.
+        let has_old = sqlx::query_scalar(HAS_OLD).bind(now).bind(at_most);
+        let has_old: bool = has_old.fetch_one(&self.readers).await?;
+        if !has_old {
+            return Ok(0);
+        }
         let mut tx = self.write().await?;
-        let query = sqlx::query(DROP_OLD)
-            .bind(decode::now_micros())
-            .bind(at_most);
+        let query = sqlx::query(DROP_OLD).bind(now).bind(at_most);
         let gone = query.execute(&mut *tx).await?.rows_affected();
         tx.commit().await?;
         Ok(gone)
