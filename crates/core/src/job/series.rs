@@ -331,7 +331,7 @@ mod tests {
         };
         let said = refused("R/PT1H[calendar=a][pending=first@2027-01-01T00:00:00Z]");
         assert!(said.contains("leave it out: Jobwire writes it"), "{said}");
-        let hours = vec!["1"; 470].join(",");
+        let hours = vec!["1"; 480].join(",");
         let long = format!("0 {hours} * * *[calendar=a]");
         assert!((961..=1_024).contains(&long.len()), "{}", long.len());
         let said = refused(&long);
