@@ -6,7 +6,9 @@
 //! broker has confirmed the one before it: neither a refused message nor a retry changes the order. The
 //! events with the key of a refused one wait for a second, and those with other keys are published
 //! meanwhile: the leader reads behind the events that wait, up to 5,000 from the first. After a wave of
-//! which nothing is confirmed because the broker is away, the rest of the page waits. A page that was published and not
+//! which nothing is confirmed because the broker is away, the rest of the page waits.
+//!
+//! A page that was published and not
 //! deleted, because the leader died or the database was away, is published again, by this leader or the
 //! next: with the same ids. Two leaders at once publish the same events, and neither sends an event
 //! before the earlier ones of its key.
