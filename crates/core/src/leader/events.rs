@@ -409,7 +409,7 @@ mod tests {
     }
 
     /// A whole page of refused events stops no event behind it; an outage of the broker ends the page.
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn refused_events_do_not_stop_those_behind_them() {
         let broker = Broker {
             refuses: "a",
