@@ -166,7 +166,7 @@ mod tests {
             (None, &[""][..], "of 0 bytes"),
             (None, &[&*long], "of 129 bytes"),
             (None, &["a\0"], "of 2 bytes"),
-            (None, &many, "are 33; give at most 32"),
+            (None, &many, "has 33 tags; give at most 32"),
             (Some("[1]"), &["a"], "no object"),
             (Some(r#"{"$tags":[]}"#), &["a"], "set twice"),
         ] {
