@@ -136,7 +136,7 @@ metrics! {
         "Attempts of this leader to publish waiting events after which some of them were unconfirmed.";
     STREAM_DROPPED = "jobwire_event_stream_dropped_total" Counter []
         "Events of the event stream that were dropped, because they had waited for longer than the \
-         stream keeps them.";
+         stream keeps them, or could not be read.";
     STREAM_WAITING = "jobwire_event_stream_waiting" Gauge []
         "Events that wait to be published, counted up to 100,000; on the leader only, while the \
          stream is switched on.";
