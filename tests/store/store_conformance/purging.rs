@@ -112,8 +112,8 @@ pub(super) async fn no_row_of_a_tenant_or_an_instance_is_left_and_others_stay<S:
 /// Otherwise the leader would create the job at the end after the purge.
 pub(super) async fn a_batch_of_the_scope_creates_no_job_after_a_purge<S: SqlBench>(w: &World<S>) {
     let client = Client::without_hints(w.store.clone());
-    // PostgreSQL reads these escapes in no text.
-    let odd = ["\"\\u0000\"", "\"\\ud800\"", "\"\\\\u0000\""];
+    // PostgreSQL reads the second in no text, and the third looks like another such escape.
+    let odd = ["\"x\"", "\"\\ud800\"", "\"\\\\u0000\""];
     for by_tenant in [true, false] {
         let its = |payload: &str| {
             let payload = serde_json::value::RawValue::from_string(payload.to_owned()).unwrap();
