@@ -81,8 +81,8 @@ async fn a_series_goes_on_at_a_node_that_knows_its_calendar() {
     let again = undated(&w).await;
     assert_eq!((again.id, notes.all().len()), (view.id, 1));
 
-    let knows = start(&w, w.store.clone().with_calendars(calendars), &notes).await;
     knows_none.stop().await;
+    let knows = start(&w, w.store.clone().with_calendars(calendars), &notes).await;
     w.jobs.retry(view.id, 3).await.unwrap();
     assert_eq!(notes.until(3).await.len(), 3);
     w.until_empty().await;
