@@ -42,7 +42,8 @@ impl<S: SqlStore> Client<S> {
 
     /// Overrides the priority of a job definition, and gives it to the existing jobs, too, except
     /// running ones. Ready jobs whose lane the rules chose move to their new lane. To change one
-    /// job, use [`change`](Self::change) with [`Change::SetPriority`].
+    /// job, use [`change`](Self::change) with
+    /// [`Change::SetPriority`](crate::store::Change::SetPriority).
     ///
     /// ```no_run
     /// # async fn example(client: jobwire_core::Client<jobwire_core::PgStore>) -> Result<(), jobwire_core::StoreError> {
