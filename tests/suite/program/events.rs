@@ -35,7 +35,7 @@ async fn the_stream_is_switched_on_shown_and_switched_off() {
         "2h",
     ]));
     let on = on.await;
-    assert!(on.contains("`jobwire/jobs.db`"), "{on}");
+    assert!(on.contains("source   jobwire/jobs.db"), "{on}");
     let shown = succeeds(run(&["status"])).await;
     for line in ["kinds    succeeded, failed", "types    a", "waiting  0"] {
         assert!(shown.contains(line), "{shown}");
