@@ -52,11 +52,12 @@ use crate::telemetry::gauges::Gauges;
 use crate::telemetry::label;
 use crate::telemetry::metrics as m;
 use crate::transport::Transport;
+use crate::worker::batch_ends;
 use crate::worker::cached_metrics::CachedMetrics;
 use crate::worker::completer::{self, Batcher};
 use crate::worker::consumer;
 use crate::worker::context::NodeContext;
-use crate::worker::departures::{self, Departures};
+use crate::worker::departures::Departures;
 use crate::worker::elastic_slots;
 use crate::worker::fallback;
 use crate::worker::finished::Finished;
@@ -579,7 +580,7 @@ impl Node {
         }
         context.signals.ended.cancel();
         self.keepers.join(Duration::from_secs(30)).await;
-        departures::say_farewell(context).await;
+        batch_ends::say_farewell(context).await;
         context.hook.close(Duration::from_secs(5)).await;
         if context.jobs.is_empty()
             && let Some(lock) = self.alone.0.take()
@@ -624,7 +625,7 @@ fn keep(context: &Arc<NodeContext>, queue: mpsc::Receiver<Finished>) -> Supervis
     });
     let node = context.clone();
     keepers.spawn("departures", context.signals.ended.clone(), move || {
-        departures::end_batches(node.clone())
+        batch_ends::end_batches(node.clone())
     });
     let node = context.clone();
     keepers.spawn("late-jobs", context.signals.ended.clone(), move || {

@@ -11,6 +11,7 @@
 //! folder have no cycle, and no file that `context` names uses the context.
 
 pub(crate) mod attempt;
+pub(crate) mod batch_ends;
 pub(crate) mod cached_metrics;
 pub mod checkpoint;
 pub(crate) mod completer;

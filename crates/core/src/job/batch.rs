@@ -164,6 +164,17 @@ text_enum! {
     }
 }
 
+impl BatchState {
+    /// Returns the state of a batch by its row.
+    pub(crate) fn of(has_ended: bool, is_cancelled: bool) -> Self {
+        match (has_ended, is_cancelled) {
+            (false, _) => Self::Open,
+            (true, false) => Self::Ended,
+            (true, true) => Self::Cancelled,
+        }
+    }
+}
+
 /// A batch, for lists.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]

@@ -12,8 +12,8 @@ use std::time::Duration;
 use crate::job::BatchId;
 use crate::store::StoreError;
 use crate::telemetry::log_throttle::LogThrottle;
+use crate::worker::batch_ends::end_batch;
 use crate::worker::context::NodeContext;
-use crate::worker::departures::end_batch;
 
 /// Maximum number of batches in one query.
 const PAGE: i64 = 100;

@@ -8,9 +8,8 @@
 //! meanwhile: the leader reads behind the events that wait, up to 5,000 from the first. After a wave of
 //! which nothing is confirmed because the broker is away, the rest of the page waits.
 //!
-//! A page that was published and not
-//! deleted, because the leader died or the database was away, is published again, by this leader or the
-//! next: with the same ids. Two leaders at once publish the same events, and neither sends an event
+//! A page that was published and not deleted, because the leader died or the database was away, is
+//! published again, by this leader or the next: with the same ids. Two leaders at once publish the same events, and neither sends an event
 //! before the earlier ones of its key.
 //!
 //! An idle stream is read once a second, a busy one without a pause. While the stream is switched off,
@@ -216,7 +215,7 @@ impl Relay {
         self.pause
     }
 
-    /// Drops what has waited for too long, and writes the gauges.
+    /// Drops events that have waited for too long, and writes the gauges.
     async fn tidy(&mut self, node: &NodeContext) -> Result<()> {
         let mut dropped = 0;
         for _ in 0..SLICES {

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::producer::commit_hook::Cause;
-use crate::store::{Fired, StoreError};
+use crate::store::StoreError;
 use crate::worker::context::NodeContext;
 use crate::worker::next_timer::Asker;
 
@@ -99,7 +99,7 @@ async fn create_those_left(
             return;
         }
         match node.store.fire_periodic_job(name).await {
-            Ok(fired) => publish(node, fired),
+            Ok(fired) => node.hint_created(Cause::Timer, fired.ready),
             Err(error) => {
                 let name = crate::telemetry::plain::one_line(name, 256);
                 tracing::debug!(%error, name, "could not create the jobs of a schedule that stays due");
@@ -111,14 +111,6 @@ async fn create_those_left(
             }
         }
     }
-}
-
-/// Tells and hints the jobs of a schedule.
-fn publish(node: &NodeContext, fired: Fired) {
-    if let Some(teller) = node.teller() {
-        teller.created(&fired.ready);
-    }
-    node.hook.publish(Cause::Timer, fired.ready);
 }
 
 /// Creates the jobs of due schedules while this node leads.
@@ -163,7 +155,7 @@ async fn create_due(node: &Arc<NodeContext>, aside: &mut Aside) -> Result<Page, 
         match node.store.fire_periodic_job(&name).await {
             Ok(fired) => {
                 advanced |= fired.advanced;
-                publish(node, fired);
+                node.hint_created(Cause::Timer, fired.ready);
             }
             // The server is away, or too slow for any schedule.
             Err(error) if error.is_transient() && !error.is_answer() => return Err(error),

@@ -9,7 +9,7 @@
 //!   node died, and members that a program without batches completed.
 //!
 //! The end is one transaction. It locks the row of the batch alone, and looks for present members in
-//! a later statement, so it sees what was committed before. If one is left, it changes nothing.
+//! a later statement, so it sees all earlier commits. If one is left, it changes nothing.
 //! Otherwise it creates the job and marks the batch as ended. Creators of members share the lock of
 //! the row until their commit, so a batch does not end beside them.
 //!
@@ -74,6 +74,18 @@ pub struct OpenBatches {
     pub over: Vec<BatchId>,
     /// The place at which the next page begins, unless this is the last one.
     pub next: Option<BatchId>,
+}
+
+impl OpenBatches {
+    /// Returns the page of these batches, each with whether it is perhaps over.
+    pub(super) fn of(page: &[(BatchId, bool)], at_most: i64) -> Self {
+        let is_full = i64::try_from(page.len()).is_ok_and(|found| found >= at_most);
+        let over = page.iter().filter(|(_, is_over)| *is_over);
+        Self {
+            over: over.map(|(batch, _)| *batch).collect(),
+            next: page.last().filter(|_| is_full).map(|(batch, _)| *batch),
+        }
+    }
 }
 
 /// A page of the members of a batch.

@@ -17,6 +17,7 @@
 pub mod address;
 mod aside;
 mod attempts;
+mod batch_members;
 mod batches;
 mod begin;
 mod change;

@@ -17,6 +17,7 @@
 mod address;
 mod aside;
 mod attempts;
+mod batch_members;
 mod batches;
 mod change;
 mod claim;

@@ -74,6 +74,14 @@ pub(crate) struct NodeContext {
 }
 
 impl NodeContext {
+    /// Tells and hints jobs that this node has created.
+    pub(crate) fn hint_created(&self, cause: Cause, ready: Vec<Ready>) {
+        if let Some(teller) = self.teller() {
+            teller.created(&ready);
+        }
+        self.hook.publish(cause, ready);
+    }
+
     /// Passes an outcome to the completer. Frees the slot when the queue has accepted the outcome.
     pub(crate) async fn accept(&self, mut finished: Finished) {
         let kept = finished.kept.take();

@@ -60,7 +60,7 @@ enum KeyOf {
 /// The longest cool-down of a permit.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
-/// What is limited.
+/// The kind of a limit.
 #[derive(Clone, Copy, Debug)]
 enum Of {
     /// Jobs that run at once.

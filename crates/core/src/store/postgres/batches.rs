@@ -1,4 +1,4 @@
-//! Batches: creating them, adding members, ending and cancelling them.
+//! Batches: creating, ending, listing and cancelling them.
 
 use std::time::Duration;
 
@@ -8,27 +8,16 @@ use sqlx::{PgConnection, Row as _};
 use uuid::Uuid;
 
 use super::begin::begin_impatiently;
-use super::{PgStore, insert};
+use super::{PgStore, batch_members, insert};
 use crate::job::batch::{BatchEnd, BatchState, BatchView};
-use crate::job::new_job::NewJob;
 use crate::job::{BatchId, JobId};
-use crate::store::batches::{
-    BatchMembers, EndedBatch, NewBatch, OpenBatches, all_open, callback, members,
-};
+use crate::store::batches::{BatchMembers, EndedBatch, NewBatch, OpenBatches, callback};
 use crate::store::error::StoreError;
 use crate::store::statements::Batching;
 use crate::store::{Origin, Result};
 
 const CREATE: &str = "
 INSERT INTO jobwire.batch (id, name, callback_id, callback, or_dead_letters) VALUES ($1, $2, $3, $4::json, $5)";
-
-/// Keeps batches open until the end of the transaction.
-const KEEP_OPEN: &str = "
-SELECT id FROM jobwire.batch WHERE id = ANY($1) AND ended_at IS NULL ORDER BY id FOR SHARE";
-
-const JOIN: &str = "
-INSERT INTO jobwire.batch_member (batch_id, job_id)
-SELECT * FROM unnest($1::uuid[], $2::uuid[]) ON CONFLICT DO NOTHING";
 
 /// Locks an open batch alone.
 const ENTER: &str = "
@@ -131,7 +120,7 @@ DELETE FROM jobwire.batch WHERE id IN (
 /// Writes a batch in the caller's transaction.
 pub(super) async fn create(connection: &mut PgConnection, batch: &NewBatch) -> Result<()> {
     if let Some(outer) = batch.outer {
-        join_these(connection, &[outer], &[(outer, batch.callback_id)]).await?;
+        batch_members::join_these(connection, &[outer], &[(outer, batch.callback_id)]).await?;
     }
     sqlx::query(CREATE)
         .bind(batch.id.0)
@@ -139,34 +128,6 @@ pub(super) async fn create(connection: &mut PgConnection, batch: &NewBatch) -> R
         .bind(batch.callback_id.0)
         .bind(&batch.callback)
         .bind(batch.or_dead_letters)
-        .execute(connection)
-        .await?;
-    Ok(())
-}
-
-/// Adds those of the jobs that name a batch to it. Sends no statement if none does.
-pub(super) async fn join(connection: &mut PgConnection, jobs: &[NewJob]) -> Result<()> {
-    if jobs.iter().all(|job| job.batch.is_none()) {
-        return Ok(());
-    }
-    let (batches, members) = members(jobs);
-    join_these(connection, &batches, &members).await
-}
-
-async fn join_these(
-    connection: &mut PgConnection,
-    batches: &[BatchId],
-    members: &[(BatchId, JobId)],
-) -> Result<()> {
-    let open: Vec<Uuid> = sqlx::query_scalar(KEEP_OPEN)
-        .bind(batches.iter().map(|id| id.0).collect::<Vec<_>>())
-        .fetch_all(&mut *connection)
-        .await?;
-    let open: Vec<BatchId> = open.into_iter().map(BatchId).collect();
-    all_open(batches, &open)?;
-    sqlx::query(JOIN)
-        .bind(members.iter().map(|(batch, _)| batch.0).collect::<Vec<_>>())
-        .bind(members.iter().map(|(_, job)| job.0).collect::<Vec<_>>())
         .execute(connection)
         .await?;
     Ok(())
@@ -191,11 +152,7 @@ fn view(row: &PgRow) -> Result<BatchView> {
     Ok(BatchView {
         id: BatchId(row.try_get("id")?),
         name: row.try_get("name")?,
-        state: match (ended_at, row.try_get("cancelled")?) {
-            (None, _) => BatchState::Open,
-            (Some(_), false) => BatchState::Ended,
-            (Some(_), true) => BatchState::Cancelled,
-        },
+        state: BatchState::of(ended_at.is_some(), row.try_get("cancelled")?),
         members: number("members")?,
         ended: number("ended")?,
         dead_letters: number("dead_letters")?,
@@ -270,16 +227,10 @@ impl Batching for PgStore {
             .bind(at_most)
             .fetch_all(&self.pool.inner)
             .await?;
-        let mut page = OpenBatches::default();
-        let is_full = i64::try_from(rows.len()).is_ok_and(|found| found >= at_most);
-        for row in &rows {
-            let id = BatchId(row.try_get(0)?);
-            page.next = is_full.then_some(id);
-            if row.try_get(1)? {
-                page.over.push(id);
-            }
-        }
-        Ok(page)
+        let page = rows
+            .iter()
+            .map(|row| Ok((BatchId(row.try_get(0)?), row.try_get(1)?)));
+        Ok(OpenBatches::of(&page.collect::<Result<Vec<_>>>()?, at_most))
     }
 
     async fn list_batches(&self, ended: bool, at_most: i64) -> Result<Vec<BatchView>> {

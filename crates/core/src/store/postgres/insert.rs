@@ -7,7 +7,7 @@ use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
 use super::sql::lane_by_rule;
-use super::{batches, unique};
+use super::{batch_members, unique};
 use crate::hint::Ready;
 use crate::job::new_job::NewJob;
 use crate::job::{JobId, Lane};
@@ -178,7 +178,7 @@ pub(super) async fn insert(
         existing: unique::claim(connection, &mut jobs).await?,
         ..Created::default()
     };
-    batches::join(connection, &jobs).await?;
+    batch_members::join(connection, &jobs).await?;
     if let [job] = &*jobs
         && job.due_at.is_none()
     {

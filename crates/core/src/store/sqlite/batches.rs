@@ -1,4 +1,4 @@
-//! Batches: creating them, adding members, ending and cancelling them.
+//! Batches: creating, ending, listing and cancelling them.
 //!
 //! SQLite has one writer, so a transaction that writes sees all that others have committed.
 
@@ -7,13 +7,10 @@ use std::time::Duration;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, SqliteConnection};
 
-use super::{SqliteStore, decode, insert};
+use super::{SqliteStore, batch_members, decode, insert};
 use crate::job::batch::{BatchEnd, BatchState, BatchView};
-use crate::job::new_job::NewJob;
 use crate::job::{BatchId, JobId};
-use crate::store::batches::{
-    BatchMembers, EndedBatch, NewBatch, OpenBatches, all_open, callback, members,
-};
+use crate::store::batches::{BatchMembers, EndedBatch, NewBatch, OpenBatches, callback};
 use crate::store::error::StoreError;
 use crate::store::statements::Batching;
 use crate::store::{Origin, Result};
@@ -34,16 +31,6 @@ macro_rules! is_present {
 
 const CREATE: &str = "
 INSERT INTO batch (id, name, callback_id, callback, or_dead_letters, created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
-
-/// Returns those of the batches that are open. A write, so that the transaction is the writer from
-/// now on.
-const KEEP_OPEN: &str = "
-UPDATE batch SET departed = departed
-WHERE id IN (SELECT value FROM json_each(?1)) AND ended_at IS NULL RETURNING id";
-
-const JOIN: &str = "
-INSERT OR IGNORE INTO batch_member (batch_id, job_id)
-SELECT value ->> 0, value ->> 1 FROM json_each(?1)";
 
 const ENTER: &str = "
 SELECT name, callback_id, callback, or_dead_letters, departed FROM batch WHERE id = ?1 AND ended_at IS NULL";
@@ -131,7 +118,7 @@ const PRUNE: [&str; 2] = [
 /// Writes a batch in the caller's transaction.
 pub(super) async fn create(connection: &mut SqliteConnection, batch: &NewBatch) -> Result<()> {
     if let Some(outer) = batch.outer {
-        join_these(connection, &[outer], &[(outer, batch.callback_id)]).await?;
+        batch_members::join_these(connection, &[outer], &[(outer, batch.callback_id)]).await?;
     }
     sqlx::query(CREATE)
         .bind(batch.id.to_string())
@@ -140,33 +127,6 @@ pub(super) async fn create(connection: &mut SqliteConnection, batch: &NewBatch) 
         .bind(&batch.callback)
         .bind(batch.or_dead_letters)
         .bind(decode::now_micros())
-        .execute(connection)
-        .await?;
-    Ok(())
-}
-
-/// Adds those of the jobs that name a batch to it. Sends no statement if none does.
-pub(super) async fn join(connection: &mut SqliteConnection, jobs: &[NewJob]) -> Result<()> {
-    if jobs.iter().all(|job| job.batch.is_none()) {
-        return Ok(());
-    }
-    let (batches, members) = members(jobs);
-    join_these(connection, &batches, &members).await
-}
-
-async fn join_these(
-    connection: &mut SqliteConnection,
-    batches: &[BatchId],
-    members: &[(BatchId, JobId)],
-) -> Result<()> {
-    let open: Vec<String> = sqlx::query_scalar(KEEP_OPEN)
-        .bind(decode::array(batches)?)
-        .fetch_all(&mut *connection)
-        .await?;
-    let open: Vec<BatchId> = open.iter().filter_map(|id| id.parse().ok()).collect();
-    all_open(batches, &open)?;
-    sqlx::query(JOIN)
-        .bind(decode::array(members)?)
         .execute(connection)
         .await?;
     Ok(())
@@ -220,11 +180,7 @@ fn view(row: &SqliteRow) -> Result<BatchView> {
     Ok(BatchView {
         id: BatchId(decode::uuid(row, 0)?),
         name: row.try_get("name")?,
-        state: match (ended_at, row.try_get("cancelled")?) {
-            (None, _) => BatchState::Open,
-            (Some(_), false) => BatchState::Ended,
-            (Some(_), true) => BatchState::Cancelled,
-        },
+        state: BatchState::of(ended_at.is_some(), row.try_get("cancelled")?),
         members: positive(departed.saturating_add(number("members")?)),
         ended: positive(departed.saturating_add(number("gone")?)),
         dead_letters: positive(dead_letters),
@@ -298,16 +254,10 @@ impl Batching for SqliteStore {
             .bind(at_most)
             .fetch_all(&self.readers)
             .await?;
-        let mut page = OpenBatches::default();
-        let is_full = i64::try_from(rows.len()).is_ok_and(|found| found >= at_most);
-        for row in &rows {
-            let id = BatchId(decode::uuid(row, 0)?);
-            page.next = is_full.then_some(id);
-            if row.try_get(1)? {
-                page.over.push(id);
-            }
-        }
-        Ok(page)
+        let page = rows
+            .iter()
+            .map(|row| Ok((BatchId(decode::uuid(row, 0)?), row.try_get(1)?)));
+        Ok(OpenBatches::of(&page.collect::<Result<Vec<_>>>()?, at_most))
     }
 
     async fn list_batches(&self, ended: bool, at_most: i64) -> Result<Vec<BatchView>> {

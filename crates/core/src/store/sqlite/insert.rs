@@ -6,7 +6,7 @@ use serde::Serialize;
 use sqlx::{Row, SqliteConnection};
 
 use super::sql::{lane_by_rule, moved_columns, priority_by_rule};
-use super::{batches, decode, unique};
+use super::{batch_members, decode, unique};
 use crate::hint::Ready;
 use crate::job::new_job::NewJob;
 use crate::job::{JobId, Lane};
@@ -211,7 +211,7 @@ pub(super) async fn insert(
         existing: unique::claim(connection, &mut jobs).await?,
         ..Created::default()
     };
-    batches::join(connection, &jobs).await?;
+    batch_members::join(connection, &jobs).await?;
     let mut rest = &jobs[..];
     while !rest.is_empty() {
         let (chunk, after) = rest.split_at(chunk_length(rest));

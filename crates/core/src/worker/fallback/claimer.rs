@@ -3,18 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
 use super::cursor::Cursor;
 use super::lane::ClaimedLane;
-use super::markers::{FIRST_MARKER, Leaving};
 use super::pace::Pace;
 use super::page::claim_page;
 use super::turn::Turn;
 use super::watch::Watch;
 use crate::store::{ClaimOf, ClaimPage, StoreError};
 use crate::telemetry::log_throttle::LogThrottle;
+use crate::transport::TransportError;
 use crate::worker::consumer::lock_size::LockSize;
 use crate::worker::consumer::schedule::Schedule;
 use crate::worker::context::NodeContext;
@@ -24,6 +25,13 @@ use crate::worker::slot_pool::Slot;
 const PAGE: usize = 256;
 /// The interval between searches for rescued jobs in a lane.
 const RESCUES: Duration = Duration::from_secs(1);
+
+/// The first number of this task's markers. The range differs from that of the sweeper, which
+/// counts from one, and from that of a transport of several brokers.
+pub(super) const FIRST_MARKER: u64 = 1 << 47;
+
+/// The publication of a marker: the position of its lane, and the result.
+type Leaving = BoxFuture<'static, (usize, Result<(), TransportError>)>;
 
 /// Claims the jobs of the lanes of a node, page by page.
 pub(super) struct Claimer {

@@ -1,22 +1,14 @@
 //! The change of the lanes between hints and claims, and the markers that end the claims.
 
-use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-use super::claimer::Claimer;
+use super::claimer::{Claimer, FIRST_MARKER};
 use super::cursor::Cursor;
 use super::pace::Pace;
 use super::watch::{Seen, Step};
 use crate::hint::Marker;
 use crate::job::Lane;
 use crate::transport::TransportError;
-
-/// The first number of this task's markers. The range differs from that of the sweeper, which
-/// counts from one, and from that of a transport of several brokers.
-pub(super) const FIRST_MARKER: u64 = 1 << 47;
-
-/// The publication of a marker: the position of its lane, and the result.
-pub(super) type Leaving = BoxFuture<'static, (usize, Result<(), TransportError>)>;
 
 impl Claimer {
     /// Checks the transport's health for each lane.

@@ -75,7 +75,7 @@ pub(super) async fn standings(
         .bind(request.node.0)
         .fetch_all(&mut *connection)
         .await?;
-    // A later statement sees what was committed before the rows were locked.
+    // A later statement sees all commits from before the rows were locked.
     let rows = sqlx::query(STANDING)
         .bind(&limits)
         .bind(&keys)

@@ -59,7 +59,7 @@ impl Rows {
         }
     }
 
-    /// Frees what has expired.
+    /// Frees the permits that have expired.
     fn lead(&mut self) {
         let now = Instant::now();
         self.nodes.retain(|_, row| row.1 > now);
