@@ -107,7 +107,7 @@ async fn the_doctor_tells_what_wakes_the_nodes_and_what_plain_sql_waits_for() {
         .args(["run", "--database", &database, "--broker", "none"])
         .args(["--http", "127.0.0.1:0"])
         .start();
-    node.wait_for_line("broker none:", SOON).await;
+    node.wait_for_line("broker none,", SOON).await;
     eventually("the node to be seen", SOON, || async {
         (!store.nodes().await.ok()?.is_empty()).then_some(())
     })
