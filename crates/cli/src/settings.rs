@@ -8,6 +8,7 @@
 mod allow_list;
 mod broker;
 mod check;
+mod count;
 mod engine;
 mod environment;
 mod file;
@@ -29,6 +30,7 @@ use jobwire_core::{LaneOrder, LaneShare, RetryFrom, RetryPolicy, StartOrder, Tap
 
 pub(crate) use allow_list::canonical;
 pub use allow_list::{AllowList, BadHost};
+pub use count::{Count0, Within};
 pub(crate) use mistake::closest;
 pub use mistake::{Mistake, Mistakes, Origin};
 pub use remarks::Remark;
@@ -165,7 +167,7 @@ settings! {
     concurrency_idle: Duration = "30s", "concurrency-idle" "DURATION",
         "Time without a waiting hint after which a node with `concurrency_min` gives up the slots \
          that no job has used.";
-    concurrency_cpu: u8 = "80", "concurrency-cpu" "PERCENT",
+    concurrency_cpu: Within<1, 100> = "80", "concurrency-cpu" "PERCENT",
         "Use of the processors by the program at which a node with `concurrency_min` grows no \
          further, 1 to 100. Read on Linux only.";
     lease: Duration = "30s", "lease" "DURATION",
@@ -186,7 +188,7 @@ settings! {
          the leader looks for waiting jobs at this interval, and a node that hears no leader for \
          this time claims. Jobs of plain SQL wait as long if there is no commit tap. At least \
          100ms. See docs/operating/no-broker.md.";
-    quarantine_after: u32 = "3", "quarantine-after" "N",
+    quarantine_after: Count0 = "3", "quarantine-after" "N",
         "Number of nodes in a row that must die while they run a job before it becomes a dead \
          letter; from the second death on it runs alone on its node. At least 3; 0 for never.";
     row_lock_types: Vec<String> = "", "row-lock-types" "TYPES",
@@ -268,7 +270,7 @@ settings! {
          sweeper finds their jobs.";
     statement_timeout: Duration = "15s", "statement-timeout" "DURATION",
         "Maximum time of a statement. After that the database cancels it.";
-    database_connections: u32 = "8", "database-connections" "N",
+    database_connections: Within<3, 1000> = "8", "database-connections" "N",
         "Maximum number of connections to PostgreSQL; one more is kept for renewing leases.";
     durable_locks: bool = "true", "durable-locks" "BOOL",
         "Whether a lock waits until PostgreSQL has flushed it to disk. `false` starts jobs sooner \
@@ -287,13 +289,13 @@ settings! {
          different ones.";
     amqp_declare: bool = "true", "amqp-declare" "BOOL",
         "Whether missing queues and exchanges are declared; `false` uses only existing ones.";
-    amqp_hints_per_message: usize = "16", "amqp-hints-per-message" "N",
+    amqp_hints_per_message: Within<1, 512> = "16", "amqp-hints-per-message" "N",
         "Maximum number of hints in one message, 1 to 512.";
     amqp_confirm_timeout: Duration = "5s", "amqp-confirm-timeout" "DURATION",
         "Maximum time for RabbitMQ's confirm of a message.";
     kafka_declare: bool = "true", "kafka-declare" "BOOL",
         "Whether missing topics are created; `false` uses only existing ones.";
-    kafka_partitions: usize = "12", "kafka-partitions" "N",
+    kafka_partitions: Within<1, 10_000> = "12", "kafka-partitions" "N",
         "Number of partitions of a new topic, which is the maximum number of nodes that can share \
          a lane.";
     kafka_replication: Option<u32> = "auto", "kafka-replication" "N",
@@ -301,7 +303,7 @@ settings! {
     kafka_retention: Duration = "24h", "kafka-retention" "DURATION",
         "Time for which Kafka keeps the hints of a new topic. If a job waits longer, the sweeper \
          hints it again.";
-    kafka_hints_per_message: usize = "16", "kafka-hints-per-message" "N",
+    kafka_hints_per_message: Within<1, 512> = "16", "kafka-hints-per-message" "N",
         "Maximum number of hints in one message, 1 to 512.";
     kafka_linger: Interval = "off", "kafka-linger" "DURATION",
         "Time that a message waits to be sent together with others; `off` sends it as soon as the \
@@ -363,7 +365,7 @@ settings! {
          due dates and lock times in it.";
     engine_lane: String = "", "engine-lane" "LANE",
         "The lane of the hints of the engine's jobs; by default the engine's type.";
-    engine_concurrency: usize = "8", "engine-concurrency" "N",
+    engine_concurrency: Within<1, 1000> = "8", "engine-concurrency" "N",
         "Maximum number of jobs that the engine executes at once for one node. Must be smaller \
          than the engine's connection pool: a failing job takes two connections.";
     engine_answer_within: Duration = "60s", "engine-answer-within" "DURATION",

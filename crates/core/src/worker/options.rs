@@ -232,7 +232,7 @@ impl NodeOptions {
         check(
             self.quarantine_after == 0 || self.quarantine_after >= 3,
             "quarantine_after",
-            "must be at least 3, the last of them alone on its node, or 0 for never",
+            "must be at least 3 (or 0 for never)",
         );
         check(
             self.row_lock_from >= 1,
