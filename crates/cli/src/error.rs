@@ -4,7 +4,7 @@ use jobwire_core::node::StartError;
 use jobwire_core::transport::TransportError;
 use jobwire_core::{InvalidJob, StoreError};
 
-use crate::settings::Mistakes;
+use crate::settings::{Mistake, Mistakes, Settings};
 
 /// The reason why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +50,17 @@ pub enum Error {
         /// The error of the system.
         source: std::io::Error,
     },
+    /// A file that an argument names can't be read.
+    #[error(
+        "can't read {name}: {}; give the path of a readable file, or - for standard input",
+        of_system(.source)
+    )]
+    File {
+        /// Its name.
+        name: String,
+        /// The error of the system.
+        source: std::io::Error,
+    },
     /// A file, a stream or another resource of the machine can't be used.
     #[error("{what}: {source}")]
     Io {
@@ -79,11 +90,30 @@ impl Error {
         move |source| Self::Io { what, source }
     }
 
+    /// Returns the error of a file that the setting `key` names.
+    #[must_use]
+    pub(crate) fn of_setting(self, settings: &Settings, key: &'static str) -> Self {
+        let Self::File { name, source } = self else {
+            return self;
+        };
+        let (flag, variable) = (key.replace('_', "-"), key.to_ascii_uppercase());
+        Self::Settings(Mistakes(vec![Mistake {
+            setting: key.to_owned(),
+            value: Some(name),
+            origin: settings.origin(key),
+            problem: format!(
+                "the file can't be read: {}; correct the path (--{flag}, JOBWIRE_{variable}), or \
+                 leave the setting out",
+                of_system(&source)
+            ),
+        }]))
+    }
+
     /// Returns the exit code: 1 for a failure, 2 for invalid arguments or settings.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Settings(_) | Self::Usage(_) => 2,
+            Self::Settings(_) | Self::Usage(_) | Self::File { .. } => 2,
             _ => 1,
         }
     }
@@ -98,6 +128,15 @@ impl Error {
 impl From<InvalidJob> for Error {
     fn from(error: InvalidJob) -> Self {
         Self::Input(error.to_string())
+    }
+}
+
+/// Returns the text of an error of the system, without its number.
+fn of_system(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    match text.split_once(" (os error") {
+        Some((text, _)) => text.to_owned(),
+        None => text,
     }
 }
 

@@ -431,8 +431,13 @@ impl Settings {
         let mut given = AllGiven::new();
         let environment = environment::read(&sources.environment, &mut mistakes);
         let file = match (&sources.file, &environment.file) {
-            (Some(named), _) => file::Which::Named(named.clone()),
-            (None, Some(named)) => file::Which::Named(named.clone()),
+            (Some(named), _) => {
+                file::Which::Named(named.clone(), Origin::Flag("config".to_owned()))
+            }
+            (None, Some(named)) => file::Which::Named(
+                named.clone(),
+                Origin::Environment(environment::CONFIG.to_owned()),
+            ),
             (None, None) => file::Which::Default(sources.directory.join(DEFAULT_FILE)),
         };
         given.extend(file::read(&file, &mut mistakes));
