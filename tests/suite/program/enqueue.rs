@@ -159,7 +159,8 @@ async fn standard_input_unknown_fields_and_a_default_type() {
         said.contains("standard input:1: field `order` is no field of a job"),
         "{said}"
     );
-    assert!(said.contains("no job was created"), "{said}");
+    assert!(said.contains("No job was created"), "{said}");
+    assert!(!said.contains("0 jobs created"), "{said}");
     let merge = [
         "enqueue",
         "-",
@@ -267,7 +268,7 @@ async fn a_line_that_only_the_database_refuses_is_named() {
     let arguments = ["enqueue", "in.jsonl", "--batch", "10", "--database", &url];
     let said = fails(jobwire(&home, &arguments), 1).await;
     for part in [
-        "in.jsonl, line 14: ",
+        "in.jsonl:14: ",
         "tenant closed is closed",
         "10 jobs of lines 1 to 10 created",
         "correct the line, then continue with --skip 10",

@@ -110,7 +110,9 @@ pub(crate) async fn run(settings: Settings, args: EnqueueArgs) -> Result<(), Err
     progress.end();
     let left = outlet.close(LAST_HINTS).await;
     database.store().close().await;
-    account.report(left);
+    if result.is_ok() || account.created > 0 || account.existing > 0 {
+        account.report(left);
+    }
     result.map_err(|failure| account.explain(&name, failure))
 }
 
@@ -259,7 +261,7 @@ impl Account {
             ..
         } = self;
         let kept = if *created == 0 {
-            "no job was created".to_owned()
+            "No job was created".to_owned()
         } else {
             format!(
                 "{} of lines {} to {lines} created",
@@ -277,7 +279,7 @@ impl Account {
                 Error::Input(format!("{problem}. {kept}; correct the line, then {go_on}"))
             }
             Failure::Refused(line, error) => Error::Input(format!(
-                "{name}, line {line}: {}. {kept}; correct the line, then {go_on}",
+                "{name}:{line}: {}. {kept}; correct the line, then {go_on}",
                 Error::Store(error)
             )),
             Failure::Store(error @ StoreError::CommitUnknown(_)) => Error::Failed(format!(

@@ -130,6 +130,18 @@ fn a_quarantine_after_0_is_never_and_below_3_is_refused() {
 }
 
 #[test]
+fn a_policy_that_can_not_be_read_has_one_remedy() {
+    let said = mistakes("", &[], &[("retry_policy", "R5")]);
+    assert!(
+        said.ends_with(
+            "is `R5`: `R5` is not a duration; use for example `30s`, `exponential(1s, 2, 1h)` or \
+             `PT10M,PT17M`"
+        ),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_number_out_of_its_range_gets_the_range() {
     for (key, numbers, range) in [
         ("concurrency_cpu", ["0", "101"], "1 to 100"),

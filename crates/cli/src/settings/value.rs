@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use jobwire_core::job::retry::BadRetryPolicy;
 use jobwire_core::transport::Plaintext;
 use jobwire_core::{
     LaneOrder, LaneShare, RetryFrom, RetryPolicy, StartOrder, TapMode, job::duration,
@@ -66,7 +67,11 @@ impl Value for Duration {
 impl Value for RetryPolicy {
     fn read(text: &str) -> Result<Self, String> {
         Self::parse(text).map_err(|error| {
-            format!("{error}; use for example `30s`, `exponential(1s, 2, 1h)` or `PT10M,PT17M`")
+            let problem = match &error {
+                BadRetryPolicy::Duration(bad) => bad.problem(),
+                _ => error.to_string(),
+            };
+            format!("{problem}; use for example `30s`, `exponential(1s, 2, 1h)` or `PT10M,PT17M`")
         })
     }
     fn shown(&self) -> String {

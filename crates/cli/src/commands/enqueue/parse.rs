@@ -146,8 +146,8 @@ pub(in crate::commands) fn job(
         "tenant" String, "a string" => tenant;
         "category" String, "a string" => category;
         "deployment" String, "a string" => deployment;
-        "priority" i64, "a whole number" => priority;
-        "retries" i32, "a whole number" => max_attempts;
+        "priority" i64, "a whole number of 64 bits" => priority;
+        "retries" i32, "a whole number from 1 to 2147483647" => max_attempts;
         "retry_policy" String, "a string such as \"30s\" or \"R5/PT5M\"" => retry_policy_text;
         "due_at" DateTime<Utc>, "a date such as \"2026-01-31T08:00:00Z\"" => due;
         "due_in" String, "a string such as \"PT8H\" or \"PT8H[calendar=office]\"" => due_in_text;
@@ -347,6 +347,11 @@ mod tests {
                 r#"{"type":"t","retries":0}"#,
                 "`retries` is 0",
                 "give 1 or more",
+            ),
+            (
+                r#"{"type":"t","retries":99999999999}"#,
+                "`retries` is 99999999999",
+                "a whole number from 1 to 2147483647",
             ),
             (
                 r#"{"type":"t","retries":"many"}"#,

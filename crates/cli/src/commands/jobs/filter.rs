@@ -65,13 +65,13 @@ pub struct FilterArgs {
     #[arg(long, value_name = "LANE")]
     pub lane: Option<String>,
     /// Only with this correlation id
-    #[arg(long, value_name = "UUID")]
+    #[arg(long, value_name = "UUID", value_parser = crate::commands::id::<Uuid>)]
     pub correlation_id: Option<Uuid>,
     /// Only the job that last took this unique key
     #[arg(long, value_name = "KEY")]
     pub unique_key: Option<String>,
     /// Only members of this batch
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = crate::commands::id::<BatchId>)]
     pub batch: Option<BatchId>,
     /// Only jobs whose custom values contain this object, for example {"order":17}
     #[arg(long, value_name = "JSON", value_parser = object)]
@@ -118,7 +118,7 @@ pub struct FilterArgs {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub locked: Option<bool>,
     /// Only jobs that this node holds
-    #[arg(long, value_name = "NODE")]
+    #[arg(long, value_name = "NODE", value_parser = crate::commands::id::<NodeId>)]
     pub lock_owner: Option<NodeId>,
     /// Only jobs whose lock has expired (or has not: `false`)
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
@@ -350,6 +350,8 @@ mod tests {
             &["--custom-values", "{"],
             &["--kind", "lost"],
             &["--lock-owner", "node-1"],
+            &["--correlation-id", "x"],
+            &["--batch", "x"],
             &["--without-tenant", "--tenant-like", "a%"],
         ] {
             let args = std::iter::once("list").chain(wrong.iter().copied());
