@@ -48,7 +48,7 @@ pub struct OnArgs {
     /// Only events of jobs of these types, separated by commas; if left out, all
     #[arg(long, value_name = "TYPES", value_delimiter = ',')]
     types: Vec<String>,
-    /// How long an event waits for the broker before it is dropped
+    /// How long an event waits for the broker before it is dropped; at least a minute, at most ten years
     #[arg(long, value_name = "DURATION", default_value = "1d", value_parser = duration::parse)]
     keep: Duration,
     /// The `source` of the events; if left out, `jobwire/` and the name of the database

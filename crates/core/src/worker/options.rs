@@ -30,8 +30,9 @@ pub struct NodeOptions {
     /// The time that a lock lasts without a renewal. The jobs of a dead node are taken over after
     /// this time and one sweep. Default 30 s, at least 1 s.
     pub lease: Duration,
-    /// The time between two searches of the leader for expired leases while jobs wait or run. The
-    /// leader searches at least twice per lease, and a third as often when idle. Default 10 s.
+    /// The time between two searches of the leader for expired leases while jobs wait or run. If it
+    /// is longer than half a lease, half a lease is used. It is three times as long while the fleet
+    /// is idle. Default 10 s, at least 100 ms.
     pub sweep_interval: Duration,
     /// The time for which a job must have been ready before the marker left, to be suspected of a
     /// lost hint. If it is shorter than the hook's maximum hint age plus the broker's confirm
