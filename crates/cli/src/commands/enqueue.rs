@@ -53,7 +53,7 @@ pub struct EnqueueArgs {
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// Maximum number of jobs in one transaction; it ends earlier at 32 MiB of lines
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long = "per-transaction", alias = "batch", value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub batch: u32,
     /// The treatment of a field that no job has
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = UnknownFields::Error)]

@@ -72,7 +72,8 @@ fn refuse_without_broker(settings: &Settings) -> Result<(), Error> {
     match settings.broker_url.scheme() {
         "in-process" | "none" => Err(Error::Usage(
             "the event stream needs a broker, and `broker_url` names none: give --broker \
-             (JOBWIRE_BROKER_URL), for example amqp://broker or kafka://broker"
+             (JOBWIRE_BROKER_URL), for example amqps://user:password@host or \
+             kafka://user:password@host/prefix?tls=true"
                 .to_owned(),
         )),
         _ => Ok(()),

@@ -10,16 +10,16 @@ use uuid::Uuid;
 /// any characters and `_` for one.
 #[derive(Clone, Debug, Default, PartialEq, Args)]
 pub struct FilterArgs {
-    /// Only these jobs
+    /// Only these jobs; several are separated by commas
     #[arg(id = "filter_ids", long = "id", value_name = "ID", value_delimiter = ',', value_parser = super::place::parse)]
     pub ids: Vec<JobId>,
-    /// Only of these states: executable, timer, suspended, dead-letter
+    /// Only of these states: executable, timer, suspended, dead-letter; several are separated by commas
     #[arg(long = "state", value_name = "STATE", value_delimiter = ',', value_parser = state)]
     pub states: Vec<JobState>,
-    /// Only of these kinds: message, timer, history
+    /// Only of these kinds: message, timer, history; several are separated by commas
     #[arg(long = "kind", value_name = "KIND", value_delimiter = ',', value_parser = kind)]
     pub kinds: Vec<JobKind>,
-    /// Only of this handler type; repeat it for several
+    /// Only of this handler type; repeat it for several (no commas)
     #[arg(long = "type", value_name = "TYPE")]
     pub job_types: Vec<String>,
     /// Only of this process instance
@@ -37,10 +37,10 @@ pub struct FilterArgs {
     /// Only of process definitions with this key, of any version: KEY, or KEY:VERSION:ID
     #[arg(long, value_name = "KEY")]
     pub definition_key: Option<String>,
-    /// Only of this element; repeat it for several
+    /// Only of this element; repeat it for several (no commas)
     #[arg(long = "element", value_name = "NAME")]
     pub elements: Vec<String>,
-    /// Only of this tenant; repeat it for several
+    /// Only of this tenant; repeat it for several (no commas)
     #[arg(long = "tenant", value_name = "NAME")]
     pub tenants: Vec<String>,
     /// Only of tenants that match this pattern
