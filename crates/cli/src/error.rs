@@ -131,6 +131,34 @@ impl From<InvalidJob> for Error {
     }
 }
 
+/// Returns a message of the library for users of the program: of an option and its setting, as in
+/// `` `hook.max_age` (setting `hint_max_age`) ``, only the setting is left.
+pub(crate) fn with_settings_alone(text: &str) -> String {
+    const BETWEEN: &str = "` (setting `";
+    let mut left = text;
+    let mut said = String::new();
+    while let Some((before, after)) = left.split_once(BETWEEN) {
+        let Some((setting, rest)) = after.split_once("`)") else {
+            break;
+        };
+        let mut kept = word_before(before);
+        // Several options may have one setting.
+        while let Some(other) = kept.strip_suffix("` or ") {
+            kept = word_before(other);
+        }
+        said.push_str(kept.strip_suffix("option ").unwrap_or(kept));
+        said.extend(["`", setting, "`"]);
+        left = rest;
+    }
+    said.push_str(left);
+    said
+}
+
+/// Returns the text before its last word, whose closing backtick is already off.
+fn word_before(text: &str) -> &str {
+    text.rsplit_once('`').map_or(text, |(before, _)| before)
+}
+
 /// Returns the text of an error of the system, without its number.
 fn of_system(error: &std::io::Error) -> String {
     let text = error.to_string();
@@ -206,4 +234,31 @@ fn remedy(error: &StoreError, setting: &str) -> String {
         _ => "",
     };
     remedy.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_names_its_settings_and_no_options_of_the_library() {
+        for (library, program) in [
+            (
+                "must not be shorter than `hook.max_age` (setting `hint_max_age`): raise it",
+                "must not be shorter than `hint_max_age`: raise it",
+            ),
+            (
+                "raise `PgOptions::a` or `SqliteOptions::b` (setting `c`), or set `d` (setting `e`) to `f`",
+                "raise `c`, or set `e` to `f`",
+            ),
+            (
+                "option `security.ca` (setting `broker_tls_ca`): is wrong",
+                "`broker_tls_ca`: is wrong",
+            ),
+            ("` (setting `x", "` (setting `x"),
+            ("the broker's URL (setting `broker_url`)", "the broker's URL (setting `broker_url`)"),
+        ] {
+            assert_eq!(with_settings_alone(library), program);
+        }
+    }
 }

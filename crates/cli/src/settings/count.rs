@@ -50,7 +50,7 @@ impl<const LEAST: u32, const MOST: u32> Within<LEAST, MOST> {
 
 impl<const LEAST: u32, const MOST: u32> Value for Within<LEAST, MOST> {
     fn read(text: &str) -> Result<Self, String> {
-        let number = text.trim().parse().ok();
+        let number = text.trim().parse::<u32>().ok();
         number
             .filter(|number| (LEAST..=MOST).contains(number))
             .map(Self)

@@ -106,13 +106,13 @@ impl Settings {
             )),
             (Some(_), user) if !user.is_empty() => Err((
                 "engine_token_file",
-                "and a user in `engine_url` exclude each other; remove one".to_owned(),
+                "can't be combined with a user in `engine_url`; remove one of them".to_owned(),
             )),
             (Some(file), _) => {
                 let token = std::fs::read_to_string(file).map_err(|error| {
                     (
                         "engine_token_file",
-                        format!("can't read {}: {error}", file.display()),
+                        format!("the file can't be read: {error}; correct the path"),
                     )
                 })?;
                 Ok(Credentials::Bearer(token.trim().to_owned()))

@@ -408,7 +408,7 @@ fn settings_of_tls_that_would_have_no_effect_are_named() {
     ];
     let said = mistakes("", &[], &alone);
     assert!(
-        said.contains("setting `broker_tls_key`") && said.contains("is missing"),
+        said.contains("setting `broker_tls_key` is missing"),
         "{said}"
     );
 }
