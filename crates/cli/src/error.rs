@@ -256,7 +256,10 @@ mod tests {
                 "`broker_tls_ca`: is wrong",
             ),
             ("` (setting `x", "` (setting `x"),
-            ("the broker's URL (setting `broker_url`)", "the broker's URL (setting `broker_url`)"),
+            (
+                "the broker's URL (setting `broker_url`)",
+                "the broker's URL (setting `broker_url`)",
+            ),
         ] {
             assert_eq!(with_settings_alone(library), program);
         }

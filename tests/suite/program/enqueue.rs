@@ -95,7 +95,11 @@ async fn a_bad_line_is_named_and_nothing_of_its_transaction_is_kept() {
         }
     }
     let _ = home.write("in.jsonl", &text);
-    let said = fails(jobwire(&home, &["enqueue", "in.jsonl", "--per-transaction", "5"]), 1).await;
+    let said = fails(
+        jobwire(&home, &["enqueue", "in.jsonl", "--per-transaction", "5"]),
+        1,
+    )
+    .await;
     for part in [
         "in.jsonl:13: field `retries` is -1; give 1 or more",
         "10 jobs of lines 1 to 11 created",
@@ -209,7 +213,11 @@ async fn input_of_any_kind_is_refused_with_a_reason_and_never_a_panic() {
     let _ = home.write("empty", "");
     let said = succeeds(jobwire(&home, &["enqueue", "empty"])).await;
     assert!(said.contains("0 jobs created"), "{said}");
-    fails(jobwire(&home, &["enqueue", "empty", "--per-transaction", "0"]), 2).await;
+    fails(
+        jobwire(&home, &["enqueue", "empty", "--per-transaction", "0"]),
+        2,
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -265,7 +273,14 @@ async fn a_line_that_only_the_database_refuses_is_named() {
         writeln!(text, "{{\"type\":\"noop\",\"tenant\":\"{tenant}\"}}").unwrap();
     }
     let _ = home.write("in.jsonl", &text);
-    let arguments = ["enqueue", "in.jsonl", "--per-transaction", "10", "--database", &url];
+    let arguments = [
+        "enqueue",
+        "in.jsonl",
+        "--per-transaction",
+        "10",
+        "--database",
+        &url,
+    ];
     let said = fails(jobwire(&home, &arguments), 1).await;
     for part in [
         "in.jsonl:14: ",

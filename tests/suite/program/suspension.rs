@@ -110,7 +110,12 @@ async fn a_change_at_a_date_is_a_timer_job() {
     );
     assert!(store.suspensions().await.unwrap().is_empty());
     let past = ["pause", "--all", "--at", "2001-01-31T08:00:00Z"];
-    says(&home, &past, &["pause everything at once, because 2001-01-31"]).await;
+    says(
+        &home,
+        &past,
+        &["pause everything at once, because 2001-01-31"],
+    )
+    .await;
 }
 
 #[tokio::test]

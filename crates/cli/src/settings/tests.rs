@@ -125,7 +125,10 @@ fn a_quarantine_after_0_is_never_and_below_3_is_refused() {
     assert_eq!(never.node_options().quarantine_after, 0);
     for few in ["1", "2"] {
         let said = mistakes("", &[], &[("quarantine_after", few)]);
-        assert!(said.contains("must be at least 3 (or 0 for never)"), "{said}");
+        assert!(
+            said.contains("must be at least 3 (or 0 for never)"),
+            "{said}"
+        );
     }
 }
 
