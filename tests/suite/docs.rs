@@ -1,5 +1,5 @@
-//! Checks of the documents: the tests that they name and the files that they link exist. Budget: 1
-//! s.
+//! Checks of the documents: the tests that they name and the files that they link exist, and the
+//! summary is complete. Budget: 1 s.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -83,6 +83,19 @@ fn every_file_that_a_document_links_exists() {
         }
     }
     assert!(broken.is_empty(), "broken links: {broken:#?}");
+}
+
+/// The book has only the pages of its summary.
+#[test]
+fn the_summary_lists_every_page() {
+    let docs = root().join("docs");
+    let summary = std::fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
+    let pages = files(".md").into_iter();
+    let missing: Vec<String> = pages
+        .filter_map(|page| Some(page.strip_prefix(&docs).ok()?.display().to_string()))
+        .filter(|page| page != "SUMMARY.md" && !summary.contains(&format!("]({page})")))
+        .collect();
+    assert!(missing.is_empty(), "not in docs/SUMMARY.md: {missing:?}");
 }
 
 /// `scripts/test-producers` runs the programs.

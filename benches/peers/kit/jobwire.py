@@ -23,7 +23,7 @@ class Jobwire:
 
     def continuous(self, load):
         return self._bench("continuous", "--seconds", load.seconds, "--clients", load.clients,
-                           "--batch", load.batch, "--ahead", load.ahead)
+                           "--per-transaction", load.batch, "--ahead", load.ahead)
 
     def latency(self, load, rate):
         return self._bench("steady", "--rate", rate, "--seconds", load.seconds)

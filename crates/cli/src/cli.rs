@@ -9,7 +9,7 @@ use crate::commands::{
     batches, bench, config, demo, doctor, engine, enqueue, events, jobs, lanes, migrate, nodes,
     order, periodic, priorities, purge, run, suspension, sweep, tap,
 };
-use crate::error::Error;
+use crate::error::{self, Error};
 use crate::logging;
 use crate::settings::{Settings, Sources, flags};
 
@@ -101,7 +101,8 @@ pub fn main() -> ExitCode {
         Err(error) => {
             if !error.is_silent() {
                 use std::io::Write;
-                let said = jobwire_core::telemetry::plain::lines(&error.to_string());
+                let said = error::with_settings_alone(&error.to_string());
+                let said = jobwire_core::telemetry::plain::lines(&said);
                 let _ = writeln!(std::io::stderr(), "jobwire: {said}");
             }
             ExitCode::from(error.exit_code())

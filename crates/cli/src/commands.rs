@@ -21,6 +21,12 @@ pub mod suspension;
 pub mod sweep;
 pub mod tap;
 
+/// Reads the id of a batch or a node, or a correlation id on the command line.
+fn id<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+    text.parse()
+        .map_err(|_| "write a UUID, for example 0198c0de-7777-7000-8000-000000000001".to_owned())
+}
+
 /// Reads a date on the command line.
 fn date(text: &str) -> Result<chrono::DateTime<chrono::Utc>, String> {
     text.parse().map_err(|_| {

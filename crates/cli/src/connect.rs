@@ -38,7 +38,9 @@ impl Database {
     pub async fn connect(settings: &Settings, create: bool) -> Result<Self, Error> {
         let url = &settings.database_url;
         let calendars = match &settings.calendars {
-            Some(file) => calendars::read(file)?,
+            Some(file) => {
+                calendars::read(file).map_err(|error| error.of_setting(settings, "calendars"))?
+            }
             None => Calendars::default(),
         };
         let connected = if url.scheme() == "sqlite" {

@@ -4,7 +4,7 @@ use jobwire_core::node::StartError;
 use jobwire_core::transport::TransportError;
 use jobwire_core::{InvalidJob, StoreError};
 
-use crate::settings::Mistakes;
+use crate::settings::{Mistake, Mistakes, Settings};
 
 /// The reason why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +50,17 @@ pub enum Error {
         /// The error of the system.
         source: std::io::Error,
     },
+    /// A file that an argument names can't be read.
+    #[error(
+        "can't read {name}: {}; give the path of a readable file, or - for standard input",
+        of_system(.source)
+    )]
+    File {
+        /// Its name.
+        name: String,
+        /// The error of the system.
+        source: std::io::Error,
+    },
     /// A file, a stream or another resource of the machine can't be used.
     #[error("{what}: {source}")]
     Io {
@@ -79,11 +90,30 @@ impl Error {
         move |source| Self::Io { what, source }
     }
 
+    /// Returns the error of a file that the setting `key` names.
+    #[must_use]
+    pub(crate) fn of_setting(self, settings: &Settings, key: &'static str) -> Self {
+        let Self::File { name, source } = self else {
+            return self;
+        };
+        let (flag, variable) = (key.replace('_', "-"), key.to_ascii_uppercase());
+        Self::Settings(Mistakes(vec![Mistake {
+            setting: key.to_owned(),
+            value: Some(name),
+            origin: settings.origin(key),
+            problem: format!(
+                "the file can't be read: {}; correct the path (--{flag}, JOBWIRE_{variable}), or \
+                 leave the setting out",
+                of_system(&source)
+            ),
+        }]))
+    }
+
     /// Returns the exit code: 1 for a failure, 2 for invalid arguments or settings.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Settings(_) | Self::Usage(_) => 2,
+            Self::Settings(_) | Self::Usage(_) | Self::File { .. } => 2,
             _ => 1,
         }
     }
@@ -98,6 +128,43 @@ impl Error {
 impl From<InvalidJob> for Error {
     fn from(error: InvalidJob) -> Self {
         Self::Input(error.to_string())
+    }
+}
+
+/// Returns a message of the library for users of the program: of an option and its setting, as in
+/// `` `hook.max_age` (setting `hint_max_age`) ``, only the setting is left.
+pub(crate) fn with_settings_alone(text: &str) -> String {
+    const BETWEEN: &str = "` (setting `";
+    let mut left = text;
+    let mut said = String::new();
+    while let Some((before, after)) = left.split_once(BETWEEN) {
+        let Some((setting, rest)) = after.split_once("`)") else {
+            break;
+        };
+        let mut kept = word_before(before);
+        // Several options may have one setting.
+        while let Some(other) = kept.strip_suffix("` or ") {
+            kept = word_before(other);
+        }
+        said.push_str(kept.strip_suffix("option ").unwrap_or(kept));
+        said.extend(["`", setting, "`"]);
+        left = rest;
+    }
+    said.push_str(left);
+    said
+}
+
+/// Returns the text before its last word, whose closing backtick is already off.
+fn word_before(text: &str) -> &str {
+    text.rsplit_once('`').map_or(text, |(before, _)| before)
+}
+
+/// Returns the text of an error of the system, without its number.
+fn of_system(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    match text.split_once(" (os error") {
+        Some((text, _)) => text.to_owned(),
+        None => text,
     }
 }
 
@@ -167,4 +234,34 @@ fn remedy(error: &StoreError, setting: &str) -> String {
         _ => "",
     };
     remedy.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_names_its_settings_and_no_options_of_the_library() {
+        for (library, program) in [
+            (
+                "must not be shorter than `hook.max_age` (setting `hint_max_age`): raise it",
+                "must not be shorter than `hint_max_age`: raise it",
+            ),
+            (
+                "raise `PgOptions::a` or `SqliteOptions::b` (setting `c`), or set `d` (setting `e`) to `f`",
+                "raise `c`, or set `e` to `f`",
+            ),
+            (
+                "option `security.ca` (setting `broker_tls_ca`): is wrong",
+                "`broker_tls_ca`: is wrong",
+            ),
+            ("` (setting `x", "` (setting `x"),
+            (
+                "the broker's URL (setting `broker_url`)",
+                "the broker's URL (setting `broker_url`)",
+            ),
+        ] {
+            assert_eq!(with_settings_alone(library), program);
+        }
+    }
 }

@@ -8,6 +8,7 @@
 mod allow_list;
 mod broker;
 mod check;
+mod count;
 mod engine;
 mod environment;
 mod file;
@@ -29,6 +30,7 @@ use jobwire_core::{LaneOrder, LaneShare, RetryFrom, RetryPolicy, StartOrder, Tap
 
 pub(crate) use allow_list::canonical;
 pub use allow_list::{AllowList, BadHost};
+pub use count::{Count0, Within};
 pub(crate) use mistake::closest;
 pub use mistake::{Mistake, Mistakes, Origin};
 pub use remarks::Remark;
@@ -141,7 +143,7 @@ settings! {
          trusted. By default, the authorities that this machine trusts.";
     broker_tls_certificate: Option<PathBuf> = "", "broker-tls-certificate" "FILE",
         "PEM file with the certificate that this program presents to the broker. With `amqps://` \
-         and no user in the URL it is also the login (EXTERNAL). The files are read again for each \
+         and no user in the URL it is also the log-in (EXTERNAL). The files are read again for each \
          new connection.";
     broker_tls_key: Option<PathBuf> = "", "broker-tls-key" "FILE",
         "PEM file with the unencrypted private key of `broker_tls_certificate`.";
@@ -149,44 +151,46 @@ settings! {
         "The brokers that may be used without TLS: `loopback` (on this machine only) or `allow` \
          (all, for networks that are trusted or encrypt by themselves).";
     broker_statistics_interval: Interval = "10s", "broker-statistics-interval" "DURATION",
-        "Interval at which a node reads the length of its lanes from the broker, for metrics; \
-         `off` for never.";
+        "Interval at which a node reads the length of its lanes from the broker, for metrics, 100ms \
+         to 1h; `off` for never.";
     http: HttpAddress = "127.0.0.1:7070", "http" "ADDRESS",
         "The address on which `run` serves /metrics, /healthz and /readyz; `off` for none. If the \
          default is in use, a free port is chosen and printed.";
     http_allow_hosts: Vec<String> = "", "http-allow-hosts" "HOSTS",
         "Hosts that `http` jobs may call, separated by commas; none by default.";
     concurrency: usize = "64", "concurrency" "N",
-        "Maximum number of jobs that a node runs at once.";
+        "Maximum number of jobs that a node runs at once, 1 to 100000.";
     concurrency_min: Option<usize> = "", "concurrency-min" "N",
         "Smallest number of jobs that a node runs at once, if that number is to follow the load: it \
          grows while hints wait and the processors are mostly idle, up to `concurrency`, and shrinks \
-         after a quiet time. By default, it is always `concurrency`.";
+         after a quiet time. At most `concurrency`. By default, it is always `concurrency`.";
     concurrency_idle: Duration = "30s", "concurrency-idle" "DURATION",
         "Time without a waiting hint after which a node with `concurrency_min` gives up the slots \
-         that no job has used.";
-    concurrency_cpu: u8 = "80", "concurrency-cpu" "PERCENT",
+         that no job has used. At least 1s.";
+    concurrency_cpu: Within<1, 100> = "80", "concurrency-cpu" "PERCENT",
         "Use of the processors by the program at which a node with `concurrency_min` grows no \
          further, 1 to 100. Read on Linux only.";
     lease: Duration = "30s", "lease" "DURATION",
-        "Time that a lease lasts without renewal. The jobs of a dead node are taken over after \
-         this time plus one sweep interval.";
+        "Time that a lease lasts without renewal, 1s to 24h. The jobs of a dead node are taken over \
+         after this time plus one sweep interval.";
     sweep_interval: Duration = "10s", "sweep-interval" "DURATION",
         "Interval at which the leader looks for expired leases and lost hints while jobs wait or \
-         run; at least twice a lease.";
+         run. If it is longer than half a `lease`, half a lease is used. Three times as long while \
+         the fleet is idle. At least 100ms.";
     suspect_after: Duration = "15s", "suspect-after" "DURATION",
-        "Time for which a job must have been ready before its hint may count as lost; at least \
-         `hint_max_age` plus the broker's confirm timeout.";
+        "Time for which a job must have been ready before its hint may count as lost. Not shorter \
+         than `hint_max_age`; if it is shorter than `hint_max_age` plus the broker's confirm timeout, \
+         that sum is used.";
     claim_after: Interval = "5s", "claim-after" "DURATION",
         "Time for which receiving or publishing hints must fail (the broker is away, or accepts no \
          messages) before a node claims jobs from the database, until both work again; `off` lets \
-         jobs wait for the broker.";
+         jobs wait for the broker. At least 100ms.";
     claim_interval: Duration = "10s", "claim-interval" "DURATION",
         "Maximum time for which a job waits after its wake was lost, if `broker_url` is `none`: \
          the leader looks for waiting jobs at this interval, and a node that hears no leader for \
          this time claims. Jobs of plain SQL wait as long if there is no commit tap. At least \
          100ms. See docs/operating/no-broker.md.";
-    quarantine_after: u32 = "3", "quarantine-after" "N",
+    quarantine_after: Count0 = "3", "quarantine-after" "N",
         "Number of nodes in a row that must die while they run a job before it becomes a dead \
          letter; from the second death on it runs alone on its node. At least 3; 0 for never.";
     row_lock_types: Vec<String> = "", "row-lock-types" "TYPES",
@@ -221,7 +225,7 @@ settings! {
          since then is due at once).";
     history_retry_policy: RetryPolicy = "10s", "history-retry-policy" "POLICY",
         "Wait between attempts of history jobs, if neither the job nor its handler has a policy: \
-         `30s`, `exponential(1s, 2, 1h)`, `PT10M,PT17M`.";
+         `30s`, `exponential(1s, 2, 1h)`, `PT10M,PT17M`. A count in it has no effect.";
     periodic_jobs: Option<PathBuf> = "", "periodic-jobs" "FILE",
         "TOML file of the periodic jobs that `run` declares at its start, as `[[periodic]]` \
          tables. See docs/guides/periodic-jobs.md.";
@@ -232,15 +236,15 @@ settings! {
         "Time that running jobs have to end at shutdown before they are released.";
     lanes: Vec<LaneShare> = "default", "lanes" "LANES",
         "The lanes (queues, topics) that a node receives, in order, separated by commas. Lanes \
-         that share by weight may have weights: `critical=5,default=3,bulk` (the default weight is \
-         1).";
+         that share by weight may have weights of 1 to 1000: `critical=5,default=3,bulk` (the default \
+         weight is 1). At most 64 lanes.";
     lane_order: LaneOrder = "weighted", "lane-order" "ORDER",
         "Rule by which lanes share a node's slots while jobs of several wait: `weighted` (each \
          lane gets its share of the starts), `strict` (a lane is served only while no job waits \
          in the lanes before it) or `aging` (strict, but each tenth start goes to the oldest hint \
          that has waited longer than `lane_aging`).";
     lane_aging: Duration = "60s", "lane-aging" "DURATION",
-        "Time after which a waiting hint counts as old, if `lane_order` is `aging`.";
+        "Time after which a waiting hint counts as old, if `lane_order` is `aging`. At least 1s.";
     start_order: StartOrder = "", "start-order" "ORDER",
         "Order in which the jobs of a lane start, among those whose hints a node holds: `priority` \
          (larger first), `timers` (before other jobs), `due-date` (earlier first), or several, \
@@ -267,9 +271,10 @@ settings! {
         "Maximum number of hints that wait to be published. Further hints are dropped, and the \
          sweeper finds their jobs.";
     statement_timeout: Duration = "15s", "statement-timeout" "DURATION",
-        "Maximum time of a statement. After that the database cancels it.";
-    database_connections: u32 = "8", "database-connections" "N",
-        "Maximum number of connections to PostgreSQL; one more is kept for renewing leases.";
+        "Maximum time of a statement. After that the database cancels it. At least 100ms.";
+    database_connections: Within<3, 1000> = "8", "database-connections" "N",
+        "Maximum number of connections to PostgreSQL, 3 to 1000; one more is kept for renewing \
+         leases.";
     durable_locks: bool = "true", "durable-locks" "BOOL",
         "Whether a lock waits until PostgreSQL has flushed it to disk. `false` starts jobs sooner \
          by the time of one flush, but a crash of the server loses the locks of its last half \
@@ -287,30 +292,30 @@ settings! {
          different ones.";
     amqp_declare: bool = "true", "amqp-declare" "BOOL",
         "Whether missing queues and exchanges are declared; `false` uses only existing ones.";
-    amqp_hints_per_message: usize = "16", "amqp-hints-per-message" "N",
+    amqp_hints_per_message: Within<1, 512> = "16", "amqp-hints-per-message" "N",
         "Maximum number of hints in one message, 1 to 512.";
     amqp_confirm_timeout: Duration = "5s", "amqp-confirm-timeout" "DURATION",
-        "Maximum time for RabbitMQ's confirm of a message.";
+        "Maximum time for RabbitMQ's confirm of a message, 10ms to 1h.";
     kafka_declare: bool = "true", "kafka-declare" "BOOL",
         "Whether missing topics are created; `false` uses only existing ones.";
-    kafka_partitions: usize = "12", "kafka-partitions" "N",
-        "Number of partitions of a new topic, which is the maximum number of nodes that can share \
-         a lane.";
+    kafka_partitions: Within<1, 10_000> = "12", "kafka-partitions" "N",
+        "Number of partitions of a new topic, 1 to 10000, which is the maximum number of nodes that \
+         can share a lane.";
     kafka_replication: Option<u32> = "auto", "kafka-replication" "N",
         "Number of copies of a new topic; `auto` is 3, or the number of brokers if that is smaller.";
     kafka_retention: Duration = "24h", "kafka-retention" "DURATION",
-        "Time for which Kafka keeps the hints of a new topic. If a job waits longer, the sweeper \
-         hints it again.";
-    kafka_hints_per_message: usize = "16", "kafka-hints-per-message" "N",
+        "Time for which Kafka keeps the hints of a new topic, 1m to 366d. If a job waits longer, the \
+         sweeper hints it again.";
+    kafka_hints_per_message: Within<1, 512> = "16", "kafka-hints-per-message" "N",
         "Maximum number of hints in one message, 1 to 512.";
     kafka_linger: Interval = "off", "kafka-linger" "DURATION",
-        "Time that a message waits to be sent together with others; `off` sends it as soon as the \
-         connection is free.";
+        "Time that a message waits to be sent together with others, at most 1s; `off` sends it as \
+         soon as the connection is free.";
     kafka_confirm_timeout: Duration = "5s", "kafka-confirm-timeout" "DURATION",
-        "Maximum time for Kafka's confirm of a message.";
+        "Maximum time for Kafka's confirm of a message, 100ms to 1h.";
     kafka_session_timeout: Duration = "10s", "kafka-session-timeout" "DURATION",
         "Time without a sign of life of a node after which Kafka gives its partitions to other \
-         nodes.";
+         nodes, 1s to 30m.";
     kafka_instance_id: String = "", "kafka-instance-id" "NAME",
         "Name for static membership: a node that returns under this name within the session \
          timeout gets its partitions back without a rebalance. Must differ for each node.";
@@ -363,8 +368,8 @@ settings! {
          due dates and lock times in it.";
     engine_lane: String = "", "engine-lane" "LANE",
         "The lane of the hints of the engine's jobs; by default the engine's type.";
-    engine_concurrency: usize = "8", "engine-concurrency" "N",
-        "Maximum number of jobs that the engine executes at once for one node. Must be smaller \
+    engine_concurrency: Within<1, 1000> = "8", "engine-concurrency" "N",
+        "Maximum number of jobs that the engine executes at once for one node, 1 to 1000. Must be smaller \
          than the engine's connection pool: a failing job takes two connections.";
     engine_answer_within: Duration = "60s", "engine-answer-within" "DURATION",
         "Maximum time for the answer of an execution. After that the job stays locked until its \
@@ -429,8 +434,13 @@ impl Settings {
         let mut given = AllGiven::new();
         let environment = environment::read(&sources.environment, &mut mistakes);
         let file = match (&sources.file, &environment.file) {
-            (Some(named), _) => file::Which::Named(named.clone()),
-            (None, Some(named)) => file::Which::Named(named.clone()),
+            (Some(named), _) => {
+                file::Which::Named(named.clone(), Origin::Flag("config".to_owned()))
+            }
+            (None, Some(named)) => file::Which::Named(
+                named.clone(),
+                Origin::Environment(environment::CONFIG.to_owned()),
+            ),
             (None, None) => file::Which::Default(sources.directory.join(DEFAULT_FILE)),
         };
         given.extend(file::read(&file, &mut mistakes));

@@ -36,7 +36,10 @@ impl Tables {
         } else {
             std::fs::File::open(file).and_then(|f| f.take(most).read_to_string(&mut text))
         };
-        let read = read.map_err(Error::io(format!("can't read {name}")))?;
+        let read = read.map_err(|source| Error::File {
+            name: name.to_string(),
+            source,
+        })?;
         if read as u64 >= most {
             return Err(Error::Input(format!(
                 "{name} is longer than {most} bytes; give a file of {}",

@@ -629,9 +629,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Sets whether the order of exclusive jobs is strict, for every node on this database. In a
-    /// strict order, no job of an instance starts while an elder sibling waits for a retry, is
+    /// strict order, no job of an instance starts while an earlier sibling waits for a retry, is
     /// suspended, or is a dead letter. The others continue after an operator has retried or deleted
-    /// the elder sibling. Optional for a store.
+    /// the earlier sibling. Optional for a store.
     async fn set_strict_order(&self, strict: bool) -> Result<()> {
         let _ = strict;
         Err(StoreError::Config(format!(

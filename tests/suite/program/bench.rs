@@ -150,7 +150,7 @@ async fn a_bench_measures_jobs_that_are_created_while_nodes_run() {
         "1",
         "--clients",
         "2",
-        "--batch",
+        "--per-transaction",
         "10",
         "--ahead",
         "50",

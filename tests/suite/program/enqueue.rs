@@ -32,7 +32,7 @@ async fn the_ids_of_created_jobs_are_printed() {
     let home = Scratch::new();
     let text = "{\"type\":\"noop\"}\n\n{\"type\":\"noop\"}\n{\"type\":\"noop\"}\n";
     let _ = home.write("in.jsonl", text);
-    let enqueue = ["enqueue", "in.jsonl", "--batch", "2"];
+    let enqueue = ["enqueue", "in.jsonl", "--per-transaction", "2"];
     let said = succeeds(jobwire(&home, &enqueue)).await;
     let store = store(&home).await;
     let ids = async || -> Vec<String> {
@@ -95,7 +95,11 @@ async fn a_bad_line_is_named_and_nothing_of_its_transaction_is_kept() {
         }
     }
     let _ = home.write("in.jsonl", &text);
-    let said = fails(jobwire(&home, &["enqueue", "in.jsonl", "--batch", "5"]), 1).await;
+    let said = fails(
+        jobwire(&home, &["enqueue", "in.jsonl", "--per-transaction", "5"]),
+        1,
+    )
+    .await;
     for part in [
         "in.jsonl:13: field `retries` is -1; give 1 or more",
         "10 jobs of lines 1 to 11 created",
@@ -159,7 +163,8 @@ async fn standard_input_unknown_fields_and_a_default_type() {
         said.contains("standard input:1: field `order` is no field of a job"),
         "{said}"
     );
-    assert!(said.contains("no job was created"), "{said}");
+    assert!(said.contains("No job was created"), "{said}");
+    assert!(!said.contains("0 jobs created"), "{said}");
     let merge = [
         "enqueue",
         "-",
@@ -208,7 +213,11 @@ async fn input_of_any_kind_is_refused_with_a_reason_and_never_a_panic() {
     let _ = home.write("empty", "");
     let said = succeeds(jobwire(&home, &["enqueue", "empty"])).await;
     assert!(said.contains("0 jobs created"), "{said}");
-    fails(jobwire(&home, &["enqueue", "empty", "--batch", "0"]), 2).await;
+    fails(
+        jobwire(&home, &["enqueue", "empty", "--per-transaction", "0"]),
+        2,
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -264,10 +273,17 @@ async fn a_line_that_only_the_database_refuses_is_named() {
         writeln!(text, "{{\"type\":\"noop\",\"tenant\":\"{tenant}\"}}").unwrap();
     }
     let _ = home.write("in.jsonl", &text);
-    let arguments = ["enqueue", "in.jsonl", "--batch", "10", "--database", &url];
+    let arguments = [
+        "enqueue",
+        "in.jsonl",
+        "--per-transaction",
+        "10",
+        "--database",
+        &url,
+    ];
     let said = fails(jobwire(&home, &arguments), 1).await;
     for part in [
-        "in.jsonl, line 14: ",
+        "in.jsonl:14: ",
         "tenant closed is closed",
         "10 jobs of lines 1 to 10 created",
         "correct the line, then continue with --skip 10",

@@ -59,7 +59,35 @@ async fn the_file_can_be_named_before_or_behind_the_command() {
     let said = succeeds(jobwire(&home, &["config"]).env("JOBWIRE_CONFIG", "other.toml")).await;
     assert!(said.contains("other.toml:1"), "{said}");
     let said = fails(jobwire(&home, &["run", "--config", "missing.toml"]), 2).await;
-    assert!(said.contains("missing.toml"), "{said}");
+    assert!(
+        said.contains("setting `config` is `missing.toml`") && !said.contains("missing.toml:"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn a_missing_file_is_told_with_its_setting_or_argument_and_the_remedy() {
+    let home = Scratch::new();
+    for (arguments, said) in [
+        (
+            &["jobs", "list", "--calendars", "no.toml"][..],
+            "flag --calendars: setting `calendars` is `no.toml`: the file can't be read: No such file or \
+             directory; correct the path (--calendars, JOBWIRE_CALENDARS), or leave the setting out",
+        ),
+        (
+            &["run", "--periodic-jobs", "no.toml"],
+            "setting `periodic_jobs` is `no.toml`: the file can't be read: No such file or directory; \
+             correct the path (--periodic-jobs, JOBWIRE_PERIODIC_JOBS)",
+        ),
+        (
+            &["enqueue", "no.jsonl"],
+            "can't read no.jsonl: No such file or directory; give the path of a readable file, or - \
+             for standard input",
+        ),
+    ] {
+        let answer = fails(jobwire(&home, arguments), 2).await;
+        assert!(answer.contains(said), "{said} in {answer}");
+    }
 }
 
 #[tokio::test]

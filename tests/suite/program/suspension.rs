@@ -81,10 +81,11 @@ async fn what_stands_still_is_told_and_ends_with_another_command() {
     says(
         &home,
         &activate,
-        &["tenant acme is suspended no more: 0 waiting jobs ready"],
+        &["tenant acme is no longer suspended: 0 waiting jobs are ready"],
     )
     .await;
-    says(&home, &activate, &["nothing to activate tenant acme"]).await;
+    let nothing = "nothing was changed: no suspension of tenant acme exists";
+    says(&home, &activate, &[nothing]).await;
     let resumed = answer(&home, &["resume", "--lane", "default", "--json"]).await;
     assert_eq!(resumed["hinted"], 4, "{resumed}");
     says(&home, &["suspensions"], &["nothing is suspended or paused"]).await;
@@ -108,6 +109,13 @@ async fn a_change_at_a_date_is_a_timer_job() {
         "2091-01-31T08:00:00+00:00"
     );
     assert!(store.suspensions().await.unwrap().is_empty());
+    let past = ["pause", "--all", "--at", "2001-01-31T08:00:00Z"];
+    says(
+        &home,
+        &past,
+        &["pause everything at once, because 2001-01-31"],
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -118,6 +126,7 @@ async fn a_scope_that_says_nothing_or_too_much_is_refused() {
         (&["suspend", "--lane", "bulk"], "--lane"),
         (&["pause", "--all", "--lane", "bulk"], "cannot be used with"),
         (&["resume", "--category", ""], "1 to 1024"),
+        (&["pause", "--lane", "a b"], "--lane: `a b` is not a lane's"),
         (
             &["activate", "--tenant", "t", "--at", "tomorrow"],
             "time zone",

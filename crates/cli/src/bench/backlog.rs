@@ -22,7 +22,7 @@ use crate::settings::Settings;
 #[derive(Clone, Debug, Args)]
 pub struct BacklogArgs {
     /// Jobs that wait, one run for each number, separated by commas
-    #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [10_000, 1_000_000], value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "10000,1000000", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub waiting: Vec<u32>,
     /// Number of these jobs to measure; the others run too
     #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]

@@ -21,7 +21,7 @@ pub struct BurstArgs {
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub clients: u16,
     /// Jobs in a transaction
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long = "per-transaction", alias = "batch", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub batch: u32,
     /// Node processes
     #[command(flatten)]

@@ -42,7 +42,7 @@ impl Clients {
     /// Opens `count` concurrent clients.
     pub(super) async fn open(settings: &Settings, count: u16, hints: Hints) -> Result<Self, Error> {
         let mut settings = settings.clone();
-        settings.database_connections = settings.database_connections.max(u32::from(count));
+        settings.database_connections.0 = settings.database_connections.0.max(u32::from(count));
         let database = Database::connect(&settings, true).await?;
         let (outlet, hook) = match hints {
             Hints::Sent => {

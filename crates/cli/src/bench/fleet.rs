@@ -25,7 +25,7 @@ pub enum Load {
 #[derive(Clone, Debug, Args)]
 pub struct FleetArgs {
     /// Node processes, one run for each number, separated by commas; ratios are to the first
-    #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16], value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,2,4,8,16", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub nodes: Vec<u16>,
     /// The load
     #[arg(long, value_enum, default_value_t = Load::Drain)]

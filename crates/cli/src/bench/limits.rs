@@ -27,7 +27,7 @@ pub struct LimitsArgs {
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub jobs: u32,
     /// Keys of the limit, one run for each number, separated by commas; 0 for no limit
-    #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [0, 1, 1_000], value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "0,1,1000", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub keys: Vec<u32>,
     /// Jobs of a key that run at once, or with `--per`, that start in that time
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000_000))]

@@ -40,7 +40,7 @@ pub enum Action {
     /// Show a batch, and its members by state; `jobwire jobs list --batch` lists them
     Show {
         /// The batch
-        #[arg(value_name = "ID")]
+        #[arg(value_name = "ID", value_parser = super::id::<BatchId>)]
         id: BatchId,
         /// Print a JSON object
         #[arg(long)]
@@ -49,7 +49,7 @@ pub enum Action {
     /// Cancel a batch: delete its members, also those that run, and create no job at its end
     Cancel {
         /// The batch
-        #[arg(value_name = "ID")]
+        #[arg(value_name = "ID", value_parser = super::id::<BatchId>)]
         id: BatchId,
         /// Confirm that the members are deleted
         #[arg(long)]

@@ -39,7 +39,12 @@ pub enum Action {
     Init,
     /// Start a node that runs the engine's jobs
     Run,
-    /// List, show, retry, delete and execute the engine's jobs
+    /// List, count, show, retry, delete and execute the engine's jobs
+    #[command(
+        after_help = "The engine changes its jobs by itself, and keeps their history. So of these \
+                      commands `list`, `count`, `show`, `retry`, `delete` and `execute` work; the \
+                      others are for the jobs of Jobwire (docs/engines/operating.md)."
+    )]
     Jobs(Box<jobs::JobsArgs>),
     /// Show which of the engine's jobs would be rescued or hinted again now, by class; changes
     /// nothing

@@ -53,7 +53,7 @@ pub struct EnqueueArgs {
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// Maximum number of jobs in one transaction; it ends earlier at 32 MiB of lines
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long = "per-transaction", alias = "batch", value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub batch: u32,
     /// The treatment of a field that no job has
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = UnknownFields::Error)]
@@ -110,7 +110,9 @@ pub(crate) async fn run(settings: Settings, args: EnqueueArgs) -> Result<(), Err
     progress.end();
     let left = outlet.close(LAST_HINTS).await;
     database.store().close().await;
-    account.report(left);
+    if result.is_ok() || account.created > 0 || account.existing > 0 {
+        account.report(left);
+    }
     result.map_err(|failure| account.explain(&name, failure))
 }
 
@@ -259,7 +261,7 @@ impl Account {
             ..
         } = self;
         let kept = if *created == 0 {
-            "no job was created".to_owned()
+            "No job was created".to_owned()
         } else {
             format!(
                 "{} of lines {} to {lines} created",
@@ -277,7 +279,7 @@ impl Account {
                 Error::Input(format!("{problem}. {kept}; correct the line, then {go_on}"))
             }
             Failure::Refused(line, error) => Error::Input(format!(
-                "{name}, line {line}: {}. {kept}; correct the line, then {go_on}",
+                "{name}:{line}: {}. {kept}; correct the line, then {go_on}",
                 Error::Store(error)
             )),
             Failure::Store(error @ StoreError::CommitUnknown(_)) => Error::Failed(format!(

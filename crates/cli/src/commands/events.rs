@@ -48,7 +48,7 @@ pub struct OnArgs {
     /// Only events of jobs of these types, separated by commas; if left out, all
     #[arg(long, value_name = "TYPES", value_delimiter = ',')]
     types: Vec<String>,
-    /// How long an event waits for the broker before it is dropped
+    /// How long an event waits for the broker before it is dropped; at least a minute, at most ten years
     #[arg(long, value_name = "DURATION", default_value = "1d", value_parser = duration::parse)]
     keep: Duration,
     /// The `source` of the events; if left out, `jobwire/` and the name of the database
@@ -72,7 +72,8 @@ fn refuse_without_broker(settings: &Settings) -> Result<(), Error> {
     match settings.broker_url.scheme() {
         "in-process" | "none" => Err(Error::Usage(
             "the event stream needs a broker, and `broker_url` names none: give --broker \
-             (JOBWIRE_BROKER_URL), for example amqp://broker or kafka://broker"
+             (JOBWIRE_BROKER_URL), for example amqps://user:password@host or \
+             kafka://user:password@host/prefix?tls=true"
                 .to_owned(),
         )),
         _ => Ok(()),

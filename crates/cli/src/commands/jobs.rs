@@ -66,7 +66,7 @@ pub enum Action {
         /// The filters.
         #[command(flatten)]
         filter: Box<FilterArgs>,
-        /// Stop to count here
+        /// Stop counting at this number; without it all are counted
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..))]
         limit: Option<i64>,
         /// Print a JSON object
@@ -164,7 +164,7 @@ pub enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Take the lock of jobs whose handlers never end; their nodes can't complete them any more
+    /// Take the locks away from jobs whose handlers never end; their nodes can't complete them any more
     Unlock {
         /// The jobs
         #[arg(value_name = "ID", required = true, value_parser = place::parse)]
@@ -212,7 +212,8 @@ pub enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Run one job now, in this process, with the built-in handlers; a job of an engine runs there
+    /// Run one job now: with the built-in handlers of this process, or, for `jobwire engine jobs`, in
+    /// the engine
     Execute {
         /// The job
         #[arg(value_parser = place::parse)]

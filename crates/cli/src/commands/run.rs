@@ -82,7 +82,9 @@ async fn start(settings: &Settings, additions: Additions) -> Result<Started, Err
         );
     }
     let periodic = match &settings.periodic_jobs {
-        Some(file) => periodic::read(file)?,
+        Some(file) => {
+            periodic::read(file).map_err(|error| error.of_setting(settings, "periodic_jobs"))?
+        }
         None => Vec::new(),
     };
     let listener = http::listen(settings).await?;

@@ -77,7 +77,8 @@ pub struct PauseScopeArgs {
 /// When to make the change, and how to tell its result.
 #[derive(Debug, Args)]
 pub struct HowArgs {
-    /// Make the change at this date, for example 2027-01-31T08:00:00Z; a timer job does it
+    /// Make the change at this date, for example 2027-01-31T08:00:00Z; a timer job does it, at once
+    /// if the date has passed
     #[arg(long, value_name = "DATE", value_parser = super::date)]
     pub at: Option<DateTime<Utc>>,
     /// Print a JSON object
@@ -117,7 +118,8 @@ impl PauseScopeArgs {
         } else if let Some(value) = self.category {
             PauseScope::Category(value)
         } else {
-            PauseScope::Lane(Lane::unchecked(self.lane.unwrap_or_default()))
+            let lane = Lane::new(self.lane.unwrap_or_default());
+            PauseScope::Lane(lane.map_err(|bad| Error::Usage(format!("--lane: {bad}")))?)
         };
         checked(scope.into())
     }
@@ -216,10 +218,14 @@ async fn plan(
             job: id,
         });
     }
+    let (written, moment) = (written(change), moment(date));
+    if date <= Utc::now() {
+        return output::line(format_args!(
+            "{written} at once, because {moment} has passed: the timer job {id} does it"
+        ));
+    }
     output::line(format_args!(
-        "{} at {}: the timer job {id} does it; delete that job to call it off",
-        written(change),
-        moment(date),
+        "{written} at {moment}: the timer job {id} does it; delete that job to call it off"
     ))
 }
 
@@ -294,14 +300,27 @@ fn print(change: &GateChange, report: &Report<'_>, begins: bool) -> Result<(), E
         ("pause", false) => output::line(format_args!("{gate} already"))?,
         (_, true) => {
             let waited = output::count(changed.hinted, "waiting job");
+            let are = if changed.hinted == 1 { "is" } else { "are" };
             let how = if report.hints {
                 "hinted"
             } else {
-                "ready; without a broker, the sweeper of the running node finds them"
+                "ready; without a broker, the sweeper of the running node hints ready jobs"
             };
-            output::line(format_args!("{gate} no more: {waited} {how}"))?;
+            let (scope, state) = (scope(change.gate()), change.gate().state());
+            output::line(format_args!(
+                "{scope} is no longer {state}: {waited} {are} {how}"
+            ))?;
         }
-        (_, false) => output::line(format_args!("nothing to {}", written(change)))?,
+        (_, false) => {
+            let kind = match change.gate() {
+                Gate::Pause(_) => "pause",
+                _ => "suspension",
+            };
+            output::line(format_args!(
+                "nothing was changed: no {kind} of {} exists; `jobwire suspensions` lists all",
+                scope(change.gate())
+            ))?;
+        }
     }
     if begins && report.running > 0 {
         let running = output::count(report.running.unsigned_abs(), "job");
@@ -322,13 +341,14 @@ fn print(change: &GateChange, report: &Report<'_>, begins: bool) -> Result<(), E
 
 /// Returns the change in words: `pause lane bulk`.
 fn written(change: &GateChange) -> String {
-    let (gate, action) = (change.gate(), change.action());
+    format!("{} {}", change.action(), scope(change.gate()))
+}
+
+/// Returns the scope in words: `lane bulk`.
+fn scope(gate: &Gate) -> String {
     match gate {
-        Gate::Pause(PauseScope::All) => format!("{action} everything"),
-        gate => {
-            let value = plain::one_line(gate.parts().1, 200);
-            format!("{action} {} {value}", gate.scope())
-        }
+        Gate::Pause(PauseScope::All) => "everything".to_owned(),
+        gate => format!("{} {}", gate.scope(), plain::one_line(gate.parts().1, 200)),
     }
 }
 
@@ -388,7 +408,15 @@ mod tests {
             all: false,
         };
         let error = scope.gate().expect_err("no name").to_string();
-        assert!(error.contains("--lane has 0 bytes"), "{error}");
+        assert!(error.contains("--lane: `` is not a lane's name"), "{error}");
+        let scope = PauseScopeArgs {
+            job_type: Some(String::new()),
+            category: None,
+            lane: None,
+            all: false,
+        };
+        let error = scope.gate().expect_err("no name").to_string();
+        assert!(error.contains("--type has 0 bytes"), "{error}");
     }
 
     #[test]

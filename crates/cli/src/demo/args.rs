@@ -19,8 +19,8 @@ pub struct DemoArgs {
     /// Speed of the replay as a multiple of real time, or `max`
     #[arg(long, value_name = "FACTOR", default_value = "max", requires = "input")]
     pub speed: Speed,
-    /// Node processes for the replay, started on the given database and broker [default: one node
-    /// in this process]
+    /// Node processes for the replay, started on the given database and broker; 0: one node in this
+    /// process
     #[arg(long, value_name = "N", default_value_t = 0, requires = "input", value_parser = clap::value_parser!(u16).range(0..=100))]
     pub nodes: u16,
     /// Keep the jobs and event rows that the database already has, and run beside them

@@ -93,7 +93,7 @@ fn several(settings: &Settings) -> Wrong {
         } else {
             (
                 "second_broker_lanes",
-                "have no broker; set `second_broker_url`",
+                "these lanes have no broker; set `second_broker_url`",
             )
         };
         wrong.push((setting, problem.to_owned()));

@@ -23,9 +23,6 @@ pub(super) fn check(settings: &Settings) -> Vec<Mistake> {
     if settings.statement_timeout < Duration::from_millis(100) {
         wrong.push(("statement_timeout", "must be at least 100ms".to_owned()));
     }
-    if !(3..=1000).contains(&settings.database_connections) {
-        wrong.push(("database_connections", "must be 3 to 1000".to_owned()));
-    }
     if let Err(bad) = AllowList::parse(&settings.http_allow_hosts) {
         wrong.push(("http_allow_hosts", bad.to_string()));
     }

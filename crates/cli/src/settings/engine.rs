@@ -82,12 +82,12 @@ impl Settings {
             .schema(schema)
             .zone(self.engine_zone.clone())
             .lane(lane)
-            .concurrency(self.engine_concurrency.min(self.concurrency))
+            .concurrency(self.engine_concurrency.size().min(self.concurrency))
             .answer_within(self.engine_answer_within)
             .lock_for(self.engine_lock_for)
             .takeover_patience(self.engine_takeover_patience)
             .watchdog(self.engine_watchdog)
-            .max_connections(self.database_connections)
+            .max_connections(self.database_connections.0)
             .statement_timeout(self.statement_timeout)
             .plaintext(self.engine_plaintext))
     }
@@ -106,13 +106,13 @@ impl Settings {
             )),
             (Some(_), user) if !user.is_empty() => Err((
                 "engine_token_file",
-                "and a user in `engine_url` exclude each other; remove one".to_owned(),
+                "can't be combined with a user in `engine_url`; remove one of them".to_owned(),
             )),
             (Some(file), _) => {
                 let token = std::fs::read_to_string(file).map_err(|error| {
                     (
                         "engine_token_file",
-                        format!("can't read {}: {error}", file.display()),
+                        format!("the file can't be read: {error}; correct the path"),
                     )
                 })?;
                 Ok(Credentials::Bearer(token.trim().to_owned()))
@@ -176,9 +176,6 @@ pub(super) fn check(settings: &Settings) -> Vec<(&'static str, String)> {
             "engine_lock_for",
             "must not be shorter than `lease`".to_owned(),
         ));
-    }
-    if !(1..=1_000).contains(&settings.engine_concurrency) {
-        wrong.push(("engine_concurrency", "must be 1 to 1000".to_owned()));
     }
     wrong
 }

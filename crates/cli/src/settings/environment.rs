@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::{AllGiven, Given, Mistake, Origin, PREFIX, Setting, TABLE, closest};
 
 /// The variable that names the file.
-const CONFIG: &str = "JOBWIRE_CONFIG";
+pub(super) const CONFIG: &str = "JOBWIRE_CONFIG";
 /// The prefix of variables of the project's own tests, which are not settings.
 const TESTS: &str = "JOBWIRE_TEST_";
 

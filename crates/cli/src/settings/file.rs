@@ -20,28 +20,30 @@ const LARGEST: u64 = 1 << 20;
 
 /// The file to read.
 pub(super) enum Which {
-    /// A file that was named; it must exist.
-    Named(PathBuf),
+    /// A file that was named, with the source of its name; it must exist.
+    Named(PathBuf, Origin),
     /// A file that is read if it exists.
     Default(PathBuf),
 }
 
 pub(super) fn read(which: &Which, mistakes: &mut Vec<Mistake>) -> AllGiven {
-    let (Which::Named(path) | Which::Default(path)) = which;
+    let (Which::Named(path, _) | Which::Default(path)) = which;
     let text = match contents(path) {
         Ok(text) => text,
         Err(error) => {
-            let missing = error.kind() == std::io::ErrorKind::NotFound;
-            if !(missing && matches!(which, Which::Default(_))) {
-                mistakes.push(Mistake {
-                    setting: "config".to_owned(),
-                    value: Some(path.display().to_string()),
-                    origin: at(path, 1),
-                    problem: format!(
-                        "the file can't be read: {error}; give another one with --config"
-                    ),
-                });
-            }
+            let origin = match which {
+                Which::Named(_, origin) => origin.clone(),
+                Which::Default(_) if error.kind() == std::io::ErrorKind::NotFound => {
+                    return AllGiven::new();
+                }
+                Which::Default(_) => Origin::Default,
+            };
+            mistakes.push(Mistake {
+                setting: "config".to_owned(),
+                value: Some(path.display().to_string()),
+                origin,
+                problem: format!("the file can't be read: {error}; give another one with --config"),
+            });
             return AllGiven::new();
         }
     };

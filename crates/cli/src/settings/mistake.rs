@@ -48,10 +48,13 @@ pub struct Mistake {
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: setting `{}`", self.origin, self.setting)?;
-        if let Some(value) = &self.value {
-            write!(f, " is `{value}`")?;
+        match &self.value {
+            Some(value) if !value.is_empty() => write!(f, " is `{value}`: {}", self.problem),
+            // Nothing was given: the problem says so, or is about the text.
+            Some(_) if self.problem.starts_with("is ") => write!(f, " {}", self.problem),
+            Some(_) => write!(f, " is empty: {}", self.problem),
+            None => write!(f, ": {}", self.problem),
         }
-        write!(f, ": {}", self.problem)
     }
 }
 

@@ -24,14 +24,14 @@ impl Settings {
         options.elastic = self.concurrency_min.map(|min| {
             Elastic::from_min(min)
                 .idle_after(self.concurrency_idle)
-                .cpu_below(self.concurrency_cpu)
+                .cpu_below(u8::try_from(self.concurrency_cpu.0).unwrap_or(100))
         });
         options.lease = self.lease;
         options.sweep_interval = self.sweep_interval;
         options.suspect_after = self.suspect_after;
         options.claim_after = self.claim_after.duration();
         options.claim_interval = self.claim_interval;
-        options.quarantine_after = self.quarantine_after;
+        options.quarantine_after = self.quarantine_after.0;
         options.row_lock_from = self.row_lock_from;
         options.incidents_kept = self.incidents_kept;
         options.retry = self.retry_policy.clone();
@@ -60,7 +60,7 @@ impl Settings {
     #[must_use]
     pub fn pg_options(&self) -> PgOptions {
         let mut options = PgOptions::default();
-        options.max_connections = self.database_connections;
+        options.max_connections = self.database_connections.0;
         options.statement_timeout = self.statement_timeout;
         // A node that froze in a transaction must hold row locks no longer than its leases.
         options.idle_in_transaction_timeout = self.lease;
@@ -99,7 +99,7 @@ impl Settings {
                 super::QueueType::Quorum => jobwire_amqp::QueueType::Quorum,
             })
             .declare(self.amqp_declare)
-            .hints_per_message(self.amqp_hints_per_message)
+            .hints_per_message(self.amqp_hints_per_message.size())
             .confirm_timeout(self.amqp_confirm_timeout)
             .security(self.broker_security())
             .statistics_interval(self.broker_statistics_interval.duration())
@@ -116,13 +116,13 @@ impl Settings {
         let named = |text: &String| (!text.is_empty()).then(|| text.clone());
         KafkaOptions::default()
             .declare(self.kafka_declare)
-            .partitions(i32::try_from(self.kafka_partitions).unwrap_or(i32::MAX))
+            .partitions(i32::try_from(self.kafka_partitions.0).unwrap_or(i32::MAX))
             .replication(
                 self.kafka_replication
                     .map(|copies| i32::try_from(copies).unwrap_or(i32::MAX)),
             )
             .retention(self.kafka_retention)
-            .hints_per_message(self.kafka_hints_per_message)
+            .hints_per_message(self.kafka_hints_per_message.size())
             .linger(self.kafka_linger.duration().unwrap_or_default())
             .confirm_timeout(self.kafka_confirm_timeout)
             .session_timeout(self.kafka_session_timeout)

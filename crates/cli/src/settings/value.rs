@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use jobwire_core::job::retry::BadRetryPolicy;
 use jobwire_core::transport::Plaintext;
 use jobwire_core::{
     LaneOrder, LaneShare, RetryFrom, RetryPolicy, StartOrder, TapMode, job::duration,
@@ -66,7 +67,11 @@ impl Value for Duration {
 impl Value for RetryPolicy {
     fn read(text: &str) -> Result<Self, String> {
         Self::parse(text).map_err(|error| {
-            format!("{error}; use for example `30s`, `exponential(1s, 2, 1h)` or `PT10M,PT17M`")
+            let problem = match &error {
+                BadRetryPolicy::Duration(bad) => bad.problem(),
+                _ => error.to_string(),
+            };
+            format!("{problem}; use for example `30s`, `exponential(1s, 2, 1h)` or `PT10M,PT17M`")
         })
     }
     fn shown(&self) -> String {
@@ -153,62 +158,6 @@ impl Value for bool {
     }
     fn shown(&self) -> String {
         self.to_string()
-    }
-}
-
-macro_rules! counts {
-    ($($type:ty),+) => {
-        $(impl Value for $type {
-            fn read(text: &str) -> Result<Self, String> {
-                match text.trim().parse::<i128>() {
-                    Ok(number) if number < 1 => Err("give 1 or more".to_owned()),
-                    Ok(number) => Self::try_from(number).map_err(|_| "is too large".to_owned()),
-                    Err(_) => Err("is not a whole number; write, for example, `64`".to_owned()),
-                }
-            }
-            fn shown(&self) -> String {
-                self.to_string()
-            }
-        })+
-    };
-}
-counts!(usize, u32, u8);
-
-impl Value for Option<usize> {
-    fn read(text: &str) -> Result<Self, String> {
-        match text.trim() {
-            "" => Ok(None),
-            other => usize::read(other).map(Some),
-        }
-    }
-    fn shown(&self) -> String {
-        self.map_or_else(String::new, |number| number.to_string())
-    }
-}
-
-impl Value for Option<u32> {
-    fn read(text: &str) -> Result<Self, String> {
-        match text.trim() {
-            "" | "auto" => Ok(None),
-            other => u32::read(other).map(Some),
-        }
-    }
-    fn shown(&self) -> String {
-        self.map_or_else(|| "auto".to_owned(), |number| number.to_string())
-    }
-}
-
-impl Value for Option<i64> {
-    fn read(text: &str) -> Result<Self, String> {
-        match text.trim() {
-            "" => Ok(None),
-            other => other.parse().map(Some).map_err(|_| {
-                "is not a whole number of 64 bits; write, for example, `100` or `-5`".to_owned()
-            }),
-        }
-    }
-    fn shown(&self) -> String {
-        self.map(|number| number.to_string()).unwrap_or_default()
     }
 }
 

@@ -22,6 +22,18 @@ pub enum BadDuration {
     TooLong(String),
 }
 
+impl BadDuration {
+    /// Returns the problem without a remedy, for a message that has one of its own.
+    #[must_use]
+    pub fn problem(&self) -> String {
+        match self {
+            Self::Unreadable(text) => format!("`{text}` is not a duration"),
+            Self::NotPositive(text) => format!("the duration `{text}` is not more than zero"),
+            Self::TooLong(_) => self.to_string(),
+        }
+    }
+}
+
 /// Reads a duration.
 ///
 /// # Errors

@@ -179,11 +179,9 @@ fn wrong(bad: &BadRepeat) -> InvalidJob {
     if let BadRepeat::Fault(fault) = bad {
         return InvalidJob::fault("schedule", fault, fault.remedy());
     }
-    InvalidJob::new(
-        "schedule",
-        bad.to_string(),
-        "use for example `R/PT10M` or `0 2 * * *[Europe/Berlin]`",
-    )
+    let (problem, remedy) = bad.parts();
+    let remedy = remedy.unwrap_or("use for example `R/PT10M` or `0 2 * * *[Europe/Berlin]`");
+    InvalidJob::new("schedule", problem, remedy)
 }
 
 /// The effect of a declaration on the schedule of its name.

@@ -128,6 +128,31 @@ pub enum BadRepeat {
     Never(String),
 }
 
+impl BadRepeat {
+    /// Returns the problem, and the remedy if that of another repetition would not help. Texts that
+    /// `jobwire.create_job` refuses, too, have the same message there.
+    pub(crate) fn parts(&self) -> (String, Option<&'static str>) {
+        let text = self.to_string();
+        let remedy = match self {
+            Self::Cron(..) => {
+                let remedy = "use for example `0 2 * * *`, at 2 o'clock each day: minute (0 to 59), \
+                              hour (0 to 23), day, month, day of the week";
+                return (text, Some(remedy));
+            }
+            Self::Zone(_) => "write a name such as Europe/Berlin",
+            Self::CatchUp(_) => "write once, all or skip",
+            Self::Closed(_) => "write closed=move or closed=skip, beside a calendar",
+            Self::Suffix(_) => "write a time zone, catch-up=…, calendar=… or closed=…",
+            _ => return (text, None),
+        };
+        let problem = text.strip_suffix(remedy).and_then(|t| t.strip_suffix("; "));
+        match problem {
+            Some(problem) => (problem.to_owned(), Some(remedy)),
+            None => (text, None),
+        }
+    }
+}
+
 impl Repeat {
     /// Reads a repetition.
     ///

@@ -127,6 +127,14 @@ impl FromStr for StartOrder {
                      them, separated by commas"
                 )),
             })?;
+        let before = |at: usize| words.iter().take(at);
+        let twice = words
+            .iter()
+            .enumerate()
+            .find(|(at, word)| before(*at).any(|other| other == *word));
+        if let Some((_, word)) = twice {
+            return Err(format!("has `{word}` twice; remove one"));
+        }
         let fixed = order.to_string();
         if fixed == words.join(",") {
             Ok(order)
@@ -194,9 +202,12 @@ mod tests {
             said.contains("`oldest` is not known; write `priority`"),
             "{said}"
         );
-        for text in ["due-date,priority", "priority,priority"] {
+        for (text, part) in [
+            ("due-date,priority", "write `priority,due-date`"),
+            ("priority,priority", "has `priority` twice; remove one"),
+        ] {
             let said = text.parse::<StartOrder>().expect_err(text);
-            assert!(said.contains("write `priority"), "{said}");
+            assert!(said.contains(part), "{said}");
         }
     }
 }

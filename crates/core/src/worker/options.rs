@@ -30,8 +30,9 @@ pub struct NodeOptions {
     /// The time that a lock lasts without a renewal. The jobs of a dead node are taken over after
     /// this time and one sweep. Default 30 s, at least 1 s.
     pub lease: Duration,
-    /// The time between two searches of the leader for expired leases while jobs wait or run. The
-    /// leader searches at least twice per lease, and a third as often when idle. Default 10 s.
+    /// The time between two searches of the leader for expired leases while jobs wait or run. If it
+    /// is longer than half a lease, half a lease is used. It is three times as long while the fleet
+    /// is idle. Default 10 s, at least 100 ms.
     pub sweep_interval: Duration,
     /// The time for which a job must have been ready before the marker left, to be suspected of a
     /// lost hint. If it is shorter than the hook's maximum hint age plus the broker's confirm
@@ -232,7 +233,7 @@ impl NodeOptions {
         check(
             self.quarantine_after == 0 || self.quarantine_after >= 3,
             "quarantine_after",
-            "must be at least 3, the last of them alone on its node, or 0 for never",
+            "must be at least 3 (or 0 for never)",
         );
         check(
             self.row_lock_from >= 1,

@@ -47,7 +47,10 @@ async fn what_is_too_much_or_nothing_names_its_option() {
         (["backlog", "--waiting", "10,x"], "--waiting"),
         (["fleet", "--nodes", "1,65"], "--nodes"),
         (["burst", "--clients", "0"], "--clients"),
-        (["continuous", "--batch", "0"], "--batch"),
+        (
+            ["continuous", "--per-transaction", "0"],
+            "--per-transaction",
+        ),
         (["timers", "--spread", "x"], "--spread"),
         (["idle", "--seconds", "0"], "--seconds"),
     ] {

@@ -241,7 +241,7 @@ fn rights(facts: &Examination, findings: &mut Findings) {
 }
 
 fn connections(settings: &Settings, facts: &Examination, findings: &mut Findings) {
-    let needed = i64::from(settings.database_connections) + 1;
+    let needed = i64::from(settings.database_connections.0) + 1;
     let free = (facts.connections_allowed - facts.connections_open).max(0);
     let found = format!(
         "{} of {} in use; a node takes up to {needed}",

@@ -6,7 +6,8 @@ use std::ops::{Deref, DerefMut};
 
 use chrono::{DateTime, Utc};
 use jobwire_core::job::duration;
-use jobwire_core::{NewJob, UniqueKey};
+use jobwire_core::store::SUSPENSION_TYPE;
+use jobwire_core::{BULK_TYPE, NewJob, UniqueKey};
 use serde::de::{DeserializeOwned, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
@@ -116,6 +117,14 @@ pub(in crate::commands) fn job(
         (None, Some(default)) => default.to_owned(),
         (None, None) => return Err("field `type` is missing; add it, or pass --type".to_owned()),
     };
+    let own = [SUSPENSION_TYPE, BULK_TYPE];
+    if job_type.starts_with("jobwire.") && !own.contains(&job_type.as_str()) {
+        return Err(format!(
+            "field `type` is `{}`, and no handler has this name of Jobwire; choose a name that does \
+             not begin with `jobwire.`",
+            cut(&job_type)
+        ));
+    }
     let payload = fields.remove("payload");
     let mut known = Fields::default();
     for name in FIELDS {
@@ -146,8 +155,8 @@ pub(in crate::commands) fn job(
         "tenant" String, "a string" => tenant;
         "category" String, "a string" => category;
         "deployment" String, "a string" => deployment;
-        "priority" i64, "a whole number" => priority;
-        "retries" i32, "a whole number" => max_attempts;
+        "priority" i64, "a whole number of 64 bits" => priority;
+        "retries" i32, "a whole number from 1 to 2147483647" => max_attempts;
         "retry_policy" String, "a string such as \"30s\" or \"R5/PT5M\"" => retry_policy_text;
         "due_at" DateTime<Utc>, "a date such as \"2026-01-31T08:00:00Z\"" => due;
         "due_in" String, "a string such as \"PT8H\" or \"PT8H[calendar=office]\"" => due_in_text;
@@ -344,9 +353,19 @@ mod tests {
             (r#"{"type":7}"#, "`type` is 7", "a string"),
             (r#"{"type":""}"#, "`type` is empty", "name the handler type"),
             (
+                r#"{"type":"jobwire.foo"}"#,
+                "`type` is `jobwire.foo`",
+                "does not begin with `jobwire.`",
+            ),
+            (
                 r#"{"type":"t","retries":0}"#,
                 "`retries` is 0",
                 "give 1 or more",
+            ),
+            (
+                r#"{"type":"t","retries":99999999999}"#,
+                "`retries` is 99999999999",
+                "a whole number from 1 to 2147483647",
             ),
             (
                 r#"{"type":"t","retries":"many"}"#,

@@ -31,8 +31,12 @@ impl Source {
             });
         };
         let name = path.display().to_string();
-        let file = File::open(path).map_err(Error::io(&name))?;
-        let about = file.metadata().map_err(Error::io(&name))?;
+        let unreadable = |source| Error::File {
+            name: name.clone(),
+            source,
+        };
+        let file = File::open(path).map_err(unreadable)?;
+        let about = file.metadata().map_err(unreadable)?;
         if about.is_dir() {
             return Err(Error::Usage(format!("{name} is a directory; give a file")));
         }

@@ -10,16 +10,16 @@ use uuid::Uuid;
 /// any characters and `_` for one.
 #[derive(Clone, Debug, Default, PartialEq, Args)]
 pub struct FilterArgs {
-    /// Only these jobs
+    /// Only these jobs; several are separated by commas
     #[arg(id = "filter_ids", long = "id", value_name = "ID", value_delimiter = ',', value_parser = super::place::parse)]
     pub ids: Vec<JobId>,
-    /// Only of these states: executable, timer, suspended, dead-letter
+    /// Only of these states: executable, timer, suspended, dead-letter; several are separated by commas
     #[arg(long = "state", value_name = "STATE", value_delimiter = ',', value_parser = state)]
     pub states: Vec<JobState>,
-    /// Only of these kinds: message, timer, history
+    /// Only of these kinds: message, timer, history; several are separated by commas
     #[arg(long = "kind", value_name = "KIND", value_delimiter = ',', value_parser = kind)]
     pub kinds: Vec<JobKind>,
-    /// Only of this handler type; repeat it for several
+    /// Only of this handler type; repeat it for several (no commas)
     #[arg(long = "type", value_name = "TYPE")]
     pub job_types: Vec<String>,
     /// Only of this process instance
@@ -37,10 +37,10 @@ pub struct FilterArgs {
     /// Only of process definitions with this key, of any version: KEY, or KEY:VERSION:ID
     #[arg(long, value_name = "KEY")]
     pub definition_key: Option<String>,
-    /// Only of this element; repeat it for several
+    /// Only of this element; repeat it for several (no commas)
     #[arg(long = "element", value_name = "NAME")]
     pub elements: Vec<String>,
-    /// Only of this tenant; repeat it for several
+    /// Only of this tenant; repeat it for several (no commas)
     #[arg(long = "tenant", value_name = "NAME")]
     pub tenants: Vec<String>,
     /// Only of tenants that match this pattern
@@ -65,13 +65,13 @@ pub struct FilterArgs {
     #[arg(long, value_name = "LANE")]
     pub lane: Option<String>,
     /// Only with this correlation id
-    #[arg(long, value_name = "UUID")]
+    #[arg(long, value_name = "UUID", value_parser = crate::commands::id::<Uuid>)]
     pub correlation_id: Option<Uuid>,
     /// Only the job that last took this unique key
     #[arg(long, value_name = "KEY")]
     pub unique_key: Option<String>,
     /// Only members of this batch
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = crate::commands::id::<BatchId>)]
     pub batch: Option<BatchId>,
     /// Only jobs whose custom values contain this object, for example {"order":17}
     #[arg(long, value_name = "JSON", value_parser = object)]
@@ -118,7 +118,7 @@ pub struct FilterArgs {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub locked: Option<bool>,
     /// Only jobs that this node holds
-    #[arg(long, value_name = "NODE")]
+    #[arg(long, value_name = "NODE", value_parser = crate::commands::id::<NodeId>)]
     pub lock_owner: Option<NodeId>,
     /// Only jobs whose lock has expired (or has not: `false`)
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
@@ -350,6 +350,8 @@ mod tests {
             &["--custom-values", "{"],
             &["--kind", "lost"],
             &["--lock-owner", "node-1"],
+            &["--correlation-id", "x"],
+            &["--batch", "x"],
             &["--without-tenant", "--tenant-like", "a%"],
         ] {
             let args = std::iter::once("list").chain(wrong.iter().copied());

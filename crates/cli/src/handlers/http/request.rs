@@ -21,13 +21,22 @@ const RESERVED: [&str; 8] = [
 const MOST_HEADERS: usize = 64;
 const MOST_HEADER_BYTES: usize = 16 * 1024;
 
-/// An invalid field of the payload.
+/// The mistake in a payload.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("field `{field}` of the payload {problem}; {remedy}")]
-pub(super) struct BadField {
-    field: String,
-    problem: String,
-    remedy: &'static str,
+pub(super) enum BadField {
+    /// A field of the payload.
+    #[error("field `{field}` of the payload {problem}; {remedy}")]
+    Field {
+        field: String,
+        problem: String,
+        remedy: &'static str,
+    },
+    /// The payload itself.
+    #[error(
+        "the payload is not an object; give, for example, {{\"url\": \
+         \"https://api.example.org/paid\"}}"
+    )]
+    NoObject,
 }
 
 /// The request to send.
@@ -44,7 +53,7 @@ fn bad<T>(
     problem: impl Into<String>,
     remedy: &'static str,
 ) -> Result<T, BadField> {
-    Err(BadField {
+    Err(BadField::Field {
         field: field.into(),
         problem: problem.into(),
         remedy,
@@ -54,11 +63,7 @@ fn bad<T>(
 impl Request {
     pub(super) fn parse(payload: &Value) -> Result<Self, BadField> {
         let Value::Object(fields) = payload else {
-            return bad(
-                "payload",
-                "is not an object",
-                "give, for example, {\"url\": \"https://api.example.org/paid\"}",
-            );
+            return Err(BadField::NoObject);
         };
         if let Some(field) = fields
             .keys()

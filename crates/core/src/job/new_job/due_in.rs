@@ -38,7 +38,7 @@ impl<'a> DueIn<'a> {
             Some((_, Some(name))) if calendar::is_name(name) => Some(name),
             Some((rest, _)) => return Err(wrong(format!("has no calendar's name in `{rest}`"))),
         };
-        let time = duration::parse(time.trim_end()).map_err(|bad| wrong(bad.to_string()))?;
+        let time = duration::parse(time.trim_end()).map_err(|bad| wrong(bad.problem()))?;
         Ok(Self { time, calendar })
     }
 }
@@ -50,8 +50,10 @@ impl NewJob {
             return Ok(());
         };
         if self.due_at.is_some() {
-            return Err(wrong(
-                "is set beside `due_at`; leave out one of them".to_owned(),
+            return Err(InvalidJob::new(
+                "due_in",
+                "is set beside `due_at`",
+                "leave out one of them",
             ));
         }
         DueIn::parse(text).map(drop)
@@ -103,6 +105,26 @@ fn due(
         None => chrono::Duration::from_std(due_in.time)
             .ok()
             .and_then(|time| now.checked_add_signed(time))
-            .ok_or_else(|| wrong("is too long".to_owned())),
+            .ok_or_else(|| InvalidJob::new("due_in", "is too long", "use a shorter time")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistake_has_one_remedy() {
+        let job = NewJob::of("work", &()).due_in_text("5 minutes");
+        let said = job.validate().unwrap_err().to_string();
+        assert_eq!(
+            said,
+            "field `due_in` `5 minutes` is not a duration; use for example `PT8H` or \
+             `PT8H[calendar=berlin-office]`"
+        );
+        let job = NewJob::of("work", &()).due_in_text("PT8H").due(Utc::now());
+        let said = job.validate().unwrap_err().to_string();
+        let expected = "field `due_in` is set beside `due_at`; leave out one of them";
+        assert_eq!(said, expected);
     }
 }

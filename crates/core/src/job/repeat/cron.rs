@@ -4,6 +4,7 @@ use std::fmt;
 
 use chrono::{DateTime, Datelike, Duration, SubsecRound, Timelike, Utc};
 use chrono_tz::Tz;
+use croner::errors::CronError;
 use croner::parser::{CronParser, Seconds, Year};
 
 use super::BadRepeat;
@@ -39,7 +40,7 @@ impl Cron {
                 text,
                 pattern: Box::new(pattern),
             }),
-            Err(error) => Err(BadRepeat::Cron(text, error.to_string())),
+            Err(error) => Err(BadRepeat::Cron(text, reason(&error))),
         }
     }
 
@@ -63,6 +64,25 @@ impl Cron {
             from
         };
         self.after(before, zone)
+    }
+}
+
+/// Returns the reason of the parser's error, without the words of its inside.
+fn reason(error: &CronError) -> String {
+    let (CronError::InvalidPattern(reason)
+    | CronError::IllegalCharacters(reason)
+    | CronError::ComponentError(reason)) = error
+    else {
+        return error.to_string().trim_end_matches('.').to_owned();
+    };
+    let reason = reason.trim_end_matches('.');
+    let outside = reason
+        .strip_prefix("Position ")
+        .and_then(|rest| rest.strip_suffix(')'))
+        .and_then(|rest| rest.split_once(" is out of bounds for the current range ("));
+    match outside {
+        Some((number, range)) => format!("{number} is not within {range}"),
+        None => reason.to_owned(),
     }
 }
 
