@@ -528,6 +528,7 @@ conformance! {
             each_working_day_of_a_year_has_one_job,
             a_schedule_waits_for_a_node_that_knows_its_calendar,
             a_series_is_dated_by_the_first_store_that_knows_its_calendar,
+            jobs_that_wait_for_a_calendar_are_counted,
         ]
     }
     concurrency {

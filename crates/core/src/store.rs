@@ -70,7 +70,9 @@ pub use crate::job::gate::{Gate, GateView, PauseScope, SUSPENSION_TYPE, Suspensi
 use crate::job::new_job::NewJob;
 use crate::job::periodic::{Declared, PeriodicJob};
 use crate::job::progress::Progress;
-use crate::job::query::{JobQuery, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
+use crate::job::query::{
+    JobQuery, JobView, LaneBacklog, LaneView, PendingJobs, Sweepable, UnservedType,
+};
 use crate::job::scope::{Scope, Services};
 use crate::job::{BatchId, Fence, Job, JobId, Lane, LockToken, LockedJob, NodeId, text_enum};
 use crate::lane::priority::{MAX_PRIORITY_RULES, PriorityRule, PriorityScope};
@@ -756,6 +758,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     async fn due_periodic_jobs(&self, except: &[String], at_most: i64) -> Result<DuePeriodicJobs> {
         let _ = (except, at_most);
         Err(no_periodic_jobs(self.name()))
+    }
+
+    /// Counts the occurrences without a date, which wait for a node that knows their business calendar.
+    /// Returns at most `limit` calendars, those with most jobs first. Reads all executable jobs.
+    /// Optional for a store.
+    async fn pending_jobs(&self, limit: i64) -> Result<Vec<PendingJobs>> {
+        let _ = limit;
+        Ok(Vec::new())
     }
 
     /// Creates the jobs of a periodic job that is due, and advances it, in one transaction. Waits

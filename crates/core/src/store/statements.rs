@@ -32,7 +32,9 @@ use crate::job::batch::BatchView;
 use crate::job::calendar::Calendars;
 use crate::job::periodic::{Declaration, Declared};
 use crate::job::progress::Progress;
-use crate::job::query::{JobQuery, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
+use crate::job::query::{
+    JobQuery, JobView, LaneBacklog, LaneView, PendingJobs, Sweepable, UnservedType,
+};
 use crate::job::scope::Services;
 use crate::job::{BatchId, Fence, Job, JobId, Lane, LockToken, LockedJob, NodeId};
 use crate::lane::priority::{PriorityRule, PriorityScope};
@@ -633,6 +635,9 @@ pub(super) trait Periodic {
         except: &[String],
         at_most: i64,
     ) -> impl Future<Output = Result<DuePeriodicJobs>> + Send;
+
+    /// Counts the occurrences without a date by calendar, the most frequent calendars first.
+    fn count_pending(&self, limit: i64) -> impl Future<Output = Result<Vec<PendingJobs>>> + Send;
 
     /// Creates the jobs of a schedule that is due, and advances it.
     fn fire(&self, name: &str) -> impl Future<Output = Result<Fired>> + Send;

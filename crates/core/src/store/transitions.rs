@@ -32,7 +32,9 @@ use crate::job::batch::BatchView;
 use crate::job::calendar::Calendars;
 use crate::job::periodic::{Declared, PeriodicJob};
 use crate::job::progress::Progress;
-use crate::job::query::{JobQuery, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
+use crate::job::query::{
+    JobQuery, JobView, LaneBacklog, LaneView, PendingJobs, Sweepable, UnservedType,
+};
 use crate::job::scope::Services;
 use crate::job::{BatchId, Fence, Job, JobId, JobState, Lane, LockToken, LockedJob, NodeId};
 use crate::lane::priority::{PriorityRule, PriorityScope};
@@ -641,6 +643,10 @@ impl<S: Statements> Store for S {
     async fn due_periodic_jobs(&self, except: &[String], at_most: i64) -> Result<DuePeriodicJobs> {
         let due = || self.due_schedules(except, at_most);
         self.run("due_periodic", due).await
+    }
+
+    async fn pending_jobs(&self, limit: i64) -> Result<Vec<PendingJobs>> {
+        self.run("pending_jobs", || self.count_pending(limit)).await
     }
 
     async fn fire_periodic_job(&self, name: &str) -> Result<Fired> {
