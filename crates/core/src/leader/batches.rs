@@ -12,6 +12,7 @@ use std::time::Duration;
 use crate::job::BatchId;
 use crate::store::StoreError;
 use crate::telemetry::log_throttle::LogThrottle;
+use crate::telemetry::metrics as m;
 use crate::worker::batch_ends::end_batch;
 use crate::worker::context::NodeContext;
 
@@ -40,15 +41,16 @@ pub(crate) async fn look_after(node: Arc<NodeContext>) {
 }
 
 async fn look(node: &Arc<NodeContext>, stuck: &mut LogThrottle) -> Result<(), StoreError> {
-    let mut after = None;
+    let (mut after, mut open) = (None, 0);
     loop {
         let page = node.store.open_batches(after, PAGE).await?;
+        open += page.number;
         for batch in page.over {
             if node.signals.draining.is_cancelled() {
                 return Ok(());
             }
             match end(node, batch).await {
-                Ok(()) => {}
+                Ok(has_ended) => open -= usize::from(has_ended),
                 // The database is away, or too slow for any batch.
                 Err(error) if error.is_transient() && !error.is_answer() => return Err(error),
                 // A transaction adds members, or a node has just asked.
@@ -68,7 +70,12 @@ async fn look(node: &Arc<NodeContext>, stuck: &mut LogThrottle) -> Result<(), St
             }
         }
         after = page.next;
-        if after.is_none() || !*node.leadership.leads.borrow() {
+        if !*node.leadership.leads.borrow() {
+            return Ok(());
+        }
+        if after.is_none() {
+            #[allow(clippy::cast_precision_loss, reason = "a gauge needs no 53 bits")]
+            node.gauges.of_node(m::OPEN_BATCHES).set(open as f64);
             return Ok(());
         }
         tokio::select! {
@@ -79,7 +86,8 @@ async fn look(node: &Arc<NodeContext>, stuck: &mut LogThrottle) -> Result<(), St
 }
 
 /// Forgets the members that are gone, and ends the batch if none is left. Stops when the node drains.
-async fn end(node: &Arc<NodeContext>, batch: BatchId) -> Result<(), StoreError> {
+/// Returns whether the batch has ended.
+async fn end(node: &Arc<NodeContext>, batch: BatchId) -> Result<bool, StoreError> {
     let mut after = None;
     loop {
         let members = node.store.batch_members(batch, after, MEMBERS).await?;
@@ -91,9 +99,8 @@ async fn end(node: &Arc<NodeContext>, batch: BatchId) -> Result<(), StoreError> 
             .forget_batch_members(batch, &members.jobs)
             .await?;
         if node.signals.draining.is_cancelled() {
-            return Ok(());
+            return Ok(false);
         }
     }
-    end_batch(node, batch, &[]).await?;
-    Ok(())
+    end_batch(node, batch, &[]).await
 }

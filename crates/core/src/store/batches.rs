@@ -70,6 +70,8 @@ pub struct EndedBatch {
 /// A page of open batches.
 #[derive(Debug, Default)]
 pub struct OpenBatches {
+    /// The number of batches in the page.
+    pub number: usize,
     /// Those without a present member among their latest ones: they are perhaps over.
     pub over: Vec<BatchId>,
     /// The place at which the next page begins, unless this is the last one.
@@ -82,6 +84,7 @@ impl OpenBatches {
         let is_full = i64::try_from(page.len()).is_ok_and(|found| found >= at_most);
         let over = page.iter().filter(|(_, is_over)| *is_over);
         Self {
+            number: page.len(),
             over: over.map(|(batch, _)| *batch).collect(),
             next: page.last().filter(|_| is_full).map(|(batch, _)| *batch),
         }
