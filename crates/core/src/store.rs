@@ -479,8 +479,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Err(no_purge(self.name()))
     }
 
-    /// Deletes open batches whose jobs at the end belong to a scope, with their members, at most
-    /// `at_most` batches. Jobs stay.
+    /// Closes open batches whose jobs at the end belong to a scope, and deletes their members, at most
+    /// `at_most`, and the batches that have no member left. Jobs stay.
     async fn purge_batches(&self, scope: &PurgeScope, at_most: i64) -> Result<Vec<TableCount>> {
         let _ = (scope, at_most);
         Err(no_purge(self.name()))
@@ -818,9 +818,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Ends a batch whose members have all ended: creates the job at its end, exactly once. Changes
-    /// nothing if a member is present, or the batch is not open. `left` are members that the caller
-    /// believes to have ended; the others are looked for. See the [module](batches). Optional for a
-    /// store, like the other methods of batches.
+    /// nothing if a member is present, if more than 5,000 are not forgotten, or if the batch is not
+    /// open. `left` are members that the caller believes to have ended; the others are looked for. See
+    /// the [module](batches). Optional for a store, like the other methods of batches.
     async fn end_batch(&self, batch: BatchId, left: &[JobId]) -> Result<Option<EndedBatch>> {
         let _ = (batch, left);
         Ok(None)
@@ -863,10 +863,20 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(BatchMembers::default())
     }
 
-    /// Forgets the members among `left` that are no longer present.
-    async fn forget_batch_members(&self, batch: BatchId, left: &[JobId]) -> Result<()> {
+    /// Forgets the members among `left` that are no longer present. Returns whether one of the others
+    /// keeps the batch open.
+    async fn forget_batch_members(&self, batch: BatchId, left: &[JobId]) -> Result<bool> {
         let _ = (batch, left);
-        Ok(())
+        Ok(false)
+    }
+
+    /// Forgets these members of a batch whose members have all ended, and counts the dead letters among
+    /// them. Returns false, and changes nothing, if one of them keeps the batch open, if dead letters
+    /// do, or if the batch is not open. A retry of a forgotten dead letter is too late to keep the
+    /// batch open.
+    async fn forget_dead_letters(&self, batch: BatchId, members: &[JobId]) -> Result<bool> {
+        let _ = (batch, members);
+        Ok(false)
     }
 
     /// Returns the stuck operations: the database refuses rows of a batch, or the whole batch

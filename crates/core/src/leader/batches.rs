@@ -3,14 +3,17 @@
 //! completed.
 //!
 //! It looks with the leader's cycles, and only if a batch is open. A look reads the latest members of
-//! each open batch. If none of them is present, it forgets all members that are gone, in transactions
-//! of a bounded size, and then asks for the end.
+//! each open batch. If none of them is present, it forgets the members that are gone, in transactions
+//! of a bounded size, until it finds one that keeps the batch open. If there is none, it asks for the
+//! end. Of a batch with more dead letters than the transaction of the end reads, it forgets the dead
+//! letters before, in further transactions.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::job::BatchId;
+use crate::job::{BatchId, JobId};
 use crate::store::StoreError;
+use crate::store::batches::AT_END;
 use crate::telemetry::log_throttle::LogThrottle;
 use crate::telemetry::metrics as m;
 use crate::worker::batch_ends::end_batch;
@@ -18,8 +21,6 @@ use crate::worker::context::NodeContext;
 
 /// Maximum number of batches in one query.
 const PAGE: i64 = 100;
-/// Maximum number of members that are forgotten in one transaction.
-const MEMBERS: i64 = 5_000;
 /// The pause between two queries.
 const BETWEEN: Duration = Duration::from_millis(100);
 
@@ -88,19 +89,45 @@ async fn look(node: &Arc<NodeContext>, stuck: &mut LogThrottle) -> Result<(), St
 /// Forgets the members that are gone, and ends the batch if none is left. Stops when the node drains.
 /// Returns whether the batch has ended.
 async fn end(node: &Arc<NodeContext>, batch: BatchId) -> Result<bool, StoreError> {
+    let (mut after, mut left) = (None, 0);
+    while let Some(members) = next_page(node, batch, &mut after).await? {
+        if node.store.forget_batch_members(batch, &members).await? {
+            return Ok(false);
+        }
+        left += members.len();
+    }
+    if node.signals.draining.is_cancelled() {
+        return Ok(false);
+    }
+    if end_batch(node, batch, &[]).await? {
+        return Ok(true);
+    }
+    if i64::try_from(left).is_ok_and(|left| left <= AT_END) {
+        return Ok(false);
+    }
+    // No member keeps the batch open, and there are more dead letters than its end reads.
     let mut after = None;
-    loop {
-        let members = node.store.batch_members(batch, after, MEMBERS).await?;
-        let Some(last) = members.jobs.last() else {
-            break;
-        };
-        after = Some(*last);
-        node.store
-            .forget_batch_members(batch, &members.jobs)
-            .await?;
-        if node.signals.draining.is_cancelled() {
+    while let Some(members) = next_page(node, batch, &mut after).await? {
+        if !node.store.forget_dead_letters(batch, &members).await? {
             return Ok(false);
         }
     }
+    if node.signals.draining.is_cancelled() {
+        return Ok(false);
+    }
     end_batch(node, batch, &[]).await
+}
+
+/// Returns the next members. `None` at the end, and when the node drains.
+async fn next_page(
+    node: &NodeContext,
+    batch: BatchId,
+    after: &mut Option<JobId>,
+) -> Result<Option<Vec<JobId>>, StoreError> {
+    if node.signals.draining.is_cancelled() {
+        return Ok(None);
+    }
+    let members = node.store.batch_members(batch, *after, AT_END).await?.jobs;
+    *after = members.last().copied();
+    Ok(after.is_some().then_some(members))
 }

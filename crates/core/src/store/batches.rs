@@ -13,6 +13,10 @@
 //! Otherwise it creates the job and marks the batch as ended. Creators of members share the lock of
 //! the row until their commit, so a batch does not end beside them.
 //!
+//! That transaction reads a bounded number of members. More than that are left only if members were
+//! deleted unnoticed, or if dead letters count as ended. Then the leader forgets them first, page by
+//! page, after it has seen that no member keeps the batch open.
+//!
 //! The row of a batch is locked before all other rows.
 
 use crate::hint::Ready;
@@ -20,6 +24,9 @@ use crate::job::batch::{Batch, BatchEnd, add_end};
 use crate::job::new_job::NewJob;
 use crate::job::{BatchId, JobId, template};
 use crate::store::error::StoreError;
+
+/// Maximum number of members that the transaction reads which ends a batch.
+pub(crate) const AT_END: i64 = 5_000;
 
 /// A batch to be written.
 #[derive(Clone, Debug)]

@@ -602,12 +602,20 @@ pub(super) trait Batching {
         at_most: i64,
     ) -> impl Future<Output = Result<BatchMembers>> + Send;
 
-    /// Forgets the members among `left` that are no longer present.
+    /// Forgets the members among `left` that are no longer present. Returns whether one of the others
+    /// keeps the batch open.
     fn forget_members(
         &self,
         batch: BatchId,
         left: &[JobId],
-    ) -> impl Future<Output = Result<()>> + Send;
+    ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Forgets these members, and counts the dead letters among them, unless one keeps the batch open.
+    fn forget_dead(
+        &self,
+        batch: BatchId,
+        members: &[JobId],
+    ) -> impl Future<Output = Result<bool>> + Send;
 }
 
 /// Keeps the periodic jobs, and creates their jobs.

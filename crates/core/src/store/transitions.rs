@@ -716,8 +716,13 @@ impl<S: Statements> Store for S {
         self.run("batch_members", page).await
     }
 
-    async fn forget_batch_members(&self, batch: BatchId, left: &[JobId]) -> Result<()> {
+    async fn forget_batch_members(&self, batch: BatchId, left: &[JobId]) -> Result<bool> {
         self.run("batch_members", || self.forget_members(batch, left))
+            .await
+    }
+
+    async fn forget_dead_letters(&self, batch: BatchId, members: &[JobId]) -> Result<bool> {
+        self.run("batch_members", || self.forget_dead(batch, members))
             .await
     }
 
