@@ -9,6 +9,7 @@
 //! Memory is bounded: a transaction ends early at 32 MiB, at most three batches are in memory, and
 //! a line has at most 4 MiB.
 
+mod few;
 mod ids;
 mod lines;
 mod parse;
@@ -27,6 +28,7 @@ use crate::connect::{Creator, Database, Outlet};
 use crate::error::Error;
 use crate::output::count;
 use crate::settings::Settings;
+pub(super) use few::few;
 use ids::{Created, Ids};
 pub use parse::FIELDS;
 pub(super) use parse::job;
