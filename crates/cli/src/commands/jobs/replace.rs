@@ -6,9 +6,8 @@ use std::path::PathBuf;
 use clap::Args;
 use jobwire_core::store::Ended;
 use jobwire_core::{JobId, NewJob};
-use serde::Deserialize;
-use serde::Serialize;
 use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
 
 use crate::commands::enqueue::{self, UnknownFields};
 use crate::connect::{Database, Outlet};
