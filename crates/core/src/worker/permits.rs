@@ -37,6 +37,9 @@ use crate::store::permits::{Asking, KeyAnswer, KeyRequest, PermitKey, StalledKey
 /// The time after which permits that were free all the time go back.
 const IDLE: Duration = Duration::from_secs(1);
 
+/// The time for which permits that go back wait for those of other keys, to go with them.
+const GATHER: Duration = Duration::from_millis(50);
+
 /// The bounds of the pause of a key whose request is refused although it has no other key.
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(10);
@@ -63,6 +66,24 @@ struct Book {
     was_apart: bool,
     /// The last round left keys for the next one.
     has_more: bool,
+    /// When the task looks at the keys next, if nothing wakes it. The past: it is awake.
+    looks_at: Option<Instant>,
+}
+
+impl Book {
+    /// Returns whether the task has to be woken for a key that is due at `due`: the task looks later.
+    /// So an ended job wakes it once for each deadline, however many keys and jobs there are.
+    fn is_sooner(&mut self, due: Option<Instant>) -> bool {
+        let is_sooner = match (due, self.looks_at) {
+            (Some(due), Some(looks_at)) => due < looks_at,
+            (due, None) => due.is_some(),
+            (None, Some(_)) => false,
+        };
+        if is_sooner {
+            self.looks_at = due;
+        }
+        is_sooner
+    }
 }
 
 /// The requests of one round.
@@ -124,8 +145,8 @@ impl Permits {
             return;
         };
         of.used -= 1;
-        let is_first = of.free() == 1;
-        let wakes = of.contended || is_first;
+        let due = of.due(Instant::now());
+        let wakes = book.is_sooner(due);
         drop(book);
         if wakes {
             self.wakes.notify_one();
@@ -141,11 +162,9 @@ impl Permits {
         };
         // The job may have asked before a handler of the same key with other terms.
         of.terms.cool_down = of.terms.cool_down.max(cool_down);
-        let first = of.cooling.next_end();
         of.cooling.push(cool_down, now);
-        // The task sleeps until the first end only while jobs wait.
-        let is_first = first.is_none_or(|first| of.cooling.next_end() < Some(first));
-        let wakes = of.contended && is_first;
+        let due = of.due(now);
+        let wakes = book.is_sooner(due);
         drop(book);
         if wakes {
             self.wakes.notify_one();
@@ -326,11 +345,13 @@ impl Permits {
         self.lock().in_doubt
     }
 
-    /// Returns when the next permits go back, if nothing changes.
+    /// Returns when the next permits go back, if nothing changes. The task sleeps until then at the
+    /// latest.
     pub(super) fn due(&self) -> Option<Instant> {
         let now = Instant::now();
-        let book = self.lock();
-        book.keys.values().filter_map(|of| of.due(now)).min()
+        let mut book = self.lock();
+        book.looks_at = book.keys.values().filter_map(|of| of.due(now)).min();
+        book.looks_at
     }
 
     pub(super) fn is_empty(&self) -> bool {

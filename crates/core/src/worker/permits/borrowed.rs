@@ -9,7 +9,7 @@ use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
 use super::cooling::CoolingQueue;
-use super::{Extent, IDLE};
+use super::{Extent, GATHER, IDLE};
 use crate::store::permits::Cooling;
 
 /// The divisor of a limit's size that gives the permits that a node borrows to spare.
@@ -139,13 +139,14 @@ impl Borrowed {
         takes
     }
 
-    /// Returns when permits of this key go back, if nothing changes.
+    /// Returns when the task has to look at this key, if nothing changes. The permits of a window that
+    /// has ended wait for those of other keys.
     pub(super) fn due(&self, now: Instant) -> Option<Instant> {
         let gives = if self.free() > 0 {
             Some(if self.contended {
                 now
             } else {
-                self.window_ends
+                self.window_ends + GATHER
             })
         } else if self.terms.is_rate() && self.used > 0 && !self.contended {
             // Free permits of a rate go back, too. No job waits for this one.
@@ -154,8 +155,8 @@ impl Borrowed {
         } else {
             None
         };
-        let hands =
-            (self.keeps_no_cooling() && !self.cooling.is_empty()).then_some(self.window_ends);
+        let hands = (self.keeps_no_cooling() && !self.cooling.is_empty())
+            .then_some(self.window_ends + GATHER);
         let cools = if self.contended {
             self.cooling.next_end()
         } else {

@@ -87,6 +87,25 @@ async fn a_free_permit_goes_to_the_next_job_without_a_statement_and_back_after_a
 }
 
 #[tokio::test(start_paused = true)]
+async fn jobs_that_end_wake_the_task_once_for_each_deadline() {
+    let permits = Arc::new(Permits::default());
+    let _answer = permits.ask(key(), running(80), asking());
+    let round = permits.begin(Extent::Due, Vec::new());
+    let jobs = grant(&permits, round, 10, false);
+    let wakes = async || {
+        let notified = permits.wakes.notified();
+        tokio::time::timeout(Duration::ZERO, notified).await.is_ok()
+    };
+    assert!(wakes().await, "by the question");
+    assert_eq!(permits.due(), Some(Instant::now() + IDLE + GATHER));
+    drop(jobs);
+    for _ in 0..10 {
+        drop(permits.ask(key(), running(80), asking()));
+    }
+    assert!(!wakes().await, "the task looks when the window ends");
+}
+
+#[tokio::test(start_paused = true)]
 async fn where_jobs_wait_each_permit_goes_back_at_the_end_of_its_job() {
     let permits = Arc::new(Permits::default());
     let _answer = permits.ask(key(), running(2), asking());
@@ -190,7 +209,7 @@ async fn permits_that_cool_down_for_long_or_on_a_node_that_ends_are_handed_over(
         let _answer = permits.ask(key(), rate(8, seconds), asking());
         let round = permits.begin(Extent::Due, Vec::new());
         grant(&permits, round, 0, false).remove(0).started();
-        tokio::time::advance(IDLE).await;
+        tokio::time::advance(IDLE + GATHER).await;
         assert_eq!(permits.due() <= Some(Instant::now()), extent == Extent::Due);
         let handed = |round: &Round| {
             let of = &round.keys[0];
