@@ -178,6 +178,7 @@ conformance! {
         databases [
             no_row_of_a_tenant_or_an_instance_is_left_and_others_stay,
             a_batch_of_the_scope_creates_no_job_after_a_purge,
+            a_purged_batch_is_closed_while_its_members_are_deleted,
             a_running_job_is_named_or_cancelled_and_keeps_its_rows,
             more_jobs_than_a_slice_are_purged,
             tags_are_filtered_and_follow_a_job_through_its_states,
@@ -500,6 +501,7 @@ conformance! {
             a_cancelled_batch_loses_its_members_and_creates_no_job,
             an_interrupted_cancel_finds_the_batches_inside_again,
             an_old_member_keeps_a_large_batch_open,
+            a_batch_of_many_dead_letters_ends_in_slices,
             batches_are_listed_and_forgotten_after_their_time,
             whatever_becomes_of_its_members_a_batch_ends_once,
         ]
@@ -528,6 +530,7 @@ conformance! {
             each_working_day_of_a_year_has_one_job,
             a_schedule_waits_for_a_node_that_knows_its_calendar,
             a_series_is_dated_by_the_first_store_that_knows_its_calendar,
+            jobs_that_wait_for_a_calendar_are_counted,
         ]
     }
     concurrency {

@@ -104,6 +104,29 @@ async fn the_leader_ends_a_batch_whose_members_left_unnoticed() {
     node.stop().await;
 }
 
+/// More dead letters than one transaction of the end reads.
+#[tokio::test]
+async fn the_leader_ends_a_batch_of_many_dead_letters() {
+    const MEMBERS: usize = 10_300;
+    let world = World::new().await;
+    let jobs = (0..MEMBERS).map(|_| NewJob::of("unserved", &()));
+    let batch = Batch::named("b").jobs(jobs).or_dead_letters();
+    let batch = batch.then(NewJob::of("unserved", &()));
+    let batch = world.jobs.create_batch(batch).await.unwrap();
+    sqlx::query(
+        "WITH gone AS (DELETE FROM jobwire.job RETURNING *) INSERT INTO jobwire.dead_letter_job SELECT * FROM gone",
+    )
+    .execute(world.store.pool())
+    .await
+    .unwrap();
+    let node = world.node().start().await.unwrap();
+    until_ended(&world.store, batch).await;
+    let kept = world.jobs.batch(batch).await.unwrap().unwrap();
+    let all = MEMBERS as u64;
+    assert_eq!((kept.members, kept.dead_letters), (all, all));
+    node.stop().await;
+}
+
 /// Small batches, so that the last two members of many are finished by two nodes at the same time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_nodes_that_finish_the_last_members_create_one_job() {

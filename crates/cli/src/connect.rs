@@ -224,6 +224,32 @@ impl Creator {
         }
     }
 
+    /// Replaces the start timers of a process definition, in one transaction.
+    ///
+    /// # Errors
+    /// The database's error; then nothing was changed. After [`StoreError::CommitUnknown`] either all
+    /// or none were replaced.
+    pub async fn replace_start_timers(
+        &self,
+        process_definition: String,
+        timers: Vec<NewJob>,
+    ) -> Result<Ended, StoreError> {
+        match self {
+            Self::Postgres(creator) => {
+                let mut tx = creator.begin().await?;
+                let ended = tx.replace_start_timers(process_definition, timers).await?;
+                tx.commit().await?;
+                Ok(ended)
+            }
+            Self::Sqlite(creator) => {
+                let mut tx = creator.begin().await?;
+                let ended = tx.replace_start_timers(process_definition, timers).await?;
+                tx.commit().await?;
+                Ok(ended)
+            }
+        }
+    }
+
     /// Creates these jobs and rolls back, to find out whether the database takes them.
     ///
     /// # Errors

@@ -70,7 +70,9 @@ pub use crate::job::gate::{Gate, GateView, PauseScope, SUSPENSION_TYPE, Suspensi
 use crate::job::new_job::NewJob;
 use crate::job::periodic::{Declared, PeriodicJob};
 use crate::job::progress::Progress;
-use crate::job::query::{JobQuery, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
+use crate::job::query::{
+    JobQuery, JobView, LaneBacklog, LaneView, PendingJobs, Sweepable, UnservedType,
+};
 use crate::job::scope::{Scope, Services};
 use crate::job::{BatchId, Fence, Job, JobId, Lane, LockToken, LockedJob, NodeId, text_enum};
 use crate::lane::priority::{MAX_PRIORITY_RULES, PriorityRule, PriorityScope};
@@ -477,8 +479,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Err(no_purge(self.name()))
     }
 
-    /// Deletes open batches whose jobs at the end belong to a scope, with their members, at most
-    /// `at_most` batches. Jobs stay.
+    /// Closes open batches whose jobs at the end belong to a scope, and deletes their members, at most
+    /// `at_most`, and the batches that have no member left. Jobs stay.
     async fn purge_batches(&self, scope: &PurgeScope, at_most: i64) -> Result<Vec<TableCount>> {
         let _ = (scope, at_most);
         Err(no_purge(self.name()))
@@ -758,6 +760,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Err(no_periodic_jobs(self.name()))
     }
 
+    /// Counts the occurrences without a date, which wait for a node that knows their business calendar.
+    /// Returns at most `limit` calendars, those with most jobs first. Reads all executable jobs.
+    /// Optional for a store.
+    async fn pending_jobs(&self, limit: i64) -> Result<Vec<PendingJobs>> {
+        let _ = limit;
+        Ok(Vec::new())
+    }
+
     /// Creates the jobs of a periodic job that is due, and advances it, in one transaction. Waits
     /// for no row.
     async fn fire_periodic_job(&self, name: &str) -> Result<Fired> {
@@ -808,9 +818,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Ends a batch whose members have all ended: creates the job at its end, exactly once. Changes
-    /// nothing if a member is present, or the batch is not open. `left` are members that the caller
-    /// believes to have ended; the others are looked for. See the [module](batches). Optional for a
-    /// store, like the other methods of batches.
+    /// nothing if a member is present, if more than 5,000 are not forgotten, or if the batch is not
+    /// open. `left` are members that the caller believes to have ended; the others are looked for. See
+    /// the [module](batches). Optional for a store, like the other methods of batches.
     async fn end_batch(&self, batch: BatchId, left: &[JobId]) -> Result<Option<EndedBatch>> {
         let _ = (batch, left);
         Ok(None)
@@ -853,10 +863,20 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(BatchMembers::default())
     }
 
-    /// Forgets the members among `left` that are no longer present.
-    async fn forget_batch_members(&self, batch: BatchId, left: &[JobId]) -> Result<()> {
+    /// Forgets the members among `left` that are no longer present. Returns whether one of the others
+    /// keeps the batch open.
+    async fn forget_batch_members(&self, batch: BatchId, left: &[JobId]) -> Result<bool> {
         let _ = (batch, left);
-        Ok(())
+        Ok(false)
+    }
+
+    /// Forgets these members of a batch whose members have all ended, and counts the dead letters among
+    /// them. Returns false, and changes nothing, if one of them keeps the batch open, if dead letters
+    /// do, or if the batch is not open. A retry of a forgotten dead letter is too late to keep the
+    /// batch open.
+    async fn forget_dead_letters(&self, batch: BatchId, members: &[JobId]) -> Result<bool> {
+        let _ = (batch, members);
+        Ok(false)
     }
 
     /// Returns the stuck operations: the database refuses rows of a batch, or the whole batch

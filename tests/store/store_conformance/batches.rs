@@ -365,15 +365,77 @@ pub(super) async fn an_old_member_keeps_a_large_batch_open<S: SqlBench>(w: &Worl
     assert!(w.store.end_batch(batch, &[]).await.unwrap().is_none());
     // The leader forgets those that are gone, and does not ask again.
     let members = w.store.batch_members(batch, None, 5_000).await.unwrap();
-    w.store
-        .forget_batch_members(batch, &members.jobs)
-        .await
-        .unwrap();
+    let forgotten = w.store.forget_batch_members(batch, &members.jobs).await;
+    assert!(forgotten.unwrap(), "the oldest keeps it open");
     assert_eq!(w.rows("batch_member").await, 1);
     assert!(!ends(w, batch).await);
     w.store.delete(oldest).await.unwrap();
     assert!(ends(w, batch).await);
     assert_eq!(account(w, batch).await.members, 150);
+}
+
+/// There are more dead letters than the transaction of the end reads.
+pub(super) async fn a_batch_of_many_dead_letters_ends_in_slices<S: SqlBench>(w: &World<S>) {
+    const MEMBERS: usize = 5_200;
+    let jobs: Vec<NewJob> = (0..MEMBERS).map(|_| work()).collect();
+    let ids: Vec<JobId> = jobs.iter().map(NewJob::id).collect();
+    let batch = Batch::named("b").jobs(jobs).or_dead_letters();
+    let batch = create(w, batch.then(at_end())).await;
+    let bury = async |ids: &[JobId]| {
+        let dead = Change::MakeDeadLetter("no luck".to_owned());
+        w.store.change_many(ids, &dead).await.unwrap();
+    };
+    for some in ids.chunks(1_000) {
+        bury(some).await;
+    }
+    let found = w.store.open_batches(None, 100).await.unwrap();
+    assert_eq!((found.over, found.number), (vec![batch], 1));
+    let end = async || w.store.end_batch(batch, &[]).await.unwrap();
+    assert!(end().await.is_none(), "its members are too many");
+
+    let page = async |after| {
+        let page = w.store.batch_members(batch, after, 5_000).await;
+        page.unwrap().jobs
+    };
+    let (first, last) = {
+        let first = page(None).await;
+        let after = first.last().copied();
+        (first, page(after).await)
+    };
+    assert_eq!((first.len(), last.len()), (5_000, 200));
+    for members in [&first, &last] {
+        let keep = w.store.forget_batch_members(batch, members).await;
+        assert!(!keep.unwrap(), "dead letters do not keep it open");
+    }
+    // One that is retried does.
+    w.store.retry(first[17], 1).await.unwrap();
+    assert!(w.store.forget_batch_members(batch, &first).await.unwrap());
+    assert!(!w.store.forget_dead_letters(batch, &first).await.unwrap());
+    assert_eq!(w.rows("batch_member").await, 5_200);
+    bury(&first[17..18]).await;
+
+    assert!(w.store.forget_dead_letters(batch, &first).await.unwrap());
+    let counted = view(w, batch).await;
+    let all = MEMBERS as u64;
+    assert_eq!(
+        (counted.members, counted.ended, counted.dead_letters),
+        (all, 0, all)
+    );
+    let ended = end().await.expect("the rest is few").end;
+    assert_eq!((ended.members, ended.dead_letters), (all, all));
+    let counted = view(w, batch).await;
+    assert_eq!(
+        (counted.members, counted.ended, counted.dead_letters),
+        (all, all, all)
+    );
+    assert_eq!(w.rows("batch_member").await, 0);
+    assert!(!w.store.forget_dead_letters(batch, &last).await.unwrap());
+    // Dead letters keep other batches open.
+    let (open, hints) = batch_of(w, 1).await;
+    kill(w, &hints[0]).await;
+    let dead = [hints[0].id];
+    assert!(!w.store.forget_dead_letters(open, &dead).await.unwrap());
+    assert!(w.store.forget_batch_members(open, &dead).await.unwrap());
 }
 
 pub(super) async fn batches_are_listed_and_forgotten_after_their_time<S: SqlBench>(w: &World<S>) {

@@ -9,7 +9,8 @@ use jobwire_core::job::periodic::Declared;
 use jobwire_core::job::series::next_occurrence;
 use jobwire_core::store::Completion;
 use jobwire_core::{
-    BusinessCalendar, Calendars, Client, JobState, NewJob, PeriodicJob, WorkingHours, chrono_tz,
+    BusinessCalendar, Calendars, Client, JobId, JobState, NewJob, PeriodicJob, WorkingHours,
+    chrono_tz,
 };
 
 use super::world::{SqlBench, World, done, node, take, work};
@@ -226,4 +227,26 @@ pub(super) async fn a_series_is_dated_by_the_first_store_that_knows_its_calendar
     let id = dated.id();
     w.create(vec![dated]).await;
     assert_eq!(w.view(id).await.unwrap().due_at, Some(opens));
+}
+
+pub(super) async fn jobs_that_wait_for_a_calendar_are_counted<S: SqlBench>(w: &World<S>) {
+    let soon = Utc::now() + TimeDelta::minutes(4);
+    let dated = work().repeat_text("R/PT1H[calendar=office]").due(soon);
+    let jobs = vec![work(), work().due(soon), dated, work()];
+    let ids: Vec<JobId> = jobs.iter().map(NewJob::id).collect();
+    w.create(jobs).await;
+    assert_eq!(w.store.pending_jobs(10).await.unwrap(), []);
+    let wait = async |table: &str, id: JobId, calendar: &str| {
+        let text = format!("R/PT1H[calendar={calendar}][pending=after@2027-01-01T00:00:00Z]");
+        let set = format!("UPDATE {{s}}{table} SET repeat = '{text}' WHERE id = '{id}'");
+        assert_eq!(w.store.execute(&set).await, 1);
+    };
+    wait("job", ids[0], "office").await;
+    wait("timer_job", ids[1], "office").await;
+    wait("job", ids[3], "shop").await;
+    let pending = w.store.pending_jobs(10).await.unwrap();
+    let counts: Vec<(&str, i64)> = pending.iter().map(|of| (&*of.calendar, of.jobs)).collect();
+    assert_eq!(counts, [("office", 2), ("shop", 1)]);
+    assert_eq!(pending[0].since, w.view(ids[0]).await.unwrap().created_at);
+    assert_eq!(w.store.pending_jobs(1).await.unwrap(), pending[..1]);
 }

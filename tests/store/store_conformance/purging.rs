@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jobwire_core::store::purging::{PURGED_TABLES, PurgeScope};
 use jobwire_core::store::{Handoff, SuspensionScope};
-use jobwire_core::{Batch, Client, CommitHook, JobId, JobState, NewJob, Purge};
+use jobwire_core::{Batch, Client, CommitHook, JobId, JobState, NewJob, Purge, StoreError};
 
 use super::world::{SqlBench, World, give_up, node, retry_after, work};
 
@@ -141,6 +141,28 @@ pub(super) async fn a_batch_of_the_scope_creates_no_job_after_a_purge<S: SqlBenc
             w.store.execute(&format!("DELETE FROM {{s}}{left}")).await;
         }
     }
+}
+
+pub(super) async fn a_purged_batch_is_closed_while_its_members_are_deleted<S: SqlBench>(
+    w: &World<S>,
+) {
+    let client = Client::without_hints(w.store.clone());
+    let batch = Batch::named("its").jobs([work(), work(), work()]);
+    let batch = batch.then(NewJob::of("at-end", &1).tenant("acme"));
+    let batch = client.create_batch(batch).await.unwrap();
+    let scope = PurgeScope::Tenant("acme".to_owned());
+    let purge = async || w.store.purge_batches(&scope, 2).await.unwrap();
+    assert_eq!(purge().await, [("batch_member", 2), ("batch", 0)]);
+    // The purge is interrupted here.
+    w.store.execute("DELETE FROM {s}job").await;
+    assert!(w.store.end_batch(batch, &[]).await.unwrap().is_none());
+    let late = client.create(work().batch(batch)).await;
+    assert!(matches!(late, Err(StoreError::BatchEnded(_))));
+    let counted = Purge::tenant("acme").count(&w.store).await.unwrap();
+    assert_eq!((counted["batch"], counted["batch_member"]), (1, 1));
+    assert_eq!(purge().await, [("batch_member", 1), ("batch", 1)]);
+    assert_eq!(purge().await, []);
+    assert_eq!(w.rows("job").await, 0);
 }
 
 pub(super) async fn a_running_job_is_named_or_cancelled_and_keeps_its_rows<S: SqlBench>(

@@ -14,7 +14,7 @@ use super::{alerts, exposition, grafana};
 
 /// Metrics that a healthy fleet without an engine does not touch: a query on one of them may return
 /// nothing.
-const QUIET: [&str; 35] = [
+const QUIET: [&str; 36] = [
     m::NEGATIVE_LATENCY,
     m::HINTS_DROPPED,
     m::HINTS_UNREADABLE,
@@ -24,6 +24,7 @@ const QUIET: [&str; 35] = [
     m::STREAM_PUBLISHED,
     m::STREAM_FAILURES,
     m::STREAM_DROPPED,
+    m::BATCHES_ENDED,
     m::STATEMENT_ERRORS,
     m::FENCED,
     m::BROKER_RECONNECTS,

@@ -2,7 +2,7 @@
 
 use jobwire_core::store::Change;
 use jobwire_core::{BULK_TYPE, Batch, Client, JobState, NewJob};
-use jobwire_tests::{Scratch, eventually};
+use jobwire_tests::{Scratch, eventually, http};
 use serde_json::Value;
 
 use super::{SOON, all, fails, jobwire, start, store, succeeds};
@@ -45,6 +45,29 @@ async fn a_batch_is_listed_shown_and_cancelled() {
         let said = fails(batches(action), 1).await;
         assert!(said.contains("there is no batch"), "{said}");
     }
+}
+
+#[tokio::test]
+async fn open_batches_and_their_ends_are_counted() {
+    let home = Scratch::new();
+    let client = Client::without_hints(store(&home).await);
+    let of = |job_type: &str| Batch::named(job_type).job(NewJob::of(job_type, &()));
+    client.create_batch(of("unserved")).await.unwrap();
+    client.create_batch(of("noop")).await.unwrap();
+    let run = jobwire(&home, &["run", "--http", "127.0.0.1:0"]);
+    let (_node, address) = start(run.env("JOBWIRE_SWEEP_INTERVAL", "1s")).await;
+    let counted = [
+        "\njobwire_open_batches 1\n",
+        "\njobwire_batches_ended_total{outcome=\"done\"} 1\n",
+    ];
+    eventually("both numbers", SOON, async || {
+        let metrics = http::get(&address, "/metrics").await.ok()?.body;
+        counted
+            .iter()
+            .all(|line| metrics.contains(line))
+            .then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

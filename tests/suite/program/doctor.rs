@@ -198,3 +198,35 @@ async fn a_database_that_takes_any_bytes_is_wrong() {
         assert!(said.contains(part), "{part} in {said}");
     }
 }
+
+#[tokio::test]
+async fn jobs_that_wait_for_a_calendar_are_named() {
+    let home = Scratch::new();
+    succeeds(jobwire(&home, &["migrate", "up"])).await;
+    let line = r#"{"type":"noop","due_in":"PT2M"}"#;
+    succeeds(jobwire(&home, &["enqueue", &lines(&home, line, 2)])).await;
+    let store = super::store(&home).await;
+    let late = "R/PT1H[calendar=office]";
+    super::execute(
+        &store,
+        &format!(
+            "UPDATE timer_job SET repeat = 'R/PT1H[calendar=shop][pending=after@2027-01-01T00:00:00Z]';
+             INSERT INTO periodic_job (name, version, schedule, template, next_due, created_at, changed_at)
+             VALUES ('p', 1, '{late}', '{{}}', 1, 1, 1);"
+        ),
+    )
+    .await;
+    let calendar =
+        "[[calendar]]\nname = \"shop\"\ntime_zone = \"UTC\"\nhours = { Mon = \"09:00-17:00\" }\n";
+    let file = home.write("calendars.toml", calendar.to_owned());
+    let doctor = jobwire(&home, &["doctor"]).env("JOBWIRE_CALENDARS", file.display().to_string());
+    let said = succeeds(doctor).await;
+    for part in [
+        "2 jobs wait for the calendar `shop`",
+        "these settings know the calendar: give all nodes the same ones",
+        "1 periodic job waits for the calendar `office`",
+        "register the calendar on all nodes",
+    ] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+}

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use jobwire_cli::commands::enqueue::FIELDS;
-use jobwire_core::{JobQuery, JobState, PgStore, Store};
+use jobwire_core::{Batch, BatchId, Client, JobQuery, JobState, NewJob, PgStore, Store};
 use jobwire_tests::{Scratch, Signal, shared};
 
 use super::{SOON, all, fails, jobwire, lines, start, store, succeeds, until_empty};
@@ -80,6 +80,36 @@ async fn a_line_whose_key_a_job_has_tells_that_job() {
     }
     assert!(said.contains("1 job created"), "{said}");
     assert!(said.contains("1 job not created"), "{said}");
+}
+
+#[tokio::test]
+async fn a_line_adds_its_job_to_an_open_batch() {
+    let home = Scratch::new();
+    let store = store(&home).await;
+    let client = Client::without_hints(store.clone());
+    let batch = Batch::named("import").job(NewJob::of("noop", &()));
+    let batch = client.create_batch(batch).await.unwrap();
+    let line = format!(r#"{{"type":"noop","batch":"{batch}"}}"#);
+    let file = lines(&home, &line, 2);
+    succeeds(jobwire(&home, &["enqueue", &file])).await;
+    let members = async || client.batch(batch).await.unwrap().unwrap().members;
+    assert_eq!(members().await, 3);
+
+    client.cancel_batch(batch).await.unwrap();
+    let _ = home.write("in.jsonl", format!("{{\"type\":\"noop\"}}\n{line}\n"));
+    let said = fails(jobwire(&home, &["enqueue", "in.jsonl"]), 1).await;
+    for part in [
+        "in.jsonl, line 2: batch",
+        "has ended, was cancelled, or does not exist",
+        "no job was created",
+    ] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    let nobody = format!(r#"{{"type":"noop","batch":"{}"}}"#, BatchId::generate());
+    let file = lines(&home, &nobody, 1);
+    let said = fails(jobwire(&home, &["enqueue", &file]), 1).await;
+    assert!(said.contains("line 1: batch"), "{said}");
+    assert!(all(&store).await.is_empty());
 }
 
 #[tokio::test]

@@ -442,3 +442,57 @@ async fn an_instance_and_start_timers_are_ended() {
     let left = all(&store(&home).await).await;
     assert_eq!((left.len(), left[0].state), (1, JobState::Executable));
 }
+
+#[tokio::test]
+async fn start_timers_are_replaced_by_those_of_a_file() {
+    let home = Scratch::new();
+    for line in [
+        r#"{"type":"noop","process_definition":"d","due_at":"2091-01-01T00:00:00Z"}"#,
+        r#"{"type":"noop","process_definition":"d","process_instance":"i","due_at":"2091-01-01T00:00:00Z"}"#,
+    ] {
+        one_job(&home, line).await;
+    }
+    let before = all(&store(&home).await).await;
+    let old = before.iter().find(|job| job.process_instance.is_none());
+    let old = old.unwrap().id.to_string();
+    let good = r#"{"type":"start","repeat":"R/2091-01-01T00:00:00Z/PT1H"}"#;
+    let _ = home.write("timers.jsonl", format!("{good}\n{{\"type\":\"start\"}}\n"));
+    let replace = [
+        "jobs",
+        "replace-timers",
+        "--definition",
+        "d",
+        "timers.jsonl",
+    ];
+    let said = fails(jobwire(&home, &replace), 2).await;
+    assert!(said.contains("--yes"), "{said}");
+    let replace = [&replace[..], &["--yes", "--json"]].concat();
+    let said = fails(jobwire(&home, &replace), 1).await;
+    assert!(said.contains("timers.jsonl:2: field `due_at`"), "{said}");
+    assert_eq!(
+        all(&store(&home).await).await.len(),
+        2,
+        "nothing was changed"
+    );
+
+    let _ = home.write("timers.jsonl", format!("{good}\n\n{good}\n"));
+    let replaced = json(&home, &replace).await;
+    assert_eq!(replaced["deleted"], json!([old]));
+    let after = all(&store(&home).await).await;
+    let new: Vec<_> = after.iter().filter(|job| job.job_type == "start").collect();
+    assert_eq!((after.len(), new.len()), (3, 2));
+    assert_eq!(new[0].process_definition.as_deref(), Some("d"));
+    let mut ids: Vec<String> = new.iter().map(|job| job.id.to_string()).collect();
+    ids.sort_unstable();
+    let mut created: Vec<&str> = replaced["created"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(Value::as_str)
+        .collect();
+    created.sort_unstable();
+    assert_eq!(created, ids);
+    let _ = home.write("timers.jsonl", "\n");
+    let said = fails(jobwire(&home, &replace), 1).await;
+    assert!(said.contains("jobwire jobs end --start-timers"), "{said}");
+}

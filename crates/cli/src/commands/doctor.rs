@@ -5,6 +5,7 @@
 //! marker through each, which nodes ignore.
 
 mod broker;
+mod calendars;
 mod database;
 mod engine;
 mod events;

@@ -9,6 +9,7 @@
 //! Memory is bounded: a transaction ends early at 32 MiB, at most three batches are in memory, and
 //! a line has at most 4 MiB.
 
+mod few;
 mod ids;
 mod lines;
 mod parse;
@@ -27,6 +28,7 @@ use crate::connect::{Creator, Database, Outlet};
 use crate::error::Error;
 use crate::output::count;
 use crate::settings::Settings;
+pub(super) use few::few;
 use ids::{Created, Ids};
 pub use parse::FIELDS;
 pub(super) use parse::job;
@@ -145,7 +147,7 @@ async fn create_all(
         let copy = batch.jobs.clone();
         let ids_of_jobs = match creator.create_all(batch.jobs).await {
             Ok(ids) => ids,
-            Err(error) if !error.is_row_fault() => return Err(Failure::Store(error)),
+            Err(error) if !is_of_line(&error) => return Err(Failure::Store(error)),
             Err(error) => {
                 return Err(match refused(creator, copy, &created).await {
                     Some((line, error)) => Failure::Refused(line, error),
@@ -164,6 +166,11 @@ async fn create_all(
     Ok(())
 }
 
+/// Returns whether other lines may be accepted.
+fn is_of_line(error: &StoreError) -> bool {
+    error.is_row_fault() || matches!(error, StoreError::BatchEnded(_))
+}
+
 /// Returns the first line that the database refuses, with its error. Halves the jobs, and rolls
 /// each attempt back.
 async fn refused(
@@ -174,7 +181,7 @@ async fn refused(
     let mut from = 0;
     loop {
         let error = creator.try_all(&jobs).await.err()?;
-        if !error.is_row_fault() {
+        if !is_of_line(&error) {
             return None;
         }
         if jobs.len() == 1 {

@@ -9,6 +9,7 @@ mod history;
 mod list;
 mod operate;
 mod place;
+mod replace;
 mod show;
 
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use end::EndArgs;
 use filter::FilterArgs;
 use operate::Selection;
 pub(crate) use place::{Place, written};
+use replace::ReplaceArgs;
 
 /// Arguments.
 #[derive(Debug, Args)]
@@ -164,6 +166,18 @@ pub enum Action {
         #[arg(long)]
         json: bool,
     },
+    /// Replace the start timers of a process definition by those of a file, in one transaction
+    ReplaceTimers {
+        /// The definition and its timers.
+        #[command(flatten)]
+        replace: ReplaceArgs,
+        /// Confirm that the present start timers are deleted
+        #[arg(long, required = true)]
+        yes: bool,
+        /// Print the result as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Take the locks away from jobs whose handlers never end; their nodes can't complete them any more
     Unlock {
         /// The jobs
@@ -233,7 +247,7 @@ impl Action {
                 std::slice::from_ref(id)
             }
             Self::Incidents { id, .. } => id.as_slice(),
-            Self::Errors { .. } | Self::End { .. } => &[],
+            Self::Errors { .. } | Self::End { .. } | Self::ReplaceTimers { .. } => &[],
             Self::Unlock { ids, .. } => ids,
             Self::Retry { selection, .. }
             | Self::Cancel { selection, .. }
@@ -256,7 +270,10 @@ impl Action {
                     "the engine keeps the history of its jobs; ask the engine for it".to_owned(),
                 ))
             }
-            Self::Change { .. } | Self::Unlock { .. } | Self::End { .. }
+            Self::Change { .. }
+            | Self::Unlock { .. }
+            | Self::End { .. }
+            | Self::ReplaceTimers { .. }
                 if place == Place::Engine =>
             {
                 Err(Error::Usage(
@@ -457,6 +474,9 @@ impl Jobs<'_> {
                 operate::cancel(settings, store, &ids, json).await
             }
             Action::End { scope, json, .. } => end::end(settings, scope, json).await,
+            Action::ReplaceTimers { replace, json, .. } => {
+                replace::replace(settings, replace, json).await
+            }
             Action::Execute { id, json } => execute::execute(self, id, json).await,
         }
     }

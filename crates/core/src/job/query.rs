@@ -181,6 +181,18 @@ impl UnservedType {
     }
 }
 
+/// The number of occurrences without a date ([`Pending`](crate::job::repeat::Pending)) that wait for a
+/// node that knows their business calendar.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PendingJobs {
+    /// The name of the calendar.
+    pub calendar: String,
+    /// The number of jobs.
+    pub jobs: i64,
+    /// The creation of the first of them.
+    pub since: DateTime<Utc>,
+}
+
 /// The number of jobs that wait in a lane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LaneBacklog {

@@ -187,6 +187,8 @@ impl Leader {
         );
         if report.has_batches {
             node.leadership.open_batches.notify_one();
+        } else {
+            node.gauges.of_node(m::OPEN_BATCHES).set(0.0);
         }
         // Leases are counted exactly, but for an engine's beyond 100,000 jobs. Executable jobs are
         // counted up to a limit; beyond it their number is an estimate that may be too small, so

@@ -2,12 +2,15 @@
 
 use std::collections::HashSet;
 
+use metrics::counter;
+
 use crate::event::JobEventKind;
 use crate::job::batch::BatchView;
 use crate::job::{BatchId, JobId};
 use crate::producer::client::Client;
 use crate::producer::commit_hook::{Cause, CommitHook};
 use crate::store::{Operated, SqlStore, Store, StoreError};
+use crate::telemetry::metrics as m;
 use crate::transport::Control;
 
 /// Maximum number of members that are deleted in one transaction.
@@ -39,7 +42,7 @@ pub async fn cancel(
     batch: BatchId,
 ) -> Result<BatchCancelled, StoreError> {
     let mut cancelled = BatchCancelled {
-        changed: store.cancel_batch(batch).await?,
+        changed: mark(store, batch).await?,
         ..BatchCancelled::default()
     };
     // By SQL, batches may be inside each other in a circle.
@@ -56,7 +59,7 @@ pub async fn cancel(
             let nests = !page.inner.is_empty();
             for inner in page.inner {
                 if seen.insert(inner) {
-                    cancelled.changed |= store.cancel_batch(inner).await?;
+                    cancelled.changed |= mark(store, inner).await?;
                     left.push(inner);
                 }
             }
@@ -72,6 +75,15 @@ pub async fn cancel(
         store.forget_batch_members(batch, &members).await?;
     }
     Ok(cancelled)
+}
+
+/// Marks a batch as cancelled, if it is open.
+async fn mark(store: &dyn Store, batch: BatchId) -> Result<bool, StoreError> {
+    let changed = store.cancel_batch(batch).await?;
+    if changed {
+        counter!(m::BATCHES_ENDED, "outcome" => "cancelled").increment(1);
+    }
+    Ok(changed)
 }
 
 async fn delete(

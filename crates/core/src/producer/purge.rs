@@ -17,8 +17,8 @@ use crate::transport::Control;
 
 /// Maximum number of jobs or records in one transaction.
 const SLICE: usize = 500;
-/// Maximum number of batches that are deleted in one transaction, with all their members.
-const BATCHES: i64 = 10;
+/// Maximum number of members of batches that are deleted in one transaction.
+const MEMBERS: i64 = 5_000;
 /// Maximum number of passes over the jobs. Creators may create jobs of the scope meanwhile.
 const PASSES: usize = 10;
 
@@ -152,7 +152,7 @@ impl Purge {
     /// Deletes the batches whose jobs at the end belong to the scope.
     async fn batches(&self, store: &dyn Store, purged: &mut Purged) -> Result<(), StoreError> {
         loop {
-            let counts = store.purge_batches(&self.scope, BATCHES).await?;
+            let counts = store.purge_batches(&self.scope, MEMBERS).await?;
             if purged.add(counts) == 0 {
                 return Ok(());
             }

@@ -13,6 +13,10 @@
 //! Otherwise it creates the job and marks the batch as ended. Creators of members share the lock of
 //! the row until their commit, so a batch does not end beside them.
 //!
+//! That transaction reads a bounded number of members. More than that are left only if members were
+//! deleted unnoticed, or if dead letters count as ended. Then the leader forgets them first, page by
+//! page, after it has seen that no member keeps the batch open.
+//!
 //! The row of a batch is locked before all other rows.
 
 use crate::hint::Ready;
@@ -20,6 +24,9 @@ use crate::job::batch::{Batch, BatchEnd, add_end};
 use crate::job::new_job::NewJob;
 use crate::job::{BatchId, JobId, template};
 use crate::store::error::StoreError;
+
+/// Maximum number of members that the transaction reads which ends a batch.
+pub(crate) const AT_END: i64 = 5_000;
 
 /// A batch to be written.
 #[derive(Clone, Debug)]
@@ -70,6 +77,8 @@ pub struct EndedBatch {
 /// A page of open batches.
 #[derive(Debug, Default)]
 pub struct OpenBatches {
+    /// The number of batches in the page.
+    pub number: usize,
     /// Those without a present member among their latest ones: they are perhaps over.
     pub over: Vec<BatchId>,
     /// The place at which the next page begins, unless this is the last one.
@@ -82,6 +91,7 @@ impl OpenBatches {
         let is_full = i64::try_from(page.len()).is_ok_and(|found| found >= at_most);
         let over = page.iter().filter(|(_, is_over)| *is_over);
         Self {
+            number: page.len(),
             over: over.map(|(batch, _)| *batch).collect(),
             next: page.last().filter(|_| is_full).map(|(batch, _)| *batch),
         }

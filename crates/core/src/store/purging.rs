@@ -99,8 +99,8 @@ pub(super) struct Statements {
     pub(super) page: &'static str,
     /// Delete records, at most `$2` of each table, and return their jobs.
     pub(super) records: [(&'static str, &'static str); 2],
-    /// Selects the open batches whose jobs at the end belong to the scope, at most `$2`, and locks
-    /// them.
+    /// Selects batches whose jobs at the end belong to the scope, at most `$2`, and locks them: open
+    /// ones, and those that an interrupted purge has closed.
     pub(super) batches: &'static str,
     /// Delete what names the scope, each with its table. Run last.
     pub(super) rest: &'static [(&'static str, &'static str)],
@@ -109,8 +109,20 @@ pub(super) struct Statements {
 /// Deletes from the traces of these jobs, each with its table. A key whose job still exists stays.
 pub(super) type OfJobs = [(&'static str, &'static str); 6];
 
-/// Delete the members of these batches, and the batches, each with its table.
-pub(super) type OfBatches = [(&'static str, &'static str); 2];
+/// Maximum number of batches that one transaction closes.
+pub(super) const BATCHES: i64 = 10;
+
+/// The statements of batches.
+pub(super) struct OfBatches {
+    /// Closes these batches, so that they create no job and get no further member. Keeps the template,
+    /// by which an interrupted purge finds them again. The row goes with its last member, so its time
+    /// does not matter.
+    pub(super) close: &'static str,
+    /// Deletes members of these batches, at most `$2`.
+    pub(super) members: &'static str,
+    /// Deletes those of these batches that have no member.
+    pub(super) batches: &'static str,
+}
 
 /// The statements of a database: the prefix of its tables, the first id of all, the condition that a
 /// value is one of `$1`, what stands before and after the name of a field to read it from the
@@ -148,10 +160,14 @@ macro_rules! statements {
             },
         ];
 
-        const OF_BATCHES: $crate::store::purging::OfBatches = [
-            ("batch_member", concat!("DELETE FROM ", $s, "batch_member WHERE batch_id ", $these)),
-            ("batch", concat!("DELETE FROM ", $s, "batch WHERE id ", $these)),
-        ];
+        const OF_BATCHES: $crate::store::purging::OfBatches = $crate::store::purging::OfBatches {
+            close: concat!("UPDATE ", $s, "batch SET ended_at = created_at, cancelled = true WHERE ended_at IS NULL AND id ",
+                $these),
+            members: concat!("DELETE FROM ", $s, "batch_member WHERE (batch_id, job_id) IN (SELECT batch_id, job_id FROM ",
+                $s, "batch_member WHERE batch_id ", $these, " LIMIT $2)"),
+            batches: concat!("DELETE FROM ", $s, "batch AS b WHERE NOT EXISTS (SELECT 1 FROM ", $s,
+                "batch_member m WHERE m.batch_id = b.id) AND id ", $these),
+        };
 
         const OF_JOBS: $crate::store::purging::OfJobs = [
             ("waiting_job", concat!("DELETE FROM ", $s, "waiting_job WHERE job_id ", $these)),
@@ -172,9 +188,10 @@ macro_rules! statements {
              UNION ALL SELECT id, 'dead_letter_job' FROM ", $s, "dead_letter_job WHERE ", $column, " = $1"
         )
     };
-    // A template is kept until the end of its batch.
+    // A template is kept until the end of its batch. A batch that was closed and has one is that of an
+    // interrupted purge.
     (@batches $s:literal, $of:literal, $end:literal, $column:literal) => {
-        concat!($s, "batch WHERE ended_at IS NULL AND callback IS NOT NULL AND ", $of, $column, $end, " = $1")
+        concat!($s, "batch WHERE (ended_at IS NULL OR cancelled) AND callback IS NOT NULL AND ", $of, $column, $end, " = $1")
     };
     (@count $s:literal, $of:literal, $end:literal, $column:literal, $unique:literal, $events:literal) => {
         concat!(

@@ -41,6 +41,7 @@ mod migrations;
 mod operate;
 mod options;
 mod orphans;
+mod pending;
 mod periodic;
 mod permits;
 mod priorities;

@@ -32,7 +32,9 @@ use crate::job::batch::BatchView;
 use crate::job::calendar::Calendars;
 use crate::job::periodic::{Declaration, Declared};
 use crate::job::progress::Progress;
-use crate::job::query::{JobQuery, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
+use crate::job::query::{
+    JobQuery, JobView, LaneBacklog, LaneView, PendingJobs, Sweepable, UnservedType,
+};
 use crate::job::scope::Services;
 use crate::job::{BatchId, Fence, Job, JobId, Lane, LockToken, LockedJob, NodeId};
 use crate::lane::priority::{PriorityRule, PriorityScope};
@@ -600,12 +602,20 @@ pub(super) trait Batching {
         at_most: i64,
     ) -> impl Future<Output = Result<BatchMembers>> + Send;
 
-    /// Forgets the members among `left` that are no longer present.
+    /// Forgets the members among `left` that are no longer present. Returns whether one of the others
+    /// keeps the batch open.
     fn forget_members(
         &self,
         batch: BatchId,
         left: &[JobId],
-    ) -> impl Future<Output = Result<()>> + Send;
+    ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Forgets these members, and counts the dead letters among them, unless one keeps the batch open.
+    fn forget_dead(
+        &self,
+        batch: BatchId,
+        members: &[JobId],
+    ) -> impl Future<Output = Result<bool>> + Send;
 }
 
 /// Keeps the periodic jobs, and creates their jobs.
@@ -633,6 +643,9 @@ pub(super) trait Periodic {
         except: &[String],
         at_most: i64,
     ) -> impl Future<Output = Result<DuePeriodicJobs>> + Send;
+
+    /// Counts the occurrences without a date by calendar, the most frequent calendars first.
+    fn count_pending(&self, limit: i64) -> impl Future<Output = Result<Vec<PendingJobs>>> + Send;
 
     /// Creates the jobs of a schedule that is due, and advances it.
     fn fire(&self, name: &str) -> impl Future<Output = Result<Fired>> + Send;

@@ -32,7 +32,9 @@ use crate::job::batch::BatchView;
 use crate::job::calendar::Calendars;
 use crate::job::periodic::{Declared, PeriodicJob};
 use crate::job::progress::Progress;
-use crate::job::query::{JobQuery, JobView, LaneBacklog, LaneView, Sweepable, UnservedType};
+use crate::job::query::{
+    JobQuery, JobView, LaneBacklog, LaneView, PendingJobs, Sweepable, UnservedType,
+};
 use crate::job::scope::Services;
 use crate::job::{BatchId, Fence, Job, JobId, JobState, Lane, LockToken, LockedJob, NodeId};
 use crate::lane::priority::{PriorityRule, PriorityScope};
@@ -643,6 +645,10 @@ impl<S: Statements> Store for S {
         self.run("due_periodic", due).await
     }
 
+    async fn pending_jobs(&self, limit: i64) -> Result<Vec<PendingJobs>> {
+        self.run("pending_jobs", || self.count_pending(limit)).await
+    }
+
     async fn fire_periodic_job(&self, name: &str) -> Result<Fired> {
         self.run("fire_periodic", || self.fire(name)).await
     }
@@ -710,8 +716,13 @@ impl<S: Statements> Store for S {
         self.run("batch_members", page).await
     }
 
-    async fn forget_batch_members(&self, batch: BatchId, left: &[JobId]) -> Result<()> {
+    async fn forget_batch_members(&self, batch: BatchId, left: &[JobId]) -> Result<bool> {
         self.run("batch_members", || self.forget_members(batch, left))
+            .await
+    }
+
+    async fn forget_dead_letters(&self, batch: BatchId, members: &[JobId]) -> Result<bool> {
+        self.run("batch_members", || self.forget_dead(batch, members))
             .await
     }
 

@@ -144,6 +144,13 @@ metrics! {
         "Age of the oldest event that waits to be published; on the leader only, while the stream is \
          switched on.";
 
+    OPEN_BATCHES = "jobwire_open_batches" Gauge []
+        "Batches of jobs whose members have not all ended, as of the last look of the leader at all of \
+         them; reported by the leader.";
+    BATCHES_ENDED = "jobwire_batches_ended_total" Counter ["outcome"]
+        "Batches of jobs that this process has ended, by outcome: done, dead-letters (at least one \
+         member was a dead letter), cancelled (by a client of this process).";
+
     LOCK_BATCH = "jobwire_lock_batch_size" Count []
         "Hints in one lock statement.";
     COMPLETE_BATCH = "jobwire_complete_batch_size" Count []

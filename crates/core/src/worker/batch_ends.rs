@@ -9,11 +9,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
+use metrics::counter;
 
 use crate::job::{BatchId, JobId};
 use crate::producer::commit_hook::Cause;
 use crate::store::StoreError;
 use crate::store::batches::EndedBatch;
+use crate::telemetry::metrics as m;
 use crate::worker::context::NodeContext;
 use crate::worker::departures::{FIRST_PAUSE, Left, pause};
 
@@ -110,6 +112,11 @@ pub(crate) async fn end_batch(
         %batch, name = crate::telemetry::plain::one_line(&end.name, 256), members = end.members,
         dead_letters = end.dead_letters, ?job, "a batch has ended"
     );
+    let outcome = match end.dead_letters {
+        0 => "done",
+        _ => "dead-letters",
+    };
+    counter!(m::BATCHES_ENDED, "outcome" => outcome).increment(1);
     node.hint_created(Cause::Handoff, ready);
     Ok(true)
 }

@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut};
 use chrono::{DateTime, Utc};
 use jobwire_core::job::duration;
 use jobwire_core::store::SUSPENSION_TYPE;
-use jobwire_core::{BULK_TYPE, NewJob, UniqueKey};
+use jobwire_core::{BULK_TYPE, BatchId, NewJob, UniqueKey};
 use serde::de::{DeserializeOwned, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
@@ -17,7 +17,7 @@ use super::UnknownFields;
 use crate::settings::closest;
 
 /// Every field that a line may have, by its name in the job table; the most used come first.
-pub const FIELDS: [&str; 26] = [
+pub const FIELDS: [&str; 27] = [
     "type",
     "payload",
     "process_instance",
@@ -40,6 +40,7 @@ pub const FIELDS: [&str; 26] = [
     "custom_values",
     "tags",
     "trace_parent",
+    "batch",
     "unique_key",
     "unique_period",
     "unique_dead_letters",
@@ -166,6 +167,7 @@ pub(in crate::commands) fn job(
         "lane" String, "a string" => lane;
         "trace_parent" String, "a string" => trace_parent;
         "tags" Vec<String>, "an array of strings" => tags;
+        "batch" BatchId, "the id of an open batch, as `jobwire batches list` shows it" => batch;
     }
     job = match take::<bool>(fields, "exclusive", "true or false")? {
         Some(true) => job.exclusive(),
@@ -312,6 +314,26 @@ mod tests {
         ] {
             assert!(shown.contains(part), "{part} in {shown}");
         }
+    }
+
+    #[test]
+    fn a_batch_is_an_id() {
+        let line = r#"{"type":"t","batch":"0198c0de-0000-7000-8000-000000000001"}"#;
+        let taken = job(line.as_bytes(), None, UnknownFields::Error).expect("accepted");
+        let id = "batch: Some(BatchId(0198c0de-0000-7000-8000-000000000001))";
+        assert!(format!("{taken:?}").contains(id), "{taken:?}");
+        for wrong in [
+            r#"{"type":"t","batch":"import"}"#,
+            r#"{"type":"t","batch":17}"#,
+        ] {
+            let said = error(wrong);
+            assert!(said.contains("field `batch` is"), "{said}");
+            assert!(said.contains("jobwire batches list"), "{said}");
+        }
+        let repeats =
+            r#"{"type":"t","batch":"0198c0de-0000-7000-8000-000000000001","repeat":"R3/PT10M"}"#;
+        let said = error(repeats);
+        assert!(said.contains("`batch`"), "{said}");
     }
 
     #[test]

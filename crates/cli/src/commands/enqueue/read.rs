@@ -14,7 +14,7 @@ use crate::error::Error;
 
 /// The input.
 pub(super) struct Source {
-    input: Box<dyn BufRead + Send>,
+    pub(super) input: Box<dyn BufRead + Send>,
     /// Its name in messages.
     pub(super) name: String,
     /// Its size in bytes, if known.
@@ -49,7 +49,7 @@ impl Source {
 }
 
 /// Bytes of lines at which a transaction ends early: a batch is held in memory.
-const MAX_BATCH: u64 = 32 << 20;
+pub(super) const MAX_BATCH: u64 = 32 << 20;
 
 /// Jobs of one transaction.
 pub(super) struct Batch {
@@ -107,7 +107,7 @@ impl Reader {
             let read = match lines::next(&mut self.source.input, &mut line) {
                 Ok(read) => read,
                 Err(bad) => {
-                    let problem = self.unreadable(at + 1, bad);
+                    let problem = unreadable(&self.source.name, at + 1, &bad);
                     let _ = batches.blocking_send(Err(problem));
                     return;
                 }
@@ -151,11 +151,7 @@ impl Reader {
     }
 
     fn job(&self, at: u64, line: &[u8]) -> Result<Option<NewJob>, String> {
-        // Some editors write a byte order mark at the start of a file.
-        let line = match (at, line.strip_prefix(b"\xef\xbb\xbf")) {
-            (1, Some(rest)) => rest,
-            _ => line,
-        };
+        let line = without_mark(at, line);
         if at <= self.skip || line.trim_ascii().is_empty() {
             return Ok(None);
         }
@@ -163,15 +159,23 @@ impl Reader {
             .map(Some)
             .map_err(|problem| format!("{}:{at}: {problem}", self.source.name))
     }
+}
 
-    fn unreadable(&self, at: u64, bad: BadLine) -> String {
-        let name = &self.source.name;
-        match bad {
-            BadLine::TooLong => format!(
-                "{name}:{at}: the line is longer than {MAX_LINE} bytes; store large data elsewhere \
-                 and put its key into the payload"
-            ),
-            BadLine::Unreadable(error) => format!("{name}:{at}: can't be read: {error}"),
-        }
+/// Returns the line without the byte order mark that some editors write at the start of a file.
+pub(super) fn without_mark(at: u64, line: &[u8]) -> &[u8] {
+    match (at, line.strip_prefix(b"\xef\xbb\xbf")) {
+        (1, Some(rest)) => rest,
+        _ => line,
+    }
+}
+
+/// Returns the message for a line that can't be read.
+pub(super) fn unreadable(name: &str, at: u64, bad: &BadLine) -> String {
+    match bad {
+        BadLine::TooLong => format!(
+            "{name}:{at}: the line is longer than {MAX_LINE} bytes; store large data elsewhere and \
+             put its key into the payload"
+        ),
+        BadLine::Unreadable(error) => format!("{name}:{at}: can't be read: {error}"),
     }
 }

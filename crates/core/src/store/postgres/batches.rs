@@ -11,8 +11,7 @@ use super::begin::begin_impatiently;
 use super::{PgStore, batch_members, insert};
 use crate::job::batch::{BatchEnd, BatchState, BatchView};
 use crate::job::{BatchId, JobId};
-use crate::store::batches::{BatchMembers, EndedBatch, NewBatch, OpenBatches, callback};
-use crate::store::error::StoreError;
+use crate::store::batches::{AT_END, BatchMembers, EndedBatch, NewBatch, OpenBatches, callback};
 use crate::store::statements::Batching;
 use crate::store::{Origin, Result};
 
@@ -21,8 +20,11 @@ INSERT INTO jobwire.batch (id, name, callback_id, callback, or_dead_letters) VAL
 
 /// Locks an open batch alone.
 const ENTER: &str = "
-SELECT name, callback_id, callback::text, or_dead_letters, departed FROM jobwire.batch
+SELECT name, callback_id, callback::text, or_dead_letters, departed, dead_letters FROM jobwire.batch
 WHERE id = $1 AND ended_at IS NULL FOR NO KEY UPDATE";
+
+/// Locks an open batch alone that dead letters do not keep open.
+const ENTER_WITH_DEAD: &str = "SELECT FROM jobwire.batch WHERE id = $1 AND ended_at IS NULL AND or_dead_letters FOR NO KEY UPDATE";
 
 /// Locks a batch alone, also one that has ended.
 const HOLD: &str = "SELECT FROM jobwire.batch WHERE id = $1 FOR NO KEY UPDATE";
@@ -36,15 +38,33 @@ WITH gone AS (
 )
 UPDATE jobwire.batch SET departed = departed + (SELECT count(*) FROM gone) WHERE id = $1 RETURNING departed";
 
-/// Returns whether a member is present. The latest members are asked for first: most members that
-/// are gone are old.
-const HAS_MEMBERS: &str = "
-SELECT (SELECT true FROM jobwire.batch_member m WHERE m.batch_id = $1 AND jobwire.is_present(m.job_id, NOT $2)
-    ORDER BY m.job_id DESC LIMIT 1) IS NOT NULL";
+/// Returns whether one of these members keeps the batch open.
+const KEEPS_OPEN: &str = "
+SELECT EXISTS (
+    SELECT FROM jobwire.batch b JOIN jobwire.batch_member m ON m.batch_id = b.id
+    WHERE b.id = $1 AND m.job_id = ANY($2) AND jobwire.is_present(m.job_id, NOT b.or_dead_letters))";
 
+/// Forgets these members, and counts the dead letters among them.
+const FORGET_DEAD: &str = "
+WITH gone AS (
+    DELETE FROM jobwire.batch_member WHERE batch_id = $1 AND job_id = ANY($2) RETURNING job_id
+)
+UPDATE jobwire.batch SET departed = departed + (SELECT count(*) FROM gone),
+    dead_letters = dead_letters + (SELECT count(*) FROM gone g JOIN jobwire.dead_letter_job d ON d.id = g.job_id)
+WHERE id = $1";
+
+/// Returns whether one of the latest members is present: most members that are gone are old.
+const HAS_MEMBERS: &str = "
+SELECT EXISTS (
+    SELECT FROM (
+        SELECT m.job_id FROM jobwire.batch_member m WHERE m.batch_id = $1 ORDER BY m.job_id DESC LIMIT $3) m
+    WHERE jobwire.is_present(m.job_id, NOT $2))";
+
+/// Counts the members, up to a limit, and the dead letters among them.
 const COUNT: &str = "
-SELECT (SELECT count(*) FROM jobwire.batch_member WHERE batch_id = $1),
-    (SELECT count(*) FROM jobwire.batch_member m JOIN jobwire.dead_letter_job d ON d.id = m.job_id WHERE m.batch_id = $1)";
+SELECT count(*), count(d.id)
+FROM (SELECT job_id FROM jobwire.batch_member WHERE batch_id = $1 LIMIT $2) m
+LEFT JOIN jobwire.dead_letter_job d ON d.id = m.job_id";
 
 const END: &str = "
 UPDATE jobwire.batch SET ended_at = clock_timestamp(), departed = $2, dead_letters = $3, callback = NULL WHERE id = $1";
@@ -68,8 +88,9 @@ macro_rules! list {
         concat!(
             "
 SELECT b.id, b.name, b.callback_id, b.or_dead_letters, b.created_at, b.ended_at, b.cancelled,
-    b.departed + c.members AS members, b.departed + c.gone AS ended,
-    CASE WHEN b.ended_at IS NULL THEN c.dead ELSE b.dead_letters END AS dead_letters
+    b.departed + c.members AS members,
+    b.departed + c.gone - CASE WHEN b.ended_at IS NULL THEN b.dead_letters ELSE 0 END AS ended,
+    b.dead_letters + CASE WHEN b.ended_at IS NULL THEN c.dead ELSE 0 END AS dead_letters
 FROM (SELECT * FROM jobwire.batch WHERE ",
             $where,
             " ORDER BY id DESC LIMIT $2) b,
@@ -143,6 +164,16 @@ pub(super) async fn prune(pool: &PgPool, kept: Duration, at_most: i64) -> Result
     Ok(most)
 }
 
+/// Returns whether one of these members keeps the batch open.
+async fn keep_open(
+    connection: &mut PgConnection,
+    batch: BatchId,
+    members: &[Uuid],
+) -> Result<bool> {
+    let keep = sqlx::query_scalar(KEEPS_OPEN).bind(batch.0).bind(members);
+    Ok(keep.fetch_one(connection).await?)
+}
+
 fn view(row: &PgRow) -> Result<BatchView> {
     let number = |column: &str| -> Result<u64> {
         let number: i64 = row.try_get(column)?;
@@ -174,6 +205,7 @@ impl Batching for PgStore {
         let template: Option<String> = row.try_get(2)?;
         let or_dead_letters: bool = row.try_get(3)?;
         let mut departed: i64 = row.try_get(4)?;
+        let settled: i64 = row.try_get(5)?;
         if !left.is_empty() {
             departed = sqlx::query_scalar(DEPART)
                 .bind(batch.0)
@@ -184,6 +216,7 @@ impl Batching for PgStore {
         let has_members: bool = sqlx::query_scalar(HAS_MEMBERS)
             .bind(batch.0)
             .bind(or_dead_letters)
+            .bind(AT_END)
             .fetch_one(&mut *tx)
             .await?;
         if has_members {
@@ -192,8 +225,14 @@ impl Batching for PgStore {
         }
         let (others, dead_letters): (i64, i64) = sqlx::query_as(COUNT)
             .bind(batch.0)
+            .bind(AT_END + 1)
             .fetch_one(&mut *tx)
             .await?;
+        if others > AT_END {
+            tx.commit().await?;
+            return Ok(None);
+        }
+        let dead_letters = dead_letters.saturating_add(settled);
         let members = departed.saturating_add(others);
         let end = BatchEnd {
             batch,
@@ -274,15 +313,31 @@ impl Batching for PgStore {
         })
     }
 
-    async fn forget_members(&self, batch: BatchId, left: &[JobId]) -> Result<(), StoreError> {
+    async fn forget_members(&self, batch: BatchId, left: &[JobId]) -> Result<bool> {
+        let left: Vec<Uuid> = left.iter().map(|id| id.0).collect();
         let mut tx = begin_impatiently(&self.pool).await?;
         sqlx::query(HOLD).bind(batch.0).execute(&mut *tx).await?;
         sqlx::query(DEPART)
             .bind(batch.0)
-            .bind(left.iter().map(|id| id.0).collect::<Vec<_>>())
+            .bind(&left)
             .fetch_optional(&mut *tx)
             .await?;
+        let keep_open = keep_open(&mut tx, batch, &left).await?;
         tx.commit().await?;
-        Ok(())
+        Ok(keep_open)
+    }
+
+    async fn forget_dead(&self, batch: BatchId, members: &[JobId]) -> Result<bool> {
+        let members: Vec<Uuid> = members.iter().map(|id| id.0).collect();
+        let mut tx = begin_impatiently(&self.pool).await?;
+        let entered = sqlx::query(ENTER_WITH_DEAD).bind(batch.0);
+        let entered = entered.fetch_optional(&mut *tx).await?;
+        if entered.is_none() || keep_open(&mut tx, batch, &members).await? {
+            return Ok(false);
+        }
+        let forget = sqlx::query(FORGET_DEAD).bind(batch.0).bind(&members);
+        forget.execute(&mut *tx).await?;
+        tx.commit().await?;
+        Ok(true)
     }
 }

@@ -5,9 +5,10 @@ use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row as _};
 
 use super::begin::begin_impatiently;
-use super::{PgStore, insert};
+use super::{PgStore, insert, pending};
 use crate::job::calendar::Calendars;
 use crate::job::periodic::{Declaration, Declared, Row};
+use crate::job::query::PendingJobs;
 use crate::store::error::StoreError;
 use crate::store::statements::Periodic;
 use crate::store::{DuePeriodicJobs, Fired, Origin, PeriodicView, Result, Triggered};
@@ -214,6 +215,10 @@ impl Periodic for PgStore {
             next_due: row.try_get(1)?,
             now: row.try_get(2)?,
         })
+    }
+
+    async fn count_pending(&self, limit: i64) -> Result<Vec<PendingJobs>> {
+        pending::count(&self.pool.inner, limit).await
     }
 
     async fn fire(&self, name: &str) -> Result<Fired> {

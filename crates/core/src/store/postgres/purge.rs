@@ -7,7 +7,9 @@ use super::PgStore;
 use super::begin::begin;
 use crate::job::JobId;
 use crate::store::error::StoreError;
-use crate::store::purging::{PurgeScope, PurgeableJob, TableCount, count_of, state_of, statements};
+use crate::store::purging::{
+    BATCHES, PurgeScope, PurgeableJob, TableCount, count_of, state_of, statements,
+};
 use crate::store::statements::Purging;
 
 // A template may have escapes that PostgreSQL reads in no text. They are never part of the scope.
@@ -97,15 +99,18 @@ impl Purging for PgStore {
         let mut tx = begin(&self.pool).await?;
         let batches: Vec<Uuid> = sqlx::query_scalar(scope.of(SCOPES).batches)
             .bind(scope.value())
-            .bind(at_most)
+            .bind(BATCHES)
             .fetch_all(&mut *tx)
             .await?;
         let mut counts = Vec::new();
         if !batches.is_empty() {
-            for (table, delete) in OF_BATCHES {
-                let deleted = sqlx::query(delete).bind(&batches).execute(&mut *tx).await?;
-                counts.push((table, deleted.rows_affected()));
-            }
+            let close = sqlx::query(OF_BATCHES.close).bind(&batches);
+            close.execute(&mut *tx).await?;
+            let members = sqlx::query(OF_BATCHES.members).bind(&batches).bind(at_most);
+            let members = members.execute(&mut *tx).await?.rows_affected();
+            let over = sqlx::query(OF_BATCHES.batches).bind(&batches);
+            let over = over.execute(&mut *tx).await?.rows_affected();
+            counts = vec![("batch_member", members), ("batch", over)];
         }
         tx.commit().await?;
         Ok(counts)

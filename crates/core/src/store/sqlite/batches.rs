@@ -10,7 +10,7 @@ use sqlx::{Row as _, SqliteConnection};
 use super::{SqliteStore, batch_members, decode, insert};
 use crate::job::batch::{BatchEnd, BatchState, BatchView};
 use crate::job::{BatchId, JobId};
-use crate::store::batches::{BatchMembers, EndedBatch, NewBatch, OpenBatches, callback};
+use crate::store::batches::{AT_END, BatchMembers, EndedBatch, NewBatch, OpenBatches, callback};
 use crate::store::error::StoreError;
 use crate::store::statements::Batching;
 use crate::store::{Origin, Result};
@@ -33,7 +33,7 @@ const CREATE: &str = "
 INSERT INTO batch (id, name, callback_id, callback, or_dead_letters, created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
 
 const ENTER: &str = "
-SELECT name, callback_id, callback, or_dead_letters, departed FROM batch WHERE id = ?1 AND ended_at IS NULL";
+SELECT name, callback_id, callback, or_dead_letters, departed, dead_letters FROM batch WHERE id = ?1 AND ended_at IS NULL";
 
 /// Forgets those of these members that are no longer present. Dead letters are.
 const DEPART: &str = concat!(
@@ -43,17 +43,46 @@ const DEPART: &str = concat!(
 
 const COUNT_DEPARTED: &str = "UPDATE batch SET departed = departed + ?2 WHERE id = ?1";
 
-/// Returns whether a member is present. The latest members are asked for first: most members that
-/// are gone are old.
-const HAS_MEMBERS: &str = concat!(
-    "SELECT (SELECT true FROM batch_member m WHERE m.batch_id = ?1 AND ",
-    is_present!("NOT ?2"),
-    " ORDER BY m.job_id DESC LIMIT 1) IS NOT NULL"
+/// Selects an open batch that dead letters do not keep open.
+const ENTER_WITH_DEAD: &str =
+    "SELECT 1 FROM batch WHERE id = ?1 AND ended_at IS NULL AND or_dead_letters";
+
+/// Returns whether one of these members keeps the batch open.
+const KEEPS_OPEN: &str = concat!(
+    "
+SELECT EXISTS (
+    SELECT 1 FROM batch b JOIN batch_member m ON m.batch_id = b.id
+    WHERE b.id = ?1 AND m.job_id IN (SELECT value FROM json_each(?2)) AND ",
+    is_present!("NOT b.or_dead_letters"),
+    ")"
 );
 
+/// Counts these members, and the dead letters among them.
+const COUNT_DEAD: &str = "
+UPDATE batch SET departed = departed + c.members, dead_letters = dead_letters + c.dead
+FROM (
+    SELECT count(*) AS members, count(d.id) AS dead
+    FROM batch_member m LEFT JOIN dead_letter_job d ON d.id = m.job_id
+    WHERE m.batch_id = ?1 AND m.job_id IN (SELECT value FROM json_each(?2))) c
+WHERE batch.id = ?1";
+
+const FORGET_THESE: &str = "
+DELETE FROM batch_member WHERE batch_id = ?1 AND job_id IN (SELECT value FROM json_each(?2))";
+
+/// Returns whether one of the latest members is present: most members that are gone are old.
+const HAS_MEMBERS: &str = concat!(
+    "
+SELECT EXISTS (
+    SELECT 1 FROM (SELECT m.job_id FROM batch_member m WHERE m.batch_id = ?1 ORDER BY m.job_id DESC LIMIT ?3) m
+    WHERE ",
+    is_present!("NOT ?2"),
+    ")"
+);
+
+/// Counts the members, up to a limit, and the dead letters among them.
 const COUNT: &str = "
-SELECT (SELECT count(*) FROM batch_member WHERE batch_id = ?1),
-    (SELECT count(*) FROM batch_member m JOIN dead_letter_job d ON d.id = m.job_id WHERE m.batch_id = ?1)";
+SELECT count(*), count(d.id)
+FROM (SELECT job_id FROM batch_member WHERE batch_id = ?1 LIMIT ?2) m LEFT JOIN dead_letter_job d ON d.id = m.job_id";
 
 const END: &str = "UPDATE batch SET ended_at = ?2, departed = ?3, dead_letters = ?4, callback = NULL WHERE id = ?1";
 
@@ -166,13 +195,26 @@ async fn depart(connection: &mut SqliteConnection, batch: BatchId, left: &[JobId
     Ok(gone)
 }
 
+/// Returns whether one of these members keeps the batch open.
+async fn keep_open(
+    connection: &mut SqliteConnection,
+    batch: BatchId,
+    members: &[JobId],
+) -> Result<bool> {
+    let keep = sqlx::query_scalar(KEEPS_OPEN)
+        .bind(batch.to_string())
+        .bind(decode::array(members)?);
+    Ok(keep.fetch_one(connection).await?)
+}
+
 fn view(row: &SqliteRow) -> Result<BatchView> {
     let number = |column: &str| -> Result<i64> { Ok(row.try_get(column)?) };
     let ended_at = decode::maybe_moment(row.try_get("ended_at")?)?;
     let departed = number("departed")?;
-    let dead_letters = match ended_at {
-        None => number("dead")?,
-        Some(_) => number("dead_letters")?,
+    let settled = number("dead_letters")?;
+    let (ended, dead_letters) = match ended_at {
+        None => (departed - settled, settled.saturating_add(number("dead")?)),
+        Some(_) => (departed, settled),
     };
     let positive = |number: i64| number.max(0).unsigned_abs();
     let callback: String = row.try_get("callback_id")?;
@@ -182,7 +224,7 @@ fn view(row: &SqliteRow) -> Result<BatchView> {
         name: row.try_get("name")?,
         state: BatchState::of(ended_at.is_some(), row.try_get("cancelled")?),
         members: positive(departed.saturating_add(number("members")?)),
-        ended: positive(departed.saturating_add(number("gone")?)),
+        ended: positive(ended.saturating_add(number("gone")?)),
         dead_letters: positive(dead_letters),
         or_dead_letters: row.try_get("or_dead_letters")?,
         callback: callback.parse().map_err(wrong)?,
@@ -203,12 +245,14 @@ impl Batching for SqliteStore {
         let template: Option<String> = row.try_get(2)?;
         let or_dead_letters: bool = row.try_get(3)?;
         let mut departed: i64 = row.try_get(4)?;
+        let settled: i64 = row.try_get(5)?;
         if !left.is_empty() {
             departed = departed.saturating_add(depart(&mut tx, batch, left).await?);
         }
         let has_members: bool = sqlx::query_scalar(HAS_MEMBERS)
             .bind(batch.to_string())
             .bind(or_dead_letters)
+            .bind(AT_END)
             .fetch_one(&mut *tx)
             .await?;
         if has_members {
@@ -217,8 +261,14 @@ impl Batching for SqliteStore {
         }
         let (others, dead_letters): (i64, i64) = sqlx::query_as(COUNT)
             .bind(batch.to_string())
+            .bind(AT_END + 1)
             .fetch_one(&mut *tx)
             .await?;
+        if others > AT_END {
+            tx.commit().await?;
+            return Ok(None);
+        }
+        let dead_letters = dead_letters.saturating_add(settled);
         let members = departed.saturating_add(others);
         let end = BatchEnd {
             batch,
@@ -305,10 +355,30 @@ impl Batching for SqliteStore {
         })
     }
 
-    async fn forget_members(&self, batch: BatchId, left: &[JobId]) -> Result<(), StoreError> {
+    async fn forget_members(&self, batch: BatchId, left: &[JobId]) -> Result<bool> {
         let mut tx = self.write().await?;
         depart(&mut tx, batch, left).await?;
+        let keep_open = keep_open(&mut tx, batch, left).await?;
         tx.commit().await?;
-        Ok(())
+        Ok(keep_open)
+    }
+
+    async fn forget_dead(&self, batch: BatchId, members: &[JobId]) -> Result<bool> {
+        let mut tx = self.write().await?;
+        let entered = sqlx::query(ENTER_WITH_DEAD).bind(batch.to_string());
+        let entered = entered.fetch_optional(&mut *tx).await?;
+        if entered.is_none() || keep_open(&mut tx, batch, members).await? {
+            return Ok(false);
+        }
+        let members = decode::array(members)?;
+        for statement in [COUNT_DEAD, FORGET_THESE] {
+            sqlx::query(statement)
+                .bind(batch.to_string())
+                .bind(&members)
+                .execute(&mut *tx)
+                .await?;
+        }
+        tx.commit().await?;
+        Ok(true)
     }
 }

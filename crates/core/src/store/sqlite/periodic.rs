@@ -4,9 +4,10 @@ use chrono::{DateTime, Utc};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, SqliteConnection};
 
-use super::{SqliteStore, decode, insert};
+use super::{SqliteStore, decode, insert, pending};
 use crate::job::calendar::Calendars;
 use crate::job::periodic::{Declaration, Declared, Row};
+use crate::job::query::PendingJobs;
 use crate::store::error::StoreError;
 use crate::store::statements::Periodic;
 use crate::store::{DuePeriodicJobs, Fired, Origin, PeriodicView, Result, Triggered};
@@ -191,6 +192,10 @@ impl Periodic for SqliteStore {
             next_due: decode::maybe_moment(next)?,
             now: decode::moment(now)?,
         })
+    }
+
+    async fn count_pending(&self, limit: i64) -> Result<Vec<PendingJobs>> {
+        pending::count(&self.readers, limit).await
     }
 
     async fn fire(&self, name: &str) -> Result<Fired> {

@@ -5,7 +5,9 @@ use sqlx::Row;
 use super::{SqliteStore, decode};
 use crate::job::JobId;
 use crate::store::error::StoreError;
-use crate::store::purging::{PurgeScope, PurgeableJob, TableCount, count_of, state_of, statements};
+use crate::store::purging::{
+    BATCHES, PurgeScope, PurgeableJob, TableCount, count_of, state_of, statements,
+};
 use crate::store::statements::Purging;
 
 statements!(
@@ -94,16 +96,19 @@ impl Purging for SqliteStore {
         let mut tx = self.write().await?;
         let batches: Vec<String> = sqlx::query_scalar(scope.of(SCOPES).batches)
             .bind(scope.value())
-            .bind(at_most)
+            .bind(BATCHES)
             .fetch_all(&mut *tx)
             .await?;
         let mut counts = Vec::new();
         if !batches.is_empty() {
             let batches = decode::array(&batches)?;
-            for (table, delete) in OF_BATCHES {
-                let deleted = sqlx::query(delete).bind(&batches).execute(&mut *tx).await?;
-                counts.push((table, deleted.rows_affected()));
-            }
+            let close = sqlx::query(OF_BATCHES.close).bind(&batches);
+            close.execute(&mut *tx).await?;
+            let members = sqlx::query(OF_BATCHES.members).bind(&batches).bind(at_most);
+            let members = members.execute(&mut *tx).await?.rows_affected();
+            let over = sqlx::query(OF_BATCHES.batches).bind(&batches);
+            let over = over.execute(&mut *tx).await?.rows_affected();
+            counts = vec![("batch_member", members), ("batch", over)];
         }
         tx.commit().await?;
         Ok(counts)

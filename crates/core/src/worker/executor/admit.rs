@@ -16,7 +16,8 @@ use super::stopped::interrupted;
 use crate::job::new_job::InvalidJob;
 use crate::job::query::JobQuery;
 use crate::job::sealed::{SealError, opened};
-use crate::job::series::{self, Instead};
+use crate::job::series;
+use crate::job::series::fate::{self, Instead};
 use crate::job::{Job, LockToken};
 use crate::store::permits::Asking;
 use crate::store::{Destination, Failure};
@@ -290,7 +291,7 @@ fn occurrence(run: &Run<'_>) -> Result<Occurrence, InvalidJob> {
     // Uses the database's clock, which set `ready_at`.
     let now = job.ready_at;
     let is_undated = repeat.pending.is_some();
-    if series::has_ended(job, &repeat, now) {
+    if fate::has_ended(job, &repeat, now) {
         let over = ends(None);
         return Ok(if is_undated {
             Occurrence::Undated(over)
@@ -299,7 +300,7 @@ fn occurrence(run: &Run<'_>) -> Result<Occurrence, InvalidJob> {
         });
     }
     Ok(
-        match series::instead(job, &repeat, now, node.store.calendars())? {
+        match fate::instead(job, &repeat, now, node.store.calendars())? {
             Instead::Runs => Occurrence::Runs,
             Instead::Replaced(next) if is_undated => {
                 Occurrence::Undated(ends(next.map(|next| *next)))
