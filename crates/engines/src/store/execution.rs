@@ -33,7 +33,7 @@ impl Executing for EngineStore {
         let parts = &self.0.parts;
         match parts.run_in_list(route, list, (id, owner), pass).await {
             Some(said) => said,
-            None => route.rest().execute(id, request).await.into(),
+            None => route.rest().execute(id, request, owner).await.into(),
         }
     }
 
