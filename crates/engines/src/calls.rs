@@ -66,7 +66,10 @@ impl Calls {
 
     /// Records that the job of this lock is for another node: its lock ends without an execution.
     pub(crate) fn gave_back(&self, fence: Fence) {
-        let mut back = self.given_back.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut back = self
+            .given_back
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if back.len() < MOST {
             back.insert(fence);
         }
@@ -74,7 +77,10 @@ impl Calls {
 
     /// Returns whether the job of this lock is for another node, once.
     pub(crate) fn is_given_back(&self, fence: Fence) -> bool {
-        let mut back = self.given_back.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut back = self
+            .given_back
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         back.remove(&fence)
     }
 

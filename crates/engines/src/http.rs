@@ -443,7 +443,9 @@ mod tests {
         };
         assert_eq!(
             path(Execution::Endpoint, "?instance=held"),
-            Ok(format!("/jobwire/jobs/17/execute?instance=held&owner={owner}"))
+            Ok(format!(
+                "/jobwire/jobs/17/execute?instance=held&owner={owner}"
+            ))
         );
         assert_eq!(
             path(Execution::Endpoint, ""),

@@ -71,9 +71,7 @@ impl Executing for EngineStore {
 
     async fn activity(&self, sent: DateTime<Utc>) -> Result<Activity> {
         let pool = &self.0.connections.rest;
-        self.run("transactions", pool, || {
-            activity::around(&pool.inner, sent)
-        })
-        .await
+        self.run("transactions", pool, || activity::around(&pool.inner, sent))
+            .await
     }
 }
