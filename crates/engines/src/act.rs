@@ -66,6 +66,7 @@ use crate::decode::Decoder;
 use crate::dialect::{Change, Dialect, Settled};
 use crate::finding::Finding;
 use crate::freed::Freed;
+use crate::offset::Offset;
 use crate::options::{EngineOptions, Execution};
 use crate::statements::{DryRun, Queries, Sweep};
 use crate::walk::Walk;
@@ -87,6 +88,7 @@ pub(crate) struct Act {
     looks: Walk,
     rescues: Walk,
     instances: Walk,
+    offset: Offset,
 }
 
 impl Act {
@@ -112,6 +114,7 @@ impl Act {
             looks: Walk::default(),
             rescues: Walk::default(),
             instances: Walk::default(),
+            offset: Offset::default(),
         }
     }
 
@@ -168,6 +171,10 @@ impl Dialect for Act {
 
     fn zone(&self) -> &str {
         &self.zone
+    }
+
+    fn offset(&self) -> &Offset {
+        &self.offset
     }
 
     fn queries(&self) -> &'static Queries {
@@ -263,8 +270,8 @@ impl Dialect for Act {
         tap::publication(name, schema, selects)
     }
 
-    fn committed(&self, rows: &Rows, ahead: chrono::Duration, into: &mut Committed) -> bool {
-        tap::committed(rows, ahead, into)
+    fn committed(&self, rows: &Rows, into: &mut Committed) -> bool {
+        tap::committed(rows, self.offset.get(), into)
     }
 
     async fn probe(&self, pool: &PgPool) -> Result<(), StoreError> {

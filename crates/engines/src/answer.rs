@@ -20,12 +20,14 @@ pub(crate) enum Answer {
     OtherMethod,
     /// The engine has no such executable job, or the path is wrong.
     Missing(String),
-    /// The engine can't execute jobs: wrong credentials, a wrong path, or an error of a gateway.
+    /// The engine can't execute jobs: wrong credentials, a wrong path, or too large a request.
     Unusable(String),
     /// The request did not reach the engine.
     Unsent(String),
     /// The request was sent, and no answer came. The execution may still run, or has ended.
     Unanswered(String),
+    /// A gateway answered for the engine. The execution may still run or wait there, or has ended.
+    ByGateway(String),
 }
 
 impl Answer {
@@ -52,8 +54,13 @@ impl Answer {
             Self::Missing(_) => "missing",
             Self::Unusable(_) => "unusable",
             Self::Unsent(_) => "unsent",
-            Self::Unanswered(_) => "unanswered",
+            Self::Unanswered(_) | Self::ByGateway(_) => "unanswered",
         }
+    }
+
+    /// Returns whether the execution may still run.
+    pub(crate) const fn is_unanswered(&self) -> bool {
+        matches!(self, Self::Unanswered(_) | Self::ByGateway(_))
     }
 }
 

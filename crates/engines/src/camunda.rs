@@ -64,6 +64,7 @@ use crate::dialect::{Change, Dialect, Settled};
 use crate::fate::Ended;
 use crate::finding::Finding;
 use crate::freed::Freed;
+use crate::offset::Offset;
 use crate::options::EngineOptions;
 use crate::statements::{DryRun, Queries, Sweep};
 use crate::walk::Walk;
@@ -111,6 +112,7 @@ pub(crate) struct Camunda {
     timers: timers::Reached,
     looks: Walk,
     rescues: Walk,
+    offset: Offset,
 }
 
 impl Camunda {
@@ -127,6 +129,7 @@ impl Camunda {
             timers: timers::Reached::default(),
             looks: Walk::default(),
             rescues: Walk::default(),
+            offset: Offset::default(),
         }
     }
 }
@@ -149,6 +152,10 @@ impl Dialect for Camunda {
 
     fn zone(&self) -> &str {
         &self.zone
+    }
+
+    fn offset(&self) -> &Offset {
+        &self.offset
     }
 
     fn queries(&self) -> &'static Queries {
@@ -231,8 +238,8 @@ impl Dialect for Camunda {
         tap::publication(name, schema, selects)
     }
 
-    fn committed(&self, rows: &Rows, ahead: chrono::Duration, into: &mut Committed) -> bool {
-        tap::committed(rows, ahead, into)
+    fn committed(&self, rows: &Rows, into: &mut Committed) -> bool {
+        tap::committed(rows, self.offset.get(), into)
     }
 
     async fn probe(&self, pool: &PgPool) -> Result<(), StoreError> {

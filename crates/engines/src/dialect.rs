@@ -24,6 +24,7 @@ use crate::decode::Decoder;
 use crate::fate::{Ended, Fate};
 use crate::finding::Finding;
 use crate::freed::Freed;
+use crate::offset::Offset;
 use crate::statements::{DryRun, Queries, Sweep};
 use crate::walk::Walk;
 
@@ -74,6 +75,9 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
 
     /// Returns the zone of the engine's JVM.
     fn zone(&self) -> &str;
+
+    /// Returns the current offset of that zone from UTC.
+    fn offset(&self) -> &Offset;
 
     /// Returns the statements of operators' queries.
     fn queries(&self) -> &'static Queries;
@@ -139,9 +143,8 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
     /// conditions of rows.
     fn publication(&self, name: String, schema: &str, selects: bool) -> PgPublication;
 
-    /// Adds rows that a tap reports. `ahead` is the offset of the engine's zone from UTC. Returns
-    /// false for rows of an unknown table.
-    fn committed(&self, rows: &Rows, ahead: chrono::Duration, committed: &mut Committed) -> bool;
+    /// Adds rows that a tap reports. Returns false for rows of an unknown table.
+    fn committed(&self, rows: &Rows, committed: &mut Committed) -> bool;
 
     /// Checks that the tables are those of a supported engine.
     async fn probe(&self, pool: &PgPool) -> Result<(), StoreError>;

@@ -225,7 +225,8 @@ async fn address(store: &EngineStore, rest: &Rest) -> Finding {
         Answer::Refused(said)
         | Answer::Unusable(said)
         | Answer::Unsent(said)
-        | Answer::Unanswered(said) => Finding {
+        | Answer::Unanswered(said)
+        | Answer::ByGateway(said) => Finding {
             about,
             level: Level::Wrong,
             found: format!("{url}: {said}"),

@@ -7,7 +7,7 @@
 //! | an error, and the row has moved | the engine has counted a failure, by its own rules |
 //! | an error, and the row is unchanged | a conflict: after a short pause the job is ready again |
 //! | the job was given back | another job of its instance runs; the job is ready again after a short pause |
-//! | none | the lock stays until the row moves, or the execution has ended without a trace; over the endpoint alone the engine extends it |
+//! | none, or that of a gateway | the lock stays until the row moves, or the execution has ended without a trace; over the endpoint alone the engine extends it |
 //! | not begun: too many executions are under way for a second | the job is ready again, for any node |
 //! | the engine can't be reached | the job waits for the engine under its lock, then for another node; no attempt is spent |
 //!
@@ -22,6 +22,7 @@ use jobwire_core::{
     Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, Outcome, Running, StoreError,
 };
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::EngineStore;
 use crate::activity::Activity;
@@ -35,7 +36,8 @@ use crate::routing::Choice;
 
 /// The time that a job waits for an engine that can't be reached, before it is released.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The pause of a job whose execution met a conflict. The job keeps its lock meanwhile.
+/// The pause of a job whose execution met a conflict, or which an address could not execute. The
+/// job keeps its lock meanwhile.
 const CONFLICT_PAUSE: Duration = Duration::from_millis(100);
 /// The bounds of the pause between two looks at a job without an answer.
 const FIRST_LOOK: Duration = Duration::from_millis(100);
@@ -44,6 +46,7 @@ const LONGEST_LOOK: Duration = Duration::from_secs(2);
 /// transaction does not prove the end of the execution.
 const BEGINS_WITHIN: Duration = Duration::from_secs(35);
 /// The same time after a broken connection: the engine's process has ended, or drops the request.
+/// Behind a gateway the request may still wait.
 const BEGINS_AFTER_BREAK: Duration = Duration::from_secs(3);
 
 /// Executes jobs through the engine. See the [module](self).
@@ -124,7 +127,7 @@ impl Handler for Execute {
             drop((pass, sending));
             failed = Some(route);
             let (answer, fault) = (said.answer, said.fault);
-            if !matches!(answer, Answer::Unanswered(_)) {
+            if !answer.is_unanswered() {
                 calls.answered(job.fence);
             }
             match answer {
@@ -180,10 +183,36 @@ impl Handler for Execute {
                     if !timed_out {
                         route.at_fault(&fault, &reason);
                     }
-                    return self.unanswered(&job, &owner, sent, timed_out, reason).await;
+                    let begins = if timed_out {
+                        BEGINS_WITHIN
+                    } else {
+                        BEGINS_AFTER_BREAK
+                    };
+                    return self.unanswered(&job, &owner, sent, begins, reason).await;
+                }
+                Answer::ByGateway(reason) => {
+                    route.at_fault(&fault, &reason);
+                    let begins = BEGINS_WITHIN;
+                    return self.unanswered(&job, &owner, sent, begins, reason).await;
                 }
             }
+            if !may_try_again(began, &job.stop).await {
+                parts.calls.gave_back(job.fence);
+                return Ok(Outcome::Snooze(PATIENCE));
+            }
         }
+    }
+}
+
+/// Waits for a moment after an address that did not execute the job. Returns whether to choose
+/// again. The breaker alone does not end the tries: an answer about another job closes it.
+async fn may_try_again(began: Instant, stop: &CancellationToken) -> bool {
+    if began.elapsed() >= PATIENCE {
+        return false;
+    }
+    tokio::select! {
+        () = stop.cancelled() => false,
+        () = tokio::time::sleep(CONFLICT_PAUSE) => true,
     }
 }
 
@@ -267,13 +296,14 @@ impl Execute {
     }
 
     /// Waits until an execution without an answer has ended, as the rows or the engine's
-    /// transactions show. The lock is renewed meanwhile.
+    /// transactions show. The lock is renewed meanwhile. `begins` is the time after its request
+    /// within which the execution may begin.
     async fn unanswered(
         &self,
         job: &Running,
         owner: &str,
         sent: Instant,
-        timed_out: bool,
+        begins: Duration,
         reason: String,
     ) -> HandlerResult<Outcome> {
         let id = job.job.id;
@@ -291,11 +321,6 @@ impl Execute {
              transaction has ended"
         );
         let sent_at = self.store.clock_at(sent).await;
-        let begins = if timed_out {
-            BEGINS_WITHIN
-        } else {
-            BEGINS_AFTER_BREAK
-        };
         let (mut pause, mut quiet) = (FIRST_LOOK, 0);
         while sent.elapsed() < parts.options.unknown_for {
             tokio::time::sleep(pause).await;
@@ -329,5 +354,29 @@ impl Execute {
         Err(HandlerError::conflict(format!(
             "the engine gave no answer, and its transaction is open: {reason}"
         )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_job_that_no_address_executes_is_tried_in_pauses_and_then_released() {
+        let (began, stop) = (Instant::now(), CancellationToken::new());
+        let mut tries = 1;
+        while may_try_again(began, &stop).await {
+            tries += 1;
+        }
+        assert!((PATIENCE..PATIENCE + CONFLICT_PAUSE).contains(&began.elapsed()));
+        assert!((45..=51).contains(&tries), "{tries}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_job_that_must_stop_is_not_tried_again() {
+        let (began, stop) = (Instant::now(), CancellationToken::new());
+        stop.cancel();
+        assert!(!may_try_again(began, &stop).await);
+        assert_eq!(began.elapsed(), Duration::ZERO);
     }
 }

@@ -100,14 +100,25 @@ impl Rest {
         })
     }
 
-    /// Executes a job by the engine's id.
-    pub(crate) async fn execute(&self, id: &str, request: Request) -> Answer {
-        let path = self.path.replace("{id}", id) + request.query;
+    /// Executes a job by the engine's id, under the lock of this owner.
+    pub(crate) async fn execute(&self, id: &str, request: Request, owner: &str) -> Answer {
+        let path = self.path_of(id, request, owner);
         match self.exchange(Method::Post, &path, request.body).await {
             Ok(response) if self.execution == Execution::Endpoint => told(response).await,
             Ok(response) => judge(response).await,
             Err(failed) => failed,
         }
+    }
+
+    /// Returns the path of an execution. The endpoint compares the owner with the job's row; an
+    /// older artefact ignores it.
+    fn path_of(&self, id: &str, request: Request, owner: &str) -> String {
+        let path = self.path.replace("{id}", id) + request.query;
+        if self.execution != Execution::Endpoint {
+            return path;
+        }
+        let and = if path.contains('?') { '&' } else { '?' };
+        format!("{path}{and}owner={owner}")
     }
 
     /// Executes a job by an operation of the endpoint, which tells what became of it.
@@ -310,14 +321,20 @@ async fn judge(response: Response) -> Answer {
         StatusCode::INTERNAL_SERVER_ERROR | StatusCode::CONFLICT => Answer::Refused(text),
         StatusCode::NOT_FOUND => Answer::Missing(text),
         StatusCode::METHOD_NOT_ALLOWED => Answer::OtherMethod,
-        StatusCode::GATEWAY_TIMEOUT => {
-            Answer::Unanswered(format!("the engine's gateway answered {status}"))
+        _ if is_of_gateway(status) => {
+            Answer::ByGateway(format!("the engine's gateway answered {status}"))
         }
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Answer::Unusable(format!(
             "the engine answered {status}; check the user, the password and its rights"
         )),
         _ => Answer::Unusable(format!("the engine answered {status}: {text}")),
     }
+}
+
+/// Returns whether a gateway answers so that lost the engine's answer: a proxy, a load balancer, or
+/// a content delivery network (520 to 530). The engine may have the request.
+fn is_of_gateway(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 502..=504 | 520..=530)
 }
 
 /// Returns the endpoint's answer about a job, from a response with a status of success.
@@ -396,6 +413,48 @@ mod tests {
         assert!(with("http://127.0.0.1:8080").is_ok() && with("https://engine").is_ok());
         let said = with("http://engine:8080").expect_err("refused");
         assert!(said.contains("engine_plaintext") && !said.contains("secret"));
+    }
+
+    /// A proxy that lost the connection to the engine does not know what the engine does.
+    #[test]
+    fn an_answer_of_a_gateway_leaves_the_execution_open() {
+        let of_gateway = |status: u16| StatusCode::from_u16(status).map(is_of_gateway);
+        for lost in [502, 503, 504, 520, 524, 530] {
+            assert!(of_gateway(lost).is_ok_and(|it| it), "{lost}");
+        }
+        for told in [401, 404, 413, 429, 500, 501, 505, 519, 531] {
+            assert!(of_gateway(told).is_ok_and(|it| !it), "{told}");
+        }
+    }
+
+    /// An artefact that knows the owner refuses a job that another node has locked meanwhile.
+    #[test]
+    fn an_execution_over_the_endpoint_names_the_owner_of_its_lock() {
+        let owner = "jobwire:0198c0de-7777-7000-8000-000000000001:7";
+        let path = |execution: Execution, query: &'static str| {
+            let mut options = EngineOptions::new("http://a:8/jobwire");
+            options.execution = execution;
+            let rest = Rest::new(&options, "http://a:8/jobwire").expect("usable");
+            let path = rest.path_of("17", Request { query, body: "" }, owner);
+            rest.url(&path).map(|url| {
+                let query = url.query().unwrap_or_default();
+                format!("{}?{query}", url.path())
+            })
+        };
+        assert_eq!(
+            path(Execution::Endpoint, "?instance=held"),
+            Ok(format!(
+                "/jobwire/jobs/17/execute?instance=held&owner={owner}"
+            ))
+        );
+        assert_eq!(
+            path(Execution::Endpoint, ""),
+            Ok(format!("/jobwire/jobs/17/execute?owner={owner}"))
+        );
+        assert_eq!(
+            path(Execution::Rest, ""),
+            Ok("/jobwire/management/jobs/17?".to_owned())
+        );
     }
 
     #[test]

@@ -69,6 +69,7 @@ mod listing;
 mod lists;
 mod locking;
 mod meter;
+mod offset;
 mod options;
 mod owner;
 mod pace;

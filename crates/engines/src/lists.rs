@@ -113,7 +113,7 @@ impl Lists {
     }
 
     /// Runs a job with others. `at_once` is the number of executions of this node at once. Returns
-    /// `None` if nothing was run, because there is no path for lists at the address.
+    /// `None` if nothing was run, because the address takes no such list.
     pub(crate) async fn run(
         self: &Arc<Self>,
         rest: &Arc<Rest>,
@@ -189,10 +189,8 @@ async fn send(lists: &Lists, rest: &Rest, list: Vec<Listed>) {
         Err(unsent) => Err(unsent),
     };
     let others: Option<Answer> = match lines {
+        // Read to its end, or its connection would be closed. No job waits for that.
         Ok(mut lines) => loop {
-            if open.is_empty() {
-                break None;
-            }
             match lines.next().await {
                 Ok(Some(line)) => {
                     let (job, said) = read(&line);
@@ -210,11 +208,14 @@ async fn send(lists: &Lists, rest: &Rest, list: Vec<Listed>) {
                 Err(broken) => break Some(Answer::Unanswered(broken)),
             }
         },
-        Err(Answer::Missing(_) | Answer::OtherMethod) => {
-            // An older artefact stands there now. Its next report tells it, too.
+        Err(Answer::Missing(_) | Answer::OtherMethod | Answer::Unusable(_)) => {
+            // An older artefact stands there now, or a gateway refuses this path or such a long
+            // request. Each job has a request of its own until the next report of the address.
             lists.know(false);
             None
         }
+        // Jobs of the list may have begun before the error.
+        Err(Answer::Refused(said)) => Some(Answer::Unanswered(said)),
         Err(answer) => Some(answer),
     };
     // All of them hear of one fault.

@@ -1,7 +1,7 @@
 //! Locking, as far as the dialects share it: the hints of a batch as a statement's parameters, and
 //! the rows of its answer.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use jobwire_core::store::{ClaimPage, Claimable, LockTerms, Locked, Refusal};
@@ -79,9 +79,11 @@ async fn lock_once<'h>(
     answer: &mut Locked,
 ) -> Result<Vec<&'h Hint>, StoreError> {
     let mut wanted = Wanted::default();
+    let mut by_id = HashMap::with_capacity(hints.len());
     for hint in hints {
         if let Some(id) = engine_id(hint.id) {
-            wanted.push(id, hint.instance.clone());
+            wanted.push(id.clone(), hint.instance.clone());
+            by_id.insert(id, *hint);
         }
     }
     let decoder = dialect.decoder();
@@ -93,10 +95,7 @@ async fn lock_once<'h>(
         let Some(hinted) = row.try_get::<Option<String>, _>("hinted")? else {
             continue;
         };
-        let Some(hint) = hints
-            .iter()
-            .find(|hint| engine_id(hint.id).as_ref() == Some(&hinted))
-        else {
+        let Some(hint) = by_id.get(&hinted) else {
             continue;
         };
         let class: String = row.try_get("class")?;

@@ -3,10 +3,11 @@
 //! The table `telemetry::metrics` of the core has the names and their meanings. The label `engine`
 //! is [`EngineOptions::name`](crate::EngineOptions::name).
 
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use jobwire_core::telemetry::metrics as m;
-use metrics::{SharedString, counter, gauge, histogram};
+use metrics::{Counter, Gauge, Histogram, SharedString, counter, gauge, histogram};
 
 use crate::fate::{Ended, Fate};
 use crate::http::Answer;
@@ -15,6 +16,16 @@ use crate::http::Answer;
 #[derive(Clone, Debug)]
 pub(crate) struct Meter {
     engine: SharedString,
+    kept: Arc<Kept>,
+}
+
+/// The handles of the metrics that every job updates: a lookup of each would cost a hash and several
+/// allocations. Each is made at its first use, when the recorder is installed.
+#[derive(Debug, Default)]
+struct Kept {
+    executions: OnceLock<Gauge>,
+    executed: OnceLock<Histogram>,
+    done: OnceLock<Counter>,
 }
 
 /// The class of a lock that the leader has cleared.
@@ -64,6 +75,7 @@ impl Meter {
     pub(crate) fn new(engine: &str) -> Self {
         let meter = Self {
             engine: engine.to_owned().into(),
+            kept: Arc::default(),
         };
         for name in [m::ENGINE_EXECUTIONS, m::ENGINE_UNANSWERED] {
             gauge!(name, "engine" => meter.engine.clone()).increment(0.0);
@@ -73,22 +85,29 @@ impl Meter {
 
     /// Counts the fate of an executed job.
     pub(crate) fn outcome(&self, fate: Fate) {
-        let engine = self.engine.clone();
-        counter!(m::ENGINE_OUTCOMES, "engine" => engine, "outcome" => fate.as_str()).increment(1);
+        let counter = || {
+            let engine = self.engine.clone();
+            counter!(m::ENGINE_OUTCOMES, "engine" => engine, "outcome" => fate.as_str())
+        };
+        match fate {
+            Fate::Done => self.kept.done.get_or_init(counter).increment(1),
+            _ => counter().increment(1),
+        }
     }
 
     /// Begins an execution, which is under way until [`Execution::answered`] or a drop.
-    pub(crate) fn execution(&self) -> Execution {
+    pub(crate) fn execution(&self) -> Execution<'_> {
+        let gauge = || gauge!(m::ENGINE_EXECUTIONS, "engine" => self.engine.clone());
         Execution {
             sent: Instant::now(),
-            _shown: Shown::new(m::ENGINE_EXECUTIONS, &self.engine),
-            engine: self.engine.clone(),
+            _shown: Shown::new(self.kept.executions.get_or_init(gauge).clone()),
+            meter: self,
         }
     }
 
     /// Shows an execution without an answer until the result is dropped.
     pub(crate) fn unanswered(&self) -> Shown {
-        Shown::new(m::ENGINE_UNANSWERED, &self.engine)
+        Shown::new(gauge!(m::ENGINE_UNANSWERED, "engine" => self.engine.clone()))
     }
 
     /// Counts an execution that the engine ended with an error. `None`: the rows were unreadable.
@@ -139,41 +158,42 @@ pub(crate) fn unknown_id(kind: &'static str) {
 
 /// An execution under way.
 #[derive(Debug)]
-pub(crate) struct Execution {
+pub(crate) struct Execution<'a> {
     sent: Instant,
-    engine: SharedString,
+    meter: &'a Meter,
     _shown: Shown,
 }
 
-impl Execution {
+impl Execution<'_> {
     /// Records its answer. It took this time, without its wait within the engine; `None` for the
     /// time since its request.
     pub(crate) fn answered(self, answer: &Answer, took: Option<Duration>) {
-        let engine = self.engine.clone();
-        histogram!(m::ENGINE_EXECUTION, "engine" => engine, "answer" => answer.as_str())
-            .record(took.unwrap_or_else(|| self.sent.elapsed()).as_secs_f64());
+        let Meter { engine, kept } = self.meter;
+        let histogram = || {
+            let engine = engine.clone();
+            histogram!(m::ENGINE_EXECUTION, "engine" => engine, "answer" => answer.as_str())
+        };
+        let seconds = took.unwrap_or_else(|| self.sent.elapsed()).as_secs_f64();
+        match answer {
+            Answer::Executed => kept.executed.get_or_init(histogram).record(seconds),
+            _ => histogram().record(seconds),
+        }
     }
 }
 
 /// Adds one to a gauge until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Shown {
-    name: &'static str,
-    engine: SharedString,
-}
+pub(crate) struct Shown(Gauge);
 
 impl Shown {
-    fn new(name: &'static str, engine: &SharedString) -> Self {
-        gauge!(name, "engine" => engine.clone()).increment(1.0);
-        Self {
-            name,
-            engine: engine.clone(),
-        }
+    fn new(gauge: Gauge) -> Self {
+        gauge.increment(1.0);
+        Self(gauge)
     }
 }
 
 impl Drop for Shown {
     fn drop(&mut self) {
-        gauge!(self.name, "engine" => self.engine.clone()).decrement(1.0);
+        self.0.decrement(1.0);
     }
 }

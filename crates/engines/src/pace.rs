@@ -111,7 +111,9 @@ impl Pace {
     }
 
     fn set(&self, seen: &Seen) {
-        let long = seen.running.iter().filter(|it| it.elapsed() >= LONG);
+        let now = Instant::now();
+        let running = seen.running.iter();
+        let long = running.filter(|it| now.duration_since(**it) >= LONG);
         let flowing = self.at_once.saturating_sub(long.count());
         let more = ahead(flowing, seen.average);
         self.limit.set(self.at_once + more);

@@ -47,7 +47,7 @@ impl Parts {
     ) -> Result<Self, StoreError> {
         let meter = Meter::new(&options.name);
         Ok(Self {
-            calls: Calls::default(),
+            calls: Calls::new(options.unknown_for.max(options.lock_for)),
             pace: Pace::new(options.concurrency),
             gate: Gate::new(options.concurrency),
             routes: Arc::new(Routes::new(&options, question, about, &meter)?),

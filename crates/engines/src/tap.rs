@@ -70,6 +70,8 @@ pub(crate) async fn open(store: &EngineStore) -> Result<TapOffer, StoreError> {
     .bind(&options.zone)
     .fetch_one(pool)
     .await?;
+    let offset = chrono::Duration::milliseconds((offset * 1e3) as i64);
+    store.dialect().offset().set(offset);
     let mut tap = TapOptions::default();
     tap.publication.clone_from(&publication.name);
     "jobwire_engine".clone_into(&mut tap.slot_prefix);
@@ -77,7 +79,6 @@ pub(crate) async fn open(store: &EngineStore) -> Result<TapOffer, StoreError> {
         Ok(tap) => TapOffer::Open(Box::new(EngineTap {
             tap,
             store: store.clone(),
-            ahead: chrono::Duration::milliseconds((offset * 1e3) as i64),
         })),
         Err(error) => TapOffer::Unusable(error.to_string()),
     })
@@ -86,9 +87,6 @@ pub(crate) async fn open(store: &EngineStore) -> Result<TapOffer, StoreError> {
 struct EngineTap {
     tap: Tap,
     store: EngineStore,
-    /// The current offset of the engine's zone from UTC. Due dates after the next change to or from
-    /// summer time are wrong by an hour here; the timer task reads the exact date.
-    ahead: chrono::Duration,
 }
 
 impl Drop for EngineTap {
@@ -147,7 +145,9 @@ impl EngineTap {
             now: at(rows.sent_at),
         };
         let dialect = self.store.dialect();
-        if !dialect.committed(rows, self.ahead, &mut committed) {
+        // Due dates after the next change to or from summer time are wrong by an hour here. The timer
+        // task reads the exact date.
+        if !dialect.committed(rows, &mut committed) {
             return None;
         }
         Some(committed)

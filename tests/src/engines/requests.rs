@@ -140,6 +140,14 @@ impl EngineServer {
             .await
     }
 
+    /// Runs a job by the execution endpoint under the lock of this owner. `holds`: the caller has
+    /// locked the instance, too.
+    pub async fn execute_under_lock(&self, job: &str, owner: &str, holds: bool) -> Response {
+        let held = if holds { "instance=held&" } else { "" };
+        let path = format!("/jobwire/jobs/{job}/execute?{held}owner={owner}");
+        self.send(self.post(&path)).await
+    }
+
     /// Runs a list of jobs by the execution endpoint, whose rows and instances the node has locked,
     /// each under its fence. The body of the answer has a line for each.
     pub async fn execute_list(&self, node: &str, jobs: &[(&str, i64)]) -> Response {

@@ -139,6 +139,40 @@ pub(crate) async fn a_job_of_a_held_instance_runs_and_the_lock_stays(
     }
 }
 
+const OWNER: &str = "jobwire:0198c0de-7777-7000-8000-000000000001:1";
+const OTHER: &str = "jobwire:0198c0de-7777-7000-8000-000000000002:2";
+const LOCK_BY_OTHER: &str = "UPDATE act_ru_job
+    SET lock_owner_ = 'jobwire:0198c0de-7777-7000-8000-000000000002:2' WHERE id_ = $1";
+
+/// A late request of a node runs no job that another node has locked. A run that loses its lock
+/// counts no failure, because the job of the other node would have it.
+pub(crate) async fn a_job_under_another_lock_neither_runs_nor_fails(
+    engine: &'static EngineServer,
+    rows: &Rows,
+) {
+    for holds in [false, true] {
+        let instance = engine.start_instance("held", &[("failures", "1")]).await;
+        let job = rows.job(JOB, &instance).await;
+        assert_eq!(rows.change(LOCK_BY_NODE, &job.id).await, 1);
+        let late = engine.execute_under_lock(&job.id, OTHER, holds).await;
+        assert_eq!(late.status, 404, "{}", late.body);
+        let id = job.id.clone();
+        let execute =
+            tokio::spawn(async move { engine.execute_under_lock(&id, OWNER, holds).await });
+        rows.until_started(&instance, 1).await;
+        assert_eq!(rows.change(LOCK_BY_OTHER, &job.id).await, 1);
+        engine.release(&instance).await;
+        let lost = execute.await.unwrap();
+        assert_eq!(lost.status, 404, "{}", lost.body);
+        let left = rows.job(JOB, &instance).await;
+        assert_eq!((&left.id, left.retries), (&job.id, Some(3)));
+        assert_eq!(left.owner.as_deref(), Some(OTHER));
+        // The second attempt succeeds.
+        let answer = engine.execute_under_lock(&job.id, OTHER, holds).await;
+        assert_eq!(state(&answer), "gone");
+    }
+}
+
 /// Declares the cases for an engine: `endpoint_cases!(world, #[ignore = "…"])`.
 macro_rules! endpoint_cases {
     ($world:path $(, #[$attribute:meta])?) => {
@@ -178,6 +212,13 @@ macro_rules! endpoint_cases {
             async fn a_job_of_a_held_instance_runs_and_the_lock_stays() {
                 let (engine, rows) = $world().await;
                 cases::a_job_of_a_held_instance_runs_and_the_lock_stays(engine, &rows).await;
+            }
+
+            #[tokio::test]
+            $(#[$attribute])?
+            async fn a_job_under_another_lock_neither_runs_nor_fails() {
+                let (engine, rows) = $world().await;
+                cases::a_job_under_another_lock_neither_runs_nor_fails(engine, &rows).await;
             }
 
             #[tokio::test]

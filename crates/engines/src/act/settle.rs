@@ -36,7 +36,8 @@ use crate::id::job_id;
 use crate::settling;
 
 /// Settles jobs. `$1`: the zone, `$2`: ids, `$3`: owners, `$4`: instances, `$5`: ids whose locks
-/// stay, `$6`: the time for which these stay.
+/// stay, `$6`: the time for which these stay. Most jobs are gone, and many have no instance left:
+/// `is_here` and `has_instance` save the look-ups of their rows.
 pub(super) const SETTLE: &str = "
 WITH held AS MATERIALIZED (
     SELECT h.id, h.owner, h.inst, h.id = ANY($5::text[]) AS stays FROM unnest($2::text[], $3::text[], $4::text[]) AS h(id, owner, inst)
@@ -55,13 +56,13 @@ WITH held AS MATERIALIZED (
     UPDATE act_ru_job j SET
         lock_owner_ = CASE WHEN s.stays THEN j.lock_owner_ END,
         lock_exp_time_ = CASE WHEN s.stays THEN (clock_timestamp() AT TIME ZONE $1) + $6 END
-    FROM seen s WHERE j.id_ = s.id AND j.lock_owner_ = s.owner AND NOT s.is_busy
+    FROM seen s WHERE NOT s.is_busy AND s.is_here AND j.id_ = s.id AND j.lock_owner_ = s.owner
 ), kept AS (
     UPDATE act_ru_execution e SET lock_time_ = (clock_timestamp() AT TIME ZONE $1) + $6
     FROM seen s WHERE e.id_ = s.inst AND {e.lock_owner_} = s.owner AND NOT s.is_busy AND s.stays AND s.is_here AND s.is_ours
 ), freed_instance AS (
     UPDATE act_ru_execution e SET {no instance lock}
-    FROM seen s WHERE e.id_ = s.inst AND {settled instance} AND NOT s.is_busy AND NOT (s.stays AND s.is_here AND s.is_ours)
+    FROM seen s WHERE NOT s.is_busy AND s.has_instance AND NOT (s.stays AND s.is_here AND s.is_ours) AND e.id_ = s.inst AND {settled instance}
     RETURNING e.id_
 )
 SELECT s.id, s.inst, s.stays, s.is_here, s.is_ours, s.is_free, s.is_busy, s.process_instance_id_, s.handler_type_, {is left} AS is_left,

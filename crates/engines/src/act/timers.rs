@@ -95,7 +95,8 @@ WITH due AS MATERIALIZED (
 SELECT id_, process_instance_id_, handler_type_ FROM moved"
 );
 
-/// Selects the next due date after now, and whether a due timer is left. `$1`: the zone.
+/// Selects the next due date after now, whether a due timer is left, and the local time. `$1`: the
+/// zone.
 pub(super) const NEXT_DUE: &str = concat!(
     "
 SELECT statement_timestamp(),
@@ -106,7 +107,8 @@ SELECT statement_timestamp(),
     unlocked!("t"),
     " AND (",
     of_processes!("t"),
-    "))"
+    ")),
+    statement_timestamp() AT TIME ZONE $1"
 );
 
 impl Act {
@@ -139,6 +141,7 @@ impl Act {
             .fetch_one(pool)
             .await?;
         moved.now = row.try_get(0)?;
+        self.offset.read(row.try_get(3)?, moved.now);
         let next: Option<DateTime<Utc>> = row.try_get(1)?;
         let is_due: bool = row.try_get(2)?;
         let is_full = i64::try_from(rows.len()).is_ok_and(|count| count >= at_most);

@@ -81,6 +81,7 @@ impl Camunda {
         for row in &rows {
             moved.now = row.try_get("at")?;
             moved.next_due = row.try_get::<Option<DateTime<Utc>>, _>("next_due")?;
+            self.offset.read(row.try_get("now_")?, moved.now);
             let Some(id) = row.try_get::<Option<String>, _>("id_")? else {
                 reached = Some((row.try_get("now_")?, String::new()));
                 continue;

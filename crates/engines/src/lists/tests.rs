@@ -1,3 +1,5 @@
+use std::sync::atomic::AtomicUsize;
+
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -167,7 +169,8 @@ async fn a_list_that_fails_is_one_failure_of_its_address() {
     let line = r#"{"job":"0","status":200,"state":"gone"}"#;
     let cut = format!("{HEAD}{line}\n");
     let refused = "HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-    for answer in ["", refused, &cut] {
+    let failed = "HTTP/1.1 500 Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    for answer in ["", refused, failed, &cut] {
         let written = answer.to_owned();
         let url = served(move |_, mut stream| {
             let written = written.clone();
@@ -185,11 +188,7 @@ async fn a_list_that_fails_is_one_failure_of_its_address() {
             let said = run(route.lists(), route.rest(), 5).await;
             assert_eq!(said.len(), 5);
             for said in said.into_iter().flatten() {
-                let failed = [
-                    matches!(said.answer, Answer::Unanswered(_)),
-                    matches!(said.answer, Answer::Unusable(_)),
-                ];
-                assert!(failed.contains(&true), "{said:?}");
+                assert!(said.answer.is_unanswered(), "{said:?}");
                 route.at_fault(&said.fault, "the list failed");
             }
             let is_open = routes.problem().is_some();
@@ -199,17 +198,72 @@ async fn a_list_that_fails_is_one_failure_of_its_address() {
 }
 
 #[tokio::test]
-async fn without_a_path_for_lists_nothing_is_run() {
-    let rest = engine(|_, mut stream| async move {
-        let none = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-        stream.write_all(none.as_bytes()).await.expect("sent");
-    })
-    .await;
-    let lists = Arc::<Lists>::default();
-    lists.know(true);
-    let said = run(&lists, &rest, 2).await;
-    assert!(said.iter().all(Option::is_none), "{said:?}");
-    assert!(!lists.are_taken());
+async fn an_address_that_refuses_a_list_has_run_nothing_and_gets_single_requests() {
+    for status in [401, 403, 404, 405, 413] {
+        let rest = engine(move |_, mut stream| async move {
+            let none =
+                format!("HTTP/1.1 {status} No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+            stream.write_all(none.as_bytes()).await.expect("sent");
+        })
+        .await;
+        let lists = Arc::<Lists>::default();
+        lists.know(true);
+        let said = run(&lists, &rest, 2).await;
+        assert!(said.iter().all(Option::is_none), "{status}: {said:?}");
+        assert!(!lists.are_taken(), "{status}");
+    }
+}
+
+/// The answers to the jobs come before the end of the answer to the list.
+#[tokio::test]
+async fn the_connection_of_a_list_is_used_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    let connections = Arc::new(AtomicUsize::new(0));
+    let seen = connections.clone();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            seen.fetch_add(1, Ordering::Relaxed);
+            tokio::spawn(async move {
+                let mut request = Vec::new();
+                let mut part = [0; 1_024];
+                while let Ok(read @ 1..) = stream.read(&mut part).await {
+                    request.extend_from_slice(&part[..read]);
+                    if !request.ends_with(b"]}") {
+                        continue;
+                    }
+                    request.clear();
+                    let line = "{\"job\":\"1\",\"status\":200,\"state\":\"gone\"}\n";
+                    let chunk = format!(
+                        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{line}\r\n",
+                        line.len()
+                    );
+                    stream.write_all(chunk.as_bytes()).await.expect("sent");
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                    if stream.write_all(b"0\r\n\r\n").await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    let rest = Rest::new(&EngineOptions::new(&*url), &url).expect("usable");
+    for _ in 0..5 {
+        let (said, answered) = oneshot::channel();
+        let job = Listed {
+            id: "1".to_owned(),
+            node: NodeId::generate(),
+            fence: Fence::new(1),
+            at_once: 1,
+            request: HELD,
+            said,
+        };
+        send(&Lists::default(), &rest, vec![job]).await;
+        let said = answered.await.expect("a list").expect("an answer");
+        assert_eq!(said.answer, Answer::Executed);
+    }
+    let connections = connections.load(Ordering::Relaxed);
+    assert!(connections < 5, "{connections} connections for 5 lists");
 }
 
 #[test]

@@ -110,7 +110,7 @@ impl Client {
                 format!("the engine's endpoint at {url} can't be reached: {said}"),
                 false,
             ),
-            Answer::Unanswered(said) => away(
+            Answer::Unanswered(said) | Answer::ByGateway(said) => away(
                 format!("the engine's endpoint at {url} gave no answer: {said}"),
                 true,
             ),

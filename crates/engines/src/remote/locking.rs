@@ -20,6 +20,8 @@ use crate::row::EngineRow;
 
 /// Maximum number of jobs of one request.
 const BATCH: usize = 200;
+/// Maximum number of known locks of one request. The endpoint refuses more than 10,000.
+const MOST_KNOWN: usize = 9_000;
 /// The pauses before further tries for rows that the engine has locked.
 const BUSY: [Duration; 3] = [
     Duration::from_millis(5),
@@ -191,6 +193,7 @@ impl EndpointStore {
                 .iter()
                 .copied()
                 .chain(self.0.parts.calls.unanswered())
+                .take(MOST_KNOWN)
                 .map(|fence| owner(node, fence))
                 .collect(),
         };

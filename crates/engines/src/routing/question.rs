@@ -40,11 +40,13 @@ impl Silent {
     pub(super) fn unless(answer: Answer) -> Result<(), Self> {
         match answer {
             Answer::Executed => Ok(()),
-            Answer::Unsent(reason) | Answer::Unanswered(reason) => Err(Self {
-                reason,
-                is_away: true,
-                is_old: false,
-            }),
+            Answer::Unsent(reason) | Answer::Unanswered(reason) | Answer::ByGateway(reason) => {
+                Err(Self {
+                    reason,
+                    is_away: true,
+                    is_old: false,
+                })
+            }
             // Another path may be usable.
             Answer::Refused(said) | Answer::Unusable(said) => Err(Self::there(said)),
             Answer::Missing(said) => Err(Self::there(format!("there is no such path: {said}"))),

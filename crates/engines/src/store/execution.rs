@@ -33,7 +33,7 @@ impl Executing for EngineStore {
         let parts = &self.0.parts;
         match parts.run_in_list(route, list, (id, owner), pass).await {
             Some(said) => said,
-            None => route.rest().execute(id, request).await.into(),
+            None => route.rest().execute(id, request, owner).await.into(),
         }
     }
 
@@ -62,12 +62,16 @@ impl Executing for EngineStore {
     }
 
     async fn clock_at(&self, moment: Instant) -> Result<DateTime<Utc>> {
-        let now = activity::clock(self.pool()).await?;
+        let pool = &self.0.connections.rest;
+        let now = self.run("clock", pool, || activity::clock(&pool.inner));
+        let now = now.await?;
         let ago = chrono::Duration::from_std(moment.elapsed()).unwrap_or(chrono::Duration::MAX);
         Ok(now.checked_sub_signed(ago).unwrap_or(now))
     }
 
     async fn activity(&self, sent: DateTime<Utc>) -> Result<Activity> {
-        activity::around(self.pool(), sent).await
+        let pool = &self.0.connections.rest;
+        self.run("transactions", pool, || activity::around(&pool.inner, sent))
+            .await
     }
 }

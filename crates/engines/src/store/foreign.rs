@@ -32,7 +32,9 @@ impl EngineStore {
             }
             *next = Some(now + EVERY);
         }
-        let found = match self.0.dialect.foreign(self.pool()).await {
+        let (dialect, rest) = (self.dialect(), &self.0.connections.rest);
+        let found = self.run("foreign", rest, || dialect.foreign(&rest.inner));
+        let found = match found.await {
             Ok(found) => found,
             Err(error) => {
                 tracing::debug!(%error, "the search for jobs of other scopes failed");

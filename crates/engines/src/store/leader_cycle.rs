@@ -66,7 +66,9 @@ impl EngineStore {
         if !self.0.parts.options.watchdog {
             return;
         }
-        match self.0.dialect.cancel_hung(self.pool()).await {
+        let (dialect, rest) = (self.dialect(), &self.0.connections.rest);
+        let cancelled = self.run("cancel_hung", rest, || dialect.cancel_hung(&rest.inner));
+        match cancelled.await {
             Ok(0) => {}
             Ok(statements) => {
                 self.0.parts.meter.cancelled(statements);

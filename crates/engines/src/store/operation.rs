@@ -74,9 +74,10 @@ impl EngineStore {
             Answer::GivenBack | Answer::NotBegun | Answer::OtherMethod => Changed::Refused(failed(
                 "its REST interface is another one; check `engine_url`",
             )),
-            Answer::Refused(said) | Answer::Unusable(said) | Answer::Unanswered(said) => {
-                Changed::Refused(failed(&said))
-            }
+            Answer::Refused(said)
+            | Answer::Unusable(said)
+            | Answer::Unanswered(said)
+            | Answer::ByGateway(said) => Changed::Refused(failed(&said)),
         })
     }
 

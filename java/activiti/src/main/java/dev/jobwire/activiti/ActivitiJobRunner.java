@@ -10,6 +10,7 @@ import org.activiti.engine.ProcessEngine;
 import org.activiti.engine.impl.asyncexecutor.ExecuteAsyncRunnable;
 import org.activiti.engine.impl.cfg.ProcessEngineConfigurationImpl;
 import org.activiti.engine.impl.cmd.ExecuteAsyncJobCmd;
+import org.activiti.engine.impl.interceptor.CommandContext;
 import org.activiti.engine.impl.interceptor.CommandExecutor;
 import org.activiti.engine.impl.persistence.entity.JobEntity;
 import org.activiti.engine.runtime.Job;
@@ -97,14 +98,13 @@ public final class ActivitiJobRunner implements JobRunner {
         /** Compares the row with the caller's lock again, in the transaction of the job. */
         @Override
         protected void executeJob() {
-            if (lock.owner() == null && !lock.holdsInstance()) {
+            if (!lock.needsLock()) {
                 super.executeJob();
                 return;
             }
             try {
                 isNotHeld = !commands.execute(context -> {
-                    JobEntity loaded = context.getJobEntityManager().findById(jobId);
-                    if (loaded == null || !lock.covers(loaded.getLockOwner())) {
+                    if (!isHeld(context)) {
                         return false;
                     }
                     new ExecuteAsyncJobCmd(jobId).execute(context);
@@ -114,6 +114,12 @@ public final class ActivitiJobRunner implements JobRunner {
                 // The engine's executor also catches every error of a delegate.
                 handleFailedJob(failure);
             }
+        }
+
+        /** Loads the row in this transaction, and returns whether it is under the caller's lock. */
+        private boolean isHeld(CommandContext context) {
+            JobEntity loaded = context.getJobEntityManager().findById(jobId);
+            return loaded != null && lock.covers(loaded.getLockOwner());
         }
 
         @Override
@@ -128,10 +134,17 @@ public final class ActivitiJobRunner implements JobRunner {
             }
         }
 
+        /**
+         * Counts no failure on a job whose lock was lost: another node may run it, and the loss may
+         * be the reason of this failure.
+         */
         @Override
         protected void handleFailedJob(Throwable failure) {
             hasFailed = true;
-            super.handleFailedJob(failure);
+            isNotHeld = lock.needsLock() && !commands.execute(this::isHeld);
+            if (!isNotHeld) {
+                super.handleFailedJob(failure);
+            }
         }
 
         @Override

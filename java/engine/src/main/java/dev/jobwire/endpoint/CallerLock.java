@@ -25,9 +25,28 @@ public record CallerLock(boolean holdsInstance, String owner) {
                 : Optional.empty();
     }
 
+    /**
+     * Returns the locks according to the parameters {@code instance} and {@code owner} of a
+     * request; either is null if the request has none. Returns empty for any other value. An owner
+     * is the owner of a node's lock.
+     */
+    public static Optional<CallerLock> named(String instance, String owner) {
+        if (owner == null || owner.isEmpty()) {
+            return named(instance);
+        }
+        return Locks.isOurs(owner)
+                ? named(instance).map(lock -> new CallerLock(lock.holdsInstance(), owner))
+                : Optional.empty();
+    }
+
     /** Returns the lock of a job's row under this owner. */
     public static CallerLock of(String owner) {
         return new CallerLock(false, owner);
+    }
+
+    /** Returns whether only a row that a node has locked may run. */
+    public boolean needsLock() {
+        return holdsInstance || owner != null;
     }
 
     /**

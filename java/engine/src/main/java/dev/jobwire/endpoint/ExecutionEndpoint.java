@@ -1,6 +1,7 @@
 package dev.jobwire.endpoint;
 
 import dev.jobwire.Json;
+import dev.jobwire.tables.Locks;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.OutputStream;
@@ -11,8 +12,9 @@ import org.slf4j.LoggerFactory;
 
 /**
  * The execution endpoint without a server. An authenticated application calls it for a {@code
- * POST} to {@code /jobwire/jobs/ID/execute} or {@code /jobwire/jobs/execute}, with its parameter
- * {@code instance}, and for a {@code GET} of {@code /jobwire/scope}.
+ * POST} to {@code /jobwire/jobs/ID/execute} with its parameters {@code instance} and {@code owner}
+ * or {@code /jobwire/jobs/execute} with its parameter {@code instance}, and for a {@code GET} of
+ * {@code /jobwire/scope}.
  */
 public final class ExecutionEndpoint {
     private static final Logger LOG = LoggerFactory.getLogger(ExecutionEndpoint.class);
@@ -42,20 +44,34 @@ public final class ExecutionEndpoint {
     }
 
     /**
-     * Runs a job and returns the answer: 200 with its state, 400, 404 or 500. Never fails.
+     * Runs a job like the other method, for an application that does not pass the owner on. A late
+     * request of one node then runs a job that another node has locked meanwhile.
      *
      * @param instance the parameter {@code instance} of the request; null without one
      */
     public Answer execute(String job, String instance) {
+        return execute(job, instance, null);
+    }
+
+    /**
+     * Runs a job and returns the answer: 200 with its state, 400, 404 or 500. Never fails.
+     *
+     * @param instance the parameter {@code instance} of the request; null without one
+     * @param owner the parameter {@code owner} of the request; null without one
+     */
+    public Answer execute(String job, String instance, String owner) {
         try {
-            Optional<CallerLock> lock = CallerLock.named(instance);
+            Optional<CallerLock> lock = CallerLock.named(instance, owner);
             if (lock.isEmpty()) {
-                return error(400, "instance must be held, or left out: " + instance);
+                return CallerLock.named(instance).isEmpty()
+                        ? error(400, "instance must be held, or left out: " + instance)
+                        : error(400, "owner must begin with " + Locks.OURS + ", or be left out: "
+                                + owner);
             }
             Optional<ExecutedJob> executed = runner.run(job, lock.get());
             return executed.map(became -> new Answer(200, became.json()))
                     .orElseGet(() -> error(404, "there is no executable job " + job
-                            + (lock.get().holdsInstance() ? " that a node has locked" : "")));
+                            + (lock.get().needsLock() ? " that the node has locked" : "")));
         } catch (RuntimeException | LinkageError failed) {
             LOG.warn("job {} could not be executed", job, failed);
             return error(500, failed.toString());
@@ -65,7 +81,8 @@ public final class ExecutionEndpoint {
     /**
      * Runs the jobs of a list, and writes a line for each as soon as it ends. Returns the error of
      * an invalid request, of which nothing was written; empty when all lines are written. Reads a
-     * bounded part of the body, and does not close it.
+     * bounded part of the body, and does not close it. The last lines are written and not flushed:
+     * the end of the answer sends them.
      *
      * @param body the body of the request, in UTF-8
      * @param instance the parameter {@code instance} of the request; null without one

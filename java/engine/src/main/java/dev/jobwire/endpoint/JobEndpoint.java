@@ -87,7 +87,8 @@ public final class JobEndpoint implements AutoCloseable {
      * Runs the jobs of a list as the operation {@code run}, for a {@code POST} of {@code
      * /jobwire/v1/run-list}. Writes a line for each job as soon as it ends. Returns the error of an
      * invalid request, of which nothing was written; empty when all lines are written. Reads a
-     * bounded part of the body, and does not close it.
+     * bounded part of the body, and does not close it. The last lines are written and not flushed:
+     * the end of the answer sends them.
      *
      * @param body the body of the request, in UTF-8
      * @throws IOException if the caller has disconnected. Jobs that run continue

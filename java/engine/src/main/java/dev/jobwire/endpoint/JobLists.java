@@ -97,7 +97,7 @@ final class JobLists {
 
     /**
      * Runs the jobs of a list, and writes each answer with a line feed. Returns when all answers are
-     * written.
+     * written, without a flush of the last ones.
      *
      * @throws IOException if the caller has disconnected. Jobs that run continue; the others of the
      *     list do not begin
@@ -131,7 +131,10 @@ final class JobLists {
                         open--;
                     }
                 }
-                out.flush();
+                // The server sends the last lines with the end of the answer.
+                if (open > 0) {
+                    out.flush();
+                }
             }
         } catch (InterruptedException stopped) {
             Thread.currentThread().interrupt();
@@ -169,6 +172,8 @@ final class JobLists {
     private void runAll(String name, Node node) {
         for (Run run = next(name, node); run != null; run = next(name, node)) {
             String answer = run.withoutAnswer;
+            // A job that was interrupted may leave the flag set. It would interrupt the next job.
+            Thread.interrupted();
             try {
                 answer = work.run(run.job);
             } catch (Throwable failed) {

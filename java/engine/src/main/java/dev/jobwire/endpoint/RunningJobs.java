@@ -93,9 +93,17 @@ final class RunningJobs implements AutoCloseable {
                 }
             }
             renewDue();
-        } catch (RuntimeException failed) {
-            // The next tick tries again.
+        } catch (Throwable failed) {
+            // The next tick tries again. An error that leaves this method would end all ticks.
+            warn(failed);
+        }
+    }
+
+    private static void warn(Throwable failed) {
+        try {
             LOG.warn("the locks of running jobs could not be extended", failed);
+        } catch (Throwable untold) {
+            // Memory may be short.
         }
     }
 

@@ -25,6 +25,20 @@ class CallerLockTest {
     }
 
     @Test
+    void theOwnerOfARequestCoversItsOwnLockAlone() {
+        for (String instance : new String[] {"held", null}) {
+            CallerLock lock = CallerLock.named(instance, NODE).orElseThrow();
+            assertTrue(lock.covers(NODE) && lock.needsLock());
+            assertFalse(lock.covers("jobwire:0198c0de-7777-7000-8000-000000000002:8"));
+            assertFalse(lock.covers(null));
+        }
+        assertTrue(CallerLock.named("held", NODE).orElseThrow().holdsInstance());
+        assertTrue(CallerLock.named(null, "the engine").isEmpty());
+        assertTrue(CallerLock.named("mine", NODE).isEmpty());
+        assertFalse(CallerLock.named(null, null).orElseThrow().needsLock());
+    }
+
+    @Test
     void withoutTheParameterEachRowIsCovered() {
         CallerLock lock = CallerLock.named(null).orElseThrow();
         assertTrue(lock.covers(null));

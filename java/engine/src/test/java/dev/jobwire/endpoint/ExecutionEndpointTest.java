@@ -99,6 +99,25 @@ class ExecutionEndpointTest {
     }
 
     @Test
+    void theRequestNamesTheLockOfTheJob() {
+        AtomicReference<CallerLock> seen = new AtomicReference<>();
+        ExecutionEndpoint endpoint = new ExecutionEndpoint((job, lock) -> {
+            seen.set(lock);
+            return Optional.empty();
+        });
+        String owner = "jobwire:0198c0de-7777-7000-8000-000000000001:7";
+        ExecutionEndpoint.Answer answer = endpoint.execute("17", "held", owner);
+        assertEquals(404, answer.status());
+        assertTrue(answer.json().contains("that the node has locked"), answer.json());
+        assertEquals(new CallerLock(true, owner), seen.get());
+        endpoint.execute("17", null, owner);
+        assertEquals(new CallerLock(false, owner), seen.get());
+        ExecutionEndpoint.Answer refused = endpoint.execute("17", null, "the engine");
+        assertEquals(400, refused.status());
+        assertTrue(refused.json().contains("owner"), refused.json());
+    }
+
+    @Test
     void aFailureOfTheEngineIsAnAnswer() {
         ExecutionEndpoint.Answer answer = answer((job, lock) -> {
             throw new IllegalStateException("the database is away");

@@ -82,7 +82,7 @@ class JobListsTest {
             return Optional.of(ExecutedJob.gone());
         };
         BlockingQueue<String> answered = new LinkedBlockingQueue<>();
-        OutputStream out = new ByteArrayOutputStream() {
+        ByteArrayOutputStream out = new ByteArrayOutputStream() {
             @Override
             public void flush() {
                 answered.add(toString(StandardCharsets.UTF_8));
@@ -104,8 +104,22 @@ class JobListsTest {
         }
         assertFalse(quick.toString().contains("slow"), quick.toString());
         end.countDown();
-        assertTrue(answered.poll(20, TimeUnit.SECONDS).contains("slow"));
         request.join();
+        // The server sends the last line with the end of the answer.
+        assertFalse(answered.toString().contains("slow"), answered.toString());
+        assertTrue(out.toString(StandardCharsets.UTF_8).contains("slow"));
+    }
+
+    @Test
+    void aJobThatWasInterruptedInterruptsNoOther() throws Exception {
+        List<Boolean> interrupted = new CopyOnWriteArrayList<>();
+        JobRunner runner = (job, lock) -> {
+            interrupted.add(Thread.currentThread().isInterrupted());
+            Thread.currentThread().interrupt();
+            return Optional.of(ExecutedJob.gone());
+        };
+        lines(runner, body(1, 10_000, "1", "2", "3"));
+        assertEquals(List.of(false, false, false), interrupted);
     }
 
     @Test

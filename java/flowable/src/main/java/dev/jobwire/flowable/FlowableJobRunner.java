@@ -87,8 +87,9 @@ public final class FlowableJobRunner implements JobRunner {
                 throw failure;
             }
             // The engine's executor also catches every error of a delegate.
-            new Run(found.get(), jobs, lock).handleFailedJob(failure);
-            return Optional.of(lookedUp(id));
+            Run run = new Run(found.get(), jobs, lock);
+            run.handleFailedJob(failure);
+            return run.isNotHeld ? Optional.empty() : Optional.of(lookedUp(id));
         } finally {
             CurrentTenant.getTenantContext().clearTenantId();
         }
@@ -156,14 +157,12 @@ public final class FlowableJobRunner implements JobRunner {
         /** Compares the row with the caller's lock again, in the transaction of the job. */
         @Override
         protected void handleTransactionalJob(boolean unlock) {
-            if (lock.owner() == null && !lock.holdsInstance()) {
+            if (!lock.needsLock()) {
                 super.handleTransactionalJob(unlock);
                 return;
             }
             isNotHeld = !jobServiceConfiguration.getCommandExecutor().execute(context -> {
-                JobEntity loaded = jobServiceConfiguration.getJobEntityManager()
-                        .findById(job.getId());
-                if (loaded == null || !lock.covers(loaded.getLockOwner())) {
+                if (!isHeld()) {
                     return false;
                 }
                 new ExecuteAsyncRunnableJobCmd(
@@ -174,6 +173,13 @@ public final class FlowableJobRunner implements JobRunner {
             if (isNotHeld && unlock) {
                 unlockJobIfNeeded();
             }
+        }
+
+        /** Loads the row in this transaction, and returns whether it is under the caller's lock. */
+        private boolean isHeld() {
+            JobEntity loaded = jobServiceConfiguration.getJobEntityManager()
+                    .findById(job.getId());
+            return loaded != null && lock.covers(loaded.getLockOwner());
         }
 
         @Override
@@ -198,10 +204,20 @@ public final class FlowableJobRunner implements JobRunner {
             super.unacquireJob();
         }
 
+        /**
+         * Counts no failure on a job whose lock was lost: another node may run it, and the loss may
+         * be the reason of this failure.
+         */
         @Override
         protected void handleFailedJob(Throwable failure) {
             isDone = false;
-            super.handleFailedJob(failure);
+            isNotHeld = lock.needsLock()
+                    && !jobServiceConfiguration.getCommandExecutor().execute(context -> isHeld());
+            if (isNotHeld) {
+                unlockJobIfNeeded();
+            } else {
+                super.handleFailedJob(failure);
+            }
         }
     }
 }

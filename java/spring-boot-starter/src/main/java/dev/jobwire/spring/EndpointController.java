@@ -30,8 +30,9 @@ class EndpointController {
     @PostMapping("/jobwire/jobs/{id}/execute")
     ResponseEntity<String> execute(
             @PathVariable("id") String id,
-            @RequestParam(name = "instance", required = false) String instance) {
-        return response(execution.execute(id, instance));
+            @RequestParam(name = "instance", required = false) String instance,
+            @RequestParam(name = "owner", required = false) String owner) {
+        return response(execution.execute(id, instance, owner));
     }
 
     @PostMapping("/jobwire/jobs/execute")

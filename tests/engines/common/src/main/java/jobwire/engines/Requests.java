@@ -72,7 +72,7 @@ public final class Requests {
             }
             if (path.startsWith(JOBS) && path.endsWith(EXECUTE)) {
                 String job = path.substring(JOBS.length(), path.length() - EXECUTE.length());
-                return endpoint.map(runs -> answer(runs.execute(job, parameters.get("instance"))))
+                return endpoint.map(runs -> answer(runs.execute(job, parameters.get("instance"), parameters.get("owner"))))
                         .orElseGet(() -> Answer.error(404, "the engine has no endpoint"));
             }
             return Answer.ok(post(path, parameters));
