@@ -60,7 +60,11 @@ async fn an_event_that_commits_late_is_found_before_later_ones() {
     let mut late = store.pool().begin().await.unwrap();
     let id = uuid::Uuid::now_v7();
     let insert = "INSERT INTO jobwire.job (id, type, correlation_id) VALUES ($1, 'work', $1)";
-    sqlx::query(insert).bind(id).execute(&mut *late).await.unwrap();
+    sqlx::query(insert)
+        .bind(id)
+        .execute(&mut *late)
+        .await
+        .unwrap();
     for _ in 0..5 {
         client.create(NewJob::of("work", &1)).await.unwrap();
         let page = waiting(&store).await;
@@ -70,7 +74,10 @@ async fn an_event_that_commits_late_is_found_before_later_ones() {
     late.commit().await.unwrap();
     client.cancel(JobId::from_uuid(id)).await.unwrap();
     let events = waiting(&store).await;
-    assert_eq!(by_job(&events)[&JobId::from_uuid(id)], ["created", "cancelled"]);
+    assert_eq!(
+        by_job(&events)[&JobId::from_uuid(id)],
+        ["created", "cancelled"]
+    );
 }
 
 /// A timer that the database refuses to move, among good ones, is set aside, which is told as a dead
