@@ -19,12 +19,14 @@ CREATE TABLE jobwire.batch (
     -- Whether dead letters count as ended.
     or_dead_letters  boolean     NOT NULL DEFAULT false,
     -- The members that have left batch_member.
-    departed         bigint      NOT NULL DEFAULT 0,
+    departed         bigint      NOT NULL DEFAULT 0 CHECK (departed BETWEEN 0 AND 4611686018427387903),
     -- The members that were dead letters at the end.
-    dead_letters     bigint      NOT NULL DEFAULT 0,
+    dead_letters     bigint      NOT NULL DEFAULT 0 CHECK (dead_letters BETWEEN 0 AND 4611686018427387903),
     created_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
     ended_at         timestamptz,
-    cancelled        boolean     NOT NULL DEFAULT false
+    cancelled        boolean     NOT NULL DEFAULT false,
+    CONSTRAINT dates_are_finite CHECK (isfinite(created_at) AND created_at < timestamptz '262143-01-01 00:00+00'
+        AND coalesce(isfinite(ended_at) AND ended_at < timestamptz '262143-01-01 00:00+00', true))
 );
 CREATE INDEX batch_open ON jobwire.batch (id) WHERE ended_at IS NULL;
 CREATE INDEX batch_ended ON jobwire.batch (ended_at) WHERE ended_at IS NOT NULL;

@@ -9,6 +9,14 @@
 
 INSERT INTO jobwire.schema_version (version, readable_by) VALUES (12, 1);
 
+-- All kinds. A transaction whose snapshot is older than the stream (REPEATABLE READ) does not see its options: its events are
+-- all told, for none may be missed.
+CREATE FUNCTION jobwire.event_kinds() RETURNS text[]
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT ARRAY['created', 'timer_scheduled', 'timer_fired', 'locked', 'succeeded', 'failed', 'retries_decremented',
+        'dead_lettered', 'cancelled', 'rescheduled', 'incident_opened', 'incident_closed']
+$$;
+
 CREATE TABLE jobwire.event_stream (
     only_row boolean     NOT NULL DEFAULT true PRIMARY KEY CHECK (only_row),
     source   text        NOT NULL CHECK (octet_length(source) BETWEEN 1 AND 256),
@@ -16,7 +24,7 @@ CREATE TABLE jobwire.event_stream (
     -- NULL: all.
     types    text[]      CHECK (cardinality(types) BETWEEN 1 AND 1000),
     -- How long an event waits before it is dropped.
-    keep     interval    NOT NULL CHECK (keep >= interval '1 minute'),
+    keep     interval    NOT NULL CHECK (keep BETWEEN interval '1 minute' AND interval '3660 days'),
     since    timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
@@ -24,7 +32,7 @@ CREATE TABLE jobwire.event (
     seq                bigint      NOT NULL GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     id                 uuid        NOT NULL DEFAULT gen_random_uuid(),
     at                 timestamptz NOT NULL DEFAULT clock_timestamp(),
-    kind               text        NOT NULL,
+    kind               text        NOT NULL CHECK (kind = ANY (jobwire.event_kinds())),
     job_id             uuid        NOT NULL,
     type               text        NOT NULL,
     process_instance   text,
@@ -39,7 +47,9 @@ CREATE TABLE jobwire.event (
     due_at             timestamptz,
     message            text,
     node               uuid,
-    fence              bigint
+    fence              bigint,
+    CONSTRAINT dates_are_finite CHECK (isfinite(at) AND at < timestamptz '262143-01-01 00:00+00'
+        AND coalesce(isfinite(due_at) AND due_at < timestamptz '262143-01-01 00:00+00', true))
 );
 ALTER TABLE jobwire.event SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
     autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000, autovacuum_vacuum_cost_delay = 0);
@@ -51,14 +61,6 @@ ALTER TABLE jobwire.event SET (autovacuum_vacuum_scale_factor = 0, autovacuum_va
 CREATE FUNCTION jobwire.event_cause() RETURNS text
 LANGUAGE sql STABLE AS $$
     SELECT substring(pg_catalog.left(pg_catalog.current_query(), 64) FROM '^/\* jobwire: ([a-z]+) \*/')
-$$;
-
--- All kinds. A transaction whose snapshot is older than the stream (REPEATABLE READ) does not see its options: its events are
--- all told, for none may be missed.
-CREATE FUNCTION jobwire.event_kinds() RETURNS text[]
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT ARRAY['created', 'timer_scheduled', 'timer_fired', 'locked', 'succeeded', 'failed', 'retries_decremented',
-        'dead_lettered', 'cancelled', 'rescheduled', 'incident_opened', 'incident_closed']
 $$;
 
 -- Jobs were inserted. A job that moves between tables has a revision of 2 or more.
@@ -155,9 +157,10 @@ BEGIN
 END
 $$;
 
--- Rows of jobs were changed in place: their date by an operator, or they were made ready again by one.
+-- Rows of jobs were changed in place: their date by an operator, or they were made ready again by one. A nested loop would
+-- compare each of the rows with each (enable_nestloop): they have no index.
 CREATE FUNCTION jobwire.tell_changed() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_nestloop = off AS $$
 DECLARE
     stream jobwire.event_stream;
     cause  text := jobwire.event_cause();
@@ -183,7 +186,8 @@ BEGIN
 END
 $$;
 
--- Leases were written. A renewal keeps the fence.
+-- Leases were written. A renewal keeps the owner and the fence. EXCEPT compares the rows by a hash or a sort; a join may compare
+-- each with each.
 CREATE FUNCTION jobwire.tell_leased() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
@@ -193,8 +197,8 @@ BEGIN
         RAISE EXCEPTION 'this trigger belongs to jobwire.job_lease' USING ERRCODE = 'insufficient_privilege';
     END IF;
     IF TG_OP = 'UPDATE' THEN
-        IF NOT EXISTS (SELECT FROM leased l JOIN before_lease b ON b.job_id = l.job_id
-                       WHERE l.owner IS NOT NULL AND l.fence <> b.fence)
+        IF NOT EXISTS (SELECT job_id, owner, fence FROM leased WHERE owner IS NOT NULL
+                       EXCEPT SELECT job_id, owner, fence FROM before_lease)
         THEN
             RETURN NULL;
         END IF;
@@ -209,10 +213,10 @@ BEGIN
             correlation_id, trace_parent, attempt, retries, node, fence)
         SELECT 'locked', j.id, j.type, j.process_instance, j.process_definition, j.element, j.tenant, j.category,
             j.correlation_id, j.trace_parent, least(j.failures, 2147483646) + 1, j.retries, l.owner, l.fence
-        FROM leased l JOIN before_lease b ON b.job_id = l.job_id
+        FROM (SELECT job_id, owner, fence FROM leased WHERE owner IS NOT NULL
+              EXCEPT SELECT job_id, owner, fence FROM before_lease) l
         CROSS JOIN LATERAL (SELECT * FROM jobwire.job x WHERE x.id = l.job_id LIMIT 1) j
-        WHERE l.owner IS NOT NULL AND l.fence <> b.fence
-            AND (stream.types IS NULL OR j.type = ANY (stream.types))
+        WHERE stream.types IS NULL OR j.type = ANY (stream.types)
         ORDER BY l.fence;
     ELSE
         INSERT INTO jobwire.event (kind, job_id, type, process_instance, process_definition, element, tenant, category,
@@ -228,8 +232,8 @@ END
 $$;
 
 -- Switch the stream on with these options, or off where `its_kinds` is NULL. The role owns the job tables, or is a member of
--- the role that does. Writers of jobs wait for at most a second at a time. Events that wait are deleted when the stream is
--- switched off; about their number is returned.
+-- the role that does. Writers of jobs wait for less than a second for each table, so for some seconds at worst. Events that wait
+-- are deleted when the stream is switched off; about their number is returned.
 CREATE FUNCTION jobwire.switch_events(its_source text, its_kinds text[], its_types text[], its_keep interval) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -239,14 +243,25 @@ BEGIN
     IF its_kinds IS NULL THEN
         SELECT count(*) INTO dropped FROM jobwire.event;
     END IF;
-    -- Other writers wait behind these locks no longer than this. It is less than deadlock_timeout, so this transaction gives
-    -- way before the server ends another one. It stays to the end.
+    -- A vacuum may keep the later locks away for hours. The server ends it when this lock has waited for deadlock_timeout, and
+    -- no vacuum begins until the end. No writer waits behind this lock.
+    PERFORM set_config('lock_timeout', (5000 + setting::integer)::text, true)
+    FROM pg_catalog.pg_settings WHERE name = 'deadlock_timeout';
+    BEGIN
+        LOCK TABLE jobwire.job_lease, jobwire.job, jobwire.timer_job, jobwire.suspended_job, jobwire.dead_letter_job, jobwire.event
+            IN SHARE UPDATE EXCLUSIVE MODE;
+    EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+        RAISE EXCEPTION 'maintenance or another switch keeps the job tables busy; end it (pg_stat_activity shows it), then try again'
+            USING ERRCODE = 'lock_not_available';
+    END;
+    -- Other writers wait behind each of these locks no longer than this. It is less than deadlock_timeout, so this transaction
+    -- gives way before the server ends another one. It stays to the end.
     PERFORM set_config('lock_timeout', '900ms', true);
     FOR attempt IN 1..20 LOOP
         BEGIN
             LOCK TABLE jobwire.event_stream IN SHARE ROW EXCLUSIVE MODE;
             -- A trigger is dropped under the strongest lock, and is created under a weaker one.
-            EXECUTE 'LOCK TABLE jobwire.job, jobwire.timer_job, jobwire.suspended_job, jobwire.dead_letter_job, jobwire.job_lease IN '
+            EXECUTE 'LOCK TABLE jobwire.job_lease, jobwire.job, jobwire.timer_job, jobwire.suspended_job, jobwire.dead_letter_job IN '
                 || CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_trigger
                     WHERE tgname IN ('event_added', 'event_removed', 'event_changed')
                         AND tgrelid IN ('jobwire.job'::regclass, 'jobwire.timer_job'::regclass, 'jobwire.suspended_job'::regclass,

@@ -15,16 +15,19 @@ CREATE TABLE event_stream (
     kinds    TEXT    NOT NULL CHECK (json_valid(kinds)),
     types    TEXT    CHECK (types IS NULL OR json_valid(types)),
     -- How long an event waits before it is dropped, in microseconds.
-    keep     INTEGER NOT NULL CHECK (keep >= 60000000),
+    keep     INTEGER NOT NULL CHECK (keep BETWEEN 60000000 AND 316224000000000),
     since    INTEGER NOT NULL
 ) STRICT;
 
 CREATE TABLE event (
-    seq                INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    -- The next number is one more than the largest one ever: the last number of all would stop every writer.
+    seq                INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT CHECK (seq < 4611686018427387904),
     -- A UUID without hyphens.
     id                 TEXT    NOT NULL DEFAULT (lower(hex(randomblob(16)))),
-    at                 INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)),
-    kind               TEXT    NOT NULL,
+    at                 INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER))
+        CONSTRAINT "at is a moment" CHECK (at BETWEEN -8334601228800000000 AND 8210266876799999999),
+    kind               TEXT    NOT NULL CHECK (kind IN ('created', 'timer_scheduled', 'timer_fired', 'locked', 'succeeded', 'failed',
+        'retries_decremented', 'dead_lettered', 'cancelled', 'rescheduled', 'incident_opened', 'incident_closed')),
     job_id             TEXT    NOT NULL,
     type               TEXT    NOT NULL,
     process_instance   TEXT,
@@ -36,7 +39,7 @@ CREATE TABLE event (
     trace_parent       TEXT,
     attempt            INTEGER,
     retries            INTEGER,
-    due_at             INTEGER,
+    due_at             INTEGER CONSTRAINT "due_at is a moment" CHECK (due_at BETWEEN -8334601228800000000 AND 8210266876799999999),
     message            TEXT,
     node               TEXT,
     fence              INTEGER

@@ -3,7 +3,7 @@
 //! | property | value |
 //! | --- | --- |
 //! | exchange | `<prefix>.events`, durable, of type topic |
-//! | routing key | `<kind>.<type>`, with each other character than letters, digits, `-`, `_` and `.` of the type replaced by `_`, cut to 255 bytes |
+//! | routing key | `<kind>.<type>`, with each other character than letters, digits, `-`, `_` and `.` replaced by `_`, cut to 255 bytes |
 //! | content type | `application/cloudevents+json; charset=UTF-8` |
 //! | delivery mode | persistent |
 //!
@@ -128,8 +128,8 @@ fn routing_key(event: &OutgoingEvent) -> String {
         'a'..='z' | 'A'..='Z' | '0'..='9' | '-' | '_' | '.' => c,
         _ => '_',
     };
-    let job_type = event.job_type.chars().map(plain);
-    let key = event.kind.chars().chain(['.']).chain(job_type);
+    let parts = event.kind.chars().chain(['.']);
+    let key = parts.chain(event.job_type.chars()).map(plain);
     key.take(MAX_ROUTING_KEY).collect()
 }
 
@@ -179,5 +179,7 @@ mod tests {
         assert_eq!(key("send-invoice"), "failed.send-invoice");
         assert_eq!(key("rechnung für #1*"), "failed.rechnung_f_r__1_");
         assert_eq!(key(&"x".repeat(1_000)).len(), 255);
+        let foreign = OutgoingEvent::new("k", "größer", "work", Vec::new());
+        assert_eq!(routing_key(&foreign), "gr__er.work");
     }
 }

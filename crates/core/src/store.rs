@@ -573,9 +573,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Switches the [event stream](crate::event::stream) on with these options, or changes them, or
-    /// switches it off. Creators and nodes wait for a moment. Returns the number of events that were
-    /// dropped, because the stream was switched off before they were published. On PostgreSQL the
-    /// role owns the job tables. Optional for a store.
+    /// switches it off. Creators and nodes wait for a moment, on PostgreSQL for some seconds at worst.
+    /// Returns the number of events that were dropped, because the stream was switched off before they
+    /// were published. On PostgreSQL the role owns the job tables. Optional for a store.
     ///
     /// # Errors
     /// [`StoreError::InvalidChange`] if an option is wrong. The database's error if the role may not

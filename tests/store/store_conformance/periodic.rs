@@ -180,6 +180,46 @@ pub(super) async fn a_schedule_that_can_not_be_read_stops_no_other<S: SqlBench>(
     assert!(w.store.fire_periodic_job("c").await.unwrap().advanced);
 }
 
+/// Another program may have written any date.
+pub(super) async fn a_date_that_no_program_can_read_stops_no_other<S: SqlBench>(w: &World<S>) {
+    let jobs = ["a", "b"].map(|name| periodic(name, "R/PT1H"));
+    w.store.declare_periodic_jobs(&jobs).await.unwrap();
+    let (dates, written) = match w.store.name() {
+        "sqlite" => (
+            ["9223372036854775807", "-9223372036854775808"],
+            "9223372036854775807",
+        ),
+        _ => (
+            ["timestamptz '262142-12-31'", "timestamptz '0001-01-01'"],
+            "timestamptz '294276-01-01'",
+        ),
+    };
+    let leader = node();
+    for date in dates {
+        let sql = format!(
+            "UPDATE {{s}}periodic_job SET next_due = {date}, created_at = {written}, changed_at = {written}
+             WHERE name = 'a'"
+        );
+        assert_eq!(w.store.execute(&sql).await, 1);
+        set_due(w, "b", Utc::now() - chrono::Duration::minutes(5)).await;
+        let declared = w.store.declare_periodic_jobs(&jobs).await.unwrap();
+        assert_eq!(declared, [Declared::Same, Declared::Same]);
+        assert!(w.lead(leader).await.next_periodic.is_some());
+        assert!(due_names(w, &[]).await.contains(&"b".to_owned()));
+        assert!(w.store.fire_periodic_job("b").await.unwrap().advanced);
+        assert_eq!(w.store.periodic_jobs().await.unwrap().len(), 2);
+    }
+    // A date long ago is one that was missed.
+    assert!(w.store.fire_periodic_job("a").await.unwrap().advanced);
+    assert!(view(w, "a").await.next_due.unwrap() > Utc::now());
+
+    let sql = format!(
+        "INSERT INTO {{s}}suspension (scope, value, since) VALUES ('type', 'other', {written})"
+    );
+    w.store.execute(&sql).await;
+    assert_eq!(w.store.suspensions().await.unwrap().len(), 1);
+}
+
 /// Morocco sets its clocks back on 15 February 2026 and ahead on 22 March: 02:30 occurs twice, and
 /// is skipped. The first dates are 02:00 and 01:30 UTC, 02:30 of the 14th on its clocks. Leaders die at random
 /// moments of their transactions, and two of them may live at once.

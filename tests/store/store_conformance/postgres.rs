@@ -454,6 +454,33 @@ async fn a_moment_that_no_node_could_read_is_refused() {
             "{refused}"
         );
     }
+    for (insert, why) in [
+        (
+            "batch (id, name, callback_id, created_at) VALUES (gen_random_uuid(), 'name', gen_random_uuid(), 'infinity')",
+            "dates_are_finite",
+        ),
+        (
+            "batch (id, name, callback_id, departed) VALUES (gen_random_uuid(), 'name', gen_random_uuid(), 9223372036854775807)",
+            "departed",
+        ),
+        (
+            "event (kind, job_id, type, at) VALUES ('created', gen_random_uuid(), 'work', '-infinity')",
+            "dates_are_finite",
+        ),
+        (
+            "event (kind, job_id, type, due_at) VALUES ('created', gen_random_uuid(), 'work', '294276-01-01')",
+            "dates_are_finite",
+        ),
+        (
+            "event (kind, job_id, type) VALUES ('unknown', gen_random_uuid(), 'work')",
+            "kind",
+        ),
+    ] {
+        let sql = format!("INSERT INTO jobwire.{insert}");
+        let refused = sqlx::query(AssertSqlSafe(sql)).execute(w.store.pool());
+        let refused = refused.await.unwrap_err().to_string();
+        assert!(refused.contains(why), "{refused}");
+    }
     let last = "SELECT jobwire.create_job(type => 'work', due_at => '262142-12-31')";
     sqlx::query(last).execute(w.store.pool()).await.unwrap();
     let moved = w.store.move_due_timers(1).await.unwrap();

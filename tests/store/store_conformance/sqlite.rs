@@ -237,6 +237,44 @@ async fn a_row_that_no_node_could_read_is_refused() {
             assert!(refused.contains(why), "{column}: {refused}");
         }
     }
+    let id = "'01a2071d-501f-75f8-8b0b-07935406e66c'";
+    for (table, row, why) in [
+        (
+            "batch (id, name, callback_id, created_at)",
+            format!("'no-uuid', 'name', {id}, 1"),
+            ": id is a UUID",
+        ),
+        (
+            "batch (id, name, callback_id, created_at)",
+            format!("{id}, 'name', 'no-uuid', 1"),
+            "callback_id is a UUID",
+        ),
+        (
+            "batch (id, name, callback_id, created_at)",
+            format!("{id}, 'name', {id}, 9223372036854775807"),
+            "created_at is a moment",
+        ),
+        (
+            "event (kind, job_id, type, seq)",
+            format!("'created', {id}, 'work', 9223372036854775807"),
+            "seq",
+        ),
+        (
+            "event (kind, job_id, type, at)",
+            format!("'created', {id}, 'work', 9223372036854775807"),
+            "at is a moment",
+        ),
+        (
+            "event (kind, job_id, type)",
+            format!("'unknown', {id}, 'work'"),
+            "kind",
+        ),
+    ] {
+        let sql = format!("INSERT INTO {table} VALUES ({row})");
+        let refused = sqlx::query(AssertSqlSafe(sql)).execute(w.store.pool());
+        let refused = refused.await.unwrap_err().to_string();
+        assert!(refused.contains(why), "{table}: {refused}");
+    }
 }
 
 /// The file is as it was on the disk when the power failed, without the fences that were given out

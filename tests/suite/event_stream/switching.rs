@@ -1,4 +1,4 @@
-//! The stream beside transactions that are open while it is switched, and jobs that are set aside.
+//! The stream beside open transactions, and jobs that are set aside.
 
 use std::time::Duration;
 
@@ -48,6 +48,36 @@ async fn an_older_snapshot_has_its_events() {
     old.commit().await.unwrap();
     let events = waiting(&store).await;
     assert_eq!(by_job(&events)[&JobId::from_uuid(id)], ["created"]);
+}
+
+/// A transaction draws its numbers, and others commit and are published before it. Its events come before
+/// the later ones of its job.
+#[tokio::test]
+async fn an_event_that_commits_late_is_found_before_later_ones() {
+    let store = database().await;
+    switch_on(&store).await;
+    let client = Client::new(store.clone(), CommitHook::disconnected());
+    let mut late = store.pool().begin().await.unwrap();
+    let id = uuid::Uuid::now_v7();
+    let insert = "INSERT INTO jobwire.job (id, type, correlation_id) VALUES ($1, 'work', $1)";
+    sqlx::query(insert)
+        .bind(id)
+        .execute(&mut *late)
+        .await
+        .unwrap();
+    for _ in 0..5 {
+        client.create(NewJob::of("work", &1)).await.unwrap();
+        let page = waiting(&store).await;
+        assert_eq!(page.len(), 1);
+        store.forget_events(&[page[0].seq]).await.unwrap();
+    }
+    late.commit().await.unwrap();
+    client.cancel(JobId::from_uuid(id)).await.unwrap();
+    let events = waiting(&store).await;
+    assert_eq!(
+        by_job(&events)[&JobId::from_uuid(id)],
+        ["created", "cancelled"]
+    );
 }
 
 /// A timer that the database refuses to move, among good ones, is set aside, which is told as a dead

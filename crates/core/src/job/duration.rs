@@ -180,6 +180,12 @@ pub fn write(duration: Duration) -> String {
     }
 }
 
+/// Returns the duration without the part of a microsecond: the databases count microseconds.
+pub(crate) fn whole_micros(duration: Duration) -> Duration {
+    let nanos = duration.subsec_nanos();
+    Duration::new(duration.as_secs(), nanos - nanos % 1_000)
+}
+
 /// Returns the seconds, with as many decimals as needed: `600`, `1.14`.
 pub(crate) fn seconds(duration: Duration) -> String {
     let (whole, nanos) = (duration.as_secs(), duration.subsec_nanos());

@@ -157,13 +157,7 @@ impl PeriodicJob {
                 "leave it out: Jobwire writes it for single jobs",
             )));
         }
-        if timing.interval().is_some_and(|every| every < SHORTEST) {
-            return Err(invalid(InvalidJob::new(
-                "schedule",
-                "has an interval of less than a second",
-                "use at least `R/PT1S`",
-            )));
-        }
+        not_short(&timing).map_err(invalid)?;
         let template = template::write(&self.job).map_err(invalid)?;
         Ok(Declaration {
             name: self.name.clone(),
@@ -173,6 +167,18 @@ impl PeriodicJob {
             timing,
         })
     }
+}
+
+/// Checks that an interval is not too short.
+fn not_short(timing: &Repeat) -> Result<(), InvalidJob> {
+    if timing.interval().is_some_and(|every| every < SHORTEST) {
+        return Err(InvalidJob::new(
+            "schedule",
+            "has an interval of less than a second",
+            "use at least `R/PT1S`",
+        ));
+    }
+    Ok(())
 }
 
 fn wrong(bad: &BadRepeat) -> InvalidJob {
@@ -332,7 +338,10 @@ impl Row {
     }
 
     fn timing(&self) -> Result<Repeat, InvalidJob> {
-        Repeat::parse(&self.schedule).map_err(|bad| wrong(&bad))
+        let timing = Repeat::parse(&self.schedule).map_err(|bad| wrong(&bad))?;
+        // Another program may have written the row.
+        not_short(&timing)?;
+        Ok(timing)
     }
 }
 
@@ -523,10 +532,30 @@ mod tests {
         assert_eq!(many.next, Some(at("2027-01-01T05:01:40Z")));
         let last = row("R/PT1H/2027-01-01T05:00:00Z", "2027-01-01T05:00:00Z");
         assert_eq!(last.fire(now, &none()).unwrap().next, None);
-        let later = Row {
-            schedule: "a form of a later program".to_owned(),
-            ..last
-        };
-        assert!(later.fire(now, &none()).is_err());
+        for schedule in ["a form of a later program", "R/PT0.001S"] {
+            let foreign = Row {
+                schedule: schedule.to_owned(),
+                ..last.clone()
+            };
+            assert!(foreign.fire(now, &none()).is_err(), "{schedule}");
+            assert!(foreign.resumed(now, &none()).is_err(), "{schedule}");
+        }
+    }
+
+    /// The databases count microseconds: a part of one would make each date a little later than the
+    /// stored one, and so due again.
+    #[test]
+    fn a_part_of_a_microsecond_creates_no_occurrence_twice() {
+        let now = at("2027-01-01T05:00:05Z");
+        let firing = row(
+            "R/2027-01-01T05:00:00Z/PT1.0000005S[catch-up=all]",
+            "2027-01-01T05:00:01Z",
+        )
+        .fire(now, &none())
+        .unwrap();
+        let fired: Vec<_> = firing.jobs.iter().filter_map(|job| job.due_at).collect();
+        let seconds = ["01", "02", "03", "04", "05"];
+        let dates = seconds.map(|second| at(&format!("2027-01-01T05:00:{second}Z")));
+        assert_eq!(fired, dates);
     }
 }

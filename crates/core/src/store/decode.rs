@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use super::Result;
+use crate::event::stream::StreamedEvent;
 use crate::hint::{Hint, Ready};
 use crate::job::gate::Gate;
 use crate::job::query::{LaneBacklog, LaneView};
@@ -49,6 +50,23 @@ pub(super) fn gate(text: Option<String>) -> Option<Gate> {
     let text = text?;
     let (word, value) = text.split_once(' ')?;
     Gate::parse(word, value.to_owned())
+}
+
+/// A page of events, and the numbers of those that can't be read.
+pub(super) fn events(
+    rows: impl Iterator<Item = (i64, Result<StreamedEvent>)>,
+) -> (Vec<StreamedEvent>, Vec<i64>) {
+    let (mut events, mut unreadable) = (Vec::new(), Vec::new());
+    for (seq, event) in rows {
+        match event {
+            Ok(event) => events.push(event),
+            Err(problem) => {
+                tracing::error!(seq, %problem, "an event of the event stream is unreadable and is dropped");
+                unreadable.push(seq);
+            }
+        }
+    }
+    (events, unreadable)
 }
 
 /// Reads numbers by name from a JSON object; `None` has none.

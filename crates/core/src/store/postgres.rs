@@ -31,6 +31,7 @@ pub mod connection_pool;
 mod database;
 mod decode;
 mod ending;
+mod event_position;
 mod event_stream;
 pub mod examine;
 mod exclusive;
@@ -74,6 +75,7 @@ use tokio::sync::Semaphore;
 
 use self::connection_cache::ConnectionCache;
 use self::connection_pool::ConnectionPool;
+use self::event_position::EventPosition;
 use self::fences::Fences;
 use self::lately::Lately;
 pub use self::migrations::migrator;
@@ -113,6 +115,8 @@ pub struct PgStore {
     /// The default isolation of creators' transactions, as the newest connection reported it.
     isolation: Arc<Mutex<Isolation>>,
     refusals: Refusals,
+    /// Where the next page of the event stream begins.
+    events: Arc<Mutex<EventPosition>>,
     presence: Presence,
     calendars: Calendars,
     /// The address for connections that sqlx does not make.

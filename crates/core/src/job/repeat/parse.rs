@@ -167,5 +167,5 @@ fn schedule(text: &str, has_zone: bool) -> Result<Schedule, BadRepeat> {
     if every < SHORTEST {
         return Err(BadRepeat::Short(text.to_owned()));
     }
-    Ok(Schedule::Every(every))
+    Ok(Schedule::Every(duration::whole_micros(every)))
 }

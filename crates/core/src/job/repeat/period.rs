@@ -74,7 +74,7 @@ impl Period {
         }
         let time = match time.map(|time| duration::parse(&format!("PT{time}"))) {
             None | Some(Err(BadDuration::NotPositive(_))) => Duration::ZERO,
-            Some(Ok(time)) => time,
+            Some(Ok(time)) => duration::whole_micros(time),
             Some(Err(BadDuration::TooLong(_))) => {
                 return Err(BadDuration::TooLong(text.to_owned()));
             }

@@ -113,7 +113,8 @@ fn what_is_written_reads_back() {
     for (text, written) in [
         ("R3/PT10M", "R3/PT600S"),
         ("R/PT0.5S", "R/PT0.5S"),
-        ("R/PT0.001000001S", "R/PT0.001000001S"),
+        ("R/PT0.001000001S", "R/PT0.001S"),
+        ("R/P1MT0.0000001S", "R/P1M"),
         ("R/P36600D", "R/PT3162240000S"),
         ("R/P1M", "R/P1M"),
         ("R/P1Y", "R/P1Y"),

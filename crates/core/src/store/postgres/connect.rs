@@ -144,6 +144,7 @@ impl PgStore {
             fences,
             isolation,
             refusals: Refusals::default(),
+            events: Arc::default(),
             presence,
             calendars: Calendars::default(),
             address: Arc::new(tap::address(&connect)),

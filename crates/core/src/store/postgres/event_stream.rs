@@ -1,17 +1,22 @@
 //! The event stream: its options, and the events that wait ([`crate::event::stream`]). The triggers
 //! that write them are in migration 0012.
 
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use metrics::counter;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
 use super::PgStore;
+use super::event_position::{EventPosition, Seen};
 use crate::event::stream::{COUNTED_EVENTS, EventStream, EventStreamState, StreamedEvent};
 use crate::job::{JobId, NodeId};
+use crate::store::decode::events;
 use crate::store::error::StoreError;
 use crate::store::statements::Streaming;
+use crate::telemetry::metrics as m;
 
 const SWITCH: &str = "SELECT jobwire.switch_events($1, $2, $3, $4)";
 
@@ -31,8 +36,9 @@ SELECT (SELECT count(*) FROM (SELECT FROM jobwire.event LIMIT $1) e), (SELECT at
 
 const PAGE: &str = "
 SELECT seq, id, at, kind, job_id, type, process_instance, process_definition, element, tenant, category, correlation_id,
-    trace_parent, attempt, retries, due_at, message, node, fence
-FROM jobwire.event ORDER BY seq LIMIT $1";
+    trace_parent, attempt, retries, due_at, message, node, fence,
+    pg_snapshot_xmin(pg_current_snapshot())::text::bigint, pg_current_xact_id()::text::bigint
+FROM jobwire.event WHERE seq >= $2 ORDER BY seq LIMIT $1";
 
 const FORGET: &str = "DELETE FROM jobwire.event WHERE seq = ANY($1)";
 
@@ -65,6 +71,12 @@ fn event(row: &PgRow) -> Result<StreamedEvent, StoreError> {
         node: row.try_get::<Option<_>, _>(17)?.map(NodeId),
         fence: row.try_get(18)?,
     })
+}
+
+impl PgStore {
+    fn event_position(&self) -> MutexGuard<'_, EventPosition> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Streaming for PgStore {
@@ -108,9 +120,29 @@ impl Streaming for PgStore {
     }
 
     async fn events_page(&self, at_most: i64) -> Result<Vec<StreamedEvent>, StoreError> {
-        let query = sqlx::query(PAGE).bind(at_most);
+        let from = self.event_position().from();
+        let query = sqlx::query(PAGE).bind(at_most).bind(from);
         let rows = query.fetch_all(&self.pool.inner).await?;
-        rows.iter().map(event).collect()
+        let (Some(first), Some(last)) = (rows.first(), rows.last()) else {
+            return Ok(Vec::new());
+        };
+        let seen = Seen {
+            first: first.try_get(0)?,
+            last: last.try_get(0)?,
+            oldest_running: first.try_get(19)?,
+            own: first.try_get(20)?,
+        };
+        self.event_position().read(from, seen);
+        let mut found = Vec::with_capacity(rows.len());
+        for row in &rows {
+            found.push((row.try_get(0)?, event(row)));
+        }
+        let (events, unreadable) = events(found.into_iter());
+        if !unreadable.is_empty() {
+            let dropped = self.delete_events(&unreadable).await?;
+            counter!(m::STREAM_DROPPED).increment(dropped);
+        }
+        Ok(events)
     }
 
     async fn delete_events(&self, published: &[i64]) -> Result<u64, StoreError> {

@@ -48,8 +48,11 @@ const ADVANCE: &str = "UPDATE jobwire.periodic_job SET next_due = $2, last_due =
 const PAUSE: &str = "
 UPDATE jobwire.periodic_job SET paused = $2, next_due = $3, changed_at = clock_timestamp() WHERE name = $1";
 
+/// Another program may have written dates that no program can read.
 const LIST: &str = "
-SELECT name, version, schedule, template::text AS template, paused, next_due, last_due, created_at, changed_at
+SELECT name, version, schedule, template::text AS template, paused, next_due, last_due,
+    CASE WHEN created_at BETWEEN '0001-01-01' AND '9999-12-31' THEN created_at ELSE '0001-01-01' END AS created_at,
+    CASE WHEN changed_at BETWEEN '0001-01-01' AND '9999-12-31' THEN changed_at ELSE '0001-01-01' END AS changed_at
 FROM jobwire.periodic_job ORDER BY name";
 
 const REMOVE: &str = "DELETE FROM jobwire.periodic_job WHERE name = $1";

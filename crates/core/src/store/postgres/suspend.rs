@@ -249,7 +249,16 @@ SELECT ",
     ", coalesce($4, statement_timestamp()) FROM marked ORDER BY id"
 );
 
-const GATES: &str = gates::list::list!("jobwire.");
+/// Another program may have written dates that no program can read.
+const GATES: &str = concat!(
+    "
+SELECT g.scope, g.value,
+    CASE WHEN g.since BETWEEN '0001-01-01' AND '9999-12-31' THEN g.since ELSE '0001-01-01' END, g.moved, g.waiting
+FROM (",
+    gates::list::list!("jobwire."),
+    ") AS g (scope, value, since, moved, waiting)
+ORDER BY g.since, g.scope, g.value"
+);
 
 /// Brings back the next jobs of the suspension. Ends the suspension in the same transaction if
 /// there are no more. So a suspension whose end is interrupted continues.

@@ -22,6 +22,8 @@ use crate::store::error::StoreError;
 /// The largest timestamp that is written, the end of the year 9999. So sums stay in the range of
 /// every reader.
 const END_OF_TIME: i64 = 253_402_300_799_999_999;
+/// The start of the year 1.
+const START_OF_TIME: i64 = -62_135_596_800_000_000;
 
 /// Returns the time. SQLite has no clock, so this is the clock of the machine, which all processes
 /// share. It is read once inside each transaction, so that one transition compares with one
@@ -50,6 +52,13 @@ pub(super) fn moment(micros: i64) -> Result<DateTime<Utc>, StoreError> {
 /// Converts a stored timestamp that may be missing.
 pub(super) fn maybe_moment(micros: Option<i64>) -> Result<Option<DateTime<Utc>>, StoreError> {
     micros.map(moment).transpose()
+}
+
+/// Converts a stored timestamp that another program may have written: one out of the years 1 to 9999
+/// becomes the nearest one in them.
+pub(super) fn shown(micros: i64) -> DateTime<Utc> {
+    let micros = micros.clamp(START_OF_TIME, END_OF_TIME);
+    DateTime::from_timestamp_micros(micros).unwrap_or_default()
 }
 
 /// Returns the items as a JSON array, bound as one value.

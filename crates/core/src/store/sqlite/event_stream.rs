@@ -14,6 +14,7 @@ use super::event_triggers::{NAMES, triggers};
 use super::{SqliteStore, decode};
 use crate::event::stream::{COUNTED_EVENTS, EventStream, EventStreamState, StreamedEvent};
 use crate::job::{JobId, NodeId};
+use crate::store::decode::events;
 use crate::store::error::StoreError;
 use crate::store::statements::Streaming;
 use crate::telemetry::metrics as m;
@@ -213,18 +214,11 @@ impl Streaming for SqliteStore {
     async fn events_page(&self, at_most: i64) -> Result<Vec<StreamedEvent>, StoreError> {
         let rows = sqlx::query(PAGE).bind(at_most);
         let rows = rows.fetch_all(&self.readers).await?;
-        let mut events = Vec::with_capacity(rows.len());
-        let mut unreadable = Vec::new();
+        let mut found = Vec::with_capacity(rows.len());
         for row in &rows {
-            match event(row) {
-                Ok(event) => events.push(event),
-                Err(problem) => {
-                    let seq: i64 = row.try_get("seq")?;
-                    tracing::error!(seq, %problem, "an event of the event stream is unreadable and is dropped");
-                    unreadable.push(seq);
-                }
-            }
+            found.push((row.try_get("seq")?, event(row)));
         }
+        let (events, unreadable) = events(found.into_iter());
         if !unreadable.is_empty() {
             let dropped = self.delete_events(&unreadable).await?;
             counter!(m::STREAM_DROPPED).increment(dropped);

@@ -153,6 +153,7 @@ const HINT: &str = concat!(
     ", seq"
 );
 
+/// Another program may have written any date into a periodic job.
 const FACTS: &str = concat!(
     "
 SELECT
@@ -165,7 +166,7 @@ SELECT
     (SELECT count(*) FROM (SELECT 1 FROM timer_job LIMIT ?2)),
     (SELECT count(*) FROM (SELECT 1 FROM dead_letter_job LIMIT ?2)),
     (SELECT ready_at FROM job ORDER BY id LIMIT 1),
-    (SELECT min(next_due) FROM periodic_job WHERE NOT paused),
+    (SELECT max(min(min(next_due), 253402300799999999), -62135596800000000) FROM periodic_job WHERE NOT paused),
     (SELECT json_group_object(scope, n) FROM (SELECT scope, count(*) AS n FROM suspension GROUP BY scope)),
     EXISTS (SELECT 1 FROM batch WHERE ended_at IS NULL)"
 );

@@ -26,7 +26,9 @@ const DUE: &str = "
 SELECT name FROM periodic_job
 WHERE NOT paused AND next_due <= ?1 AND name NOT IN (SELECT value FROM json_each(?2)) ORDER BY next_due LIMIT ?3";
 
-const NEXT: &str = "SELECT min(next_due) FROM periodic_job WHERE NOT paused AND next_due > ?1";
+/// Another program may have written any date.
+const NEXT: &str = "
+SELECT min(min(next_due), 253402300799999999) FROM periodic_job WHERE NOT paused AND next_due > ?1";
 
 const ADVANCE: &str =
     "UPDATE periodic_job SET next_due = ?2, last_due = coalesce(?3, last_due) WHERE name = ?1";
@@ -49,7 +51,7 @@ async fn find(connection: &mut SqliteConnection, name: &str) -> Result<Option<(R
             version: row.try_get(0)?,
             schedule: row.try_get(1)?,
             template: row.try_get(2)?,
-            next_due: decode::maybe_moment(row.try_get(3)?)?,
+            next_due: row.try_get::<Option<_>, _>(3)?.map(decode::shown),
         };
         Ok((found, row.try_get(4)?))
     })
@@ -104,10 +106,10 @@ fn view(row: &SqliteRow) -> Result<PeriodicView> {
         schedule: row.try_get("schedule")?,
         template: row.try_get("template")?,
         paused: row.try_get("paused")?,
-        next_due: decode::maybe_moment(row.try_get("next_due")?)?,
-        last_due: decode::maybe_moment(row.try_get("last_due")?)?,
-        created_at: decode::moment(row.try_get("created_at")?)?,
-        changed_at: decode::moment(row.try_get("changed_at")?)?,
+        next_due: row.try_get::<Option<_>, _>("next_due")?.map(decode::shown),
+        last_due: row.try_get::<Option<_>, _>("last_due")?.map(decode::shown),
+        created_at: decode::shown(row.try_get("created_at")?),
+        changed_at: decode::shown(row.try_get("changed_at")?),
     })
 }
 

@@ -360,7 +360,7 @@ impl Suspending for SqliteStore {
         for row in sqlx::query(GATES).fetch_all(&self.readers).await? {
             // A row whose word this program does not know belongs to a newer one.
             if let Some(gate) = Gate::parse(row.try_get(0)?, row.try_get(1)?) {
-                let since = decode::moment(row.try_get(2)?)?;
+                let since = decode::shown(row.try_get(2)?);
                 gates.push(GateView::new(gate, since, row.try_get(3)?, row.try_get(4)?));
             }
         }
