@@ -6,7 +6,6 @@ use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
-use super::sql::lane_by_rule;
 use super::{batch_members, unique};
 use crate::hint::Ready;
 use crate::job::new_job::NewJob;
@@ -44,6 +43,7 @@ macro_rules! its_priority {
 }
 
 /// The lane of a new job: the one that its creator named, or that of the first lane rule that fits.
+/// A function holds the query of the rules, as in [`its_priority`].
 macro_rules! its_lane {
     ($named:literal, $type:literal, $category:literal, $tenant:literal) => {
         concat!(
@@ -53,17 +53,13 @@ macro_rules! its_lane {
             " IS NOT NULL THEN ",
             $named,
             "
-        WHEN (SELECT EXISTS (SELECT FROM jobwire.lane_rule)) THEN coalesce(
-            ",
-            lane_by_rule!(
-                "jobwire.lane_rule",
-                $type,
-                $category,
-                $tenant,
-                "g.its_priority"
-            ),
-            ",
-            'default')
+        WHEN (SELECT EXISTS (SELECT FROM jobwire.lane_rule)) THEN jobwire.lane_of(",
+            $type,
+            ", ",
+            $category,
+            ", ",
+            $tenant,
+            ", g.its_priority)
         ELSE 'default' END AS its_lane"
         )
     };
