@@ -940,8 +940,9 @@ pub trait SqlStore: Store + Clone {
         connection: &mut <Self::Db as sqlx::Database>::Connection,
     ) -> Result<()>;
 
-    /// Commits a transaction of [`begin`](Self::begin). Fails if one of its statements has failed:
-    /// the database answers such a COMMIT with a rollback and no error.
+    /// Commits a transaction of [`begin`](Self::begin) in which statements of an application ran.
+    /// Fails if one of them has failed: the database answers such a COMMIT with a rollback and no
+    /// error.
     ///
     /// # Errors
     /// The database's error. After a broken connection it is unknown whether anything was
