@@ -62,8 +62,7 @@ const LOCK_NEW: &str = lock_new!(served!("j", "$2", "$5::jsonb"), not_suspended!
 
 /// Like [`LOCK_NEW`] while nothing is suspended; otherwise selects no jobs. For a single job it
 /// saves a tenth of the server's time.
-const LOCK_NEW_UNSUSPENDED: &str =
-    lock_new!(served!("j", "$2", "$5::jsonb"), nothing_suspended!());
+const LOCK_NEW_UNSUSPENDED: &str = lock_new!(served!("j", "$2", "$5::jsonb"), nothing_suspended!());
 
 /// Like [`LOCK_NEW_UNSUSPENDED`], for a scope that takes all (`$5` is not read). The conditions of a
 /// scope cost a statement 3 to 5 µs, even without a scope.
