@@ -182,7 +182,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Prepares this node for locking. From now on its fences are larger than all earlier ones,
     /// even those of a server that has crashed since (protocol rule 1). The first lock does this,
-    /// too; this call reports a missing right or table at the start.
+    /// too; this call reports a missing right or table at the start. From now on creators leave one
+    /// connection free for the node.
     async fn begin_locking(&self) -> Result<()> {
         Ok(())
     }
@@ -937,7 +938,8 @@ pub trait SqlStore: Store + Clone {
     }
 
     /// Waits for a permit to hold a connection for a transaction of an application or a handler.
-    /// One connection has no permit: it stays free for the leader cycle, timers and failures.
+    /// Once the store has a node, one connection has no permit: it stays free for the leader cycle,
+    /// timers and failures.
     ///
     /// # Errors
     /// No permit became free in time.
@@ -958,8 +960,9 @@ pub trait SqlStore: Store + Clone {
         connection: &mut <Self::Db as sqlx::Database>::Connection,
     ) -> Result<()>;
 
-    /// Commits a transaction of [`begin`](Self::begin). Fails if one of its statements has failed:
-    /// the database answers such a COMMIT with a rollback and no error.
+    /// Commits a transaction of [`begin`](Self::begin) in which statements of an application ran.
+    /// Fails if one of them has failed: the database answers such a COMMIT with a rollback and no
+    /// error.
     ///
     /// # Errors
     /// The database's error. After a broken connection it is unknown whether anything was

@@ -57,7 +57,7 @@ async fn a_commit_after_a_failed_statement_is_an_error_and_hints_nothing() {
     let world = World::new().await;
     let published = Published::default();
     let jobs = world.store.client(published.hook());
-    for how in ["transaction", "hook", "savepoint"] {
+    for how in ["transaction", "hook", "create", "savepoint"] {
         let mut tx = jobs.begin().await.unwrap();
         let mut own = world.store.pool().begin().await.unwrap();
         let mut hook = jobs.hook();
@@ -73,6 +73,13 @@ async fn a_commit_after_a_failed_statement_is_an_error_and_hints_nothing() {
                 tx.create(job).await.unwrap();
                 let failed = sqlx::query("SELECT 1 / 0").execute(&mut *tx).await;
                 assert!(failed.is_err());
+                tx.commit().await.unwrap_err()
+            }
+            // The statement of the library itself has failed.
+            "create" => {
+                tx.create(job.clone()).await.unwrap();
+                assert!(tx.create(job).await.is_err(), "two jobs have one id");
+                tx.create(NewJob::of("note", how)).await.unwrap_err();
                 tx.commit().await.unwrap_err()
             }
             // A failure in a savepoint that is rolled back costs nothing else.

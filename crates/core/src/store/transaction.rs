@@ -39,6 +39,9 @@ pub trait AfterCommit: Send + Sync {
 /// `sqlx::query(…).execute(&mut *tx)`. Dropping it rolls back.
 pub struct JobTransaction<S: SqlStore> {
     inner: sqlx::Transaction<'static, S::Db>,
+    /// Whether it is known that no statement has failed: each was a statement of the store, and has
+    /// succeeded. If not, the transaction may be one that COMMIT rolls back.
+    intact: bool,
     created: Created,
     store: S,
     origin: Origin,
@@ -57,12 +60,13 @@ impl<S: SqlStore> Deref for JobTransaction<S> {
 
 impl<S: SqlStore> DerefMut for JobTransaction<S> {
     fn deref_mut(&mut self) -> &mut Self::Target {
+        self.intact = false;
         &mut self.inner
     }
 }
 
 impl<S: SqlStore> JobTransaction<S> {
-    /// Wraps a transaction that is already open.
+    /// Wraps a transaction that has just begun.
     pub(crate) fn over(
         store: S,
         inner: sqlx::Transaction<'static, S::Db>,
@@ -72,6 +76,7 @@ impl<S: SqlStore> JobTransaction<S> {
     ) -> Self {
         Self {
             inner,
+            intact: true,
             created: Created::default(),
             store,
             origin,
@@ -121,6 +126,7 @@ impl<S: SqlStore> JobTransaction<S> {
             store,
             origin,
             inner,
+            intact,
             after,
             encryption,
             ..
@@ -131,7 +137,7 @@ impl<S: SqlStore> JobTransaction<S> {
         let statements = u32::try_from(1 + jobs.len() / 500).unwrap_or(u32::MAX);
         let noted = Noted::of(after.listens(), &jobs);
         let created = store.insert(inner, jobs, *origin);
-        let mut created = answer(store, statements, created).await?;
+        let mut created = own(intact, answer(store, statements, created)).await?;
         noted.note(&mut created);
         let ids = created.stands_for(ids);
         self.created.merge(created);
@@ -147,8 +153,13 @@ impl<S: SqlStore> JobTransaction<S> {
     /// Otherwise a database error.
     pub async fn create_batch(&mut self, batch: Batch) -> Result<BatchId, StoreError> {
         let (row, jobs) = batch_parts(self.encryption.as_ref(), batch)?;
-        let Self { store, inner, .. } = self;
-        answer(store, 3, store.insert_batch(inner, &row)).await?;
+        let Self {
+            store,
+            inner,
+            intact,
+            ..
+        } = self;
+        own(intact, answer(store, 3, store.insert_batch(inner, &row))).await?;
         if !jobs.is_empty() {
             self.create_many(jobs).await?;
         }
@@ -165,8 +176,13 @@ impl<S: SqlStore> JobTransaction<S> {
     /// [`StoreError::RowLocked`] if another transaction locked one of the rows for two seconds:
     /// roll back and try again. Otherwise a database error.
     pub async fn end(&mut self, scope: &EndedScope) -> Result<Ended, StoreError> {
-        let Self { store, inner, .. } = self;
-        let ended = answer(store, 4, store.end(inner, scope)).await?;
+        let Self {
+            store,
+            inner,
+            intact,
+            ..
+        } = self;
+        let ended = own(intact, answer(store, 4, store.end(inner, scope))).await?;
         self.created.merge(Created::from(&ended));
         if self.after.listens() {
             self.created.events.extend(events_of_end(&ended));
@@ -204,13 +220,21 @@ impl<S: SqlStore> JobTransaction<S> {
     pub async fn commit(self) -> Result<(), StoreError> {
         let Self {
             inner,
+            intact,
             created,
             store,
             after,
             _permit,
             ..
         } = self;
-        committed(&store, &created, store.commit(inner)).await?;
+        let committing = async {
+            if intact {
+                Ok(inner.commit().await?)
+            } else {
+                store.commit(inner).await
+            }
+        };
+        committed(&store, &created, committing).await?;
         after.committed(created);
         Ok(())
     }
@@ -223,6 +247,18 @@ impl<S: SqlStore> JobTransaction<S> {
         let undone = self.inner.rollback();
         answer(&self.store, 1, async { Ok(undone.await?) }).await
     }
+}
+
+/// Waits for statements of the store. Unless they succeed, it is no longer known whether the
+/// transaction is intact, even if this future is dropped before.
+async fn own<T>(
+    intact: &mut bool,
+    statements: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    let was_intact = std::mem::take(intact);
+    let answer = statements.await?;
+    *intact = was_intact;
+    Ok(answer)
 }
 
 /// Returns the row of a batch, and its members.

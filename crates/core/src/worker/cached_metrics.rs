@@ -101,6 +101,10 @@ impl CachedMetrics {
     }
 
     pub(crate) fn lane(&self, lane: &Lane) -> Arc<LaneMetrics> {
+        // A lane whose name is known has it as its label.
+        if let Some(found) = self.lanes.find(&lane.0) {
+            return found;
+        }
         self.lanes.get(&label::lane(lane), |name| LaneMetrics {
             publish_to_receive: histogram!(m::PUBLISH_TO_RECEIVE, "lane" => name.to_owned()),
             receive_to_lock: histogram!(m::RECEIVE_TO_LOCK, "lane" => name.to_owned()),
@@ -133,14 +137,17 @@ impl<V> Default for Kept<V> {
 }
 
 impl<V> Kept<V> {
-    fn get(&self, name: &str, make: impl FnOnce(&str) -> V) -> Arc<V> {
+    fn find(&self, name: &str) -> Option<Arc<V>> {
         // A poisoned lock means that a thread panicked between whole operations; the map is still
         // right.
         let kept = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = kept.get(name) {
-            return found.clone();
+        kept.get(name).cloned()
+    }
+
+    fn get(&self, name: &str, make: impl FnOnce(&str) -> V) -> Arc<V> {
+        if let Some(found) = self.find(name) {
+            return found;
         }
-        drop(kept);
         let mut kept = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let made = kept.entry(name.to_owned());
         made.or_insert_with(|| Arc::new(make(name))).clone()

@@ -99,7 +99,7 @@ pub(crate) fn start_at_once(
     // A shutdown waits for this job as for a task.
     let _counted = node.jobs.token();
     let handler = node.served.handler(&locked.job.job_type);
-    let inline_starts = handler.map(|handler| handler.inline_starts);
+    let inline_starts = handler.map(|handler| handler.inline_starts.clone());
     let (_, mut life) = life(node, locked, lease, stages, slot, Outcomes::OfNode);
     if let Some(starts) = inline_starts.filter(|starts| starts.are_short()) {
         let began = Instant::now();
@@ -227,7 +227,8 @@ async fn run(
             Ok(ending) => break ending,
             Err(fault) => fault,
         };
-        if let Some(ending) = faults.one_more(&run, fault).await {
+        // Rare futures are boxed, so that they do not enlarge the future of each job.
+        if let Some(ending) = Box::pin(faults.one_more(&run, fault)).await {
             break ending;
         }
         if let Err(ending) = Box::pin(permit_again(&mut run)).await {

@@ -240,7 +240,8 @@ pub struct Registration {
 /// `job` take no options, and a [typed job](JobArgs) names its type itself.
 #[derive(Clone, Default)]
 pub struct Handlers {
-    by_type: HashMap<String, Registration>,
+    /// Shared with the jobs that run.
+    by_type: HashMap<String, Arc<Registration>>,
 }
 
 impl Handlers {
@@ -308,7 +309,7 @@ impl Handlers {
             options,
             inline_starts: Arc::default(),
         };
-        self.by_type.insert(job_type.into(), registration);
+        self.by_type.insert(job_type.into(), Arc::new(registration));
     }
 
     /// Puts a [middleware](crate::worker::middleware) around every handler that was added so far.
@@ -322,6 +323,7 @@ impl Handlers {
         }
         let middleware: Arc<dyn Middleware> = Arc::new(middleware);
         for registration in self.by_type.values_mut() {
+            let registration = Arc::make_mut(registration);
             registration.handler = Arc::new(Layered {
                 middleware: middleware.clone(),
                 inner: registration.handler.clone(),
@@ -344,47 +346,46 @@ impl Handlers {
     /// Returns the handler of a type.
     #[must_use]
     pub fn get(&self, job_type: &str) -> Option<&Registration> {
+        self.shared(job_type).map(|registration| &**registration)
+    }
+
+    /// Returns the handler of a type, as jobs that run hold it.
+    pub(crate) fn shared(&self, job_type: &str) -> Option<&Arc<Registration>> {
         self.by_type.get(job_type)
+    }
+
+    /// Changes the options of a handler, for attempts that begin from now on. Returns false if the type
+    /// has none.
+    fn change_options(&mut self, job_type: &str, change: impl FnOnce(&mut HandlerOptions)) -> bool {
+        let Some(registration) = self.by_type.get_mut(job_type) else {
+            return false;
+        };
+        change(&mut Arc::make_mut(registration).options);
+        true
     }
 
     /// Holds jobs of this type by row locks, regardless of the handler's own
     /// [option](HandlerOptions::row_lock). Returns false if the type has no handler.
     pub fn allow_row_lock(&mut self, job_type: &str) -> bool {
-        let found = self.by_type.get_mut(job_type);
-        found.is_some_and(|registration| {
-            registration.options.row_lock = true;
-            true
-        })
+        self.change_options(job_type, |options| options.row_lock = true)
     }
 
     /// Ends attempts of this type that take longer, whatever the handler's own
     /// [option](HandlerOptions::timeout). Returns false if the type has no handler.
     pub fn limit_time(&mut self, job_type: &str, timeout: Duration) -> bool {
-        let found = self.by_type.get_mut(job_type);
-        found.is_some_and(|registration| {
-            registration.options.timeout = Some(timeout);
-            true
-        })
+        self.change_options(job_type, |options| options.timeout = Some(timeout))
     }
 
     /// Records the attempts of this type, whatever the handler's own
     /// [option](HandlerOptions::keep_attempts). Returns false if the type has no handler.
     pub fn keep_attempts(&mut self, job_type: &str, keep: Duration) -> bool {
-        let found = self.by_type.get_mut(job_type);
-        found.is_some_and(|registration| {
-            registration.options.keep_attempts = Some(keep);
-            true
-        })
+        self.change_options(job_type, |options| options.keep_attempts = Some(keep))
     }
 
     /// Limits the jobs of this type in the fleet, whatever the handler's own
     /// [option](HandlerOptions::limit). Returns false if the type has no handler.
     pub fn limit_fleet(&mut self, job_type: &str, limit: Limit) -> bool {
-        let found = self.by_type.get_mut(job_type);
-        found.is_some_and(|registration| {
-            registration.options.limit = Some(limit);
-            true
-        })
+        self.change_options(job_type, |options| options.limit = Some(limit))
     }
 
     /// Returns whether a handler has a limit of the fleet.

@@ -90,8 +90,8 @@ impl Served {
     }
 
     /// Returns the handler of a type, whether the type is open or closed.
-    pub(crate) fn handler(&self, job_type: &str) -> Option<Registration> {
-        self.read_handlers().get(job_type).cloned()
+    pub(crate) fn handler(&self, job_type: &str) -> Option<Arc<Registration>> {
+        self.read_handlers().shared(job_type).cloned()
     }
 
     /// Returns the handler of a type and the result of `and`. No change replaces the handler before
@@ -100,9 +100,9 @@ impl Served {
         &self,
         job_type: &str,
         and: impl FnOnce(&Registration) -> T,
-    ) -> Option<(Registration, T)> {
+    ) -> Option<(Arc<Registration>, T)> {
         let handlers = self.read_handlers();
-        let registration = handlers.get(job_type)?;
+        let registration = handlers.shared(job_type)?;
         let answer = and(registration);
         Some((registration.clone(), answer))
     }

@@ -127,11 +127,11 @@ pub(super) async fn begin_creating(
     begin_with(pool, creators(isolation)).await
 }
 
-/// Commits a transaction, and fails if the server would roll it back. COMMIT of a failed
-/// transaction rolls back, and sqlx reports success, since it does not read the server's answer. So
-/// the text first sets a parameter. In a failed transaction that fails, and the COMMIT in the same
-/// message is not executed. The setting is that of [`creators`] and ends with the transaction. (An
-/// empty SELECT fails too, but is planned each time: 9 µs.)
+/// Commits a transaction in which statements of an application ran, and fails if the server would
+/// roll it back. COMMIT of a failed transaction rolls back, and sqlx reports success, since it does
+/// not read the server's answer. So the text first sets a parameter. In a failed transaction that
+/// fails, and the COMMIT in the same message is not executed. The setting is that of [`creators`]
+/// and ends with the transaction. (An empty SELECT fails too, but is planned each time: 9 µs.)
 ///
 /// sqlx must end the transaction that it considers open. So the text begins another, empty
 /// transaction. Its ROLLBACK is sent together with the ping by which the pool checks each returned

@@ -6,7 +6,6 @@ use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
-use super::sql::lane_by_rule;
 use super::{batch_members, unique};
 use crate::hint::Ready;
 use crate::job::new_job::NewJob;
@@ -44,6 +43,7 @@ macro_rules! its_priority {
 }
 
 /// The lane of a new job: the one that its creator named, or that of the first lane rule that fits.
+/// A function holds the query of the rules, as in [`its_priority`].
 macro_rules! its_lane {
     ($named:literal, $type:literal, $category:literal, $tenant:literal) => {
         concat!(
@@ -53,31 +53,57 @@ macro_rules! its_lane {
             " IS NOT NULL THEN ",
             $named,
             "
-        WHEN (SELECT EXISTS (SELECT FROM jobwire.lane_rule)) THEN coalesce(
-            ",
-            lane_by_rule!(
-                "jobwire.lane_rule",
-                $type,
-                $category,
-                $tenant,
-                "g.its_priority"
-            ),
-            ",
-            'default')
+        WHEN (SELECT EXISTS (SELECT FROM jobwire.lane_rule)) THEN jobwire.lane_of(",
+            $type,
+            ", ",
+            $category,
+            ", ",
+            $tenant,
+            ", g.its_priority)
         ELSE 'default' END AS its_lane"
         )
     };
 }
 
-/// Inserts jobs. Both branches compare with the statement's start, so a row that is due at that
-/// moment goes to exactly one table. Rows keep the order of the arrays, and so their creation
-/// order.
+/// The rest of an insertion of jobs with due dates. Both branches compare with the statement's start,
+/// so a row that is due at that moment goes to exactly one table.
+macro_rules! executable_or_timer {
+    ($timer_kind:literal) => {
+        concat!(
+            " WHERE due_at IS NULL OR due_at <= statement_timestamp()
+), timer AS (
+    INSERT INTO jobwire.timer_job (id, kind, type, payload, process_instance, execution, process_definition, element,
+        tenant, category, deployment, priority, exclusive, retries, retry_policy, due_at, repeat, repeat_until,
+        correlation_id, lane, custom_values, trace_parent, origin, lane_named)
+    SELECT id, ",
+            $timer_kind,
+            ", type, payload::json, process_instance, execution, process_definition, element, tenant,
+        category, deployment, its_priority, exclusive, retries, retry_policy, due_at, repeat, repeat_until,
+        correlation_id, its_lane, custom_values::json, trace_parent, $22, lane_named
+    FROM given WHERE due_at > statement_timestamp()
+    RETURNING id, due_at
+)
+SELECT pg_current_xact_id()::text, (SELECT array_agg(id) FROM timer), (SELECT min(due_at) FROM timer),"
+        )
+    };
+}
+
+/// The rest of an insertion of jobs without due dates.
+macro_rules! all_executable {
+    () => {
+        "
+)
+SELECT pg_current_xact_id()::text, NULL::uuid[], NULL::timestamptz,"
+    };
+}
+
+/// Inserts jobs. Rows keep the order of the arrays, and so their creation order.
 ///
 /// The statement checks once whether rules of priorities and lanes exist, so without rules (the usual
 /// case) the rows cost no more. `OFFSET 0` keeps the planner from copying the priority into the lane
 /// rules' conditions. Returns only the lanes that are unknown to the caller.
 macro_rules! insert {
-    ($array:literal, $name:literal, $rule_kind:literal, $kind:literal, $timer_kind:literal) => {
+    ($array:literal, $name:literal, $rule_kind:literal, $kind:expr, $by_date:expr) => {
         concat!(
     "
 WITH given AS MATERIALIZED (
@@ -108,20 +134,9 @@ WITH given AS MATERIALIZED (
         process_instance, execution, process_definition, element, tenant, category, deployment, its_priority, exclusive,
         retries, retry_policy, due_at, repeat, repeat_until, correlation_id, its_lane, custom_values::json, trace_parent,
         $22, $23, lane_named
-    FROM given WHERE due_at IS NULL OR due_at <= statement_timestamp()
-), timer AS (
-    INSERT INTO jobwire.timer_job (id, kind, type, payload, process_instance, execution, process_definition, element,
-        tenant, category, deployment, priority, exclusive, retries, retry_policy, due_at, repeat, repeat_until,
-        correlation_id, lane, custom_values, trace_parent, origin, lane_named)
-    SELECT id, ",
-    $timer_kind,
-    ", type, payload::json, process_instance, execution, process_definition, element, tenant,
-        category, deployment, its_priority, exclusive, retries, retry_policy, due_at, repeat, repeat_until,
-        correlation_id, its_lane, custom_values::json, trace_parent, $22, lane_named
-    FROM given WHERE due_at > statement_timestamp()
-    RETURNING id, due_at
-)
-SELECT pg_current_xact_id()::text, (SELECT array_agg(id) FROM timer), (SELECT min(due_at) FROM timer),
+    FROM given",
+    $by_date,
+    "
     ruled.ids, ruled.lanes
 FROM (SELECT array_agg(id) AS ids, array_agg(its_lane) AS lanes FROM given
       WHERE lane IS NULL AND its_lane <> 'default') ruled"
@@ -129,16 +144,33 @@ FROM (SELECT array_agg(id) AS ids, array_agg(its_lane) AS lanes FROM given
     };
 }
 
+/// The kind of an executable job that is no history job.
+macro_rules! message_or_timer {
+    () => {
+        "CASE WHEN due_at IS NULL AND repeat IS NULL THEN 'message' ELSE 'timer' END"
+    };
+}
+
 const INSERT: &str = insert!(
     "",
     "",
     "'message'",
-    "CASE WHEN due_at IS NULL AND repeat IS NULL THEN 'message' ELSE 'timer' END",
-    "'timer'"
+    message_or_timer!(),
+    executable_or_timer!("'timer'")
 );
 
+/// Like [`INSERT`], for chunks without due dates. The server does not prepare the insertion of
+/// timers.
+const INSERT_READY: &str = insert!("", "", "'message'", message_or_timer!(), all_executable!());
+
 /// Like [`INSERT`], for chunks with history jobs.
-const INSERT_KINDS: &str = insert!(", $26::text[]", ", kind", "u.kind", "kind", "kind");
+const INSERT_KINDS: &str = insert!(
+    ", $26::text[]",
+    ", kind",
+    "u.kind",
+    "kind",
+    executable_or_timer!("kind")
+);
 
 /// Inserts one job without a due date: the usual transaction creates one. It costs the server
 /// three tenths less than [`INSERT`] with arrays of one row, which also prepares the insertion of
@@ -253,7 +285,13 @@ async fn insert_chunk(
     }
     let ids: Vec<Uuid> = jobs.iter().map(|j| j.id.0).collect();
     let has_history = jobs.iter().any(|job| job.is_history);
-    let statement = if has_history { INSERT_KINDS } else { INSERT };
+    let statement = if has_history {
+        INSERT_KINDS
+    } else if jobs.iter().all(|job| job.due_at.is_none()) {
+        INSERT_READY
+    } else {
+        INSERT
+    };
     let query = sqlx::query(statement)
         .bind(&ids)
         .bind(texts(jobs, |j| Some(&j.job_type)))

@@ -15,6 +15,7 @@ use super::sql::{
 };
 use super::{PgStore, decode, exclusive};
 use crate::hint::Hint;
+use crate::job::scope::Scope;
 use crate::job::{Fence, JobId, LockedJob};
 use crate::store::error::StoreError;
 use crate::store::statements::Locking;
@@ -30,13 +31,13 @@ const DUPLICATE: &str = "23505";
 /// that was written between the start of the statement and its row lock fails the whole statement;
 /// then [`LOCK`] runs.
 macro_rules! lock_new {
-    ($unsuspended:expr) => {
+    ($served:expr, $unsuspended:expr) => {
         concat!(
             "
 WITH ready AS MATERIALIZED (
     SELECT nextval('jobwire.fence_seq') AS next_fence, j.* FROM jobwire.job j
     WHERE j.id = ANY($1) AND NOT j.exclusive AND ",
-            served!("j", "$2", "$5::jsonb"),
+            $served,
             " AND ",
             $unsuspended,
             "
@@ -57,20 +58,26 @@ FROM ready"
     };
 }
 
-const LOCK_NEW: &str = lock_new!(not_suspended!("j"));
+const LOCK_NEW: &str = lock_new!(served!("j", "$2", "$5::jsonb"), not_suspended!("j"));
 
 /// Like [`LOCK_NEW`] while nothing is suspended; otherwise selects no jobs. For a single job it
 /// saves a tenth of the server's time.
-const LOCK_NEW_UNSUSPENDED: &str = lock_new!(nothing_suspended!());
+const LOCK_NEW_UNSUSPENDED: &str = lock_new!(served!("j", "$2", "$5::jsonb"), nothing_suspended!());
+
+/// Like [`LOCK_NEW_UNSUSPENDED`], for a scope that takes all (`$5` is not read). The conditions of a
+/// scope cost a statement 3 to 5 µs, even without a scope.
+const LOCK_NEW_UNSCOPED: &str = lock_new!("j.type = ANY($2)", nothing_suspended!());
 
 /// The time for which a suspension is expected after one was seen.
 const REMEMBERED: Duration = Duration::from_secs(10);
 
 /// Returns the statement that locks jobs without a lease, given when a suspension was last seen
-/// beside free jobs.
-fn lock_new_statement(suspended: &Lately) -> &'static str {
+/// beside free jobs, and the scope.
+fn lock_new_statement(suspended: &Lately, scope: &Scope) -> &'static str {
     if suspended.within(REMEMBERED) {
         LOCK_NEW
+    } else if scope.takes_all() {
+        LOCK_NEW_UNSCOPED
     } else {
         LOCK_NEW_UNSUSPENDED
     }
@@ -197,7 +204,7 @@ impl PgStore {
     ) -> Result<Vec<LockedJob>, StoreError> {
         let mut connection = self.cache.acquire().await?;
         match lock_by(
-            lock_new_statement(&self.suspended),
+            lock_new_statement(&self.suspended, &terms.scope),
             &mut *connection,
             terms,
             ids,

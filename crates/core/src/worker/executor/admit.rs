@@ -70,7 +70,8 @@ pub(super) async fn admit<'a>(
     if let Some(limit) = &run.registration.options.limit {
         run.permit = match has_permit {
             Some(permit) => Some(permit),
-            None => Some(permit(&run, limit).await?),
+            // Boxed because most types have no limit.
+            None => Some(Box::pin(permit(&run, limit)).await?),
         };
         // The wait for the permit may have outlasted the lease.
         if !node.leases.trusts(held) {
@@ -233,7 +234,8 @@ async fn ending_without_run(run: &Run<'_>) -> Option<Ending> {
     let invalid = match occurrence(run) {
         Ok(Occurrence::Runs) => return None,
         Ok(Occurrence::Over(ending)) => {
-            let may_have_begun = job.due_at.is_some() && became_ready_again(run).await;
+            // Boxed because it is rare.
+            let may_have_begun = job.due_at.is_some() && Box::pin(became_ready_again(run)).await;
             return Some(ending).filter(|_| !may_have_begun);
         }
         Ok(Occurrence::Undated(ending)) => return Some(ending),

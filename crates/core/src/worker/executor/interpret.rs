@@ -27,7 +27,8 @@ pub(super) async fn interpret(
         let ran = started.elapsed();
         let mut completion = done(run, started);
         completion.attempt = run.attempt("done", ran);
-        return complete_in_transaction(run, transaction, completion).await;
+        // Boxed because most handlers work without a transaction.
+        return Box::pin(complete_in_transaction(run, transaction, completion)).await;
     }
     roll_back(run, transaction, &result).await?;
     match result {

@@ -23,7 +23,7 @@ pub(super) struct Run<'a> {
     pub(super) opened: Arc<Job>,
     pub(super) held: &'a LockToken,
     pub(super) lease: &'a Arc<Lease>,
-    pub(super) registration: Registration,
+    pub(super) registration: Arc<Registration>,
     /// The slot of the type, if the type has its own limit. Held until the run ends.
     pub(super) _type_slot: Option<OwnedSemaphorePermit>,
     /// The permit, if the type has a limit of the fleet. Held until the run ends, or, of a rate, until
@@ -38,7 +38,7 @@ impl<'a> Run<'a> {
         job: &'a Arc<Job>,
         held: &'a LockToken,
         lease: &'a Arc<Lease>,
-        registration: Registration,
+        registration: Arc<Registration>,
     ) -> Self {
         Self {
             node,
