@@ -168,6 +168,8 @@ async fn round(
                 let _ = ask.reply.send(Answered::Unknown);
             }
             doubt(node).await;
+            // The next request names the numbers again, whatever the keys are due for.
+            permits.wakes.notify_one();
             true
         }
     }
