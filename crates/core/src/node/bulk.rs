@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::job::JobId;
 use crate::producer::bulk::{BULK_TYPE, BulkAccount, BulkOperation};
 use crate::producer::commit_hook::CommitHook;
 use crate::store::{MAX_NAMES, Store, StoreError};
@@ -32,10 +33,13 @@ async fn run(
 ) -> Result<Outcome, HandlerError> {
     let operation = BulkOperation::parse(job.payload.get()).map_err(HandlerError::unrecoverable)?;
     let saved: Option<BulkAccount> = job.checkpoint().await.map_err(not_saved)?;
-    let mut account = saved.unwrap_or_default();
-    if account.total.is_none() {
-        account.total = Some(operation.total(store, &job.job).await.map_err(failed)?);
-    }
+    let mut account = match saved {
+        Some(account) => account,
+        None => BulkAccount {
+            total: counted(operation.total(store, &job.job).await, job.job.id)?,
+            ..BulkAccount::default()
+        },
+    };
     job.progress(account.progress());
     while operation
         .page(store, hook, &job.job, &mut account)
@@ -60,9 +64,25 @@ async fn run(
     Ok(Outcome::Done)
 }
 
-/// An error of a database that is away spends no attempt.
+/// Returns the number of matching jobs, if they could be counted. It is only for the progress, so the
+/// operation goes on without it. Fails if the database is away.
+fn counted(total: Result<u64, StoreError>, job: JobId) -> Result<Option<u64>, HandlerError> {
+    match total {
+        Ok(total) => Ok(Some(total)),
+        Err(error) if error.is_answer() || matches!(error, StoreError::Timeout(_)) => {
+            tracing::info!(
+                %job, %error,
+                "could not count the jobs of a bulk operation; its progress has no total"
+            );
+            Ok(None)
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// A conflict, and an error of a database that is away, spend no attempt.
 fn failed(error: StoreError) -> HandlerError {
-    if error.is_transient() && !error.is_answer() {
+    if error.is_conflict() || (error.is_transient() && !error.is_answer()) {
         HandlerError::conflict(error.to_string())
     } else {
         HandlerError::retry(error.to_string())
@@ -73,5 +93,40 @@ fn not_saved(error: CheckpointError) -> HandlerError {
     match error {
         CheckpointError::Store(error) => failed(error),
         other => HandlerError::retry(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::store::error::tests::said;
+    use crate::worker::outcome::Verdict;
+
+    #[test]
+    fn an_operation_whose_jobs_cannot_be_counted_goes_on_without_a_total() {
+        let job = JobId::generate();
+        assert_eq!(counted(Ok(7), job).unwrap(), Some(7));
+        // A statement timeout, and no answer in time.
+        let slow = StoreError::Timeout(Duration::from_secs(17));
+        for error in [said("57014"), slow] {
+            assert_eq!(counted(Err(error), job).unwrap(), None);
+        }
+        let away = counted(Err(said("57P01")), job).unwrap_err();
+        assert_eq!(away.verdict, Verdict::Conflict);
+    }
+
+    #[test]
+    fn a_conflict_and_an_absent_database_spend_no_attempt_of_an_operation() {
+        for (code, verdict) in [
+            ("40001", Verdict::Conflict),
+            ("55P03", Verdict::Conflict),
+            ("08006", Verdict::Conflict),
+            ("57014", Verdict::Retry(None)),
+            ("42501", Verdict::Retry(None)),
+        ] {
+            assert_eq!(failed(said(code)).verdict, verdict, "{code}");
+        }
     }
 }

@@ -334,7 +334,7 @@ impl StoreError {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     #[derive(Debug, thiserror::Error)]
@@ -367,7 +367,8 @@ mod tests {
         }
     }
 
-    fn said(code: &'static str) -> StoreError {
+    /// Returns the error of a database that answered with this code.
+    pub(crate) fn said(code: &'static str) -> StoreError {
         StoreError::Database(sqlx::Error::Database(Box::new(Said(code))))
     }
 

@@ -1,14 +1,17 @@
 //! The task that asks for the ends of batches whose members have ended on this node.
 //!
 //! It runs after the commit of an outcome, so it delays no outcome and fails none. While a batch is
-//! asked for, the departures of its other members gather. A batch that gives no answer pauses for
-//! itself, and the others go on. A node without batches sends nothing. The leader finds the departures
-//! that are lost with the node (`leader/batches.rs`).
+//! asked for, the departures of its other members gather. A batch that gives no answer, or a late one,
+//! holds back no other: it pauses for itself, and new batches go before those that pause. A node
+//! without batches sends nothing. The leader finds the departures that are lost with the node
+//! (`leader/batches.rs`).
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use metrics::counter;
 
 use crate::job::{BatchId, JobId};
@@ -17,7 +20,7 @@ use crate::store::StoreError;
 use crate::store::batches::EndedBatch;
 use crate::telemetry::metrics as m;
 use crate::worker::context::NodeContext;
-use crate::worker::departures::{FIRST_PAUSE, Left, pause};
+use crate::worker::departures::{FIRST_PAUSE, LONGEST_PAUSE, Left, pause};
 
 /// Maximum number of departures in one transaction.
 const SLICE: usize = 5_000;
@@ -31,7 +34,20 @@ const FAREWELL: Duration = Duration::from_secs(5);
 /// Asks for the ends of batches until the node has ended.
 pub(crate) async fn end_batches(node: Arc<NodeContext>) {
     let ended = &node.signals.ended;
+    let mut under_way = HashSet::new();
+    let mut asks = FuturesUnordered::new();
     loop {
+        let room = AT_ONCE.saturating_sub(asks.len());
+        let taken = node.departures.take(room, Some(Instant::now()), &under_way);
+        for (batch, left) in taken {
+            under_way.insert(batch);
+            let node = &node;
+            asks.push(async move {
+                ask(node, batch, left).await;
+                batch
+            });
+        }
+        let has_room = asks.len() < AT_ONCE;
         let due = node.departures.next();
         let due = async {
             match due {
@@ -41,19 +57,24 @@ pub(crate) async fn end_batches(node: Arc<NodeContext>) {
         };
         tokio::select! {
             biased;
-            () = ended.cancelled() => return,
-            () = node.departures.news.notified() => {}
-            () = due => {}
+            () = ended.cancelled() => break,
+            Some(batch) = asks.next() => {
+                under_way.remove(&batch);
+            }
+            () = node.departures.news.notified(), if has_room => {}
+            () = due, if has_room => {}
         }
-        round(&node, node.departures.take(Some(Instant::now()))).await;
     }
+    // What gets no answer is left to the farewell.
+    while asks.next().await.is_some() {}
 }
 
 /// Asks for the batches that are left when all outcomes of the node are committed.
 pub(crate) async fn say_farewell(node: &Arc<NodeContext>) {
     let left = async {
         while !node.departures.is_empty() {
-            round(node, node.departures.take(None)).await;
+            let left = node.departures.take(usize::MAX, None, &HashSet::new());
+            round(node, left).await;
             if !node.departures.is_empty() {
                 tokio::time::sleep(FIRST_PAUSE).await;
             }
@@ -77,6 +98,11 @@ async fn ask(node: &Arc<NodeContext>, batch: BatchId, left: Left) {
             let is_busy = error.is_conflict();
             let attempts = left.attempts + u32::from(!is_busy);
             let again = attempts < ATTEMPTS;
+            let pause = if is_slow(&error) {
+                LONGEST_PAUSE
+            } else {
+                pause(left.tries)
+            };
             if is_busy {
                 tracing::debug!(%batch, %error, "a batch is busy; looking again whether it has ended");
             } else {
@@ -90,13 +116,19 @@ async fn ask(node: &Arc<NodeContext>, batch: BatchId, left: Left) {
                     jobs: jobs.iter().skip(n * SLICE).copied().collect(),
                     attempts,
                     tries: left.tries.saturating_add(1),
-                    from: Some(Instant::now() + pause(left.tries)),
+                    from: Some(Instant::now() + pause),
                 };
                 node.departures.add(batch, rest);
             }
             return;
         }
     }
+}
+
+/// Returns whether the database did not answer in the time of a statement. Another question costs it
+/// as much.
+fn is_slow(error: &StoreError) -> bool {
+    matches!(error, StoreError::Timeout(_)) || error.sqlstate().as_deref() == Some("57014")
 }
 
 /// Ends a batch if it is over, and hints the job at its end.

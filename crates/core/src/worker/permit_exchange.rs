@@ -3,9 +3,9 @@
 //!
 //! Permits of a rate that have cooled down go back at that instant while jobs wait for them.
 //!
-//! Three times in a lease it renews what the node has borrowed, and wakes jobs whose wake-up was
-//! lost, or for which the leader freed the permits of a dead node. A node without a limit sends
-//! nothing.
+//! Three times in a lease, and at least once a minute, it renews what the node has borrowed, and wakes
+//! jobs whose wake-up was lost, or for which the leader freed the permits of a dead node. A node
+//! without a limit sends nothing.
 //!
 //! After a refused request each of its keys is sent in a request of its own, until it is answered.
 //! So a row that another transaction has locked stops the jobs of its key only.
@@ -29,6 +29,9 @@ use crate::telemetry::metrics as m;
 use crate::worker::context::NodeContext;
 use crate::worker::permits::{Answered, Ask, Extent, Permit, Permits, Round, TrustedUntil};
 
+/// The bounds of the interval at which a node renews its permits and looks for jobs that wait in vain.
+const FASTEST_PACE: Duration = Duration::from_millis(50);
+const SLOWEST_PACE: Duration = Duration::from_secs(60);
 /// The bounds of the pause after a request that was refused.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -48,7 +51,7 @@ pub(crate) async fn exchange_all(node: Arc<NodeContext>) {
         permits.recover();
         doubt(&node).await;
     }
-    let pace = (node.options.lease / 3).max(Duration::from_millis(50));
+    let pace = (node.options.lease / 3).clamp(FASTEST_PACE, SLOWEST_PACE);
     let mut tends_at = Instant::now();
     let mut pause = FIRST_PAUSE;
     loop {
@@ -168,6 +171,8 @@ async fn round(
                 let _ = ask.reply.send(Answered::Unknown);
             }
             doubt(node).await;
+            // The next request names the numbers again, whatever the keys are due for.
+            permits.wakes.notify_one();
             true
         }
     }

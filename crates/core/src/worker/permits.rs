@@ -116,7 +116,7 @@ impl Permits {
         let mut book = self.lock();
         let mut apart = None;
         if let Some(of) = book.keys.get_mut(&key) {
-            if of.take_free() {
+            if of.take_free(terms.cool_down) {
                 drop(book);
                 return Ok(Permit::new(self.clone(), key, terms));
             }
@@ -160,9 +160,7 @@ impl Permits {
         let Some(of) = book.keys.get_mut(key) else {
             return;
         };
-        // The job may have asked before a handler of the same key with other terms.
-        of.terms.cool_down = of.terms.cool_down.max(cool_down);
-        of.cooling.push(cool_down, now);
+        of.begin_to_cool(cool_down, now);
         let due = of.due(now);
         let wakes = book.is_sooner(due);
         drop(book);
@@ -197,7 +195,8 @@ impl Permits {
             // Handlers of one key may have other terms. The row of this node must not expire before
             // its permits have cooled down.
             of.cool(now);
-            let longest = if of.cooling.is_empty() {
+            let jobs = asking.entry(ask.key.clone()).or_default();
+            let longest = if of.cooling.is_empty() && jobs.is_empty() {
                 Duration::ZERO
             } else {
                 of.terms.cool_down
@@ -206,7 +205,6 @@ impl Permits {
                 size: ask.terms.size,
                 cool_down: ask.terms.cool_down.max(longest),
             };
-            let jobs = asking.entry(ask.key.clone()).or_default();
             jobs.push(ask.job.clone());
         }
         for StalledKey { key, size } in stalled {
@@ -264,13 +262,12 @@ impl Permits {
         let Some(of) = book.keys.get_mut(&answer.key) else {
             return;
         };
-        of.handed_over();
+        of.took_effect();
         of.number = answer.number;
         // Each granted job gives its permit back, even if it is no longer there.
         of.used += i32::try_from(answer.granted.len()).unwrap_or(i32::MAX);
         of.until = until;
         of.contended = answer.contended;
-        of.unsure = false;
         of.apart = None;
         of.begin_window(now);
         if of.number == 0 && of.used == 0 {

@@ -4,8 +4,8 @@
 use std::collections::HashSet;
 
 use crate::job::JobId;
-use crate::store::permits::KeyRequest;
 use crate::store::permits::cooling::{Cooling, taken_over};
+use crate::store::permits::{COUNTED, KeyRequest};
 
 /// The state of a key under its lock.
 #[derive(Clone, Copy, Debug, Default)]
@@ -16,7 +16,7 @@ pub(in crate::store) struct Standing {
     pub(in crate::store) mine: i64,
     /// The woken jobs on their way, without those that ask now.
     pub(in crate::store) reserved: i64,
-    /// The waiting jobs, without those that ask now.
+    /// The waiting jobs, without those that ask now: [`COUNTED`] at most.
     pub(in crate::store) waiting: i64,
 }
 
@@ -64,7 +64,9 @@ pub(in crate::store) fn share(
     free -= wake;
     let all = free;
     give(later, &mut free, all);
-    let contended = standing.waiting > wake || granted.len() < asking.len();
+    // Beyond the number that is counted, more jobs may wait.
+    let may_be_more = standing.waiting >= COUNTED;
+    let contended = standing.waiting > wake || may_be_more || granted.len() < asking.len();
     let spare = if contended {
         0
     } else {
@@ -162,6 +164,20 @@ mod tests {
         let got = share(&of, &standing, &HashSet::new());
         assert_eq!((got.number, got.granted.len(), got.wake), (1, 1, 0));
         assert!(got.contended);
+    }
+
+    #[test]
+    fn more_jobs_may_wait_than_are_counted() {
+        for (waiting, contended) in [(COUNTED - 1, false), (COUNTED, true)] {
+            let standing = Standing {
+                waiting,
+                ..Standing::default()
+            };
+            let got = share(&request(2_000, 0, 250, 0), &standing, &HashSet::new());
+            assert_eq!(i64::from(got.wake), waiting);
+            assert_eq!(got.contended, contended);
+            assert_eq!(got.number, if contended { 0 } else { 250 }, "to spare");
+        }
     }
 
     /// Its row has expired meanwhile, and another node has the permits.

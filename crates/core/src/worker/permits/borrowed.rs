@@ -89,8 +89,10 @@ pub(super) struct Borrowed {
     pub(super) window_ends: Instant,
     /// Jobs of the key wait in the database.
     pub(super) contended: bool,
-    /// The database may have another number than this node.
+    /// The database may have another number than this node, or the row expires too soon.
     pub(super) unsure: bool,
+    /// The cool-down of the last request.
+    asked_for: Duration,
     pub(super) apart: Option<Apart>,
 }
 
@@ -108,6 +110,7 @@ impl Borrowed {
             window_ends: now + IDLE,
             contended: false,
             unsure: false,
+            asked_for: terms.cool_down,
             apart: None,
         }
     }
@@ -126,12 +129,14 @@ impl Borrowed {
         self.window_ends = now + IDLE;
     }
 
-    /// Takes a free permit, if a job may start under it without a request.
-    pub(super) fn take_free(&mut self) -> bool {
+    /// Takes a free permit, if a job may start under it without a request. The row of this node must
+    /// not expire before the permit has cooled down.
+    pub(super) fn take_free(&mut self, cool_down: Duration) -> bool {
         if !self.cooling.is_empty() {
             self.cool(Instant::now());
         }
-        let takes = self.free() > 0 && !self.contended && !self.until.is_over();
+        let is_covered = cool_down <= self.terms.cool_down;
+        let takes = self.free() > 0 && !self.contended && is_covered && !self.until.is_over();
         if takes {
             self.used += 1;
             self.least_free = self.least_free.min(self.free());
@@ -166,6 +171,7 @@ impl Borrowed {
         match self.apart {
             Some(apart) if self.unsure => Some(apart.from),
             Some(apart) => due.map(|due| due.max(apart.from)),
+            None if self.unsure => Some(now),
             None => due,
         }
     }
@@ -195,6 +201,7 @@ impl Borrowed {
     /// node counts them no more, so no job starts under them meanwhile.
     pub(super) fn part_with(&mut self, back: i32, extent: Extent, now: Instant) -> Vec<Cooling> {
         self.number = self.number.max(self.used) - back;
+        self.asked_for = self.terms.cool_down;
         let hands = extent == Extent::Back || self.keeps_no_cooling();
         let mut handed = Vec::new();
         if hands && !self.cooling.is_empty() {
@@ -208,9 +215,22 @@ impl Borrowed {
         handed
     }
 
-    /// Records that the database has the permits that the last request handed over.
-    pub(super) fn handed_over(&mut self) {
+    /// Records that the last request has taken effect: the database has the permits that it handed
+    /// over.
+    pub(super) fn took_effect(&mut self) {
         self.handed = None;
+        self.unsure = self.terms.cool_down > self.asked_for;
+    }
+
+    /// Begins the cool-down of a permit. If it is longer than that of the row of this node, the row
+    /// expires too soon, and is written anew at once.
+    pub(super) fn begin_to_cool(&mut self, cool_down: Duration, now: Instant) {
+        if cool_down > self.terms.cool_down {
+            // The job asked before a handler of the same key with other terms.
+            self.terms.cool_down = cool_down;
+            self.unsure = true;
+        }
+        self.cooling.push(cool_down, now);
     }
 
     /// Takes back what the last request handed over, since its answer is missing. The permits are in

@@ -256,6 +256,45 @@ async fn a_handler_of_the_key_with_a_short_cool_down_does_not_shorten_that_of_an
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_row_of_a_node_lasts_for_the_longest_cool_down_of_its_handlers() {
+    let (long, short) = (rate(8, 60), rate(8, 1));
+    let permits = Arc::new(Permits::default());
+    let cool_down = |round: &Round| round.keys[0].cool_down;
+    for both in [[long, short], [short, long]] {
+        let _asked = both.map(|terms| permits.ask(key(), terms, asking()));
+        let round = permits.begin(Extent::Due, Vec::new());
+        assert_eq!((cool_down(&round), round.asks.len()), (long.cool_down, 2));
+        grant(&permits, round, 0, true);
+    }
+
+    let _asked = permits.ask(key(), long, asking());
+    let round = permits.begin(Extent::Due, Vec::new());
+    let mut jobs = grant(&permits, round, 0, false);
+    let _asked = permits.ask(key(), short, asking());
+    let round = permits.begin(Extent::Due, Vec::new());
+    assert_eq!(cool_down(&round), short.cool_down);
+    jobs.extend(grant(&permits, round, 1, false));
+    assert!(
+        permits.ask(key(), long, asking()).is_err(),
+        "the row would expire before the free permit is cold"
+    );
+    assert!(permits.ask(key(), short, asking()).is_ok());
+
+    // The row is written anew as soon as the job has started, also if a request is under way.
+    let round = permits.begin(Extent::All, Vec::new());
+    assert_eq!(cool_down(&round), short.cool_down);
+    assert!(permits.due() > Some(Instant::now()));
+    jobs[0].started();
+    assert_eq!(permits.due(), Some(Instant::now()));
+    grant(&permits, round, 0, false);
+    assert_eq!(permits.due(), Some(Instant::now()));
+    let round = permits.begin(Extent::Due, Vec::new());
+    assert_eq!(cool_down(&round), long.cool_down);
+    grant(&permits, round, 0, false);
+    assert!(permits.due() > Some(Instant::now()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_permit_is_used_up_by_the_start_of_the_handler_if_its_limit_is_a_rate() {
     for (terms, uses_up) in [(rate(1, 1), true), (running(1), false)] {
         let permits = Arc::new(Permits::default());
