@@ -35,10 +35,11 @@ async fn run(
     let saved: Option<BulkAccount> = job.checkpoint().await.map_err(not_saved)?;
     let mut account = match saved {
         Some(account) => account,
-        None => BulkAccount {
-            total: counted(operation.total(store, &job.job).await, job.job.id)?,
-            ..BulkAccount::default()
-        },
+        None => {
+            let mut account = BulkAccount::default();
+            account.total = counted(operation.total(store, &job.job).await, job.job.id)?;
+            account
+        }
     };
     job.progress(account.progress());
     while operation
