@@ -182,8 +182,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Prepares this node for locking. From now on its fences are larger than all earlier ones,
     /// even those of a server that has crashed since (protocol rule 1). The first lock does this,
-    /// too; this call reports a missing right or table at the start. From now on creators leave one
-    /// connection free for the node.
+    /// too; this call reports a missing right or table at the start.
     async fn begin_locking(&self) -> Result<()> {
         Ok(())
     }
@@ -938,8 +937,7 @@ pub trait SqlStore: Store + Clone {
     }
 
     /// Waits for a permit to hold a connection for a transaction of an application or a handler.
-    /// Once the store has a node, one connection has no permit: it stays free for the leader cycle,
-    /// timers and failures.
+    /// One connection has no permit: it stays free for the leader cycle, timers and failures.
     ///
     /// # Errors
     /// No permit became free in time.

@@ -54,31 +54,6 @@ async fn a_connection_at_hand_is_given_to_whoever_waits() {
     assert_eq!(w.rows("job").await, 0);
 }
 
-/// Returns how many transactions of creators may be open at once.
-async fn permits(store: &PgStore) -> usize {
-    let mut held = Vec::new();
-    while let Ok(permit) = tokio::time::timeout(Duration::ZERO, store.hold_permit()).await {
-        held.push(permit.unwrap());
-    }
-    held.len()
-}
-
-/// Creators get every connection of their pool. Once the store has a node, they leave one free.
-#[tokio::test]
-async fn creators_leave_one_connection_free_for_a_node() {
-    let url = shared::postgres().await.create_database().await;
-    // Two of these lock and complete.
-    let options = PgOptions::default().max_connections(5);
-    let store = PgStore::connect_with(&url, options).await.unwrap();
-    store.migrate().await.unwrap();
-    assert_eq!(permits(&store).await, 3);
-    store.begin_locking().await.unwrap();
-    assert_eq!(permits(&store).await, 2);
-    // A second node shares the free connection.
-    store.begin_locking().await.unwrap();
-    assert_eq!(permits(&store).await, 2);
-}
-
 /// After a restart of the server or a cut connection, one statement fails, however many connections
 /// were at hand.
 #[tokio::test]

@@ -71,7 +71,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sqlx::postgres::PgPool;
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::Semaphore;
 
 use self::connection_cache::ConnectionCache;
 use self::connection_pool::ConnectionPool;
@@ -106,11 +106,9 @@ pub struct PgStore {
     /// Permits to hold rows on a connection of `cache`. One connection has none: it stays free for
     /// locks and completions.
     row_permits: Option<Arc<Semaphore>>,
-    /// Permits for transactions of applications and handlers on `pool`.
+    /// Permits for transactions of applications and handlers on `pool`. One connection has none: it
+    /// stays free for the node.
     permits: Arc<Semaphore>,
-    /// Set when the store has a node. From then on one connection of `pool` has no permit: it stays
-    /// free for the node.
-    reserve: Arc<OnceCell<()>>,
     /// The maximum idle time of a transaction on a connection of `cache`.
     silence: Duration,
     fences: Arc<Fences>,

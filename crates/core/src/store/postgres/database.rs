@@ -86,7 +86,6 @@ impl Database for PgStore {
     }
 
     async fn leap(&self) -> Result<()> {
-        self.keep_reserve().await?;
         self.run("begin_locking", || self.fences.begin(&self.pool))
             .await
     }

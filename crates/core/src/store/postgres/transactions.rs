@@ -18,19 +18,6 @@ use crate::store::{
 };
 use crate::telemetry::metrics as m;
 
-impl PgStore {
-    /// Takes one permit out of use, once: a node begins to work on this store.
-    pub(super) async fn keep_reserve(&self) -> Result<()> {
-        let keep = || async {
-            if let Some(permit) = self.hold_permit().await? {
-                permit.forget();
-            }
-            Ok(())
-        };
-        self.reserve.get_or_try_init(keep).await.map(drop)
-    }
-}
-
 #[async_trait]
 impl SqlStore for PgStore {
     type Db = Postgres;
