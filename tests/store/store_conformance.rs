@@ -521,6 +521,7 @@ conformance! {
             a_parked_job_keeps_its_strikes,
             permits_are_not_freed_while_the_clock_is_in_doubt,
             a_job_that_was_woken_in_the_future_reserves_nothing,
+            a_late_request_takes_no_job_of_another_holder_out_of_the_queue,
             the_row_of_a_key_goes_with_its_last_permit,
             jobs_under_a_limit_of_one_exclude_each_other,
         ]

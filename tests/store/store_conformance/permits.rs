@@ -435,6 +435,31 @@ pub(super) async fn a_job_that_was_woken_in_the_future_reserves_nothing<S: SqlBe
     assert_eq!(w.rows("waiting_job").await, 1, "that of the second job");
 }
 
+pub(super) async fn a_late_request_takes_no_job_of_another_holder_out_of_the_queue<S: SqlBench>(
+    w: &World<S>,
+) {
+    let (frozen, other) = (node(), node());
+    let running = hold_all(w, other, 1).await;
+    exchange_one(w, other, of("", 1, 0, &each(&running))).await;
+    let job = hold_all(w, frozen, 1).await.remove(0);
+    w.die(job.job.id).await;
+    let again = w.hold(other, &Hint::new(job.job.id)).await;
+    let (_, answer) = exchange_one(w, other, of("", 1, 1, &[&again])).await;
+    assert_eq!(answer.parked, [job.job.id]);
+    // The request of the frozen node arrives at last, and there is a permit.
+    let (got, _) = exchange_one(w, frozen, of("", 2, 0, &[&job])).await;
+    assert_eq!(got.granted, [job.job.id]);
+    let waiting = w.store.waiting_of(&[job.job.id]).await.unwrap();
+    assert_eq!(waiting.len(), 1);
+    // The permit that the frozen node gives back wakes the job, and then its row goes.
+    let (_, answer) = exchange_one(w, frozen, of("", 2, 0, &[])).await;
+    assert_eq!(ids(&answer.ready), [job.job.id]);
+    let again = w.hold(other, &answer.ready[0].hint).await;
+    let (got, _) = exchange_one(w, other, of("", 2, 1, &[&again])).await;
+    assert_eq!(got.granted, [job.job.id]);
+    assert_eq!(w.rows("waiting_job").await, 0);
+}
+
 pub(super) async fn the_row_of_a_key_goes_with_its_last_permit<S: SqlBench>(w: &World<S>) {
     let worker = node();
     let jobs = hold_all(w, worker, 2).await;

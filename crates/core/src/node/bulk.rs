@@ -33,14 +33,11 @@ async fn run(
 ) -> Result<Outcome, HandlerError> {
     let operation = BulkOperation::parse(job.payload.get()).map_err(HandlerError::unrecoverable)?;
     let saved: Option<BulkAccount> = job.checkpoint().await.map_err(not_saved)?;
-    let mut account = match saved {
-        Some(account) => account,
-        None => {
-            let mut account = BulkAccount::default();
-            account.total = counted(operation.total(store, &job.job).await, job.job.id)?;
-            account
-        }
-    };
+    let is_new = saved.is_none();
+    let mut account = saved.unwrap_or_default();
+    if is_new {
+        account.total = counted(operation.total(store, &job.job).await, job.job.id)?;
+    }
     job.progress(account.progress());
     while operation
         .page(store, hook, &job.job, &mut account)

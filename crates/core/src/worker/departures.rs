@@ -135,7 +135,7 @@ impl Departures {
         let due = due.take_while(|(from, _)| now.is_none_or(|now| *from <= now));
         let all = waiting.new.values().chain(due.map(|(_, batch)| batch));
         let batches: Vec<BatchId> = all
-            .filter(|batch| !under_way.contains(batch))
+            .filter(|batch| !under_way.contains(*batch))
             .take(at_most)
             .copied()
             .collect();

@@ -14,7 +14,7 @@ use std::collections::HashSet;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::begin::{begin_to_claim, begin_to_exchange};
+use super::begin::{begin_by_key_impatiently, begin_to_exchange};
 use super::{PgStore, complete};
 use crate::job::JobId;
 use crate::store::error::StoreError;
@@ -29,7 +29,12 @@ use crate::store::statements::Permitting;
 const WOKEN: &str =
     "SELECT job_id FROM jobwire.waiting_job WHERE job_id = ANY($1) AND woken_at IS NOT NULL";
 
-const ADMIT: &str = "DELETE FROM jobwire.waiting_job WHERE job_id = ANY($1)";
+/// Deletes the rows of jobs that have a permit. A request that arrives late may name a job whose lock
+/// is lost: its next holder may have parked it, and then it goes on waiting.
+const ADMIT: &str = "
+DELETE FROM jobwire.waiting_job w
+USING unnest($1::uuid[], $2::bigint[]) AS u (id, fence), jobwire.job_lease l
+WHERE w.job_id = u.id AND l.job_id = u.id AND l.fence = u.fence AND l.owner = $3";
 
 /// How often rows are deleted before jobs are woken. The next exchange goes on.
 const ROUNDS: usize = 50;
@@ -73,20 +78,26 @@ async fn exchange(
         ready: waking::wake(connection, &shares, &asking).await?,
         ..PermitAnswer::default()
     };
-    let admitted: Vec<Uuid> = shares
+    let admitted: HashSet<JobId> = shares
         .iter()
-        .flat_map(|(_, share)| share.granted.iter().map(|id| id.0))
+        .flat_map(|(_, share)| share.granted.iter().copied())
         .collect();
     if !admitted.is_empty() {
-        let admit = sqlx::query(ADMIT).bind(&admitted);
-        admit.execute(&mut *connection).await?;
+        let held = request.asking().map(|job| &job.held);
+        let held = held.filter(|of| admitted.contains(&of.id));
+        let (ids, fences): (Vec<Uuid>, Vec<i64>) = held.map(|of| (of.id.0, of.fence.0)).unzip();
+        sqlx::query(ADMIT)
+            .bind(ids)
+            .bind(fences)
+            .bind(request.node.0)
+            .execute(&mut *connection)
+            .await?;
     }
-    let admitted: HashSet<Uuid> = admitted.into_iter().collect();
     let refused: Vec<(&PermitKey, &Asking)> = request
         .keys
         .iter()
         .flat_map(|of| of.asking.iter().map(move |job| (&of.key, job)))
-        .filter(|(_, job)| !admitted.contains(&job.held.id.0))
+        .filter(|(_, job)| !admitted.contains(&job.held.id))
         .collect();
     parking::park(connection, request.node, &refused, &holders, &mut answer).await?;
     let is_unused = |share: &Share| share.number == 0 && !share.contended;
@@ -107,7 +118,7 @@ async fn exchange(
 impl Permitting for PgStore {
     async fn exchange_batch(&self, request: &PermitRequest) -> Result<PermitAnswer, StoreError> {
         let mut tx = if request.impatient {
-            begin_to_claim(&self.pool).await?
+            begin_by_key_impatiently(&self.pool).await?
         } else {
             begin_to_exchange(&self.pool).await?
         };

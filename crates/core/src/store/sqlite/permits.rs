@@ -22,7 +22,12 @@ use crate::store::statements::Permitting;
 const WOKEN: &str = "
 SELECT job_id FROM waiting_job WHERE job_id IN (SELECT value FROM json_each(?1)) AND woken_at IS NOT NULL";
 
-const ADMIT: &str = "DELETE FROM waiting_job WHERE job_id IN (SELECT value FROM json_each(?1))";
+/// Deletes the rows of jobs that have a permit. A request that arrives late may name a job whose lock
+/// is lost: its next holder may have parked it, and then it goes on waiting.
+const ADMIT: &str = "
+DELETE FROM waiting_job WHERE job_id IN (
+    SELECT l.job_id FROM json_each(?1) u CROSS JOIN job_lease l ON l.job_id = u.value ->> 0
+    WHERE l.fence = u.value ->> 1 AND l.owner = ?2)";
 
 /// Returns the time before which a woken job has no reservation any more.
 fn reserved_since(now: i64) -> i64 {
@@ -64,7 +69,9 @@ async fn exchange(
         let got: HashSet<&JobId> = granted.iter().collect();
         let others = of.asking.iter().filter(|job| !got.contains(&job.held.id));
         refused.extend(others.map(|job| (&of.key, job)));
-        admitted.extend(granted.iter().copied());
+        let held = of.asking.iter().map(|job| &job.held);
+        let held = held.filter(|of| got.contains(&of.id));
+        admitted.extend(held.map(|of| (of.id, of.fence.0)));
         answer.keys.push(KeyAnswer {
             key: of.key.clone(),
             number,
@@ -73,8 +80,11 @@ async fn exchange(
         });
     }
     if !admitted.is_empty() {
-        let admit = sqlx::query(ADMIT).bind(decode::array(admitted)?);
-        admit.execute(&mut *connection).await?;
+        sqlx::query(ADMIT)
+            .bind(decode::array(admitted)?)
+            .bind(request.node.to_string())
+            .execute(&mut *connection)
+            .await?;
     }
     parking::park(connection, request, &refused, now, &mut answer).await?;
     let is_unused = |of: &&KeyAnswer| of.number == 0 && !of.contended;
