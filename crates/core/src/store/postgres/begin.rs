@@ -114,9 +114,9 @@ pub(super) async fn begin_by_key_impatiently(
     begin_with(pool, BY_KEY_IMPATIENTLY).await
 }
 
-/// Like [`begin_by_key_impatiently`], but keeps its plans: with a new plan each time, planning takes three times as long as the claim of one job. The settings leave
-/// one plan, which is right for all sizes: it walks through the jobs by their key, and asks the other
-/// tables for each job by theirs.
+/// Like [`begin_by_key_impatiently`], but keeps its plans: with a new plan each time, planning took three
+/// times as long as the claim of one job. The settings leave one plan, which is right for all sizes: it
+/// walks through the jobs by their key, and asks the other tables for each job by theirs.
 pub(super) async fn begin_to_claim(
     pool: &ConnectionPool,
 ) -> Result<Transaction<'static, Postgres>, StoreError> {
