@@ -61,7 +61,7 @@ mod tests {
         for (text, said) in [
             (
                 "0 25 * * *",
-                "field `repeat` `0 25 * * *` is not a cron expression: 25 is not within 0-23; use for \
+                "field `repeat` `0 25 * * *` is not a cron expression: Number out of bounds; use for \
                  example `0 2 * * *`, at 2 o'clock each day: minute (0 to 59), hour (0 to 23), day, month, \
                  day of the week",
             ),

@@ -75,15 +75,7 @@ fn reason(error: &CronError) -> String {
     else {
         return error.to_string().trim_end_matches('.').to_owned();
     };
-    let reason = reason.trim_end_matches('.');
-    let outside = reason
-        .strip_prefix("Position ")
-        .and_then(|rest| rest.strip_suffix(')'))
-        .and_then(|rest| rest.split_once(" is out of bounds for the current range ("));
-    match outside {
-        Some((number, range)) => format!("{number} is not within {range}"),
-        None => reason.to_owned(),
-    }
+    reason.trim_end_matches('.').to_owned()
 }
 
 impl fmt::Display for Cron {

@@ -213,17 +213,20 @@ async fn permits_that_cool_down_for_long_or_on_a_node_that_ends_are_handed_over(
         assert_eq!(permits.due() <= Some(Instant::now()), extent == Extent::Due);
         let handed = |round: &Round| {
             let of = &round.keys[0];
-            let cooling = of.cooling.iter().map(|of| (of.number, of.rest.as_secs()));
+            let cooling = of
+                .cooling
+                .iter()
+                .map(|of| (of.number, of.rest.as_secs_f64().round()));
             (of.keep, cooling.collect::<Vec<_>>())
         };
         let round = permits.begin(extent, Vec::new());
-        assert_eq!(handed(&round), (0, vec![(1, seconds - 1)]));
+        assert_eq!(handed(&round), (0, vec![(1, seconds as f64 - 1.0)]));
         // The answer is lost. Meanwhile the permit is not free, and cools down.
         permits.failed(&round.keys);
         tokio::time::advance(Duration::from_secs(2)).await;
         assert!(permits.ask(key(), rate(8, seconds), asking()).is_err());
         let round = permits.begin(extent, Vec::new());
-        assert_eq!(handed(&round), (0, vec![(1, seconds - 3)]));
+        assert_eq!(handed(&round), (0, vec![(1, seconds as f64 - 3.0)]));
         grant(&permits, round, 0, false);
         assert!(permits.is_empty());
     }
