@@ -218,7 +218,7 @@ async fn jobs_that_wait_for_a_calendar_are_named() {
     .await;
     let calendar =
         "[[calendar]]\nname = \"shop\"\ntime_zone = \"UTC\"\nhours = { Mon = \"09:00-17:00\" }\n";
-    let file = home.write("calendars.toml", calendar.to_owned());
+    let file = home.write("calendars.toml", calendar);
     let doctor = jobwire(&home, &["doctor"]).env("JOBWIRE_CALENDARS", file.display().to_string());
     let said = succeeds(doctor).await;
     for part in [
