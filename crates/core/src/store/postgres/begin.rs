@@ -33,14 +33,8 @@ const DURABLY: &str = begin!("; SET LOCAL synchronous_commit TO DEFAULT");
 const IMPATIENTLY: &str = begin!("; SET LOCAL ", lock_timeout!());
 const TO_EXCHANGE: &str = begin!("; SET LOCAL enable_seqscan = off; SET LOCAL lock_timeout = 2000");
 const BY_KEY: &str = begin!("; SET LOCAL enable_seqscan = off");
-const BY_KEY_IMPATIENTLY: &str = begin!(
-    "; SET LOCAL enable_seqscan = off; SET LOCAL ",
-    lock_timeout!()
-);
 const TO_CLAIM: &str = begin!(
-    "; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off; \
-     SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; \
-     SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL ",
+    "; SET LOCAL enable_seqscan = off; SET LOCAL ",
     lock_timeout!()
 );
 const PART: &str = begin!("; SET LOCAL enable_seqscan = off; SET LOCAL statement_timeout = 1000");
@@ -108,15 +102,6 @@ pub(super) async fn begin_by_key(
 }
 
 /// Like [`begin_by_key`], but waits for a row at most a quarter of a second.
-pub(super) async fn begin_by_key_impatiently(
-    pool: &ConnectionPool,
-) -> Result<Transaction<'static, Postgres>, StoreError> {
-    begin_with(pool, BY_KEY_IMPATIENTLY).await
-}
-
-/// Like [`begin_by_key_impatiently`], but keeps its plans: with a new plan each time, planning took three
-/// times as long as the claim of one job. The settings leave one plan, which is right for all sizes: it
-/// walks through the jobs by their key, and asks the other tables for each job by theirs.
 pub(super) async fn begin_to_claim(
     pool: &ConnectionPool,
 ) -> Result<Transaction<'static, Postgres>, StoreError> {
