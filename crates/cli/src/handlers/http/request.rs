@@ -225,7 +225,6 @@ mod tests {
     #[test]
     fn each_bad_field_is_named_with_the_remedy() {
         for (payload, field) in [
-            (json!([]), "payload"),
             (json!({}), "url"),
             (json!({"url": 1}), "url"),
             (json!({"url": "nowhere"}), "url"),
@@ -275,5 +274,10 @@ mod tests {
             );
             assert!(!said.contains("secret"), "{said}");
         }
+        let said = problem(json!([]));
+        assert!(
+            said.starts_with("the payload is not an object; give"),
+            "{said}"
+        );
     }
 }
