@@ -99,16 +99,16 @@ async fn a_line_adds_its_job_to_an_open_batch() {
     let _ = home.write("in.jsonl", format!("{{\"type\":\"noop\"}}\n{line}\n"));
     let said = fails(jobwire(&home, &["enqueue", "in.jsonl"]), 1).await;
     for part in [
-        "in.jsonl, line 2: batch",
+        "in.jsonl:2: batch",
         "has ended, was cancelled, or does not exist",
-        "no job was created",
+        "No job was created",
     ] {
         assert!(said.contains(part), "{part} in {said}");
     }
     let nobody = format!(r#"{{"type":"noop","batch":"{}"}}"#, BatchId::generate());
     let file = lines(&home, &nobody, 1);
     let said = fails(jobwire(&home, &["enqueue", &file]), 1).await;
-    assert!(said.contains("line 1: batch"), "{said}");
+    assert!(said.contains(":1: batch"), "{said}");
     assert!(all(&store).await.is_empty());
 }
 
