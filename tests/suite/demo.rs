@@ -293,7 +293,7 @@ async fn a_bad_line_is_told_with_its_number_before_anything_is_touched() {
     assert!(!scratch.join("untouched.db").exists());
     fails(
         demo(&scratch, &["--input", "none.jsonl"]),
-        1,
+        2,
         "can't read the event log none.jsonl",
     )
     .await;

@@ -11,7 +11,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jobwire_core::{Fence, NodeId};
 use serde::Serialize;
@@ -26,6 +26,8 @@ use crate::pace::GIVE_BACK;
 const MOST: usize = 200;
 /// The time in which the jobs of a group gather.
 const GATHER: Duration = Duration::from_millis(1);
+/// The time for which a gateway's refusal of a list counts, whatever the address reports.
+const REFUSED: Duration = Duration::from_secs(600);
 
 /// An answer about a job.
 #[derive(Debug)]
@@ -65,6 +67,8 @@ pub(crate) struct Lists {
     gathering: Mutex<Vec<Listed>>,
     /// Whether the address takes lists.
     is_known: AtomicBool,
+    /// When a gateway refused a list.
+    refused_at: Mutex<Option<Instant>>,
 }
 
 /// A job of a list.
@@ -95,9 +99,26 @@ struct Locked<'a> {
 }
 
 impl Lists {
-    /// Records whether the address takes lists.
+    /// Records whether the address takes lists, as it reports. What a gateway before it has refused
+    /// counts for [`REFUSED`].
     pub(crate) fn know(&self, takes_lists: bool) {
-        self.is_known.store(takes_lists, Ordering::Relaxed);
+        let refused_at = *self.refused_at();
+        let is_refused = refused_at.is_some_and(|at| at.elapsed() < REFUSED);
+        self.is_known
+            .store(takes_lists && !is_refused, Ordering::Relaxed);
+    }
+
+    /// Records that a gateway has refused a list.
+    fn refused(&self) {
+        *self.refused_at() = Some(Instant::now());
+        self.know(false);
+    }
+
+    /// A poisoned lock means that a thread panicked between whole operations. The time is right.
+    fn refused_at(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.refused_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns whether the address takes lists.
@@ -208,10 +229,15 @@ async fn send(lists: &Lists, rest: &Rest, list: Vec<Listed>) {
                 Err(broken) => break Some(Answer::Unanswered(broken)),
             }
         },
-        Err(Answer::Missing(_) | Answer::OtherMethod | Answer::Unusable(_)) => {
-            // An older artefact stands there now, or a gateway refuses this path or such a long
-            // request. Each job has a request of its own until the next report of the address.
+        Err(Answer::Missing(_) | Answer::OtherMethod) => {
+            // An older artefact stands there now. Each job has a request of its own until the next
+            // report of the address.
             lists.know(false);
+            None
+        }
+        Err(Answer::Unusable(_)) => {
+            // A gateway refuses this path, or such a long request.
+            lists.refused();
             None
         }
         // Jobs of the list may have begun before the error.

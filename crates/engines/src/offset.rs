@@ -1,7 +1,7 @@
 //! The offset of the engine's zone from UTC, which changes twice a year while a commit tap stands.
 //!
 //! The tap reads the local due dates of the engine, so it needs the offset of now. The statement of
-//! the timer task reads it again each time.
+//! the timer task and each cycle of the leader read it again.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 

@@ -8,6 +8,7 @@ use jobwire_core::StoreError;
 use crate::backlog::Numbers;
 use crate::calls::Calls;
 use crate::gate::{Gate, Pass};
+use crate::http::Answer;
 use crate::lists::{ListRequest, Said};
 use crate::meter::Meter;
 use crate::options::EngineOptions;
@@ -64,7 +65,7 @@ impl Parts {
     }
 
     /// Runs a job with others, if it came in with a group and the address takes lists. Returns
-    /// `None` if nothing was run.
+    /// `None` if it is to run alone.
     pub(crate) async fn run_in_list(
         &self,
         route: &Route,
@@ -79,7 +80,9 @@ impl Parts {
         // The addresses share the executions of this node.
         let at_once = at_once.div_ceil(self.routes.all().len().max(1));
         let run = lists.run(route.rest(), request, job_and_owner, at_once);
-        run.await
+        // The address has just refused a list. More jobs have come in with a group than may run one by
+        // one, so they come back.
+        Some(run.await.unwrap_or_else(|| Answer::NotBegun.into()))
     }
 
     /// Returns the time for which outcomes gather now. While the engine has as many jobs as it

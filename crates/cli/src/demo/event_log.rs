@@ -67,8 +67,10 @@ pub(super) async fn read(path: PathBuf) -> Result<Vec<Event>, Error> {
         if path == Path::new("-") {
             return parse("standard input", std::io::stdin());
         }
-        let file =
-            File::open(&path).map_err(Error::io(format!("can't read the event log {name}")))?;
+        let file = File::open(&path).map_err(|source| Error::File {
+            name: format!("the event log {name}"),
+            source,
+        })?;
         parse(&name, file)
     });
     reading

@@ -79,6 +79,9 @@ SELECT j.id_, j.process_instance_id_, j.handler_type_, ",
     by_age!("j")
 );
 
+/// Selects the time, and the local time in the engine's zone (`$1`).
+const NOW: &str = "SELECT statement_timestamp(), statement_timestamp() AT TIME ZONE $1";
+
 impl Camunda {
     /// Returns the new jobs, if `report` is set, and remembers this look.
     pub(super) async fn look_for_new(
@@ -102,6 +105,11 @@ impl Camunda {
             .fetch_all(pool)
             .await?;
         let mut ready = walk::looked(&self.decoder, &self.looks, &page, report, &rows)?;
+        if !report {
+            // The commit tap reads due dates meanwhile.
+            let (at, local) = sqlx::query_as(NOW).bind(&self.zone).fetch_one(pool).await?;
+            self.offset.read(local, at);
+        }
         if report {
             ready.extend(self.hint_due_timers(pool, TIMERS).await?.ready);
         }

@@ -211,6 +211,9 @@ async fn an_address_that_refuses_a_list_has_run_nothing_and_gets_single_requests
         let said = run(&lists, &rest, 2).await;
         assert!(said.iter().all(Option::is_none), "{status}: {said:?}");
         assert!(!lists.are_taken(), "{status}");
+        // The address still reports that it takes them.
+        lists.know(true);
+        assert_eq!(lists.are_taken(), matches!(status, 404 | 405), "{status}");
     }
 }
 

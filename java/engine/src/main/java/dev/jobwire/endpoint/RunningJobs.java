@@ -72,7 +72,7 @@ final class RunningJobs implements AutoCloseable {
                 }
             }
             return true;
-        } catch (RuntimeException failed) {
+        } catch (RuntimeException | Error failed) {
             running.remove(owner);
             throw failed;
         }
