@@ -1,10 +1,10 @@
 //! The task that asks for the ends of batches whose members have ended on this node.
 //!
 //! It runs after the commit of an outcome, so it delays no outcome and fails none. While a batch is
-//! asked for, the departures of its other members gather. A batch that gives no answer, or a late one,
-//! holds back no other: it pauses for itself, and new batches go before those that pause. A node
-//! without batches sends nothing. The leader finds the departures that are lost with the node
-//! (`leader/batches.rs`).
+//! asked for, the departures of its other members gather. Up to four batches are asked for at once. One
+//! that gives no answer, or a late one, pauses for itself, and new batches go before those that pause. A
+//! node without batches sends nothing. The leader finds the departures that are lost with the node, and
+//! the batches that do not get their turn (`leader/batches.rs`).
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -44,10 +44,12 @@ SELECT EXISTS (
     SELECT FROM jobwire.batch b JOIN jobwire.batch_member m ON m.batch_id = b.id
     WHERE b.id = $1 AND m.job_id = ANY($2) AND jobwire.is_present(m.job_id, NOT b.or_dead_letters))";
 
-/// Forgets these members, and counts the dead letters among them.
+/// Forgets these members, and counts the dead letters among them. One that an operator has just retried
+/// stays.
 const FORGET_DEAD: &str = "
 WITH gone AS (
-    DELETE FROM jobwire.batch_member WHERE batch_id = $1 AND job_id = ANY($2) RETURNING job_id
+    DELETE FROM jobwire.batch_member m
+    WHERE m.batch_id = $1 AND m.job_id = ANY($2) AND NOT jobwire.is_present(m.job_id, false) RETURNING m.job_id
 )
 UPDATE jobwire.batch SET departed = departed + (SELECT count(*) FROM gone),
     dead_letters = dead_letters + (SELECT count(*) FROM gone g JOIN jobwire.dead_letter_job d ON d.id = g.job_id)
@@ -333,6 +335,12 @@ impl Batching for PgStore {
         let entered = sqlx::query(ENTER_WITH_DEAD).bind(batch.0);
         let entered = entered.fetch_optional(&mut *tx).await?;
         if entered.is_none() || keep_open(&mut tx, batch, &members).await? {
+            return Ok(false);
+        }
+        // A member that was created meanwhile is among the latest.
+        let has_members = sqlx::query_scalar(HAS_MEMBERS).bind(batch.0);
+        let has_members = has_members.bind(true).bind(AT_END);
+        if has_members.fetch_one(&mut *tx).await? {
             return Ok(false);
         }
         let forget = sqlx::query(FORGET_DEAD).bind(batch.0).bind(&members);

@@ -9,8 +9,8 @@
 //! snapshot. A long transaction that writes nothing has no id and holds up nothing; one that writes holds
 //! up the position, and so the speed, but no event.
 //!
-//! The position begins anew every ten seconds. So events are found that came in a way that this does not
-//! know of, such as a number that a failover has taken back.
+//! A failover may take numbers back. So the position begins anew after an error, and when the ids of
+//! transactions go back; and every ten seconds, in case of what this does not know of.
 
 use std::time::Duration;
 
@@ -38,18 +38,38 @@ pub(super) struct EventPosition {
     /// have drawn a smaller number.
     ahead: Option<(i64, i64)>,
     since: Option<Instant>,
+    /// The largest id of a transaction that has read a page.
+    newest: i64,
 }
 
 impl EventPosition {
     /// Returns the number from which to read.
     pub(super) fn from(&mut self) -> i64 {
         if self.since.is_none_or(|since| since.elapsed() >= ANEW) {
-            *self = Self {
-                since: Some(Instant::now()),
-                ..Self::default()
-            };
+            self.begin_anew();
         }
         self.from.unwrap_or(i64::MIN)
+    }
+
+    /// Begins anew, as after an error: another server may answer next.
+    pub(super) fn begin_anew(&mut self) {
+        *self = Self {
+            since: Some(Instant::now()),
+            newest: self.newest,
+            ..Self::default()
+        };
+    }
+
+    /// Returns whether a page is of an older history than the pages before it, as after a failover that
+    /// has lost commits. The numbers of its events may be drawn for the second time.
+    pub(super) fn went_back(&mut self, seen: Seen) -> bool {
+        let is_back = seen.own < self.newest;
+        self.newest = if is_back {
+            seen.own
+        } else {
+            self.newest.max(seen.own)
+        };
+        is_back
     }
 
     /// Notes a page that was read from this number.
@@ -101,6 +121,21 @@ mod tests {
         assert_eq!(position.from(), 1_001);
         tokio::time::advance(ANEW).await;
         assert_eq!(position.from(), i64::MIN);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failover_that_takes_numbers_back_is_seen() {
+        let mut position = EventPosition::default();
+        let _ = position.from();
+        for own in [70, 80] {
+            assert!(!position.went_back(seen(1, 500, own, own)));
+            position.read(i64::MIN, seen(501, 1_000, own, own));
+        }
+        assert_eq!(position.from(), 501);
+        assert!(position.went_back(seen(501, 700, 75, 75)));
+        position.begin_anew();
+        assert_eq!(position.from(), i64::MIN);
+        assert!(!position.went_back(seen(1, 700, 76, 76)));
     }
 
     #[tokio::test(start_paused = true)]

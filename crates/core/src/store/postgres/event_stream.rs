@@ -77,6 +77,32 @@ impl PgStore {
     fn event_position(&self) -> MutexGuard<'_, EventPosition> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Returns the rows of a page, and what they tell about its place.
+    async fn page_from(
+        &self,
+        from: i64,
+        at_most: i64,
+    ) -> Result<(Vec<PgRow>, Option<Seen>), StoreError> {
+        let query = sqlx::query(PAGE).bind(at_most).bind(from);
+        let rows = match query.fetch_all(&self.pool.inner).await {
+            Ok(rows) => rows,
+            Err(error) => {
+                self.event_position().begin_anew();
+                return Err(error.into());
+            }
+        };
+        let (Some(first), Some(last)) = (rows.first(), rows.last()) else {
+            return Ok((rows, None));
+        };
+        let seen = Seen {
+            first: first.try_get(0)?,
+            last: last.try_get(0)?,
+            oldest_running: first.try_get(19)?,
+            own: first.try_get(20)?,
+        };
+        Ok((rows, Some(seen)))
+    }
 }
 
 impl Streaming for PgStore {
@@ -121,18 +147,15 @@ impl Streaming for PgStore {
 
     async fn events_page(&self, at_most: i64) -> Result<Vec<StreamedEvent>, StoreError> {
         let from = self.event_position().from();
-        let query = sqlx::query(PAGE).bind(at_most).bind(from);
-        let rows = query.fetch_all(&self.pool.inner).await?;
-        let (Some(first), Some(last)) = (rows.first(), rows.last()) else {
-            return Ok(Vec::new());
-        };
-        let seen = Seen {
-            first: first.try_get(0)?,
-            last: last.try_get(0)?,
-            oldest_running: first.try_get(19)?,
-            own: first.try_get(20)?,
-        };
-        self.event_position().read(from, seen);
+        let (mut rows, seen) = self.page_from(from, at_most).await?;
+        if let Some(seen) = seen {
+            if self.event_position().went_back(seen) {
+                self.event_position().begin_anew();
+                (rows, _) = self.page_from(i64::MIN, at_most).await?;
+            } else {
+                self.event_position().read(from, seen);
+            }
+        }
         let mut found = Vec::with_capacity(rows.len());
         for row in &rows {
             found.push((row.try_get(0)?, event(row)));

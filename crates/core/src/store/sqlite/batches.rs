@@ -370,6 +370,12 @@ impl Batching for SqliteStore {
         if entered.is_none() || keep_open(&mut tx, batch, members).await? {
             return Ok(false);
         }
+        // A member that was created meanwhile is among the latest.
+        let has_members = sqlx::query_scalar(HAS_MEMBERS).bind(batch.to_string());
+        let has_members = has_members.bind(true).bind(AT_END);
+        if has_members.fetch_one(&mut *tx).await? {
+            return Ok(false);
+        }
         let members = decode::array(members)?;
         for statement in [COUNT_DEAD, FORGET_THESE] {
             sqlx::query(statement)
