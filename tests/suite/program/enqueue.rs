@@ -238,7 +238,7 @@ async fn input_of_any_kind_is_refused_with_a_reason_and_never_a_panic() {
         assert!(said.contains(part), "{part} in {said}");
     }
     assert_eq!(all(&store(&home).await).await.len(), 0);
-    let said = fails(jobwire(&home, &["enqueue", "no-such-file"]), 1).await;
+    let said = fails(jobwire(&home, &["enqueue", "no-such-file"]), 2).await;
     assert!(said.contains("no-such-file"), "{said}");
     let _ = home.write("empty", "");
     let said = succeeds(jobwire(&home, &["enqueue", "empty"])).await;

@@ -100,7 +100,7 @@ async fn bad_rules_are_refused_with_every_mistake_and_change_nothing() {
         listed(&home).await["rules"].as_array().map(Vec::len),
         Some(2)
     );
-    let said = fails(jobwire(&home, &["lanes", "set", "no-such-file.toml"]), 1).await;
+    let said = fails(jobwire(&home, &["lanes", "set", "no-such-file.toml"]), 2).await;
     assert!(said.contains("no-such-file.toml"), "{said}");
 }
 
