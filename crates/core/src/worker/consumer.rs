@@ -308,9 +308,6 @@ impl Consumer {
                 () = draining.cancelled() => return false,
                 slot = &mut slot => {
                     self.slot = Some(slot);
-                    // Others that end at this moment free their slots, too. Otherwise the next
-                    // statement would lock one job.
-                    tokio::task::yield_now().await;
                     return true;
                 }
                 () = &mut patience => break,

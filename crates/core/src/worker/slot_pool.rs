@@ -164,9 +164,6 @@ impl Pool {
 
     /// Unlocks the state after a change and serves the requests that it allows.
     fn serve(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
-        if state.waiting.is_empty() {
-            return;
-        }
         let mut grants = Vec::new();
         while let Some(grant) = state.grant_one(self) {
             grants.push(grant);
