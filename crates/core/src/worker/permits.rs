@@ -3,8 +3,8 @@
 //! A job of a type with a [limit](crate::Limit) starts under a permit of its key and gives it back
 //! when its handler has ended, or, if the limit is a rate, a cool-down after it has started. Permits
 //! that are free here go to the next job of the key without a statement. Permits that were free for
-//! [`IDLE`] go back. While jobs of the key wait in the database, every permit goes back when it is
-//! free, so that the first of them gets it.
+//! [`IDLE`] go back; of a rate, half as many as were in use meanwhile stay. While jobs of the key wait
+//! in the database, every permit goes back when it is free, so that the first of them gets it.
 //!
 //! The node trusts its permits for a window that starts before the statement that wrote them, by its
 //! monotonic clock and by its wall clock: the monotonic one stands still while a machine sleeps. So a

@@ -105,13 +105,12 @@ impl Camunda {
             .fetch_all(pool)
             .await?;
         let mut ready = walk::looked(&self.decoder, &self.looks, &page, report, &rows)?;
-        if !report {
+        if report {
+            ready.extend(self.hint_due_timers(pool, TIMERS).await?.ready);
+        } else {
             // The commit tap reads due dates meanwhile.
             let (at, local) = sqlx::query_as(NOW).bind(&self.zone).fetch_one(pool).await?;
             self.offset.read(local, at);
-        }
-        if report {
-            ready.extend(self.hint_due_timers(pool, TIMERS).await?.ready);
         }
         Ok(ready)
     }

@@ -263,6 +263,13 @@ pub enum Event {
         /// The lock.
         fence: Fence,
     },
+    /// The job was released, and waits for a permit of its limit. Its strikes stay.
+    Parked {
+        /// The holder.
+        owner: NodeId,
+        /// The lock.
+        fence: Fence,
+    },
     /// A timer that was due became executable.
     Ready,
     /// An operator made a dead letter, a timer or a retry executable.

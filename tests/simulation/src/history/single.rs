@@ -190,10 +190,11 @@ impl<'a> Single<'a> {
                 to,
             } => self.failed(entry, *owner, *fence, *retries, *to),
             Event::DeadLettered { owner, fence } => self.dead_lettered(entry, *owner, *fence),
-            Event::Released { owner, fence } => {
-                self.counts().releases += 1;
-                self.give_up(entry, *owner, *fence, End::Released);
-                self.becomes_ready(entry.visible);
+            Event::Released { owner, fence } => self.released(entry, *owner, *fence),
+            Event::Parked { owner, fence } => {
+                let struck = std::mem::take(&mut self.struck);
+                self.released(entry, *owner, *fence);
+                self.struck = struck;
             }
             Event::Ready => {
                 self.expect(Place::Timer, "a timer became executable");
@@ -233,6 +234,12 @@ impl<'a> Single<'a> {
             }
             Event::Found(place) => self.found = Some(*place),
         }
+    }
+
+    fn released(&mut self, entry: &Entry, owner: NodeId, fence: Fence) {
+        self.counts().releases += 1;
+        self.give_up(entry, owner, fence, End::Released);
+        self.becomes_ready(entry.visible);
     }
 
     fn must_have_committed(&mut self, entry: &Entry) {

@@ -692,6 +692,32 @@ fn a_strike_that_is_taken_back_twice_is_seen() {
 }
 
 #[test]
+fn a_job_keeps_its_strikes_while_it_waits_for_a_permit() {
+    for keeps in [true, false] {
+        let mut w = Writer::default();
+        let (job, a) = plain(&mut w);
+        let (owner, fence) = (a, Fence::new(2));
+        w.lock(job, a, 1).pass(LEASE).add(job, taken_off(1));
+        w.add(job, strikes(0, 1, Some(1))).lock(job, a, 2);
+        w.add(
+            job,
+            if keeps {
+                Event::Parked { owner, fence }
+            } else {
+                Event::Released { owner, fence }
+            },
+        );
+        w.lock(job, a, 3).add(job, strikes(1, 0, None));
+        w.run(job, a, 3, Answer::Done).complete(job, a, 3);
+        if keeps {
+            w.holds();
+        } else {
+            w.breaks(Invariant::I14);
+        }
+    }
+}
+
+#[test]
 fn a_strike_without_a_death_is_seen() {
     let mut w = Writer::default();
     let (job, a) = plain(&mut w);

@@ -176,6 +176,17 @@ async fn keep_open(
     Ok(keep.fetch_one(connection).await?)
 }
 
+/// Returns whether one of the latest members keeps the batch open.
+async fn has_members(
+    connection: &mut PgConnection,
+    batch: BatchId,
+    or_dead_letters: bool,
+) -> Result<bool> {
+    let has = sqlx::query_scalar(HAS_MEMBERS).bind(batch.0);
+    let has = has.bind(or_dead_letters).bind(AT_END);
+    Ok(has.fetch_one(connection).await?)
+}
+
 fn view(row: &PgRow) -> Result<BatchView> {
     let number = |column: &str| -> Result<u64> {
         let number: i64 = row.try_get(column)?;
@@ -215,13 +226,7 @@ impl Batching for PgStore {
                 .fetch_one(&mut *tx)
                 .await?;
         }
-        let has_members: bool = sqlx::query_scalar(HAS_MEMBERS)
-            .bind(batch.0)
-            .bind(or_dead_letters)
-            .bind(AT_END)
-            .fetch_one(&mut *tx)
-            .await?;
-        if has_members {
+        if has_members(&mut tx, batch, or_dead_letters).await? {
             tx.commit().await?;
             return Ok(None);
         }
@@ -338,9 +343,7 @@ impl Batching for PgStore {
             return Ok(false);
         }
         // A member that was created meanwhile is among the latest.
-        let has_members = sqlx::query_scalar(HAS_MEMBERS).bind(batch.0);
-        let has_members = has_members.bind(true).bind(AT_END);
-        if has_members.fetch_one(&mut *tx).await? {
+        if has_members(&mut tx, batch, true).await? {
             return Ok(false);
         }
         let forget = sqlx::query(FORGET_DEAD).bind(batch.0).bind(&members);

@@ -6,9 +6,9 @@ use sqlx::{Postgres, Row};
 use uuid::Uuid;
 
 use super::PgStore;
-use super::begin::{begin_by_key, begin_to_claim};
+use super::begin::{begin_by_key, begin_by_key_impatiently, begin_to_claim};
 use super::lock::lock_plain;
-use super::sql::{in_turn, not_suspended, not_waiting, served};
+use super::sql::{in_turn, not_suspended, not_waiting_by_key, served};
 use crate::hint::Hint;
 use crate::job::JobId;
 use crate::store::error::StoreError;
@@ -31,12 +31,11 @@ WITH slice AS MATERIALIZED (
       AND j.lane = $2 AND ",
     served!("j", "$3", "$6::jsonb"),
     "
-      AND NOT EXISTS (
-          SELECT FROM jobwire.job_lease l WHERE l.job_id = j.id AND (l.owner IS NOT NULL OR l.strikes > 0))
+      AND (SELECT l.owner IS NOT NULL OR l.strikes > 0 FROM jobwire.job_lease l WHERE l.job_id = j.id) IS NOT TRUE
       AND ",
     not_suspended!("j"),
     " AND ",
-    not_waiting!("j"),
+    not_waiting_by_key!("j"),
     "
       AND ",
     in_turn!("j"),
@@ -64,7 +63,7 @@ WHERE l.owner IS NULL AND (l.strikes >= 2) = $4 AND j.id > $5 AND j.lane = $1 AN
             " AND ",
             not_suspended!("j"),
             " AND ",
-            not_waiting!("j"),
+            not_waiting_by_key!("j"),
             "
   AND ",
             in_turn!("j"),
@@ -125,7 +124,13 @@ fn read(rows: &[PgRow], page: &ClaimPage) -> Result<Claimable, StoreError> {
 impl Claiming for PgStore {
     async fn claim_page(&self, terms: &LockTerms, page: &ClaimPage) -> Result<Claimed, StoreError> {
         self.fences.begin(&self.pool).await?;
-        let mut tx = begin_to_claim(&self.pool).await?;
+        // A search by leases must not walk through the jobs.
+        let mut tx = match page.of {
+            ClaimOf::Next { .. } => begin_to_claim(&self.pool).await?,
+            ClaimOf::Rescued { .. } | ClaimOf::Suspects { .. } => {
+                begin_by_key_impatiently(&self.pool).await?
+            }
+        };
         let rows = ask([FIND, FIND_STRUCK], terms, page)
             .fetch_all(&mut *tx)
             .await?;

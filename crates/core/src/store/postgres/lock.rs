@@ -12,6 +12,7 @@ use super::exclusive::Enter;
 use super::lately::Lately;
 use super::sql::{
     job_columns, not_suspended, nothing_suspended, or_take_ownerless, served, unleased, unlocked,
+    unlocked_by_key,
 };
 use super::{PgStore, decode, exclusive};
 use crate::hint::Hint;
@@ -101,7 +102,7 @@ WITH ready AS MATERIALIZED (
     " AND ",
     not_suspended!("j"),
     " AND ",
-    unlocked!("j"),
+    unlocked_by_key!("j"),
     "
     ORDER BY j.id
     FOR UPDATE OF j SKIP LOCKED

@@ -14,7 +14,7 @@ use std::collections::HashSet;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::begin::{begin_to_claim, begin_to_exchange};
+use super::begin::{begin_by_key_impatiently, begin_to_exchange};
 use super::{PgStore, complete};
 use crate::job::JobId;
 use crate::store::error::StoreError;
@@ -118,7 +118,7 @@ async fn exchange(
 impl Permitting for PgStore {
     async fn exchange_batch(&self, request: &PermitRequest) -> Result<PermitAnswer, StoreError> {
         let mut tx = if request.impatient {
-            begin_to_claim(&self.pool).await?
+            begin_by_key_impatiently(&self.pool).await?
         } else {
             begin_to_exchange(&self.pool).await?
         };

@@ -67,6 +67,21 @@ macro_rules! not_waiting {
     };
 }
 
+/// Like [`not_waiting`]. The subquery is a value, which can't be planned as a join that reads all
+/// waiting jobs.
+macro_rules! not_waiting_by_key {
+    ($t:literal) => {
+        concat!(
+            "(SELECT k.used_at FROM jobwire.waiting_job w \
+              JOIN jobwire.permit_key k ON k.limit_name = w.limit_name AND k.key = w.key \
+              WHERE w.job_id = ",
+            $t,
+            ".id AND w.woken_at IS NULL AND k.used_at BETWEEN clock_timestamp() - interval '600 seconds' \
+              AND clock_timestamp()) IS NULL"
+        )
+    };
+}
+
 /// True if this job has no lease, with or without an owner. The subquery is a value, which can't be
 /// planned as a join that reads all leases.
 macro_rules! unleased {
@@ -115,6 +130,17 @@ macro_rules! unlocked {
             "NOT EXISTS (SELECT FROM jobwire.job_lease l WHERE l.job_id = ",
             $t,
             ".id AND l.owner IS NOT NULL)"
+        )
+    };
+}
+
+/// Like [`unlocked`]. The subquery is a value, which can't be planned as a join that reads all leases.
+macro_rules! unlocked_by_key {
+    ($t:literal) => {
+        concat!(
+            "(SELECT l.owner FROM jobwire.job_lease l WHERE l.job_id = ",
+            $t,
+            ".id) IS NULL"
         )
     };
 }
@@ -263,6 +289,6 @@ pub(super) use crate::store::sql::{
 };
 pub(super) use {
     in_scope, in_strict_order, in_turn, job_columns, no_gate, not_paused, not_put_aside,
-    not_suspended, not_waiting, nothing_suspended, or_take_ownerless, served, served_by_fleet,
-    unexpired, unleased, unlocked,
+    not_suspended, not_waiting, not_waiting_by_key, nothing_suspended, or_take_ownerless, served,
+    served_by_fleet, unexpired, unleased, unlocked, unlocked_by_key,
 };

@@ -207,6 +207,17 @@ async fn keep_open(
     Ok(keep.fetch_one(connection).await?)
 }
 
+/// Returns whether one of the latest members keeps the batch open.
+async fn has_members(
+    connection: &mut SqliteConnection,
+    batch: BatchId,
+    or_dead_letters: bool,
+) -> Result<bool> {
+    let has = sqlx::query_scalar(HAS_MEMBERS).bind(batch.to_string());
+    let has = has.bind(or_dead_letters).bind(AT_END);
+    Ok(has.fetch_one(connection).await?)
+}
+
 fn view(row: &SqliteRow) -> Result<BatchView> {
     let number = |column: &str| -> Result<i64> { Ok(row.try_get(column)?) };
     let ended_at = decode::maybe_moment(row.try_get("ended_at")?)?;
@@ -249,13 +260,7 @@ impl Batching for SqliteStore {
         if !left.is_empty() {
             departed = departed.saturating_add(depart(&mut tx, batch, left).await?);
         }
-        let has_members: bool = sqlx::query_scalar(HAS_MEMBERS)
-            .bind(batch.to_string())
-            .bind(or_dead_letters)
-            .bind(AT_END)
-            .fetch_one(&mut *tx)
-            .await?;
-        if has_members {
+        if has_members(&mut tx, batch, or_dead_letters).await? {
             tx.commit().await?;
             return Ok(None);
         }
@@ -371,9 +376,7 @@ impl Batching for SqliteStore {
             return Ok(false);
         }
         // A member that was created meanwhile is among the latest.
-        let has_members = sqlx::query_scalar(HAS_MEMBERS).bind(batch.to_string());
-        let has_members = has_members.bind(true).bind(AT_END);
-        if has_members.fetch_one(&mut *tx).await? {
+        if has_members(&mut tx, batch, true).await? {
             return Ok(false);
         }
         let members = decode::array(members)?;

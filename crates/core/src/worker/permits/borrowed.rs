@@ -187,7 +187,7 @@ impl Borrowed {
         let back = if gives_all || asks {
             self.free()
         } else if now >= self.window_ends {
-            self.least_free.min(self.free())
+            (self.least_free - self.margin()).clamp(0, self.free())
         } else {
             0
         };
@@ -195,6 +195,17 @@ impl Borrowed {
             extent == Extent::Back || (self.keeps_no_cooling() && now >= self.window_ends);
         let hands = may_hand && !self.cooling.is_empty();
         (asks || back > 0 || hands || extent == Extent::All || self.unsure).then_some(back)
+    }
+
+    /// Returns the number of free permits to keep beyond a window: of a rate, half of those that were in
+    /// use at once. The number of starts varies, and without these permits a key would send two requests
+    /// in each window. A key without use keeps none.
+    fn margin(&self) -> i32 {
+        if !self.terms.is_rate() {
+            return 0;
+        }
+        let most_used = self.number.saturating_sub(self.least_free);
+        (most_used / 2).clamp(0, self.spare())
     }
 
     /// Gives `back` permits back, and hands those over to the database that cool down there. The

@@ -87,6 +87,31 @@ async fn a_free_permit_goes_to_the_next_job_without_a_statement_and_back_after_a
 }
 
 #[tokio::test(start_paused = true)]
+async fn half_as_many_free_permits_of_a_rate_as_were_in_use_stay_and_none_of_an_idle_key() {
+    let permits = Arc::new(Permits::default());
+    let terms = rate(80, 1);
+    let _answer = permits.ask(key(), terms, asking());
+    let round = permits.begin(Extent::Due, Vec::new());
+    let first = grant(&permits, round, 10, false);
+    let jobs: Vec<Permit> = (0..3)
+        .filter_map(|_| permits.ask(key(), terms, asking()).ok())
+        .collect();
+    assert_eq!(jobs.len(), 3, "of the ten");
+    tokio::time::advance(IDLE).await;
+    let round = permits.begin(Extent::Due, Vec::new());
+    assert_eq!(round.keys[0].keep, 6, "four in use and half of that");
+    grant(&permits, round, 0, false);
+    tokio::time::advance(IDLE).await;
+    assert!(permits.begin(Extent::Due, Vec::new()).keys.is_empty());
+    drop((first, jobs));
+    tokio::time::advance(IDLE).await;
+    permits.begin(Extent::Due, Vec::new());
+    tokio::time::advance(IDLE).await;
+    let round = permits.begin(Extent::Due, Vec::new());
+    assert_eq!(round.keys[0].keep, 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn jobs_that_end_wake_the_task_once_for_each_deadline() {
     let permits = Arc::new(Permits::default());
     let _answer = permits.ask(key(), running(80), asking());
