@@ -372,9 +372,7 @@ fn events(group: &[&Change], known: Option<Known>, kinds: &mut Kinds) -> Vec<Eve
     if let Some(lease) = given_up {
         let (owner, fence) = holder(lease);
         events.push(if gone.is_none() {
-            // A lease without an owner keeps the strikes of a job that waits for a permit.
-            let kept = get("job_lease insert").filter(|change| change.owner.is_none());
-            match kept {
+            match get("parked") {
                 Some(_) => Event::Parked { owner, fence },
                 None => Event::Released { owner, fence },
             }

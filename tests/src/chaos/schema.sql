@@ -87,6 +87,15 @@ BEGIN
 END
 $$;
 
+CREATE FUNCTION chaos.note_parked() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO chaos.history (what, job) VALUES ('parked', NEW.job_id);
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER chaos AFTER INSERT OR UPDATE ON jobwire.waiting_job
+    FOR EACH ROW WHEN (NEW.woken_at IS NULL) EXECUTE FUNCTION chaos.note_parked();
 CREATE TRIGGER chaos AFTER INSERT OR UPDATE OR DELETE ON jobwire.job
     FOR EACH ROW EXECUTE FUNCTION chaos.note_job();
 CREATE TRIGGER chaos AFTER INSERT OR UPDATE OR DELETE ON jobwire.timer_job

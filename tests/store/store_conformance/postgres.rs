@@ -622,3 +622,70 @@ async fn a_locked_schedule_stops_no_node_that_changes_nothing() {
     let refused = w.store.declare_periodic_jobs(&changed).await;
     assert!(refused.is_err(), "{refused:?}");
 }
+
+/// Returns how many entries of this index were read so far.
+async fn index_reads(w: &World<PgStore>, index: &str) -> i64 {
+    let reads = sqlx::query_scalar(
+        "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE schemaname = 'jobwire' AND indexrelname = $1",
+    );
+    reads.bind(index).fetch_one(w.store.pool()).await.unwrap()
+}
+
+/// A claim keeps its plans. One that was made while the tables were empty serves full tables, too: it
+/// finds each row by its key.
+#[tokio::test]
+async fn claims_read_by_key_though_their_plans_were_made_while_the_tables_were_empty() {
+    let w = World::<PgStore>::open().await;
+    let run = async |sql: &'static str| {
+        sqlx::raw_sql(sql).execute(w.store.pool()).await.unwrap();
+    };
+    run("VACUUM ANALYZE").await;
+    let page = ClaimPage {
+        lane: Lane::default(),
+        of: ClaimOf::Next {
+            after: None,
+            look_at: 1_000,
+        },
+        at_most: 1_000,
+    };
+    let terms = terms(node());
+    for _ in 0..4 {
+        let claim = || w.store.claim(&terms, &page);
+        let (a, b, c, d) = tokio::join!(claim(), claim(), claim(), claim());
+        for claimed in [a, b, c, d] {
+            assert!(claimed.unwrap().jobs.is_empty());
+        }
+    }
+    let jobs = (0..400).map(|n| match n % 2 {
+        0 => work(),
+        _ => work().instance(format!("{n}")),
+    });
+    w.ready(jobs.collect()).await;
+    run(
+        "INSERT INTO jobwire.permit_key (limit_name, key, size, used_at)
+         SELECT 'limit', n, 1, clock_timestamp() FROM generate_series(1, 1000) AS n;
+         INSERT INTO jobwire.waiting_job (job_id, limit_name, key, type, seq)
+         SELECT id, 'limit', seq % 1000 + 1, type, seq FROM jobwire.job WHERE NOT exclusive;
+         INSERT INTO jobwire.job_lease (job_id, owner, fence, locked_at, expires_at)
+         SELECT gen_random_uuid(), gen_random_uuid(), n, clock_timestamp(), clock_timestamp() + interval '1 hour'
+         FROM generate_series(1, 1000) AS n;
+         INSERT INTO jobwire.instance_lock (process_instance, job_id, fence)
+         SELECT j.process_instance, l.job_id, l.fence
+         FROM (SELECT process_instance, row_number() OVER () AS n FROM jobwire.job WHERE exclusive) j
+         JOIN (SELECT job_id, fence, row_number() OVER () AS n FROM jobwire.job_lease) l USING (n)",
+    )
+    .await;
+    let (keys, leases) = ("permit_key_pkey", "job_lease_pkey");
+    let before = (index_reads(&w, keys).await, index_reads(&w, leases).await);
+    for _ in 0..8 {
+        assert!(w.store.claim(&terms, &page).await.unwrap().jobs.is_empty());
+    }
+    // A session reports its reads within ten seconds.
+    eventually("the sessions to report their reads", SOON, async || {
+        (index_reads(&w, keys).await - before.0 >= 8 * 200).then_some(())
+    })
+    .await;
+    let keys = index_reads(&w, keys).await - before.0;
+    let leases = index_reads(&w, leases).await - before.1;
+    assert!(keys < 10 * 200 && leases < 20 * 200, "{keys} {leases}");
+}

@@ -12,6 +12,7 @@ use jobwire_core::{
 use jobwire_kafka::{KafkaOptions, KafkaTransport};
 use jobwire_tests::{Cases, KafkaAdmin, Program, eventually, shared};
 use tokio::sync::Semaphore;
+use tracing_subscriber::util::SubscriberInitExt;
 use uuid::Uuid;
 
 pub(super) use crate::transport_conformance::subject::{ids, soon, take, tickets};
@@ -19,6 +20,13 @@ use crate::world::{hook, migrated};
 
 /// The deadline of a failing test. A passing test is much faster.
 pub(super) const HEALED: Duration = Duration::from_secs(30);
+
+/// Prints what is logged on this thread, if the test fails, until the returned value is dropped.
+pub(super) fn logged() -> impl Sized {
+    let logs = tracing_subscriber::fmt().with_test_writer();
+    logs.with_env_filter("info,jobwire_kafka=debug")
+        .set_default()
+}
 
 /// One database and one prefix of topics.
 pub(super) struct Fleet {

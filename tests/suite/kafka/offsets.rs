@@ -83,6 +83,7 @@ async fn a_healthy_backlog_is_not_hinted_again_and_a_lost_one_is() {
 /// While all consumers are away nothing is settled; when one is back, everything is.
 #[tokio::test]
 async fn a_marker_comes_back_when_the_group_has_passed_what_lay_before_it() {
+    let _logged = logged();
     let fleet = Fleet::new().await;
     let lane = Lane::default();
     let mut heard = fleet.transport.listen();

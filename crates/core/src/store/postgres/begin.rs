@@ -38,9 +38,8 @@ const BY_KEY_IMPATIENTLY: &str = begin!(
     lock_timeout!()
 );
 const TO_CLAIM: &str = begin!(
-    "; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off; \
-     SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; \
-     SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL ",
+    "; SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_hashjoin = off; \
+     SET LOCAL enable_mergejoin = off; SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL ",
     lock_timeout!()
 );
 const PART: &str = begin!("; SET LOCAL enable_seqscan = off; SET LOCAL statement_timeout = 1000");
@@ -117,7 +116,8 @@ pub(super) async fn begin_by_key_impatiently(
 /// Like [`begin_by_key_impatiently`], but keeps its plans: planning took three times as long as the
 /// claim of one job. The settings leave one plan, whether the tables were empty or full when it was
 /// made: it walks through the jobs by their key, and asks the other tables for each job by theirs.
-/// So the statements ask for values, since a condition (`NOT EXISTS`) may be planned as a join.
+/// So the statements ask for values without joins: the order of a join depends on the sizes of the tables,
+/// and `NOT EXISTS` may be planned as one.
 pub(super) async fn begin_to_claim(
     pool: &ConnectionPool,
 ) -> Result<Transaction<'static, Postgres>, StoreError> {

@@ -79,6 +79,9 @@ const FIND_STRUCK: &str = find_struck!(" FOR UPDATE OF j SKIP LOCKED");
 const LOOK: &str = find!("");
 const LOOK_FOR_STRUCK: &str = find_struck!("");
 
+/// The number of types up to which a claim keeps its plans.
+const TYPES_OF_KEPT_PLANS: usize = 64;
+
 fn ask<'q>(
     [next, struck]: [&'static str; 2],
     terms: &'q LockTerms,
@@ -124,12 +127,14 @@ fn read(rows: &[PgRow], page: &ClaimPage) -> Result<Claimable, StoreError> {
 impl Claiming for PgStore {
     async fn claim_page(&self, terms: &LockTerms, page: &ClaimPage) -> Result<Claimed, StoreError> {
         self.fences.begin(&self.pool).await?;
-        // A search by leases must not walk through the jobs.
-        let mut tx = match page.of {
-            ClaimOf::Next { .. } => begin_to_claim(&self.pool).await?,
-            ClaimOf::Rescued { .. } | ClaimOf::Suspects { .. } => {
-                begin_by_key_impatiently(&self.pool).await?
-            }
+        // A search by leases must not walk through the jobs. A kept plan compares many types one by one,
+        // and a fresh one hashes them.
+        let keeps_plans =
+            matches!(page.of, ClaimOf::Next { .. }) && terms.types.len() <= TYPES_OF_KEPT_PLANS;
+        let mut tx = if keeps_plans {
+            begin_to_claim(&self.pool).await?
+        } else {
+            begin_by_key_impatiently(&self.pool).await?
         };
         let rows = ask([FIND, FIND_STRUCK], terms, page)
             .fetch_all(&mut *tx)

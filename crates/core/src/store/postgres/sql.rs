@@ -67,17 +67,16 @@ macro_rules! not_waiting {
     };
 }
 
-/// Like [`not_waiting`]. The subquery is a value, which can't be planned as a join that reads all
-/// waiting jobs.
+/// Like [`not_waiting`]. The subqueries are values, which can't be planned as joins that read whole
+/// tables.
 macro_rules! not_waiting_by_key {
     ($t:literal) => {
         concat!(
-            "(SELECT k.used_at FROM jobwire.waiting_job w \
-              JOIN jobwire.permit_key k ON k.limit_name = w.limit_name AND k.key = w.key \
-              WHERE w.job_id = ",
+            "(SELECT (SELECT k.used_at FROM jobwire.permit_key k WHERE k.limit_name = w.limit_name AND k.key = w.key \
+               AND k.used_at BETWEEN clock_timestamp() - interval '600 seconds' AND clock_timestamp()) \
+              FROM jobwire.waiting_job w WHERE w.job_id = ",
             $t,
-            ".id AND w.woken_at IS NULL AND k.used_at BETWEEN clock_timestamp() - interval '600 seconds' \
-              AND clock_timestamp()) IS NULL"
+            ".id AND w.woken_at IS NULL) IS NULL"
         )
     };
 }
@@ -195,11 +194,10 @@ macro_rules! in_turn {
             ".seq AND ",
             $crate::store::postgres::sql::not_put_aside!("e"),
             ") \
-               AND NOT EXISTS (SELECT FROM jobwire.instance_lock i \
-                               JOIN jobwire.job_lease l ON l.job_id = i.job_id AND l.fence = i.fence \
-                               WHERE i.process_instance = ",
+               AND (SELECT (SELECT l.owner FROM jobwire.job_lease l WHERE l.job_id = i.job_id AND l.fence = i.fence) \
+                    FROM jobwire.instance_lock i WHERE i.process_instance = ",
             $t,
-            ".process_instance AND l.owner IS NOT NULL) AND ",
+            ".process_instance) IS NULL AND ",
             $crate::store::postgres::sql::in_strict_order!($t),
             "))"
         )
