@@ -14,6 +14,8 @@
 //!      ▲   no beat for an interval │     │ every interval: cycle; in between: beats
 //!      └────── beat received ──────┘     └─ shutdown: resign, "I leave" ─► followers try at once
 //! ```
+//! The leader's [searches] run beside the cycles and delay none.
+//!
 //! The leader's lease is no longer than a job's. So a job of a dead node is taken over within a
 //! job's lease, one interval and two seconds, even if the dead node led (protocol rule 24).
 //!
@@ -31,6 +33,7 @@ pub(crate) mod periodic;
 pub(crate) mod pruning;
 mod publish_watch;
 mod rescue;
+pub(crate) mod searches;
 pub mod sweeper;
 pub(crate) mod tap;
 pub(crate) mod timers;
@@ -45,10 +48,6 @@ use tokio::sync::broadcast;
 use tokio::time::Instant;
 
 use crate::leader::clock::DatabaseClock;
-use crate::leader::sweeper::Sweeper;
-use crate::leader::unserved_lanes::UnservedLanes;
-use crate::leader::unserved_types::UnservedTypes;
-use crate::leader::waiting_types::WaitingTypes;
 use crate::telemetry::metrics as m;
 use crate::transport::{Control, SPOKEN};
 use crate::worker::context::NodeContext;
@@ -70,10 +69,6 @@ const BETWEEN_BEATS: Duration = Duration::from_millis(100);
 
 struct Leader {
     node: Arc<NodeContext>,
-    sweeper: Sweeper,
-    unserved_lanes: UnservedLanes,
-    unserved: UnservedTypes,
-    waiting: WaitingTypes,
     term: Option<i64>,
     /// The latest end of the leader's lease.
     leads_until: Instant,
@@ -91,7 +86,6 @@ struct Leader {
     clock: DatabaseClock,
     publish_watch: PublishWatch,
     members: Members,
-    alone_pass_done: bool,
 }
 
 /// Leads or follows until the node drains.
@@ -101,10 +95,6 @@ pub(crate) async fn lead(node: Arc<NodeContext>) {
     let drain = node.signals.draining.clone();
     let mut leader = Leader {
         node,
-        sweeper: Sweeper::default(),
-        unserved_lanes: UnservedLanes::default(),
-        unserved: UnservedTypes::default(),
-        waiting: WaitingTypes::default(),
         term: None,
         leads_until: Instant::now(),
         failed: false,
@@ -117,7 +107,6 @@ pub(crate) async fn lead(node: Arc<NodeContext>) {
         clock: DatabaseClock::default(),
         publish_watch: PublishWatch::default(),
         members: Members::begin(),
-        alone_pass_done: false,
     };
     let mut look = tokio::time::interval(LOOK);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -147,7 +136,6 @@ pub(crate) async fn lead(node: Arc<NodeContext>) {
             () = tokio::time::sleep_until(leader.next_beat) => leader.announce(),
             Ok(()) = revision.changed() => leader.members.write_now(),
             () = tokio::time::sleep_until(leader.members.next()) => leader.go_on_with_members().await,
-            () = leader.next_question(), if leader.leads() => leader.sweeper.go_on_with_questions(&leader.node).await,
             _ = look.tick(), if watches => leader.look(&mut version).await,
         }
     }
@@ -178,14 +166,6 @@ impl Leader {
     /// while they hear no leader.
     fn makes_way(&self) -> bool {
         self.node.transport.wakes().is_some() && self.members.has_broker()
-    }
-
-    /// Waits until the sweeper asks a question, or stops waiting for answers.
-    async fn next_question(&self) {
-        match self.sweeper.next_question() {
-            Some(until) => tokio::time::sleep_until(until).await,
-            None => std::future::pending().await,
-        }
     }
 
     fn leads(&self) -> bool {
@@ -224,10 +204,7 @@ impl Leader {
             tracing::info!(node = %self.node.id, "this node no longer leads");
             self.node.gauges.of_node(m::LEADER).set(0.0);
             self.node.leadership.leads.send_replace(false);
-            self.unserved_lanes.end(&self.node);
-            self.unserved.end(&self.node);
-            self.waiting.end(&self.node);
-            self.sweeper.forget();
+            self.node.leadership.last_cycle.send_replace(None);
         }
     }
 

@@ -42,7 +42,7 @@ use crate::job::args::JobArgs;
 use crate::job::periodic::PeriodicJob;
 use crate::job::scope::{Scope, Services};
 use crate::leader;
-use crate::leader::{batches, events, periodic, pruning, tap, timers};
+use crate::leader::{batches, events, periodic, pruning, searches, tap, timers};
 use crate::producer::commit_hook::CommitHook;
 use crate::runtime::panic_place;
 use crate::runtime::supervisor::Supervisor;
@@ -458,6 +458,10 @@ impl Node {
         let node = context.clone();
         workers.spawn("leader", draining.clone(), move || {
             leader::lead(node.clone())
+        });
+        let node = context.clone();
+        workers.spawn("searches", draining.clone(), move || {
+            searches::search(node.clone())
         });
         let node = context.clone();
         workers.spawn("timers", draining.clone(), move || {

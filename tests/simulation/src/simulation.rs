@@ -22,6 +22,8 @@ mod trace;
 mod transport;
 mod world;
 
+use std::time::Duration;
+
 pub use bug::Bug;
 pub use database::Database;
 pub use schedules::{Days, Kept};
@@ -52,6 +54,8 @@ pub struct Simulation {
     pub bug: Option<Bug>,
     /// Whether to record a trace.
     pub traced: bool,
+    /// The time after which the broker confirms a marker, if it is slow.
+    pub slow_markers: Option<Duration>,
 }
 
 impl Simulation {
@@ -63,6 +67,7 @@ impl Simulation {
             seed,
             bug: None,
             traced: false,
+            slow_markers: None,
         }
     }
 
@@ -89,7 +94,7 @@ impl Simulation {
         };
         // Other tests of the process record metrics of their own nodes.
         metrics::with_local_recorder(&metrics::NoopRecorder, || {
-            runtime.block_on(async { World::new(scenario, self.bug, self.traced).run().await })
+            runtime.block_on(async { World::new(scenario, self).run().await })
         })
     }
 }

@@ -1,6 +1,8 @@
 //! Thousands of seeds through the real machinery over a simulated world:
 //! docs/internals/simulation.md.
 
+use std::time::Duration;
+
 use chrono::{DateTime, NaiveTime, Utc};
 use jobwire_core::chrono_tz::Tz;
 use jobwire_simulation::simulation::{Bug, Days, Simulation, Swept, replay, sweep};
@@ -51,6 +53,27 @@ fn an_embedded_node_ends_no_lease_of_its_own_after_an_outage() {
         locks += counts.locks;
     }
     assert!(locks > 2_000, "nothing ran");
+}
+
+/// Protocol rule 24. The broker confirms a marker after longer than a renewal period and an interval,
+/// so each leader cycle that follows one comes late.
+#[test]
+fn a_leader_whose_markers_are_slow_ends_the_leases_of_dead_nodes() {
+    let (mut takeovers, mut slowest) = (0, 0);
+    for seed in 1..=500 {
+        let simulation = Simulation {
+            slow_markers: Some(Duration::from_secs(10)),
+            ..Simulation::of(seed)
+        };
+        let outcome = simulation.run();
+        assert!(outcome.holds() || replay(simulation), "seed {seed} fails");
+        let counts = &outcome.report.counts;
+        takeovers += counts.takeovers;
+        slowest = slowest.max(counts.slowest_takeover);
+    }
+    println!("{takeovers} takeovers, slowest {slowest} us");
+    assert!(takeovers > 100, "{takeovers}");
+    assert!(slowest < 25_000_000, "{slowest}");
 }
 
 /// Returns the dates between two others at each half hour, and at 02:30 of each day in a zone. Where

@@ -1,5 +1,5 @@
 //! The leader cycle and its consequences: the leader addresses rescued jobs, hints unhinted ones,
-//! and continues with the sweeper.
+//! and lets its [searches](super::searches) begin.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use crate::job::NodeId;
 use crate::producer::commit_hook::Cause;
 use crate::store::{COUNT_LIMIT, CycleOutcome, CycleReport, Gate, LeaderCycle, Rescued};
 use crate::telemetry::metrics as m;
+use crate::worker::leadership::LastCycle;
 use crate::worker::next_timer::Asker;
 
 /// Maximum number of expired leases and of unhinted jobs in one cycle. A full cycle is followed by
@@ -31,7 +32,7 @@ impl Leader {
             let others = node
                 .fleet
                 .hears_others(node.id, node.options.sweep_interval * 3);
-            let unreachable = self.sweeper.unreachable();
+            let unreachable = node.leadership.unreachable.borrow().clone();
             let makes_way = self.makes_way();
             let publishing = health.can_publish() && unreachable.is_none() && !makes_way;
             if self
@@ -163,8 +164,6 @@ impl Leader {
             node.gauges.of_node(m::LEADER).set(1.0);
             node.leadership.leads.send_replace(true);
             self.announce();
-            self.unserved_lanes.begin(&node);
-            self.unserved.begin(&node);
             self.free_instances().await;
         }
         if let Some(jump) = self.clock.saw(report.now, sent, node.options.lease) {
@@ -193,7 +192,7 @@ impl Leader {
         // Leases are counted exactly, but for an engine's beyond 100,000 jobs. Executable jobs are
         // counted up to a limit; beyond it their number is an estimate that may be too small, so
         // some jobs are assumed to wait.
-        let waits = report.executable > report.leased.min(COUNT_LIMIT);
+        let jobs_wait = report.executable > report.leased.min(COUNT_LIMIT);
         self.busy = report.leased > 0 || report.executable > 0;
         self.next_cycle = Instant::now() + self.interval();
         let gauges = &node.gauges;
@@ -231,27 +230,12 @@ impl Leader {
         }
         self.rescue(report.rescued);
         self.hint_new(report.unhinted);
-        if node.transport.is_single_node() && !self.alone_pass_done {
-            // Jobs that this cycle has marked became ready after it began, and their hints are on
-            // their way.
-            let before = report.now - chrono::Duration::microseconds(1);
-            self.alone_pass_done = self.sweeper.start_alone(&node, before).await;
-        } else if waits && node.transport.wakes().is_some() {
-            node.transport.publisher().wake(&node.fleet.lanes());
-        } else if waits {
-            self.sweeper
-                .send_markers(&node, report.now, report.horizon)
-                .await;
-        }
-        if waits {
-            self.unserved_lanes.look(&node).await;
-            self.unserved.look(&node).await;
-            self.waiting.look(&node).await;
-        } else {
-            self.unserved_lanes.end(&node);
-            self.unserved.end(&node);
-            self.waiting.end(&node);
-        }
+        node.leadership.last_cycle.send_replace(Some(LastCycle {
+            term: report.term,
+            now: report.now,
+            horizon: report.horizon,
+            jobs_wait,
+        }));
     }
 
     /// Sends the jobs of dead holders to nodes that start them before waiting jobs.

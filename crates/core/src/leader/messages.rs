@@ -78,9 +78,6 @@ impl Leader {
             Control::TimerSet { due } if self.leads() => {
                 node.leadership.next_timer.earlier(self.clock.now(), due);
             }
-            Control::MarkerBack { lane, marker } if self.leads() && marker.node == node.id => {
-                self.sweeper.marker_back(&node, &lane, marker).await;
-            }
             Control::WhichHeld {
                 node: to,
                 question,
@@ -92,16 +89,6 @@ impl Leader {
                 lane,
                 within,
             }),
-            Control::Held {
-                node: from,
-                to,
-                question,
-                jobs,
-                last,
-            } if self.leads() && to == node.id => {
-                let sweeper = &mut self.sweeper;
-                sweeper.answered(&node, from, question, jobs, last).await;
-            }
             Control::NodeAlive {
                 node: id,
                 free,
@@ -127,10 +114,7 @@ impl Leader {
                     self.next_beat = self.next_beat.min(self.last_beat + BETWEEN_BEATS);
                 }
             }
-            Control::NodeLeaves { node: id } => {
-                node.fleet.forget(id);
-                self.sweeper.left(id);
-            }
+            Control::NodeLeaves { node: id } => node.fleet.forget(id),
             Control::Look if self.leads() => {
                 // Any client that may publish can ask. Requests that come too often wait for the
                 // next cycle, which looks as well.

@@ -1,13 +1,31 @@
 //! The state that the leading tasks of a node share.
 
+use chrono::{DateTime, Utc};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::job::Lane;
+use crate::store::Horizon;
 use crate::worker::next_timer::NextTimer;
+
+/// What the leader's searches need to know of a leader cycle.
+#[derive(Clone, Copy)]
+pub(crate) struct LastCycle {
+    pub(crate) term: i64,
+    /// The database's clock.
+    pub(crate) now: DateTime<Utc>,
+    pub(crate) horizon: Option<Horizon>,
+    /// Whether the cycle saw more executable jobs than leased ones.
+    pub(crate) jobs_wait: bool,
+}
 
 /// The lead of a node, and the next wakes of its timer task and of the task of periodic jobs.
 pub(crate) struct Leadership {
     pub(crate) leads: watch::Sender<bool>,
+    /// The last cycle of this node as a leader. `None` if the node does not lead.
+    pub(crate) last_cycle: watch::Sender<Option<LastCycle>>,
+    /// A lane that living nodes receive and to which this node, the leader, can't publish.
+    pub(crate) unreachable: watch::Sender<Option<Lane>>,
     pub(crate) next_timer: NextTimer,
     pub(crate) next_periodic: NextTimer,
     /// Given when a cycle has found an open batch.
@@ -19,6 +37,8 @@ impl Leadership {
     pub(crate) fn none() -> Self {
         Self {
             leads: watch::Sender::new(false),
+            last_cycle: watch::Sender::new(None),
+            unreachable: watch::Sender::new(None),
             next_timer: NextTimer::new(),
             next_periodic: NextTimer::new(),
             open_batches: Notify::new(),

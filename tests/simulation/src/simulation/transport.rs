@@ -44,6 +44,8 @@ pub(super) struct Broker {
     database: Arc<Mutex<Database>>,
     bug: Option<Bug>,
     who: Who,
+    /// The time after which a marker is confirmed, if that takes long.
+    slow_markers: Option<Duration>,
 }
 
 impl Broker {
@@ -54,6 +56,14 @@ impl Broker {
             database,
             bug,
             who,
+            slow_markers: None,
+        }
+    }
+
+    pub(super) fn with_slow_markers(self, slow_markers: Option<Duration>) -> Broker {
+        Broker {
+            slow_markers,
+            ..self
         }
     }
 
@@ -231,7 +241,11 @@ impl Publisher for SimTransport {
     }
 
     async fn publish_marker(&self, lane: &Lane, marker: Marker) -> Result<(), TransportError> {
-        self.send(lane, vec![Body::Marker(marker)]).await
+        self.send(lane, vec![Body::Marker(marker)]).await?;
+        if let Some(time) = self.broker.slow_markers {
+            tokio::time::sleep(time).await;
+        }
+        Ok(())
     }
 
     fn tell(&self, control: Control) -> bool {

@@ -10,6 +10,7 @@ use rand::{Rng, SeedableRng};
 use tokio::time::{Instant, sleep, sleep_until};
 use uuid::Uuid;
 
+use super::Simulation;
 use super::bug::Bug;
 use super::clock::DatabaseClock;
 use super::database::Database;
@@ -77,7 +78,13 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl World {
-    pub(super) fn new(scenario: Scenario, bug: Option<Bug>, traced: bool) -> World {
+    pub(super) fn new(scenario: Scenario, simulation: Simulation) -> World {
+        let Simulation {
+            bug,
+            traced,
+            slow_markers,
+            ..
+        } = simulation;
         let trace = Arc::new(if traced {
             Trace::begin()
         } else {
@@ -86,7 +93,9 @@ impl World {
         let injector = Arc::new(FaultInjector::new(scenario.seed ^ 0x5eed));
         let database = Database::new(DatabaseClock::simulated(), bug, trace.clone());
         let store = MemoryStore::new(database);
-        let broker = Arc::new(Broker::new(store.shared(), bug, scenario.who));
+        let broker = Arc::new(
+            Broker::new(store.shared(), bug, scenario.who).with_slow_markers(slow_markers),
+        );
         let away = || {
             Arc::new(Link::new(
                 "nobody".to_owned(),
