@@ -14,7 +14,7 @@
 //!      ▲   no beat for an interval │     │ every interval: cycle; in between: beats
 //!      └────── beat received ──────┘     └─ shutdown: resign, "I leave" ─► followers try at once
 //! ```
-//! The leader's [searches] run beside the cycles and delay none.
+//! The leader's searches (`searches`) run beside the cycles and delay none.
 //!
 //! The leader's lease is no longer than a job's. So a job of a dead node is taken over within a
 //! job's lease, one interval and two seconds, even if the dead node led (protocol rule 24).

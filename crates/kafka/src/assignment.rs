@@ -106,6 +106,19 @@ impl Assignment {
             .sum()
     }
 
+    /// Returns the partitions of which messages should arrive, if some wait in the log: their epochs,
+    /// and the offset after the highest message that has arrived.
+    pub(crate) fn flowing(&self) -> BTreeMap<i32, (u64, Option<i64>)> {
+        if self.paused || self.holding {
+            return BTreeMap::new();
+        }
+        let idle = |(partition, (epoch, tracker)): (&i32, &(u64, Tracker))| {
+            let idle = tracker.held() == 0;
+            idle.then(|| (*partition, (*epoch, tracker.next())))
+        };
+        self.partitions.iter().filter_map(idle).collect()
+    }
+
     pub(crate) fn assigned(&mut self, partitions: impl Iterator<Item = i32>) {
         for partition in partitions {
             self.revoked(std::iter::once(partition));

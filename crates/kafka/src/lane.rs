@@ -32,6 +32,7 @@ use crate::flow::Flow;
 use crate::lane_client::{LaneClient, LaneConsumer, LaneContext, LaneState};
 use crate::memory;
 use crate::options::KafkaOptions;
+use crate::stall::{self, Patience};
 use crate::topology::{PROPAGATION, Topology};
 
 /// The pause before the next client, after a refusal or the end of a client.
@@ -55,6 +56,7 @@ pub(crate) struct LaneTask {
     unreadable: LogThrottle,
     /// The time at which the lane's topic was found.
     found_at: Option<Instant>,
+    patience: Patience,
 }
 
 /// Why the polling of a client ended.
@@ -100,6 +102,7 @@ impl LaneTask {
             stop,
             unreadable: LogThrottle::default(),
             found_at: None,
+            patience: Patience::new(),
         }
     }
 
@@ -181,6 +184,12 @@ impl LaneTask {
         let commits = self.options.commit_interval;
         let mut crowded = pin!(crowd::watch(state.clone(), self.topology.clone()));
         let mut forgotten = pin!(memory::is_lost(state.clone(), consumer.clone(), commits));
+        let mut stalled = pin!(stall::is_found(
+            state.clone(),
+            consumer.clone(),
+            self.patience.interval,
+            longest_join(&self.options),
+        ));
         loop {
             let Some((may_poll, look_again)) = flow.steer(&state, &***consumer, Instant::now())
             else {
@@ -197,6 +206,15 @@ impl LaneTask {
                         "the group lost its settled offsets: the lane's topic was created again; \
                          reading it from its start"
                     );
+                    return Ended::Broken;
+                }
+                stall = &mut stalled => {
+                    tracing::warn!(
+                        lane = %state.lane,
+                        "the lane's consumer waits although the brokers answer: {stall}; starting \
+                         another"
+                    );
+                    self.patience.replaced(stall);
                     return Ended::Broken;
                 }
                 never = &mut crowded => match never {},
@@ -227,6 +245,7 @@ impl LaneTask {
         let state = &self.state;
         let mut assignment = state.assignment();
         let arrived = assignment.arrive(message.partition(), message.offset());
+        self.patience.arrived(message.partition());
         let Some((ticket, again)) = arrived else {
             return;
         };
@@ -315,6 +334,11 @@ async fn pause(stop: &CancellationToken, time: Duration) {
     let _ = tokio::time::timeout(time, stop.cancelled()).await;
 }
 
+/// Returns the time that a client waits for the answer to a join.
+fn longest_join(options: &KafkaOptions) -> Duration {
+    (options.session_timeout * 3).max(SHORTEST_JOIN)
+}
+
 fn configuration(
     mut config: ClientConfig,
     group: &str,
@@ -324,7 +348,7 @@ fn configuration(
     let millis = |time: Duration| time.as_millis().to_string();
     // The answer to a heartbeat reports a new member, twice in a cooperative rebalance.
     let heartbeat = (options.session_timeout / 3).min(Duration::from_millis(500));
-    let join = (options.session_timeout * 3).max(SHORTEST_JOIN);
+    let join = longest_join(options);
     config
         .set("group.id", group)
         .set("partition.assignment.strategy", "cooperative-sticky")

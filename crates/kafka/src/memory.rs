@@ -12,13 +12,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdkafka::consumer::Consumer as _;
-use rdkafka::{Offset, TopicPartitionList};
+use rdkafka::Offset;
 
 use crate::blocking::blocking;
-use crate::connection::ANSWER;
-use crate::error::explain_error;
 use crate::lane_client::{LaneClient, LaneState};
+use crate::offsets::committed;
 
 /// Minimum interval between two reads of the group's offsets.
 const LOOK: Duration = Duration::from_secs(5);
@@ -36,7 +34,7 @@ pub(crate) async fn is_lost(
     loop {
         tokio::time::sleep(LOOK.max(commit_interval * COMMITS)).await;
         let stored = state.assignment().stored();
-        let Some(committed) = committed(&state, &client, &stored).await else {
+        let Some(committed) = committed_now(&state, &client, &stored).await else {
             missed.clear();
             continue;
         };
@@ -60,7 +58,7 @@ pub(crate) async fn is_lost(
 
 /// Returns the offsets that the group has committed of these partitions, or `None` if they are
 /// unknown.
-async fn committed(
+async fn committed_now(
     state: &LaneState,
     client: &LaneClient,
     stored: &BTreeMap<i32, (u64, i64)>,
@@ -69,16 +67,9 @@ async fn committed(
         return None;
     }
     let topic = state.assignment().topic.clone();
-    let mut list = TopicPartitionList::new();
-    for partition in stored.keys() {
-        list.add_partition(&topic, *partition);
-    }
+    let partitions: Vec<i32> = stored.keys().copied().collect();
     let client = client.clone();
-    let asked = blocking(move || {
-        client
-            .committed_offsets(list, ANSWER)
-            .map_err(|error| explain_error(&error, &topic))
-    });
+    let asked = blocking(move || committed(&**client, &topic, partitions.into_iter()));
     match asked.await {
         Ok(list) if list.elements().iter().all(|e| e.error().is_ok()) => {
             let known = list.elements().into_iter().filter_map(|element| {

@@ -57,6 +57,11 @@ impl Tracker {
         self.held
     }
 
+    /// Returns the offset after the highest message that arrived.
+    pub(crate) fn next(&self) -> Option<i64> {
+        self.next
+    }
+
     /// Returns the low watermark: every lower offset is settled, or was never delivered here.
     fn low(&self) -> Option<i64> {
         self.undecided.keys().next().copied().or(self.next)

@@ -22,16 +22,17 @@ use jobwire_core::job::Lane;
 use jobwire_core::telemetry::log_throttle::LogThrottle;
 use jobwire_core::transport::{Control, TransportError};
 use rdkafka::config::FromClientConfigAndContext;
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use rdkafka::consumer::BaseConsumer;
+use rdkafka::{ClientConfig, Offset};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::blocking::blocking;
-use crate::connection::{ANSWER, Context};
+use crate::connection::Context;
 use crate::control::ControlLine;
 use crate::ending::Elsewhere;
 use crate::error::explain_error;
+use crate::offsets::{committed, edges, offset_of};
 use crate::topology::Topology;
 
 /// The interval between two reads of the group's offsets while markers are open.
@@ -114,7 +115,11 @@ impl Settled {
         };
         let asker = self.asker(lane)?;
         let topic = self.topology.endpoint.topic(lane);
-        let ends = blocking(move || edges(&asker, &topic, 0..partitions, Offset::End)).await?;
+        let ends = blocking(move || {
+            serve_events(&asker);
+            edges(&**asker, &topic, 0..partitions, Offset::End)
+        });
+        let ends = ends.await?;
         let question = Question {
             lane: lane.clone(),
             marker,
@@ -135,13 +140,14 @@ impl Settled {
         let topic = self.topology.endpoint.topic(lane);
         blocking(move || {
             let partitions: Vec<i32> = partitions.collect();
+            serve_events(&asker);
             let starts = edges(
-                &asker,
+                &**asker,
                 &topic,
                 partitions.iter().copied(),
                 Offset::Beginning,
             )?;
-            let ends = edges(&asker, &topic, partitions.into_iter(), Offset::End)?;
+            let ends = edges(&**asker, &topic, partitions.into_iter(), Offset::End)?;
             let both = starts.into_iter().zip(ends);
             Ok(both
                 .map(|((at, start), (_, end))| (at, start, end))
@@ -186,7 +192,8 @@ impl Settled {
         let asked = ends.clone();
         let committed = blocking(move || {
             let partitions = asked.iter().map(|(partition, _)| *partition);
-            committed(&asker, &topic, partitions)
+            serve_events(&asker);
+            committed(&**asker, &topic, partitions)
         })
         .await?;
         let topic = self.topology.endpoint.topic(&lane);
@@ -237,59 +244,6 @@ impl Settled {
     }
 }
 
-/// Serves the client's events: errors, and requests for a token.
-fn serve_events(asker: &Asker) {
-    while asker.poll(Duration::ZERO).is_some() {}
-}
-
-/// Returns the number of each partition and its start or end, in the order of `partitions`. One
-/// request to each broker: `fetch_watermarks` would take one for each partition, one after another.
-/// For the search by time, the protocol gives both edges a number as their time (`ListOffsets`, -2
-/// and -1).
-fn edges(
-    asker: &Asker,
-    topic: &str,
-    partitions: impl Iterator<Item = i32>,
-    edge: Offset,
-) -> Result<Vec<(i32, i64)>, TransportError> {
-    serve_events(asker);
-    let mut list = TopicPartitionList::new();
-    for partition in partitions {
-        list.add_partition_offset(topic, partition, edge)
-            .map_err(|error| explain_error(&error, topic))?;
-    }
-    if list.count() == 0 {
-        return Ok(Vec::new());
-    }
-    let found = asker
-        .offsets_for_times(list, ANSWER)
-        .map_err(|error| explain_error(&error, topic))?;
-    let edges = found.elements().into_iter().map(|of| {
-        of.error().map_err(|error| explain_error(&error, topic))?;
-        match of.offset() {
-            Offset::Offset(offset) => Ok((of.partition(), offset)),
-            _ => Err(TransportError::Timeout(ANSWER)),
-        }
-    });
-    edges.collect()
-}
-
-/// Returns the offsets that the group has committed.
-fn committed(
-    asker: &Asker,
-    topic: &str,
-    partitions: impl Iterator<Item = i32>,
-) -> Result<TopicPartitionList, TransportError> {
-    serve_events(asker);
-    let mut list = TopicPartitionList::new();
-    for partition in partitions {
-        list.add_partition(topic, partition);
-    }
-    asker
-        .committed_offsets(list, ANSWER)
-        .map_err(|error| explain_error(&error, topic))
-}
-
 /// The number of messages that wait in a lane, and the round trip of the request for its offsets.
 pub(crate) struct Count {
     pub(crate) waiting: i64,
@@ -304,7 +258,8 @@ impl Settled {
         let topic = self.topology.endpoint.topic(lane);
         let (committed, round_trip) = blocking(move || {
             let asked = Instant::now();
-            let committed = committed(&asker, &topic, 0..partitions)?;
+            serve_events(&asker);
+            let committed = committed(&**asker, &topic, 0..partitions)?;
             Ok((committed, asked.elapsed()))
         })
         .await?;
@@ -321,11 +276,9 @@ impl Settled {
     }
 }
 
-fn offset_of(list: &TopicPartitionList, topic: &str, partition: i32) -> Option<i64> {
-    match list.find_partition(topic, partition)?.offset() {
-        Offset::Offset(offset) => Some(offset),
-        _ => None,
-    }
+/// Serves the client's events: errors, and requests for a token.
+fn serve_events(asker: &Asker) {
+    while asker.poll(Duration::ZERO).is_some() {}
 }
 
 impl Watch {

@@ -1,0 +1,332 @@
+//! Detects a client that waits for ever: one that does not get into its group, or that fetches
+//! nothing from a partition in which messages wait.
+//!
+//! librdkafka (2.12) drops an operation of a partition that is queued behind a newer one, also the
+//! start of its fetch ([`crate::flow`]). The client then reports no error, and fetches nothing from
+//! the partition until it is assigned again. An answer to a join can be lost, too. So such a client
+//! is replaced by a new one.
+//!
+//! A partition is stalled if two looks in a row find the same position, no held message, and a
+//! message that already waited at the first look. A false detection costs a rebalance: the end of a
+//! log may be no message (the mark of an aborted transaction). So the time between two looks doubles
+//! with each client that is replaced, until a message of the partition arrives.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jobwire_core::transport::TransportError;
+use rdkafka::Offset;
+use tokio::time::Instant;
+
+use crate::blocking::blocking;
+use crate::lane_client::{LaneClient, LaneState};
+use crate::offsets::{committed, edges, offset_of};
+
+/// The shortest interval between two looks.
+const LOOK: Duration = Duration::from_secs(15);
+/// The longest interval, after many replaced clients.
+const LOOK_RARELY: Duration = Duration::from_secs(1_800);
+/// Number of joins that may fail before a client is replaced.
+const JOINS: u32 = 2;
+
+/// What a client waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stall {
+    Join,
+    Fetch { partition: i32 },
+}
+
+impl fmt::Display for Stall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Join => f.write_str("it did not get into its group"),
+            Self::Fetch { partition } => {
+                write!(f, "it fetched nothing from partition {partition}")
+            }
+        }
+    }
+}
+
+/// The interval between two looks at the clients of a lane.
+pub(crate) struct Patience {
+    pub(crate) interval: Duration,
+    /// Why the last client was replaced, if nothing has shown since that this helped.
+    last: Option<Stall>,
+}
+
+impl Patience {
+    pub(crate) fn new() -> Self {
+        Self {
+            interval: LOOK,
+            last: None,
+        }
+    }
+
+    /// Records that a client was replaced.
+    pub(crate) fn replaced(&mut self, stall: Stall) {
+        self.interval = (self.interval * 2).min(LOOK_RARELY);
+        self.last = Some(stall);
+    }
+
+    /// Records that a message has arrived.
+    pub(crate) fn arrived(&mut self, partition: i32) {
+        let helped = match self.last {
+            None => return,
+            Some(Stall::Join) => true,
+            Some(Stall::Fetch { partition: stalled }) => stalled == partition,
+        };
+        if helped {
+            *self = Self::new();
+        }
+    }
+}
+
+/// A partition from which messages should arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Idle {
+    epoch: u64,
+    next: Option<i64>,
+    /// The offset of the first message that has not arrived.
+    position: i64,
+    end: i64,
+}
+
+/// Returns a partition of which a message has waited since the look before.
+fn stalled(before: &BTreeMap<i32, Idle>, now: &BTreeMap<i32, Idle>) -> Option<i32> {
+    let waits = |(partition, now): (&i32, &Idle)| {
+        let before = before.get(partition)?;
+        let same = (before.epoch, before.next) == (now.epoch, now.next);
+        // Retention may delete messages that were not fetched.
+        (same && before.end > now.position).then_some(*partition)
+    };
+    now.iter().find_map(waits)
+}
+
+/// Since when a client has waited for an answer to its joins.
+#[derive(Default)]
+struct Joining(Option<Instant>);
+
+impl Joining {
+    /// Records whether the client waits. Returns whether it has waited for longer than [`JOINS`]
+    /// joins may take.
+    fn lasts(&mut self, waits: bool, join: Duration) -> bool {
+        if !waits {
+            self.0 = None;
+            return false;
+        }
+        self.0.get_or_insert_with(Instant::now).elapsed() >= join * JOINS
+    }
+}
+
+/// Waits until the client has stalled.
+pub(crate) async fn is_found(
+    state: Arc<LaneState>,
+    client: LaneClient,
+    every: Duration,
+    join: Duration,
+) -> Stall {
+    let mut waits = Joining::default();
+    let mut before = BTreeMap::new();
+    loop {
+        tokio::time::sleep(every).await;
+        let (joining, flowing) = {
+            let assignment = state.assignment();
+            (assignment.is_joining(), assignment.flowing())
+        };
+        // Brokers that do not answer are away, and a new client would not reach them either.
+        if waits.lasts(joining && answers(&state, &client).await, join) {
+            return Stall::Join;
+        }
+        let now = match look(&state, &client, flowing).await {
+            Ok(now) => now,
+            Err(problem) => {
+                tracing::debug!(lane = %state.lane, %problem, "the lane's offsets can't be read");
+                BTreeMap::new()
+            }
+        };
+        // The assignment may have changed during the look.
+        let still = state.assignment().flowing();
+        if let Some(partition) = stalled(&before, &now)
+            && let (Some(now), Some(still)) = (now.get(&partition), still.get(&partition))
+            && (now.epoch, now.next) == *still
+        {
+            return Stall::Fetch { partition };
+        }
+        before = now;
+    }
+}
+
+/// Returns whether the coordinator of the client's group answers.
+async fn answers(state: &LaneState, client: &LaneClient) -> bool {
+    let (topic, client) = (state.assignment().topic.clone(), client.clone());
+    let asked = blocking(move || committed(&**client, &topic, std::iter::once(0)));
+    asked.await.is_ok()
+}
+
+async fn look(
+    state: &LaneState,
+    client: &LaneClient,
+    flowing: BTreeMap<i32, (u64, Option<i64>)>,
+) -> Result<BTreeMap<i32, Idle>, TransportError> {
+    if flowing.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let (topic, client) = (state.assignment().topic.clone(), client.clone());
+    blocking(move || {
+        let partitions = || flowing.keys().copied();
+        let known = committed(&**client, &topic, partitions())?;
+        let starts = edges(&**client, &topic, partitions(), Offset::Beginning)?;
+        let ends = edges(&**client, &topic, partitions(), Offset::End)?;
+        let both = starts.into_iter().zip(ends);
+        let idle = both.filter_map(|((at, start), (_, end))| {
+            let (epoch, next) = *flowing.get(&at)?;
+            let position = next.or_else(|| offset_of(&known, &topic, at));
+            let idle = Idle {
+                epoch,
+                next,
+                position: position.unwrap_or(start).max(start),
+                end,
+            };
+            Some((at, idle))
+        });
+        Ok(idle.collect())
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use jobwire_core::job::Lane;
+    use rdkafka::config::FromClientConfigAndContext;
+    use rdkafka::consumer::Consumer as _;
+    use rdkafka::mocking::MockCluster;
+    use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+    use rdkafka::{ClientConfig, TopicPartitionList};
+    use tokio::sync::Notify;
+
+    use super::*;
+    use crate::connection::{Context, Link};
+    use crate::ending::Elsewhere;
+    use crate::lane_client::{LaneConsumer, LaneContext};
+
+    /// The partition is paused without the state's knowledge, as after a lost start of its fetch.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_client_that_fetches_nothing_is_found_until_the_message_has_arrived() {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic("stall", 1, 1).unwrap();
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", cluster.bootstrap_servers());
+        let producer: BaseProducer = config.create().unwrap();
+        let record = BaseRecord::<(), str>::to("stall").payload("a message");
+        producer.send(record).unwrap();
+        producer.flush(Duration::from_secs(30)).unwrap();
+
+        let state = Arc::new(LaneState::new(
+            Lane::default(),
+            4,
+            "stall".to_owned(),
+            Arc::new(AtomicU64::new(1)),
+            Arc::new(Notify::new()),
+        ));
+        let context = Context {
+            link: Link::new(),
+            tokens: None,
+            statistics: |_| {},
+        };
+        config.set("group.id", "stall");
+        let client =
+            LaneConsumer::from_config_and_context(&config, LaneContext::new(context, &state));
+        let client = Arc::new(Elsewhere::new(client.unwrap()));
+        let mut list = TopicPartitionList::new();
+        list.add_partition("stall", 0);
+        client.assign(&list).unwrap();
+        client.pause(&list).unwrap();
+        state.assignment().assigned(std::iter::once(0));
+        state.assignment().placed = true;
+
+        let look = Duration::from_millis(50);
+        let found = is_found(state.clone(), client.clone(), look, LOOK);
+        let found = tokio::time::timeout(Duration::from_secs(60), found).await;
+        assert_eq!(found, Ok(Stall::Fetch { partition: 0 }));
+
+        let (ticket, _) = state.assignment().arrive(0, 0).unwrap();
+        state.assignment().settle(&[ticket]);
+        let found = is_found(state, client, look, LOOK);
+        let found = tokio::time::timeout(Duration::from_secs(2), found).await;
+        assert!(found.is_err(), "{found:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_whose_joins_have_no_answer_is_replaced() {
+        let mut joining = Joining::default();
+        let join = LOOK * 2;
+        let mut looks = 0;
+        while !joining.lasts(true, join) {
+            tokio::time::advance(LOOK).await;
+            looks += 1;
+        }
+        assert_eq!(looks, 2 * JOINS);
+        // A join that succeeds, or brokers that are away, begin a new wait.
+        assert!(!joining.lasts(false, join));
+        assert!(!joining.lasts(true, join));
+    }
+
+    fn idle(epoch: u64, next: Option<i64>, position: i64, end: i64) -> BTreeMap<i32, Idle> {
+        let idle = Idle {
+            epoch,
+            next,
+            position,
+            end,
+        };
+        BTreeMap::from([(3, idle)])
+    }
+
+    #[test]
+    fn a_message_that_waits_from_one_look_to_the_next_shows_a_stall() {
+        let looks = [
+            (idle(1, None, 0, 5), idle(1, None, 0, 5), Some(3)),
+            (idle(1, Some(4), 4, 5), idle(1, Some(4), 4, 9), Some(3)),
+        ];
+        for (before, now, found) in looks {
+            assert_eq!(stalled(&before, &now), found, "{before:?}, {now:?}");
+        }
+    }
+
+    #[test]
+    fn a_partition_that_moved_or_had_nothing_to_fetch_is_not_stalled() {
+        let looks = [
+            // A message arrived meanwhile.
+            (idle(1, None, 0, 5), idle(1, Some(3), 3, 5)),
+            // The partition was assigned again.
+            (idle(1, None, 0, 5), idle(2, None, 0, 5)),
+            // The message came after the first look.
+            (idle(1, Some(5), 5, 5), idle(1, Some(5), 5, 6)),
+            // Retention deleted what waited.
+            (idle(1, None, 0, 5), idle(1, None, 5, 5)),
+            (BTreeMap::new(), idle(1, None, 0, 5)),
+        ];
+        for (before, now) in looks {
+            assert_eq!(stalled(&before, &now), None, "{before:?}, {now:?}");
+        }
+    }
+
+    #[test]
+    fn patience_grows_with_clients_that_get_nothing() {
+        let mut patience = Patience::new();
+        let stall = Stall::Fetch { partition: 3 };
+        patience.replaced(stall);
+        patience.replaced(stall);
+        assert_eq!(patience.interval, LOOK * 4);
+        for _ in 0..20 {
+            patience.replaced(stall);
+        }
+        patience.arrived(2);
+        assert_eq!(patience.interval, LOOK_RARELY);
+        patience.arrived(3);
+        assert_eq!(patience.interval, LOOK);
+    }
+}
