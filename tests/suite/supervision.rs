@@ -19,8 +19,9 @@ static AT_ONCE: Semaphore = Semaphore::const_new(5);
 
 /// Every task of a node, and the part that `/readyz` names. The transport's
 /// tasks without a part heal within a moment.
-const TASKS: [(&str, Option<&str>); 10] = [
+const TASKS: [(&str, Option<&str>); 11] = [
     ("leader", Some("leader")),
+    ("searches", Some("searches")),
     ("timers", Some("timers")),
     ("consumer", Some("consumer")),
     ("completion", Some("completion")),

@@ -8,6 +8,7 @@ use super::fleet::{Fleet, SOON, lanes, noting, of};
 use crate::world::Notes;
 
 pub(super) async fn a_changed_mapping_drains_the_old_lane(fleet: &Fleet) {
+    fleet.declare(&["old"]).await;
     let rule = |lane: &str| LaneRule::to(lane).job_type("note");
     fleet.store.set_lane_rules(&[rule("old")]).await.unwrap();
     let create = async |count: u64| {

@@ -66,6 +66,14 @@ impl Fleet {
         Node::builder(self.store.clone(), transport(&self.broker).await).options(options)
     }
 
+    /// Declares lanes that no node receives yet. Hints to a lane that is not declared wait in the
+    /// hook for a minute.
+    pub(super) async fn declare(&self, names: &[&str]) {
+        let names: Vec<(&str, u32)> = names.iter().map(|name| (*name, 1)).collect();
+        let node = self.node(lanes(1, &names, LaneOrder::Weighted)).await;
+        node.start().await.unwrap().stop().await;
+    }
+
     /// Creates jobs of the type `note` in this lane and waits until their hints are published.
     pub(super) async fn create(&self, lane: &str, count: usize) {
         let jobs = (0..count).map(|number| NewJob::of("note", &number).lane(lane));

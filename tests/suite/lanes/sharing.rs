@@ -65,6 +65,7 @@ pub(super) async fn what_comes_later_in_a_better_lane_overtakes(fleet: &Fleet) {
 
 pub(super) async fn inside_a_lane_the_first_in_is_the_first_out(fleet: &Fleet) {
     let notes = Notes::default();
+    fleet.declare(&["a", "b"]).await;
     for _ in 0..4 {
         for lane in ["a", "b"] {
             fleet.create(lane, 10).await;

@@ -11,6 +11,7 @@ use crate::world::Notes;
 
 pub(super) async fn a_node_with_some_lanes_leaves_the_others_to_others(fleet: &Fleet) {
     let (first, second) = (Notes::default(), Notes::default());
+    fleet.declare(&["bulk"]).await;
     let options = lanes(4, &[("mail", 1), ("default", 1)], LaneOrder::Weighted);
     let one = noting(fleet.node(options).await, &first, Duration::ZERO);
     let one = one.start().await.unwrap();
