@@ -8,6 +8,7 @@
 //! | for | use |
 //! | --- | --- |
 //! | a fresh database on the shared PostgreSQL | [`shared::postgres`]`().await.create_database().await` |
+//! | the same with Jobwire's tables | [`shared::postgres`]`().await.migrated_database().await` |
 //! | a fresh space on the shared RabbitMQ | [`shared::rabbitmq`]`().await.space().await` |
 //! | a prefix of topics of its own on the shared Kafka | [`shared::kafka`]`().await.space()` |
 //! | topics, offsets and groups of a Kafka | [`KafkaAdmin`] |

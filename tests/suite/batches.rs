@@ -131,7 +131,7 @@ async fn the_leader_ends_a_batch_of_many_dead_letters() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_nodes_that_finish_the_last_members_create_one_job() {
     const BATCHES: usize = 150;
-    let database = shared::postgres().await.create_database().await;
+    let database = shared::postgres().await.migrated_database().await;
     let fleet = Fleet::new(database, shared::rabbitmq().await.space().await).await;
     let _first = fleet.node(&[]).await;
     let _second = fleet.node(&[]).await;

@@ -9,7 +9,7 @@ use jobwire_tests::{Program, eventually, shared};
 use crate::fleet::Fleet;
 
 async fn fleet() -> Fleet {
-    let database = shared::postgres().await.create_database().await;
+    let database = shared::postgres().await.migrated_database().await;
     Fleet::new(database, shared::rabbitmq().await.space().await).await
 }
 

@@ -106,7 +106,7 @@ async fn a_node_outlives_the_vectors(
     space: Space,
     publish: impl AsyncFnOnce(&Space, Vec<Vec<u8>>),
 ) {
-    let database = shared::postgres().await.create_database().await;
+    let database = shared::postgres().await.migrated_database().await;
     let store = PgStore::connect(&database).await.unwrap();
     store.migrate().await.unwrap();
     let (_node, address) = node_that_does_not_sweep(&database, &space).await;

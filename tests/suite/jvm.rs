@@ -78,7 +78,7 @@ pub(crate) async fn until_left(store: &PgStore, left: i64) {
 }
 
 async fn the_sample_hints_its_jobs(space: Space) {
-    let database = shared::postgres().await.create_database().await;
+    let database = shared::postgres().await.migrated_database().await;
     let store = PgStore::connect(&database).await.unwrap();
     store.migrate().await.unwrap();
     let orders = "CREATE TABLE orders (number bigint PRIMARY KEY)";

@@ -50,7 +50,7 @@ async fn a_task_that_panics_is_named_and_started_again() {
 
 async fn dies_and_heals(task: &'static str, part: Option<&'static str>) {
     let _turn = AT_ONCE.acquire().await.unwrap();
-    let database = shared::postgres().await.create_database().await;
+    let database = shared::postgres().await.migrated_database().await;
     let fleet = Fleet::new(database, shared::rabbitmq().await.space().await).await;
     let times = if part.is_some() { TIMES } else { 1 };
     let panics = format!("task-{}={times}*panic", task.replace(' ', "-"));
@@ -98,7 +98,7 @@ async fn dies_and_heals(task: &'static str, part: Option<&'static str>) {
 /// A commit is not a task of its own: one that panics must not keep the jobs of its batch forever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_panics_costs_its_jobs_a_repetition() {
-    let database = shared::postgres().await.create_database().await;
+    let database = shared::postgres().await.migrated_database().await;
     let fleet = Fleet::new(database, shared::rabbitmq().await.space().await).await;
     let node = fleet.node(&[("FAILPOINTS", "task-commit=2*panic")]).await;
     let ready = node.wait_for_line("is ready", SOON).await;

@@ -91,6 +91,8 @@ struct Leader {
 /// Leads or follows until the node drains.
 pub(crate) async fn lead(node: Arc<NodeContext>) {
     node.gauges.of_node(m::LEADER).set(0.0);
+    // A task that died may have led.
+    node.leadership.end();
     let mut control = node.transport.listen();
     let drain = node.signals.draining.clone();
     let mut leader = Leader {
@@ -203,8 +205,7 @@ impl Leader {
         if self.term.take().is_some() {
             tracing::info!(node = %self.node.id, "this node no longer leads");
             self.node.gauges.of_node(m::LEADER).set(0.0);
-            self.node.leadership.leads.send_replace(false);
-            self.node.leadership.last_cycle.send_replace(None);
+            self.node.leadership.end();
         }
     }
 

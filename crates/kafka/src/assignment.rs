@@ -12,7 +12,11 @@ use jobwire_core::transport::{Delivery, Ticket, TransportError};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::{Offset, TopicPartitionList};
 
-use crate::partition::{Arrival, Tracker};
+use crate::partition::{Arrival, Expected, Tracker};
+use crate::stall::Patience;
+
+/// Partitions, each with its epoch and what should arrive next.
+pub(crate) type Flowing = BTreeMap<i32, (u64, Expected)>;
 
 /// A client that commits offsets.
 pub(crate) trait Offsets: Send + Sync {
@@ -43,6 +47,12 @@ pub(crate) struct Assignment {
     pub(crate) leaks: bool,
     /// The group's last rebalance is over; it assigned these partitions to this member.
     pub(crate) placed: bool,
+    /// The number of rebalances that placed this member.
+    pub(crate) placements: u64,
+    /// The client had no message left to take.
+    dry: bool,
+    /// The interval at which the client is looked at.
+    pub(crate) patience: Patience,
     /// A problem keeps the client out of its group.
     pub(crate) troubled: bool,
     /// A message was requeued and must be fetched again.
@@ -66,6 +76,9 @@ impl Assignment {
             holding: false,
             leaks: false,
             placed: false,
+            placements: 0,
+            dry: false,
+            patience: Patience::new(),
             troubled: false,
             rewind: false,
             problem: None,
@@ -85,6 +98,7 @@ impl Assignment {
 
     pub(crate) fn begun(&mut self, consumer: Arc<dyn Offsets>) {
         self.consumer = Some(consumer);
+        self.dry = false;
         self.troubled = false;
     }
 
@@ -106,17 +120,42 @@ impl Assignment {
             .sum()
     }
 
-    /// Returns the partitions of which messages should arrive, if some wait in the log: their epochs,
-    /// and the offset after the highest message that has arrived.
-    pub(crate) fn flowing(&self) -> BTreeMap<i32, (u64, Option<i64>)> {
-        if self.paused || self.holding {
-            return BTreeMap::new();
+    /// Records that the client had no message left to take.
+    pub(crate) fn ran_dry(&mut self) {
+        self.dry = true;
+    }
+
+    /// Returns the partitions from which messages should arrive, if some wait in the log: their
+    /// epochs, and what should arrive next. A client that always had messages left to take gets to
+    /// these partitions later, so then there are none.
+    pub(crate) fn take_flowing(&mut self) -> Flowing {
+        let was_dry = std::mem::take(&mut self.dry);
+        if was_dry {
+            self.flowing()
+        } else {
+            Flowing::new()
+        }
+    }
+
+    /// Like [`Assignment::take_flowing`], whatever the client had left to take.
+    pub(crate) fn flowing(&self) -> Flowing {
+        if self.paused || self.holding || self.troubled {
+            return Flowing::new();
         }
         let idle = |(partition, (epoch, tracker)): (&i32, &(u64, Tracker))| {
             let idle = tracker.held() == 0;
-            idle.then(|| (*partition, (*epoch, tracker.next())))
+            idle.then(|| (*partition, (*epoch, tracker.expects())))
         };
         self.partitions.iter().filter_map(idle).collect()
+    }
+
+    /// Records that the group's rebalance is over, and how.
+    pub(crate) fn placed(&mut self, partitions: impl Iterator<Item = i32>) {
+        self.assigned(partitions);
+        self.placed = true;
+        self.placements += 1;
+        self.troubled = false;
+        self.problem = None;
     }
 
     pub(crate) fn assigned(&mut self, partitions: impl Iterator<Item = i32>) {
@@ -161,6 +200,7 @@ impl Assignment {
     /// the message is to be delivered.
     pub(crate) fn arrive(&mut self, partition: i32, offset: i64) -> Option<(Ticket, bool)> {
         let number = u64::try_from(offset).ok()?;
+        self.patience.arrived(partition);
         let (epoch, tracker) = self.partitions.get_mut(&partition)?;
         let epoch = *epoch;
         let arrival = tracker.arrive(offset);

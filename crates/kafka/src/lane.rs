@@ -32,7 +32,7 @@ use crate::flow::Flow;
 use crate::lane_client::{LaneClient, LaneConsumer, LaneContext, LaneState};
 use crate::memory;
 use crate::options::KafkaOptions;
-use crate::stall::{self, Patience};
+use crate::stall;
 use crate::topology::{PROPAGATION, Topology};
 
 /// The pause before the next client, after a refusal or the end of a client.
@@ -56,7 +56,6 @@ pub(crate) struct LaneTask {
     unreadable: LogThrottle,
     /// The time at which the lane's topic was found.
     found_at: Option<Instant>,
-    patience: Patience,
 }
 
 /// Why the polling of a client ended.
@@ -102,7 +101,6 @@ impl LaneTask {
             stop,
             unreadable: LogThrottle::default(),
             found_at: None,
-            patience: Patience::new(),
         }
     }
 
@@ -187,7 +185,6 @@ impl LaneTask {
         let mut stalled = pin!(stall::is_found(
             state.clone(),
             consumer.clone(),
-            self.patience.interval,
             longest_join(&self.options),
         ));
         loop {
@@ -214,7 +211,7 @@ impl LaneTask {
                         "the lane's consumer waits although the brokers answer: {stall}; starting \
                          another"
                     );
-                    self.patience.replaced(stall);
+                    state.assignment().patience.replaced(stall);
                     return Ended::Broken;
                 }
                 never = &mut crowded => match never {},
@@ -233,9 +230,16 @@ impl LaneTask {
                             break;
                         }
                         next = messages.next().now_or_never().flatten();
+                        if next.is_none() {
+                            state.assignment().ran_dry();
+                        }
                     }
                 }
-                () = tokio::time::sleep_until(look_again) => {}
+                () = tokio::time::sleep_until(look_again) => {
+                    if may_poll {
+                        state.assignment().ran_dry();
+                    }
+                }
             }
         }
     }
@@ -245,7 +249,6 @@ impl LaneTask {
         let state = &self.state;
         let mut assignment = state.assignment();
         let arrived = assignment.arrive(message.partition(), message.offset());
-        self.patience.arrived(message.partition());
         let Some((ticket, again)) = arrived else {
             return;
         };

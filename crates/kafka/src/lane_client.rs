@@ -154,10 +154,7 @@ impl ConsumerContext for LaneContext {
             partitions = list.count(),
             "partitions were assigned to this node"
         );
-        assignment.assigned(numbers(list).into_iter());
-        assignment.placed = true;
-        assignment.troubled = false;
-        assignment.problem = None;
+        assignment.placed(numbers(list).into_iter());
         // A client keeps a partition paused when it is assigned again.
         let told = if assignment.holding {
             consumer.pause(list)

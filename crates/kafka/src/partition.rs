@@ -35,6 +35,15 @@ pub(crate) enum Arrival {
     Known,
 }
 
+/// The offset of the first message that should arrive next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Expected {
+    /// This one, which was requeued.
+    Again(i64),
+    /// The one after the highest that arrived, if any has.
+    After(Option<i64>),
+}
+
 /// The unsettled messages of one partition, while it is assigned to this node.
 #[derive(Debug, Default)]
 pub(crate) struct Tracker {
@@ -57,9 +66,13 @@ impl Tracker {
         self.held
     }
 
-    /// Returns the offset after the highest message that arrived.
-    pub(crate) fn next(&self) -> Option<i64> {
-        self.next
+    /// Returns the offset of the first message that should arrive next: the lowest that was requeued,
+    /// or the one after the highest that arrived.
+    pub(crate) fn expects(&self) -> Expected {
+        match self.rewind_to() {
+            Some(requeued) => Expected::Again(requeued),
+            None => Expected::After(self.next),
+        }
     }
 
     /// Returns the low watermark: every lower offset is settled, or was never delivered here.

@@ -7,9 +7,13 @@
 //! is replaced by a new one.
 //!
 //! A partition is stalled if two looks in a row find the same position, no held message, and a
-//! message that already waited at the first look. A false detection costs a rebalance: the end of a
-//! log may be no message (the mark of an aborted transaction). So the time between two looks doubles
-//! with each client that is replaced, until a message of the partition arrives.
+//! message that already waited at the first look. The client must have run out of messages before
+//! each look: it takes the partitions' messages one after another, so in a deep backlog those of
+//! one partition may wait behind those of the others for minutes. A lane of which one partition has
+//! no leader is not looked at.
+//!
+//! A false detection costs a rebalance. So the time between two looks doubles with each client that
+//! is replaced, until a message of the partition arrives.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,16 +22,22 @@ use std::time::Duration;
 
 use jobwire_core::transport::TransportError;
 use rdkafka::Offset;
+use rdkafka::consumer::Consumer as _;
 use tokio::time::Instant;
 
+use crate::assignment::Flowing;
 use crate::blocking::blocking;
+use crate::error::explain_error;
 use crate::lane_client::{LaneClient, LaneState};
 use crate::offsets::{committed, edges, offset_of};
+use crate::partition::Expected;
 
 /// The shortest interval between two looks.
 const LOOK: Duration = Duration::from_secs(15);
 /// The longest interval, after many replaced clients.
 const LOOK_RARELY: Duration = Duration::from_secs(1_800);
+/// The time after which a message of any partition shows that replacing the client helped.
+const FORGET: Duration = Duration::from_secs(600);
 /// Number of joins that may fail before a client is replaced.
 const JOINS: u32 = 2;
 
@@ -50,10 +60,11 @@ impl fmt::Display for Stall {
 }
 
 /// The interval between two looks at the clients of a lane.
+#[derive(Debug)]
 pub(crate) struct Patience {
     pub(crate) interval: Duration,
-    /// Why the last client was replaced, if nothing has shown since that this helped.
-    last: Option<Stall>,
+    /// Why and when the last client was replaced, if nothing has shown since that this helped.
+    last: Option<(Stall, Instant)>,
 }
 
 impl Patience {
@@ -67,15 +78,18 @@ impl Patience {
     /// Records that a client was replaced.
     pub(crate) fn replaced(&mut self, stall: Stall) {
         self.interval = (self.interval * 2).min(LOOK_RARELY);
-        self.last = Some(stall);
+        self.last = Some((stall, Instant::now()));
     }
 
     /// Records that a message has arrived.
     pub(crate) fn arrived(&mut self, partition: i32) {
-        let helped = match self.last {
-            None => return,
-            Some(Stall::Join) => true,
-            Some(Stall::Fetch { partition: stalled }) => stalled == partition,
+        let Some((stall, at)) = self.last else {
+            return;
+        };
+        let helped = match stall {
+            Stall::Join => true,
+            // Another node may have got the partition.
+            Stall::Fetch { partition: stalled } => stalled == partition || at.elapsed() > FORGET,
         };
         if helped {
             *self = Self::new();
@@ -83,11 +97,11 @@ impl Patience {
     }
 }
 
-/// A partition from which messages should arrive.
+/// A partition in which messages wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Idle {
     epoch: u64,
-    next: Option<i64>,
+    expects: Expected,
     /// The offset of the first message that has not arrived.
     position: i64,
     end: i64,
@@ -97,46 +111,46 @@ struct Idle {
 fn stalled(before: &BTreeMap<i32, Idle>, now: &BTreeMap<i32, Idle>) -> Option<i32> {
     let waits = |(partition, now): (&i32, &Idle)| {
         let before = before.get(partition)?;
-        let same = (before.epoch, before.next) == (now.epoch, now.next);
+        let same = (before.epoch, before.expects) == (now.epoch, now.expects);
         // Retention may delete messages that were not fetched.
         (same && before.end > now.position).then_some(*partition)
     };
     now.iter().find_map(waits)
 }
 
-/// Since when a client has waited for an answer to its joins.
+/// Since when a client has waited for an answer to its joins, and how often it had been placed then.
 #[derive(Default)]
-struct Joining(Option<Instant>);
+struct Joining(Option<(Instant, u64)>);
 
 impl Joining {
-    /// Records whether the client waits. Returns whether it has waited for longer than [`JOINS`]
-    /// joins may take.
-    fn lasts(&mut self, waits: bool, join: Duration) -> bool {
+    /// Records whether the client waits, and how often it has been placed. Returns whether it has
+    /// waited for longer than [`JOINS`] joins may take.
+    fn lasts(&mut self, waits: bool, placements: u64, join: Duration) -> bool {
+        self.0
+            .take_if(|(_, before)| !waits || *before != placements);
         if !waits {
-            self.0 = None;
             return false;
         }
-        self.0.get_or_insert_with(Instant::now).elapsed() >= join * JOINS
+        let (since, _) = *self.0.get_or_insert_with(|| (Instant::now(), placements));
+        since.elapsed() >= join * JOINS
     }
 }
 
 /// Waits until the client has stalled.
-pub(crate) async fn is_found(
-    state: Arc<LaneState>,
-    client: LaneClient,
-    every: Duration,
-    join: Duration,
-) -> Stall {
+pub(crate) async fn is_found(state: Arc<LaneState>, client: LaneClient, join: Duration) -> Stall {
     let mut waits = Joining::default();
     let mut before = BTreeMap::new();
     loop {
+        let every = state.assignment().patience.interval;
         tokio::time::sleep(every).await;
-        let (joining, flowing) = {
-            let assignment = state.assignment();
-            (assignment.is_joining(), assignment.flowing())
+        let (joining, placements, flowing) = {
+            let mut assignment = state.assignment();
+            let flowing = assignment.take_flowing();
+            (assignment.is_joining(), assignment.placements, flowing)
         };
         // Brokers that do not answer are away, and a new client would not reach them either.
-        if waits.lasts(joining && answers(&state, &client).await, join) {
+        let joining = joining && answers(&state, &client).await;
+        if waits.lasts(joining, placements, join) {
             return Stall::Join;
         }
         let now = match look(&state, &client, flowing).await {
@@ -150,7 +164,7 @@ pub(crate) async fn is_found(
         let still = state.assignment().flowing();
         if let Some(partition) = stalled(&before, &now)
             && let (Some(now), Some(still)) = (now.get(&partition), still.get(&partition))
-            && (now.epoch, now.next) == *still
+            && (now.epoch, now.expects) == *still
         {
             return Stall::Fetch { partition };
         }
@@ -165,29 +179,46 @@ async fn answers(state: &LaneState, client: &LaneClient) -> bool {
     asked.await.is_ok()
 }
 
+/// Returns the partitions in which messages wait.
 async fn look(
     state: &LaneState,
     client: &LaneClient,
-    flowing: BTreeMap<i32, (u64, Option<i64>)>,
+    flowing: Flowing,
 ) -> Result<BTreeMap<i32, Idle>, TransportError> {
     if flowing.is_empty() {
         return Ok(BTreeMap::new());
     }
     let (topic, client) = (state.assignment().topic.clone(), client.clone());
     blocking(move || {
-        let partitions = || flowing.keys().copied();
+        let failed = |error| explain_error(&error, &topic);
+        // The client passes over the marks of ended transactions, which are no messages.
+        let passed = client.position().map_err(failed)?;
+        let position = |partition: i32| match flowing.get(&partition)?.1 {
+            Expected::Again(offset) => Some(offset),
+            Expected::After(next) => next.max(offset_of(&passed, &topic, partition)),
+        };
+        let ends = edges(&**client, &topic, flowing.keys().copied(), Offset::End)?;
+        let ends = ends.into_iter();
+        let waits = |(at, end): &(i32, i64)| position(*at).is_none_or(|position| position < *end);
+        let ends: Vec<(i32, i64)> = ends.filter(waits).collect();
+        if ends.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let partitions = || ends.iter().map(|(at, _)| *at);
         let known = committed(&**client, &topic, partitions())?;
+        for element in known.elements() {
+            element.error().map_err(failed)?;
+        }
         let starts = edges(&**client, &topic, partitions(), Offset::Beginning)?;
-        let ends = edges(&**client, &topic, partitions(), Offset::End)?;
-        let both = starts.into_iter().zip(ends);
-        let idle = both.filter_map(|((at, start), (_, end))| {
-            let (epoch, next) = *flowing.get(&at)?;
-            let position = next.or_else(|| offset_of(&known, &topic, at));
+        let idle = starts.into_iter().zip(&ends);
+        let idle = idle.filter_map(|((at, start), (_, end))| {
+            let (epoch, expects) = *flowing.get(&at)?;
+            let position = position(at).or_else(|| offset_of(&known, &topic, at));
             let idle = Idle {
                 epoch,
-                next,
+                expects,
                 position: position.unwrap_or(start).max(start),
-                end,
+                end: *end,
             };
             Some((at, idle))
         });
@@ -202,7 +233,6 @@ mod tests {
 
     use jobwire_core::job::Lane;
     use rdkafka::config::FromClientConfigAndContext;
-    use rdkafka::consumer::Consumer as _;
     use rdkafka::mocking::MockCluster;
     use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
     use rdkafka::{ClientConfig, TopicPartitionList};
@@ -248,16 +278,39 @@ mod tests {
         state.assignment().assigned(std::iter::once(0));
         state.assignment().placed = true;
 
-        let look = Duration::from_millis(50);
-        let found = is_found(state.clone(), client.clone(), look, LOOK);
-        let found = tokio::time::timeout(Duration::from_secs(60), found).await;
-        assert_eq!(found, Ok(Stall::Fetch { partition: 0 }));
+        state.assignment().patience.interval = Duration::from_millis(50);
+        let look = || {
+            let found = is_found(state.clone(), client.clone(), LOOK);
+            tokio::time::timeout(Duration::from_secs(2), found)
+        };
+        // The messages of other partitions may be in front of this one's.
+        let found = look().await;
+        assert!(found.is_err(), "{found:?}");
+
+        let dry = tokio::spawn({
+            let state = state.clone();
+            async move {
+                loop {
+                    state.assignment().ran_dry();
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            }
+        });
+        let stall = Stall::Fetch { partition: 0 };
+        assert_eq!(look().await, Ok(stall));
+
+        let (ticket, _) = state.assignment().arrive(0, 0).unwrap();
+        let found = look().await;
+        assert!(found.is_err(), "it is held: {found:?}");
+        // What was requeued must arrive again.
+        state.assignment().requeue(&[ticket]);
+        assert_eq!(look().await, Ok(stall));
 
         let (ticket, _) = state.assignment().arrive(0, 0).unwrap();
         state.assignment().settle(&[ticket]);
-        let found = is_found(state, client, look, LOOK);
-        let found = tokio::time::timeout(Duration::from_secs(2), found).await;
-        assert!(found.is_err(), "{found:?}");
+        let found = look().await;
+        assert!(found.is_err(), "nothing waits: {found:?}");
+        dry.abort();
     }
 
     #[tokio::test(start_paused = true)]
@@ -265,20 +318,22 @@ mod tests {
         let mut joining = Joining::default();
         let join = LOOK * 2;
         let mut looks = 0;
-        while !joining.lasts(true, join) {
+        while !joining.lasts(true, 1, join) {
             tokio::time::advance(LOOK).await;
             looks += 1;
         }
         assert_eq!(looks, 2 * JOINS);
-        // A join that succeeds, or brokers that are away, begin a new wait.
-        assert!(!joining.lasts(false, join));
-        assert!(!joining.lasts(true, join));
+        // A rebalance that ended meanwhile, and brokers that are away, begin a new wait.
+        assert!(!joining.lasts(true, 2, join));
+        tokio::time::advance(join * JOINS).await;
+        assert!(!joining.lasts(false, 2, join));
+        assert!(!joining.lasts(true, 2, join));
     }
 
     fn idle(epoch: u64, next: Option<i64>, position: i64, end: i64) -> BTreeMap<i32, Idle> {
         let idle = Idle {
             epoch,
-            next,
+            expects: Expected::After(next),
             position,
             end,
         };
@@ -314,8 +369,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn patience_grows_with_clients_that_get_nothing() {
+    #[tokio::test(start_paused = true)]
+    async fn patience_grows_with_clients_that_get_nothing() {
         let mut patience = Patience::new();
         let stall = Stall::Fetch { partition: 3 };
         patience.replaced(stall);
@@ -327,6 +382,10 @@ mod tests {
         patience.arrived(2);
         assert_eq!(patience.interval, LOOK_RARELY);
         patience.arrived(3);
+        assert_eq!(patience.interval, LOOK);
+        patience.replaced(stall);
+        tokio::time::advance(FORGET * 2).await;
+        patience.arrived(2);
         assert_eq!(patience.interval, LOOK);
     }
 }

@@ -13,12 +13,25 @@ use uuid::Uuid;
 /// # Panics
 /// If the server cannot be reached or refuses.
 pub async fn create(superuser_url: &str) -> String {
+    // template0 has no connections; a connection would make CREATE DATABASE fail.
+    create_from(superuser_url, "template0 ENCODING 'UTF8'").await
+}
+
+/// Creates a copy of a database, to which nobody is connected.
+///
+/// # Panics
+/// If the server cannot be reached or refuses.
+pub async fn copy(superuser_url: &str, url: &str) -> String {
+    let url = Url::parse(url).unwrap_or_else(|error| panic!("not a database URL: {error}"));
+    create_from(superuser_url, url.path().trim_start_matches('/')).await
+}
+
+async fn create_from(superuser_url: &str, template: &str) -> String {
     let name = format!("jobwire_test_{}", Uuid::new_v4().simple());
     let mut connection = PgConnection::connect(superuser_url)
         .await
         .unwrap_or_else(|error| panic!("cannot connect to the tests' PostgreSQL: {error}"));
-    // template0 has no connections; a connection would make CREATE DATABASE fail.
-    let statement = format!("CREATE DATABASE {name} TEMPLATE template0 ENCODING 'UTF8'");
+    let statement = format!("CREATE DATABASE {name} TEMPLATE {template}");
     connection
         .execute(sqlx::raw_sql(sqlx::AssertSqlSafe(statement)))
         .await

@@ -5,6 +5,7 @@
 //! | for | use |
 //! | --- | --- |
 //! | a fresh database on the shared PostgreSQL | [`shared::postgres`]`().await.create_database().await` |
+//! | the same with Jobwire's tables | [`shared::postgres`]`().await.migrated_database().await` |
 //! | a private PostgreSQL to stop, kill and start again | [`Postgres::start`] |
 //! | a standby to promote | [`Postgres::start_standby`] |
 //! | a PostgreSQL whose clock jumps | [`Postgres::start_with_clock`] |

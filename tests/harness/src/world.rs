@@ -27,12 +27,12 @@ pub struct World {
 }
 
 impl World {
-    /// Creates a database and migrates it.
+    /// Creates a database.
     pub async fn new() -> Self {
-        Self::on(shared::postgres().await.create_database().await).await
+        Self::on(shared::postgres().await.migrated_database().await).await
     }
 
-    /// Migrates an empty database.
+    /// Migrates a database.
     pub async fn on(url: String) -> Self {
         let store = migrated(&url).await;
         let transport = InProcessTransport::new();
@@ -81,10 +81,10 @@ impl World {
 
 /// Creates a database, and returns a migrated store on it.
 pub async fn database() -> PgStore {
-    migrated(&shared::postgres().await.create_database().await).await
+    patient(&shared::postgres().await.migrated_database().await).await
 }
 
-/// Returns a [`patient`] store on an empty database, and migrates it.
+/// Returns a [`patient`] store on a database, and migrates it.
 pub async fn migrated(url: &str) -> PgStore {
     let store = patient(url).await;
     store.migrate().await.unwrap();

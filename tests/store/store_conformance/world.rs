@@ -200,7 +200,7 @@ impl SqlBench for SqliteStore {
 
 impl Bench for PgStore {
     async fn open() -> (Self, Option<Scratch>) {
-        let url = shared::postgres().await.create_database().await;
+        let url = shared::postgres().await.migrated_database().await;
         (jobwire_harness::world::patient(&url).await, None)
     }
 

@@ -28,7 +28,7 @@ pub(super) struct Fleet {
 impl Fleet {
     /// The producer and the nodes may have different URLs for the broker.
     pub(super) async fn new(producers: &str, nodes: &str) -> Self {
-        let database = shared::postgres().await.create_database().await;
+        let database = shared::postgres().await.migrated_database().await;
         let store = PgStore::connect(&database).await.unwrap();
         store.migrate().await.unwrap();
         let prefix = format!("test-{}", Uuid::new_v4().simple());

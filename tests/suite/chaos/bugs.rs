@@ -36,7 +36,7 @@ struct Stage {
 
 impl Stage {
     async fn new() -> Stage {
-        let url = shared::postgres().await.create_database().await;
+        let url = shared::postgres().await.migrated_database().await;
         world::prepare(&url).await;
         let space = shared::rabbitmq().await.space().await;
         let mut options = AmqpOptions::default();

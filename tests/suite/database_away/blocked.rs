@@ -19,7 +19,7 @@ const WAITING: usize = 3;
 
 /// Returns a store with a statement timeout of two seconds.
 async fn store() -> (String, PgStore) {
-    let url = shared::postgres().await.create_database().await;
+    let url = shared::postgres().await.migrated_database().await;
     let mut options = PgOptions::default();
     options.statement_timeout = Duration::from_secs(2);
     let store = PgStore::connect_with(&url, options).await.unwrap();

@@ -15,7 +15,7 @@ const SETTINGS: [(&str, &str); 2] = [
 ];
 
 async fn behind_a_proxy() -> (Fleet, Proxy) {
-    let database = shared::postgres().await.create_database().await;
+    let database = shared::postgres().await.migrated_database().await;
     let address = Url::parse(&database).unwrap();
     let server = (address.host_str().unwrap(), address.port().unwrap());
     let proxy = Proxy::start(&format!("{}:{}", server.0, server.1)).await;

@@ -16,7 +16,7 @@ pub(crate) const POINT: &str = "events-published";
 
 #[tokio::test]
 async fn a_leader_that_dies_while_it_publishes_loses_no_event_and_repeats_ids_only() {
-    let database = shared::postgres().await.create_database().await;
+    let database = shared::postgres().await.migrated_database().await;
     let fleet = Fleet::new(database, shared::rabbitmq().await.space().await).await;
     switch_on(&fleet.store).await;
     let mut queue = Queue::bind(&fleet.space, "#").await;

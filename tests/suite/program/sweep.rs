@@ -34,7 +34,7 @@ async fn counted(fleet: &Fleet) -> Value {
 /// names them and leaves them as they are.
 #[tokio::test]
 async fn a_dry_run_names_each_class_and_changes_nothing() {
-    let database = shared::postgres().await.create_database().await;
+    let database = shared::postgres().await.migrated_database().await;
     let fleet = Fleet::new(database, shared::rabbitmq().await.space().await).await;
     // No lease ends because the machine stood still.
     let patient = [("JOBWIRE_SUSPECT_AFTER", "1h"), ("JOBWIRE_LEASE", "1h")];
@@ -112,7 +112,7 @@ async fn a_dry_run_names_each_class_and_changes_nothing() {
 
 #[tokio::test]
 async fn a_dry_run_without_nodes_or_broker_says_what_it_can_not_know() {
-    let database = shared::postgres().await.create_database().await;
+    let database = shared::postgres().await.migrated_database().await;
     let fleet = Fleet::new(database, shared::rabbitmq().await.space().await).await;
     fleet.jobs.create(NewJob::of("noop", &())).await.unwrap();
     let said = asked(&fleet, &["--wait", "1s"]).await;

@@ -46,12 +46,12 @@ pub(crate) async fn search(node: Arc<NodeContext>) {
     loop {
         tokio::select! {
             biased;
-            () = drain.cancelled() => return,
+            () = drain.cancelled() => break,
             heard = control.recv() => match heard {
                 Ok(message) => searches.hear(message).await,
                 // The sweeper sends another marker, or asks again.
                 Err(broadcast::error::RecvError::Lagged(_)) => {}
-                Err(broadcast::error::RecvError::Closed) => return,
+                Err(broadcast::error::RecvError::Closed) => break,
             },
             Ok(()) = cycles.changed() => {
                 let cycle = *cycles.borrow_and_update();

@@ -128,7 +128,6 @@ impl LaneState {
 #[derive(Default)]
 pub(crate) struct Sweeper {
     lanes: HashMap<Lane, LaneState>,
-    next: u64,
     /// The horizons of earlier cycles, oldest first. At most one of them has the age of a suspected
     /// job.
     horizons: VecDeque<(Instant, Horizon)>,
@@ -207,7 +206,7 @@ impl Sweeper {
         lanes: Vec<Lane>,
         before: Before,
     ) -> bool {
-        let markers: Vec<Marker> = lanes.iter().map(|_| self.marker(node)).collect();
+        let markers: Vec<Marker> = lanes.iter().map(|_| marker(node)).collect();
         let sending = lanes.iter().zip(markers);
         let sending = sending.map(|(lane, marker)| send(node, lane, marker, before));
         let sent = futures_util::future::join_all(sending).await;
@@ -222,14 +221,6 @@ impl Sweeper {
             state.outstanding.extend(sent.ok());
         }
         all
-    }
-
-    fn marker(&mut self, node: &NodeContext) -> Marker {
-        self.next += 1;
-        Marker {
-            number: self.next,
-            node: node.id,
-        }
     }
 
     /// Handles a returned marker: hints the jobs that it proves to be orphans.
@@ -314,7 +305,7 @@ impl Sweeper {
             query.mark = true;
             let (before, next) = (healing.before, self.page(node, query).await);
             let sent = match next {
-                Some(_) => send(node, lane, self.marker(node), before).await.ok(),
+                Some(_) => send(node, lane, marker(node), before).await.ok(),
                 None => None,
             };
             let Some(state) = self.lanes.get_mut(lane) else {
@@ -370,6 +361,13 @@ impl Sweeper {
                 None
             }
         }
+    }
+}
+
+fn marker(node: &NodeContext) -> Marker {
+    Marker {
+        number: node.leadership.number(),
+        node: node.id,
     }
 }
 

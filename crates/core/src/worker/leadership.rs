@@ -1,5 +1,7 @@
 //! The state that the leading tasks of a node share.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use chrono::{DateTime, Utc};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -28,6 +30,9 @@ pub(crate) struct Leadership {
     pub(crate) unreachable: watch::Sender<Option<Lane>>,
     pub(crate) next_timer: NextTimer,
     pub(crate) next_periodic: NextTimer,
+    /// The last number of a marker, or of a question about held hints. It outlives a search task
+    /// that dies: a marker that is still on its way must not be taken for a later one.
+    numbers: AtomicU64,
     /// Given when a cycle has found an open batch.
     pub(crate) open_batches: Notify,
 }
@@ -39,10 +44,22 @@ impl Leadership {
             leads: watch::Sender::new(false),
             last_cycle: watch::Sender::new(None),
             unreachable: watch::Sender::new(None),
+            numbers: AtomicU64::new(0),
             next_timer: NextTimer::new(),
             next_periodic: NextTimer::new(),
             open_batches: Notify::new(),
         }
+    }
+
+    /// Returns the number of the next marker or question.
+    pub(crate) fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Records that the node does not lead.
+    pub(crate) fn end(&self) {
+        self.leads.send_replace(false);
+        self.last_cycle.send_replace(None);
     }
 
     /// Waits until `next` is due while the node leads. Returns false if the node drains.

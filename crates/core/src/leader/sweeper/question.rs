@@ -77,9 +77,8 @@ impl Sweeper {
         if missing.is_empty() {
             return self.begin(node, lane, sent.before, Arc::default()).await;
         }
-        self.next += 1;
         let asked = Asked {
-            number: self.next,
+            number: node.leadership.number(),
             before: sent.before,
             missing,
             held: HashSet::new(),

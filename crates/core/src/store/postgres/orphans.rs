@@ -24,6 +24,9 @@ use crate::store::{OrphanPage, OrphanQuery};
 /// instance, selects only the first ready sibling, and only while no job holds the instance. Skips
 /// locked rows, so it waits for none.
 ///
+/// A leader cycle may mark the same job at the same time. The row's latest version shows it: its
+/// `ready_at` is then too young.
+///
 /// A row records when it was inserted, not when its transaction committed. So its transaction must
 /// have ended when the marker left: xmin (32 bits of it) lies before the oldest transaction that
 /// was open then. (`pg_visible_in_snapshot` treats the rows of an open savepoint as visible.)
@@ -55,7 +58,8 @@ WITH lost AS (
     "
     ORDER BY j.id LIMIT $6
 ), free AS MATERIALIZED (
-    SELECT j.id FROM lost JOIN jobwire.job j ON j.id = lost.id WHERE $7 FOR UPDATE OF j SKIP LOCKED
+    SELECT j.id FROM lost JOIN jobwire.job j ON j.id = lost.id WHERE $7 AND j.ready_at <= $5
+    FOR UPDATE OF j SKIP LOCKED
 ), marked AS (
     UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = least(j.hints, 999999999) + 1
     FROM free WHERE j.id = free.id
