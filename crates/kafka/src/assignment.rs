@@ -150,7 +150,7 @@ impl Assignment {
     }
 
     /// Records that the group's rebalance is over, and how.
-    pub(crate) fn placed(&mut self, partitions: impl Iterator<Item = i32>) {
+    pub(crate) fn place(&mut self, partitions: impl Iterator<Item = i32>) {
         self.assigned(partitions);
         self.placed = true;
         self.placements += 1;

@@ -154,7 +154,7 @@ impl ConsumerContext for LaneContext {
             partitions = list.count(),
             "partitions were assigned to this node"
         );
-        assignment.placed(numbers(list).into_iter());
+        assignment.place(numbers(list).into_iter());
         // A client keeps a partition paused when it is assigned again.
         let told = if assignment.holding {
             consumer.pause(list)
