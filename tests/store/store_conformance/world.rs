@@ -25,6 +25,12 @@ pub(super) const LEASE: Duration = Duration::from_secs(600);
 pub(super) trait Bench: Store + Clone {
     /// Connects to an empty database. Returns its directory too, if it has one.
     async fn open() -> (Self, Option<Scratch>);
+    /// Connects to a database with Jobwire's tables.
+    async fn with_tables() -> (Self, Option<Scratch>) {
+        let opened = Self::open().await;
+        opened.0.up().await;
+        opened
+    }
     async fn up(&self);
     async fn create(&self, jobs: Vec<NewJob>) -> Created;
     /// Creates a job as a program in another language would.
@@ -200,8 +206,12 @@ impl SqlBench for SqliteStore {
 
 impl Bench for PgStore {
     async fn open() -> (Self, Option<Scratch>) {
-        let url = shared::postgres().await.migrated_database().await;
+        let url = shared::postgres().await.create_database().await;
         (jobwire_harness::world::patient(&url).await, None)
+    }
+
+    async fn with_tables() -> (Self, Option<Scratch>) {
+        (jobwire_harness::world::database().await, None)
     }
 
     async fn create_by_sql(&self, job_type: &str) -> JobId {
@@ -380,9 +390,11 @@ pub(super) fn why(locked: &Locked, id: JobId) -> Option<Refusal> {
 
 impl<S: Bench> World<S> {
     pub(super) async fn open() -> Self {
-        let world = Self::empty().await;
-        world.store.up().await;
-        world
+        let (store, scratch) = S::with_tables().await;
+        Self {
+            store,
+            _scratch: scratch,
+        }
     }
 
     /// Uses an existing store.
