@@ -13,7 +13,7 @@ use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::{Offset, TopicPartitionList};
 
 use crate::partition::{Arrival, Expected, Tracker};
-use crate::stall::Patience;
+use crate::patience::Patience;
 
 /// Partitions, each with its epoch and what should arrive next.
 pub(crate) type Flowing = BTreeMap<i32, (u64, Expected)>;

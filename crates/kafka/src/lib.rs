@@ -86,6 +86,7 @@ mod offsets;
 mod options;
 mod partition;
 mod partitioner;
+mod patience;
 mod producers;
 mod publisher;
 mod receiver;

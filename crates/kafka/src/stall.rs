@@ -16,7 +16,6 @@
 //! is replaced, until a message of the partition arrives.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,71 +30,10 @@ use crate::error::explain_error;
 use crate::lane_client::{LaneClient, LaneState};
 use crate::offsets::{committed, edges, offset_of};
 use crate::partition::Expected;
+use crate::patience::Stall;
 
-/// The shortest interval between two looks.
-const LOOK: Duration = Duration::from_secs(15);
-/// The longest interval, after many replaced clients.
-const LOOK_RARELY: Duration = Duration::from_secs(1_800);
-/// The time after which a message of any partition shows that replacing the client helped.
-const FORGET: Duration = Duration::from_secs(600);
 /// Number of joins that may fail before a client is replaced.
 const JOINS: u32 = 2;
-
-/// What a client waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stall {
-    Join,
-    Fetch { partition: i32 },
-}
-
-impl fmt::Display for Stall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Join => f.write_str("it did not get into its group"),
-            Self::Fetch { partition } => {
-                write!(f, "it fetched nothing from partition {partition}")
-            }
-        }
-    }
-}
-
-/// The interval between two looks at the clients of a lane.
-#[derive(Debug)]
-pub(crate) struct Patience {
-    pub(crate) interval: Duration,
-    /// Why and when the last client was replaced, if nothing has shown since that this helped.
-    last: Option<(Stall, Instant)>,
-}
-
-impl Patience {
-    pub(crate) fn new() -> Self {
-        Self {
-            interval: LOOK,
-            last: None,
-        }
-    }
-
-    /// Records that a client was replaced.
-    pub(crate) fn replaced(&mut self, stall: Stall) {
-        self.interval = (self.interval * 2).min(LOOK_RARELY);
-        self.last = Some((stall, Instant::now()));
-    }
-
-    /// Records that a message has arrived.
-    pub(crate) fn arrived(&mut self, partition: i32) {
-        let Some((stall, at)) = self.last else {
-            return;
-        };
-        let helped = match stall {
-            Stall::Join => true,
-            // Another node may have got the partition.
-            Stall::Fetch { partition: stalled } => stalled == partition || at.elapsed() > FORGET,
-        };
-        if helped {
-            *self = Self::new();
-        }
-    }
-}
 
 /// A partition in which messages wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,6 +180,7 @@ mod tests {
     use crate::connection::{Context, Link};
     use crate::ending::Elsewhere;
     use crate::lane_client::{LaneConsumer, LaneContext};
+    use crate::patience::LOOK;
 
     /// The partition is paused without the state's knowledge, as after a lost start of its fetch.
     #[tokio::test(flavor = "multi_thread")]
@@ -367,25 +306,5 @@ mod tests {
         for (before, now) in looks {
             assert_eq!(stalled(&before, &now), None, "{before:?}, {now:?}");
         }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn patience_grows_with_clients_that_get_nothing() {
-        let mut patience = Patience::new();
-        let stall = Stall::Fetch { partition: 3 };
-        patience.replaced(stall);
-        patience.replaced(stall);
-        assert_eq!(patience.interval, LOOK * 4);
-        for _ in 0..20 {
-            patience.replaced(stall);
-        }
-        patience.arrived(2);
-        assert_eq!(patience.interval, LOOK_RARELY);
-        patience.arrived(3);
-        assert_eq!(patience.interval, LOOK);
-        patience.replaced(stall);
-        tokio::time::advance(FORGET * 2).await;
-        patience.arrived(2);
-        assert_eq!(patience.interval, LOOK);
     }
 }

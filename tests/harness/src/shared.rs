@@ -3,7 +3,8 @@
 //! The server starts when the first test asks for it. Each test has its own database. A test that
 //! stops or kills a server starts its own with [`crate::Postgres::start`].
 
-use crate::{Postgres, database, world};
+use crate::{Postgres, database};
+use jobwire_core::PgStore;
 use tokio::sync::OnceCell;
 use url::Url;
 
@@ -36,7 +37,9 @@ impl SharedPostgres {
     pub async fn migrated_database(&self) -> String {
         let migrate = async || {
             let url = self.create_database().await;
-            world::migrated(&url).await.pool().close().await;
+            let store = PgStore::connect(&url).await.unwrap();
+            store.migrate().await.unwrap();
+            store.pool().close().await;
             url
         };
         let migrated = self.migrated.get_or_init(migrate).await;
