@@ -134,6 +134,7 @@ pub async fn run(options: Options) -> Outcome {
         faults,
         surprises: world.surprises(),
         evidence,
+        outputs: world.last_outputs(),
         ran,
         drained,
         rows: rows(&world.url).await,

@@ -99,7 +99,7 @@ async fn kept(options: Options) -> Outcome {
     println!("{}", outcome.page());
     assert!(
         outcome.holds(),
-        "promises were broken; see the report above\n{}",
+        "promises were broken: {}",
         outcome.wrongs()
     );
     outcome

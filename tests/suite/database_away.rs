@@ -11,6 +11,7 @@ mod full;
 mod half_open;
 mod named;
 mod pooler;
+mod slow;
 mod standby;
 
 use std::time::Duration;

@@ -29,6 +29,7 @@ mod cycle;
 pub(crate) mod events;
 mod members;
 mod messages;
+mod page_size;
 pub(crate) mod periodic;
 pub(crate) mod pruning;
 mod publish_watch;
@@ -53,6 +54,7 @@ use crate::transport::{Control, SPOKEN};
 use crate::worker::context::NodeContext;
 use crate::worker::forward;
 use members::Members;
+use page_size::PageSize;
 use publish_watch::PublishWatch;
 
 /// The interval at which a store is asked whether another process wrote to it, if the store can
@@ -76,6 +78,8 @@ struct Leader {
     failed: bool,
     /// Whether jobs wait or run, so that cycles run at the short interval.
     busy: bool,
+    /// The size of a page of expired leases, and of one of unhinted jobs.
+    page: PageSize,
     next_cycle: Instant,
     next_beat: Instant,
     last_beat: Instant,
@@ -101,6 +105,7 @@ pub(crate) async fn lead(node: Arc<NodeContext>) {
         leads_until: Instant::now(),
         failed: false,
         busy: true,
+        page: PageSize::at_most(cycle::PAGE),
         next_cycle: Instant::now(),
         next_beat: Instant::now(),
         last_beat: Instant::now(),
@@ -180,7 +185,7 @@ impl Leader {
             node.hook.tell(Control::LeaderAlive {
                 node: node.id,
                 term,
-                now: Some(self.clock.now()),
+                now: self.clock.told(),
                 age: self.clock.age(),
                 doubt: self
                     .clock

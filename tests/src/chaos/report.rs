@@ -25,6 +25,8 @@ pub struct Outcome {
     pub surprises: Vec<String>,
     /// Raw histories of the jobs in violations.
     pub evidence: Vec<String>,
+    /// The end of the output of the last processes of the nodes.
+    pub outputs: Vec<String>,
     /// The time during which jobs were created.
     pub ran: Duration,
     /// The time that it then took until all jobs were done.
@@ -42,14 +44,15 @@ impl Outcome {
         self.verdict.holds() && self.surprises.is_empty()
     }
 
-    /// Returns the violations and surprises, one per line, without histories. A log that is cut at
-    /// its start keeps them.
+    /// Returns the violations and surprises in short, without histories: one line, because the end
+    /// of a long log may be cut.
     #[must_use]
     pub fn wrongs(&self) -> String {
         let violations = (self.verdict.kept.iter())
             .map(|violation| format!("{:?}: {}", violation.invariant, violation.what));
-        let lines: Vec<String> = violations.chain(self.surprises.iter().cloned()).collect();
-        lines.join("\n")
+        let surprises = self.surprises.iter().filter_map(|text| text.lines().next());
+        let wrongs: Vec<String> = violations.chain(surprises.map(str::to_owned)).collect();
+        wrongs.join("; ")
     }
 
     /// Returns the page, in Markdown.
@@ -218,6 +221,10 @@ impl Outcome {
         }
         for violation in &self.verdict.kept {
             let _ = writeln!(page, "\n## Violation\n```text\n{violation}```");
+        }
+        if !self.holds() {
+            let outputs = self.outputs.join("\n");
+            let _ = writeln!(page, "\n## Output of the nodes\n```text\n{outputs}\n```");
         }
         if !self.evidence.is_empty() {
             let _ = writeln!(

@@ -5,6 +5,7 @@ use super::options::{Broker, Options};
 use super::producer::HINT_MAX_AGE;
 use super::workload::Kind;
 use crate::history::{Calendar, total};
+use crate::lines::Lines;
 use crate::wait::within;
 use crate::{
     Flow, HintAccount, Kafka, KafkaSettings, Postgres, Program, Proxy, RabbitMq, Running,
@@ -78,6 +79,8 @@ pub struct World {
     surprises: StdMutex<Vec<String>>,
     /// The number of starts of nodes.
     pub starts: AtomicU64,
+    /// The output of each process of a node, with the number of the node.
+    outputs: StdMutex<Vec<(usize, Lines)>>,
     program: PathBuf,
     options: Options,
     /// Shifts the clock of a process, where that is possible.
@@ -124,6 +127,7 @@ impl World {
             broker_url,
             surprises: StdMutex::default(),
             starts: AtomicU64::new(0),
+            outputs: StdMutex::default(),
             program: options.node.clone().unwrap_or_else(|| chaos_node().clone()),
             options: options.clone(),
             clock_library: clock_library(options.broker),
@@ -205,6 +209,23 @@ impl World {
         surprises.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    fn keep_output(&self, node: usize, lines: Lines) {
+        let outputs = self.outputs.lock();
+        let mut outputs = outputs.unwrap_or_else(PoisonError::into_inner);
+        outputs.push((node, lines));
+    }
+
+    /// Returns the last lines that each of the last processes of the nodes has printed.
+    #[must_use]
+    pub fn last_outputs(&self) -> Vec<String> {
+        let outputs = self.outputs.lock();
+        let outputs = outputs.unwrap_or_else(PoisonError::into_inner);
+        let from = outputs.len().saturating_sub(2 * self.nodes.len());
+        let last = outputs[from..].iter();
+        last.map(|(node, lines)| format!("node {node}:\n{}", lines.tail()))
+            .collect()
+    }
+
     /// Prints an event.
     #[allow(clippy::print_stderr, reason = "for who watches a long run")]
     pub fn say(&self, what: &str) {
@@ -220,6 +241,7 @@ impl World {
             self.starts.fetch_add(1, Ordering::Relaxed);
             node.starts += 1;
             let mut running = self.program(node, shift).start();
+            self.keep_output(node.number, running.lines().clone());
             let ready = within(READY, || {
                 let said = running.lines().all();
                 let ready = said.iter().any(|line| line.contains("is ready"));
@@ -273,7 +295,10 @@ impl World {
             .env("JOBWIRE_AMQP_CONFIRM_TIMEOUT", "2s")
             .env("JOBWIRE_KAFKA_CONFIRM_TIMEOUT", "2s")
             .env("JOBWIRE_KAFKA_SESSION_TIMEOUT", "6s")
-            .env("JOBWIRE_LOG", "warn,jobwire_core::worker::consumer=error")
+            .env(
+                "JOBWIRE_LOG",
+                "warn,jobwire_core::leader=info,jobwire_core::worker::consumer=error",
+            )
             .env("RUST_BACKTRACE", "0")
             .env("CHAOS_DATABASE_URL", &self.url);
         if self.options.deploys {

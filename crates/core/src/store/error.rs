@@ -248,6 +248,12 @@ impl StoreError {
         }
     }
 
+    /// Returns whether a statement took too long: the database cancelled it, or did not answer in
+    /// time. A statement on fewer rows may succeed.
+    pub(crate) fn is_slow(&self) -> bool {
+        matches!(self, Self::Timeout(_)) || self.sqlstate().as_deref() == Some("57014")
+    }
+
     /// Returns whether the server shuts down or can't be reached. False for a slow statement and a
     /// full pool.
     #[doc(hidden)]

@@ -98,7 +98,8 @@ async fn ask(node: &Arc<NodeContext>, batch: BatchId, left: Left) {
             let is_busy = error.is_conflict();
             let attempts = left.attempts + u32::from(!is_busy);
             let again = attempts < ATTEMPTS;
-            let pause = if is_slow(&error) {
+            // Another question costs the database as much.
+            let pause = if error.is_slow() {
                 LONGEST_PAUSE
             } else {
                 pause(left.tries)
@@ -123,12 +124,6 @@ async fn ask(node: &Arc<NodeContext>, batch: BatchId, left: Left) {
             return;
         }
     }
-}
-
-/// Returns whether the database did not answer in the time of a statement. Another question costs it
-/// as much.
-fn is_slow(error: &StoreError) -> bool {
-    matches!(error, StoreError::Timeout(_)) || error.sqlstate().as_deref() == Some("57014")
 }
 
 /// Ends a batch if it is over, and hints the job at its end.

@@ -6,6 +6,8 @@ use std::fmt;
 
 /// The number of violations kept with their histories. All are counted.
 const KEPT: usize = 50;
+/// The number of takeovers that a violation names.
+const SHOWN: usize = 10;
 
 /// The invariants, as they are numbered in the documentation of the [checker](super::Checker).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -206,15 +208,17 @@ impl Report {
             .copied()
             .collect();
         if over.len() > few {
-            let slow: Vec<String> = over.iter().map(|(late, _)| seconds(*late)).collect();
+            // The slowest come last.
+            let slowest = over[over.len().saturating_sub(SHOWN)..].iter();
+            let times: Vec<String> = slowest.clone().map(|(late, _)| seconds(*late)).collect();
             self.add(Violation {
                 invariant: Invariant::I13,
-                jobs: over.iter().map(|(_, job)| *job).collect(),
+                jobs: slowest.map(|(_, job)| *job).collect(),
                 what: format!(
-                    "{} of {all} takeovers took longer than {}: {}",
+                    "{} of {all} takeovers took longer than {}; the slowest: {}",
                     over.len(),
                     seconds(bound),
-                    slow.join(", ")
+                    times.join(", ")
                 ),
                 history: Vec::new(),
             });
