@@ -432,6 +432,76 @@ async fn a_job_of_plain_sql_gets_the_lane_of_the_rules() {
     assert!(refused.to_string().contains("letters, digits"), "{refused}");
 }
 
+/// The checks of a job table are one function, and a function obeys the `search_path` of its caller.
+#[tokio::test]
+async fn a_writer_with_operators_of_its_own_passes_no_check() {
+    let w = World::<PgStore>::open().await;
+    let mut tx = w.store.pool().begin().await.unwrap();
+    for sql in [
+        "CREATE SCHEMA own",
+        "CREATE FUNCTION own.never(integer, integer) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT false'",
+        "CREATE FUNCTION own.octet_length(text) RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT 0'",
+        "CREATE OPERATOR own.> (FUNCTION = own.never, LEFTARG = integer, RIGHTARG = integer)",
+        "CREATE OPERATOR own.< (FUNCTION = own.never, LEFTARG = integer, RIGHTARG = integer)",
+        "SET LOCAL search_path = own, pg_catalog",
+    ] {
+        sqlx::query(sql).execute(&mut *tx).await.unwrap();
+    }
+    for (column, value, why) in [
+        (
+            "tenant",
+            "repeat('x', 1025)",
+            "texts_are_at_most_1024_bytes",
+        ),
+        (
+            "lane",
+            "repeat('x', 65)",
+            "lane_and_origin_are_at_most_64_bytes",
+        ),
+        (
+            "exception_message",
+            "repeat('x', 4097)",
+            "exception_message_is_at_most_4096_bytes",
+        ),
+        (
+            "payload",
+            "to_json(repeat('x', 1048576))",
+            "payload_and_custom_values_are_at_most_1_mib",
+        ),
+        (
+            "custom_values",
+            "to_json(repeat('x', 1048576))",
+            "payload_and_custom_values_are_at_most_1_mib",
+        ),
+        ("hints", "-1", "counts_are_in_range"),
+        ("revision", "1000000001", "counts_are_in_range"),
+        ("retries", "-1", "job_retries_check"),
+        (
+            "retries, failures",
+            "2147483647, 1",
+            "retries_and_failures_are_in_range",
+        ),
+        ("kind", "'riddle'", "job_kind_check"),
+        ("exclusive", "true", "job_check"),
+    ] {
+        let sql = format!(
+            "INSERT INTO jobwire.job (id, type, correlation_id, {column})
+             VALUES (gen_random_uuid(), 'work', gen_random_uuid(), {value})"
+        );
+        let mut try_it = sqlx::Connection::begin(&mut *tx).await.unwrap();
+        let refused = sqlx::query(AssertSqlSafe(sql)).execute(&mut *try_it).await;
+        let refused = refused.unwrap_err();
+        let error = refused.as_database_error().unwrap();
+        assert_eq!(error.code().as_deref(), Some("23514"), "{error}");
+        assert_eq!(error.constraint(), Some(why), "{error}");
+        try_it.rollback().await.unwrap();
+    }
+    let empty = "INSERT INTO jobwire.timer_job (id, type, correlation_id, due_at)
+        VALUES (gen_random_uuid(), '', gen_random_uuid(), now())";
+    let refused = sqlx::query(empty).execute(&mut *tx).await.unwrap_err();
+    assert!(refused.to_string().contains("job_type_check"), "{refused}");
+}
+
 /// A date that `chrono` cannot represent would end every task that reads it.
 #[tokio::test]
 async fn a_moment_that_no_node_could_read_is_refused() {
