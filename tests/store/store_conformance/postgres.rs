@@ -1,8 +1,11 @@
 //! Cases of PostgreSQL only: rows that another transaction has locked at the moment.
 
+use std::time::Duration;
+
 use jobwire_core::job::LockedJob;
 use jobwire_core::job::periodic::Declared;
-use jobwire_core::store::{ClaimOf, ClaimPage, CycleOutcome, Refusal};
+use jobwire_core::job::scope::Services;
+use jobwire_core::store::{ClaimOf, ClaimPage, ClockWindow, CycleOutcome, LeaderCycle, Refusal};
 use jobwire_core::{
     JobId, JobQuery, JobState, Lane, LaneRule, NodeId, PeriodicJob, PgStore, Store, StoreError,
 };
@@ -430,6 +433,45 @@ async fn a_job_of_plain_sql_gets_the_lane_of_the_rules() {
         .await
         .unwrap_err();
     assert!(refused.to_string().contains("letters, digits"), "{refused}");
+}
+
+/// A busy node may wait longer for a connection than the clock's window is wide. If that counted, no
+/// lease would end while all connections are busy.
+#[tokio::test]
+async fn a_leader_that_waits_for_a_connection_ends_leases() {
+    let w = World::<PgStore>::open().await;
+    let hint = w.one(work()).await;
+    w.hold(node(), &hint).await;
+    w.expire(hint.id).await;
+    let mut busy = Vec::new();
+    for _ in 0..w.store.pool().options().get_max_connections() {
+        busy.push(w.store.pool().acquire().await.unwrap());
+    }
+    let now = chrono::Utc::now();
+    let second = chrono::Duration::seconds(1);
+    let cycle = LeaderCycle {
+        node: node(),
+        lease: LEASE,
+        transport: "in-process",
+        reset_at_most: 10,
+        clock: Some(ClockWindow {
+            from: now - second,
+            until: now + second,
+        }),
+        grace: Duration::ZERO,
+        services: Services::default(),
+        again_after: LEASE,
+        hint_at_most: 0,
+    };
+    let released = async {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        drop(busy);
+    };
+    let (outcome, ()) = tokio::join!(w.store.run_leader_cycle(&cycle), released);
+    match outcome.unwrap() {
+        CycleOutcome::Leads(report) => assert_eq!(report.rescued.len(), 1),
+        CycleOutcome::Follows { .. } => panic!("no other node leads"),
+    }
 }
 
 /// The checks of a job table are one function, and a function obeys the `search_path` of its caller.

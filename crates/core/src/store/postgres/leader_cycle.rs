@@ -1,8 +1,10 @@
 //! The leader cycle: one statement (protocol rule 24).
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use sqlx::{PgPool, Row};
+use sqlx::postgres::PgArguments;
+use sqlx::query::Query;
+use sqlx::{PgPool, Postgres, Row};
 use uuid::Uuid;
 
 use super::begin::begin_part;
@@ -203,13 +205,8 @@ async fn marked(pool: &PgPool, at_most: i64) -> Result<Vec<JobId>, StoreError> {
     Ok(ids.into_iter().map(JobId).collect())
 }
 
-/// Runs a leader cycle, for all jobs or only for `these`.
-async fn take(
-    pool: &ConnectionPool,
-    cycle: &LeaderCycle,
-    these: Option<&[JobId]>,
-) -> Result<CycleOutcome, StoreError> {
-    let mut query = sqlx::query(if these.is_some() { TAKE_THESE } else { TAKE })
+fn bind<'q>(sql: &'static str, cycle: &'q LeaderCycle) -> Query<'q, Postgres, PgArguments> {
+    sqlx::query(sql)
         .bind(cycle.node.0)
         .bind(cycle.lease)
         .bind(cycle.transport)
@@ -221,15 +218,28 @@ async fn take(
         .bind(cycle.grace)
         .bind(&cycle.services.types[..])
         .bind(cycle.again_after)
-        .bind(cycle.services.bound());
+        .bind(cycle.services.bound())
+}
+
+/// Runs a leader cycle, for all jobs or only for `these`.
+async fn take(
+    pool: &ConnectionPool,
+    cycle: &LeaderCycle,
+    these: Option<&[JobId]>,
+) -> Result<CycleOutcome, StoreError> {
     let rows = if let Some(these) = these {
-        query = query.bind(these.iter().map(|id| id.0).collect::<Vec<Uuid>>());
         let mut tx = begin_part(pool, these).await?;
+        let query =
+            bind(TAKE_THESE, cycle).bind(these.iter().map(|id| id.0).collect::<Vec<Uuid>>());
         let rows = aside::rows(&mut tx, query).await?;
         tx.commit().await?;
         rows
     } else {
-        aside::rows(&mut *pool.inner.acquire().await?, query).await?
+        let asked = Instant::now();
+        let mut connection = pool.inner.acquire().await?;
+        // The window of the clock is that of the statement, however long the pool had no connection.
+        let cycle = cycle.after(asked.elapsed());
+        aside::rows(&mut *connection, bind(TAKE, &cycle)).await?
     };
     let mut report = CycleReport::default();
     let mut leads = false;
