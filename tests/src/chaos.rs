@@ -52,6 +52,7 @@ const QUARANTINE: usize = 3;
 /// If servers can't be started, stopped or read.
 pub async fn run(options: Options) -> Outcome {
     let world = Arc::new(World::start(&options).await);
+    world.watch_the_machine();
     world.start_nodes().await;
     let ledger = Ledger::by(world.clock.clone());
     let backlog = Arc::new(AtomicI64::new(0));
@@ -139,6 +140,7 @@ pub async fn run(options: Options) -> Outcome {
         drained,
         rows: rows(&world.url).await,
         starts: world.starts.load(Ordering::Relaxed),
+        longest_stall: Duration::from_millis(world.longest_stall.load(Ordering::Relaxed)),
         options,
     }
 }

@@ -78,8 +78,10 @@ struct Leader {
     failed: bool,
     /// Whether jobs wait or run, so that cycles run at the short interval.
     busy: bool,
-    /// The size of a page of expired leases, and of one of unhinted jobs.
-    page: PageSize,
+    /// The number of expired leases in one cycle.
+    leases: PageSize,
+    /// The number of unhinted jobs in one cycle.
+    unhinted: PageSize,
     next_cycle: Instant,
     next_beat: Instant,
     last_beat: Instant,
@@ -105,7 +107,8 @@ pub(crate) async fn lead(node: Arc<NodeContext>) {
         leads_until: Instant::now(),
         failed: false,
         busy: true,
-        page: PageSize::at_most(cycle::PAGE),
+        leases: PageSize::at_most(cycle::PAGE),
+        unhinted: PageSize::at_most(cycle::PAGE),
         next_cycle: Instant::now(),
         next_beat: Instant::now(),
         last_beat: Instant::now(),
@@ -185,7 +188,7 @@ impl Leader {
             node.hook.tell(Control::LeaderAlive {
                 node: node.id,
                 term,
-                now: self.clock.told(),
+                now: Some(self.clock.now()),
                 age: self.clock.age(),
                 doubt: self
                     .clock

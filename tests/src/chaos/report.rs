@@ -35,6 +35,8 @@ pub struct Outcome {
     pub rows: i64,
     /// The number of starts of nodes.
     pub starts: u64,
+    /// The longest time for which the whole machine stood still.
+    pub longest_stall: Duration,
 }
 
 impl Outcome {
@@ -214,6 +216,13 @@ impl Outcome {
             let _ = writeln!(
                 page,
                 "\nNo clock was shifted: `libfaketime` is not installed, or the broker is Kafka, whose client does not work with it."
+            );
+        }
+        if !self.longest_stall.is_zero() {
+            let _ = writeln!(
+                page,
+                "\nThe machine stood still for up to {:?}; takeovers of that time are not judged.",
+                self.longest_stall
             );
         }
         for surprise in &self.surprises {

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 
 /// The prefix of the names of queues and topics.
@@ -30,6 +30,10 @@ pub const PREFIX: &str = "chaos";
 const SCHEMA: &str = include_str!("schema.sql");
 /// The time within which clients reconnect after an outage. They try again at growing intervals.
 const BACK_WITHIN: Duration = Duration::from_secs(5);
+/// The pause of the thread that watches the machine, and how much longer it takes where the machine
+/// has stood still: a virtual machine that was paused, or that got no processor.
+const TICK: Duration = Duration::from_millis(200);
+const STALL: Duration = Duration::from_secs(2);
 /// The time within which a started program is ready or has ended.
 const READY: Duration = Duration::from_secs(120);
 
@@ -79,6 +83,8 @@ pub struct World {
     surprises: StdMutex<Vec<String>>,
     /// The number of starts of nodes.
     pub starts: AtomicU64,
+    /// The longest time for which the machine stood still, in milliseconds.
+    pub longest_stall: AtomicU64,
     /// The output of each process of a node, with the number of the node.
     outputs: StdMutex<Vec<(usize, Lines)>>,
     program: PathBuf,
@@ -127,6 +133,7 @@ impl World {
             broker_url,
             surprises: StdMutex::default(),
             starts: AtomicU64::new(0),
+            longest_stall: AtomicU64::new(0),
             outputs: StdMutex::default(),
             program: options.node.clone().unwrap_or_else(|| chaos_node().clone()),
             options: options.clone(),
@@ -207,6 +214,34 @@ impl World {
     pub fn surprises(&self) -> Vec<String> {
         let surprises = self.surprises.lock();
         surprises.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Records when the whole machine stands still, until the world is dropped.
+    pub fn watch_the_machine(self: &Arc<Self>) {
+        let world = Arc::downgrade(self);
+        std::thread::spawn(move || {
+            let mut last = Instant::now();
+            loop {
+                std::thread::sleep(TICK);
+                let passed = last.elapsed();
+                last = Instant::now();
+                let Some(world) = world.upgrade() else { return };
+                if passed > TICK + STALL {
+                    world.stalled_for(passed);
+                }
+            }
+        });
+    }
+
+    fn stalled_for(&self, time: Duration) {
+        self.say(&format!("the machine stood still for {time:?}"));
+        let until = self.clock.now() + self.options.lease + BACK_WITHIN;
+        let from = self.clock.now() - time;
+        self.with_calendar(|calendar| {
+            calendar.stall(from.timestamp_micros(), until.timestamp_micros());
+        });
+        let longest = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        self.longest_stall.fetch_max(longest, Ordering::Relaxed);
     }
 
     fn keep_output(&self, node: usize, lines: Lines) {

@@ -602,7 +602,7 @@ async fn make_unreadable<S: SqlBench>(w: &World<S>) {
             .execute("PRAGMA ignore_check_constraints = OFF")
             .await;
     } else {
-        let unchecked = "ALTER TABLE {s}job DROP CONSTRAINT job_fits";
+        let unchecked = "ALTER TABLE {s}job DROP CONSTRAINT job_kind_check";
         w.store.execute(unchecked).await;
         w.store.execute(update).await;
     }

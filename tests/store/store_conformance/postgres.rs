@@ -1,11 +1,8 @@
 //! Cases of PostgreSQL only: rows that another transaction has locked at the moment.
 
-use std::time::Duration;
-
 use jobwire_core::job::LockedJob;
 use jobwire_core::job::periodic::Declared;
-use jobwire_core::job::scope::Services;
-use jobwire_core::store::{ClaimOf, ClaimPage, ClockWindow, CycleOutcome, LeaderCycle, Refusal};
+use jobwire_core::store::{ClaimOf, ClaimPage, CycleOutcome, Refusal};
 use jobwire_core::{
     JobId, JobQuery, JobState, Lane, LaneRule, NodeId, PeriodicJob, PgStore, Store, StoreError,
 };
@@ -435,113 +432,38 @@ async fn a_job_of_plain_sql_gets_the_lane_of_the_rules() {
     assert!(refused.to_string().contains("letters, digits"), "{refused}");
 }
 
-/// A busy node may wait longer for a connection than the clock's window is wide. If that counted, no
-/// lease would end while all connections are busy.
+/// A session keeps the types of a function from its first call, and `pg_temp` comes before
+/// `pg_catalog`. So a creator could make a function with more rights use a type of his.
 #[tokio::test]
-async fn a_leader_that_waits_for_a_connection_ends_leases() {
+async fn no_function_obeys_the_search_path_of_its_caller() {
     let w = World::<PgStore>::open().await;
-    let hint = w.one(work()).await;
-    w.hold(node(), &hint).await;
-    w.expire(hint.id).await;
-    let mut busy = Vec::new();
-    for _ in 0..w.store.pool().options().get_max_connections() {
-        busy.push(w.store.pool().acquire().await.unwrap());
-    }
-    let now = chrono::Utc::now();
-    let second = chrono::Duration::seconds(1);
-    let cycle = LeaderCycle {
-        node: node(),
-        lease: LEASE,
-        transport: "in-process",
-        reset_at_most: 10,
-        clock: Some(ClockWindow {
-            from: now - second,
-            until: now + second,
-        }),
-        grace: Duration::ZERO,
-        services: Services::default(),
-        again_after: LEASE,
-        hint_at_most: 0,
-    };
-    let released = async {
-        tokio::time::sleep(Duration::from_secs(3)).await;
-        drop(busy);
-    };
-    let (outcome, ()) = tokio::join!(w.store.run_leader_cycle(&cycle), released);
-    match outcome.unwrap() {
-        CycleOutcome::Leads(report) => assert_eq!(report.rescued.len(), 1),
-        CycleOutcome::Follows { .. } => panic!("no other node leads"),
-    }
-}
-
-/// The checks of a job table are one function, and a function obeys the `search_path` of its caller.
-#[tokio::test]
-async fn a_writer_with_operators_of_its_own_passes_no_check() {
-    let w = World::<PgStore>::open().await;
-    let mut tx = w.store.pool().begin().await.unwrap();
+    let loose: Vec<String> = sqlx::query_scalar(
+        "SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang
+         WHERE p.pronamespace = 'jobwire'::regnamespace AND l.lanname = 'plpgsql'
+           AND NOT coalesce(p.proconfig @> ARRAY['search_path=pg_catalog, pg_temp'], false)",
+    )
+    .fetch_all(w.store.pool())
+    .await
+    .unwrap();
+    assert_eq!(loose, Vec::<String>::new());
+    let mut creator = w.store.pool().acquire().await.unwrap();
     for sql in [
-        "CREATE SCHEMA own",
-        "CREATE FUNCTION own.never(integer, integer) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT false'",
-        "CREATE FUNCTION own.octet_length(text) RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT 0'",
-        "CREATE OPERATOR own.> (FUNCTION = own.never, LEFTARG = integer, RIGHTARG = integer)",
-        "CREATE OPERATOR own.< (FUNCTION = own.never, LEFTARG = integer, RIGHTARG = integer)",
-        "SET LOCAL search_path = own, pg_catalog",
+        "CREATE TEMP TABLE seen (value name)",
+        "CREATE FUNCTION pg_temp.note(pg_catalog.text) RETURNS boolean LANGUAGE plpgsql AS $$
+         BEGIN INSERT INTO pg_temp.seen VALUES (current_user); RETURN true; END $$",
+        "CREATE DOMAIN pg_temp.text AS pg_catalog.text CHECK (pg_temp.note(value))",
+        "SELECT jobwire.bad_retry_policy('exponential(1s,2,3h)'::pg_catalog.text)",
+        "SELECT jobwire.bad_duration('PT1S'::pg_catalog.text)",
+        "SELECT jobwire.create_job('work'::pg_catalog.text, '{}'::json,
+             retry_policy => 'exponential(1s,2,3h)'::pg_catalog.text)",
     ] {
-        sqlx::query(sql).execute(&mut *tx).await.unwrap();
+        sqlx::query(sql).execute(&mut *creator).await.unwrap();
     }
-    for (column, value, why) in [
-        (
-            "tenant",
-            "repeat('x', 1025)",
-            "texts_are_at_most_1024_bytes",
-        ),
-        (
-            "lane",
-            "repeat('x', 65)",
-            "lane_and_origin_are_at_most_64_bytes",
-        ),
-        (
-            "exception_message",
-            "repeat('x', 4097)",
-            "exception_message_is_at_most_4096_bytes",
-        ),
-        (
-            "payload",
-            "to_json(repeat('x', 1048576))",
-            "payload_and_custom_values_are_at_most_1_mib",
-        ),
-        (
-            "custom_values",
-            "to_json(repeat('x', 1048576))",
-            "payload_and_custom_values_are_at_most_1_mib",
-        ),
-        ("hints", "-1", "counts_are_in_range"),
-        ("revision", "1000000001", "counts_are_in_range"),
-        ("retries", "-1", "job_retries_check"),
-        (
-            "retries, failures",
-            "2147483647, 1",
-            "retries_and_failures_are_in_range",
-        ),
-        ("kind", "'riddle'", "job_kind_check"),
-        ("exclusive", "true", "job_check"),
-    ] {
-        let sql = format!(
-            "INSERT INTO jobwire.job (id, type, correlation_id, {column})
-             VALUES (gen_random_uuid(), 'work', gen_random_uuid(), {value})"
-        );
-        let mut try_it = sqlx::Connection::begin(&mut *tx).await.unwrap();
-        let refused = sqlx::query(AssertSqlSafe(sql)).execute(&mut *try_it).await;
-        let refused = refused.unwrap_err();
-        let error = refused.as_database_error().unwrap();
-        assert_eq!(error.code().as_deref(), Some("23514"), "{error}");
-        assert_eq!(error.constraint(), Some(why), "{error}");
-        try_it.rollback().await.unwrap();
-    }
-    let empty = "INSERT INTO jobwire.timer_job (id, type, correlation_id, due_at)
-        VALUES (gen_random_uuid(), '', gen_random_uuid(), now())";
-    let refused = sqlx::query(empty).execute(&mut *tx).await.unwrap_err();
-    assert!(refused.to_string().contains("job_type_check"), "{refused}");
+    let seen: i64 = sqlx::query_scalar("SELECT count(*) FROM pg_temp.seen")
+        .fetch_one(&mut *creator)
+        .await
+        .unwrap();
+    assert_eq!(seen, 0);
 }
 
 /// A date that `chrono` cannot represent would end every task that reads it.

@@ -80,8 +80,8 @@ async fn an_unreadable_job_becomes_a_dead_letter_and_its_neighbours_run() {
     tx.commit().await.unwrap();
     sql(
         &world,
-        "ALTER TABLE jobwire.job DROP CONSTRAINT job_fits;
-         ALTER TABLE jobwire.dead_letter_job DROP CONSTRAINT job_fits;
+        "ALTER TABLE jobwire.job DROP CONSTRAINT job_kind_check;
+         ALTER TABLE jobwire.dead_letter_job DROP CONSTRAINT job_kind_check;
          UPDATE jobwire.job SET kind = 'riddle' WHERE element = 'bad'",
     )
     .await;
@@ -350,8 +350,8 @@ async fn a_missing_right_sets_nothing_aside_and_heals() {
     tx.commit().await.unwrap();
     sql(
         &world,
-        "ALTER TABLE jobwire.timer_job DROP CONSTRAINT job_fits;
-         ALTER TABLE jobwire.job DROP CONSTRAINT job_fits;
+        "ALTER TABLE jobwire.timer_job DROP CONSTRAINT texts_are_at_most_1024_bytes;
+         ALTER TABLE jobwire.job DROP CONSTRAINT texts_are_at_most_1024_bytes;
          DROP INDEX jobwire.timer_job_instance;
          UPDATE jobwire.timer_job SET due_at = clock_timestamp() - interval '1 second';
          UPDATE jobwire.timer_job SET exclusive = true,

@@ -88,12 +88,12 @@ impl Leader {
             node: node.id,
             lease: node.options.leader_lease(),
             transport: node.transport.name(),
-            reset_at_most: if waits { 0 } else { self.page.get() },
+            reset_at_most: if waits { 0 } else { self.leases.get() },
             clock: self.clock.window(),
             grace: patience,
             services: node.fleet.services(),
             again_after: node.options.sweep_interval,
-            hint_at_most: self.page.get(),
+            hint_at_most: self.unhinted.get(),
         };
         node.leadership.next_timer.asks(Asker::LeaderCycle);
         node.leadership.next_periodic.asks(Asker::LeaderCycle);
@@ -145,7 +145,8 @@ impl Leader {
                 };
                 tracing::warn!(%error, "{message}");
                 node.reports.part("leader", Some(error.to_string()));
-                self.page.failed(&error);
+                self.leases.failed(&error);
+                self.unhinted.failed(&error);
                 if Instant::now() >= self.leads_until {
                     // Beats of a leader without a lease would keep other nodes from asking.
                     self.follow();
@@ -212,11 +213,8 @@ impl Leader {
             gauges.of_scope(m::SUSPENSIONS, scope).set(count as f64);
         }
 
-        let is_full =
-            self.page.is_full(report.rescued.len()) || self.page.is_full(report.unhinted.len());
-        if is_full {
-            self.page.grow();
-        }
+        let ended = report.rescued.len() + report.cancelled.len();
+        let is_full = self.leases.came(ended) | self.unhinted.came(report.unhinted.len());
         if is_full || report.has_more {
             self.next_cycle = Instant::now();
         }

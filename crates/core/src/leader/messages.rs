@@ -47,11 +47,9 @@ impl Leader {
                 if let Some(doubt) = doubt {
                     self.clock.leader_doubts(doubt, node.options.lease);
                 }
-                if let Some(age) = age {
-                    self.clock.answered_before(age);
-                }
                 if let Some(now) = now {
-                    let jump = self.clock.heard(now, node.options.lease);
+                    let lease = node.options.lease;
+                    let jump = self.clock.heard(now, age.unwrap_or_default(), lease);
                     if let Some(jump) = jump {
                         let seconds = jump.num_milliseconds() as f64 / 1e3;
                         tracing::info!(

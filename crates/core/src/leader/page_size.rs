@@ -26,14 +26,13 @@ impl PageSize {
         self.now
     }
 
-    /// Returns whether a page of this size may have left rows.
-    pub(super) fn is_full(&self, rows: usize) -> bool {
-        i64::try_from(rows).is_ok_and(|rows| rows >= self.now)
-    }
-
-    /// Records that a full page came in time.
-    pub(super) fn grow(&mut self) {
-        self.now = (self.now * 2).min(self.most);
+    /// Records that a page came in time. Returns whether it was full, so that it may have left rows.
+    pub(super) fn came(&mut self, rows: usize) -> bool {
+        let is_full = i64::try_from(rows).is_ok_and(|rows| rows >= self.now);
+        if is_full {
+            self.now = (self.now * 2).min(self.most);
+        }
+        is_full
     }
 
     /// Makes the next page smaller if the statement took too long.
@@ -58,14 +57,18 @@ mod tests {
         assert_eq!(page.get(), 625);
         page.failed(&StoreError::Timeout(Duration::from_secs(17)));
         assert_eq!(page.get(), 78);
-        assert!(page.is_full(78) && !page.is_full(77));
+        assert!(!page.came(77));
+        assert_eq!(page.get(), 78);
+        assert!(page.came(78));
+        assert_eq!(page.get(), 156);
         for _ in 0..5 {
             page.failed(&said("57014"));
         }
         assert_eq!(page.get(), 1);
-        for _ in 0..20 {
-            page.grow();
+        while page.get() < 5_000 {
+            assert!(page.came(5_000));
         }
+        assert!(page.came(5_000));
         assert_eq!(page.get(), 5_000);
     }
 

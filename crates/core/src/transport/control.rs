@@ -46,8 +46,8 @@ pub enum Control {
         node: NodeId,
         /// Its term.
         term: i64,
-        /// The earliest time that the database's clock may show, if the leader knows it to a second.
-        /// A new leader compares its own reading with it.
+        /// The time of the database's clock, as far as the leader knows. A new leader compares its
+        /// own reading with it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         now: Option<DateTime<Utc>>,
         /// The time since the database last answered the leader, in milliseconds. It shows a new

@@ -39,6 +39,12 @@ impl Calendar {
         self.jumps.push(Jump { to, by, doubted });
     }
 
+    /// Records that the whole machine stood still. There is no calm then.
+    pub fn stall(&mut self, from: Micros, until: Micros) {
+        self.outage(from, until);
+        self.calm = self.calm.filter(|calm| until < *calm);
+    }
+
     /// Records the start of the calm. From then on the only fault is the one to be judged.
     pub fn calm(&mut self, from: Micros) {
         self.calm = Some(from);

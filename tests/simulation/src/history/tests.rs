@@ -647,6 +647,26 @@ fn takeovers_beside_an_outage_do_not_count() {
 }
 
 #[test]
+fn a_machine_that_stood_still_leaves_no_calm() {
+    let mut w = Writer::default();
+    for _ in 0..3 {
+        takeover(&mut w, 5_000_000);
+    }
+    let mut limits = with_bound(3_000_000);
+    limits.calendar.calm(0);
+    assert!(w.check_with(limits.clone()).breaks(Invariant::I13));
+    limits.calendar.stall(0, w.now);
+    let report = w.check_with(limits);
+    assert!(report.holds(), "{report}");
+    assert_eq!(report.counts.calm_takeovers, 0);
+    // A stall before the calm changes nothing.
+    let mut limits = with_bound(3_000_000);
+    limits.calendar.stall(-2, -1);
+    limits.calendar.calm(0);
+    assert!(w.check_with(limits).breaks(Invariant::I13));
+}
+
+#[test]
 fn a_lease_that_a_jump_of_the_clock_ended_is_seen() {
     let mut w = Writer::default();
     let (job, a) = plain(&mut w);

@@ -57,8 +57,8 @@ macro_rules! find_struck {
         concat!(
             "
 SELECT NULL::uuid, j.id, j.exclusive, j.process_instance
-FROM jobwire.job_lease l JOIN jobwire.job j ON j.id = l.job_id
-WHERE l.owner IS NULL AND (l.strikes >= 2) = $4 AND j.id > $5 AND j.lane = $1 AND ",
+FROM jobwire.job_lease l CROSS JOIN LATERAL (
+    SELECT j.id, j.exclusive, j.process_instance FROM jobwire.job j WHERE j.id = l.job_id AND j.lane = $1 AND ",
             served!("j", "$2", "$6::jsonb"),
             " AND ",
             not_suspended!("j"),
@@ -67,15 +67,17 @@ WHERE l.owner IS NULL AND (l.strikes >= 2) = $4 AND j.id > $5 AND j.lane = $1 AN
             "
   AND ",
             in_turn!("j"),
+            $lock,
             "
-ORDER BY j.id LIMIT $3",
-            $lock
+) j
+WHERE l.owner IS NULL AND (l.strikes >= 2) = $4 AND l.job_id > $5
+ORDER BY l.job_id LIMIT $3"
         )
     };
 }
 
 const FIND: &str = find!(" FOR UPDATE OF j SKIP LOCKED");
-const FIND_STRUCK: &str = find_struck!(" FOR UPDATE OF j SKIP LOCKED");
+const FIND_STRUCK: &str = find_struck!(" FOR UPDATE SKIP LOCKED");
 const LOOK: &str = find!("");
 const LOOK_FOR_STRUCK: &str = find_struck!("");
 

@@ -1,6 +1,6 @@
 //! The leader cycle: one statement (protocol rule 24).
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
@@ -10,7 +10,8 @@ use uuid::Uuid;
 use super::begin::begin_part;
 use super::connection_pool::ConnectionPool;
 use super::sql::{
-    in_turn, not_suspended, not_waiting, ready_columns, served_by_fleet, strikes_count, unexpired,
+    has_job, in_turn, not_suspended, not_waiting, ready_columns, served_by_fleet, strikes_count,
+    unexpired,
 };
 use super::{PgStore, aside, decode, exclusive};
 use crate::hint::Ready;
@@ -43,6 +44,10 @@ use crate::store::{COUNT_LIMIT, CycleOutcome, CycleReport, Horizon, LeaderCycle,
 ///
 /// A job whose holder has died and that an operator had cancelled is deleted and not rescued.
 ///
+/// No two tables are joined by their keys ([why](super::sql::unleased)). The job of a lease is looked up
+/// in a subquery that can't become a join, and a row that was just locked is found again by its place.
+/// A row that was changed after the snapshot has another place, and is left for a later cycle.
+///
 /// `left_over` are jobs whose lease lost its owner in an earlier cycle and that no node has locked
 /// since: their hint was lost, or no node had a free slot. They are hinted again at growing
 /// intervals.
@@ -66,53 +71,55 @@ WITH unlocked AS MATERIALIZED (
     WHERE ($7::timestamptz IS NULL OR clock_timestamp() BETWEEN $7 AND $8)
       AND clock_timestamp() - pg_postmaster_start_time() >= $9
 ), late AS (
-    SELECT l.job_id, l.owner, ",
+    SELECT l.job_id, l.ctid AS place, j.place AS place_of_job, l.owner, ",
     strikes_count!("l"),
     " AS counts, l.cancelled_at IS NOT NULL AS cancelled
-    FROM jobwire.job_lease l JOIN jobwire.job j ON j.id = l.job_id
+    FROM jobwire.job_lease l
+    CROSS JOIN LATERAL (SELECT j.ctid AS place FROM jobwire.job j WHERE j.id = l.job_id FOR UPDATE SKIP LOCKED) j
     WHERE l.owner IS NOT NULL AND NOT ",
     unexpired!("l"),
     " AND EXISTS (SELECT FROM may_reset)",
     $late,
     "
     ORDER BY l.job_id LIMIT $4
-    FOR UPDATE OF j, l SKIP LOCKED
+    FOR UPDATE OF l SKIP LOCKED
 ), reset AS (
     UPDATE jobwire.job_lease l SET owner = NULL, alone_since = NULL,
         strikes = least(l.strikes, 1000000) + late.counts::integer, struck = CASE WHEN late.counts THEN l.fence END
-    FROM late WHERE l.job_id = late.job_id AND NOT late.cancelled
-    RETURNING l.job_id, l.strikes, late.owner
+    FROM late WHERE l.ctid = late.place AND NOT late.cancelled
+    RETURNING l.job_id, l.strikes, late.owner, late.place_of_job
 ), cancelled AS (
-    DELETE FROM jobwire.job j USING late WHERE j.id = late.job_id AND late.cancelled
-    RETURNING j.id, j.exclusive, j.process_instance
+    DELETE FROM jobwire.job WHERE ctid = ANY(ARRAY(SELECT place_of_job FROM late WHERE cancelled))
+    RETURNING id, exclusive, process_instance
 ), lease_of_cancelled AS (
-    DELETE FROM jobwire.job_lease l USING cancelled c WHERE l.job_id = c.id
+    DELETE FROM jobwire.job_lease WHERE job_id = ANY(ARRAY(SELECT id FROM cancelled))
 ), stack_of_cancelled AS (
-    DELETE FROM jobwire.job_exception x USING cancelled c WHERE x.job_id = c.id
+    DELETE FROM jobwire.job_exception WHERE job_id = ANY(ARRAY(SELECT id FROM cancelled))
 ), progress_of_cancelled AS (
-    DELETE FROM jobwire.job_progress p USING cancelled c WHERE p.job_id = c.id
+    DELETE FROM jobwire.job_progress WHERE job_id = ANY(ARRAY(SELECT id FROM cancelled))
 ), stray AS (
-    DELETE FROM jobwire.job_lease WHERE job_id IN (
-        SELECT l.job_id FROM jobwire.job_lease l
+    DELETE FROM jobwire.job_lease WHERE ctid = ANY(ARRAY(
+        SELECT l.ctid FROM jobwire.job_lease l
         WHERE NOT ",
     unexpired!("l"),
-    " AND EXISTS (SELECT FROM may_reset)
-          AND NOT EXISTS (SELECT FROM jobwire.job j WHERE j.id = l.job_id)",
+    " AND EXISTS (SELECT FROM may_reset) AND ",
+    has_job!("l"),
+    " IS NULL",
     $late,
     "
-        ORDER BY l.job_id LIMIT $4
-        FOR UPDATE SKIP LOCKED)
+        ORDER BY l.job_id LIMIT CASE WHEN $4 > 0 THEN 5000 ELSE 0 END
+        FOR UPDATE SKIP LOCKED))
 ), reaped AS (
-    DELETE FROM jobwire.permit WHERE (limit_name, key, node) IN (
-        SELECT p.limit_name, p.key, p.node FROM jobwire.permit p
+    DELETE FROM jobwire.permit WHERE ctid = ANY(ARRAY(
+        SELECT p.ctid FROM jobwire.permit p
         WHERE EXISTS (SELECT FROM may_reset)
           AND p.expires_at NOT BETWEEN statement_timestamp() AND statement_timestamp() + interval '49 hours'
-          AND NOT EXISTS (SELECT FROM jobwire.job_lease l WHERE l.owner = p.node)
-        LIMIT $4 FOR UPDATE OF p SKIP LOCKED)
+          AND p.node <> ALL(ARRAY(SELECT DISTINCT l.owner FROM jobwire.job_lease l WHERE l.owner IS NOT NULL))
+        LIMIT CASE WHEN $4 > 0 THEN 5000 ELSE 0 END FOR UPDATE SKIP LOCKED))
     RETURNING node
 ), left_over AS (
-    SELECT j.id, l.strikes FROM jobwire.job_lease l JOIN jobwire.job j ON j.id = l.job_id
-    WHERE l.owner IS NULL AND EXISTS (SELECT FROM lead) AND ",
+    SELECT l.job_id AS id, l.strikes, j.place AS place_of_job FROM jobwire.job_lease l
+    CROSS JOIN LATERAL (SELECT j.ctid AS place FROM jobwire.job j WHERE j.id = l.job_id AND ",
     served_by_fleet!("j", "$10", "$12"),
     "
       AND j.ready_at <= clock_timestamp() - $11 * power(2, least(greatest(j.hints, 2) - 2, 6))
@@ -123,11 +130,11 @@ WITH unlocked AS MATERIALIZED (
     " AND ",
     in_turn!("j"),
     $other,
-    "
-    ORDER BY j.id LIMIT $4
-    FOR UPDATE OF j SKIP LOCKED
+    " FOR UPDATE SKIP LOCKED) j
+    WHERE l.owner IS NULL AND EXISTS (SELECT FROM lead)
+    ORDER BY l.job_id LIMIT $4
 ), unhinted AS (
-    SELECT j.id FROM jobwire.job j
+    SELECT j.id, j.ctid AS place_of_job FROM jobwire.job j
     WHERE j.hints = 0 AND EXISTS (SELECT FROM lead)",
     $other,
     "
@@ -135,11 +142,11 @@ WITH unlocked AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 ), hinted AS (
     UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = least(j.hints, 999999999) + 1
-    FROM (SELECT job_id AS id, strikes, owner FROM reset
-          UNION ALL SELECT id, strikes, NULL FROM left_over
-          UNION ALL SELECT u.id, NULL, NULL FROM unhinted u
+    FROM (SELECT strikes, owner, place_of_job FROM reset
+          UNION ALL SELECT strikes, NULL, place_of_job FROM left_over
+          UNION ALL SELECT NULL, NULL, u.place_of_job FROM unhinted u
                     WHERE u.id NOT IN (SELECT job_id FROM late UNION ALL SELECT id FROM left_over)) c
-    WHERE j.id = c.id
+    WHERE j.ctid = c.place_of_job
     RETURNING j.id, j.lane, j.exclusive, j.process_instance, j.trace_parent, c.strikes, j.type, c.owner, j.seq, j.deployment, j.category, j.tenant,
         j.priority
 ), facts AS (
@@ -153,7 +160,9 @@ WITH unlocked AS MATERIALIZED (
         (SELECT count(*) FROM jobwire.job_lease l
          WHERE owner IS NOT NULL AND ",
     unexpired!("l"),
-    " AND EXISTS (SELECT FROM jobwire.job j WHERE j.id = l.job_id)) AS leased,
+    " AND ",
+    has_job!("l"),
+    ") AS leased,
         (SELECT count(*) FROM (SELECT FROM jobwire.job LIMIT $6) c) AS executable,
         (SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = 'jobwire.job'::regclass) AS about_executable,
         (SELECT count(*) FROM (SELECT FROM jobwire.timer_job LIMIT $6) c) AS timers,
@@ -189,7 +198,9 @@ const MARKED: &str = concat!(
     "
 SELECT id FROM (
     SELECT job_id AS id, NULL::bigint AS seq FROM jobwire.job_lease l
-    WHERE EXISTS (SELECT FROM jobwire.job j WHERE j.id = l.job_id) AND (owner IS NULL OR NOT ",
+    WHERE ",
+    has_job!("l"),
+    " AND (owner IS NULL OR NOT ",
     unexpired!("l"),
     ")
     UNION ALL
@@ -235,11 +246,7 @@ async fn take(
         tx.commit().await?;
         rows
     } else {
-        let asked = Instant::now();
-        let mut connection = pool.inner.acquire().await?;
-        // The window of the clock is that of the statement, however long the pool had no connection.
-        let cycle = cycle.after(asked.elapsed());
-        aside::rows(&mut *connection, bind(TAKE, &cycle)).await?
+        aside::rows(&mut *pool.inner.acquire().await?, bind(TAKE, cycle)).await?
     };
     let mut report = CycleReport::default();
     let mut leads = false;

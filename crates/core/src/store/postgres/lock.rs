@@ -12,7 +12,6 @@ use super::exclusive::Enter;
 use super::lately::Lately;
 use super::sql::{
     job_columns, not_suspended, nothing_suspended, or_take_ownerless, served, unleased, unlocked,
-    unlocked_by_key,
 };
 use super::{PgStore, decode, exclusive};
 use crate::hint::Hint;
@@ -102,7 +101,7 @@ WITH ready AS MATERIALIZED (
     " AND ",
     not_suspended!("j"),
     " AND ",
-    unlocked_by_key!("j"),
+    unlocked!("j"),
     "
     ORDER BY j.id
     FOR UPDATE OF j SKIP LOCKED

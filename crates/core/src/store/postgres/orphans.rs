@@ -58,15 +58,16 @@ WITH lost AS (
     "
     ORDER BY j.id LIMIT $6
 ), free AS MATERIALIZED (
-    SELECT j.id FROM lost JOIN jobwire.job j ON j.id = lost.id WHERE $7 AND j.ready_at <= $5
-    FOR UPDATE OF j SKIP LOCKED
+    SELECT j.id FROM lost CROSS JOIN LATERAL (
+        SELECT j.id FROM jobwire.job j WHERE j.id = lost.id AND j.ready_at <= $5 FOR UPDATE SKIP LOCKED) j
+    WHERE $7
 ), marked AS (
     UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = least(j.hints, 999999999) + 1
-    FROM free WHERE j.id = free.id
+    WHERE j.id = ANY(ARRAY(SELECT id FROM free))
 )
 SELECT ",
     ready_columns!("lost"),
-    ", NOT $7 OR EXISTS (SELECT FROM free WHERE free.id = lost.id) AS is_free FROM lost ORDER BY id"
+    ", NOT $7 OR lost.id IN (SELECT id FROM free) AS is_free FROM lost ORDER BY id"
         )
     };
 }
@@ -171,8 +172,10 @@ async fn sweepable(pool: &PgPool, services: &Services) -> Result<Sweepable, Stor
 /// leader does not hint a job that no node takes.
 const UNSERVED_TYPES: &str = concat!(
     "
-SELECT j.type, count(*) FROM jobwire.job j LEFT JOIN jobwire.job_lease l ON l.job_id = j.id
-WHERE l.owner IS NULL AND NOT ",
+SELECT j.type, count(*) FROM jobwire.job j
+WHERE ",
+    unlocked!("j"),
+    " AND NOT ",
     served_by_fleet!("j", "$1", "$2"),
     " AND ",
     not_suspended!("j"),
@@ -200,7 +203,7 @@ async fn unserved_types(
 /// instance in its own transaction, so there are none unless the tables were changed by hand.
 const LEFT_OVER: &str = "
 SELECT i.process_instance FROM jobwire.instance_lock i
-WHERE NOT EXISTS (SELECT FROM jobwire.job_lease l WHERE l.job_id = i.job_id AND l.fence = i.fence)
+WHERE (SELECT l.job_id FROM jobwire.job_lease l WHERE l.job_id = i.job_id AND l.fence = i.fence) IS NULL
 ORDER BY i.process_instance LIMIT 1000
 FOR UPDATE OF i SKIP LOCKED";
 

@@ -11,7 +11,7 @@ use sqlx::{PgPool, Row};
 
 use super::connection_pool::ConnectionPool;
 use super::guards::guards;
-use super::sql::job_columns;
+use super::sql::{has_job, job_columns};
 use super::{PgStore, decode};
 use crate::job::{Fence, JobId, LockToken, LockedJob, NodeId};
 use crate::store::Renewed;
@@ -46,7 +46,9 @@ const UNKNOWN: &str = concat!(
 WITH unknown AS MATERIALIZED (
     SELECT l.job_id FROM jobwire.job_lease l
     WHERE l.owner = $1 AND l.fence NOT IN (SELECT unnest($2::bigint[]))
-      AND EXISTS (SELECT FROM jobwire.job j WHERE j.id = l.job_id)
+      AND ",
+    has_job!("l"),
+    "
     ORDER BY l.job_id
     FOR UPDATE OF l SKIP LOCKED
 ), renewed AS (
@@ -57,7 +59,7 @@ WITH unknown AS MATERIALIZED (
 SELECT r.fence, r.strikes, ",
     job_columns!("j"),
     "
-FROM renewed r JOIN jobwire.job j ON j.id = r.job_id
+FROM renewed r CROSS JOIN LATERAL (SELECT * FROM jobwire.job j WHERE j.id = r.job_id OFFSET 0) j
 ORDER BY j.seq"
 );
 

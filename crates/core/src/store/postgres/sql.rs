@@ -81,8 +81,11 @@ macro_rules! not_waiting_by_key {
     };
 }
 
-/// True if this job has no lease, with or without an owner. The subquery is a value, which can't be
-/// planned as a join that reads all leases.
+/// True if this job has no lease, with or without an owner.
+///
+/// The subquery is a value, which can't be planned as a join. Where the statistics say that a table is
+/// empty, as after a vacuum between two bursts, PostgreSQL takes the scan of a whole index to be as
+/// cheap as a look-up, and joins by reading all of one table for each row of the other.
 macro_rules! unleased {
     ($t:literal) => {
         concat!(
@@ -122,24 +125,24 @@ macro_rules! unexpired {
     };
 }
 
-/// True if no lease of this job has an owner.
+/// True if no lease of this job has an owner. A value, as [`unleased`].
 macro_rules! unlocked {
     ($t:literal) => {
         concat!(
-            "NOT EXISTS (SELECT FROM jobwire.job_lease l WHERE l.job_id = ",
+            "(SELECT l.job_id FROM jobwire.job_lease l WHERE l.job_id = ",
             $t,
-            ".id AND l.owner IS NOT NULL)"
+            ".id AND l.owner IS NOT NULL) IS NULL"
         )
     };
 }
 
-/// Like [`unlocked`]. The subquery is a value, which can't be planned as a join that reads all leases.
-macro_rules! unlocked_by_key {
+/// True if an executable job has the `job_id` of this row, otherwise NULL. A value, as [`unleased`].
+macro_rules! has_job {
     ($t:literal) => {
         concat!(
-            "(SELECT l.owner FROM jobwire.job_lease l WHERE l.job_id = ",
+            "(SELECT true FROM jobwire.job j WHERE j.id = ",
             $t,
-            ".id) IS NULL"
+            ".job_id)"
         )
     };
 }
@@ -286,7 +289,7 @@ pub(super) use crate::store::sql::{
     strikes_count, suspends,
 };
 pub(super) use {
-    in_scope, in_strict_order, in_turn, job_columns, no_gate, not_paused, not_put_aside,
+    has_job, in_scope, in_strict_order, in_turn, job_columns, no_gate, not_paused, not_put_aside,
     not_suspended, not_waiting, not_waiting_by_key, nothing_suspended, or_take_ownerless, served,
-    served_by_fleet, unexpired, unleased, unlocked, unlocked_by_key,
+    served_by_fleet, unexpired, unleased, unlocked,
 };

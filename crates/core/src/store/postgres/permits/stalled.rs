@@ -9,6 +9,7 @@ use crate::store::error::StoreError;
 use crate::store::permits::{PermitKey, RESERVED, STALLED, StalledKey, WaitingJob, WaitingType};
 use crate::store::postgres::begin::begin;
 use crate::store::postgres::connection_pool::ConnectionPool;
+use crate::store::postgres::sql::has_job;
 
 /// Deletes rows of keys that no node has used for long, and of jobs that were woken long ago or, by the
 /// clock, later than now.
@@ -52,14 +53,21 @@ WHERE EXISTS (SELECT FROM jobwire.waiting_job w
                   AND w.woken_at > clock_timestamp() - $1::interval AND w.woken_at <= clock_timestamp())
 ORDER BY k.limit_name, k.key LIMIT $2";
 
-const WAITING_TYPES: &str = "
+const WAITING_TYPES: &str = concat!(
+    "
 SELECT w.type, count(*) FROM jobwire.waiting_job w
-WHERE w.woken_at IS NULL AND EXISTS (SELECT FROM jobwire.job j WHERE j.id = w.job_id)
-GROUP BY w.type ORDER BY 2 DESC, 1 LIMIT $1";
+WHERE w.woken_at IS NULL AND ",
+    has_job!("w"),
+    "
+GROUP BY w.type ORDER BY 2 DESC, 1 LIMIT $1"
+);
 
-const WAITING_OF: &str = "
+const WAITING_OF: &str = concat!(
+    "
 SELECT w.job_id, w.limit_name, w.key FROM jobwire.waiting_job w
-WHERE w.job_id = ANY($1) AND w.woken_at IS NULL AND EXISTS (SELECT FROM jobwire.job j WHERE j.id = w.job_id)";
+WHERE w.job_id = ANY($1) AND w.woken_at IS NULL AND ",
+    has_job!("w")
+);
 
 /// Deletes rows that nothing uses any more, counts keys as used whose permits cool down, and returns
 /// keys whose waiting jobs could run.

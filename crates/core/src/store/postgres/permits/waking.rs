@@ -62,17 +62,16 @@ WITH next AS MATERIALIZED (
             SELECT w.job_id, w.seq FROM jobwire.waiting_job w
             WHERE w.limit_name = u.limit_name AND w.key = u.key AND w.woken_at IS NULL AND w.job_id <> ALL($4)
             ORDER BY w.seq LIMIT u.number + 100) w
-        JOIN jobwire.job j ON j.id = w.job_id
-        WHERE ",
+        CROSS JOIN LATERAL (
+            SELECT j.id FROM jobwire.job j WHERE j.id = w.job_id AND ",
     lockable!(),
-    "
-        ORDER BY w.seq LIMIT u.number
-        FOR UPDATE OF j SKIP LOCKED) n
+    " FOR UPDATE SKIP LOCKED) j
+        ORDER BY w.seq LIMIT u.number) n
 ), noted AS (
-    UPDATE jobwire.waiting_job w SET woken_at = clock_timestamp() FROM next WHERE w.job_id = next.id
+    UPDATE jobwire.waiting_job w SET woken_at = clock_timestamp() WHERE w.job_id = ANY(ARRAY(SELECT id FROM next))
 )
 UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = least(j.hints, 999999999) + 1
-FROM next WHERE j.id = next.id
+WHERE j.id = ANY(ARRAY(SELECT id FROM next))
 RETURNING ",
     ready_columns!("j")
 );
