@@ -289,7 +289,7 @@ async fn timers_retries_and_siblings_wake_the_nodes() {
     let mut fleet = Fleet::new().await;
     let transport = PgTransport::new(&fleet.store);
     let ran = fleet.ran.clone();
-    let node = Node::builder(fleet.store.clone(), Arc::new(transport))
+    let node = Node::builder(fleet.store.clone(), Arc::new(transport.clone()))
         .options(woken().retry(RetryPolicy::fixed(Duration::from_millis(50))))
         .handler("fails first", move |job: Running<u64>| {
             let times = ran.note(job.payload);
@@ -301,6 +301,10 @@ async fn timers_retries_and_siblings_wake_the_nodes() {
             }
         });
     fleet.nodes.push(node.start().await.unwrap());
+    eventually("the node to listen", SOON, || async {
+        transport.health().receiving.then_some(())
+    })
+    .await;
     fleet.start(woken()).await;
     let job = |n: u64| NewJob::of("fails first", &n);
     fleet.jobs.create(job(0)).await.unwrap();

@@ -217,6 +217,7 @@ impl World {
     }
 
     /// Records when the whole machine stands still, until the world is dropped.
+    #[allow(clippy::disallowed_methods, reason = "a thread of its own")]
     pub fn watch_the_machine(self: &Arc<Self>) {
         let world = Arc::downgrade(self);
         std::thread::spawn(move || {
