@@ -7,5 +7,6 @@
     reason = "a panic is the failure report"
 )]
 
+mod plans;
 mod store_conformance;
 mod wakes;

@@ -433,7 +433,7 @@ async fn a_job_of_plain_sql_gets_the_lane_of_the_rules() {
 }
 
 /// A session keeps the types of a function from its first call, and `pg_temp` comes before
-/// `pg_catalog`. So a creator could make a function with more rights use a type of his.
+/// `pg_catalog`. So a creator could make a function with more rights use the creator's type.
 #[tokio::test]
 async fn no_function_obeys_the_search_path_of_its_caller() {
     let w = World::<PgStore>::open().await;

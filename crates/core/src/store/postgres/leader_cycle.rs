@@ -27,7 +27,8 @@ use crate::store::{COUNT_LIMIT, CycleOutcome, CycleReport, Horizon, LeaderCycle,
 /// clock (protocol rule 24). It changes only rows that it has locked, so two leaders at once do no
 /// harm. It waits for no row; a locked row is left for the next cycle (rule 9).
 ///
-/// Expired leases without a job are deleted a page at a time. The search for a refused row does not
+/// Expired leases without a job are deleted a page at a time. They and `reaped` have pages of their
+/// own: a leader whose database is slow makes the page of leases small, and these are cheap. The search for a refused row does not
 /// delete them, since no job waits for that.
 ///
 /// The statement does not wait for the leader's row either. While another transaction has that row
