@@ -7,14 +7,17 @@
 
 mod bad_rows;
 mod batches;
+mod bed;
 mod bounds;
 mod calendars;
+mod catching_up;
 mod changing;
 mod claiming;
 mod concurrency;
 mod connections;
 mod create_job;
 mod creating;
+mod dated_gates;
 mod elastic;
 mod encryption;
 mod exclusive;
@@ -38,6 +41,8 @@ mod purging;
 mod querying;
 mod random_jobs;
 mod rates;
+mod recording;
+mod registry;
 mod running;
 mod schema;
 mod sequences;
@@ -94,6 +99,11 @@ conformance! {
             a_priority_that_no_group_of_nodes_takes_is_gated,
         ]
     }
+    registry {
+        databases [
+            a_node_takes_the_categories_and_deployments_that_are_registered,
+        ]
+    }
     creating {
         everywhere [
             a_created_job_is_locked_once,
@@ -103,6 +113,7 @@ conformance! {
             a_rolled_back_job_is_gone,
             an_invalid_job_is_refused_before_anything_is_written,
             every_field_comes_back,
+            a_job_that_differs_in_one_field_keeps_it_beside_others,
             ten_thousand_jobs_fit_into_one_transaction,
         ]
     }
@@ -149,6 +160,14 @@ conformance! {
             over_two_changes_of_the_clock_and_killed_leaders_each_date_has_one_job,
         ]
     }
+    catching_up {
+        databases [
+            once_runs_one_of_the_missed_occurrences,
+            without_a_suffix_one_of_the_missed_occurrences_runs,
+            all_runs_each_missed_occurrence,
+            skip_runs_none_of_the_missed_occurrences,
+        ]
+    }
     locking {
         everywhere [
             what_can_not_be_locked_is_classified,
@@ -172,6 +191,7 @@ conformance! {
     load {
         databases [
             a_flood_of_one_tenant_leaves_the_others_their_share,
+            a_flood_under_a_limit_holds_up_no_other_tenant_of_its_lane,
             timers_of_one_second_start_once_and_none_early,
         ]
     }
@@ -280,6 +300,12 @@ conformance! {
             a_leader_cycle_counts_suspensions_and_pauses_by_scope,
         ]
     }
+    dated_gates {
+        databases [
+            a_scope_is_suspended_and_activated_at_a_date,
+            a_scope_is_paused_and_resumed_at_a_date,
+        ]
+    }
     leading {
         everywhere [
             one_node_leads_and_others_learn_who,
@@ -380,6 +406,7 @@ conformance! {
             an_unlocked_job_is_ready_again_and_its_old_holder_changes_nothing,
             an_instance_ends_with_all_its_jobs_in_the_callers_transaction,
             the_end_of_an_execution_lets_the_next_job_of_its_instance_go,
+            a_definition_ends_with_its_instances_and_its_start_timers,
             start_timers_are_replaced_with_the_transaction,
         ]
     }
@@ -400,6 +427,12 @@ conformance! {
             a_row_that_is_set_aside_is_an_incident,
             errors_are_grouped_by_type_and_message,
             what_is_old_is_pruned_in_slices,
+        ]
+    }
+    recording {
+        databases [
+            a_node_records_the_attempts_of_types_that_ask_for_it,
+            history_jobs_are_worked_off_in_groups_on_a_node_of_their_lane,
         ]
     }
     bounds {

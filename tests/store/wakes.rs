@@ -285,6 +285,70 @@ async fn a_node_that_hears_no_leader_claims_at_its_interval() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_looks_for_timers_that_were_set_while_it_heard_nothing() {
+    let mut fleet = Fleet::new().await;
+    fleet.start(woken()).await;
+    let leads = async || fleet.nodes[0].health().leads.then_some(());
+    eventually("the node to lead", SOON, leads).await;
+    // No message tells of this timer.
+    let silent = fleet.store.client(CommitHook::disconnected());
+    let due = chrono::Utc::now() + Duration::from_millis(500);
+    let later = NewJob::of("note", &0_u64).due(due);
+    silent.create(later).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(fleet.ran.times(), once(0), "the timer was found by itself");
+    // The next session shows that messages may have been lost.
+    fleet.cut().await;
+    fleet.until_empty().await;
+    assert_eq!(fleet.ran.times(), once(1));
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_timer_of_the_own_process_is_on_time_while_the_connection_is_lost() {
+    let mut fleet = Fleet::new().await;
+    let options = PgOptions::default();
+    let nowhere = PgTransport::of_url("postgres://me@127.0.0.1:1/nowhere", &options).unwrap();
+    let mut options = woken();
+    options.hook.max_age = Duration::from_secs(1);
+    fleet.start_on(nowhere.clone(), options).await;
+    eventually("the first session to fail", SOON, || async {
+        (fleet.nodes[0].health().leads && !nowhere.health().publishing).then_some(())
+    })
+    .await;
+    let own = fleet.store.client(fleet.nodes[0].hook());
+    let due = chrono::Utc::now() + Duration::from_millis(200);
+    let later = NewJob::of("note", &0_u64).due(due);
+    own.create(later).await.unwrap();
+    fleet.until_empty().await;
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_that_sets_a_timer_and_ends_tells_the_leader() {
+    let mut fleet = Fleet::new().await;
+    fleet.start(woken()).await;
+    eventually("the node to lead", SOON, async || {
+        fleet.nodes[0].health().leads.then_some(())
+    })
+    .await;
+    let transport = PgTransport::new(&fleet.store);
+    let hook = hook(&transport, Duration::from_secs(10));
+    let due = chrono::Utc::now() + Duration::from_millis(200);
+    let later = NewJob::of("note", &0_u64).due(due);
+    fleet
+        .store
+        .client(hook.clone())
+        .create(later)
+        .await
+        .unwrap();
+    hook.close(SOON).await;
+    transport.close(SOON).await;
+    fleet.until_empty().await;
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn timers_retries_and_siblings_wake_the_nodes() {
     let mut fleet = Fleet::new().await;
     let transport = PgTransport::new(&fleet.store);
@@ -415,8 +479,10 @@ async fn control_messages_reach_every_process_whatever_their_length() {
     assert!(message.write().unwrap().len() > 4 * 8_000);
     assert!(one.tell(message.clone()));
     for listener in [&mut here, &mut there] {
-        let heard = tokio::time::timeout(SOON, listener.recv()).await.unwrap();
-        assert_eq!(heard.unwrap(), message);
+        let mut next = async || tokio::time::timeout(SOON, listener.recv()).await.unwrap();
+        // Each session begins with this.
+        assert_eq!(next().await.unwrap(), Control::Missed);
+        assert_eq!(next().await.unwrap(), message);
     }
     one.close(SOON).await;
     assert!(!one.tell(Control::Look));

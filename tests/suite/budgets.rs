@@ -48,7 +48,7 @@ async fn an_idle_fleet_asks_next_to_nothing() {
             .env("JOBWIRE_AMQP_PREFIX", &fleet.space.prefix)
             .env("JOBWIRE_HTTP", "127.0.0.1:0")
             .start();
-        node.wait_for_line("is ready", Duration::from_secs(30))
+        node.wait_for_line("is ready", Duration::from_secs(60))
             .await;
         nodes.push(node);
     }

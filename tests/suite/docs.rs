@@ -50,6 +50,11 @@ fn every_test_that_the_page_of_faults_names_exists() {
     assert_named_tests_exist("docs/operating/faults.md");
 }
 
+#[test]
+fn every_test_that_the_page_of_features_names_exists() {
+    assert_named_tests_exist("docs/features.md");
+}
+
 fn assert_named_tests_exist(page: &str) {
     let sources: Vec<String> = files(".rs")
         .iter()

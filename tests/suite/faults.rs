@@ -1,6 +1,7 @@
 //! The promises under real faults: killed and frozen processes, restarted servers, lost and doubled
 //! hints.
 
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use jobwire_core::hint::Hint;
@@ -16,18 +17,16 @@ async fn fleet() -> Fleet {
     Fleet::new(database, shared::rabbitmq().await.space().await).await
 }
 
-/// Creates the events of `cases` instances, `each` of them in order, in one transaction.
-async fn create_events(fleet: &Fleet, cases: i64, each: i64) {
+/// Creates events of `cases` instances at these positions, in order, in one transaction.
+async fn create_events(fleet: &Fleet, cases: i64, positions: RangeInclusive<i64>) {
     let mut tx = fleet.jobs.begin().await.unwrap();
     let mut jobs = Vec::new();
-    for position in 1..=each {
+    for position in positions {
         for case in 0..cases {
             jobs.push(
                 NewJob::of("event", &json!({ "position": position }))
                     .instance(format!("case-{case}"))
-                    .element("step")
-                    // A broken connection to the database costs an attempt.
-                    .max_attempts(1_000),
+                    .element("step"),
             );
         }
     }
@@ -61,7 +60,7 @@ async fn jobs_of_a_killed_node_are_taken_over() {
     tx.commit().await.unwrap();
     eventually(
         "the victim to hold all jobs",
-        Duration::from_secs(10),
+        Duration::from_secs(60),
         || async { (fleet.leased().await == 8).then_some(()) },
     )
     .await;
@@ -83,17 +82,17 @@ async fn a_frozen_node_completes_nothing_after_it_lost_its_lease() {
     fleet.jobs.create(job).await.unwrap();
     eventually(
         "the node to hold the job",
-        Duration::from_secs(10),
+        Duration::from_secs(60),
         || async { (fleet.leased().await == 1).then_some(()) },
     )
     .await;
     frozen.signal(Signal::SIGSTOP);
-    create_events(&fleet, 1, 1).await;
+    create_events(&fleet, 1, 1..=1).await;
     let _other = fleet.node(&[]).await;
     fleet.until_empty(Duration::from_secs(60)).await;
     frozen.signal(Signal::SIGCONT);
     frozen
-        .wait_for_line("the lock was lost", Duration::from_secs(20))
+        .wait_for_line("the lock was lost", Duration::from_secs(60))
         .await;
     assert_eq!(fleet.leased().await, 0);
     assert_events(&fleet, 1).await;
@@ -113,8 +112,8 @@ async fn a_node_frozen_in_a_transaction_holds_no_row_beyond_its_lease() {
         .execute(&mut *gate)
         .await
         .unwrap();
-    create_events(&fleet, 1, 1).await;
-    eventually("the insert to wait", Duration::from_secs(10), || async {
+    create_events(&fleet, 1, 1..=1).await;
+    eventually("the insert to wait", Duration::from_secs(60), || async {
         (fleet.waiting_for_a_lock().await == 1).then_some(())
     })
     .await;
@@ -122,11 +121,11 @@ async fn a_node_frozen_in_a_transaction_holds_no_row_beyond_its_lease() {
     gate.commit().await.unwrap();
     // The insert is done, and no process reads its answer: the row of the log stays locked.
     let _other = fleet.node(&[]).await;
-    fleet.until_empty(Duration::from_secs(30)).await;
+    fleet.until_empty(Duration::from_secs(90)).await;
     assert_events(&fleet, 1).await;
     frozen.signal(Signal::SIGCONT);
     frozen
-        .wait_for_line("the lock was lost", Duration::from_secs(20))
+        .wait_for_line("the lock was lost", Duration::from_secs(60))
         .await;
     assert_events(&fleet, 1).await;
 }
@@ -141,7 +140,7 @@ async fn doubled_and_forged_hints_run_nothing_twice() {
         .await
         .unwrap();
     let publisher = transport.publisher();
-    create_events(&fleet, 20, 10).await;
+    create_events(&fleet, 20, 1..=10).await;
     let all: Vec<uuid::Uuid> = sqlx::query_scalar("SELECT id FROM jobwire.job")
         .fetch_all(fleet.store.pool())
         .await
@@ -158,7 +157,7 @@ async fn doubled_and_forged_hints_run_nothing_twice() {
         }
         hints.extend((0..50).map(|_| Hint::new(jobwire_core::JobId::generate())));
         // If the broker is slow to confirm, some hints are published once more, which is harmless.
-        eventually("the hints to be published", Duration::from_secs(30), || {
+        eventually("the hints to be published", Duration::from_secs(60), || {
             let published = publisher.publish(&lane, hints.clone());
             async { published.await.ok() }
         })
@@ -180,13 +179,13 @@ async fn a_broker_restart_under_load_loses_nothing() {
     };
     let fleet = Fleet::new(database, space).await;
     let nodes = (fleet.node(&[]).await, fleet.node(&[]).await);
-    create_events(&fleet, 50, 4).await;
+    create_events(&fleet, 50, 1..=4).await;
     broker.stop().await;
     // These jobs are created while the broker is away: their hints are dropped, their commits are
     // not.
-    create_events(&fleet, 50, 4).await;
+    create_events(&fleet, 50, 1..=4).await;
     broker.start_again().await;
-    create_events(&fleet, 50, 4).await;
+    create_events(&fleet, 50, 1..=4).await;
     fleet.until_empty(Duration::from_secs(90)).await;
     assert_eq!(fleet.cases().events().await, 600);
     assert_eq!(fleet.cases().doubled().await, 0);
@@ -206,11 +205,11 @@ async fn a_purged_queue_is_healed() {
             .await
             .unwrap();
     }
-    eventually("the slots to be taken", Duration::from_secs(10), || async {
+    eventually("the slots to be taken", Duration::from_secs(60), || async {
         (fleet.leased().await == 2).then_some(())
     })
     .await;
-    create_events(&fleet, 30, 2).await;
+    create_events(&fleet, 30, 1..=2).await;
     let queue = format!("{}.lane.default", fleet.space.prefix);
     let purged =
         lapin::Connection::connect(&fleet.space.url, lapin::ConnectionProperties::default())
@@ -236,19 +235,19 @@ async fn a_database_restart_under_load_loses_nothing() {
     let database = postgres.create_database().await;
     let fleet = Fleet::new(database, shared::rabbitmq().await.space().await).await;
     let nodes = (fleet.node(&[]).await, fleet.node(&[]).await);
-    create_events(&fleet, 40, 5).await;
+    create_events(&fleet, 40, 1..=5).await;
     postgres.stop(Stop::Immediate).await;
     postgres.start_again().await;
     eventually(
         "the producer's pool to recover",
-        Duration::from_secs(30),
+        Duration::from_secs(60),
         || async { fleet.store.check().await.ok() },
     )
     .await;
-    create_events(&fleet, 40, 1).await;
+    create_events(&fleet, 40, 6..=6).await;
+    // A broken connection costs no attempt, and no sibling passes its job.
     fleet.until_empty(Duration::from_secs(90)).await;
-    assert_eq!(fleet.cases().events().await, 240);
-    assert_eq!(fleet.cases().doubled().await, 0);
+    assert_events(&fleet, 240).await;
     drop(nodes);
 }
 
@@ -257,8 +256,8 @@ async fn a_database_restart_under_load_loses_nothing() {
 async fn terminated_backends_lose_nothing() {
     let fleet = fleet().await;
     let _nodes = (fleet.node(&[]).await, fleet.node(&[]).await);
-    for _ in 0..5 {
-        create_events(&fleet, 40, 2).await;
+    for round in 0..5 {
+        create_events(&fleet, 40, 2 * round + 1..=2 * round + 2).await;
         sqlx::query(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
              WHERE datname = current_database() AND application_name = 'jobwire' AND pid <> pg_backend_pid()",
@@ -268,12 +267,12 @@ async fn terminated_backends_lose_nothing() {
         .unwrap();
         eventually(
             "the producer's pool to recover",
-            Duration::from_secs(30),
+            Duration::from_secs(60),
             || async { fleet.store.check().await.ok() },
         )
         .await;
     }
+    // A broken connection costs no attempt, and no sibling passes its job.
     fleet.until_empty(Duration::from_secs(60)).await;
-    assert_eq!(fleet.cases().doubled().await, 0);
-    assert_eq!(fleet.cases().events().await, 400);
+    assert_events(&fleet, 400).await;
 }

@@ -49,7 +49,7 @@ impl Fleet {
         settings: &[(&str, &str)],
     ) -> Running {
         let node = self.start_on(database, broker, settings);
-        node.wait_for_line("is ready", Duration::from_secs(30))
+        node.wait_for_line("is ready", Duration::from_secs(60))
             .await;
         node
     }

@@ -129,7 +129,7 @@ async fn no_period_has_more_starts_than_the_rate_while_a_node_is_killed() {
             .env("JOBWIRE_SWEEP_INTERVAL", "1s")
             .env("JOBWIRE_QUARANTINE_AFTER", "1000");
         let node = program.start();
-        node.wait_for_line("is ready", Duration::from_secs(30))
+        node.wait_for_line("is ready", Duration::from_secs(60))
             .await;
         node
     };
@@ -146,7 +146,7 @@ async fn no_period_has_more_starts_than_the_rate_while_a_node_is_killed() {
         let starts = sqlx::query_scalar(starts).fetch_all(fleet.store.pool());
         starts.await.unwrap()
     };
-    eventually("some starts", Duration::from_secs(30), async || {
+    eventually("some starts", Duration::from_secs(60), async || {
         (starts().await.len() > JOBS / 2).then_some(())
     })
     .await;
@@ -210,7 +210,7 @@ async fn jobs_of_a_key_exclude_each_other_and_hold_no_slot_from_other_jobs() {
     tx.create_many(jobs).await.unwrap();
     tx.commit().await.unwrap();
     let free = "SELECT count(*) FROM jobwire.job WHERE type = 'free'";
-    eventually("the other jobs", Duration::from_secs(30), async || {
+    eventually("the other jobs", Duration::from_secs(60), async || {
         (world.count(free).await == 0).then_some(())
     })
     .await;

@@ -2,6 +2,7 @@
 
 mod batches;
 mod bench;
+mod changing;
 mod doctor;
 mod endpoints;
 mod enqueue;

@@ -215,6 +215,7 @@ impl Listener {
                 return LONG_PAUSE;
             }
         };
+        self.listeners.missed();
         let own = self.process.to_string();
         loop {
             let delivery = tokio::select! {

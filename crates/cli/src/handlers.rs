@@ -58,6 +58,17 @@ pub fn configured(settings: &Settings) -> Result<Handlers, Error> {
     Ok(built_in(&BuiltIn { http_allow_hosts }))
 }
 
+/// Applies the settings of types to the handlers: row locks, timeouts, limits, recorded attempts.
+///
+/// # Errors
+/// Fails if a setting names a type that has no handler.
+pub fn apply(handlers: &mut Handlers, settings: &Settings) -> Result<(), Error> {
+    hold_by_row(handlers, &settings.row_lock_types)?;
+    limit_times(handlers, &settings.type_timeouts)?;
+    limit_fleet(handlers, &settings.type_limits)?;
+    record_attempts(handlers, &settings.attempt_types, settings.attempts_kept)
+}
+
 /// Allows row locks for jobs of these types.
 ///
 /// # Errors

@@ -6,7 +6,8 @@
 //! [`sweep_interval`](crate::NodeOptions::sweep_interval), at least twice a lease. In an idle fleet
 //! it runs every third interval. It always runs before the leader's own lease ends. Followers send
 //! the database no query; they receive the leader's beats over the broker. A node that receives no
-//! beat asks once every interval.
+//! beat asks once every interval. One that receives beats asks once a minute, because any client that
+//! may publish can send beats.
 //!
 //! ```text
 //!                 cycle: "I lead"                     lease gone, or cycle: "another leads"
@@ -69,6 +70,9 @@ const FIRST_BEATS: Duration = Duration::from_millis(250);
 /// may publish can invent new nodes.
 const BETWEEN_BEATS: Duration = Duration::from_millis(100);
 
+/// The time for which beats alone keep a follower from asking the database which node leads.
+const BEATS_TRUSTED: Duration = Duration::from_secs(60);
+
 struct Leader {
     node: Arc<NodeContext>,
     term: Option<i64>,
@@ -83,11 +87,14 @@ struct Leader {
     /// The number of unhinted jobs in one cycle.
     unhinted: PageSize,
     next_cycle: Instant,
+    /// The time of the last cycle, or of the start.
+    asked: Instant,
     next_beat: Instant,
     last_beat: Instant,
     /// The pause before the next beat. It starts short, because other nodes may not listen yet, and
     /// forward jobs only to a node whose beat they received.
     beat_pause: Duration,
+    /// The time of the last search or cycle on request of a control message.
     looked: Option<Instant>,
     clock: DatabaseClock,
     publish_watch: PublishWatch,
@@ -110,6 +117,7 @@ pub(crate) async fn lead(node: Arc<NodeContext>) {
         leases: PageSize::at_most(cycle::PAGE),
         unhinted: PageSize::at_most(cycle::PAGE),
         next_cycle: Instant::now(),
+        asked: Instant::now(),
         next_beat: Instant::now(),
         last_beat: Instant::now(),
         beat_pause: FIRST_BEATS,
@@ -137,9 +145,8 @@ pub(crate) async fn lead(node: Arc<NodeContext>) {
             () = drain.cancelled() => break,
             heard = control.recv() => match heard {
                 Ok(message) => leader.hear(message).await,
-                // A slow listener loses the oldest messages; the next beat or cycle makes up for
-                // them.
-                Err(broadcast::error::RecvError::Lagged(_)) => {}
+                // A slow listener loses the oldest messages.
+                Err(broadcast::error::RecvError::Lagged(_)) => leader.ask_soon(),
                 Err(broadcast::error::RecvError::Closed) => break,
             },
             () = tokio::time::sleep_until(leader.next_cycle) => leader.run_cycle().await,

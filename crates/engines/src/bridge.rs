@@ -1,6 +1,8 @@
 //! The common interface of the two stores of engines: [`EngineStore`] over the engine's database,
 //! and [`EndpointStore`] over the engine's endpoint alone.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use jobwire_core::{Handlers, SlotLimit, Store, StoreError};
 
@@ -8,6 +10,7 @@ use crate::examine::{self, Finding};
 use crate::executing::Executing as _;
 use crate::options::EngineOptions;
 use crate::remote::EndpointStore;
+use crate::shadow::{self, ShadowReport};
 use crate::store::EngineStore;
 
 /// A store of an engine's jobs. `jobwire engine` works with any such store.
@@ -63,6 +66,12 @@ pub trait Bridge: Store {
     /// # Errors
     /// As the database reports.
     async fn examine(&self) -> Result<Vec<Finding>, StoreError>;
+
+    /// Watches for how long the engine's jobs wait. Changes nothing.
+    ///
+    /// # Errors
+    /// [`StoreError::Config`] without the engine's database, and as the database reports.
+    async fn shadow(&self, watched: Duration) -> Result<ShadowReport, StoreError>;
 }
 
 #[async_trait]
@@ -112,6 +121,10 @@ impl Bridge for EngineStore {
     async fn examine(&self) -> Result<Vec<Finding>, StoreError> {
         examine::examine(self).await
     }
+
+    async fn shadow(&self, watched: Duration) -> Result<ShadowReport, StoreError> {
+        shadow::report(self, watched).await
+    }
 }
 
 #[async_trait]
@@ -155,5 +168,11 @@ impl Bridge for EndpointStore {
 
     async fn examine(&self) -> Result<Vec<Finding>, StoreError> {
         Self::examine(self).await
+    }
+
+    async fn shadow(&self, _: Duration) -> Result<ShadowReport, StoreError> {
+        Err(StoreError::Config(
+            "the shadow report reads the engine's database; set `engine_database_url`".to_owned(),
+        ))
     }
 }

@@ -88,13 +88,16 @@ async fn coordination(pool: &PgPool) -> Finding {
     }
 }
 
-/// Selects the lock timeouts of the role and of the database. The settings of another session are
-/// not visible.
+/// Selects the lock timeouts of the database and of the roles that use it now. The settings of
+/// another session are not visible.
 const LOCK_TIMEOUT: &str = "
 SELECT EXISTS (
     SELECT FROM pg_db_role_setting s, unnest(s.setconfig) AS c(text)
     WHERE starts_with(c.text, 'lock_timeout=') AND c.text NOT IN ('lock_timeout=0', 'lock_timeout=0s')
-      AND s.setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))),
+      AND s.setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
+      AND (s.setrole = 0 OR s.setrole IN (
+          SELECT a.usesysid FROM pg_stat_activity a
+          WHERE a.datname = current_database() AND a.application_name NOT LIKE 'jobwire%'))),
   (SELECT max(extract(epoch FROM clock_timestamp() - a.query_start))::double precision FROM pg_stat_activity a
     WHERE a.datname = current_database() AND a.application_name <> 'jobwire' AND a.wait_event_type = 'Lock')";
 
@@ -114,7 +117,10 @@ async fn lock_timeout(pool: &PgPool) -> Result<Finding, StoreError> {
             format!("a statement of the engine has waited for a lock for {seconds:.0} s"),
             remedy,
         ),
-        _ if set => Finding::fine(about, "set for the role or the database"),
+        _ if set => Finding::fine(
+            about,
+            "set for the database, or for a role that uses it now",
+        ),
         _ => Finding::bad(
             Level::Remark,
             about,
@@ -144,13 +150,13 @@ async fn statistics(pool: &PgPool) -> Result<Finding, StoreError> {
     })
 }
 
-/// Selects publications that make the engine's updates of executions fail, because they publish
-/// updates without the key or with a condition. The tap's own examination checks the tables of
-/// jobs.
+/// Selects publications that make the engine's updates of its tables fail, because they publish
+/// updates without the key or with a condition.
 const PUBLICATIONS: &str = "
 SELECT p.pubname::text, c.relname::text FROM pg_publication p
     JOIN pg_publication_rel r ON r.prpubid = p.oid JOIN pg_class c ON c.oid = r.prrelid
-WHERE c.oid = to_regclass('act_ru_execution')
+JOIN pg_class t ON t.relnamespace = c.relnamespace AND t.oid = to_regclass('act_ru_execution')
+WHERE starts_with(c.relname::text, 'act_')
   AND (p.pubupdate OR p.pubdelete)
   AND (r.prqual IS NOT NULL OR (r.prattrs IS NOT NULL AND NOT (
       (SELECT a.attnum FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'id_') = ANY (r.prattrs::smallint[]))))

@@ -33,6 +33,7 @@
 //! | [`bridge`] | what both stores share |
 //! | [`handler`] | the handler that lets the engine execute a job |
 //! | [`examine`] | the examination of an engine, for `jobwire doctor` |
+//! | [`shadow`] | how long jobs wait now, and would wait over Jobwire, for `jobwire engine shadow` |
 //! | [`flowable`] | Flowable, over REST or the endpoint |
 //! | [`activiti`] | Activiti, over the endpoint |
 //! | [`camunda`] | the rules of Camunda's table |
@@ -81,6 +82,7 @@ pub mod remote;
 mod routing;
 mod row;
 mod settling;
+pub mod shadow;
 mod statements;
 pub mod store;
 mod sweep;

@@ -106,6 +106,35 @@ pub(crate) fn zone_problems(
     problems
 }
 
+/// Returns a remark if the newest time that the engine wrote is old by the difference of two zones,
+/// to the minute. An engine that wrote it just now has another zone. Then timers would start early,
+/// and locks of living engine nodes would be cleared.
+pub(crate) fn zone_remark(
+    zone: &str,
+    newest: Option<DateTime<Utc>>,
+    now: DateTime<Utc>,
+) -> Option<Finding> {
+    let age = now - newest?;
+    let quarters = age.num_seconds().div_euclid(900);
+    let past_quarter = age.num_seconds().rem_euclid(900);
+    // Zones differ by 15 minutes at least, and by 26 hours at most.
+    let fits = (1..=26 * 4).contains(&quarters) && past_quarter < 60;
+    fits.then(|| {
+        Finding::bad(
+            Level::Remark,
+            "zone",
+            format!(
+                "the newest entry of the engine is {} h {} min old by the clock of `{zone}`; if \
+                 the engine has just worked, its JVM has another zone",
+                quarters / 4,
+                quarters % 4 * 15
+            ),
+            "set `engine_zone` to the zone of the engine's JVM; with a wrong one timers start \
+             early, and jobs may run twice. Start an instance, and ask again to be sure",
+        )
+    })
+}
+
 /// Fails with all problems, if there are any.
 pub(crate) fn refuse(problems: &[String]) -> Result<(), StoreError> {
     if problems.is_empty() {
@@ -146,4 +175,24 @@ pub(crate) fn own_handlers(handlers: &[String]) -> Option<Finding> {
         format!("handlers of your own run as type `{OTHER}`: {names}")
     };
     (!handlers.is_empty()).then(|| Finding::fine("handlers", found()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_that_is_old_by_the_difference_of_two_zones_is_remarked() {
+        let now = Utc::now();
+        let remark =
+            |seconds| zone_remark("UTC", Some(now - chrono::Duration::seconds(seconds)), now);
+        // An engine in New York, in winter, that wrote an entry three seconds ago.
+        let found = remark(5 * 3_600 + 3).expect("a remark").found;
+        assert!(found.contains("5 h 0 min"), "{found}");
+        assert!(remark(5 * 3_600 + 1_800 + 59).is_some(), "Kolkata");
+        for fine in [0, 3, 59, 600, 5 * 3_600 + 90, 27 * 3_600, -3] {
+            assert!(remark(fine).is_none(), "{fine} s");
+        }
+        assert!(zone_remark("UTC", None, now).is_none());
+    }
 }

@@ -49,8 +49,16 @@ async fn main() {
 
     println!("3. jobwire doctor: what it finds, and changes nothing");
     show(jobwire(&["doctor"]).run(SOON).await.1);
+    println!("   jobwire engine shadow: how long jobs wait now, and would wait over Jobwire");
+    let (status, lines) = jobwire(&["engine", "shadow", "--seconds", "3"])
+        .run(SOON)
+        .await;
+    show(lines);
+    assert!(status.success(), "the shadow report");
     println!("4. jobwire engine init, then jobwire engine run");
-    show(jobwire(&["engine", "init"]).run(SOON).await.1);
+    let (status, lines) = jobwire(&["engine", "init"]).run(SOON).await;
+    show(lines);
+    assert!(status.success(), "jobwire engine init");
     let began = Instant::now();
     let mut node = jobwire(&["engine", "run"]).start();
     node.wait_for_line("is ready", SOON).await;
@@ -78,11 +86,14 @@ async fn main() {
         CHAINS + FORKS,
         runs - activities
     );
+    assert_eq!(runs, activities, "an activity ran twice");
 
     println!(
         "6. Back to Flowable: the node stops, and jobwire engine release leaves nothing behind"
     );
     node.signal(Signal::SIGTERM);
     node.exit(SOON).await;
-    show(jobwire(&["engine", "release", "--yes"]).run(SOON).await.1);
+    let (status, lines) = jobwire(&["engine", "release", "--yes"]).run(SOON).await;
+    show(lines);
+    assert!(status.success(), "jobwire engine release");
 }

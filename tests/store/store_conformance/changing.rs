@@ -208,6 +208,7 @@ async fn instance_in_each_state<S: Bench>(w: &World<S>, name: &str) -> (Vec<JobI
         work()
             .instance(name)
             .execution(format!("{name}-1"))
+            .process_definition(format!("{name}:1"))
             .concurrent()
     };
     let hints = w.ready(vec![of(), of(), of(), of(), of()]).await;
@@ -230,6 +231,7 @@ pub(super) async fn an_instance_ends_with_all_its_jobs_in_the_callers_transactio
     for scope in [
         EndedScope::ProcessInstance("a".to_owned()),
         EndedScope::Execution("a-1".to_owned()),
+        EndedScope::ProcessDefinition("a:1".to_owned()),
     ] {
         let (mut waiting, running) = instance_in_each_state(w, "a").await;
         let (others, other) = instance_in_each_state(w, "b").await;
@@ -262,6 +264,39 @@ pub(super) async fn the_end_of_an_execution_lets_the_next_job_of_its_instance_go
     let ended = client.end(&first).await.unwrap();
     assert_eq!(ended.deleted, [hints[0].id]);
     assert_eq!(ids(&ended.ready), [hints[1].id]);
+    w.hold(node(), &hints[1]).await;
+}
+
+pub(super) async fn a_definition_ends_with_its_instances_and_its_start_timers<S: SqlBench>(
+    w: &World<S>,
+) {
+    let of = |definition: &str| work().process_definition(definition);
+    let hints = w
+        .ready(vec![
+            of("order:1").instance("a"),
+            of("order:2").instance("a"),
+            of("order:1").instance("b"),
+            of("order:1"),
+        ])
+        .await;
+    let letter = Change::MakeDeadLetter("brought".to_owned());
+    changed(w, hints[2].id, &letter).await;
+    let client = Client::without_hints(w.store.clone());
+    let timer = of("order:1").delay(Duration::from_secs(60));
+    let timer = client.create(timer).await.unwrap();
+    let definition = EndedScope::ProcessDefinition("order:1".to_owned());
+    let mut ended = client.end(&definition).await.unwrap();
+    ended.deleted.sort_unstable();
+    let mut expected = [hints[0].id, hints[2].id, hints[3].id, timer];
+    expected.sort_unstable();
+    assert_eq!(ended.deleted, expected);
+    assert_eq!(
+        (ended.dead_letters, ended.running),
+        (vec![hints[2].id], vec![])
+    );
+    // The job of the other definition was behind one of the same instance.
+    assert_eq!(ids(&ended.ready), [hints[1].id]);
+    assert_eq!(w.find(JobQuery::default()).await, [hints[1].id]);
     w.hold(node(), &hints[1]).await;
 }
 

@@ -1,8 +1,10 @@
 use std::time::Duration;
 
+use chrono::DateTime;
 use jobwire_core::store::{Fate, Origin, Refusal, SCHEMA_VERSION, SchemaStatus};
 use jobwire_core::{JobId, JobKind, JobQuery, JobState, NewJob, StoreError};
 use serde_json::value::RawValue;
+use uuid::Uuid;
 
 use super::world::{Bench, SqlBench, World, ids, node, why, work};
 
@@ -90,6 +92,58 @@ pub(super) async fn every_field_comes_back<S: Bench>(w: &World<S>) {
         assert_eq!(job.custom_values.unwrap().get(), "{\"a\": [1, 2]}");
         assert!(job.exclusive && job.due_at.is_none() && job.exception_message.is_none());
         assert!((job.ready_at - job.created_at).num_seconds().abs() < 60);
+    }
+}
+
+/// Jobs that are alike may be created by a statement that has one value for all of them.
+pub(super) async fn a_job_that_differs_in_one_field_keeps_it_beside_others<S: Bench>(w: &World<S>) {
+    let differing: [fn() -> NewJob; 18] = [
+        || NewJob::of("other-work", &()),
+        || work().instance("order-17"),
+        || work().exclusive(),
+        || work().execution("execution-3"),
+        || work().process_definition("orders:4"),
+        || work().element("send"),
+        || work().tenant("north"),
+        || work().category("mail"),
+        || work().deployment("spring"),
+        || work().priority(9),
+        || work().max_attempts(7),
+        || work().retry_policy_text("R5/PT5M"),
+        || work().repeat_text("R3/PT10M"),
+        || work().lane("fast"),
+        || work().correlation_id(Uuid::from_u128(7)),
+        || work().trace_parent("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+        || work().custom_values(RawValue::from_string("{\"a\":1}".to_owned()).unwrap()),
+        || work().due(DateTime::UNIX_EPOCH),
+    ];
+    // Without what is another for each job.
+    let read = async |id: JobId| {
+        let mut job = w.store.get(id).await.unwrap().unwrap().1;
+        if job.correlation_id == id.uuid() {
+            job.correlation_id = Uuid::nil();
+        }
+        (job.seq, job.revision) = (0, 0);
+        (job.ready_at, job.created_at) = (DateTime::UNIX_EPOCH, DateTime::UNIX_EPOCH);
+        format!("{job:?}").replace(&id.to_string(), "id")
+    };
+    let plain = work();
+    let plain_id = plain.id();
+    w.create(vec![plain]).await;
+    let plain = read(plain_id).await;
+    for differs in differing {
+        let (alone, between) = (differs(), differs());
+        let (before, after) = (work(), work());
+        let all = [alone.id(), before.id(), between.id(), after.id()];
+        w.create(vec![alone]).await;
+        let created = w.create(vec![before, between, after]).await;
+        assert_eq!(ids(&created.ready), all[1..]);
+        let expected = read(all[0]).await;
+        assert_ne!(expected, plain);
+        assert_eq!(read(all[2]).await, expected);
+        for other in [all[1], all[3]] {
+            assert_eq!(read(other).await, plain, "beside {expected}");
+        }
     }
 }
 

@@ -2,17 +2,20 @@
 //! are due within one second.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use jobwire_core::{
-    Client, CommitHook, HookOptions, InProcessTransport, JobId, LaneRule, LaneShare, NewJob, Node,
-    NodeOptions, Outcome, Running, Transport,
+    Client, CommitHook, HandlerOptions, HookOptions, InProcessTransport, JobId, LaneRule,
+    LaneShare, Limit, NewJob, Node, NodeOptions, Outcome, Running, Transport,
 };
 use jobwire_harness::eventually;
 use jobwire_harness::world::{Notes, SOON, quick};
+use tokio::sync::Semaphore;
 
+use super::bed::Bed;
 use super::world::{SqlBench, World};
 
 fn hook(transport: &InProcessTransport) -> CommitHook {
@@ -68,6 +71,60 @@ pub(super) async fn a_flood_of_one_tenant_leaves_the_others_their_share<S: SqlBe
     // Three of four starts are theirs, so 50 of the flood start meanwhile; without lanes all 1,500.
     assert!((30..=120).contains(&loud), "{loud} jobs of the flood");
     node.stop().await;
+}
+
+/// All tenants are in one lane, and each may run two jobs at once. The flood is older, and its jobs
+/// wait for a gate: the others start and end before the first of the flood ends.
+pub(super) async fn a_flood_under_a_limit_holds_up_no_other_tenant_of_its_lane<S: SqlBench>(
+    w: &World<S>,
+) {
+    const QUIET: [&str; 2] = ["a", "b"];
+    const EACH: usize = 10;
+    const FLOOD: usize = 200;
+    let bed = Bed::new(w);
+    let of = |tenant: &str| NewJob::of("note", tenant).tenant(tenant);
+    bed.create((0..FLOOD).map(|_| of("loud")).collect()).await;
+    for tenant in QUIET {
+        bed.create((0..EACH).map(|_| of(tenant)).collect()).await;
+    }
+    let gate = Arc::new(Semaphore::new(0));
+    let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let noting = {
+        let (notes, gate) = (bed.notes.clone(), gate.clone());
+        let (now, most) = (now.clone(), most.clone());
+        move |job: Running<String>| {
+            let (notes, gate) = (notes.clone(), gate.clone());
+            let (now, most) = (now.clone(), most.clone());
+            async move {
+                if job.payload == "loud" {
+                    let running = now.fetch_add(1, Ordering::SeqCst) + 1;
+                    most.fetch_max(running, Ordering::SeqCst);
+                    gate.acquire().await?.forget();
+                    now.fetch_sub(1, Ordering::SeqCst);
+                }
+                notes.add(job.payload);
+                Ok(Outcome::Done)
+            }
+        }
+    };
+    let limited = HandlerOptions::default().limit(Limit::running(2).per_tenant());
+    let node = bed
+        .node(quick().concurrency(4))
+        .handler_with("note", limited, noting)
+        .start()
+        .await
+        .unwrap();
+    let others = QUIET.len() * EACH;
+    let ended = bed.notes.until(others).await;
+    assert!(ended.iter().all(|tenant| tenant != "loud"), "{ended:?}");
+    // The flood came first, and has all that its limit gives.
+    assert_eq!(now.load(Ordering::SeqCst), 2);
+    gate.add_permits(FLOOD);
+    bed.until_left(0).await;
+    assert_eq!(bed.notes.all().len(), FLOOD + others);
+    assert_eq!(most.load(Ordering::SeqCst), 2);
+    node.stop().await;
+    assert_eq!(w.rows("permit").await, 0);
 }
 
 /// What became of a storm: how late each job started.

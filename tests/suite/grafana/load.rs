@@ -128,7 +128,7 @@ impl Load {
             .env("JOBWIRE_AMQP_CONFIRM_TIMEOUT", "60s")
             .start();
         let line = node
-            .wait_for_line("is ready", Duration::from_secs(30))
+            .wait_for_line("is ready", Duration::from_secs(60))
             .await;
         let (_, address) = line
             .rsplit_once("http://")

@@ -51,7 +51,7 @@ async fn the_next_leader_taps_when_the_leader_is_killed() {
     .await;
     fleet.until_empty(SOON).await;
     drop(second);
-    eventually("no slot", Duration::from_secs(30), || async {
+    eventually("no slot", Duration::from_secs(60), || async {
         (slots(&fleet.store).await == 0).then_some(())
     })
     .await;

@@ -6,8 +6,19 @@ use chrono::DateTime;
 use jobwire_core::hint::{Hint, Ready};
 use jobwire_core::job::{JobId, Lane, NodeId};
 use jobwire_core::transport::Control;
+use tokio::sync::broadcast;
 
 use super::subject::{Subject, soon};
+
+/// Returns the next message, without what a transport tells of its own connection.
+async fn hear(listener: &mut broadcast::Receiver<Control>) -> Control {
+    loop {
+        let heard = soon("hearing", listener.recv()).await.unwrap();
+        if heard != Control::Missed {
+            return heard;
+        }
+    }
+}
 
 pub(crate) async fn every_listener_hears_what_is_told(subject: &Subject) {
     let (mut one, mut two) = (subject.transport.listen(), subject.transport.listen());
@@ -35,8 +46,8 @@ pub(crate) async fn every_listener_hears_what_is_told(subject: &Subject) {
         subject.transport.publisher().tell(control.clone());
     }
     for control in said {
-        assert_eq!(soon("hearing", one.recv()).await.unwrap(), control);
-        assert_eq!(soon("hearing", two.recv()).await.unwrap(), control);
+        assert_eq!(hear(&mut one).await, control);
+        assert_eq!(hear(&mut two).await, control);
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! jobwire doctor --engine-database URL --engine URL     changes nothing
+//! jobwire engine shadow                                watches the waits of jobs; changes nothing
 //! jobwire engine init                                   creates the schema jobwire_engine
 //! jobwire engine run                                    a node; start as many as you like
 //! jobwire engine jobs list | show | retry | delete | execute
@@ -15,6 +16,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use jobwire_core::store::TapMode;
 use jobwire_core::{InProcessTransport, Node, NodeOptions, Transport};
+use jobwire_engines::shadow::Durations;
 use jobwire_engines::{Bridge, EndpointStore, EngineStore};
 
 use super::{jobs, sweep};
@@ -37,6 +39,13 @@ pub struct EngineArgs {
 pub enum Action {
     /// Check the engine's tables, and create the schema `jobwire_engine` beside them
     Init,
+    /// Watch how long the engine's jobs wait for their start, and estimate the same over Jobwire;
+    /// changes nothing
+    Shadow {
+        /// The time to watch, in seconds
+        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+        seconds: u64,
+    },
     /// Start a node that runs the engine's jobs
     Run,
     /// List, count, show, retry, delete and execute the engine's jobs
@@ -66,6 +75,7 @@ impl EngineArgs {
 pub(crate) async fn run(settings: Settings, args: EngineArgs) -> Result<(), Error> {
     match args.action {
         Action::Init => init(&settings).await,
+        Action::Shadow { seconds } => shadow(&settings, Duration::from_secs(seconds)).await,
         Action::Run => serve(settings).await,
         Action::Jobs(args) => operate(&settings, *args).await,
         Action::Sweep(args) => dry_run(&settings, args).await,
@@ -121,6 +131,58 @@ async fn init(settings: &Settings) -> Result<(), Error> {
             "the schema `jobwire_engine` is ready beside the tables of"
         }
     ))
+}
+
+async fn shadow(settings: &Settings, watched: Duration) -> Result<(), Error> {
+    let store = connect(settings).await?;
+    store.probe().await?;
+    let report = store.shadow(watched).await;
+    store.close().await;
+    let report = report?;
+    let of = |durations: &Durations| durations.median_and_p99().map(both);
+    let seconds = report.watched.as_secs_f64();
+    match of(&report.waits) {
+        Some(waits) => output::line(format_args!(
+            "watched for {seconds:.0} s: {} jobs started after {waits}",
+            report.waits.count()
+        ))?,
+        None => output::line(format_args!("watched for {seconds:.0} s: no job started"))?,
+    }
+    if let Some(waits) = of(&report.waiting) {
+        output::line(format_args!(
+            "{} jobs still wait, for {waits} so far",
+            report.waiting.count()
+        ))?;
+    }
+    if report.is_cut {
+        output::line(format_args!(
+            "more jobs waited than are read at once, so some starts are not counted"
+        ))?;
+    }
+    if let Some(problem) = &report.unreachable {
+        output::line(format_args!("remark {problem}"))?;
+    }
+    match report.over_jobwire() {
+        Some(waits) => output::line(format_args!(
+            "over Jobwire about {}, while a node has a free slot: a hint (1 ms), two statements \
+             ({} each) and a request to the engine ({})",
+            both(waits),
+            of(&report.statements).unwrap_or_default(),
+            of(&report.requests).unwrap_or_default()
+        )),
+        None => output::line(format_args!(
+            "no estimate over Jobwire: the engine did not answer"
+        )),
+    }
+}
+
+/// Formats a median and a 99th percentile.
+fn both([median, p99]: [Duration; 2]) -> String {
+    let one = |time: Duration| match time.as_secs_f64() {
+        seconds if seconds < 1.0 => format!("{:.1} ms", seconds * 1e3),
+        seconds => format!("{seconds:.1} s"),
+    };
+    format!("{} (p50) and {} (p99)", one(median), one(p99))
 }
 
 async fn operate(settings: &Settings, args: jobs::JobsArgs) -> Result<(), Error> {

@@ -20,7 +20,7 @@ use jobwire_core::{BulkOperation, Handlers, JobCursor, JobId, JobSort, NodeOptio
 
 use crate::connect::{Database, Outlet};
 use crate::error::Error;
-use crate::handlers::configured;
+use crate::handlers;
 use crate::output;
 use crate::settings::Settings;
 use change::ChangeArgs;
@@ -311,10 +311,11 @@ pub(crate) struct Jobs<'a> {
 
 pub(crate) async fn run(settings: Settings, args: JobsArgs) -> Result<(), Error> {
     args.action.check(Place::Own)?;
-    let handlers = match args.action {
-        Action::Execute { .. } => configured(&settings)?,
-        _ => Handlers::default(),
-    };
+    let mut handlers = Handlers::default();
+    if let Action::Execute { .. } = args.action {
+        handlers = handlers::configured(&settings)?;
+        handlers::apply(&mut handlers, &settings)?;
+    }
     let database = Database::open_existing(&settings).await?;
     let jobs = Jobs {
         settings: &settings,

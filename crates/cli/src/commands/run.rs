@@ -100,14 +100,7 @@ async fn start(settings: &Settings, additions: Additions) -> Result<Started, Err
     }
     let mut handlers = handlers::configured(settings)?;
     handlers.extend(&additions.handlers);
-    handlers::hold_by_row(&mut handlers, &settings.row_lock_types)?;
-    handlers::limit_times(&mut handlers, &settings.type_timeouts)?;
-    handlers::limit_fleet(&mut handlers, &settings.type_limits)?;
-    handlers::record_attempts(
-        &mut handlers,
-        &settings.attempt_types,
-        settings.attempts_kept,
-    )?;
+    handlers::apply(&mut handlers, settings)?;
     let mut builder = Node::on(store, transport.clone())
         .handlers(handlers)
         .options(settings.node_options());

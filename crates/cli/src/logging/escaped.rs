@@ -4,9 +4,12 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 use jobwire_core::telemetry::plain;
+use serde_json::{Value, json};
 
 /// Maximum number of bytes of an event; the rest is cut.
 const LONGEST: usize = 16 * 1024;
+/// Maximum number of bytes of a text in a JSON document that is longer than an event may be.
+const LONGEST_TEXT: usize = 2 * 1024;
 
 /// Writes events, each given in one call. Keeps the colour codes that the formatter adds.
 pub(super) struct Escaped<W> {
@@ -48,12 +51,48 @@ impl<W> EscapedJson<W> {
 impl<W: Write> Write for EscapedJson<W> {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event);
-        self.to.write_all(plain::json(&text).as_bytes())?;
+        self.to
+            .write_all(plain::json(&short_json(&text)).as_bytes())?;
         Ok(event.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         self.to.flush()
+    }
+}
+
+/// Cuts the texts of an event that is too long. The result is a JSON document, too.
+fn short_json(event: &str) -> Cow<'_, str> {
+    if event.len() <= LONGEST {
+        return event.into();
+    }
+    let beginning = |text: &str| json!({ "event": plain::one_line(text, LONGEST_TEXT) });
+    let short = match serde_json::from_str(event) {
+        Ok(mut document) => {
+            cut(&mut document);
+            let text = document.to_string();
+            // It has very many fields, or long names.
+            if text.len() > LONGEST {
+                beginning(&text)
+            } else {
+                document
+            }
+        }
+        Err(_) => beginning(event),
+    };
+    format!("{short}\n").into()
+}
+
+/// Cuts each text in a document.
+fn cut(document: &mut Value) {
+    match document {
+        Value::String(text) if text.len() > LONGEST_TEXT => {
+            text.truncate(text.floor_char_boundary(LONGEST_TEXT));
+            text.push('…');
+        }
+        Value::Array(values) => values.iter_mut().for_each(cut),
+        Value::Object(fields) => fields.values_mut().for_each(cut),
+        _ => {}
     }
 }
 
@@ -151,5 +190,28 @@ mod tests {
     fn a_long_event_is_cut() {
         let line = written(&format!("{}\n", "x".repeat(1_000_000)), false);
         assert!(line.len() < LONGEST + 10 && line.ends_with("…\n"));
+    }
+
+    #[test]
+    fn a_long_json_event_is_cut_and_stays_json() {
+        let long = "ä".repeat(LONGEST);
+        let many: serde_json::Map<_, _> = (0..LONGEST).map(|n| (n.to_string(), n.into())).collect();
+        for event in [
+            json!({ "level": "WARN", "fields": { "message": "failed", "error": long, "list": [long] } }),
+            json!({ "level": "WARN", "fields": many }),
+        ] {
+            let mut to = Vec::new();
+            let mut writer = EscapedJson { to: &mut to };
+            let event = format!("{event}\n");
+            writer.write_all(event.as_bytes()).expect("a vector");
+            let line = String::from_utf8(to).expect("text");
+            assert!(
+                line.len() <= LONGEST && line.ends_with('\n'),
+                "{}",
+                line.len()
+            );
+            let read: Value = serde_json::from_str(&line).expect("JSON");
+            assert!(read.get("level").is_some() || read.get("event").is_some());
+        }
     }
 }

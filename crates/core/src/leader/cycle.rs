@@ -98,6 +98,7 @@ impl Leader {
         node.leadership.next_timer.asks(Asker::LeaderCycle);
         node.leadership.next_periodic.asks(Asker::LeaderCycle);
         let sent = Instant::now();
+        self.asked = sent;
         let taken = node.store.run_leader_cycle(&cycle).await;
         self.failed = taken.is_err();
         if let Ok(outcome) = &taken {

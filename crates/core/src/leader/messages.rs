@@ -4,17 +4,31 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{BETWEEN_BEATS, Leader, rescue};
+use super::{BEATS_TRUSTED, BETWEEN_BEATS, Leader, rescue};
 use crate::fleet::Beat;
 use crate::job::NodeId;
 use crate::transport::Control;
 use crate::worker::forward;
 use crate::worker::held_hints::Question;
 
-/// The minimum time between two searches for unhinted jobs on request of a control message.
+/// The minimum time between two searches for unhinted jobs, and between two leader cycles, on request
+/// of a control message.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 
 impl Leader {
+    /// Lets a leading node run its next cycle soon, because it may have missed messages: timers may
+    /// have been set. Requests that come too often wait.
+    pub(super) fn ask_soon(&mut self) {
+        let now = Instant::now();
+        let at = self
+            .looked
+            .map_or(now, |looked| now.max(looked + BETWEEN_LOOKS));
+        if self.leads() && at < self.next_cycle {
+            self.next_cycle = at;
+            self.looked = Some(at);
+        }
+    }
+
     /// Returns whether the sender has a row. Messages of other senders are ignored, and the rows
     /// are read again.
     fn is_from_member(&mut self, id: NodeId) -> bool {
@@ -59,8 +73,11 @@ impl Leader {
                     }
                 }
                 if !self.failed {
-                    // While the leader sends beats, this node need not ask.
-                    self.next_cycle = Instant::now() + node.options.sweep_interval;
+                    // While the leader sends beats, this node need not ask, but for now and then:
+                    // any client that may publish can send beats.
+                    let trusted = (self.asked + BEATS_TRUSTED).max(Instant::now());
+                    let next = Instant::now() + node.options.sweep_interval;
+                    self.next_cycle = next.min(trusted);
                 }
             }
             Control::Rescued { node: to, jobs } if to == node.id => rescue::receive(&node, jobs),
@@ -127,6 +144,7 @@ impl Leader {
                     }
                 }
             }
+            Control::Missed => self.ask_soon(),
             Control::Cancel { job } if node.leases.cancel(job) => {
                 tracing::info!(%job, "a running job was asked to stop by an operator");
             }

@@ -266,7 +266,7 @@ impl<S: SqlStore> TransactionHook<S> {
         scope: &EndedScope,
     ) -> Result<Ended, StoreError> {
         let ended = self.client.store.end(connection, scope).await?;
-        self.created.merge(Created::from(&ended));
+        self.created.end(&ended);
         if self.client.hook.listeners().any() {
             self.created.events.extend(events_of_end(&ended));
         }

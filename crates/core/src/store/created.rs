@@ -44,6 +44,17 @@ impl Created {
         self.witness = self.witness.or(other.witness);
         self.transaction = self.transaction.take().or(other.transaction);
     }
+
+    /// Takes out the jobs that the end of a scope deletes in the same transaction: they get no hint.
+    pub(crate) fn end(&mut self, ended: &Ended) {
+        let deleted: HashSet<&JobId> = ended.deleted.iter().collect();
+        self.ready.retain(|job| !deleted.contains(&job.hint.id));
+        self.next.retain(|job| !deleted.contains(&job.hint.id));
+        let other = self.ready.first().map(|job| job.hint.id);
+        self.witness = self.witness.filter(|job| !deleted.contains(job)).or(other);
+        self.next.extend(ended.ready.iter().cloned());
+        self.stop.extend(&ended.running);
+    }
 }
 
 impl Created {
@@ -107,16 +118,6 @@ pub(crate) fn events_of_end(ended: &Ended) -> Vec<JobEvent> {
     cancelled.chain(closed).collect()
 }
 
-impl From<&Ended> for Created {
-    fn from(ended: &Ended) -> Self {
-        Self {
-            next: ended.ready.clone(),
-            stop: ended.running.clone(),
-            ..Self::default()
-        }
-    }
-}
-
 /// The name of a transaction in the database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionId(pub String);
@@ -129,5 +130,39 @@ pub(crate) fn earliest(
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hint::Hint;
+    use crate::job::Lane;
+
+    #[test]
+    fn a_job_that_its_own_transaction_deletes_gets_no_hint() {
+        let ready = || Ready {
+            lane: Lane::default(),
+            hint: Hint::new(JobId::generate()),
+        };
+        let (gone, stays, next) = (ready(), ready(), ready());
+        let mut created = Created {
+            witness: Some(gone.hint.id),
+            ready: vec![gone.clone(), stays.clone()],
+            ..Created::default()
+        };
+        created.end(&Ended {
+            deleted: vec![gone.hint.id],
+            ready: vec![next.clone()],
+            ..Ended::default()
+        });
+        let id = |ready: &Ready| ready.hint.id;
+        assert_eq!(
+            created.ready.iter().map(id).collect::<Vec<_>>(),
+            [id(&stays)]
+        );
+        assert_eq!(created.next.iter().map(id).collect::<Vec<_>>(), [id(&next)]);
+        // The row that shows the commit must be one that stays.
+        assert_eq!(created.witness, Some(stays.hint.id));
     }
 }

@@ -183,7 +183,7 @@ impl<S: SqlStore> JobTransaction<S> {
             ..
         } = self;
         let ended = own(intact, answer(store, 4, store.end(inner, scope))).await?;
-        self.created.merge(Created::from(&ended));
+        self.created.end(&ended);
         if self.after.listens() {
             self.created.events.extend(events_of_end(&ended));
         }

@@ -156,6 +156,10 @@ pub enum Control {
         /// The job.
         job: JobId,
     },
+    /// Messages of other processes may have been lost: the connection that carries them is new. A
+    /// transport tells it to the listeners of its own process, and never sends it.
+    #[serde(skip)]
+    Missed,
     /// A message of a newer node.
     #[serde(other)]
     Unknown,

@@ -27,6 +27,11 @@ impl Listeners {
         self.0.send(control).is_ok()
     }
 
+    /// Tells the listeners that messages of other processes may have been lost.
+    pub fn missed(&self) {
+        self.tell(Control::Missed);
+    }
+
     /// Reads a message of another process and passes it on. Drops an unreadable message, with a
     /// throttled log line.
     pub fn read(&self, message: &[u8], unreadable: &mut LogThrottle) {

@@ -295,11 +295,6 @@ impl NodeOptions {
         self.sweep_interval.min(self.renewal_period())
     }
 
-    /// Returns the number of slots that jobs with a strike may take.
-    pub(crate) fn struck_slots(&self) -> usize {
-        (self.concurrency / 4).max(1)
-    }
-
     /// Returns whether the node receives hints of this lane.
     pub(crate) fn receives(&self, lane: &Lane) -> bool {
         self.lanes.iter().any(|share| share.lane == *lane)

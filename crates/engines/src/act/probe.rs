@@ -138,6 +138,7 @@ impl Probed {
                 "leave the engine's executor of asynchronous history on: `flowable.async-history-executor-activate=true`",
             ));
         }
+        findings.extend(probing::zone_remark(&self.zone, self.newest, self.now));
         findings.extend(probing::own_handlers(&self.own_handlers));
         findings
     }

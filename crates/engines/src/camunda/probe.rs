@@ -107,6 +107,7 @@ impl Probed {
         if self.polls {
             findings.push(probing::polls("camunda.bpm.job-execution.enabled=false"));
         }
+        findings.extend(probing::zone_remark(&self.zone, self.newest, self.now));
         findings.extend(probing::own_handlers(&self.own_handlers));
         findings
     }

@@ -80,6 +80,12 @@ async fn takes_over_and_gives_back(world: World, version: &str) {
     for part in [version, "jobwire engine init", "lock_timeout", "answers"] {
         assert!(said.contains(part), "{part} in {said}");
     }
+    // The shadow report watches a job that nothing runs.
+    let waiting = world.engine.start_instance("one", &[]).await;
+    let said = succeeds(program(&["engine", "shadow", "--seconds", "1"])).await;
+    for part in ["no job started", "1 jobs still wait", "over Jobwire about"] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
     let schemas = "SELECT count(*) FROM pg_namespace WHERE nspname = $1";
     assert_eq!(rows.count(schemas, "jobwire_engine").await, 0);
     let (status, lines) = program(&["engine", "run"]).run(SOON).await;
@@ -125,7 +131,7 @@ async fn takes_over_and_gives_back(world: World, version: &str) {
     let lock = "UPDATE act_ru_job SET lock_owner_ = 'jobwire:00000000-0000-4000-8000-000000000000:1',
         lock_exp_time_ = (clock_timestamp() AT TIME ZONE 'UTC') - interval '1 second' WHERE process_instance_id_ = $1";
     assert_eq!(rows.change(lock, &left).await, 1);
-    instances.push(left);
+    instances.extend([left, waiting]);
     let (second, address) = start().await;
     instances.extend(world.engine.start_instances("one", 20, &[]).await);
     instances.push(slow);

@@ -30,7 +30,9 @@
 //! * **Lost wakes**: a new session wakes its node for all lanes. A node claims by itself if it hears
 //!   no leader for [`claim_interval`](crate::NodeOptions::claim_interval), and the leader wakes the
 //!   lanes in which it sees waiting jobs at that interval.
-//! * **Control messages** travel in the same way, divided into parts that PostgreSQL takes.
+//! * **Control messages** travel in the same way, divided into parts that PostgreSQL takes. A new
+//!   session tells its process that messages may have been lost, and a leader then asks the database,
+//!   since timers may have been set meanwhile.
 //!
 //! Wakes and control messages contain no data of jobs but ids, types and lanes. Each user of the
 //! database can read and send them. A forged wake costs a claim.
@@ -220,7 +222,8 @@ impl Transport for PgTransport {
         let shared = &self.0.shared;
         let flush = async |left: Duration| {
             let emptied = async {
-                while shared.outbox().is_filled() && shared.link.borrow().sends {
+                let may_send = |link: &Link| link.sends || link.opens;
+                while shared.outbox().is_filled() && may_send(&shared.link.borrow()) {
                     let sent = shared.sent.notified();
                     shared.filled.notify_one();
                     sent.await;
@@ -290,7 +293,13 @@ impl Publisher for PgTransport {
 
     fn tell(&self, control: Control) -> bool {
         let shared = &self.0.shared;
-        if unsent(&shared.link.borrow()).is_some() {
+        let link = shared.link.borrow().clone();
+        // A command that sets a timer and ends does not wait for the first session.
+        if unsent(&link).is_some() && !link.opens {
+            // The leader may be in this process.
+            if matches!(control, Control::TimerSet { .. }) {
+                shared.control.tell(control);
+            }
             return false;
         }
         let told = shared.outbox().tell(shared.from, &control);

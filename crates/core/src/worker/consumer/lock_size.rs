@@ -8,6 +8,9 @@ use crate::store::Locked;
 pub(super) const LOCK_BATCH: usize = 512;
 /// The expected maximum size of an answer.
 const ANSWER_BYTES: usize = 16 << 20;
+/// The size of a job that is expected before any is known, in bytes. The first statement asks for
+/// at most 64 jobs.
+const FIRST_EXPECTED: usize = 256 << 10;
 
 /// Computes the number from the size of payloads and custom values. It adapts to larger ones at
 /// once, and to smaller ones gradually. After a refused statement the next one asks for half as
@@ -22,7 +25,7 @@ pub(crate) struct LockSize {
 impl Default for LockSize {
     fn default() -> Self {
         Self {
-            expected: 0,
+            expected: FIRST_EXPECTED,
             at_most: LOCK_BATCH,
         }
     }
@@ -77,8 +80,10 @@ mod tests {
     #[test]
     fn small_payloads_are_locked_in_full_batches() {
         let mut size = LockSize::default();
-        assert_eq!(size.limit(), LOCK_BATCH);
-        size.note(512, 512 * 1_000);
+        assert_eq!(size.limit(), 64, "no size is known yet");
+        for _ in 0..40 {
+            size.note(64, 64 * 1_000);
+        }
         assert_eq!(size.limit(), LOCK_BATCH);
     }
 

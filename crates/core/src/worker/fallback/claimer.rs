@@ -164,8 +164,9 @@ impl Claimer {
         let now = Instant::now();
         let struck = *node.leases.struck().borrow();
         let room = node
-            .options
-            .struck_slots()
+            .slots
+            .of_node
+            .for_rescued()
             .saturating_sub(struck)
             .min(share)
             .min(self.size.limit());

@@ -252,8 +252,9 @@ impl Session<'_> {
                     listens: true,
                     problem: None,
                 });
-                // Wakes may have been lost before.
+                // Wakes and messages may have been lost before.
                 shared.wakes.all();
+                shared.control.missed();
             }
         }
     }

@@ -1,0 +1,97 @@
+//! Occurrences that were missed while no node ran.
+
+use std::time::Duration;
+
+use jobwire_core::chrono::{DateTime, Utc};
+use jobwire_core::{JobQuery, JobState, NewJob, Outcome, Running};
+use jobwire_harness::eventually;
+use jobwire_harness::world::{SOON, quick};
+
+use super::bed::Bed;
+use super::world::{SqlBench, World};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+/// Four and a half periods.
+const DOWNTIME: u32 = 4 * 3_600 + 1_800;
+
+/// What a node did after a downtime.
+struct CaughtUp {
+    /// For each occurrence that ran, the minutes from the first missed date to its own.
+    ran: Vec<String>,
+    /// The first missed date.
+    missed: DateTime<Utc>,
+    /// The date and the repetition of the occurrence that waits then.
+    next: DateTime<Utc>,
+    repeat: Option<String>,
+}
+
+/// Creates a timer that repeats each hour, lets its date pass by four and a half hours, and starts a
+/// node.
+async fn after_downtime<S: SqlBench>(w: &World<S>, suffix: &str) -> CaughtUp {
+    let job = NewJob::of("note", &())
+        .delay(HOUR)
+        .repeat_text(format!("R7/PT1H{suffix}"));
+    let id = job.id();
+    w.create(vec![job]).await;
+    w.make_due(id, DOWNTIME).await;
+    let missed = w.view(id).await.unwrap().due_at.unwrap();
+    let bed = Bed::new(w);
+    let noting = {
+        let notes = bed.notes.clone();
+        move |job: Running<()>| {
+            let after = job.job.due_at.unwrap() - missed;
+            notes.add(after.num_minutes().to_string());
+            async { Ok(Outcome::Done) }
+        }
+    };
+    let node = bed.node(quick()).handler("note", noting);
+    let node = node.start().await.unwrap();
+    let next = eventually("an occurrence that waits for its date", SOON, async || {
+        let left = w.store.find(&JobQuery::default()).await.ok()?;
+        let [next] = &left[..] else {
+            return None;
+        };
+        let waits = next.state == JobState::Timer && next.due_at? > Utc::now();
+        waits.then(|| next.clone())
+    })
+    .await;
+    node.stop().await;
+    let (_, job, _) = w.store.get(next.id).await.unwrap().unwrap();
+    CaughtUp {
+        ran: bed.notes.all(),
+        missed,
+        next: next.due_at.unwrap(),
+        repeat: job.repeat,
+    }
+}
+
+/// The late occurrence runs. The series, which has no start, begins anew.
+pub(super) async fn once_runs_one_of_the_missed_occurrences<S: SqlBench>(w: &World<S>) {
+    let now = Utc::now();
+    let after = after_downtime(w, "[catch-up=once]").await;
+    assert_eq!(after.ran, ["0"]);
+    assert_eq!(after.repeat.as_deref(), Some("R6/PT3600S"));
+    assert!(after.next >= now + HOUR, "{}", after.next);
+}
+
+pub(super) async fn without_a_suffix_one_of_the_missed_occurrences_runs<S: SqlBench>(w: &World<S>) {
+    let after = after_downtime(w, "").await;
+    assert_eq!(after.ran, ["0"]);
+    assert_eq!(after.repeat.as_deref(), Some("R6/PT3600S"));
+}
+
+/// Each occurrence has its own date, and the next one follows on it.
+pub(super) async fn all_runs_each_missed_occurrence<S: SqlBench>(w: &World<S>) {
+    let after = after_downtime(w, "[catch-up=all]").await;
+    assert_eq!(after.ran, ["0", "60", "120", "180", "240"]);
+    assert_eq!(after.repeat.as_deref(), Some("R2/PT3600S[catch-up=all]"));
+    assert_eq!(after.next, after.missed + HOUR * 5);
+}
+
+/// Skipped occurrences are not counted.
+pub(super) async fn skip_runs_none_of_the_missed_occurrences<S: SqlBench>(w: &World<S>) {
+    let after = after_downtime(w, "[catch-up=skip]").await;
+    assert!(after.ran.is_empty(), "{:?}", after.ran);
+    assert_eq!(after.repeat.as_deref(), Some("R7/PT3600S[catch-up=skip]"));
+    assert_eq!(after.next, after.missed + HOUR * 5);
+}

@@ -1,0 +1,91 @@
+//! Suspensions and pauses that begin and end at a date.
+
+use std::time::Duration;
+
+use jobwire_core::chrono::{DateTime, Utc};
+use jobwire_core::store::{Gate, PauseScope, SuspensionScope};
+use jobwire_core::{JobId, JobState, NewJob};
+use jobwire_harness::world::quick;
+
+use super::bed::{Bed, noting};
+use super::world::{SqlBench, World};
+
+fn in_half_a_second() -> DateTime<Utc> {
+    Utc::now() + Duration::from_millis(500)
+}
+
+async fn gates<S: SqlBench>(w: &World<S>) -> Vec<Gate> {
+    let all = w.store.suspensions().await.unwrap();
+    all.into_iter().map(|view| view.gate).collect()
+}
+
+/// Asserts that a job is ready, and that this gate keeps it.
+async fn is_kept<S: SqlBench>(w: &World<S>, id: JobId, gate: &Gate) {
+    let view = w.view(id).await.unwrap();
+    assert_eq!(
+        (view.state, view.gate.as_ref(), view.lock_owner),
+        (JobState::Executable, Some(gate), None)
+    );
+}
+
+pub(super) async fn a_scope_is_suspended_and_activated_at_a_date<S: SqlBench>(w: &World<S>) {
+    let bed = Bed::new(w);
+    let node = bed.node(quick()).handler("note", noting(&bed.notes));
+    let node = node.start().await.unwrap();
+    let acme = SuspensionScope::Tenant("acme".to_owned());
+    let of = |what: &str| NewJob::of("note", what).tenant("acme");
+    let later = of("later").delay(Duration::from_secs(3_600));
+    let later = bed.create(vec![later]).await[0];
+    bed.create(vec![of("before")]).await;
+    assert_eq!(bed.notes.until(1).await, ["before"]);
+
+    let date = in_half_a_second();
+    let planned = bed.client.suspend_at(&acme, date).await.unwrap();
+    bed.until_done(planned).await;
+    assert!(Utc::now() >= date, "it is suspended before the date");
+    let gate = Gate::from(acme.clone());
+    assert_eq!(gates(w).await, std::slice::from_ref(&gate));
+    assert_eq!(w.state(later).await, Some(JobState::Suspended));
+    let kept = bed.create(vec![of("kept")]).await[0];
+    bed.create(vec![NewJob::of("note", "free")]).await;
+    assert_eq!(bed.notes.until(2).await, ["before", "free"]);
+    is_kept(w, kept, &gate).await;
+
+    let date = in_half_a_second();
+    let planned = bed.client.activate_at(&acme, date).await.unwrap();
+    assert_eq!(bed.notes.until(3).await, ["before", "free", "kept"]);
+    assert!(Utc::now() >= date, "it is activated before the date");
+    bed.until_done(planned).await;
+    assert!(gates(w).await.is_empty());
+    assert_eq!(w.state(later).await, Some(JobState::Timer));
+    node.stop().await;
+}
+
+pub(super) async fn a_scope_is_paused_and_resumed_at_a_date<S: SqlBench>(w: &World<S>) {
+    let bed = Bed::new(w);
+    let node = bed.node(quick()).handler("note", noting(&bed.notes));
+    let node = node.start().await.unwrap();
+    let mail = PauseScope::Category("mail".to_owned());
+    let of = |what: &str| NewJob::of("note", what).category("mail");
+    bed.create(vec![of("before")]).await;
+    assert_eq!(bed.notes.until(1).await, ["before"]);
+
+    let date = in_half_a_second();
+    let planned = bed.client.pause_at(&mail, date).await.unwrap();
+    bed.until_done(planned).await;
+    assert!(Utc::now() >= date, "it is paused before the date");
+    let gate = Gate::from(mail.clone());
+    assert_eq!(gates(w).await, std::slice::from_ref(&gate));
+    let kept = bed.create(vec![of("kept")]).await[0];
+    bed.create(vec![NewJob::of("note", "free")]).await;
+    assert_eq!(bed.notes.until(2).await, ["before", "free"]);
+    is_kept(w, kept, &gate).await;
+
+    let date = in_half_a_second();
+    let planned = bed.client.resume_at(&mail, date).await.unwrap();
+    assert_eq!(bed.notes.until(3).await, ["before", "free", "kept"]);
+    assert!(Utc::now() >= date, "it is resumed before the date");
+    bed.until_done(planned).await;
+    assert!(gates(w).await.is_empty());
+    node.stop().await;
+}

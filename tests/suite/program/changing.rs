@@ -1,0 +1,218 @@
+//! `jobwire jobs change`, `unlock` and `end`, and the records of jobs: `attempts`, `errors` and
+//! `incidents`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jobwire_core::store::{LockTerms, RowTerms};
+use jobwire_core::{Hint, JobId, JobState, NodeId, Store};
+use jobwire_tests::{Scratch, Signal, eventually};
+use serde_json::{Value, json};
+
+use super::{SOON, all, fails, jobwire, lines, start, store, succeeds};
+
+async fn answer(home: &Scratch, arguments: &[&str]) -> Value {
+    let said = succeeds(jobwire(home, arguments).env("JOBWIRE_LOG", "off")).await;
+    serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"))
+}
+
+/// Creates a job, and returns its id.
+async fn create(home: &Scratch, line: &str) -> String {
+    let file = lines(home, line, 1);
+    succeeds(jobwire(home, &["enqueue", &file])).await;
+    let jobs = all(&store(home).await).await;
+    jobs.last().unwrap().id.to_string()
+}
+
+/// Returns these fields of a job, as `jobs show` has them.
+async fn shown(home: &Scratch, id: &str, fields: &[&str]) -> Value {
+    let job = answer(home, &["jobs", "show", id, "--json"]).await;
+    fields.iter().map(|field| job[field].clone()).collect()
+}
+
+#[tokio::test]
+async fn each_change_of_a_job_is_made_and_shown() {
+    const DUE: &str = "2091-01-31T08:00:00Z";
+    let home = Scratch::new();
+    let id = create(&home, r#"{"type":"noop"}"#).await;
+    let fields = ["state", "retries", "due_at", "exception_message"];
+    for (change, expected) in [
+        (
+            &["--suspend"][..],
+            json!(["suspended", 3, Value::Null, Value::Null]),
+        ),
+        (
+            &["--activate"],
+            json!(["executable", 3, Value::Null, Value::Null]),
+        ),
+        (&["--due", DUE], json!(["timer", 3, DUE, Value::Null])),
+        (&["--retries", "7"], json!(["timer", 7, DUE, Value::Null])),
+        (&["--suspend"], json!(["suspended", 7, DUE, Value::Null])),
+        // It waits for its date again.
+        (&["--activate"], json!(["timer", 7, DUE, Value::Null])),
+        (
+            &["--make-executable"],
+            json!(["executable", 7, DUE, Value::Null]),
+        ),
+        (
+            &["--dead-letter", "not needed"],
+            json!(["dead-letter", 0, DUE, "not needed"]),
+        ),
+    ] {
+        let arguments = [&["jobs", "change", &*id], change].concat();
+        let said = succeeds(jobwire(&home, &arguments)).await;
+        assert!(said.contains("1 job changed"), "{change:?}: {said}");
+        assert_eq!(shown(&home, &id, &fields).await, expected, "{change:?}");
+    }
+    let suspend = ["jobs", "change", &id, "--suspend"];
+    let said = fails(jobwire(&home, &suspend), 1).await;
+    assert!(
+        said.contains("0 jobs changed") && said.contains("a state that this does not apply to"),
+        "{said}"
+    );
+    let all_of_type = ["jobs", "change", "--all", "--type", "noop", "--suspend"];
+    create(&home, r#"{"type":"noop"}"#).await;
+    let said = fails(jobwire(&home, &all_of_type), 2).await;
+    assert!(
+        said.contains("1 job (1 executable)") && said.contains("--yes"),
+        "{said}"
+    );
+    let confirmed = [&all_of_type[..], &["--yes"]].concat();
+    let said = succeeds(jobwire(&home, &confirmed)).await;
+    assert!(said.contains("1 job changed"), "{said}");
+}
+
+#[tokio::test]
+async fn an_unlocked_job_has_no_holder_and_keeps_its_attempts() {
+    let home = Scratch::new();
+    let id = create(&home, r#"{"type":"noop"}"#).await;
+    let job: JobId = id.parse().unwrap();
+    let store = store(&home).await;
+    let stuck = NodeId::generate();
+    let terms = LockTerms {
+        owner: stuck,
+        lease: Duration::from_secs(1_800),
+        types: vec!["noop".to_owned()].into(),
+        scope: Arc::default(),
+        rows: RowTerms::default(),
+    };
+    let locked = store.lock(&terms, &[Hint::new(job)]).await.unwrap();
+    assert_eq!(locked.jobs.len(), 1, "{:?}", locked.refused);
+    let fields = ["state", "retries", "lock_owner"];
+    let held = json!(["executable", 3, stuck]);
+    assert_eq!(shown(&home, &id, &fields).await, held);
+    let suspend = ["jobs", "change", &id, "--suspend"];
+    let said = fails(jobwire(&home, &suspend), 1).await;
+    assert!(said.contains("is running"), "{said}");
+    assert_eq!(shown(&home, &id, &fields).await, held);
+
+    let unlock = ["jobs", "unlock", &id];
+    let said = succeeds(jobwire(&home, &unlock)).await;
+    assert!(said.contains("1 job unlocked"), "{said}");
+    let free = json!(["executable", 3, Value::Null]);
+    assert_eq!(shown(&home, &id, &fields).await, free);
+    let said = fails(jobwire(&home, &unlock), 1).await;
+    assert!(
+        said.contains("a state that this does not apply to"),
+        "{said}"
+    );
+    let nobody = JobId::generate().to_string();
+    let said = fails(jobwire(&home, &["jobs", "unlock", &nobody]), 1).await;
+    assert!(said.contains("there is no job"), "{said}");
+}
+
+/// The node of a program records the attempts of the types that its setting names.
+#[tokio::test]
+async fn attempts_errors_and_incidents_of_a_job_are_shown() {
+    let home = Scratch::new();
+    // This job can only fail for good.
+    let bad = r#"{"type":"http","payload":{"url":"ftp://example.org/"}}"#;
+    let id = create(&home, bad).await;
+    let run = ["run", "--http", "127.0.0.1:0", "--attempt-types", "http"];
+    let (mut node, _) = start(jobwire(&home, &run)).await;
+    let store = store(&home).await;
+    eventually("the job to become a dead letter", SOON, async || {
+        (all(&store).await[0].state == JobState::DeadLetter).then_some(())
+    })
+    .await;
+    node.signal(Signal::SIGTERM);
+    assert!(node.exit(SOON).await.success());
+
+    let attempts = answer(&home, &["jobs", "attempts", &id, "--json"]).await;
+    assert_eq!(attempts.as_array().map(Vec::len), Some(1), "{attempts}");
+    let attempt = &attempts[0];
+    assert_eq!(
+        (&attempt["job"], &attempt["type"], &attempt["outcome"]),
+        (&json!(id), &json!("http"), &json!("dead-letter"))
+    );
+    let message = attempt["message"].as_str().unwrap();
+    assert!(message.contains("scheme"), "{message}");
+    let said = succeeds(jobwire(&home, &["jobs", "attempts", &id])).await;
+    assert!(
+        said.contains("OUTCOME") && said.contains("dead-letter") && said.contains("scheme"),
+        "{said}"
+    );
+    let nobody = JobId::generate().to_string();
+    let said = succeeds(jobwire(&home, &["jobs", "attempts", &nobody])).await;
+    assert!(said.contains("`attempt_types`"), "{said}");
+
+    let errors = answer(&home, &["jobs", "errors", "--json"]).await;
+    assert_eq!(errors.as_array().map(Vec::len), Some(1), "{errors}");
+    let group = &errors[0];
+    assert_eq!(
+        json!([
+            group["type"],
+            group["message"],
+            group["jobs"],
+            group["attempts"]
+        ]),
+        json!(["http", message, 1, 1])
+    );
+    let others = answer(&home, &["jobs", "errors", "--json", "--type", "noop"]).await;
+    assert_eq!(others, json!([]));
+    let said = succeeds(jobwire(&home, &["jobs", "errors", "--type", "http"])).await;
+    assert!(
+        said.contains("ATTEMPTS") && said.contains("scheme"),
+        "{said}"
+    );
+
+    let incidents = ["jobs", "incidents", "--json", "--id", &id];
+    let open = answer(&home, &incidents).await;
+    assert_eq!(
+        json!([open[0]["job"], open[0]["message"], open[0]["resolution"]]),
+        json!([id, message, Value::Null])
+    );
+    let said = succeeds(jobwire(&home, &["jobs", "incidents", "--type", "http"])).await;
+    assert!(said.contains("open") && said.contains(&id), "{said}");
+    succeeds(jobwire(&home, &["jobs", "retry", &id])).await;
+    assert_eq!(answer(&home, &incidents).await, json!([]));
+    let resolved = [&incidents[..], &["--resolved"]].concat();
+    let resolved = answer(&home, &resolved).await;
+    assert_eq!(resolved.as_array().map(Vec::len), Some(1), "{resolved}");
+    assert_eq!(resolved[0]["resolution"], "revived");
+}
+
+#[tokio::test]
+async fn a_definition_is_ended_with_its_instances() {
+    let home = Scratch::new();
+    for line in [
+        r#"{"type":"noop","process_definition":"order:1"}"#,
+        r#"{"type":"noop","process_definition":"order:1","process_instance":"a"}"#,
+        r#"{"type":"noop","process_definition":"order:1","due_at":"2091-01-01T00:00:00Z"}"#,
+        r#"{"type":"noop","process_definition":"order:2"}"#,
+    ] {
+        create(&home, line).await;
+    }
+    let end = ["jobs", "end", "--definition", "order:1"];
+    let said = fails(jobwire(&home, &end), 2).await;
+    assert!(said.contains("--yes"), "{said}");
+    let ended = answer(&home, &[&end[..], &["--yes", "--json"]].concat()).await;
+    assert_eq!(ended["deleted"].as_array().map(Vec::len), Some(3));
+    assert_eq!(ended["running"], json!([]));
+    let left = all(&store(&home).await).await;
+    let definitions: Vec<_> = left
+        .iter()
+        .map(|job| job.process_definition.as_deref())
+        .collect();
+    assert_eq!(definitions, [Some("order:2")]);
+}
