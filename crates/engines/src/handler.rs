@@ -160,8 +160,7 @@ impl Handler for Execute {
                         return Ok(Outcome::Done);
                     }
                     let reason = format!(
-                        "the engine answers 404 for jobs that exist; check `engine_url` and \
-                         `engine_path` ({said})"
+                        "the engine answers 404 for jobs that exist; check `engine_url` ({said})"
                     );
                     route.at_fault(&fault, &reason);
                 }

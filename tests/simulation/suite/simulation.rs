@@ -101,29 +101,44 @@ fn dates(from: DateTime<Utc>, end: DateTime<Utc>, zone: Tz) -> Vec<DateTime<Utc>
     dates
 }
 
+/// Runs schedules of Morocco from a moment for some hours while leaders die. Asserts that each date
+/// has one job.
+fn keep_schedules(seed: u64, from: &str, hours: i64) -> usize {
+    let zone = Tz::Africa__Casablanca;
+    let from: DateTime<Utc> = from.parse().unwrap();
+    let end = from + chrono::Duration::hours(hours);
+    let suffix = format!("/{}[{zone}][catch-up=all]", end.to_rfc3339());
+    let days = Days {
+        seed,
+        from,
+        length: (end - from).to_std().unwrap(),
+        schedules: vec![
+            ("often".to_owned(), format!("R/cron(*/30 * * * *){suffix}")),
+            ("nightly".to_owned(), format!("R/cron(30 2 * * *){suffix}")),
+        ],
+    };
+    let kept = days.run();
+    assert_eq!(kept.due, dates(from, end, zone), "seed {seed}");
+    assert!(kept.report.holds(), "seed {seed}: {:?}", kept.report);
+    kept.deaths
+}
+
 /// Morocco sets its clocks back on 15 February 2026 and ahead on 22 March: 02:30 occurs twice, and
 /// is skipped.
 #[test]
 fn schedules_keep_every_date_once_over_two_changes_of_the_clock_while_leaders_die() {
-    let zone = Tz::Africa__Casablanca;
     for (seed, from) in [(1, "2026-02-14T12:10:00Z"), (2, "2026-03-21T12:10:00Z")] {
-        let from: DateTime<Utc> = from.parse().unwrap();
-        let end = from + chrono::Duration::hours(24);
-        let suffix = format!("/{}[{zone}][catch-up=all]", end.to_rfc3339());
-        let days = Days {
-            seed,
-            from,
-            length: (end - from).to_std().unwrap(),
-            schedules: vec![
-                ("often".to_owned(), format!("R/cron(*/30 * * * *){suffix}")),
-                ("nightly".to_owned(), format!("R/cron(30 2 * * *){suffix}")),
-            ],
-        };
-        let kept = days.run();
-        assert!(kept.deaths > 15, "seed {seed}: {} deaths", kept.deaths);
-        assert_eq!(kept.due, dates(from, end, zone), "seed {seed}");
-        assert!(kept.report.holds(), "seed {seed}: {:?}", kept.report);
+        let deaths = keep_schedules(seed, from, 24);
+        assert!(deaths > 15, "seed {seed}: {deaths} deaths");
     }
+}
+
+/// The same from before the first change until after the second one.
+#[test]
+#[ignore = "long: scripts/test --long simulation::a_month"]
+fn a_month_of_schedules_keeps_every_date_once_over_both_changes_while_leaders_die() {
+    let deaths = keep_schedules(3, "2026-02-14T12:10:00Z", 36 * 24);
+    assert!(deaths > 500, "{deaths} deaths");
 }
 
 #[test]

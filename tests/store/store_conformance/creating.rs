@@ -100,7 +100,7 @@ pub(super) async fn a_job_that_differs_in_one_field_keeps_it_beside_others<S: Be
     let differing: [fn() -> NewJob; 18] = [
         || NewJob::of("other-work", &()),
         || work().instance("order-17"),
-        || work().exclusive(),
+        || work().instance("order-18").concurrent(),
         || work().execution("execution-3"),
         || work().process_definition("orders:4"),
         || work().element("send"),
