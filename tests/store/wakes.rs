@@ -290,6 +290,8 @@ async fn a_leader_looks_for_timers_that_were_set_while_it_heard_nothing() {
     fleet.start(woken()).await;
     let leads = async || fleet.nodes[0].health().leads.then_some(());
     eventually("the node to lead", SOON, leads).await;
+    // The first session, too, lets the leader look.
+    tokio::time::sleep(Duration::from_secs(1)).await;
     // No message tells of this timer.
     let silent = fleet.store.client(CommitHook::disconnected());
     let due = chrono::Utc::now() + Duration::from_millis(500);

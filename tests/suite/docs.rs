@@ -29,10 +29,11 @@ pub(crate) fn files(ending: &str) -> Vec<PathBuf> {
 }
 
 /// Returns the names that look like test names: lower case, with at least three underscores, or
-/// long.
+/// long. Metrics begin with `jobwire_`.
 fn test_names(text: &str) -> BTreeSet<&str> {
     text.split('`')
         .filter(|span| span.matches('_').count() >= 3 || span.len() > 25 && span.contains('_'))
+        .filter(|span| !span.starts_with("jobwire_"))
         .filter(|span| {
             span.bytes()
                 .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')

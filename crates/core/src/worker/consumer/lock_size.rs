@@ -77,19 +77,23 @@ mod tests {
     use crate::job::new_job::NewJob;
     use crate::job::{Fence, Lane};
 
-    #[test]
-    fn small_payloads_are_locked_in_full_batches() {
+    fn knows_small_jobs() -> LockSize {
         let mut size = LockSize::default();
-        assert_eq!(size.limit(), 64, "no size is known yet");
         for _ in 0..40 {
             size.note(64, 64 * 1_000);
         }
-        assert_eq!(size.limit(), LOCK_BATCH);
+        size
+    }
+
+    #[test]
+    fn small_payloads_are_locked_in_full_batches() {
+        assert_eq!(LockSize::default().limit(), 64, "no size is known yet");
+        assert_eq!(knows_small_jobs().limit(), LOCK_BATCH);
     }
 
     #[test]
     fn a_refused_statement_is_followed_by_half_of_it() {
-        let mut size = LockSize::default();
+        let mut size = knows_small_jobs();
         for (refused, next) in [(512, 256), (256, 128), (3, 1), (1, 1)] {
             size.was_refused(refused);
             assert_eq!(size.limit(), next);
