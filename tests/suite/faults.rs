@@ -276,3 +276,48 @@ async fn terminated_backends_lose_nothing() {
     fleet.until_empty(Duration::from_secs(60)).await;
     assert_events(&fleet, 400).await;
 }
+
+/// Returns the largest memory that a process has had so far, in megabytes.
+fn peak_of(process: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().nth(1));
+    kilobytes.unwrap().parse::<u64>().unwrap() / 1_024
+}
+
+/// Any client that may publish can send control messages, in any size and number.
+#[tokio::test]
+async fn four_hundred_large_control_messages_do_not_fill_the_memory_of_a_node() {
+    let fleet = fleet().await;
+    let node = fleet.node(&[]).await;
+    let before = peak_of(node.id());
+    let types: Vec<String> = (0..12_000).map(|n| format!("type-{n:0>90}")).collect();
+    let id = jobwire_core::NodeId::generate();
+    let message = json!({ "say": "node-alive", "node": id, "types": types, "lanes": ["default"] });
+    let message = message.to_string().into_bytes();
+    assert!(message.len() > 1_000_000);
+    let url = &fleet.space.url;
+    let stranger = lapin::Connection::connect(url, lapin::ConnectionProperties::default());
+    let stranger = stranger.await.unwrap();
+    let channel = stranger.create_channel().await.unwrap();
+    let exchange = format!("{}.control", fleet.space.prefix);
+    for _ in 0..400 {
+        let options = lapin::options::BasicPublishOptions::default();
+        let properties = lapin::BasicProperties::default();
+        let sent = channel.basic_publish(
+            exchange.as_str().into(),
+            "".into(),
+            options,
+            &message,
+            properties,
+        );
+        sent.await.unwrap();
+    }
+    create_events(&fleet, 1, 1..=1).await;
+    fleet.until_empty(Duration::from_secs(60)).await;
+    // The messages wait at the broker while the node reads them.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let grown = peak_of(node.id()) - before;
+    println!("the node grew from {before} MB by {grown} MB");
+    assert!(grown < 200, "{grown} MB");
+}

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::{
-    Client, CommitHook, HandlerError, HandlerOptions, Handlers, InProcessTransport, JobQuery,
-    JobState, NewJob, Node, Outcome, PgStore, RetryPolicy, Running, Store, Transport,
+    Client, CommitHook, Fence, HandlerError, HandlerOptions, Handlers, InProcessTransport,
+    JobQuery, JobState, NewJob, Node, Outcome, PgStore, RetryPolicy, Running, Store, Transport,
 };
 use jobwire_tests::{Postgres, Stop, eventually, shared};
 use tokio::sync::Semaphore;
@@ -250,5 +250,64 @@ async fn a_restart_of_the_server_changes_no_order_and_spends_no_attempt() {
     let effects = sqlx::query_scalar("SELECT count(*) FROM effect");
     let effects: i64 = effects.fetch_one(world.store.pool()).await.unwrap();
     assert_eq!(effects, 3);
+    node.stop().await;
+}
+
+/// The fences under which the job ran, in order.
+type Fences = Arc<std::sync::Mutex<Vec<Fence>>>;
+
+/// Starts a node whose first job begins a transaction, waits at the gate, and continues. Its later
+/// calls do not wait.
+async fn start_waiting(
+    world: &Fixture,
+    options: HandlerOptions,
+    gate: &Arc<Semaphore>,
+    (notes, fences): (&Notes, &Fences),
+) -> Node {
+    let mut handlers = Handlers::default();
+    let (noted, opens, store) = (notes.clone(), gate.clone(), world.store.clone());
+    let fences = fences.clone();
+    handlers.add_with("effect", options, move |job: Running<i64>| {
+        let (notes, gate, store) = (noted.clone(), opens.clone(), store.clone());
+        let is_first = {
+            let mut fences = fences.lock().unwrap();
+            fences.push(job.fence);
+            fences.len() == 1
+        };
+        async move {
+            if is_first {
+                let mut tx = job.transaction::<PgStore>().await?;
+                sqlx::query("SELECT 1").execute(&mut *tx).await?;
+                drop(tx);
+                notes.add("in");
+                gate.acquire().await?.forget();
+            }
+            run(&job, &notes, &store, None).await
+        }
+    });
+    world.start(handlers).await
+}
+
+/// While the server is away, the job's own time ends. It goes back without an attempt, and is locked
+/// anew.
+#[tokio::test]
+async fn a_job_whose_time_ends_while_the_server_is_away_goes_back_without_an_attempt() {
+    let mut server = Postgres::start().await;
+    let world = Fixture::on(&server.create_database().await).await;
+    let (notes, fences) = (Notes::default(), Fences::default());
+    let gate = Arc::new(Semaphore::new(0));
+    let timeout = std::time::Duration::from_secs(2);
+    let options = in_transaction().timeout(timeout);
+    let node = start_waiting(&world, options, &gate, (&notes, &fences)).await;
+    world.create(2).await;
+    notes.until(1).await;
+    server.stop(Stop::Immediate).await;
+    gate.add_permits(1);
+    tokio::time::sleep(timeout * 2).await;
+    server.start_again().await;
+    world.until_left(0).await;
+    assert_eq!(notes.all(), ["in", "1 with 5", "1 with 5", "2 with 5"]);
+    let fences = fences.lock().unwrap().clone();
+    assert_ne!(fences[0], fences[1], "the same lock");
     node.stop().await;
 }

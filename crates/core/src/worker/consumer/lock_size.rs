@@ -17,15 +17,15 @@ const FIRST_EXPECTED: usize = 256 << 10;
 /// many jobs, down to the single hint that is refused. Each accepted statement doubles the number
 /// again.
 pub(crate) struct LockSize {
-    /// The expected size of a job, in bytes.
-    expected: usize,
+    /// The expected size of a job, in bytes. `None` before any is known.
+    expected: Option<usize>,
     at_most: usize,
 }
 
 impl Default for LockSize {
     fn default() -> Self {
         Self {
-            expected: FIRST_EXPECTED,
+            expected: None,
             at_most: LOCK_BATCH,
         }
     }
@@ -34,7 +34,8 @@ impl Default for LockSize {
 impl LockSize {
     /// Returns the maximum number of jobs to ask for.
     pub(crate) fn limit(&self) -> usize {
-        (ANSWER_BYTES / self.expected.max(1)).clamp(1, self.at_most)
+        let expected = self.expected.unwrap_or(FIRST_EXPECTED).max(1);
+        (ANSWER_BYTES / expected).clamp(1, self.at_most)
     }
 
     /// Records that a statement for `hints` hints was refused.
@@ -59,7 +60,8 @@ impl LockSize {
         let Some(average) = bytes.checked_div(jobs) else {
             return;
         };
-        self.expected = average.max(self.expected - self.expected / 8);
+        let expected = self.expected.map_or(0, |before| before - before / 8);
+        self.expected = Some(average.max(expected));
     }
 }
 
@@ -79,9 +81,7 @@ mod tests {
 
     fn knows_small_jobs() -> LockSize {
         let mut size = LockSize::default();
-        for _ in 0..40 {
-            size.note(64, 64 * 1_000);
-        }
+        size.note(64, 64 * 1_000);
         size
     }
 
