@@ -69,6 +69,23 @@ pub fn apply(handlers: &mut Handlers, settings: &Settings) -> Result<(), Error> 
     record_attempts(handlers, &settings.attempt_types, settings.attempts_kept)
 }
 
+/// Like [`apply`], for a command that runs one job. Settings of types that other programs serve are
+/// left out.
+pub fn apply_where_served(handlers: &mut Handlers, settings: &Settings) {
+    for job_type in &settings.row_lock_types {
+        handlers.allow_row_lock(job_type);
+    }
+    for of in &settings.type_timeouts {
+        handlers.limit_time(&of.job_type, of.timeout);
+    }
+    for of in &settings.type_limits {
+        handlers.limit_fleet(&of.job_type, of.limit());
+    }
+    for job_type in &settings.attempt_types {
+        handlers.keep_attempts(job_type, settings.attempts_kept);
+    }
+}
+
 /// Allows row locks for jobs of these types.
 ///
 /// # Errors

@@ -6,8 +6,8 @@
 //! [`sweep_interval`](crate::NodeOptions::sweep_interval), at least twice a lease. In an idle fleet
 //! it runs every third interval. It always runs before the leader's own lease ends. Followers send
 //! the database no query; they receive the leader's beats over the broker. A node that receives no
-//! beat asks once every interval. One that receives beats asks once a minute, because any client that
-//! may publish can send beats.
+//! beat asks once every interval. One that receives beats asks every five minutes, because any client
+//! that may publish can send beats.
 //!
 //! ```text
 //!                 cycle: "I lead"                     lease gone, or cycle: "another leads"
@@ -70,8 +70,13 @@ const FIRST_BEATS: Duration = Duration::from_millis(250);
 /// may publish can invent new nodes.
 const BETWEEN_BEATS: Duration = Duration::from_millis(100);
 
-/// The time for which beats alone keep a follower from asking the database which node leads.
-const BEATS_TRUSTED: Duration = Duration::from_secs(60);
+/// The time for which messages alone keep a follower from asking the database which node leads, at
+/// least.
+const BEATS_TRUSTED: Duration = Duration::from_secs(300);
+/// The rest after a leader cycle before one that a message asks for, as a multiple of the cycle's
+/// duration, and its minimum.
+const REST: u32 = 4;
+const SHORTEST_REST: Duration = Duration::from_secs(1);
 
 struct Leader {
     node: Arc<NodeContext>,
@@ -89,12 +94,14 @@ struct Leader {
     next_cycle: Instant,
     /// The time of the last cycle, or of the start.
     asked: Instant,
+    /// The earliest time of a cycle that a message asks for.
+    rested: Instant,
     next_beat: Instant,
     last_beat: Instant,
     /// The pause before the next beat. It starts short, because other nodes may not listen yet, and
     /// forward jobs only to a node whose beat they received.
     beat_pause: Duration,
-    /// The time of the last search or cycle on request of a control message.
+    /// The time of the last search on request of a control message.
     looked: Option<Instant>,
     clock: DatabaseClock,
     publish_watch: PublishWatch,
@@ -118,6 +125,7 @@ pub(crate) async fn lead(node: Arc<NodeContext>) {
         unhinted: PageSize::at_most(cycle::PAGE),
         next_cycle: Instant::now(),
         asked: Instant::now(),
+        rested: Instant::now(),
         next_beat: Instant::now(),
         last_beat: Instant::now(),
         beat_pause: FIRST_BEATS,

@@ -158,7 +158,8 @@ SELECT p.pubname::text, c.relname::text FROM pg_publication p
 JOIN pg_class t ON t.relnamespace = c.relnamespace AND t.oid = to_regclass('act_ru_execution')
 WHERE starts_with(c.relname::text, 'act_')
   AND (p.pubupdate OR p.pubdelete)
-  AND (r.prqual IS NOT NULL OR (r.prattrs IS NOT NULL AND NOT (
+  AND (EXISTS (SELECT FROM pg_attribute o WHERE o.attrelid = c.oid AND o.attnum > 0 AND NOT o.attisdropped
+          AND o.attname <> 'id_' AND pg_get_expr(r.prqual, r.prrelid) ~ ('\\m' || o.attname || '\\M')) OR (r.prattrs IS NOT NULL AND NOT (
       (SELECT a.attnum FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'id_') = ANY (r.prattrs::smallint[]))))
 ORDER BY 1, 2";
 
@@ -179,7 +180,7 @@ async fn publications(pool: &PgPool) -> Result<Vec<Finding>, StoreError> {
             "publication",
             format!(
                 "the publication `{publication}` makes the engine's changes of `{table}` fail: it \
-                 publishes updates with a condition, or without the column `id_`"
+                 publishes updates with a condition on other columns than `id_`, or without the column `id_`"
             ),
             "publish inserts only, or add `id_` and remove the condition",
         ));

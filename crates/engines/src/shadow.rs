@@ -22,13 +22,15 @@ const PAUSE: Duration = Duration::from_millis(50);
 const MOST: usize = 10_000;
 /// The interval between two requests to the engine.
 const BETWEEN_REQUESTS: Duration = Duration::from_millis(500);
+/// The time within which a request must be answered.
+const REQUEST_WITHIN: Duration = Duration::from_secs(2);
 /// The time from a commit to the arrival of its hint that the estimate allows for.
 const HINT: Duration = Duration::from_millis(1);
 
 /// Selects the jobs that may start now. Only Camunda's table has `suspension_state_`.
 const JOBS: &str = "
 SELECT j.id_, j.lock_exp_time_ IS NOT NULL,
-    greatest(extract(epoch FROM (clock_timestamp() AT TIME ZONE $1) - greatest($AGE, j.duedate_)), 0)::double precision
+    extract(epoch FROM (clock_timestamp() AT TIME ZONE $1) - greatest($AGE, j.duedate_))::double precision
 FROM act_ru_job j
 WHERE (j.duedate_ IS NULL OR j.duedate_ <= clock_timestamp() AT TIME ZONE $1) AND coalesce(j.retries_, 1) > 0
     AND coalesce((to_jsonb(j) ->> 'suspension_state_')::integer, 1) = 1
@@ -111,7 +113,8 @@ struct Watch {
     /// The jobs without a lock, with their ages.
     waiting: HashMap<String, Duration>,
     locked: HashSet<String>,
-    has_looked: bool,
+    /// Whether the last look showed all jobs. False before the first one.
+    showed_all: bool,
 }
 
 impl Watch {
@@ -128,7 +131,7 @@ impl Watch {
                 // It was locked at some time since the last look.
                 Some(before) => started.push(before + after / 2),
                 // It was created and locked since the last look.
-                None if self.has_looked && !self.locked.contains(&id) => {
+                None if self.showed_all && !self.locked.contains(&id) => {
                     started.push(age.min(after) / 2);
                 }
                 None => {}
@@ -142,7 +145,7 @@ impl Watch {
                 .filter(|(id, _)| !waiting.contains_key(*id));
             started.extend(gone.map(|(_, age)| *age + after / 2));
         }
-        (self.waiting, self.locked, self.has_looked) = (waiting, locked, true);
+        (self.waiting, self.locked, self.showed_all) = (waiting, locked, !is_cut);
         started
     }
 }
@@ -180,6 +183,7 @@ pub(crate) async fn report(
         for row in &rows {
             let (id, is_locked): (String, bool) = (row.try_get(0)?, row.try_get(1)?);
             let age = match row.try_get::<Option<f64>, _>(2)? {
+                // The engine's clock may be ahead.
                 Some(seconds) => Duration::try_from_secs_f64(seconds).unwrap_or_default(),
                 None => first_seen.entry(id.clone()).or_insert(asked).elapsed(),
             };
@@ -222,7 +226,14 @@ async fn request(store: &EngineStore, report: &mut ShadowReport) {
         return;
     };
     let asked = Instant::now();
-    match rest.ask(&store.dialect().about()).await {
+    let about = store.dialect().about();
+    // A look must not be late because the engine hangs.
+    let Ok(answer) = tokio::time::timeout(REQUEST_WITHIN, rest.ask(&about)).await else {
+        let url = rest.url_shown();
+        report.unreachable = Some(format!("{url} did not answer within {REQUEST_WITHIN:?}"));
+        return;
+    };
+    match answer {
         Answer::Executed => report.requests.add(asked.elapsed()),
         Answer::Refused(said)
         | Answer::Unusable(said)
@@ -272,6 +283,9 @@ mod tests {
         watch.looked(seen(&[("a", false, 100), ("b", false, 100)]), MILLI, false);
         let waits = watch.looked(seen(&[("a", true, 150)]), 50 * MILLI, true);
         assert_eq!(waits, [125 * MILLI]);
+        // It may have been locked long ago, and not been shown.
+        let waits = watch.looked(seen(&[("c", true, 150)]), 50 * MILLI, false);
+        assert!(waits.is_empty());
     }
 
     #[test]

@@ -42,8 +42,8 @@ pub enum Action {
     /// Watch how long the engine's jobs wait for their start, and estimate the same over Jobwire;
     /// changes nothing
     Shadow {
-        /// The time to watch, in seconds
-        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+        /// The time to watch, in seconds: at most an hour
+        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3_600))]
         seconds: u64,
     },
     /// Start a node that runs the engine's jobs

@@ -314,7 +314,7 @@ pub(crate) async fn run(settings: Settings, args: JobsArgs) -> Result<(), Error>
     let mut handlers = Handlers::default();
     if let Action::Execute { .. } = args.action {
         handlers = handlers::configured(&settings)?;
-        handlers::apply(&mut handlers, &settings)?;
+        handlers::apply_where_served(&mut handlers, &settings);
     }
     let database = Database::open_existing(&settings).await?;
     let jobs = Jobs {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use metrics::counter;
 use tokio::time::Instant;
 
-use super::{Leader, rescue};
+use super::{Leader, REST, SHORTEST_REST, rescue};
 use crate::hint::Ready;
 use crate::job::NodeId;
 use crate::producer::commit_hook::Cause;
@@ -101,6 +101,7 @@ impl Leader {
         self.asked = sent;
         let taken = node.store.run_leader_cycle(&cycle).await;
         self.failed = taken.is_err();
+        self.rested = Instant::now() + (sent.elapsed() * REST).max(SHORTEST_REST);
         if let Ok(outcome) = &taken {
             if let CycleOutcome::Follows { remaining, .. } = outcome {
                 // The leader's last cycle was answered when its lease began.

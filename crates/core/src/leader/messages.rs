@@ -11,22 +11,25 @@ use crate::transport::Control;
 use crate::worker::forward;
 use crate::worker::held_hints::Question;
 
-/// The minimum time between two searches for unhinted jobs, and between two leader cycles, on request
-/// of a control message.
+/// The minimum time between two searches for unhinted jobs on request of a control message.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 
 impl Leader {
     /// Lets a leading node run its next cycle soon, because it may have missed messages: timers may
-    /// have been set. Requests that come too often wait.
+    /// have been set. A leader that hears messages more slowly than they come misses some in each
+    /// cycle, so the cycle rests.
     pub(super) fn ask_soon(&mut self) {
-        let now = Instant::now();
-        let at = self
-            .looked
-            .map_or(now, |looked| now.max(looked + BETWEEN_LOOKS));
-        if self.leads() && at < self.next_cycle {
-            self.next_cycle = at;
-            self.looked = Some(at);
+        if self.leads() {
+            self.next_cycle = self.next_cycle.min(self.rested.max(Instant::now()));
         }
+    }
+
+    /// Returns the time until which beats keep this follower from asking the database. It differs
+    /// from node to node.
+    fn trusts_beats_until(&self) -> Instant {
+        let (spread, _) = self.node.id.0.as_u64_pair();
+        let spread = Duration::from_millis(spread % 60_000);
+        (self.asked + BEATS_TRUSTED + spread).max(Instant::now())
     }
 
     /// Returns whether the sender has a row. Messages of other senders are ignored, and the rows
@@ -75,14 +78,13 @@ impl Leader {
                 if !self.failed {
                     // While the leader sends beats, this node need not ask, but for now and then:
                     // any client that may publish can send beats.
-                    let trusted = (self.asked + BEATS_TRUSTED).max(Instant::now());
                     let next = Instant::now() + node.options.sweep_interval;
-                    self.next_cycle = next.min(trusted);
+                    self.next_cycle = next.min(self.trusts_beats_until());
                 }
             }
             Control::Rescued { node: to, jobs } if to == node.id => rescue::receive(&node, jobs),
             Control::Forwarded { node: to, jobs } if to == node.id => forward::receive(&node, jobs),
-            Control::LeaderLeaves { node: leader } if leader != node.id => {
+            Control::LeaderLeaves { node: leader } if leader != node.id && !self.leads() => {
                 // Spreads the followers over 50 ms; the ids are random.
                 let (spread, _) = node.id.0.as_u64_pair();
                 let mut pause = Duration::from_millis(spread % 50);
@@ -90,7 +92,7 @@ impl Leader {
                     // Nodes that do not hear this message ask once every interval.
                     pause += node.options.sweep_interval * 2;
                 }
-                self.next_cycle = Instant::now() + pause;
+                self.next_cycle = (Instant::now() + pause).min(self.trusts_beats_until());
             }
             Control::TimerSet { due } if self.leads() => {
                 node.leadership.next_timer.earlier(self.clock.now(), due);

@@ -143,7 +143,7 @@ async fn hear(
                 Control::MarkerBack { lane, marker }
             }
             Ok(control) => control,
-            Err(broadcast::error::RecvError::Lagged(_)) => continue,
+            Err(broadcast::error::RecvError::Lagged(_)) => Control::Missed,
             Err(broadcast::error::RecvError::Closed) => return,
         };
         // Without listeners the message is not needed.

@@ -281,7 +281,7 @@ impl Consumer {
     /// Returns the number of rescued jobs that may still start now.
     fn rescue_room(&self) -> usize {
         let taken = *self.struck.borrow() + self.rescuing;
-        self.node.slots.of_node.for_rescued().saturating_sub(taken)
+        self.node.options.struck_slots().saturating_sub(taken)
     }
 
     /// Returns the number of waiting hints that can be tried as soon as slots are free.

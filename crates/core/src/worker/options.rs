@@ -295,6 +295,12 @@ impl NodeOptions {
         self.sweep_interval.min(self.renewal_period())
     }
 
+    /// Returns the number of slots that rescued jobs may take. It does not follow the slots of an
+    /// elastic node: a node with few slots would never grow for them.
+    pub(crate) fn struck_slots(&self) -> usize {
+        (self.concurrency / 4).max(1)
+    }
+
     /// Returns whether the node receives hints of this lane.
     pub(crate) fn receives(&self, lane: &Lane) -> bool {
         self.lanes.iter().any(|share| share.lane == *lane)

@@ -281,11 +281,6 @@ impl Share {
         state.members.get(&self.member).map_or(0, Member::cap)
     }
 
-    /// Returns the number of slots that rescued jobs may take: a quarter, and at least one.
-    pub(crate) fn for_rescued(&self) -> usize {
-        (self.cap() / 4).max(1)
-    }
-
     /// Sets the number of slots that this node may take at once, if it has a limit. Slots that are
     /// taken stay so.
     pub(crate) fn limit_to(&self, slots: usize) {

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use jobwire_tests::{EngineSettings, JobExecutor, eventually};
+use jobwire_engines::examine::{Finding, Level, examine};
+use jobwire_engines::{Credentials, EngineOptions, EngineStore};
+use jobwire_tests::{EngineServer, EngineSettings, JobExecutor, eventually};
 use sqlx::Row;
 use sqlx::types::chrono::NaiveDateTime;
 
@@ -123,9 +125,13 @@ async fn a_killed_flowable_leaves_the_job_and_its_lock() {
 
 #[tokio::test]
 #[ignore = "long: scripts/test --long engines::"]
-async fn a_publication_without_the_key_makes_flowable_fail() {
+async fn a_publication_without_the_key_makes_flowable_fail_and_the_doctor_names_it() {
     let world = World::start(EngineSettings::flowable7).await;
     let (engine, rows) = (&world.engine, world.connect().await);
+    let (user, password) = EngineServer::USER;
+    let options = EngineOptions::new(engine.url()).credentials(Credentials::basic(user, password));
+    let store = EngineStore::flowable(&world.database, options).await;
+    let store = store.unwrap();
     // A publication, and the status of an execute while it exists.
     for (publication, status) in [
         ("(retries_) WITH (publish = 'insert')", 204),
@@ -137,6 +143,11 @@ async fn a_publication_without_the_key_makes_flowable_fail() {
         let create = format!("CREATE PUBLICATION spy FOR TABLE act_ru_job {publication}");
         let create = sqlx::raw_sql(sqlx::AssertSqlSafe(create));
         create.execute(&rows.0).await.unwrap();
+        // The doctor names those that make the engine fail.
+        let findings = examine(&store).await.unwrap();
+        let is_named = |of: &Finding| of.level == Level::Wrong && of.found.contains("`spy`");
+        let named = findings.iter().any(is_named);
+        assert_eq!(named, status == 500, "{publication}: {findings:?}");
         let instance = engine.start_instance("one", &[]).await;
         let job = rows.job(JOB, &instance).await;
         let answer = engine.execute(&job.id).await;

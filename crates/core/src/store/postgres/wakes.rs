@@ -223,7 +223,7 @@ impl Transport for PgTransport {
         let flush = async |left: Duration| {
             let emptied = async {
                 let may_send = |link: &Link| link.sends || link.opens;
-                while shared.outbox().is_filled() && may_send(&shared.link.borrow()) {
+                while shared.outbox().is_busy() && may_send(&shared.link.borrow()) {
                     let sent = shared.sent.notified();
                     shared.filled.notify_one();
                     sent.await;
@@ -294,12 +294,13 @@ impl Publisher for PgTransport {
     fn tell(&self, control: Control) -> bool {
         let shared = &self.0.shared;
         let link = shared.link.borrow().clone();
-        // A command that sets a timer and ends does not wait for the first session.
-        if unsent(&link).is_some() && !link.opens {
+        let is_unsent = unsent(&link).is_some();
+        if is_unsent && matches!(control, Control::TimerSet { .. }) {
             // The leader may be in this process.
-            if matches!(control, Control::TimerSet { .. }) {
-                shared.control.tell(control);
-            }
+            shared.control.tell(control.clone());
+        }
+        // A command that sets a timer and ends does not wait for the first session.
+        if is_unsent && !link.opens {
             return false;
         }
         let told = shared.outbox().tell(shared.from, &control);

@@ -164,9 +164,8 @@ impl Claimer {
         let now = Instant::now();
         let struck = *node.leases.struck().borrow();
         let room = node
-            .slots
-            .of_node
-            .for_rescued()
+            .options
+            .struck_slots()
             .saturating_sub(struck)
             .min(share)
             .min(self.size.limit());

@@ -47,17 +47,6 @@ fn a_node_takes_no_more_than_its_own_limit() {
 }
 
 #[test]
-fn rescued_jobs_take_a_quarter_of_the_slots_that_the_node_has_now() {
-    let (all, few) = (shared(40, 1), shared(3, 1));
-    assert_eq!((all.0[0].for_rescued(), few.0[0].for_rescued()), (10, 1));
-    let (limit, node) = (SlotLimit::new(40), transport());
-    let pool = SlotPool::new(40);
-    let elastic = pool.join(40, Some(limit), &node).expect("a share");
-    elastic.limit_to(8);
-    assert_eq!(elastic.for_rescued(), 2);
-}
-
-#[test]
 fn a_busy_node_leaves_a_slot_to_each_idle_one() {
     let (shares, _kept) = shared(8, 3);
     let long = take_until_full(&shares[0]);

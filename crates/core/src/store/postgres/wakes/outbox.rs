@@ -22,6 +22,8 @@ pub(super) struct Outbox {
     texts: Vec<String>,
     /// The number of the last control message.
     message: u64,
+    /// Whether a batch was taken and is not sent yet.
+    is_sending: bool,
 }
 
 /// The messages of one statement.
@@ -87,8 +89,19 @@ impl Outbox {
         !self.lanes.is_empty() || !self.texts.is_empty()
     }
 
+    /// Returns whether messages wait, or are being sent.
+    pub(super) fn is_busy(&self) -> bool {
+        self.is_filled() || self.is_sending
+    }
+
+    /// Records that the batch is sent, or lost.
+    pub(super) fn sent(&mut self) {
+        self.is_sending = false;
+    }
+
     /// Takes everything that waits.
     pub(super) fn take(&mut self, from: u64) -> Batch {
+        self.is_sending = true;
         let lanes = std::mem::take(&mut self.lanes);
         let mut texts = message::wakes(from, rand::random(), &lanes);
         texts.append(&mut self.texts);
@@ -104,6 +117,7 @@ impl Outbox {
         self.lanes.clear();
         self.texts.clear();
         self.sent = None;
+        self.is_sending = false;
     }
 }
 
@@ -120,7 +134,9 @@ mod tests {
         assert!(outbox.is_filled());
         let batch = outbox.take(1);
         assert!(batch.texts.len() == 1 && batch.texts[0].ends_with(" mail=5"));
-        assert!(!outbox.is_filled());
+        assert!(!outbox.is_filled() && outbox.is_busy());
+        outbox.sent();
+        assert!(!outbox.is_busy());
         batch.ended(&Ok(()));
         for result in [first, second] {
             assert!(matches!(*result.borrow(), Some(Ok(()))));

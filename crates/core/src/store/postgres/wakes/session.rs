@@ -156,6 +156,7 @@ impl Session<'_> {
             if filled && Instant::now() >= self.send_at {
                 let texts = shared.outbox().take(shared.from);
                 let result = self.send(&texts.texts).await;
+                shared.outbox().sent();
                 texts.ended(&result.clone().map_err(TransportError::Unreachable));
                 shared.sent.notify_waiters();
                 if let Err(problem) = result {
