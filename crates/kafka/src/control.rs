@@ -123,8 +123,6 @@ impl Listener {
                 () = stop.cancelled() => break,
                 opened = self.open() => match opened {
                     Ok(consumer) => {
-                        // It hears what comes from now on.
-                        self.listeners.missed();
                         let pause = self.hear(&consumer, &stop).await;
                         let gone = consumer.gone();
                         drop(consumer);
