@@ -174,7 +174,7 @@ const INSERT_KINDS: &str = insert!(
 
 /// Inserts jobs without due dates that are [alike](are_alike): they differ in their ids, payloads and
 /// instances. Each array costs the server a scan of its own, so these jobs need three quarters of
-/// the time of [`INSERT_READY`] (ten jobs), and one job without arrays three quarters of that again.
+/// the time of [`INSERT_READY`] (ten jobs), and one job without arrays four fifths of that again.
 /// Without `RETURNING`, so that a role needs no right to read jobs.
 macro_rules! insert_alike {
     ($id:literal, $payload:literal, $instance:literal, $from:literal) => {
