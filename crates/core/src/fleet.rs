@@ -3,7 +3,8 @@
 //! The table `node` contains the services of each node; only nodes can write it. A beat over the
 //! broker shows that the node lives, its number of free slots, and the current revision of its row.
 //! A forged beat can only pretend that a registered node lives, or that it leads (for six minutes at
-//! most, until followers ask the database): beats of an id without a row are ignored. After an unknown id or revision the rows are read again, at most ten times a second.
+//! most, until followers ask the database): beats of an id without a row are ignored. After an
+//! unknown id or revision the rows are read again, at most ten times a second.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -117,7 +117,7 @@ pub(super) async fn a_job_that_differs_in_one_field_keeps_it_beside_others<S: Be
         || work().custom_values(RawValue::from_string("{\"a\":1}".to_owned()).unwrap()),
         || work().due(DateTime::UNIX_EPOCH),
     ];
-    // Without what is another for each job.
+    // Without the values that differ from job to job.
     let read = async |id: JobId| {
         let mut job = w.store.get(id).await.unwrap().unwrap().1;
         if job.correlation_id == id.uuid() {
