@@ -1,5 +1,7 @@
 //! The connection to the database falls silent: no error, no end of the stream, no answer.
 
+use std::time::Duration;
+
 use jobwire_core::NewJob;
 use jobwire_tests::{Flow, Proxy, Signal, eventually, shared};
 use serde_json::json;
@@ -88,6 +90,30 @@ async fn a_node_that_can_not_lock_gives_its_hints_to_others() {
     until_ready(&health).await;
     assert_eq!(fleet.cases().events().await, 11);
     assert_eq!(fleet.cases().doubled().await, 0);
+}
+
+/// A node that is asked to stop during the silence can't give its job back, and ends all the same.
+/// The job runs elsewhere when its lease has ended, and no attempt is spent.
+#[tokio::test]
+async fn a_node_that_stops_on_a_silent_line_ends_and_its_job_runs_elsewhere() {
+    let (fleet, proxy) = behind_a_proxy().await;
+    let through = proxy.url(&fleet.database);
+    let settings = [SETTINGS[0], SETTINGS[1], ("JOBWIRE_SHUTDOWN_TIMEOUT", "1s")];
+    let cut_off = fleet.node_on(&through, &fleet.space.url, &settings).await;
+    // A job without attempts that are left would be a dead letter.
+    let only_one = NewJob::of("sleep", &json!({ "ms": 20_000 })).max_attempts(1);
+    fleet.jobs.create(only_one).await.unwrap();
+    eventually("the node to hold the job", SOON, async || {
+        (fleet.leased().await == 1).then_some(())
+    })
+    .await;
+    proxy.set_both(Flow::Stall);
+    cut_off.signal(Signal::SIGTERM);
+    cut_off
+        .wait_for_line("node stopped", Duration::from_secs(120))
+        .await;
+    let _other = fleet.node(&[]).await;
+    fleet.until_empty(SOON).await;
 }
 
 /// A firewall drops every open connection silently; new ones get through. The node is never
