@@ -122,7 +122,7 @@ async fn jobs_are_listed_by_filter_and_page() {
     );
     let sorted = ["jobs", "list", "--sort", "execution", "--json"];
     let sorted = json(&home, &sorted).await;
-    let executions: Vec<&Value> = (0..3).map(|at| &sorted[at]["execution"]).collect();
+    let executions: Vec<&Value> = (0..3_usize).map(|at| &sorted[at]["execution"]).collect();
     assert_eq!(executions, [&json!("e1"), &json!("e2"), &Value::Null]);
     let said = succeeds(jobwire(&home, &["jobs", "count", "--limit", "2"])).await;
     assert_eq!(said.trim(), "more than 2 jobs");
