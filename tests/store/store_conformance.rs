@@ -138,6 +138,7 @@ conformance! {
             the_first_rule_in_camundas_order_gives_the_priority,
             a_cleared_rule_leaves_existing_jobs,
             a_priority_by_the_rules_chooses_the_lane,
+            the_rules_give_the_jobs_of_a_batch_their_priority,
             a_change_of_priority_moves_a_job_to_its_lane_unless_its_creator_named_it,
             of_an_instance_and_of_suspended_jobs_only_what_may_run_is_hinted,
             a_running_job_keeps_its_priority,

@@ -13,12 +13,11 @@ pub mod noop;
 pub mod sleep;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use jobwire_core::{HandlerOptions, Handlers};
 
 use crate::error::Error;
-use crate::settings::{Settings, TypeLimit, TypeTimeout};
+use crate::settings::{Settings, TypeRetryPolicy, TypeTimeout};
 
 pub use http::{AllowList, BadHost};
 
@@ -58,148 +57,163 @@ pub fn configured(settings: &Settings) -> Result<Handlers, Error> {
     Ok(built_in(&BuiltIn { http_allow_hosts }))
 }
 
-/// Applies the settings of types to the handlers: row locks, timeouts, limits, recorded attempts.
+/// Applies the settings of types to the handlers: row locks, timeouts, limits, recorded attempts and
+/// retry policies.
 ///
 /// # Errors
 /// Fails if a setting names a type that has no handler.
 pub fn apply(handlers: &mut Handlers, settings: &Settings) -> Result<(), Error> {
-    hold_by_row(handlers, &settings.row_lock_types)?;
-    limit_times(handlers, &settings.type_timeouts)?;
-    limit_fleet(handlers, &settings.type_limits)?;
-    record_attempts(handlers, &settings.attempt_types, settings.attempts_kept)
+    match unserved(handlers, settings).first() {
+        Some(type_of) => Err(refused(handlers, *type_of)),
+        None => Ok(()),
+    }
+}
+
+/// Like [`apply`], for a program with types of its own: fails for these settings only.
+///
+/// # Errors
+/// Fails if one of them names a type that has no handler.
+pub fn apply_and_require(
+    handlers: &mut Handlers,
+    settings: &Settings,
+    required: &[&str],
+) -> Result<(), Error> {
+    let mut unserved = unserved(handlers, settings).into_iter();
+    match unserved.find(|(setting, _)| required.contains(setting)) {
+        Some(type_of) => Err(refused(handlers, type_of)),
+        None => Ok(()),
+    }
 }
 
 /// Like [`apply`], for a command that runs one job. Settings of types that other programs serve are
 /// left out.
 pub fn apply_where_served(handlers: &mut Handlers, settings: &Settings) {
-    for job_type in &settings.row_lock_types {
-        handlers.allow_row_lock(job_type);
-    }
-    for of in &settings.type_timeouts {
-        handlers.limit_time(&of.job_type, of.timeout);
-    }
-    for of in &settings.type_limits {
-        handlers.limit_fleet(&of.job_type, of.limit());
-    }
-    for job_type in &settings.attempt_types {
-        handlers.keep_attempts(job_type, settings.attempts_kept);
-    }
+    let _ = unserved(handlers, settings);
 }
 
-/// Allows row locks for jobs of these types.
-///
-/// # Errors
-/// Fails if a type has no handler.
-pub fn hold_by_row(handlers: &mut Handlers, types: &[String]) -> Result<(), Error> {
-    for job_type in types {
-        if !handlers.allow_row_lock(job_type) {
-            let served = handlers.types().join(", ");
-            return Err(Error::Usage(format!(
-                "`row_lock_types` names `{job_type}`, which no handler of this program serves; it \
-                 serves {served}"
-            )));
+/// Applies the settings of types. Returns each setting with each type in it that has no handler.
+fn unserved<'s>(handlers: &mut Handlers, of: &'s Settings) -> Vec<(&'static str, &'s str)> {
+    let mut found = Vec::new();
+    let mut tell = |setting, job_type: &'s String, is_served: bool| {
+        if !is_served {
+            found.push((setting, job_type.as_str()));
         }
+    };
+    for name in &of.row_lock_types {
+        tell("row_lock_types", name, handlers.allow_row_lock(name));
     }
-    Ok(())
+    for TypeTimeout { job_type, timeout } in &of.type_timeouts {
+        let is_served = handlers.limit_time(job_type, *timeout);
+        tell("type_timeouts", job_type, is_served);
+    }
+    for limit in &of.type_limits {
+        let is_served = handlers.limit_fleet(&limit.job_type, limit.limit());
+        tell("type_limits", &limit.job_type, is_served);
+    }
+    for name in &of.attempt_types {
+        let is_served = handlers.keep_attempts(name, of.attempts_kept);
+        tell("attempt_types", name, is_served);
+    }
+    for TypeRetryPolicy { job_type, policy } in &of.type_retry_policies {
+        let is_served = handlers.retry(job_type, policy.clone());
+        tell("type_retry_policies", job_type, is_served);
+    }
+    found
 }
 
-/// Sets the timeouts of types.
-///
-/// # Errors
-/// Fails if a type has no handler.
-pub fn limit_times(handlers: &mut Handlers, timeouts: &[TypeTimeout]) -> Result<(), Error> {
-    for TypeTimeout { job_type, timeout } in timeouts {
-        if !handlers.limit_time(job_type, *timeout) {
-            let served = handlers.types().join(", ");
-            return Err(Error::Usage(format!(
-                "`type_timeouts` names `{job_type}`, which no handler of this program serves; it \
-                 serves {served}"
-            )));
-        }
-    }
-    Ok(())
-}
-
-/// Limits how many jobs of types run at once in the fleet, or start in a period.
-///
-/// # Errors
-/// Fails if a type has no handler.
-pub fn limit_fleet(handlers: &mut Handlers, limits: &[TypeLimit]) -> Result<(), Error> {
-    for of in limits {
-        let job_type = &of.job_type;
-        if !handlers.limit_fleet(job_type, of.limit()) {
-            let served = handlers.types().join(", ");
-            return Err(Error::Usage(format!(
-                "`type_limits` names `{job_type}`, which no handler of this program serves; it \
-                 serves {served}"
-            )));
-        }
-    }
-    Ok(())
-}
-
-/// Records the attempts of these types.
-///
-/// # Errors
-/// Fails if a type has no handler.
-pub fn record_attempts(
-    handlers: &mut Handlers,
-    types: &[String],
-    keep: Duration,
-) -> Result<(), Error> {
-    for job_type in types {
-        if !handlers.keep_attempts(job_type, keep) {
-            let served = handlers.types().join(", ");
-            return Err(Error::Usage(format!(
-                "`attempt_types` names `{job_type}`, which no handler of this program serves; it \
-                 serves {served}"
-            )));
-        }
-    }
-    Ok(())
+fn refused(handlers: &Handlers, (setting, job_type): (&str, &str)) -> Error {
+    let served = handlers.types().join(", ");
+    Error::Usage(format!(
+        "`{setting}` names `{job_type}`, which no handler of this program serves; it serves {served}"
+    ))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use jobwire_core::RetryPolicy;
+
     use super::*;
+    use crate::settings::Sources;
+
+    fn with(flags: &[(&'static str, &str)]) -> Settings {
+        let flags = flags.iter().map(|(key, value)| (*key, (*value).to_owned()));
+        let directory = tempfile::tempdir().expect("a directory");
+        Settings::load(&Sources {
+            directory: directory.path().to_owned(),
+            flags: flags.collect(),
+            ..Sources::default()
+        })
+        .expect("all is well")
+    }
+
+    /// Applies settings to the built-in handlers, and returns the options of `http` and `sleep`.
+    fn applied(flags: &[(&'static str, &str)]) -> [HandlerOptions; 2] {
+        let mut handlers = built_in(&BuiltIn::default());
+        apply(&mut handlers, &with(flags)).expect("they are served");
+        ["http", "sleep"].map(|of| handlers.get(of).expect("built in").options.clone())
+    }
+
+    /// A setting that names `mail` is refused with its own name.
+    fn names_the_unknown_type(setting: &'static str, value: &str) {
+        let (mut handlers, settings) = (built_in(&BuiltIn::default()), with(&[(setting, value)]));
+        let said = apply(&mut handlers, &settings).expect_err("no handler serves it");
+        let said = said.to_string();
+        let expected = format!("`{setting}` names `mail`, which no handler");
+        assert!(said.contains(&expected), "{said}");
+        assert!(said.contains("it serves event, http"), "{said}");
+        let of = |required: &[&str]| {
+            apply_and_require(&mut built_in(&BuiltIn::default()), &settings, required)
+        };
+        assert!(of(&[setting]).is_err());
+        assert!(of(&["lanes"]).is_ok());
+    }
 
     #[test]
     fn a_timeout_holds_for_its_type_and_an_unknown_type_is_named() {
-        let mut handlers = built_in(&BuiltIn::default());
-        let of = |job_type: &str| TypeTimeout {
-            job_type: job_type.to_owned(),
-            timeout: Duration::from_secs(120),
-        };
-        limit_times(&mut handlers, &[of("http")]).expect("it is served");
-        let timeout = |job_type| handlers.get(job_type).and_then(|h| h.options.timeout);
-        assert_eq!(timeout("http"), Some(Duration::from_secs(120)));
-        assert_eq!(timeout("sleep"), None);
-        let said = limit_times(&mut handlers, &[of("mail")]).expect_err("nobody serves it");
-        assert!(
-            said.to_string().contains("`type_timeouts` names `mail`"),
-            "{said}"
-        );
+        let [http, sleep] = applied(&[("type_timeouts", "http=2m")]);
+        assert_eq!(http.timeout, Some(Duration::from_secs(120)));
+        assert_eq!(sleep.timeout, None);
+        names_the_unknown_type("type_timeouts", "mail=2m");
     }
 
     #[test]
     fn a_limit_holds_for_its_type_and_an_unknown_type_is_named() {
-        let mut handlers = built_in(&BuiltIn::default());
-        let of = |job_type: &str| TypeLimit {
-            job_type: job_type.to_owned(),
-            number: 2,
-            period: None,
-            burst: None,
-            per_tenant: false,
-        };
-        limit_fleet(&mut handlers, &[of("http")]).expect("it is served");
-        let is_limited = |job_type| handlers.get(job_type).map(|h| h.options.limit.is_some());
-        assert_eq!(is_limited("http"), Some(true));
-        assert_eq!(is_limited("sleep"), Some(false));
-        let said = limit_fleet(&mut handlers, &[of("mail")]).expect_err("nobody serves it");
-        assert!(
-            said.to_string().contains("`type_limits` names `mail`"),
-            "{said}"
+        let [http, sleep] = applied(&[("type_limits", "http=2")]);
+        assert!(http.limit.is_some() && sleep.limit.is_none());
+        names_the_unknown_type("type_limits", "mail=2");
+    }
+
+    #[test]
+    fn a_retry_policy_holds_for_its_type_and_an_unknown_type_is_named() {
+        let [http, sleep] = applied(&[("type_retry_policies", "http=30s")]);
+        assert_eq!(
+            http.retry,
+            Some(RetryPolicy::fixed(Duration::from_secs(30)))
         );
+        assert_eq!(sleep.retry, None);
+        names_the_unknown_type("type_retry_policies", "mail=30s");
+    }
+
+    #[test]
+    fn row_locks_and_recorded_attempts_hold_for_their_types() {
+        let [http, sleep] = applied(&[("row_lock_types", "sleep"), ("attempt_types", "http")]);
+        assert!(sleep.row_lock && !http.row_lock);
+        assert!(http.keep_attempts.is_some() && sleep.keep_attempts.is_none());
+        names_the_unknown_type("row_lock_types", "mail");
+        names_the_unknown_type("attempt_types", "mail");
+    }
+
+    #[test]
+    fn the_settings_of_other_programs_types_are_left_out() {
+        let mut handlers = built_in(&BuiltIn::default());
+        apply_where_served(
+            &mut handlers,
+            &with(&[("type_timeouts", "mail=1m,http=2m")]),
+        );
+        let timeout = handlers.get("http").and_then(|http| http.options.timeout);
+        assert_eq!(timeout, Some(Duration::from_secs(120)));
     }
 
     #[test]

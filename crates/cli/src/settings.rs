@@ -19,6 +19,7 @@ mod options;
 mod remarks;
 mod secret_url;
 mod type_limit;
+mod type_retry_policy;
 mod value;
 
 use std::collections::BTreeMap;
@@ -36,6 +37,7 @@ pub use mistake::{Mistake, Mistakes, Origin};
 pub use remarks::Remark;
 pub use secret_url::SecretUrl;
 pub use type_limit::TypeLimit;
+pub use type_retry_policy::TypeRetryPolicy;
 pub use value::{
     EngineExecute, EngineType, HttpAddress, Interval, LogFormat, QueueType, TypeTimeout, Value,
 };
@@ -226,6 +228,10 @@ settings! {
     history_retry_policy: RetryPolicy = "10s", "history-retry-policy" "POLICY",
         "Wait between attempts of history jobs, if neither the job nor its handler has a policy: \
          `30s`, `exponential(1s, 2, 1h)`, `PT10M,PT17M`. A count in it has no effect.";
+    type_retry_policies: Vec<TypeRetryPolicy> = "", "type-retry-policies" "TYPES",
+        "Wait between attempts by type, separated by commas: \
+         `http=exponential(1s, 2, 1h),sleep=PT10M,PT17M`. It holds for jobs without a policy of \
+         their own, history jobs included. A count in it has no effect. None by default.";
     periodic_jobs: Option<PathBuf> = "", "periodic-jobs" "FILE",
         "TOML file of the periodic jobs that `run` declares at its start, as `[[periodic]]` \
          tables. See docs/guides/periodic-jobs.md.";

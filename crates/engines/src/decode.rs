@@ -151,6 +151,7 @@ impl Decoder {
             kind: job.kind,
             job_type: job.job_type.clone(),
             process_instance: job.process_instance.clone(),
+            execution: job.execution.clone(),
             process_definition: job.process_definition.clone(),
             element: job.element.clone(),
             tenant: job.tenant.clone(),

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use jobwire_core::store::{Change, Handoff, Operated, SuspensionScope};
 use jobwire_core::{
-    CommitHook, JobDefinition, JobId, JobState, Lane, LaneRule, NewJob, PriorityRule,
-    PriorityScope, StoreError,
+    BULK_TYPE, Batch, BulkOperation, Client, CommitHook, JobDefinition, JobId, JobQuery, JobState,
+    Lane, LaneRule, NewJob, PriorityRule, PriorityScope, StoreError,
 };
 
 use super::world::{Bench, SqlBench, World, done, ids, node, work};
@@ -119,6 +119,29 @@ pub(super) async fn a_priority_by_the_rules_chooses_the_lane<S: Bench>(w: &World
     set(w, PriorityScope::Override(mail()), 99).await;
     let low = created(w, NewJob::of("mail", &1).priority(500)).await;
     assert_eq!(low, (99, "default".to_owned()));
+}
+
+pub(super) async fn the_rules_give_the_jobs_of_a_batch_their_priority<S: SqlBench>(w: &World<S>) {
+    for (job_type, priority) in [("work", -5), ("at-end", -3), (BULK_TYPE, -7)] {
+        set(w, PriorityScope::Type(job_type.to_owned()), priority).await;
+    }
+    let (plain, own) = (work(), work().priority(9));
+    let members = [plain.id(), own.id()];
+    let batch = Batch::named("b")
+        .jobs([plain, own])
+        .then(NewJob::of("at-end", &1));
+    let client = Client::without_hints(w.store.clone());
+    let batch = client.create_batch(batch).await.unwrap();
+    assert_eq!(of(w, members[0]).await.0, -5);
+    assert_eq!(of(w, members[1]).await.0, 9);
+    for id in members {
+        w.store.delete(id).await.unwrap();
+    }
+    w.store.end_batch(batch, &[]).await.unwrap().unwrap();
+    let at_end = w.store.batch(batch).await.unwrap().unwrap().callback;
+    assert_eq!(of(w, at_end).await.0, -3);
+    let bulk = BulkOperation::delete(JobQuery::default()).job().unwrap();
+    assert_eq!(created(w, bulk).await.0, -7);
 }
 
 /// Lanes by priority: `urgent` from 100, `bulk` below 0, otherwise `default`.

@@ -49,7 +49,10 @@ fn with(
         4 => query.kinds([JobKind::ALL[random.random_range(0..3)]]),
         5 => query.job_type(pick(random, &TYPES)),
         6 => query.job_types(["work-2", "work", "none"]),
-        7 => query.instance(pick(random, &INSTANCES)),
+        7 => match (flag, pick(random, &INSTANCES)) {
+            (true, one) => query.instance(one),
+            (false, one) => query.instances([one, "none", "i2"]),
+        },
         8 => query.without_instance(),
         9 => query.execution("e1"),
         10 => query.process_definition(pick(random, &DEFINITIONS)),

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use jobwire_cli::commands::enqueue::FIELDS;
-use jobwire_core::{Batch, BatchId, Client, JobQuery, JobState, NewJob, PgStore, Store};
+use jobwire_core::{Batch, BatchId, Client, JobKind, JobQuery, JobState, NewJob, PgStore, Store};
 use jobwire_tests::{Scratch, Signal, shared};
 
 use super::{SOON, all, fails, jobwire, lines, start, store, succeeds, until_empty};
@@ -174,6 +174,24 @@ async fn every_field_reaches_its_job() {
     );
     let (_, job, _) = store.get(view.id).await.unwrap().unwrap();
     assert_eq!(job.payload.get(), r#"{"n":1.50}"#);
+}
+
+#[tokio::test]
+async fn a_line_creates_a_history_job() {
+    let home = Scratch::new();
+    let line = r#"{"type":"noop","process_instance":"p","kind":"history"}"#;
+    let file = lines(&home, line, 1);
+    succeeds(jobwire(&home, &["enqueue", &file])).await;
+    let jobs = all(&store(&home).await).await;
+    let [view] = jobs.as_slice() else {
+        panic!("one job: {jobs:?}")
+    };
+    assert_eq!(
+        (view.kind, view.state),
+        (JobKind::History, JobState::Executable)
+    );
+    assert_eq!((view.retries, view.exclusive), (10, false));
+    assert_eq!(view.lane.as_str(), "history");
 }
 
 #[tokio::test]

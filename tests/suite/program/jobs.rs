@@ -62,8 +62,8 @@ async fn a_job_that_waits_for_a_permit_is_shown_with_its_limit() {
 async fn jobs_are_listed_by_filter_and_page() {
     let home = Scratch::new();
     for line in [
-        r#"{"type":"noop","process_instance":"one","tenant":"a","custom_values":{"order":17}}"#,
-        r#"{"type":"noop","process_instance":"two","lane":"bulk","priority":-7}"#,
+        r#"{"type":"noop","process_instance":"one","tenant":"a","execution":"e2","custom_values":{"order":17}}"#,
+        r#"{"type":"noop","process_instance":"two","lane":"bulk","execution":"e1","priority":-7}"#,
         r#"{"type":"sleep","due_at":"2091-01-01T00:00:00Z"}"#,
     ] {
         one_job(&home, line).await;
@@ -71,6 +71,10 @@ async fn jobs_are_listed_by_filter_and_page() {
     for (filter, expected) in [
         (&["--type", "noop"][..], 2),
         (&["--process-instance", "one"], 1),
+        (
+            &["--process-instance", "one", "--process-instance", "two"],
+            2,
+        ),
         (&["--tenant", "a"], 1),
         (&["--lane", "bulk"], 1),
         (&["--state", "timer"], 1),
@@ -116,6 +120,10 @@ async fn jobs_are_listed_by_filter_and_page() {
         (&sorted[0]["priority"], sorted[0]["cursor"].is_string()),
         (&(-7).into(), true)
     );
+    let sorted = ["jobs", "list", "--sort", "execution", "--json"];
+    let sorted = json(&home, &sorted).await;
+    let executions: Vec<&Value> = (0..3_usize).map(|at| &sorted[at]["execution"]).collect();
+    assert_eq!(executions, [&json!("e1"), &json!("e2"), &Value::Null]);
     let said = succeeds(jobwire(&home, &["jobs", "count", "--limit", "2"])).await;
     assert_eq!(said.trim(), "more than 2 jobs");
     let counted = json(&home, &["jobs", "count", "--type", "noop", "--json"]).await;

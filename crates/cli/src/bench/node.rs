@@ -15,7 +15,7 @@ use super::wire::Told;
 use super::{EXCLUSIVE, Payload, TYPE, now};
 use crate::connect::{self, Database};
 use crate::error::Error;
-use crate::handlers::{hold_by_row, limit_fleet};
+use crate::handlers::apply_and_require;
 use crate::nodes::NodeHere;
 use crate::output;
 use crate::settings::Settings;
@@ -78,8 +78,8 @@ pub(super) async fn run(settings: &Settings, args: &NodeArgs) -> Result<(), Erro
         .await
         .map_err(Error::io("can't reach the bench"))?;
     let (mut handlers, told) = handlers();
-    hold_by_row(&mut handlers, &settings.row_lock_types)?;
-    limit_fleet(&mut handlers, &settings.type_limits)?;
+    // Other settings may name types of `jobwire run`.
+    apply_and_require(&mut handlers, settings, &["row_lock_types", "type_limits"])?;
     let (last, swept) = oneshot::channel();
     let telling = tokio::spawn(tell(stream, told, swept));
     // Records metrics, as in production.

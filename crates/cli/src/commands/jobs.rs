@@ -46,8 +46,8 @@ pub enum Action {
         /// The filters.
         #[command(flatten)]
         filter: Box<FilterArgs>,
-        /// Sort by creation, id, due, created, priority, retries, instance, definition, tenant or
-        /// type; with `:desc` behind it the largest first
+        /// Sort by creation, id, due, created, priority, retries, instance, execution, definition,
+        /// tenant or type; with `:desc` behind it the largest first
         #[arg(long, value_name = "FIELD", default_value_t = JobSort::default())]
         sort: JobSort,
         /// Continue behind the page that ended with this cursor

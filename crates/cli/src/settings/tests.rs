@@ -195,6 +195,46 @@ fn timeouts_of_types_are_read_and_mistakes_are_named() {
 }
 
 #[test]
+fn retry_policies_of_types_are_read_and_mistakes_are_named() {
+    let file = "type_retry_policies = [\"http = exponential(1s, 2, 1h)\", \"a=b=PT10M,PT17M\", \"sleep=30s\"]\n";
+    let settings = load(file, &[], &[]).expect("all is well");
+    let policies = settings.type_retry_policies.iter();
+    let policies: Vec<_> = policies
+        .map(|of| (&*of.job_type, of.policy.clone()))
+        .collect();
+    let parsed = |text| RetryPolicy::parse(text).expect("a policy");
+    let expected = [
+        ("http", parsed("exponential(1s, 2, 1h)")),
+        ("a=b", parsed("PT10M,PT17M")),
+        ("sleep", parsed("30s")),
+    ];
+    assert_eq!(policies, expected);
+    let shown = settings.type_retry_policies.shown();
+    assert_eq!(Value::read(&shown), Ok(settings.type_retry_policies));
+    for (text, part) in [
+        ("http", "`http` has no policy"),
+        ("=30s", "`=30s` has no type"),
+        ("http=30s,http=1m", "`http` has two policies"),
+        ("http=", "`http` has no policy"),
+        (
+            "http=30s,mail",
+            "the policy of `http`: `mail` is not a duration",
+        ),
+        ("http=exponential(1s, 2)", "is not of the form exponential"),
+        (
+            "sleep=1m,http=R0/PT5M",
+            "the policy of `http`: the count in",
+        ),
+    ] {
+        let said = mistakes("", &[("JOBWIRE_TYPE_RETRY_POLICIES", text)], &[]);
+        assert!(
+            said.contains(part) && said.contains("type_retry_policies"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn limits_of_types_are_read_and_mistakes_are_named() {
     let settings = load(
         "type_limits = [\"http = 10\", \"a=b=2/tenant\", \"mail=100/1s\", \"push= 1000 / 1h / burst:10 / tenant\"]\n",

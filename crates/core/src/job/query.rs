@@ -52,6 +52,8 @@ pub struct JobView {
     pub job_type: String,
     /// The process instance.
     pub process_instance: Option<String>,
+    /// The execution.
+    pub execution: Option<String>,
     /// The process definition.
     pub process_definition: Option<String>,
     /// The element.

@@ -18,9 +18,9 @@ use crate::store::sql::suspends;
 /// The columns of a job that a list reads.
 macro_rules! view_columns {
     () => {
-        "j.id, j.seq, j.kind, j.type, j.process_instance, j.process_definition, j.element, j.tenant, \
-         j.category, j.priority, j.exclusive, j.retries, j.failures, j.due_at, j.correlation_id, \
-         j.created_at, j.lane, j.exception_message, j.custom_values, j.ready_at, \
+        "j.id, j.seq, j.kind, j.type, j.process_instance, j.execution, j.process_definition, \
+         j.element, j.tenant, j.category, j.priority, j.exclusive, j.retries, j.failures, j.due_at, \
+         j.correlation_id, j.created_at, j.lane, j.exception_message, j.custom_values, j.ready_at, \
          j.hints"
     };
 }
@@ -239,9 +239,11 @@ impl Statement<'_> {
 
     fn by_bytes(&self) -> &'static str {
         match self.query.sort.by {
-            SortBy::Instance | SortBy::Definition | SortBy::Tenant | SortBy::Type => {
-                self.dialect.by_bytes
-            }
+            SortBy::Instance
+            | SortBy::Execution
+            | SortBy::Definition
+            | SortBy::Tenant
+            | SortBy::Type => self.dialect.by_bytes,
             _ => "",
         }
     }
@@ -258,6 +260,7 @@ const fn column(by: SortBy, state: Option<JobState>) -> (&'static str, bool) {
         SortBy::Priority => ("j.priority", false),
         SortBy::Retries => ("j.retries", false),
         SortBy::Instance => ("j.process_instance", true),
+        SortBy::Execution => ("j.execution", true),
         SortBy::Definition => ("j.process_definition", true),
         SortBy::Tenant => ("j.tenant", true),
         SortBy::Type => ("j.type", false),

@@ -376,6 +376,13 @@ impl Handlers {
         self.change_options(job_type, |options| options.timeout = Some(timeout))
     }
 
+    /// Sets the waits between attempts of this type, whatever the handler's own
+    /// [option](HandlerOptions::retry). A policy of the job still comes first. Returns false if the
+    /// type has no handler.
+    pub fn retry(&mut self, job_type: &str, policy: RetryPolicy) -> bool {
+        self.change_options(job_type, |options| options.retry = Some(policy))
+    }
+
     /// Records the attempts of this type, whatever the handler's own
     /// [option](HandlerOptions::keep_attempts). Returns false if the type has no handler.
     pub fn keep_attempts(&mut self, job_type: &str, keep: Duration) -> bool {

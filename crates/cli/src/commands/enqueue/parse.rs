@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut};
 use chrono::{DateTime, Utc};
 use jobwire_core::job::duration;
 use jobwire_core::store::SUSPENSION_TYPE;
-use jobwire_core::{BULK_TYPE, BatchId, NewJob, UniqueKey};
+use jobwire_core::{BULK_TYPE, BatchId, JobKind, NewJob, UniqueKey};
 use serde::de::{DeserializeOwned, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
@@ -17,7 +17,7 @@ use super::UnknownFields;
 use crate::settings::closest;
 
 /// Every field that a line may have, by its name in the job table; the most used come first.
-pub const FIELDS: [&str; 27] = [
+pub const FIELDS: [&str; 28] = [
     "type",
     "payload",
     "process_instance",
@@ -40,6 +40,7 @@ pub const FIELDS: [&str; 27] = [
     "custom_values",
     "tags",
     "trace_parent",
+    "kind",
     "batch",
     "unique_key",
     "unique_period",
@@ -172,6 +173,12 @@ pub(in crate::commands) fn job(
     job = match take::<bool>(fields, "exclusive", "true or false")? {
         Some(true) => job.exclusive(),
         Some(false) => job.concurrent(),
+        None => job,
+    };
+    let only_history = "\"history\", or leave it out: the dates decide between the other kinds";
+    job = match take::<JobKind>(fields, "kind", only_history)? {
+        Some(JobKind::History) => job.history(),
+        Some(other) => return Err(format!("field `kind` is \"{other}\"; give {only_history}")),
         None => job,
     };
     if let Some(values) = fields.remove("custom_values") {
@@ -334,6 +341,37 @@ mod tests {
             r#"{"type":"t","batch":"0198c0de-0000-7000-8000-000000000001","repeat":"R3/PT10M"}"#;
         let said = error(repeats);
         assert!(said.contains("`batch`"), "{said}");
+    }
+
+    #[test]
+    fn a_kind_is_history() {
+        let line = |fields: &str| format!(r#"{{"type":"t","kind":"history"{fields}}}"#);
+        let taken = |fields: &str| {
+            let taken = job(line(fields).as_bytes(), None, UnknownFields::Error);
+            format!("{:?}", taken.expect("accepted"))
+        };
+        let plain = taken("");
+        assert!(plain.contains("is_history: true"), "{plain}");
+        assert!(plain.contains(r#"Some(Lane("history"))"#), "{plain}");
+        let named = taken(r#","lane":"mine""#);
+        assert!(named.contains(r#"Some(Lane("mine"))"#), "{named}");
+        for (line, problem) in [
+            (
+                r#"{"type":"t","kind":"timer"}"#.to_owned(),
+                "field `kind` is \"timer\"; give \"history\"",
+            ),
+            (
+                r#"{"type":"t","kind":true}"#.to_owned(),
+                "field `kind` is true; give \"history\"",
+            ),
+            (
+                line(r#","repeat":"R3/PT10M""#),
+                "`repeat` is set for a history job",
+            ),
+        ] {
+            let said = error(&line);
+            assert!(said.contains(problem), "{said}");
+        }
     }
 
     #[test]

@@ -22,11 +22,11 @@ pub struct FilterArgs {
     /// Only of this handler type; repeat it for several (no commas)
     #[arg(long = "type", value_name = "TYPE")]
     pub job_types: Vec<String>,
-    /// Only of this process instance
-    #[arg(long, value_name = "NAME")]
-    pub process_instance: Option<String>,
+    /// Only of this process instance; repeat it for several (no commas)
+    #[arg(long = "process-instance", value_name = "NAME")]
+    pub process_instances: Vec<String>,
     /// Only jobs without a process instance
-    #[arg(long, conflicts_with = "process_instance")]
+    #[arg(long, conflicts_with = "process_instances")]
     pub without_instance: bool,
     /// Only of this execution
     #[arg(long, value_name = "NAME")]
@@ -208,10 +208,7 @@ impl FilterArgs {
         let key = self.definition_key.clone().map(TextMatch::Key);
         let given = [
             (TextField::Type, several(&self.job_types)),
-            (
-                TextField::Instance,
-                self.process_instance.as_ref().map(exactly),
-            ),
+            (TextField::Instance, several(&self.process_instances)),
             (TextField::Instance, missing(self.without_instance)),
             (TextField::Execution, self.execution.as_ref().map(exactly)),
             (
@@ -281,6 +278,10 @@ mod tests {
                 all().job_types(["a", "b"]),
             ),
             (vec!["--process-instance", "i"], all().instance("i")),
+            (
+                vec!["--process-instance", "i", "--process-instance", "j"],
+                all().instances(["i", "j"]),
+            ),
             (vec!["--without-instance"], all().without_instance()),
             (vec!["--execution", "e"], all().execution("e")),
             (

@@ -84,6 +84,7 @@ struct Start {
     process_definition: Option<String>,
     process_instance: Option<IgnoredAny>,
     unique_key: Option<IgnoredAny>,
+    kind: Option<IgnoredAny>,
     due_at: Option<IgnoredAny>,
     due_in: Option<IgnoredAny>,
     repeat: Option<IgnoredAny>,
@@ -109,6 +110,11 @@ fn timer(line: &[u8], definition: &str) -> Result<NewJob, String> {
         return Err(
             "field `unique_key` is set; leave it out: the command replaces the timers anyway"
                 .to_owned(),
+        );
+    }
+    if start.kind.is_some() {
+        return Err(
+            "field `kind` is set; leave it out: a start timer is no history job".to_owned(),
         );
     }
     if start.due_at.is_none() && start.due_in.is_none() && start.repeat.is_none() {
@@ -173,6 +179,10 @@ mod tests {
             (
                 r#"{"type":"start","due_in":"PT1H","unique_key":"k"}"#,
                 "`unique_key` is set",
+            ),
+            (
+                r#"{"type":"start","due_in":"PT1H","kind":"history"}"#,
+                "`kind` is set",
             ),
         ] {
             let said = read(line).expect_err(line);

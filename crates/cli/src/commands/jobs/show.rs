@@ -20,7 +20,6 @@ struct Shown {
     #[serde(flatten)]
     view: Listed,
     revision: i32,
-    execution: Option<String>,
     category: Option<String>,
     deployment: Option<String>,
     retry_policy: Option<String>,
@@ -66,7 +65,6 @@ pub(super) async fn show(
     let mut shown = Shown {
         view: Listed::new(view, &waiting),
         revision: job.revision,
-        execution: job.execution,
         category: job.category,
         deployment: job.deployment,
         retry_policy: job.retry_policy,

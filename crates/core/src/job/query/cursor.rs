@@ -136,7 +136,7 @@ fn read(text: &str) -> Option<JobCursor> {
             matches!(key, CursorKey::Number(_))
         }
         SortBy::Due => !matches!(key, CursorKey::Text(_)),
-        SortBy::Instance | SortBy::Definition | SortBy::Tenant => {
+        SortBy::Instance | SortBy::Definition | SortBy::Tenant | SortBy::Execution => {
             !matches!(key, CursorKey::Number(_))
         }
         SortBy::Type => matches!(key, CursorKey::Text(_)),
@@ -185,6 +185,10 @@ mod tests {
                 CursorKey::Text("é".repeat(512)),
             ),
             cursor(JobSort::ascending(SortBy::Id), CursorKey::Missing),
+            cursor(
+                JobSort::descending(SortBy::Execution),
+                CursorKey::Text("e1".to_owned()),
+            ),
         ] {
             assert_eq!(cursor.to_string().parse(), Ok(cursor));
         }

@@ -253,6 +253,13 @@ impl JobQuery {
         self.text(TextField::Element, TextMatch::OneOf(elements))
     }
 
+    /// Only of these process instances.
+    #[must_use]
+    pub fn instances<T: Into<String>>(self, instances: impl IntoIterator<Item = T>) -> Self {
+        let instances = instances.into_iter().map(Into::into).collect();
+        self.text(TextField::Instance, TextMatch::OneOf(instances))
+    }
+
     /// Only jobs without a process instance.
     #[must_use]
     pub fn without_instance(self) -> Self {

@@ -28,6 +28,9 @@ text_enum! {
         Tenant = "tenant",
         /// The handler type.
         Type = "type",
+        // A cursor holds the position in this list, so new fields come last.
+        /// The execution.
+        Execution = "execution",
     }
 }
 
@@ -90,6 +93,7 @@ impl JobSort {
             SortBy::Definition => text(&view.process_definition),
             SortBy::Tenant => text(&view.tenant),
             SortBy::Type => CursorKey::Text(view.job_type.clone()),
+            SortBy::Execution => text(&view.execution),
         }
     }
 

@@ -56,7 +56,7 @@ impl TextField {
         match self {
             Self::Type => Some(&view.job_type),
             Self::Instance => view.process_instance.as_deref(),
-            Self::Execution => job.execution.as_deref(),
+            Self::Execution => view.execution.as_deref(),
             Self::Definition => view.process_definition.as_deref(),
             Self::Element => view.element.as_deref(),
             Self::Tenant => view.tenant.as_deref(),

@@ -88,6 +88,7 @@ pub(super) fn view(row: &PgRow) -> Result<JobView, StoreError> {
         kind: kind(row.try_get("kind")?)?,
         job_type: row.try_get("type")?,
         process_instance: row.try_get("process_instance")?,
+        execution: row.try_get("execution")?,
         process_definition: row.try_get("process_definition")?,
         element: row.try_get("element")?,
         tenant: row.try_get("tenant")?,
