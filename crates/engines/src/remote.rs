@@ -8,6 +8,8 @@
 //!   endpoint. Without an answer the lock stays. The engine extends it during the execution, and it
 //!   expires after the engine's death.
 //! * **A lock is a guard.** The endpoint runs a job only under the lock of the requesting node.
+//! * **A job that Activiti gives back has a new id.** Its lock ends like that of a job that is done.
+//!   The next job of the instance is then the new row.
 //! * **The clock is that of the engine's database.** The endpoint reads it.
 
 mod client;
