@@ -8,6 +8,8 @@
 //!   endpoint. Without an answer the lock stays. The engine extends it during the execution, and it
 //!   expires after the engine's death.
 //! * **A lock is a guard.** The endpoint runs a job only under the lock of the requesting node.
+//! * **A job that Activiti gives back has a new id.** Its lock ends like that of a job that is done.
+//!   The next job of the instance is then the new row.
 //! * **The clock is that of the engine's database.** The endpoint reads it.
 
 mod client;
@@ -30,11 +32,12 @@ use tokio::time::Instant;
 
 use self::client::Client;
 use self::suspects::Suspects;
+use crate::act::Family;
 use crate::decode::Decoder;
 use crate::options::{EngineOptions, Execution};
 use crate::parts::Parts;
 use crate::routing::question::{Question, Requests};
-use crate::{flowable, handler};
+use crate::{activiti, flowable, handler};
 
 type Result<T, E = StoreError> = std::result::Result<T, E>;
 
@@ -63,6 +66,7 @@ type Result<T, E = StoreError> = std::result::Result<T, E>;
 pub struct EndpointStore(Arc<Inner>);
 
 struct Inner {
+    family: &'static Family,
     client: Client,
     decoder: Decoder,
     parts: Parts,
@@ -93,7 +97,20 @@ impl EndpointStore {
     ///
     /// # Errors
     /// If the URL or an option can't be used.
-    pub fn flowable(mut options: EngineOptions) -> Result<Self> {
+    pub fn flowable(options: EngineOptions) -> Result<Self> {
+        Self::of(&flowable::FAMILY, options)
+    }
+
+    /// Returns the store of the Activiti engine whose endpoint is at the URL of the options. Sends
+    /// no request.
+    ///
+    /// # Errors
+    /// If the URL or an option can't be used.
+    pub fn activiti(options: EngineOptions) -> Result<Self> {
+        Self::of(&activiti::FAMILY, options)
+    }
+
+    fn of(family: &'static Family, mut options: EngineOptions) -> Result<Self> {
         if options.execution == Execution::Rest {
             return Err(StoreError::Config(
                 "without a database, the endpoint executes the jobs; set `engine_execute` to `endpoint`"
@@ -102,10 +119,11 @@ impl EndpointStore {
         }
         options.execution = Execution::Endpoint;
         Ok(Self(Arc::new(Inner {
+            family,
             client: Client::new(&options)?,
             decoder: Decoder {
-                engine: flowable::FAMILY.engine,
-                types: flowable::FAMILY.types,
+                engine: family.engine,
+                types: family.types,
                 lane: options.lane.clone(),
             },
             // The scope request to the endpoint needs no version path.
@@ -185,5 +203,13 @@ mod tests {
             .expect_err("refused")
             .to_string();
         assert!(said.contains("engine_execute"), "{said}");
+    }
+
+    #[test]
+    fn the_jobs_of_activiti_have_its_own_types_and_lane() {
+        let store = EndpointStore::activiti(EngineOptions::activiti("http://127.0.0.1:1/jobwire"))
+            .expect("usable");
+        assert_eq!(store.types(), activiti::HANDLER_TYPES);
+        assert_eq!(store.options().lane.as_str(), "activiti");
     }
 }

@@ -128,10 +128,11 @@ pub(super) fn check(settings: &Settings) -> Vec<(&'static str, String)> {
         return wrong;
     }
     if settings.engine_has_no_database() {
-        if settings.engine_type != EngineType::Flowable {
+        if settings.engine_type == EngineType::Camunda {
             wrong.push((
                 "engine_database_url",
-                "is missing; only Flowable works without it, over its endpoint alone".to_owned(),
+                "is missing; only Flowable and Activiti work without it, over their endpoint alone"
+                    .to_owned(),
             ));
         }
     } else if settings.engine_database_url.expose().is_empty() {

@@ -6,10 +6,11 @@ use jobwire_core::store::SchemaStatus;
 
 use super::wire::{Clock, Nothing, Probe, Released};
 use super::{EndpointStore, Result};
+use crate::act::Family;
 use crate::decode::OTHER;
 use crate::finding::{Finding, Level};
 use crate::id::job_id;
-use crate::{flowable, probing};
+use crate::probing;
 
 /// The version of the contract that this store speaks.
 const CONTRACT: u32 = 1;
@@ -40,7 +41,7 @@ impl EndpointStore {
     /// needs nothing of Jobwire's own.
     pub(super) async fn status(&self) -> Result<SchemaStatus> {
         let probe = self.probed().await?;
-        probing::refuse(&problems(&probe))?;
+        probing::refuse(&problems(self.0.family, &probe))?;
         Ok(SchemaStatus::Ready {
             version: i32::try_from(probe.contract).unwrap_or(i32::MAX),
             server: probe.database,
@@ -76,19 +77,19 @@ impl EndpointStore {
     /// # Errors
     /// If the endpoint does not answer.
     pub async fn examine(&self) -> Result<Vec<Finding>> {
-        let probe = self.probed().await?;
+        let (probe, family) = (self.probed().await?, self.0.family);
         let url = &self.0.parts.options.urls.join(", ");
         let version = probe.version.as_deref().unwrap_or("unknown");
         let fine = || {
             format!(
-                "Flowable, schema version {version}, on {} over the endpoint",
-                probe.database
+                "{}, schema version {version}, on {} over the endpoint",
+                family.title, probe.database
             )
         };
         let mut findings = vec![Finding::fine("endpoint", format!("{url} answers"))];
-        findings.extend(probing::found(problems(&probe), fine));
+        findings.extend(probing::found(problems(family, &probe), fine));
         if probe.polls || probe.executor {
-            findings.push(probing::polls(flowable::FAMILY.hand_over));
+            findings.push(probing::polls(family.hand_over));
         }
         if probe.clock_ahead.abs() > APART {
             findings.push(Finding::bad(
@@ -114,8 +115,8 @@ impl EndpointStore {
 }
 
 /// Returns the obstacles, each with its remedy.
-fn problems(probe: &Probe) -> Vec<String> {
-    let (family, mut problems) = (&flowable::FAMILY, Vec::new());
+fn problems(family: &Family, probe: &Probe) -> Vec<String> {
+    let mut problems = Vec::new();
     if probe.contract != CONTRACT {
         problems.push(format!(
             "the endpoint speaks version {} of its contract, and this program version {CONTRACT}; use the Java \
@@ -125,9 +126,10 @@ fn problems(probe: &Probe) -> Vec<String> {
     }
     if probe.engine != family.engine {
         problems.push(format!(
-            "the engine is `{}`; without its database, Jobwire runs the jobs of Flowable",
-            probe.engine
+            "the endpoint is of the engine `{}`, and `engine_type` is `{}`; correct it",
+            probe.engine, family.engine
         ));
+        return problems;
     }
     problems.extend(family.unknown_version(probe.version.as_deref()));
     let unknown = probe.ids.iter().find_map(|id| job_id(id).err());
@@ -145,12 +147,13 @@ fn problems(probe: &Probe) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{activiti, flowable};
 
-    fn good() -> Probe {
+    fn good(family: &Family, version: &str) -> Probe {
         Probe {
             contract: CONTRACT,
-            engine: "flowable".to_owned(),
-            version: Some("7.2.0.2".to_owned()),
+            engine: family.engine.to_owned(),
+            version: Some(version.to_owned()),
             executor: false,
             database: "MariaDB 10.11".to_owned(),
             clock_ahead: 0,
@@ -163,23 +166,34 @@ mod tests {
 
     #[test]
     fn a_known_engine_is_accepted_and_each_problem_is_told() {
-        assert_eq!(problems(&good()), Vec::<String>::new());
+        let flowable = &flowable::FAMILY;
+        let known = [
+            (flowable, "7.2.0.2"),
+            (&activiti::FAMILY, "7.1.0-M6"),
+            (&activiti::FAMILY, "6.0.0.4"),
+        ];
+        for (family, version) in known {
+            let found = problems(family, &good(family, version));
+            assert_eq!(found, Vec::<String>::new(), "{version}");
+        }
         type Spoil = fn(&mut Probe);
         let cases: [(Spoil, &str); 5] = [
             (|p| p.contract = 2, "one release"),
-            (|p| p.engine = "activiti".to_owned(), "Flowable"),
+            (|p| p.engine = "activiti".to_owned(), "`engine_type`"),
             (|p| p.version = Some("6.4.1.3".to_owned()), "6.8, 7 and 8.0"),
             (|p| p.ids.push("order-1".to_owned()), "StrongUuidGenerator"),
             (|p| p.other_scopes = 3, "3 jobs"),
         ];
         for (spoil, said) in cases {
-            let mut probe = good();
+            let mut probe = good(flowable, "7.2.0.2");
             spoil(&mut probe);
-            let problems = problems(&probe);
+            let problems = problems(flowable, &probe);
             assert!(
                 problems.len() == 1 && problems[0].contains(said),
                 "{problems:?}"
             );
         }
+        let newer = problems(&activiti::FAMILY, &good(&activiti::FAMILY, "8.1.0"));
+        assert!(newer[0].contains("Activiti 6.0 and 7.1"), "{newer:?}");
     }
 }

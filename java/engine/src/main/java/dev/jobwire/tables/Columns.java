@@ -5,9 +5,9 @@ package dev.jobwire.tables;
  *
  * @param createTime jobs have a time of creation
  * @param category jobs have a category
- * @param element jobs name their element
  * @param element jobs have the id of their element
- * @param instanceOwner instances have a lock owner
+ * @param scope jobs name the engine that created them: Flowable's engines share the tables
+ * @param instanceOwner the lock of an instance has an owner
  * @param externalJobs the engine has jobs of external workers
  */
 public record Columns(
