@@ -61,9 +61,10 @@ pub(crate) use self::family::Family;
 use self::instance_lock::InstanceLock;
 pub(crate) use self::statements::Statements;
 use crate::call::{Call, Method, Request};
+use crate::changing::Change;
 use crate::columns::{Columns, Wanted};
 use crate::decode::Decoder;
-use crate::dialect::{Change, Dialect, Settled};
+use crate::dialect::{Dialect, Settled};
 use crate::finding::Finding;
 use crate::freed::Freed;
 use crate::offset::Offset;
@@ -226,7 +227,7 @@ impl Dialect for Act {
         self.family.lacks("create_time_").is_none()
     }
 
-    fn change(&self, change: Change, state: JobState, id: &str, _: i32) -> Option<Call> {
+    fn change(&self, change: Change, state: JobState, id: &str) -> Option<Call> {
         let table = match state {
             JobState::Timer => "timer-jobs",
             JobState::Suspended => "suspended-jobs",
@@ -240,12 +241,12 @@ impl Dialect for Act {
                 path,
                 body: String::new(),
             }),
-            (Change::Retry, JobState::Timer | JobState::DeadLetter) => Some(Call {
+            (Change::Retry(_), JobState::Timer | JobState::DeadLetter) => Some(Call {
                 method: Method::Post,
                 path,
                 body: "{\"action\":\"move\"}".to_owned(),
             }),
-            (Change::Retry, _) => None,
+            (Change::Retry(_), _) => None,
         }
     }
 

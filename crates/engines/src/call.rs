@@ -1,4 +1,4 @@
-//! Calls of an engine's REST interface.
+//! Calls of an engine's REST interface, and of its endpoint.
 
 /// The method of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +16,12 @@ pub(crate) struct Request {
     pub(crate) query: &'static str,
     /// JSON, or empty.
     pub(crate) body: &'static str,
+}
+
+/// Returns the path of an operation of the endpoint below its URL. The path names the version of the
+/// contract.
+pub(crate) fn operation_path(operation: &str) -> String {
+    format!("/v1/{operation}")
 }
 
 /// A call of the engine's REST interface.

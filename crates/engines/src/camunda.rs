@@ -57,10 +57,11 @@ use sqlx::PgPool;
 use sqlx::postgres::PgRow;
 
 use crate::call::{Call, Method, Request};
+use crate::changing::Change;
 use crate::columns::{Columns, Wanted};
 use crate::decode::Decoder;
 pub use crate::decode::OTHER;
-use crate::dialect::{Change, Dialect, Settled};
+use crate::dialect::{Dialect, Settled};
 use crate::fate::Ended;
 use crate::finding::Finding;
 use crate::freed::Freed;
@@ -198,7 +199,7 @@ impl Dialect for Camunda {
         Some(self.lock_for / 2)
     }
 
-    fn change(&self, change: Change, state: JobState, id: &str, retries: i32) -> Option<Call> {
+    fn change(&self, change: Change, state: JobState, id: &str) -> Option<Call> {
         let job = format!("/job/{id}");
         Some(match (change, state) {
             (Change::Delete, _) => Call {
@@ -207,17 +208,17 @@ impl Dialect for Camunda {
                 body: String::new(),
             },
             // An empty due date means at once.
-            (Change::Retry, JobState::Timer) => Call {
+            (Change::Retry(_), JobState::Timer) => Call {
                 method: Method::Put,
                 path: format!("{job}/duedate"),
                 body: "{\"duedate\":null}".to_owned(),
             },
-            (Change::Retry, JobState::DeadLetter) => Call {
+            (Change::Retry(retries), JobState::DeadLetter) => Call {
                 method: Method::Put,
                 path: format!("{job}/retries"),
                 body: format!("{{\"retries\":{}}}", retries.max(1)),
             },
-            (Change::Retry, _) => return None,
+            (Change::Retry(_), _) => return None,
         })
     }
 

@@ -19,6 +19,7 @@ use sqlx::PgPool;
 use sqlx::postgres::PgRow;
 
 use crate::call::{Call, Request};
+use crate::changing::Change;
 use crate::columns::{Columns, Wanted, still_ours};
 use crate::decode::Decoder;
 use crate::fate::{Ended, Fate};
@@ -58,13 +59,6 @@ impl Settled {
         self.ready.extend(other.ready);
         self.timer = self.timer.into_iter().chain(other.timer).min();
     }
-}
-
-/// An operator's change of a job.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Change {
-    Delete,
-    Retry,
 }
 
 /// The rules of an engine's job tables.
@@ -126,9 +120,9 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Returns the call that changes a job in this state; `None` if there is nothing to do. `id` is
-    /// the engine's.
-    fn change(&self, change: Change, state: JobState, id: &str, retries: i32) -> Option<Call>;
+    /// Returns the call that changes a job in this state over REST; `None` if there is nothing to do.
+    /// `id` is the engine's.
+    fn change(&self, change: Change, state: JobState, id: &str) -> Option<Call>;
 
     /// Returns the path that answers with the engine's version.
     fn about(&self) -> String;

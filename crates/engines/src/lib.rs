@@ -49,6 +49,7 @@ pub mod bridge;
 mod call;
 mod calls;
 pub mod camunda;
+mod changing;
 mod columns;
 mod connection;
 pub mod coordination;

@@ -119,14 +119,35 @@ impl Routes {
         soonest.map_or(Choice::Nowhere, Choice::Wait)
     }
 
+    /// Returns the addresses, those that answer first.
+    fn by_reach(&self) -> Vec<&Route> {
+        let mut routes: Vec<&Route> = self.routes.iter().collect();
+        routes.sort_by_key(|route| route.is_away());
+        routes
+    }
+
     /// Sends a call to an address that answers. Tries the next one if the call could not be sent.
     pub(crate) async fn call(&self, call: &Call) -> Answer {
         let mut said = Answer::Unsent("the engine has no address".to_owned());
-        let mut routes: Vec<&Route> = self.routes.iter().collect();
-        routes.sort_by_key(|route| route.is_away());
-        for route in routes {
+        for route in self.by_reach() {
             said = route.rest().call(call).await;
             if !matches!(said, Answer::Unsent(_)) {
+                break;
+            }
+        }
+        said
+    }
+
+    /// Sends an operation to an address that answers, and returns the bytes of its answer. Tries the
+    /// next one if the operation could not be sent.
+    ///
+    /// # Errors
+    /// The other answer of the endpoint.
+    pub(crate) async fn operate(&self, path: &str, body: &str) -> Result<Vec<u8>, Answer> {
+        let mut said = Err(Answer::Unsent("the engine has no address".to_owned()));
+        for route in self.by_reach() {
+            said = route.rest().operate(path, body.to_owned()).await;
+            if !matches!(said, Err(Answer::Unsent(_))) {
                 break;
             }
         }

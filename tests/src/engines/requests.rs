@@ -148,6 +148,13 @@ impl EngineServer {
         self.send(self.post(&path)).await
     }
 
+    /// Makes a timer or a dead letter executable by the operation of the endpoint.
+    pub async fn retry_by_endpoint(&self, job: &str, retries: u32) -> Response {
+        let request = serde_json::json!({"id": job, "retries": retries});
+        let operation = self.post("/jobwire/v1/retry");
+        self.send(operation.json(request.to_string())).await
+    }
+
     /// Runs a list of jobs by the execution endpoint, whose rows and instances the node has locked,
     /// each under its fence. The body of the answer has a line for each.
     pub async fn execute_list(&self, node: &str, jobs: &[(&str, i64)]) -> Response {

@@ -9,9 +9,9 @@ use jobwire_core::transport::{Receiver, Subscription};
 use jobwire_core::{Hint, Lane};
 use jobwire_engines::id::engine_id;
 use jobwire_tests::shared::{self, Space};
-use jobwire_tests::{EngineProgram, EngineSettings, eventually};
+use jobwire_tests::{EngineProgram, EngineServer, EngineSettings, eventually};
 
-use crate::engines::rows::{JOB, SOON, World};
+use crate::engines::rows::{JOB, Rows, SOON, World, state};
 use crate::transport_conformance::subject::receive;
 use crate::world::connect;
 
@@ -36,6 +36,20 @@ impl Hints {
         let hint = self.waiting.pop_front().unwrap();
         assert!(hint.committed_at.is_some(), "{hint:?}");
         (engine_id(hint.id).unwrap(), hint.instance)
+    }
+}
+
+/// The engine writes a timer or a dead letter as a new job when an operator retries it.
+async fn what_an_operator_retries_is_hinted(engine: &EngineServer, rows: &Rows, hints: &mut Hints) {
+    let instance = engine.start_instance("failing", &[("failures", "3")]).await;
+    let job = rows.job(JOB, &instance).await.id;
+    let expected = (job.clone(), Some(instance.clone()));
+    assert_eq!(hints.next().await, expected);
+    for ended in ["timer", "timer", "dead letter"] {
+        assert_eq!(state(&engine.execute_by_endpoint(&job).await), ended);
+        let answer = engine.retry_by_endpoint(&job, 3).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        assert_eq!(hints.next().await, expected);
     }
 }
 
@@ -96,6 +110,9 @@ async fn what_was_committed_is_hinted(settings: fn(&str) -> EngineSettings, spac
         counts.dropped.values().all(|count| *count == 0),
         "{counts:?}"
     );
+    if engine.program() != EngineProgram::Camunda7 {
+        what_an_operator_retries_is_hinted(engine, &rows, &mut hints).await;
+    }
     transport.close(Duration::from_secs(5)).await;
 }
 

@@ -12,11 +12,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::Result;
+use crate::call::operation_path;
 use crate::http::{Answer, Rest};
 use crate::options::EngineOptions;
-
-/// The path of the contract's version below the URL.
-const VERSION: &str = "/v1/";
 
 /// The endpoint of an engine.
 #[derive(Debug)]
@@ -84,7 +82,7 @@ impl Client {
         request: &(impl Serialize + Sync),
         within: Duration,
     ) -> Result<T> {
-        let path = path(operation);
+        let path = operation_path(operation);
         let body = serde_json::to_string(request)
             .map_err(|error| StoreError::Config(format!("the request {path}: {error}")))?;
         let said = measured(statement, within, || async {
@@ -130,9 +128,4 @@ impl Client {
             }
         }
     }
-}
-
-/// Returns the path of an operation.
-pub(super) fn path(operation: &str) -> String {
-    format!("{VERSION}{operation}")
 }

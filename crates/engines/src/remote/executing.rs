@@ -7,10 +7,10 @@ use chrono::{DateTime, Utc};
 use jobwire_core::{Job, JobId};
 use tokio::time::Instant;
 
-use super::client::path;
 use super::wire::{Find, Jobs, Run, millis};
 use super::{EndpointStore, Result};
 use crate::activity::Activity;
+use crate::call::operation_path;
 use crate::executing::Executing;
 use crate::fate::Ended;
 use crate::gate::Pass;
@@ -66,7 +66,7 @@ impl Executing for EndpointStore {
             lease: millis(RUN_LEASE),
         };
         let answer = match serde_json::to_string(&run) {
-            Ok(body) => route.rest().run(&path("run"), body).await,
+            Ok(body) => route.rest().run(&operation_path("run"), body).await,
             Err(error) => Answer::Unsent(error.to_string()),
         };
         answer.into()

@@ -19,9 +19,9 @@ use jobwire_core::{Fence, Hint, Job, JobId, Lane, LaneRule, NodeId};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::operating::Wish;
 use super::wire::{Orphans, Page};
 use super::{EndpointStore, Result};
+use crate::changing::Change;
 use crate::id::engine_id;
 use crate::listing::page;
 use crate::meter::Unrun;
@@ -254,20 +254,20 @@ impl Store for EndpointStore {
     }
 
     async fn delete(&self, id: JobId) -> Result<(Operated, Vec<Ready>)> {
-        Ok((self.change(id, Wish::Delete).await?, Vec::new()))
+        Ok((self.change(id, Change::Delete).await?, Vec::new()))
     }
 
     async fn delete_many(&self, ids: &[JobId]) -> Result<OperatedJobs> {
-        self.change_many(ids, Wish::Delete).await
+        self.change_many(ids, Change::Delete).await
     }
 
     /// Publishes nothing: the engine publishes the hint.
     async fn retry(&self, id: JobId, retries: i32) -> Result<(Operated, Vec<Ready>)> {
-        Ok((self.change(id, Wish::Retry(retries)).await?, Vec::new()))
+        Ok((self.change(id, Change::Retry(retries)).await?, Vec::new()))
     }
 
     async fn retry_many(&self, ids: &[JobId], retries: i32) -> Result<OperatedJobs> {
-        self.change_many(ids, Wish::Retry(retries)).await
+        self.change_many(ids, Change::Retry(retries)).await
     }
 
     async fn suspend(&self, _: &SuspensionScope) -> Result<Suspended> {

@@ -4,19 +4,13 @@ use jobwire_core::job::query::{JobQuery, JobView};
 use jobwire_core::store::{Operated, OperatedJobs};
 use jobwire_core::{Job, JobId, JobState};
 
-use super::wire::{Change, Changed, Find, Found};
+use super::wire::{Find, Found};
 use super::{EndpointStore, Result};
+use crate::changing::{self, Change};
 use crate::decode::OTHER;
 use crate::id::engine_id;
 use crate::listing::{Listing, selected};
 use crate::row::EngineRow;
-
-/// A change of a job by an operator.
-#[derive(Clone, Copy)]
-pub(super) enum Wish {
-    Delete,
-    Retry(i32),
-}
 
 /// Maximum number of jobs of a page. The endpoint bounds its answer.
 const PAGE: i64 = 1_000;
@@ -89,40 +83,33 @@ impl EndpointStore {
     }
 
     /// Changes a job through the engine.
-    pub(super) async fn change(&self, id: JobId, wish: Wish) -> Result<Operated> {
+    pub(super) async fn change(&self, id: JobId, change: Change) -> Result<Operated> {
         let Some(row) = self.row(id).await? else {
             return Ok(Operated::NotFound);
         };
         if row.owner.is_some() || row.locked_until.is_some() {
             return Ok(Operated::Running);
         }
-        if matches!(wish, Wish::Retry(_)) && row.state() == JobState::Suspended {
+        if matches!(change, Change::Retry(_)) && row.state() == JobState::Suspended {
             return self
                 .0
                 .parts
                 .options
                 .refuse("activating a job", "the activation of its process instance");
         }
-        let (operation, retries) = match wish {
-            Wish::Delete => ("delete", 1),
-            Wish::Retry(retries) => ("retry", retries.max(1)),
-        };
-        let change = Change {
-            id: row.id,
-            retries,
-        };
-        let changed: Changed = self.0.client.ask(operation, operation, &change).await?;
-        Ok(if changed.found {
+        let (operation, request) = (change.operation(), change.request(&row.id));
+        let said: changing::Found = self.0.client.ask(operation, operation, &request).await?;
+        Ok(if said.found {
             Operated::Done
         } else {
             Operated::NotFound
         })
     }
 
-    pub(super) async fn change_many(&self, ids: &[JobId], wish: Wish) -> Result<OperatedJobs> {
+    pub(super) async fn change_many(&self, ids: &[JobId], change: Change) -> Result<OperatedJobs> {
         let mut done = OperatedJobs::default();
         for id in ids {
-            match self.change(*id, wish).await {
+            match self.change(*id, change).await {
                 Ok(operated) => done.operated.push((*id, operated)),
                 Err(error) if error.is_transient() && error.changed_nothing() => {
                     return Err(error);

@@ -269,17 +269,6 @@ pub(super) struct Kind {
     pub(super) jobs: i64,
 }
 
-#[derive(Serialize)]
-pub(super) struct Change {
-    pub(super) id: String,
-    pub(super) retries: i32,
-}
-
-#[derive(Deserialize)]
-pub(super) struct Changed {
-    pub(super) found: bool,
-}
-
 #[derive(Deserialize)]
 pub(super) struct Released {
     pub(super) released: u64,

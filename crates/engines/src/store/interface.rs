@@ -21,8 +21,8 @@ use jobwire_core::{Fence, Hint, Job, JobId, Lane, LaneRule, NodeId};
 use tokio::sync::watch;
 
 use super::{EngineStore, Result};
+use crate::changing::Change;
 use crate::coordination::{leader, nodes, schema};
-use crate::dialect::Change;
 use crate::doubt::Asked;
 use crate::meter::Unrun;
 use crate::{locking, queries, sweep, sweepable, tap, unserved};
@@ -335,21 +335,21 @@ impl Store for EngineStore {
     }
 
     async fn delete(&self, id: JobId) -> Result<(Operated, Vec<Ready>)> {
-        Ok((self.operate(id, Change::Delete, 0).await?, Vec::new()))
+        Ok((self.operate(id, Change::Delete).await?, Vec::new()))
     }
 
     async fn delete_many(&self, ids: &[JobId]) -> Result<OperatedJobs> {
-        self.operate_many(ids, Change::Delete, 0).await
+        self.operate_many(ids, Change::Delete).await
     }
 
-    /// Lets the engine retry a job. Flowable chooses the number of attempts itself. The leader
-    /// finds the changed row and hints the job. With the endpoint no job can be changed.
+    /// Lets the engine retry a job. Over REST, Flowable chooses the number of attempts itself. The
+    /// tap, the engine's hook or the leader hints the job.
     async fn retry(&self, id: JobId, retries: i32) -> Result<(Operated, Vec<Ready>)> {
-        Ok((self.operate(id, Change::Retry, retries).await?, Vec::new()))
+        Ok((self.operate(id, Change::Retry(retries)).await?, Vec::new()))
     }
 
     async fn retry_many(&self, ids: &[JobId], retries: i32) -> Result<OperatedJobs> {
-        self.operate_many(ids, Change::Retry, retries).await
+        self.operate_many(ids, Change::Retry(retries)).await
     }
 
     async fn suspend(&self, _: &SuspensionScope) -> Result<Suspended> {

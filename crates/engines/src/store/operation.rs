@@ -1,12 +1,11 @@
-//! An operator's changes of jobs, which the engine makes over REST.
+//! An operator's changes of jobs, which the engine makes.
 
 use chrono::Utc;
 use jobwire_core::store::{Operated, OperatedJobs, Store};
 use jobwire_core::{JobId, JobState, StoreError};
 
 use super::{EngineStore, Result};
-use crate::dialect::Change;
-use crate::http::Answer;
+use crate::changing::{self, Change, Changed};
 use crate::id::engine_id;
 use crate::options::Execution;
 
@@ -14,29 +13,16 @@ use crate::options::Execution;
 /// sent: each would cost a timeout.
 const UNSENT: usize = 3;
 
-/// The result of one change by the engine.
-enum Changed {
-    Operated(Operated),
-    Refused(String),
-    /// The request did not reach the engine.
-    Unsent(String),
-}
-
 impl EngineStore {
-    /// Asks the engine to change a job over REST, by its state.
-    pub(super) async fn operate(
-        &self,
-        id: JobId,
-        change: Change,
-        retries: i32,
-    ) -> Result<Operated> {
-        match self.change(id, change, retries).await? {
+    /// Asks the engine to change a job.
+    pub(super) async fn operate(&self, id: JobId, change: Change) -> Result<Operated> {
+        match self.change(id, change).await? {
             Changed::Operated(operated) => Ok(operated),
             Changed::Refused(said) | Changed::Unsent(said) => Err(StoreError::Config(said)),
         }
     }
 
-    async fn change(&self, id: JobId, change: Change, retries: i32) -> Result<Changed> {
+    async fn change(&self, id: JobId, change: Change) -> Result<Changed> {
         let Some((view, _, _)) = self.get(id).await? else {
             return Ok(Changed::Operated(Operated::NotFound));
         };
@@ -48,49 +34,32 @@ impl EngineStore {
         let Some(text) = engine_id(id) else {
             return Ok(Changed::Operated(Operated::NotFound));
         };
-        if matches!((change, view.state), (Change::Retry, JobState::Suspended)) {
+        if matches!(
+            (change, view.state),
+            (Change::Retry(_), JobState::Suspended)
+        ) {
             return self
                 .0
                 .parts
                 .options
                 .refuse("activating a job", "the activation of its process instance");
         }
+        let routes = &self.0.parts.routes;
         if self.0.parts.options.execution == Execution::Endpoint {
-            return self
-                .0
-                .parts
-                .options
-                .refuse("changing a job", "its management service");
+            return Ok(changing::over_endpoint(routes, change, &text).await);
         }
-        let Some(call) = self.0.dialect.change(change, view.state, &text, retries) else {
+        Ok(match self.0.dialect.change(change, view.state, &text) {
+            Some(call) => changing::over_rest(routes, &call, &text).await,
             // It is ready already.
-            return Ok(Changed::Operated(Operated::Done));
-        };
-        let failed = |said: &str| format!("the engine did not change job {text}: {said}");
-        Ok(match self.0.parts.routes.call(&call).await {
-            Answer::Executed => Changed::Operated(Operated::Done),
-            Answer::Missing(_) => Changed::Operated(Operated::NotFound),
-            Answer::Unsent(said) => Changed::Unsent(failed(&said)),
-            Answer::GivenBack | Answer::NotBegun | Answer::OtherMethod => Changed::Refused(failed(
-                "its REST interface is another one; check `engine_url`",
-            )),
-            Answer::Refused(said)
-            | Answer::Unusable(said)
-            | Answer::Unanswered(said)
-            | Answer::ByGateway(said) => Changed::Refused(failed(&said)),
+            None => Changed::Operated(Operated::Done),
         })
     }
 
-    pub(super) async fn operate_many(
-        &self,
-        ids: &[JobId],
-        change: Change,
-        retries: i32,
-    ) -> Result<OperatedJobs> {
+    pub(super) async fn operate_many(&self, ids: &[JobId], change: Change) -> Result<OperatedJobs> {
         let mut done = OperatedJobs::default();
         let mut unsent = 0;
         for (at, id) in ids.iter().enumerate() {
-            let said = match self.change(*id, change, retries).await {
+            let said = match self.change(*id, change).await {
                 Ok(Changed::Operated(operated)) => {
                     unsent = 0;
                     done.operated.push((*id, operated));

@@ -8,7 +8,7 @@ use jobwire_engines::{EngineStore, Execution};
 use jobwire_tests::{EngineServer, EngineSettings, JobExecutor, eventually};
 use tokio::sync::OnceCell;
 
-use super::endpoint::{Shared, endpoint_cases};
+use super::endpoint::{Shared, a_retried_dead_letter_runs, endpoint_cases};
 use super::flowable::{
     Bridge, DONE, options, quick, repeated, store, until_ended, until_no_lock_is_left,
 };
@@ -153,9 +153,16 @@ async fn an_operator_sees_the_jobs_of_activiti() {
     assert_eq!(store.count(&of_it).await.unwrap(), 1);
     let (_, _, stack) = store.get(found[0].id).await.unwrap().unwrap();
     assert!(stack.is_some_and(|stack| stack.contains("as wished")));
-    let refused = store.retry(found[0].id, 1).await.expect_err("refused");
-    assert!(
-        refused.to_string().contains("management service"),
-        "{refused}"
-    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: scripts/test --long engines::"]
+async fn a_dead_letter_of_activiti_is_retried_and_runs() {
+    a_retried_dead_letter_runs(EngineSettings::activiti7).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: scripts/test --long engines::"]
+async fn a_dead_letter_of_activiti6_is_retried_and_runs() {
+    a_retried_dead_letter_runs(EngineSettings::activiti6).await;
 }

@@ -4,13 +4,17 @@
 use std::time::Duration;
 
 use jobwire_core::job::{LockToken, LockedJob};
-use jobwire_core::store::{BatchOutcome, Completion, Handoff, Refusal, Store};
+use jobwire_core::store::{BatchOutcome, Completion, Handoff, Operated, Refusal, Store};
 use jobwire_core::{Hint, JobId, NodeId};
 use jobwire_engines::EngineStore;
-use jobwire_tests::{EngineProgram, EngineServer};
+use jobwire_tests::{EngineProgram, EngineServer, EngineSettings};
 
-use super::flowable::{hint, job_id, terms};
-use crate::engines::rows::{JOB, JobRow, LOCK, LOCK_INSTANCE, Rows, TIMER, state};
+use super::flowable::{
+    Bridge, hint, job_id, options, quick, store, terms, until_ended, until_no_lock_is_left,
+};
+use crate::engines::rows::{
+    DEAD, JOB, JobRow, LOCK, LOCK_INSTANCE, Rows, SUSPENDED, TIMER, World, state,
+};
 
 /// An engine on which no node runs, a store on its tables, and its rows.
 pub(super) type Shared = (&'static EngineServer, EngineStore, Rows);
@@ -223,6 +227,92 @@ pub(super) async fn the_lock_of_the_engine_is_extended((engine, store, rows): Sh
     store.release(owner, &[running.held()]).await.unwrap();
 }
 
+/// Lets the job of a new instance fail until it is a dead letter. No node runs: an operator retries
+/// the job before each attempt. Returns the instance and the engine's id of the job. The next attempt
+/// succeeds.
+async fn dead_letter(engine: &EngineServer, store: &EngineStore, rows: &Rows) -> (String, String) {
+    let instance = engine.start_instance("failing", &[("failures", "3")]).await;
+    let job = rows.job(JOB, &instance).await;
+    for left in [2, 1] {
+        let answer = engine.execute_by_endpoint(&job.id).await;
+        assert_eq!(state(&answer), "timer");
+        let (operated, _) = store.retry(job_id(&job.id), 7).await.unwrap();
+        assert_eq!(operated, Operated::Done);
+        // The number is for dead letters.
+        let ready = rows.job(JOB, &instance).await;
+        assert_eq!((&ready.id, ready.retries), (&job.id, Some(left)));
+        assert!(!ready.is_locked(), "{ready:?}");
+    }
+    let answer = engine.execute_by_endpoint(&job.id).await;
+    assert_eq!(state(&answer), "dead letter");
+    assert_eq!(rows.ids(DEAD, &instance).await, [job.id.clone()]);
+    (instance, job.id)
+}
+
+/// The engine has no REST interface for its jobs, so its endpoint makes the changes.
+pub(super) async fn an_operator_retries_a_dead_letter_and_a_timer((engine, store, rows): Shared) {
+    let (instance, job) = dead_letter(engine, &store, &rows).await;
+    let id = job_id(&job);
+    let done = store.retry_many(&[id], 5).await.unwrap();
+    assert_eq!(done.operated, [(id, Operated::Done)], "{done:?}");
+    let ready = rows.job(JOB, &instance).await;
+    assert_eq!((&ready.id, ready.retries), (&job, Some(5)));
+    assert!(!ready.is_locked(), "{ready:?}");
+    assert!(rows.ids(DEAD, &instance).await.is_empty());
+    assert_eq!(state(&engine.execute_by_endpoint(&job).await), "gone");
+    assert!(rows.ended(&instance).await);
+    assert_eq!(store.retry(id, 5).await.unwrap().0, Operated::NotFound);
+}
+
+/// Jobs of every state are deleted, but for one that is locked.
+pub(super) async fn an_operator_deletes_jobs((engine, store, rows): Shared) {
+    let (instance, job) = dead_letter(engine, &store, &rows).await;
+    let (operated, _) = store.delete(job_id(&job)).await.unwrap();
+    assert_eq!(operated, Operated::Done);
+    assert!(rows.ids(DEAD, &instance).await.is_empty());
+    let instance = engine.start_instance("timer", &[("wait", "PT1H")]).await;
+    let timer = job_id(&rows.job(TIMER, &instance).await.id);
+    assert_eq!(store.delete(timer).await.unwrap().0, Operated::Done);
+    assert!(rows.ids(TIMER, &instance).await.is_empty());
+    let instance = engine.start_instance("one", &[]).await;
+    let job = rows.job(JOB, &instance).await;
+    assert_eq!(rows.change(LOCK, &job.id).await, 1);
+    let locked = store.delete(job_id(&job.id)).await.unwrap();
+    assert_eq!(locked.0, Operated::Running);
+    let unlock = "UPDATE act_ru_job SET lock_owner_ = NULL, lock_exp_time_ = NULL WHERE id_ = $1";
+    rows.change(unlock, &job.id).await;
+    let done = store.delete_many(&[job_id(&job.id)]).await.unwrap();
+    assert_eq!(done.operated, [(job_id(&job.id), Operated::Done)]);
+    assert!(rows.ids(JOB, &instance).await.is_empty());
+    let instance = engine.start_instance("one", &[]).await;
+    engine.suspend(&instance).await;
+    let suspended = job_id(&rows.ids(SUSPENDED, &instance).await[0]);
+    let refused = store.retry(suspended, 1).await.expect_err("refused");
+    let remedy = "the activation of its process instance";
+    assert!(refused.to_string().contains(remedy), "{refused}");
+    assert_eq!(store.delete(suspended).await.unwrap().0, Operated::Done);
+    assert!(rows.ids(SUSPENDED, &instance).await.is_empty());
+}
+
+/// A node runs a dead letter that an operator has retried: its row is new, so it is hinted.
+pub(super) async fn a_retried_dead_letter_runs(settings: fn(&str) -> EngineSettings) {
+    let world = World::start(settings).await;
+    let rows = world.connect().await;
+    let store = store(&world, options(&world.engine)).await;
+    let (instance, job) = dead_letter(&world.engine, &store, &rows).await;
+    let bridge = Bridge::start(&world, options(&world.engine), quick()).await;
+    // The node has begun to run jobs.
+    let first = world.engine.start_instances("one", 1, &[]).await;
+    until_ended(&rows, &first).await;
+    let id = job_id(&job);
+    let done = store.retry_many(&[id], 3).await.unwrap();
+    assert_eq!(done.operated, [(id, Operated::Done)], "{done:?}");
+    until_ended(&rows, std::slice::from_ref(&instance)).await;
+    assert_eq!(rows.effects(&instance).await, ["work"; 4]);
+    until_no_lock_is_left(&rows).await;
+    bridge.stop().await;
+}
+
 /// Declares the cases for an engine: `endpoint_cases!(shared)`.
 macro_rules! endpoint_cases {
     ($shared:path: $($case:ident),+ $(,)?) => {
@@ -240,6 +330,8 @@ macro_rules! endpoint_cases {
             one_job_of_an_instance_is_locked,
             the_locks_of_an_engine_node_are_respected,
             a_timer_waits_for_the_running_job,
+            an_operator_retries_a_dead_letter_and_a_timer,
+            an_operator_deletes_jobs,
         );
     };
 }

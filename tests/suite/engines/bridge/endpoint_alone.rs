@@ -7,11 +7,12 @@ use jobwire_core::job::scope::{Group, Scope, Services};
 use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::{BatchOutcome, Completion, Handoff, LockTerms, Store};
 use jobwire_core::{Hint, NodeId};
-use jobwire_engines::EndpointStore;
+use jobwire_engines::{EndpointStore, EngineStore};
 use jobwire_tests::EngineServer;
 
+use super::endpoint::an_operator_retries_a_dead_letter_and_a_timer;
 use super::flowable::{hint, job_id, over_endpoint, terms};
-use super::store::shared;
+use super::store::{shared, shared_world};
 use crate::engines::rows::{JOB, state};
 
 /// The terms of a node that takes the jobs of one category.
@@ -149,6 +150,15 @@ async fn a_list_extends_the_locks_of_its_jobs_and_runs_none_under_another_lock()
         .release(node.owner, &[other_lock.held()])
         .await
         .unwrap();
+}
+
+/// A node beside the database requests the same operation of the same endpoint.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_letter_of_flowable_is_retried_over_the_endpoint_with_its_database() {
+    let (engine, _, rows) = shared().await;
+    let database = &shared_world().await.database;
+    let store = EngineStore::flowable(database, over_endpoint(engine)).await;
+    an_operator_retries_a_dead_letter_and_a_timer((engine, store.unwrap(), rows)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

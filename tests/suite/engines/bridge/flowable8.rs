@@ -5,7 +5,7 @@ use jobwire_engines::{EngineStore, Execution};
 use jobwire_tests::{EngineProgram, EngineSettings};
 use tokio::sync::OnceCell;
 
-use super::endpoint::{Shared, endpoint_cases};
+use super::endpoint::{Shared, a_retried_dead_letter_runs, endpoint_cases};
 use super::flowable::{options, store};
 use crate::engines::rows::World;
 
@@ -20,6 +20,12 @@ async fn shared() -> Shared {
 }
 
 endpoint_cases!(shared);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: scripts/test --long engines::"]
+async fn a_dead_letter_of_flowable8_is_retried_and_runs() {
+    a_retried_dead_letter_runs(EngineSettings::flowable8).await;
+}
 
 #[tokio::test]
 #[ignore = "long: scripts/test --long engines::"]

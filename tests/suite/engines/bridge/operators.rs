@@ -1,6 +1,6 @@
 //! What operators see and change of an engine's jobs: `jobwire engine jobs` and `engine sweep`.
 
-use jobwire_tests::{EngineProgram, EngineServer, EngineSettings, Program, Scratch};
+use jobwire_tests::{EngineServer, EngineSettings, Program, Scratch};
 use serde_json::Value;
 
 use super::flowable::{DONE, world};
@@ -15,13 +15,7 @@ struct Operator<'a> {
 
 impl Operator<'_> {
     fn program(&self, arguments: &[&str]) -> Program {
-        let of_type = match self.world.engine.program() {
-            EngineProgram::Camunda7 => "camunda",
-            _ => "flowable",
-        };
-        jobwire(&self.home, self.world, arguments)
-            .env("JOBWIRE_ENGINE_TYPE", of_type)
-            .env("JOBWIRE_LOG", "off")
+        jobwire(&self.home, self.world, arguments).env("JOBWIRE_LOG", "off")
     }
 
     async fn says(&self, arguments: &[&str]) -> String {
@@ -199,6 +193,19 @@ async fn an_operator_sees_and_changes_the_jobs_of_camunda() {
     jobs_are_seen_and_changed(&world).await;
     messages_are_escaped(&world, &rows).await;
     a_dry_run_counts(&world, &rows).await;
+}
+
+/// The endpoint of these engines makes the changes: they have no REST interface for jobs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: scripts/test --long engines::"]
+async fn an_operator_sees_and_changes_the_jobs_of_activiti() {
+    jobs_are_seen_and_changed(&World::start(EngineSettings::activiti7).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: scripts/test --long engines::"]
+async fn an_operator_sees_and_changes_the_jobs_of_flowable8() {
+    jobs_are_seen_and_changed(&World::start(EngineSettings::flowable8).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -32,7 +32,9 @@ pub(super) fn with_user(url: &str) -> String {
 /// Returns the program with the settings of this engine.
 pub(super) fn jobwire(home: &Scratch, world: &World, arguments: &[&str]) -> Program {
     let url = match world.engine.program() {
-        EngineProgram::Activiti6 | EngineProgram::Activiti7 => world.engine.endpoint(),
+        EngineProgram::Activiti6 | EngineProgram::Activiti7 | EngineProgram::Flowable8 => {
+            world.engine.endpoint()
+        }
         _ => world.engine.url(),
     };
     let url = with_user(&url);

@@ -2,26 +2,31 @@ package dev.jobwire.activiti;
 
 import dev.jobwire.endpoint.CallerLock;
 import dev.jobwire.endpoint.ExecutedJob;
+import dev.jobwire.endpoint.JobOperator;
 import dev.jobwire.endpoint.JobRunner;
 import java.util.List;
 import java.util.Optional;
 import org.activiti.engine.ManagementService;
 import org.activiti.engine.ProcessEngine;
+import org.activiti.engine.delegate.event.ActivitiEventType;
+import org.activiti.engine.delegate.event.impl.ActivitiEventBuilder;
 import org.activiti.engine.impl.asyncexecutor.ExecuteAsyncRunnable;
 import org.activiti.engine.impl.cfg.ProcessEngineConfigurationImpl;
 import org.activiti.engine.impl.cmd.ExecuteAsyncJobCmd;
 import org.activiti.engine.impl.interceptor.CommandContext;
 import org.activiti.engine.impl.interceptor.CommandExecutor;
 import org.activiti.engine.impl.persistence.entity.JobEntity;
+import org.activiti.engine.impl.persistence.entity.SuspendedJobEntity;
 import org.activiti.engine.runtime.Job;
 
 /**
  * Runs a job like the engine's own executor: it locks the instance of an exclusive job, runs the
  * job in one transaction, and handles a failure after the end of that transaction. The caller holds
  * the lock of the job's row. If the caller also holds the lock of the instance, the runner takes
- * none. Activiti returns a job under a new id.
+ * none. Activiti returns a job under a new id. The engine's management service makes the changes of
+ * operators.
  */
-public final class ActivitiJobRunner implements JobRunner {
+public final class ActivitiJobRunner implements JobRunner, JobOperator {
     private final ProcessEngineConfigurationImpl configuration;
     private final ManagementService jobs;
 
@@ -74,6 +79,51 @@ public final class ActivitiJobRunner implements JobRunner {
         }
         Job dead = jobs.createDeadLetterJobQuery().jobId(id).singleResult();
         return dead == null ? ExecutedJob.gone() : executed(ExecutedJob.State.DEAD_LETTER, dead);
+    }
+
+    @Override
+    public boolean retry(String job, int retries) {
+        if (jobs.createTimerJobQuery().jobId(job).count() > 0) {
+            jobs.moveTimerToExecutableJob(job);
+            return true;
+        }
+        if (jobs.createDeadLetterJobQuery().jobId(job).count() > 0) {
+            jobs.moveDeadLetterJobToExecutableJob(job, retries);
+            return true;
+        }
+        return jobs.createJobQuery().jobId(job).count() > 0;
+    }
+
+    @Override
+    public boolean delete(String job) {
+        if (jobs.createJobQuery().jobId(job).count() > 0) {
+            // Fails if the job is locked.
+            jobs.deleteJob(job);
+        } else if (jobs.createTimerJobQuery().jobId(job).count() > 0) {
+            jobs.deleteTimerJob(job);
+        } else if (jobs.createSuspendedJobQuery().jobId(job).count() > 0) {
+            deleteSuspended(job);
+        } else if (jobs.createDeadLetterJobQuery().jobId(job).count() > 0) {
+            jobs.deleteDeadLetterJob(job);
+        } else {
+            return false;
+        }
+        return true;
+    }
+
+    /** The management service deletes no suspended jobs. This does what it does for the others. */
+    private void deleteSuspended(String id) {
+        configuration.getCommandExecutor().execute(context -> {
+            SuspendedJobEntity job = context.getSuspendedJobEntityManager().findById(id);
+            if (job != null) {
+                if (context.getEventDispatcher().isEnabled()) {
+                    context.getEventDispatcher().dispatchEvent(ActivitiEventBuilder
+                            .createEntityEvent(ActivitiEventType.JOB_CANCELED, job));
+                }
+                context.getSuspendedJobEntityManager().delete(job);
+            }
+            return null;
+        });
     }
 
     private static ExecutedJob executed(ExecutedJob.State state, Job job) {

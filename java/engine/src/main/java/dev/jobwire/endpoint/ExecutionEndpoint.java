@@ -13,8 +13,8 @@ import org.slf4j.LoggerFactory;
 /**
  * The execution endpoint without a server. An authenticated application calls it for a {@code
  * POST} to {@code /jobwire/jobs/ID/execute} with its parameters {@code instance} and {@code owner}
- * or {@code /jobwire/jobs/execute} with its parameter {@code instance}, and for a {@code GET} of
- * {@code /jobwire/scope}.
+ * or {@code /jobwire/jobs/execute} with its parameter {@code instance}, or to {@code
+ * /jobwire/v1/OPERATION}, and for a {@code GET} of {@code /jobwire/scope}.
  */
 public final class ExecutionEndpoint {
     private static final Logger LOG = LoggerFactory.getLogger(ExecutionEndpoint.class);
@@ -35,10 +35,19 @@ public final class ExecutionEndpoint {
 
     private final JobRunner runner;
     private final ListRequests lists;
+    private final Operations operations;
 
-    /** Creates an endpoint. The runner runs its jobs. */
+    /**
+     * Creates an endpoint. The runner runs its jobs. If the runner is a {@link JobOperator}, too, it
+     * also changes jobs for operators.
+     */
     public ExecutionEndpoint(JobRunner runner) {
         this.runner = runner;
+        Optional<Changes> changes = runner instanceof JobOperator operator
+                ? Optional.of(new Changes(operator))
+                : Optional.empty();
+        this.operations = new Operations((operation, arguments) ->
+                changes.flatMap(it -> it.result(operation, arguments)));
         this.lists = new ListRequests(
                 (job, lock, lease) -> runner.run(job, lock).map(ExecutedJob::fields));
     }
@@ -91,6 +100,18 @@ public final class ExecutionEndpoint {
     public Optional<Answer> executeAll(InputStream body, String instance, Answers answers)
             throws IOException {
         return lists.answer(body, instance, ListRequests.Extension.NONE, answers);
+    }
+
+    /**
+     * Answers the operations {@code retry} and {@code delete}, by which operators change jobs, for a
+     * {@code POST} to {@code /jobwire/v1/OPERATION}: 200 with the result, 400 for an invalid request,
+     * 404 for another operation, 500 if the engine failed. Reads a bounded part of the body, and
+     * does not close it. Never fails. {@link JobEndpoint} has these operations, too, and all others.
+     *
+     * @param body the body of the request, in UTF-8; null for none
+     */
+    public Answer operate(String operation, InputStream body) {
+        return operations.answer(operation, body);
     }
 
     /**

@@ -1,6 +1,5 @@
 package dev.jobwire.endpoint;
 
-import dev.jobwire.Json;
 import dev.jobwire.endpoint.Arguments.BadRequest;
 import dev.jobwire.tables.JobRow;
 import dev.jobwire.tables.KeptConnection;
@@ -13,8 +12,6 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import org.slf4j.Logger;
-import org.slf4j.LoggerFactory;
 
 /**
  * The whole contract of the endpoint, without a server. Nodes without access to the engine's
@@ -23,7 +20,6 @@ import org.slf4j.LoggerFactory;
  * describes each operation.
  */
 public final class JobEndpoint implements AutoCloseable {
-    private static final Logger LOG = LoggerFactory.getLogger(JobEndpoint.class);
     /** The longest body of a request, in characters. */
     public static final int LONGEST_BODY = Body.LONGEST;
     static final long LONGEST_LEASE = 24 * 3_600_000L;
@@ -35,6 +31,7 @@ public final class JobEndpoint implements AutoCloseable {
     private final RunningJobs running;
     private final LeaderOperations leading;
     private final OperatorOperations operating;
+    private final Operations operations;
     private final ListRequests lists;
 
     /** Creates an endpoint that locks, runs and rescues the jobs of this engine. */
@@ -45,6 +42,11 @@ public final class JobEndpoint implements AutoCloseable {
         this.running = new RunningJobs(locks, new KeptConnection(engine.tables()));
         this.leading = new LeaderOperations(engine);
         this.operating = new OperatorOperations(engine);
+        Changes changes = new Changes(engine);
+        this.operations = new Operations((operation, arguments) -> result(operation, arguments)
+                .or(() -> leading.result(operation, arguments))
+                .or(() -> operating.result(operation, arguments))
+                .or(() -> changes.result(operation, arguments)));
         this.lists = new ListRequests(
                 (job, lock, lease) -> Optional.of(run(job, lock.owner(), lease)));
     }
@@ -56,11 +58,7 @@ public final class JobEndpoint implements AutoCloseable {
      * @param body the body of the request, in UTF-8; null for none
      */
     public ExecutionEndpoint.Answer answer(String operation, InputStream body) {
-        try {
-            return answer(operation, Body.text(body));
-        } catch (BadRequest bad) {
-            return error(400, bad.getMessage());
-        }
+        return operations.answer(operation, body);
     }
 
     /**
@@ -68,19 +66,7 @@ public final class JobEndpoint implements AutoCloseable {
      * operation, 500 if the engine or its database failed. Never fails.
      */
     public ExecutionEndpoint.Answer answer(String operation, String body) {
-        try {
-            Arguments arguments = Arguments.of(Body.checked(body));
-            return result(operation, arguments)
-                    .or(() -> leading.result(operation, arguments))
-                    .or(() -> operating.result(operation, arguments))
-                    .map(result -> new ExecutionEndpoint.Answer(200, Json.of(result)))
-                    .orElseGet(() -> error(404, "there is no operation " + operation));
-        } catch (BadRequest bad) {
-            return error(400, bad.getMessage());
-        } catch (RuntimeException | LinkageError failed) {
-            LOG.warn("the operation {} failed", operation, failed);
-            return error(500, failed.toString());
-        }
+        return operations.answer(operation, body);
     }
 
     /**
@@ -96,10 +82,6 @@ public final class JobEndpoint implements AutoCloseable {
     public Optional<ExecutionEndpoint.Answer> runList(
             InputStream body, ExecutionEndpoint.Answers answers) throws IOException {
         return lists.answer(body, null, ListRequests.Extension.BY_LEASE, answers);
-    }
-
-    private static ExecutionEndpoint.Answer error(int status, String message) {
-        return new ExecutionEndpoint.Answer(status, Json.of(Map.of("message", message)));
     }
 
     private Optional<Object> result(String operation, Arguments arguments) {

@@ -4,7 +4,7 @@ import dev.jobwire.tables.EngineTables;
 import dev.jobwire.tables.Timers;
 
 /** An engine whose jobs are locked, run and rescued over the endpoint alone. */
-public interface JobEngine extends JobRunner {
+public interface JobEngine extends JobRunner, JobOperator {
     /** Returns {@code flowable}, {@code activiti} or {@code camunda}. */
     String name();
 
@@ -25,14 +25,4 @@ public interface JobEngine extends JobRunner {
     default boolean moveTimer(String timer) {
         return false;
     }
-
-    /**
-     * Makes a timer or a dead letter executable now. Returns false if there is none of this id.
-     *
-     * @param retries the number of attempts of a dead letter
-     */
-    boolean retry(String job, int retries);
-
-    /** Deletes a job that is not locked. Returns false if there is none of this id. */
-    boolean delete(String job);
 }

@@ -12,7 +12,7 @@ import java.util.Optional;
 import java.util.Set;
 import java.util.stream.Collectors;
 
-/** The operations of operators: the probe, and queries and changes of jobs. */
+/** The operations that look: the probe and queries of jobs. {@link Changes} has the changes. */
 final class OperatorOperations {
     /** The version of the contract. */
     static final int CONTRACT = 1;
@@ -35,9 +35,6 @@ final class OperatorOperations {
             case "probe" -> probe();
             case "clock" -> Map.of("now", health.now().toEpochMilli());
             case "find" -> find(arguments);
-            case "retry" -> Map.of("found", engine.retry(
-                    arguments.text("id"), (int) arguments.number("retries", 1, 10_000)));
-            case "delete" -> Map.of("found", engine.delete(arguments.text("id")));
             default -> null;
         });
     }

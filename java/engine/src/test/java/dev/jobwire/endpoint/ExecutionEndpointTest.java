@@ -4,6 +4,10 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.io.ByteArrayInputStream;
+import java.io.InputStream;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.Collection;
 import java.util.List;
 import java.util.Optional;
@@ -115,6 +119,69 @@ class ExecutionEndpointTest {
         ExecutionEndpoint.Answer refused = endpoint.execute("17", null, "the engine");
         assertEquals(400, refused.status());
         assertTrue(refused.json().contains("owner"), refused.json());
+    }
+
+    /** Runs no job, and has one dead letter, which another transaction changes at the second time. */
+    private static final class Operator implements JobRunner, JobOperator {
+        private final List<String> changes = new ArrayList<>();
+
+        @Override
+        public Optional<ExecutedJob> run(String job, CallerLock lock) {
+            return Optional.empty();
+        }
+
+        @Override
+        public boolean retry(String job, int retries) {
+            changes.add("retry " + job + " " + retries);
+            if (changes.size() > 1) {
+                throw new IllegalStateException("a conflict");
+            }
+            return true;
+        }
+
+        @Override
+        public boolean delete(String job) {
+            changes.add("delete " + job);
+            return false;
+        }
+    }
+
+    private static ExecutionEndpoint.Answer operate(
+            JobRunner runner, String operation, String body) {
+        InputStream stream = new ByteArrayInputStream(body.getBytes(StandardCharsets.UTF_8));
+        return new ExecutionEndpoint(runner).operate(operation, stream);
+    }
+
+    @Test
+    void anOperatorsChangeIsMadeAndItsFailureIsAnAnswer() {
+        Operator operator = new Operator();
+        String request = "{\"id\":\"17\",\"retries\":3}";
+        assertEquals(
+                new ExecutionEndpoint.Answer(200, "{\"found\":true}"),
+                operate(operator, "retry", request));
+        assertEquals(500, operate(operator, "retry", request).status());
+        assertEquals(
+                new ExecutionEndpoint.Answer(200, "{\"found\":false}"),
+                operate(operator, "delete", request));
+        assertEquals(List.of("retry 17 3", "retry 17 3", "delete 17"), operator.changes);
+    }
+
+    @Test
+    void anInvalidOrUnknownOperationChangesNothing() {
+        Operator operator = new Operator();
+        ExecutionEndpoint.Answer refused = operate(operator, "retry", "{\"id\":\"17\"}");
+        assertEquals(400, refused.status());
+        assertTrue(refused.json().contains("`retries`"), refused.json());
+        assertEquals(404, operate(operator, "lock", "{}").status());
+        assertEquals(List.of(), operator.changes);
+    }
+
+    /** A runner of an application's own, of an older version. */
+    @Test
+    void aRunnerThatChangesNoJobsHasNoOperation() {
+        JobRunner runner = (job, lock) -> Optional.empty();
+        String request = "{\"id\":\"17\",\"retries\":3}";
+        assertEquals(404, operate(runner, "retry", request).status());
     }
 
     @Test

@@ -107,30 +107,11 @@ public final class FlowableJobEngine implements JobEngine {
 
     @Override
     public boolean retry(String job, int retries) {
-        if (management.createTimerJobQuery().jobId(job).count() > 0) {
-            management.moveTimerToExecutableJob(job);
-            return true;
-        }
-        if (management.createDeadLetterJobQuery().jobId(job).count() > 0) {
-            management.moveDeadLetterJobToExecutableJob(job, retries);
-            return true;
-        }
-        return management.createJobQuery().jobId(job).count() > 0;
+        return runner.retry(job, retries);
     }
 
     @Override
     public boolean delete(String job) {
-        if (management.createJobQuery().jobId(job).unlocked().count() > 0) {
-            management.deleteJob(job);
-        } else if (management.createTimerJobQuery().jobId(job).count() > 0) {
-            management.deleteTimerJob(job);
-        } else if (management.createSuspendedJobQuery().jobId(job).count() > 0) {
-            management.deleteSuspendedJob(job);
-        } else if (management.createDeadLetterJobQuery().jobId(job).count() > 0) {
-            management.deleteDeadLetterJob(job);
-        } else {
-            return false;
-        }
-        return true;
+        return runner.delete(job);
     }
 }

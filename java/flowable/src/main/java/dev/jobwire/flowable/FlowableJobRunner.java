@@ -2,12 +2,14 @@ package dev.jobwire.flowable;
 
 import dev.jobwire.endpoint.CallerLock;
 import dev.jobwire.endpoint.ExecutedJob;
+import dev.jobwire.endpoint.JobOperator;
 import dev.jobwire.endpoint.JobRunner;
 import java.util.Collection;
 import java.util.Optional;
 import java.util.concurrent.atomic.AtomicReference;
 import org.flowable.common.engine.impl.interceptor.CommandExecutor;
 import org.flowable.common.engine.impl.tenant.CurrentTenant;
+import org.flowable.engine.ManagementService;
 import org.flowable.engine.ProcessEngine;
 import org.flowable.engine.impl.cfg.ProcessEngineConfigurationImpl;
 import org.flowable.job.service.JobServiceConfiguration;
@@ -24,12 +26,13 @@ import org.flowable.job.service.impl.persistence.entity.JobEntityManager;
  * Runs a job like the engine's own executor: it locks the instance of an exclusive job, runs the
  * job in one transaction, and handles a failure after the end of that transaction. The caller holds
  * the lock of the job's row. If the caller also holds the lock of the instance, the runner takes
- * none.
+ * none. The engine's management service makes the changes of operators.
  */
-public final class FlowableJobRunner implements JobRunner {
+public final class FlowableJobRunner implements JobRunner, JobOperator {
     private final CommandExecutor commands;
     private final JobServiceConfiguration jobs;
     private final JobEntityManager entities;
+    private final ManagementService management;
 
     /** Creates a runner for the jobs of this engine. */
     public FlowableJobRunner(ProcessEngine engine) {
@@ -38,6 +41,7 @@ public final class FlowableJobRunner implements JobRunner {
         this.commands = configuration.getCommandExecutor();
         this.jobs = configuration.getJobServiceConfiguration();
         this.entities = jobs.getJobEntityManager();
+        this.management = engine.getManagementService();
     }
 
     @Override
@@ -119,6 +123,35 @@ public final class FlowableJobRunner implements JobRunner {
     @Override
     public Optional<Collection<String>> categories() {
         return Optional.ofNullable(jobs.getEnabledJobCategories());
+    }
+
+    @Override
+    public boolean retry(String job, int retries) {
+        if (management.createTimerJobQuery().jobId(job).count() > 0) {
+            management.moveTimerToExecutableJob(job);
+            return true;
+        }
+        if (management.createDeadLetterJobQuery().jobId(job).count() > 0) {
+            management.moveDeadLetterJobToExecutableJob(job, retries);
+            return true;
+        }
+        return management.createJobQuery().jobId(job).count() > 0;
+    }
+
+    @Override
+    public boolean delete(String job) {
+        if (management.createJobQuery().jobId(job).unlocked().count() > 0) {
+            management.deleteJob(job);
+        } else if (management.createTimerJobQuery().jobId(job).count() > 0) {
+            management.deleteTimerJob(job);
+        } else if (management.createSuspendedJobQuery().jobId(job).count() > 0) {
+            management.deleteSuspendedJob(job);
+        } else if (management.createDeadLetterJobQuery().jobId(job).count() > 0) {
+            management.deleteDeadLetterJob(job);
+        } else {
+            return false;
+        }
+        return true;
     }
 
     private ExecutedJob became(String id) {

@@ -73,8 +73,8 @@ class EndpointController {
     ResponseEntity<String> operate(
             @PathVariable("operation") String operation,
             InputStream body) {
-        return jobs.map(endpoint -> response(endpoint.answer(operation, body)))
-                .orElseGet(() -> ResponseEntity.notFound().build());
+        return response(jobs.map(endpoint -> endpoint.answer(operation, body))
+                .orElseGet(() -> execution.operate(operation, body)));
     }
 
     @GetMapping("/jobwire/scope")

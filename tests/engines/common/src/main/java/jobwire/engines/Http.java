@@ -67,6 +67,7 @@ public final class Http {
                 }
             }
             Answer answer = refused.map(it -> new Answer(it.status(), it.json()))
+                    .or(() -> requests.operate(method, path, new ByteArrayInputStream(request)))
                     .orElseGet(() -> requests.answer(method, path, parameters));
             byte[] body = answer.json().getBytes(StandardCharsets.UTF_8);
             exchange.getResponseHeaders().set("Content-Type", "application/json");

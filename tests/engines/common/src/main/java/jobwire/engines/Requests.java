@@ -3,6 +3,7 @@ package jobwire.engines;
 import dev.jobwire.endpoint.ExecutionEndpoint;
 import dev.jobwire.hints.DropReason;
 import dev.jobwire.hints.HintPublisher;
+import java.io.InputStream;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.Optional;
@@ -24,13 +25,14 @@ import java.util.stream.IntStream;
  * <tr><td>POST /test/release</td><td>lets the held activities of {@code instance} end</td></tr>
  * <tr><td>POST /test/suspend, /test/activate</td><td>{@code instance}</td></tr>
  * <tr><td>POST /test/deploy</td><td>deploys {@code process}</td></tr>
- * <tr><td>POST /jobwire/jobs/ID/execute, POST /jobwire/jobs/execute, GET /jobwire/scope</td>
- *   <td>the execution endpoint, on engines without Spring</td></tr>
+ * <tr><td>POST /jobwire/jobs/ID/execute, POST /jobwire/jobs/execute, POST /jobwire/v1/OPERATION,
+ *   GET /jobwire/scope</td><td>the execution endpoint, on engines without Spring</td></tr>
  * </table>
  */
 public final class Requests {
     private static final String JOBS = "/jobwire/jobs/";
     private static final String EXECUTE = "/execute";
+    private static final String OPERATIONS = "/jobwire/v1/";
 
     private final Engine engine;
     private final Work work;
@@ -86,6 +88,12 @@ public final class Requests {
     /** Returns the endpoint if a request is about a list of jobs. */
     Optional<ExecutionEndpoint> ofList(String method, String path) {
         return endpoint.filter(it -> method.equals("POST") && path.equals(JOBS + "execute"));
+    }
+
+    /** Answers an operation of the endpoint; empty if the request is another one. */
+    Optional<Answer> operate(String method, String path, InputStream body) {
+        return endpoint.filter(it -> method.equals("POST") && path.startsWith(OPERATIONS))
+                .map(it -> answer(it.operate(path.substring(OPERATIONS.length()), body)));
     }
 
     private static Answer answer(ExecutionEndpoint.Answer answer) {
