@@ -18,6 +18,7 @@ mod locking;
 mod members;
 mod operating;
 mod probe;
+mod served;
 mod suspects;
 mod wire;
 
@@ -29,6 +30,7 @@ use jobwire_core::{Handlers, StoreError};
 use tokio::time::Instant;
 
 use self::client::Client;
+use self::served::Served;
 use self::suspects::Suspects;
 use crate::decode::Decoder;
 use crate::options::{EngineOptions, Execution};
@@ -64,6 +66,7 @@ pub struct EndpointStore(Arc<Inner>);
 
 struct Inner {
     client: Client,
+    served: Served,
     decoder: Decoder,
     parts: Parts,
     /// The fence of the last lock.
@@ -93,7 +96,20 @@ impl EndpointStore {
     ///
     /// # Errors
     /// If the URL or an option can't be used.
-    pub fn flowable(mut options: EngineOptions) -> Result<Self> {
+    pub fn flowable(options: EngineOptions) -> Result<Self> {
+        Self::of(Served::Act(&flowable::FAMILY), options)
+    }
+
+    /// Returns the store of the Camunda 7 engine whose endpoint is at the URL of the options. Sends
+    /// no request.
+    ///
+    /// # Errors
+    /// If the URL or an option can't be used.
+    pub fn camunda(options: EngineOptions) -> Result<Self> {
+        Self::of(Served::Camunda, options)
+    }
+
+    fn of(served: Served, mut options: EngineOptions) -> Result<Self> {
         if options.execution == Execution::Rest {
             return Err(StoreError::Config(
                 "without a database, the endpoint executes the jobs; set `engine_execute` to `endpoint`"
@@ -103,9 +119,10 @@ impl EndpointStore {
         options.execution = Execution::Endpoint;
         Ok(Self(Arc::new(Inner {
             client: Client::new(&options)?,
+            served,
             decoder: Decoder {
-                engine: flowable::FAMILY.engine,
-                types: flowable::FAMILY.types,
+                engine: served.engine(),
+                types: served.types(),
                 lane: options.lane.clone(),
             },
             // The scope request to the endpoint needs no version path.

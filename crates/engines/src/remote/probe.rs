@@ -4,12 +4,13 @@ use chrono::{DateTime, Utc};
 use jobwire_core::StoreError;
 use jobwire_core::store::SchemaStatus;
 
+use super::served::Served;
 use super::wire::{Clock, Nothing, Probe, Released};
 use super::{EndpointStore, Result};
 use crate::decode::OTHER;
 use crate::finding::{Finding, Level};
 use crate::id::job_id;
-use crate::{flowable, probing};
+use crate::probing;
 
 /// The version of the contract that this store speaks.
 const CONTRACT: u32 = 1;
@@ -40,7 +41,7 @@ impl EndpointStore {
     /// needs nothing of Jobwire's own.
     pub(super) async fn status(&self) -> Result<SchemaStatus> {
         let probe = self.probed().await?;
-        probing::refuse(&problems(&probe))?;
+        probing::refuse(&problems(self.0.served, &probe))?;
         Ok(SchemaStatus::Ready {
             version: i32::try_from(probe.contract).unwrap_or(i32::MAX),
             server: probe.database,
@@ -81,14 +82,15 @@ impl EndpointStore {
         let version = probe.version.as_deref().unwrap_or("unknown");
         let fine = || {
             format!(
-                "Flowable, schema version {version}, on {} over the endpoint",
+                "{}, schema version {version}, on {} over the endpoint",
+                self.0.served.title(),
                 probe.database
             )
         };
         let mut findings = vec![Finding::fine("endpoint", format!("{url} answers"))];
-        findings.extend(probing::found(problems(&probe), fine));
+        findings.extend(probing::found(problems(self.0.served, &probe), fine));
         if probe.polls || probe.executor {
-            findings.push(probing::polls(flowable::FAMILY.hand_over));
+            findings.push(probing::polls(self.0.served.hand_over()));
         }
         if probe.clock_ahead.abs() > APART {
             findings.push(Finding::bad(
@@ -114,8 +116,8 @@ impl EndpointStore {
 }
 
 /// Returns the obstacles, each with its remedy.
-fn problems(probe: &Probe) -> Vec<String> {
-    let (family, mut problems) = (&flowable::FAMILY, Vec::new());
+fn problems(served: Served, probe: &Probe) -> Vec<String> {
+    let mut problems = Vec::new();
     if probe.contract != CONTRACT {
         problems.push(format!(
             "the endpoint speaks version {} of its contract, and this program version {CONTRACT}; use the Java \
@@ -123,13 +125,15 @@ fn problems(probe: &Probe) -> Vec<String> {
             probe.contract
         ));
     }
-    if probe.engine != family.engine {
+    if probe.engine != served.engine() {
         problems.push(format!(
-            "the engine is `{}`; without its database, Jobwire runs the jobs of Flowable",
-            probe.engine
+            "the engine is `{}`, not {}; set `engine_type` to the engine that has the endpoint",
+            probe.engine,
+            served.title()
         ));
+        return problems;
     }
-    problems.extend(family.unknown_version(probe.version.as_deref()));
+    problems.extend(served.unknown_version(probe.version.as_deref()));
     let unknown = probe.ids.iter().find_map(|id| job_id(id).err());
     problems.extend(unknown.map(|error| error.to_string()));
     if probe.other_scopes > 0 {
@@ -145,6 +149,7 @@ fn problems(probe: &Probe) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flowable;
 
     fn good() -> Probe {
         Probe {
@@ -162,8 +167,33 @@ mod tests {
     }
 
     #[test]
+    fn camunda_is_accepted_by_its_own_versions() {
+        let of = |version: &str| Probe {
+            engine: "camunda".to_owned(),
+            version: Some(version.to_owned()),
+            ..good()
+        };
+        assert_eq!(
+            problems(Served::Camunda, &of("7.24.0")),
+            Vec::<String>::new()
+        );
+        let said = problems(Served::Camunda, &of("7.13.0"));
+        assert!(
+            said.len() == 1 && said[0].contains("7.20 to 7.29"),
+            "{said:?}"
+        );
+        // Its jobs are not Flowable's, whatever the version is.
+        let said = problems(Served::Act(&flowable::FAMILY), &of("7.24.0"));
+        assert!(
+            said.len() == 1 && said[0].contains("engine_type"),
+            "{said:?}"
+        );
+    }
+
+    #[test]
     fn a_known_engine_is_accepted_and_each_problem_is_told() {
-        assert_eq!(problems(&good()), Vec::<String>::new());
+        let served = Served::Act(&flowable::FAMILY);
+        assert_eq!(problems(served, &good()), Vec::<String>::new());
         type Spoil = fn(&mut Probe);
         let cases: [(Spoil, &str); 5] = [
             (|p| p.contract = 2, "one release"),
@@ -175,7 +205,7 @@ mod tests {
         for (spoil, said) in cases {
             let mut probe = good();
             spoil(&mut probe);
-            let problems = problems(&probe);
+            let problems = problems(served, &probe);
             assert!(
                 problems.len() == 1 && problems[0].contains(said),
                 "{problems:?}"
