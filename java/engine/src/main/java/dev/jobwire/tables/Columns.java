@@ -5,9 +5,9 @@ package dev.jobwire.tables;
  *
  * @param createTime jobs have a time of creation
  * @param category jobs have a category
- * @param element jobs name their element
  * @param element jobs have the id of their element
- * @param instanceOwner locks of instances, if there are any, have an owner
+ * @param scope jobs name the engine that created them: Flowable's engines share the tables
+ * @param instanceOwner the lock of an instance has an owner
  * @param externalJobs the engine has jobs of external workers
  * @param oneTable all jobs stay in one table for their whole life: their columns tell whether they
  *     are due, suspended or without attempts. Instances have no lock
@@ -36,7 +36,7 @@ public record Columns(
 
     /** Returns the columns of Camunda 7 and the engines that share its schema. */
     public static Columns ofCamunda() {
-        return new Columns(true, false, true, false, true, false, true);
+        return new Columns(true, false, true, false, false, false, true);
     }
 
     /** Returns a condition: a job of a process. */

@@ -2,6 +2,7 @@ package dev.jobwire.tables;
 
 import java.sql.Connection;
 import java.sql.SQLException;
+import java.time.Instant;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.HashSet;
@@ -38,8 +39,7 @@ final class Instances {
         List<String> sorted = List.copyOf(new TreeSet<>(instances));
         Columns has = tables.columns();
         String time = has.oneTable() ? "NULL AS LOCK_TIME_" : "LOCK_TIME_";
-        boolean hasOwner = has.instanceOwner() && !has.oneTable();
-        String owner = hasOwner ? "LOCK_OWNER_" : "NULL AS LOCK_OWNER_";
+        String owner = has.instanceOwner() ? "LOCK_OWNER_" : "NULL AS LOCK_OWNER_";
         String sql = tables.locking(
                 "ID_, SUSPENSION_STATE_, " + time + ", " + owner,
                 tables.executions(),
@@ -51,6 +51,27 @@ final class Instances {
                                 || row.getString("LOCK_OWNER_") != null,
                         row.getInt("SUSPENSION_STATE_") == 2)));
         return held;
+    }
+
+    /**
+     * Extends the engine's locks of the instances of these jobs, if they end before this time. Skips
+     * rows that another transaction has locked.
+     */
+    void extend(Connection connection, List<String> jobs, Instant until) throws SQLException {
+        String sql = "UPDATE " + tables.executions() + " SET LOCK_TIME_ = ?"
+                + " WHERE ID_ = ? AND LOCK_TIME_ < ?";
+        for (List<String> part : EngineTables.parts(jobs)) {
+            String ending = "LOCK_TIME_ < ? AND ID_ IN (SELECT PROCESS_INSTANCE_ID_ FROM "
+                    + tables.jobs() + " WHERE ID_ IN " + EngineTables.places(part.size()) + ")";
+            List<Object> parameters = new ArrayList<>(part);
+            parameters.add(0, until);
+            List<String> instances = tables.query(
+                    connection, tables.locking("ID_", tables.executions(), ending), parameters, 0,
+                    row -> row.getString("ID_"));
+            for (String instance : instances) {
+                tables.update(connection, sql, until, instance, until);
+            }
+        }
     }
 
     /** Returns the instances among these that exist. Locks nothing. */

@@ -226,7 +226,8 @@ public final class Locks {
 
     /**
      * Extends the locks of executions in one transaction. Waits for no row, and for no connection
-     * while one is kept.
+     * while one is kept. Where locks of instances have no owner, also extends the engine's locks of
+     * the instances: they last for five minutes by default, and an execution may be longer.
      *
      * @return the ids of the rows that were free; other transactions have locked the others
      */
@@ -240,6 +241,10 @@ public final class Locks {
                     Instant until = tables.lockEnd(now, lock.leaseMillis());
                     write(connection, lock.id(), lock.owner(), until);
                 }
+            }
+            if (!tables.columns().instanceOwner() && !tables.columns().oneTable()) {
+                long longest = running.stream().mapToLong(Running::leaseMillis).max().orElse(0);
+                instances.extend(connection, List.copyOf(free), now.plusMillis(longest));
             }
             return free;
         });

@@ -1,6 +1,6 @@
 package dev.jobwire.spring;
 
-import dev.jobwire.activiti.ActivitiJobRunner;
+import dev.jobwire.activiti.ActivitiJobEngine;
 import dev.jobwire.camunda.CamundaJobEngine;
 import dev.jobwire.endpoint.ExecutionEndpoint;
 import dev.jobwire.endpoint.JobEndpoint;
@@ -62,8 +62,8 @@ class EndpointAutoConfiguration {
     @ConditionalOnMissingBean(JobRunner.class)
     static class Activiti {
         @Bean
-        JobRunner jobwireActivitiRunner(org.activiti.engine.ProcessEngine engine) {
-            return new ActivitiJobRunner(engine);
+        ActivitiJobEngine jobwireActivitiRunner(org.activiti.engine.ProcessEngine engine) {
+            return new ActivitiJobEngine(engine);
         }
     }
 

@@ -4,7 +4,6 @@ import com.sun.net.httpserver.BasicAuthenticator;
 import com.sun.net.httpserver.HttpExchange;
 import com.sun.net.httpserver.HttpHandler;
 import com.sun.net.httpserver.HttpServer;
-import dev.jobwire.endpoint.ExecutionEndpoint;
 import java.io.ByteArrayInputStream;
 import java.io.IOException;
 import java.net.InetSocketAddress;
@@ -50,10 +49,10 @@ public final class Http {
             String path = exchange.getRequestURI().getPath();
             Map<String, String> parameters =
                     parameters(exchange.getRequestURI().getRawQuery());
-            Optional<ExecutionEndpoint> lists = requests.ofList(method, path);
-            Optional<ExecutionEndpoint.Answer> refused = Optional.empty();
-            if (lists.isPresent()) {
-                refused = lists.get().executeAll(
+            Optional<Answer> refused = Optional.empty();
+            if (requests.isList(method, path)) {
+                refused = requests.answerList(
+                        path,
                         new ByteArrayInputStream(request),
                         parameters.get("instance"),
                         () -> {
@@ -66,7 +65,7 @@ public final class Http {
                     return;
                 }
             }
-            Answer answer = refused.map(it -> new Answer(it.status(), it.json()))
+            Answer answer = refused
                     .or(() -> requests.operate(method, path, new ByteArrayInputStream(request)))
                     .orElseGet(() -> requests.answer(method, path, parameters));
             byte[] body = answer.json().getBytes(StandardCharsets.UTF_8);

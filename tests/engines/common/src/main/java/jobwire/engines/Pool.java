@@ -16,6 +16,8 @@ public final class Pool {
         config.setPassword(settings.databasePassword());
         config.setMaximumPoolSize(connections);
         config.setMinimumIdle(0);
+        // As on PostgreSQL: MariaDB would read old rows.
+        config.setTransactionIsolation("TRANSACTION_READ_COMMITTED");
         return new HikariDataSource(config);
     }
 }

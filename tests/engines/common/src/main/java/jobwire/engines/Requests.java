@@ -1,8 +1,10 @@
 package jobwire.engines;
 
 import dev.jobwire.endpoint.ExecutionEndpoint;
+import dev.jobwire.endpoint.JobEndpoint;
 import dev.jobwire.hints.DropReason;
 import dev.jobwire.hints.HintPublisher;
+import java.io.IOException;
 import java.io.InputStream;
 import java.util.LinkedHashMap;
 import java.util.Map;
@@ -26,19 +28,23 @@ import java.util.stream.IntStream;
  * <tr><td>POST /test/suspend, /test/activate</td><td>{@code instance}</td></tr>
  * <tr><td>POST /test/deploy</td><td>deploys {@code process}</td></tr>
  * <tr><td>POST /jobwire/jobs/ID/execute, POST /jobwire/jobs/execute, POST /jobwire/v1/OPERATION,
- *   GET /jobwire/scope</td><td>the execution endpoint, on engines without Spring</td></tr>
+ *   POST /jobwire/v1/run-list, GET /jobwire/scope</td>
+ *   <td>the execution endpoint, on engines without Spring</td></tr>
  * </table>
  */
 public final class Requests {
     private static final String JOBS = "/jobwire/jobs/";
     private static final String EXECUTE = "/execute";
+    private static final String LIST = JOBS + "execute";
     private static final String OPERATIONS = "/jobwire/v1/";
+    private static final String RUN_LIST = OPERATIONS + "run-list";
 
     private final Engine engine;
     private final Work work;
     private final Settings settings;
     private final Optional<HintPublisher> hints;
     private final Optional<ExecutionEndpoint> endpoint;
+    private final Optional<JobEndpoint> jobs;
 
     /** Deploys the processes. Spring serves the endpoint itself. */
     public Requests(
@@ -47,11 +53,23 @@ public final class Requests {
             Settings settings,
             Optional<HintPublisher> hints,
             Optional<ExecutionEndpoint> endpoint) {
+        this(engine, work, settings, hints, endpoint, Optional.empty());
+    }
+
+    /** Deploys the processes. Also serves all operations of the endpoint. */
+    public Requests(
+            Engine engine,
+            Work work,
+            Settings settings,
+            Optional<HintPublisher> hints,
+            Optional<ExecutionEndpoint> endpoint,
+            Optional<JobEndpoint> jobs) {
         this.engine = engine;
         this.work = work;
         this.settings = settings;
         this.hints = hints;
         this.endpoint = endpoint;
+        this.jobs = jobs;
         Processes.AT_START.forEach(engine::deploy);
     }
 
@@ -67,7 +85,7 @@ public final class Requests {
                         .orElseGet(() -> Answer.error(404, "the engine publishes no hints"));
             }
             if (method.equals("GET") && path.equals("/jobwire/scope") && endpoint.isPresent()) {
-                return answer(endpoint.get().scope(true));
+                return answer(endpoint.get().scope(true, jobs.isPresent()));
             }
             if (!method.equals("POST")) {
                 return Answer.error(405, method + " " + path + " is not supported");
@@ -85,15 +103,31 @@ public final class Requests {
         }
     }
 
-    /** Returns the endpoint if a request is about a list of jobs. */
-    Optional<ExecutionEndpoint> ofList(String method, String path) {
-        return endpoint.filter(it -> method.equals("POST") && path.equals(JOBS + "execute"));
+    /** Returns whether a request is about a list of jobs. */
+    boolean isList(String method, String path) {
+        return method.equals("POST")
+                && ((path.equals(LIST) && endpoint.isPresent())
+                        || (path.equals(RUN_LIST) && jobs.isPresent()));
+    }
+
+    /** Answers a list of jobs line by line. Returns the answer if the list is invalid. */
+    Optional<Answer> answerList(
+            String path, InputStream body, String instance, ExecutionEndpoint.Answers lines)
+            throws IOException {
+        return (path.equals(RUN_LIST)
+                ? jobs.orElseThrow().runList(body, lines)
+                : endpoint.orElseThrow().executeAll(body, instance, lines)).map(Requests::answer);
     }
 
     /** Answers an operation of the endpoint; empty if the request is another one. */
     Optional<Answer> operate(String method, String path, InputStream body) {
-        return endpoint.filter(it -> method.equals("POST") && path.startsWith(OPERATIONS))
-                .map(it -> answer(it.operate(path.substring(OPERATIONS.length()), body)));
+        if (!method.equals("POST") || !path.startsWith(OPERATIONS)) {
+            return Optional.empty();
+        }
+        String operation = path.substring(OPERATIONS.length());
+        return jobs.map(it -> it.answer(operation, body))
+                .or(() -> endpoint.map(it -> it.operate(operation, body)))
+                .map(Requests::answer);
     }
 
     private static Answer answer(ExecutionEndpoint.Answer answer) {

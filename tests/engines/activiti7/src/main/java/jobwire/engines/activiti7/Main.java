@@ -1,8 +1,9 @@
 package jobwire.engines.activiti7;
 
 import dev.jobwire.activiti.ActivitiHints;
-import dev.jobwire.activiti.ActivitiJobRunner;
+import dev.jobwire.activiti.ActivitiJobEngine;
 import dev.jobwire.endpoint.ExecutionEndpoint;
+import dev.jobwire.endpoint.JobEndpoint;
 import dev.jobwire.hints.HintPublisher;
 import dev.jobwire.hints.HintSettings;
 import java.io.IOException;
@@ -18,7 +19,7 @@ import org.activiti.engine.ProcessEngine;
 import org.activiti.engine.ProcessEngineConfiguration;
 import org.activiti.engine.impl.cfg.StandaloneProcessEngineConfiguration;
 
-/** Activiti 7 without Spring. Only the execution endpoint runs jobs. */
+/** Activiti 7 without Spring. Only the endpoint runs jobs. */
 public final class Main {
     private Main() {}
 
@@ -29,6 +30,10 @@ public final class Main {
         StandaloneProcessEngineConfiguration configuration =
                 new StandaloneProcessEngineConfiguration();
         configuration.setDataSource(Pool.open(settings, "engine", settings.connections()));
+        if (settings.jdbcUrl().startsWith("jdbc:mariadb:")) {
+            // Activiti does not know the product MariaDB.
+            configuration.setDatabaseType("mysql");
+        }
         configuration.setDatabaseSchemaUpdate(ProcessEngineConfiguration.DB_SCHEMA_UPDATE_TRUE);
         configuration.setBeans(Map.of("work", work));
         configuration.setAsyncExecutorActivate(settings.executor() != Executor.OFF);
@@ -48,14 +53,18 @@ public final class Main {
                 HintSettings.fromEnvironment(ActivitiHints.LANE).map(HintPublisher::start);
         hints.ifPresent(publisher -> ActivitiHints.install(configuration, publisher));
         ProcessEngine engine = configuration.buildProcessEngine();
+        ActivitiJobEngine runner = new ActivitiJobEngine(engine);
+        ExecutionEndpoint endpoint = new ExecutionEndpoint(runner);
+        JobEndpoint jobs = new JobEndpoint(runner);
         Runtime.getRuntime().addShutdownHook(new Thread(() -> {
+            jobs.close();
             engine.close();
             hints.ifPresent(HintPublisher::close);
         }));
-        ExecutionEndpoint endpoint = new ExecutionEndpoint(new ActivitiJobRunner(engine));
         Http.serve(
                 new Requests(
-                        new Activiti(engine), work, settings, hints, Optional.of(endpoint)),
+                        new Activiti(engine), work, settings, hints, Optional.of(endpoint),
+                        Optional.of(jobs)),
                 settings);
     }
 }
