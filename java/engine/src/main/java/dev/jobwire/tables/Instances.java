@@ -129,7 +129,7 @@ final class Instances {
         List<JobRow> jobs = tables.query(
                 connection, sql, parameters, MOST, tables.reader(connection, JobTable.JOB));
         return jobs.stream()
-                .filter(job -> terms == null || terms.takes(job))
+                .filter(job -> job.isReady() && (terms == null || terms.takes(job)))
                 .findFirst()
                 .orElse(null);
     }
