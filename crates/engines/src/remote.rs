@@ -36,7 +36,7 @@ use crate::decode::Decoder;
 use crate::options::{EngineOptions, Execution};
 use crate::parts::Parts;
 use crate::routing::question::{Question, Requests};
-use crate::{flowable, handler};
+use crate::{activiti, flowable, handler};
 
 type Result<T, E = StoreError> = std::result::Result<T, E>;
 
@@ -98,6 +98,15 @@ impl EndpointStore {
     /// If the URL or an option can't be used.
     pub fn flowable(options: EngineOptions) -> Result<Self> {
         Self::of(Served::Act(&flowable::FAMILY), options)
+    }
+
+    /// Returns the store of the Activiti engine whose endpoint is at the URL of the options. Sends
+    /// no request.
+    ///
+    /// # Errors
+    /// If the URL or an option can't be used.
+    pub fn activiti(options: EngineOptions) -> Result<Self> {
+        Self::of(Served::Act(&activiti::FAMILY), options)
     }
 
     /// Returns the store of the Camunda 7 engine whose endpoint is at the URL of the options. Sends
@@ -202,5 +211,16 @@ mod tests {
             .expect_err("refused")
             .to_string();
         assert!(said.contains("engine_execute"), "{said}");
+    }
+
+    #[test]
+    fn the_jobs_of_each_engine_have_its_own_types_and_lane() {
+        let url = "http://127.0.0.1:1/jobwire";
+        let activiti = EndpointStore::activiti(EngineOptions::activiti(url)).expect("usable");
+        assert_eq!(activiti.types(), activiti::HANDLER_TYPES);
+        assert_eq!(activiti.options().lane.as_str(), "activiti");
+        let camunda = EndpointStore::camunda(EngineOptions::camunda(url)).expect("usable");
+        assert_eq!(camunda.types(), crate::camunda::HANDLER_TYPES);
+        assert_eq!(camunda.options().lane.as_str(), "camunda");
     }
 }

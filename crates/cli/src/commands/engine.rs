@@ -96,11 +96,11 @@ pub(crate) async fn connect(settings: &Settings) -> Result<Arc<dyn Bridge>, Erro
         .engine_options()
         .map_err(|(setting, problem)| Error::Usage(format!("`{setting}` {problem}")))?;
     if settings.engine_has_no_database() {
-        let store = match settings.engine_type {
-            EngineType::Camunda => EndpointStore::camunda(options),
-            _ => EndpointStore::flowable(options),
-        };
-        return Ok(Arc::new(store?));
+        return Ok(Arc::new(match settings.engine_type {
+            EngineType::Flowable => EndpointStore::flowable(options)?,
+            EngineType::Activiti => EndpointStore::activiti(options)?,
+            EngineType::Camunda => EndpointStore::camunda(options)?,
+        }));
     }
     let url = &settings.engine_database_url;
     let connected = match settings.engine_type {

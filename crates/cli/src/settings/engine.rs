@@ -128,13 +128,6 @@ pub(super) fn check(settings: &Settings) -> Vec<(&'static str, String)> {
         return wrong;
     }
     if settings.engine_has_no_database() {
-        if settings.engine_type == EngineType::Activiti {
-            wrong.push((
-                "engine_database_url",
-                "is missing; only Flowable and Camunda work without it, over their endpoint alone"
-                    .to_owned(),
-            ));
-        }
         if settings.engine_deployment_aware {
             wrong.push((
                 "engine_deployment_aware",

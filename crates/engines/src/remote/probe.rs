@@ -77,20 +77,20 @@ impl EndpointStore {
     /// # Errors
     /// If the endpoint does not answer.
     pub async fn examine(&self) -> Result<Vec<Finding>> {
-        let probe = self.probed().await?;
+        let (probe, served) = (self.probed().await?, self.0.served);
         let url = &self.0.parts.options.urls.join(", ");
         let version = probe.version.as_deref().unwrap_or("unknown");
         let fine = || {
             format!(
                 "{}, schema version {version}, on {} over the endpoint",
-                self.0.served.title(),
+                served.title(),
                 probe.database
             )
         };
         let mut findings = vec![Finding::fine("endpoint", format!("{url} answers"))];
-        findings.extend(probing::found(problems(self.0.served, &probe), fine));
+        findings.extend(probing::found(problems(served, &probe), fine));
         if probe.polls || probe.executor {
-            findings.push(probing::polls(self.0.served.hand_over()));
+            findings.push(probing::polls(served.hand_over()));
         }
         if probe.clock_ahead.abs() > APART {
             findings.push(Finding::bad(
@@ -127,9 +127,9 @@ fn problems(served: Served, probe: &Probe) -> Vec<String> {
     }
     if probe.engine != served.engine() {
         problems.push(format!(
-            "the engine is `{}`, not {}; set `engine_type` to the engine that has the endpoint",
+            "the endpoint is of the engine `{}`, and `engine_type` is `{}`; correct it",
             probe.engine,
-            served.title()
+            served.engine()
         ));
         return problems;
     }
@@ -149,13 +149,16 @@ fn problems(served: Served, probe: &Probe) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flowable;
+    use crate::{activiti, flowable};
 
-    fn good() -> Probe {
+    const FLOWABLE: Served = Served::Act(&flowable::FAMILY);
+    const ACTIVITI: Served = Served::Act(&activiti::FAMILY);
+
+    fn good(served: Served, version: &str) -> Probe {
         Probe {
             contract: CONTRACT,
-            engine: "flowable".to_owned(),
-            version: Some("7.2.0.2".to_owned()),
+            engine: served.engine().to_owned(),
+            version: Some(version.to_owned()),
             executor: false,
             database: "MariaDB 10.11".to_owned(),
             clock_ahead: 0,
@@ -167,49 +170,40 @@ mod tests {
     }
 
     #[test]
-    fn camunda_is_accepted_by_its_own_versions() {
-        let of = |version: &str| Probe {
-            engine: "camunda".to_owned(),
-            version: Some(version.to_owned()),
-            ..good()
-        };
-        assert_eq!(
-            problems(Served::Camunda, &of("7.24.0")),
-            Vec::<String>::new()
-        );
-        let said = problems(Served::Camunda, &of("7.13.0"));
-        assert!(
-            said.len() == 1 && said[0].contains("7.20 to 7.29"),
-            "{said:?}"
-        );
-        // Its jobs are not Flowable's, whatever the version is.
-        let said = problems(Served::Act(&flowable::FAMILY), &of("7.24.0"));
-        assert!(
-            said.len() == 1 && said[0].contains("engine_type"),
-            "{said:?}"
-        );
-    }
-
-    #[test]
     fn a_known_engine_is_accepted_and_each_problem_is_told() {
-        let served = Served::Act(&flowable::FAMILY);
-        assert_eq!(problems(served, &good()), Vec::<String>::new());
+        let known = [
+            (FLOWABLE, "7.2.0.2"),
+            (ACTIVITI, "7.1.0-M6"),
+            (ACTIVITI, "6.0.0.4"),
+            (Served::Camunda, "7.24.0"),
+        ];
+        for (served, version) in known {
+            let found = problems(served, &good(served, version));
+            assert_eq!(found, Vec::<String>::new(), "{version}");
+        }
         type Spoil = fn(&mut Probe);
         let cases: [(Spoil, &str); 5] = [
             (|p| p.contract = 2, "one release"),
-            (|p| p.engine = "activiti".to_owned(), "Flowable"),
+            (|p| p.engine = "activiti".to_owned(), "`engine_type`"),
             (|p| p.version = Some("6.4.1.3".to_owned()), "6.8, 7 and 8.0"),
             (|p| p.ids.push("order-1".to_owned()), "StrongUuidGenerator"),
             (|p| p.other_scopes = 3, "3 jobs"),
         ];
         for (spoil, said) in cases {
-            let mut probe = good();
+            let mut probe = good(FLOWABLE, "7.2.0.2");
             spoil(&mut probe);
-            let problems = problems(served, &probe);
+            let problems = problems(FLOWABLE, &probe);
             assert!(
                 problems.len() == 1 && problems[0].contains(said),
                 "{problems:?}"
             );
+        }
+        for (served, version, said) in [
+            (ACTIVITI, "8.1.0", "Activiti 6.0 and 7.1"),
+            (Served::Camunda, "7.13.0", "Camunda 7.20 to 7.29"),
+        ] {
+            let unknown = problems(served, &good(served, version));
+            assert!(unknown[0].contains(said), "{unknown:?}");
         }
     }
 }

@@ -25,7 +25,11 @@ fn of_category(category: &str) -> LockTerms {
     }
 }
 
-async fn lock_one(store: &EndpointStore, terms: &LockTerms, hints: &[Hint]) -> LockedJob {
+pub(super) async fn lock_one(
+    store: &EndpointStore,
+    terms: &LockTerms,
+    hints: &[Hint],
+) -> LockedJob {
     let locked = store.lock(terms, hints).await.unwrap();
     assert_eq!(locked.jobs.len(), 1, "{locked:?}");
     locked.jobs.into_iter().next().unwrap()
@@ -36,7 +40,11 @@ async fn run(engine: &EngineServer, job: &LockedJob) {
     assert_eq!(state(&engine.execute_in_held_instance(&id).await), "gone");
 }
 
-async fn settle(store: &EndpointStore, terms: &LockTerms, held: LockToken) -> BatchOutcome {
+pub(super) async fn settle(
+    store: &EndpointStore,
+    terms: &LockTerms,
+    held: LockToken,
+) -> BatchOutcome {
     let done = Completion {
         held,
         next: None,

@@ -1,5 +1,7 @@
-//! Flowable on MariaDB: the nodes know the engine by its endpoint alone, and the engine's hook
-//! publishes the hints.
+//! Flowable and Activiti on MariaDB: the nodes know the engine by its endpoint alone, and the
+//! engine's hook publishes the hints.
+
+mod activiti;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,20 +11,23 @@ use jobwire_core::{JobQuery, JobState, Node, NodeOptions, Transport};
 use jobwire_engines::EndpointStore;
 use jobwire_tests::shared::{self, Space};
 use jobwire_tests::{
-    EngineServer, EngineSettings, MariaDb, Program, Running, Scratch, Signal, eventually,
+    EngineProgram, EngineServer, EngineSettings, MariaDb, Program, Running, Scratch, Signal,
+    eventually,
 };
 
-use super::flowable::{DONE, over_endpoint, quick};
-use super::program::succeeds;
+use super::flowable::{DONE, options, over_endpoint, quick};
+use super::program::{kind, succeeds};
 use crate::world::connect;
 
 const SOON: Duration = Duration::from_secs(30);
-const LOCKS: &str = "SELECT (SELECT count(*) FROM ACT_RU_EXECUTION WHERE LOCK_TIME_ IS NOT NULL OR LOCK_OWNER_ IS NOT NULL)
+const LOCKS: &str = "SELECT (SELECT count(*) FROM ACT_RU_EXECUTION WHERE LOCK_TIME_ IS NOT NULL)
     + (SELECT count(*) FROM ACT_RU_JOB WHERE LOCK_OWNER_ IS NOT NULL OR LOCK_EXP_TIME_ IS NOT NULL)";
+/// Activiti's locks of instances have no owner.
+const OWNERS: &str = "SELECT count(*) FROM ACT_RU_EXECUTION WHERE LOCK_OWNER_ IS NOT NULL";
 /// Jobs that ran more than once.
 const REPEATED: &str = "SELECT count(*) FROM (SELECT instance FROM jobwire_effect GROUP BY instance, activity HAVING count(*) > 1) r";
 
-/// A Flowable on MariaDB, which publishes hints.
+/// An engine on MariaDB, which publishes hints.
 struct World {
     // Before the database: fields drop in this order.
     engine: EngineServer,
@@ -32,14 +37,19 @@ struct World {
 
 impl World {
     async fn start() -> World {
-        let space = shared::rabbitmq().await.space().await;
-        let database = MariaDb::start().await;
-        let settings = EngineSettings::flowable7(&database.url())
-            .hints(&space)
-            .property(
+        World::of(|database| {
+            EngineSettings::flowable7(database).property(
                 "spring.datasource.hikari.transaction-isolation",
                 "TRANSACTION_READ_COMMITTED",
-            );
+            )
+        })
+        .await
+    }
+
+    async fn of(settings: impl FnOnce(&str) -> EngineSettings) -> World {
+        let space = shared::rabbitmq().await.space().await;
+        let database = MariaDb::start().await;
+        let settings = settings(&database.url()).hints(&space);
         World {
             engine: EngineServer::start(settings).await,
             database,
@@ -47,8 +57,25 @@ impl World {
         }
     }
 
+    fn is_flowable(&self) -> bool {
+        self.engine.program() == EngineProgram::Flowable7
+    }
+
     fn store(&self) -> EndpointStore {
-        EndpointStore::flowable(over_endpoint(&self.engine)).unwrap()
+        let store = match self.is_flowable() {
+            true => EndpointStore::flowable(over_endpoint(&self.engine)),
+            false => EndpointStore::activiti(options(&self.engine)),
+        };
+        store.unwrap()
+    }
+
+    /// Returns the number of locks of jobs and instances.
+    async fn locks(&self) -> i64 {
+        let owners = match self.is_flowable() {
+            true => self.database.count(OWNERS).await,
+            false => 0,
+        };
+        owners + self.database.count(LOCKS).await
     }
 
     async fn node(&self, options: NodeOptions) -> (Node, Arc<dyn Transport>) {
@@ -76,7 +103,7 @@ impl World {
 
     async fn until_no_lock_is_left(&self) {
         eventually("no lock to be left", DONE, || async {
-            (self.database.count(LOCKS).await == 0).then_some(())
+            (self.locks().await == 0).then_some(())
         })
         .await;
     }
@@ -102,7 +129,10 @@ async fn stop((node, transport): (Node, Arc<dyn Transport>)) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn flowable_on_mariadb_runs_its_jobs_over_the_endpoint_alone() {
-    let world = World::start().await;
+    the_engine_runs_its_jobs(World::start().await).await;
+}
+
+async fn the_engine_runs_its_jobs(world: World) {
     // No node runs and no lane stands, so these hints are lost: orphans.
     let mut instances = world.engine.start_instances("one", 3, &[]).await;
     let node = world.node(quick()).await;
@@ -129,7 +159,10 @@ async fn flowable_on_mariadb_runs_its_jobs_over_the_endpoint_alone() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "long: scripts/test --long engines::"]
 async fn waiting_jobs_on_mariadb_run_in_lists_and_each_runs_once() {
-    let world = World::start().await;
+    waiting_jobs_run_in_lists(World::start().await).await;
+}
+
+async fn waiting_jobs_run_in_lists(world: World) {
     let slow = [("millis", "3000")];
     let mut instances = world.engine.start_instances("slow", 3, &slow).await;
     instances.extend(world.engine.start_instances("one", 150, &[]).await);
@@ -146,7 +179,10 @@ async fn waiting_jobs_on_mariadb_run_in_lists_and_each_runs_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "long: scripts/test --long engines::"]
 async fn a_job_that_fails_on_mariadb_has_the_engines_own_retries_and_is_revived() {
-    let world = World::start().await;
+    a_failing_job_has_the_engines_own_retries(World::start().await, "work.fail").await;
+}
+
+async fn a_failing_job_has_the_engines_own_retries(world: World, said: &str) {
     let node = world.node(quick()).await;
     let failing = [("failures", "3")];
     let instance = world.engine.start_instance("failing", &failing).await;
@@ -159,7 +195,7 @@ async fn a_job_that_fails_on_mariadb_has_the_engines_own_retries_and_is_revived(
     .await;
     assert_eq!(world.runs(&instance).await, 3);
     let message = dead.exception_message.unwrap_or_default();
-    assert!(message.contains("work.fail"), "{message}");
+    assert!(message.contains(said), "{message}");
     store.retry(dead.id, 3).await.unwrap();
     world.until_ended(std::slice::from_ref(&instance)).await;
     assert_eq!(world.runs(&instance).await, 4);
@@ -169,7 +205,10 @@ async fn a_job_that_fails_on_mariadb_has_the_engines_own_retries_and_is_revived(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "long: scripts/test --long engines::"]
 async fn an_engine_on_mariadb_that_is_killed_and_comes_back_loses_no_job_and_no_attempt() {
-    let mut world = World::start().await;
+    a_killed_engine_comes_back(World::start().await).await;
+}
+
+async fn a_killed_engine_comes_back(mut world: World) {
     let node = world.node(quick()).await;
     let slow = [("millis", "60000")];
     let slow = world.engine.start_instance("slow", &slow).await;
@@ -196,7 +235,10 @@ async fn an_engine_on_mariadb_that_is_killed_and_comes_back_loses_no_job_and_no_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "long: scripts/test --long engines::"]
 async fn the_program_on_mariadb_survives_a_kill_and_gives_the_jobs_back() {
-    let world = World::start().await;
+    the_program_survives_a_kill(World::start().await, "Flowable, schema version 7").await;
+}
+
+async fn the_program_survives_a_kill(world: World, version: &str) {
     let home = Scratch::new();
     let (user, password) = EngineServer::USER;
     let url = world.engine.endpoint();
@@ -205,6 +247,7 @@ async fn the_program_on_mariadb_survives_a_kill_and_gives_the_jobs_back() {
         Program::jobwire()
             .in_directory(home.path())
             .env("JOBWIRE_ENGINE_URL", &url)
+            .env("JOBWIRE_ENGINE_TYPE", kind(&world.engine))
             .env("JOBWIRE_ENGINE_EXECUTE", "endpoint")
             .env("JOBWIRE_BROKER_URL", &world.space.url)
             .env("JOBWIRE_AMQP_PREFIX", &world.space.prefix)
@@ -214,7 +257,7 @@ async fn the_program_on_mariadb_survives_a_kill_and_gives_the_jobs_back() {
             .args(arguments)
     };
     let said = succeeds(program(&["doctor"])).await;
-    for part in ["schema version 7", "MariaDB", "answers"] {
+    for part in [version, "MariaDB", "answers"] {
         assert!(said.contains(part), "{part} in {said}");
     }
     succeeds(program(&["engine", "init"])).await;
@@ -264,5 +307,5 @@ async fn the_program_on_mariadb_survives_a_kill_and_gives_the_jobs_back() {
     world.database.query(&lock("- INTERVAL 1 HOUR")).await;
     let said = succeeds(program(&["engine", "release", "--yes"])).await;
     assert!(said.contains("1 lock released"), "{said}");
-    assert_eq!(world.database.count(LOCKS).await, 0);
+    assert_eq!(world.locks().await, 0);
 }

@@ -15,8 +15,8 @@ use crate::grafana::exposition;
 const SOON: Duration = Duration::from_secs(30);
 
 /// Returns the type of the engine, as the settings name it.
-fn kind(world: &World) -> &'static str {
-    match world.engine.program() {
+pub(super) fn kind(engine: &EngineServer) -> &'static str {
+    match engine.program() {
         EngineProgram::Activiti6 | EngineProgram::Activiti7 => "activiti",
         EngineProgram::Camunda7 => "camunda",
         _ => "flowable",
@@ -41,7 +41,7 @@ pub(super) fn jobwire(home: &Scratch, world: &World, arguments: &[&str]) -> Prog
     Program::jobwire()
         .in_directory(home.path())
         .env("JOBWIRE_ENGINE_DATABASE_URL", &world.database)
-        .env("JOBWIRE_ENGINE_TYPE", kind(world))
+        .env("JOBWIRE_ENGINE_TYPE", kind(&world.engine))
         .env("JOBWIRE_ENGINE_URL", url)
         .env("JOBWIRE_LEASE", "3s")
         .env("JOBWIRE_SWEEP_INTERVAL", "1s")
@@ -143,7 +143,7 @@ async fn takes_over_and_gives_back(world: World, version: &str) {
     until_no_lock_is_left(&rows).await;
     let metrics = http::get(&address, "/metrics").await.unwrap().body;
     exposition::check(&metrics);
-    let engine = format!("engine=\"{}\"", kind(&world));
+    let engine = format!("engine=\"{}\"", kind(&world.engine));
     for series in [
         format!("jobwire_engine_outcomes_total{{{engine},outcome=\"done\"}}"),
         format!("jobwire_engine_execution_seconds_count{{{engine},answer=\"executed\"}}"),
@@ -166,7 +166,7 @@ async fn takes_over_and_gives_back(world: World, version: &str) {
     // The row of the killed node stays for a while.
     let silent =
         "UPDATE jobwire_engine.node SET seen_at = seen_at - interval '1 hour' WHERE engine = $1";
-    rows.change(silent, kind(&world)).await;
+    rows.change(silent, kind(&world.engine)).await;
     succeeds(program(&["engine", "release", "--yes"])).await;
     eventually("the schema to be gone", DONE, || async {
         (rows.all(schemas, "jobwire_engine").await[0].get::<i64, _>(0) == 0).then_some(())
