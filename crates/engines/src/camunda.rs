@@ -70,6 +70,13 @@ use crate::options::EngineOptions;
 use crate::statements::{DryRun, Queries, Sweep};
 use crate::walk::Walk;
 
+/// The kind of engine.
+pub(crate) const ENGINE: &str = "camunda";
+/// Its name for operators.
+pub(crate) const TITLE: &str = "Camunda 7 or an engine with its schema";
+/// The setting that turns off its own executor.
+pub(crate) const HAND_OVER: &str = "camunda.bpm.job-execution.enabled=false";
+
 /// The types of Camunda's job handlers. Jobs of other handlers have the type [`OTHER`].
 pub const HANDLER_TYPES: [&str; 29] = [
     "activate-job-definition",
@@ -121,7 +128,7 @@ impl Camunda {
         Self {
             zone: options.zone.clone(),
             decoder: Decoder {
-                engine: "camunda",
+                engine: ENGINE,
                 types: &HANDLER_TYPES,
                 lane: options.lane.clone(),
             },

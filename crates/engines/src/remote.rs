@@ -8,8 +8,6 @@
 //!   endpoint. Without an answer the lock stays. The engine extends it during the execution, and it
 //!   expires after the engine's death.
 //! * **A lock is a guard.** The endpoint runs a job only under the lock of the requesting node.
-//! * **A job that Activiti gives back has a new id.** Its lock ends like that of a job that is done.
-//!   The next job of the instance is then the new row.
 //! * **The clock is that of the engine's database.** The endpoint reads it.
 
 mod client;
@@ -20,6 +18,7 @@ mod locking;
 mod members;
 mod operating;
 mod probe;
+mod served;
 mod suspects;
 mod wire;
 
@@ -31,8 +30,8 @@ use jobwire_core::{Handlers, StoreError};
 use tokio::time::Instant;
 
 use self::client::Client;
+use self::served::Served;
 use self::suspects::Suspects;
-use crate::act::Family;
 use crate::decode::Decoder;
 use crate::options::{EngineOptions, Execution};
 use crate::parts::Parts;
@@ -66,8 +65,8 @@ type Result<T, E = StoreError> = std::result::Result<T, E>;
 pub struct EndpointStore(Arc<Inner>);
 
 struct Inner {
-    family: &'static Family,
     client: Client,
+    served: Served,
     decoder: Decoder,
     parts: Parts,
     /// The fence of the last lock.
@@ -98,7 +97,7 @@ impl EndpointStore {
     /// # Errors
     /// If the URL or an option can't be used.
     pub fn flowable(options: EngineOptions) -> Result<Self> {
-        Self::of(&flowable::FAMILY, options)
+        Self::of(Served::Act(&flowable::FAMILY), options)
     }
 
     /// Returns the store of the Activiti engine whose endpoint is at the URL of the options. Sends
@@ -107,10 +106,19 @@ impl EndpointStore {
     /// # Errors
     /// If the URL or an option can't be used.
     pub fn activiti(options: EngineOptions) -> Result<Self> {
-        Self::of(&activiti::FAMILY, options)
+        Self::of(Served::Act(&activiti::FAMILY), options)
     }
 
-    fn of(family: &'static Family, mut options: EngineOptions) -> Result<Self> {
+    /// Returns the store of the Camunda 7 engine whose endpoint is at the URL of the options. Sends
+    /// no request.
+    ///
+    /// # Errors
+    /// If the URL or an option can't be used.
+    pub fn camunda(options: EngineOptions) -> Result<Self> {
+        Self::of(Served::Camunda, options)
+    }
+
+    fn of(served: Served, mut options: EngineOptions) -> Result<Self> {
         if options.execution == Execution::Rest {
             return Err(StoreError::Config(
                 "without a database, the endpoint executes the jobs; set `engine_execute` to `endpoint`"
@@ -119,11 +127,11 @@ impl EndpointStore {
         }
         options.execution = Execution::Endpoint;
         Ok(Self(Arc::new(Inner {
-            family,
             client: Client::new(&options)?,
+            served,
             decoder: Decoder {
-                engine: family.engine,
-                types: family.types,
+                engine: served.engine(),
+                types: served.types(),
                 lane: options.lane.clone(),
             },
             // The scope request to the endpoint needs no version path.
@@ -206,10 +214,13 @@ mod tests {
     }
 
     #[test]
-    fn the_jobs_of_activiti_have_its_own_types_and_lane() {
-        let store = EndpointStore::activiti(EngineOptions::activiti("http://127.0.0.1:1/jobwire"))
-            .expect("usable");
-        assert_eq!(store.types(), activiti::HANDLER_TYPES);
-        assert_eq!(store.options().lane.as_str(), "activiti");
+    fn the_jobs_of_each_engine_have_its_own_types_and_lane() {
+        let url = "http://127.0.0.1:1/jobwire";
+        let activiti = EndpointStore::activiti(EngineOptions::activiti(url)).expect("usable");
+        assert_eq!(activiti.types(), activiti::HANDLER_TYPES);
+        assert_eq!(activiti.options().lane.as_str(), "activiti");
+        let camunda = EndpointStore::camunda(EngineOptions::camunda(url)).expect("usable");
+        assert_eq!(camunda.types(), crate::camunda::HANDLER_TYPES);
+        assert_eq!(camunda.options().lane.as_str(), "camunda");
     }
 }

@@ -97,8 +97,9 @@ pub(crate) async fn connect(settings: &Settings) -> Result<Arc<dyn Bridge>, Erro
         .map_err(|(setting, problem)| Error::Usage(format!("`{setting}` {problem}")))?;
     if settings.engine_has_no_database() {
         return Ok(Arc::new(match settings.engine_type {
+            EngineType::Flowable => EndpointStore::flowable(options)?,
             EngineType::Activiti => EndpointStore::activiti(options)?,
-            _ => EndpointStore::flowable(options)?,
+            EngineType::Camunda => EndpointStore::camunda(options)?,
         }));
     }
     let url = &settings.engine_database_url;

@@ -128,10 +128,11 @@ pub(super) fn check(settings: &Settings) -> Vec<(&'static str, String)> {
         return wrong;
     }
     if settings.engine_has_no_database() {
-        if settings.engine_type == EngineType::Camunda {
+        if settings.engine_deployment_aware {
             wrong.push((
-                "engine_database_url",
-                "is missing; only Flowable and Activiti work without it, over their endpoint alone"
+                "engine_deployment_aware",
+                "needs `engine_database_url`; over the endpoint alone, give each engine node the \
+                 classes of all processes"
                     .to_owned(),
             ));
         }
@@ -158,8 +159,11 @@ pub(super) fn check(settings: &Settings) -> Vec<(&'static str, String)> {
         (EngineType::Activiti, EngineExecute::Rest) => {
             Some("must be `endpoint` for Activiti, which has no REST interface for jobs")
         }
-        (EngineType::Camunda, EngineExecute::Endpoint) => {
-            Some("must be `rest` for Camunda, which has no execution endpoint")
+        (EngineType::Camunda, EngineExecute::Endpoint) if !settings.engine_has_no_database() => {
+            Some(
+                "must be `rest` for Camunda beside `engine_database_url`; leave that out for an \
+                  engine on another database",
+            )
         }
         _ => None,
     };

@@ -7,6 +7,7 @@ use chrono::{DateTime, Utc};
 use jobwire_core::StoreError;
 use sqlx::{PgPool, Row};
 
+use super::{HAND_OVER, TITLE};
 use crate::finding::Finding;
 use crate::id::job_id;
 use crate::probing;
@@ -79,13 +80,7 @@ impl Probed {
             problems.extend(self.elsewhere.iter().cloned());
             return problems;
         }
-        if !self.version.as_deref().is_some_and(is_known) {
-            problems.push(format!(
-                "the schema version of the engine is {}; Jobwire knows Camunda 7.20 to 7.29, \
-                 Operaton and CIB seven",
-                self.version.as_deref().unwrap_or("not recorded")
-            ));
-        }
+        problems.extend(unknown_version(self.version.as_deref()));
         if let Some(id) = &self.unknown_id {
             problems.extend(job_id(id).err().map(|error| error.to_string()));
         }
@@ -98,14 +93,14 @@ impl Probed {
     pub(crate) fn findings(&self) -> Vec<Finding> {
         let fine = || {
             format!(
-                "Camunda 7 or an engine with its schema, version {}, zone {}",
+                "{TITLE}, version {}, zone {}",
                 self.version.as_deref().unwrap_or("unknown"),
                 self.zone
             )
         };
         let mut findings = probing::found(self.problems(), fine);
         if self.polls {
-            findings.push(probing::polls("camunda.bpm.job-execution.enabled=false"));
+            findings.push(probing::polls(HAND_OVER));
         }
         findings.extend(probing::zone_remark(&self.zone, self.newest, self.now));
         findings.extend(probing::own_handlers(&self.own_handlers));
@@ -119,6 +114,18 @@ impl Probed {
     pub fn refuse(&self) -> Result<(), StoreError> {
         probing::refuse(&self.problems())
     }
+}
+
+/// Returns the problem of a schema version that is not known.
+pub(crate) fn unknown_version(version: Option<&str>) -> Option<String> {
+    if version.is_some_and(is_known) {
+        return None;
+    }
+    Some(format!(
+        "the schema version of the engine is {}; Jobwire knows Camunda 7.20 to 7.29, Operaton and \
+         CIB seven",
+        version.unwrap_or("not recorded")
+    ))
 }
 
 /// Returns whether the version is one of Camunda 7.20 to 7.29, Operaton 1 and 2, or CIB seven 1

@@ -261,9 +261,10 @@ impl Store for EndpointStore {
         self.change_many(ids, Change::Delete).await
     }
 
-    /// Publishes nothing: the engine publishes the hint.
     async fn retry(&self, id: JobId, retries: i32) -> Result<(Operated, Vec<Ready>)> {
-        Ok((self.change(id, Change::Retry(retries)).await?, Vec::new()))
+        let retried = self.change(id, Change::Retry(retries)).await?;
+        let ready = self.retried(id, retried).await;
+        Ok((retried, ready.into_iter().collect()))
     }
 
     async fn retry_many(&self, ids: &[JobId], retries: i32) -> Result<OperatedJobs> {

@@ -170,7 +170,8 @@ impl EndpointStore {
             }
             let id = ready.hint.id;
             let seen = Seen {
-                created: row.created,
+                // A job may become due in its row, long after its creation.
+                created: row.created.max(row.due),
                 // A lock raises the revision of a new row.
                 was_locked: row.revision > 1,
                 now: page.now,

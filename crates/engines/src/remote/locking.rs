@@ -108,6 +108,8 @@ impl EndpointStore {
             };
             match &*refused.why {
                 "gone" => gone.push(*hint),
+                // It is hinted again when it becomes due.
+                "not-ready" => answer.refused.push((id, Refusal::Gone)),
                 why => {
                     let why = Refusal::parse(why).unwrap_or(Refusal::Busy);
                     if why == Refusal::Unserved

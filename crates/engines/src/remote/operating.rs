@@ -1,5 +1,6 @@
 //! Queries and changes of jobs by operators. The engine makes the changes by its own rules.
 
+use jobwire_core::hint::Ready;
 use jobwire_core::job::query::{JobQuery, JobView};
 use jobwire_core::store::{Operated, OperatedJobs};
 use jobwire_core::{Job, JobId, JobState};
@@ -106,11 +107,27 @@ impl EndpointStore {
         })
     }
 
+    /// Returns the hint of a retried job, unless the engine's hook publishes it. If the endpoint
+    /// does not answer, the sweeper finds the job.
+    pub(super) async fn retried(&self, id: JobId, operated: Operated) -> Option<Ready> {
+        if operated != Operated::Done || !self.0.served.keeps_rows() {
+            return None;
+        }
+        let row = self.row(id).await.ok().flatten()?;
+        let is_ready = row.state() == JobState::Executable && row.owner.is_none();
+        self.ready(&row).filter(|_| is_ready)
+    }
+
     pub(super) async fn change_many(&self, ids: &[JobId], change: Change) -> Result<OperatedJobs> {
         let mut done = OperatedJobs::default();
         for id in ids {
             match self.change(*id, change).await {
-                Ok(operated) => done.operated.push((*id, operated)),
+                Ok(operated) => {
+                    done.operated.push((*id, operated));
+                    if matches!(change, Change::Retry(_)) {
+                        done.ready.extend(self.retried(*id, operated).await);
+                    }
+                }
                 Err(error) if error.is_transient() && error.changed_nothing() => {
                     return Err(error);
                 }

@@ -4,9 +4,9 @@ use chrono::{DateTime, Utc};
 use jobwire_core::StoreError;
 use jobwire_core::store::SchemaStatus;
 
+use super::served::Served;
 use super::wire::{Clock, Nothing, Probe, Released};
 use super::{EndpointStore, Result};
-use crate::act::Family;
 use crate::decode::OTHER;
 use crate::finding::{Finding, Level};
 use crate::id::job_id;
@@ -41,7 +41,7 @@ impl EndpointStore {
     /// needs nothing of Jobwire's own.
     pub(super) async fn status(&self) -> Result<SchemaStatus> {
         let probe = self.probed().await?;
-        probing::refuse(&problems(self.0.family, &probe))?;
+        probing::refuse(&problems(self.0.served, &probe))?;
         Ok(SchemaStatus::Ready {
             version: i32::try_from(probe.contract).unwrap_or(i32::MAX),
             server: probe.database,
@@ -77,19 +77,20 @@ impl EndpointStore {
     /// # Errors
     /// If the endpoint does not answer.
     pub async fn examine(&self) -> Result<Vec<Finding>> {
-        let (probe, family) = (self.probed().await?, self.0.family);
+        let (probe, served) = (self.probed().await?, self.0.served);
         let url = &self.0.parts.options.urls.join(", ");
         let version = probe.version.as_deref().unwrap_or("unknown");
         let fine = || {
             format!(
                 "{}, schema version {version}, on {} over the endpoint",
-                family.title, probe.database
+                served.title(),
+                probe.database
             )
         };
         let mut findings = vec![Finding::fine("endpoint", format!("{url} answers"))];
-        findings.extend(probing::found(problems(family, &probe), fine));
+        findings.extend(probing::found(problems(served, &probe), fine));
         if probe.polls || probe.executor {
-            findings.push(probing::polls(family.hand_over));
+            findings.push(probing::polls(served.hand_over()));
         }
         if probe.clock_ahead.abs() > APART {
             findings.push(Finding::bad(
@@ -115,7 +116,7 @@ impl EndpointStore {
 }
 
 /// Returns the obstacles, each with its remedy.
-fn problems(family: &Family, probe: &Probe) -> Vec<String> {
+fn problems(served: Served, probe: &Probe) -> Vec<String> {
     let mut problems = Vec::new();
     if probe.contract != CONTRACT {
         problems.push(format!(
@@ -124,14 +125,15 @@ fn problems(family: &Family, probe: &Probe) -> Vec<String> {
             probe.contract
         ));
     }
-    if probe.engine != family.engine {
+    if probe.engine != served.engine() {
         problems.push(format!(
             "the endpoint is of the engine `{}`, and `engine_type` is `{}`; correct it",
-            probe.engine, family.engine
+            probe.engine,
+            served.engine()
         ));
         return problems;
     }
-    problems.extend(family.unknown_version(probe.version.as_deref()));
+    problems.extend(served.unknown_version(probe.version.as_deref()));
     let unknown = probe.ids.iter().find_map(|id| job_id(id).err());
     problems.extend(unknown.map(|error| error.to_string()));
     if probe.other_scopes > 0 {
@@ -149,10 +151,13 @@ mod tests {
     use super::*;
     use crate::{activiti, flowable};
 
-    fn good(family: &Family, version: &str) -> Probe {
+    const FLOWABLE: Served = Served::Act(&flowable::FAMILY);
+    const ACTIVITI: Served = Served::Act(&activiti::FAMILY);
+
+    fn good(served: Served, version: &str) -> Probe {
         Probe {
             contract: CONTRACT,
-            engine: family.engine.to_owned(),
+            engine: served.engine().to_owned(),
             version: Some(version.to_owned()),
             executor: false,
             database: "MariaDB 10.11".to_owned(),
@@ -166,14 +171,14 @@ mod tests {
 
     #[test]
     fn a_known_engine_is_accepted_and_each_problem_is_told() {
-        let flowable = &flowable::FAMILY;
         let known = [
-            (flowable, "7.2.0.2"),
-            (&activiti::FAMILY, "7.1.0-M6"),
-            (&activiti::FAMILY, "6.0.0.4"),
+            (FLOWABLE, "7.2.0.2"),
+            (ACTIVITI, "7.1.0-M6"),
+            (ACTIVITI, "6.0.0.4"),
+            (Served::Camunda, "7.24.0"),
         ];
-        for (family, version) in known {
-            let found = problems(family, &good(family, version));
+        for (served, version) in known {
+            let found = problems(served, &good(served, version));
             assert_eq!(found, Vec::<String>::new(), "{version}");
         }
         type Spoil = fn(&mut Probe);
@@ -185,15 +190,20 @@ mod tests {
             (|p| p.other_scopes = 3, "3 jobs"),
         ];
         for (spoil, said) in cases {
-            let mut probe = good(flowable, "7.2.0.2");
+            let mut probe = good(FLOWABLE, "7.2.0.2");
             spoil(&mut probe);
-            let problems = problems(flowable, &probe);
+            let problems = problems(FLOWABLE, &probe);
             assert!(
                 problems.len() == 1 && problems[0].contains(said),
                 "{problems:?}"
             );
         }
-        let newer = problems(&activiti::FAMILY, &good(&activiti::FAMILY, "8.1.0"));
-        assert!(newer[0].contains("Activiti 6.0 and 7.1"), "{newer:?}");
+        for (served, version, said) in [
+            (ACTIVITI, "8.1.0", "Activiti 6.0 and 7.1"),
+            (Served::Camunda, "7.13.0", "Camunda 7.20 to 7.29"),
+        ] {
+            let unknown = problems(served, &good(served, version));
+            assert!(unknown[0].contains(said), "{unknown:?}");
+        }
     }
 }

@@ -28,9 +28,13 @@ pub(super) fn options(engine: &EngineServer) -> EngineOptions {
     with_user(options)
 }
 
-/// Returns the options of a bridge to this Flowable over the execution endpoint.
+/// Returns the options of a bridge to this Flowable or Camunda over the execution endpoint.
 pub(super) fn over_endpoint(engine: &EngineServer) -> EngineOptions {
-    with_user(EngineOptions::new(engine.endpoint()).execution(Execution::Endpoint))
+    let options = match engine.program() {
+        EngineProgram::Camunda7 => EngineOptions::camunda(engine.endpoint()),
+        _ => EngineOptions::new(engine.endpoint()),
+    };
+    with_user(options.execution(Execution::Endpoint))
 }
 
 fn with_user(options: EngineOptions) -> EngineOptions {

@@ -1,2 +1,2 @@
-/** Camunda 7: hints of its jobs. */
+/** Camunda 7: hints of its jobs, and the execution endpoint. */
 package dev.jobwire.camunda;

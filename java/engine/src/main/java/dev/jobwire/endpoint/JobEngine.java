@@ -5,7 +5,7 @@ import dev.jobwire.tables.Timers;
 
 /** An engine whose jobs are locked, run and rescued over the endpoint alone. */
 public interface JobEngine extends JobRunner, JobOperator {
-    /** Returns {@code flowable} or {@code activiti}. */
+    /** Returns {@code flowable}, {@code activiti} or {@code camunda}. */
     String name();
 
     /** Returns the version of the engine's schema; null if it is not recorded. */
@@ -20,7 +20,9 @@ public interface JobEngine extends JobRunner, JobOperator {
     /**
      * Makes a due timer executable in a transaction of the engine, which maintains the engine's job
      * counts. {@link Timers#mayMove} decides within that transaction. Returns false if the timer
-     * waits.
+     * waits. An engine whose timers become due in their rows moves none.
      */
-    boolean moveTimer(String timer);
+    default boolean moveTimer(String timer) {
+        return false;
+    }
 }

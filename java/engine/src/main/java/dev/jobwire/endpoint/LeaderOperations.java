@@ -1,5 +1,6 @@
 package dev.jobwire.endpoint;
 
+import dev.jobwire.tables.DueTimers;
 import dev.jobwire.tables.JobRow;
 import dev.jobwire.tables.LeaderLease;
 import dev.jobwire.tables.Members;
@@ -24,6 +25,7 @@ final class LeaderOperations {
     private final Rescue rescue;
     private final Sweep sweep;
     private final Timers timers;
+    private final DueTimers dueTimers;
 
     LeaderOperations(JobEngine engine) {
         this.engine = engine;
@@ -32,6 +34,7 @@ final class LeaderOperations {
         this.rescue = new Rescue(engine.tables());
         this.sweep = new Sweep(engine.tables());
         this.timers = new Timers(engine.tables());
+        this.dueTimers = new DueTimers(engine.tables());
     }
 
     Optional<Object> result(String operation, Arguments arguments) {
@@ -98,7 +101,9 @@ final class LeaderOperations {
 
     private Object timers(Arguments arguments) {
         int most = (int) arguments.number("at_most", 1, MOST);
-        Timers.Moved moved = timers.move(most, engine::moveTimer);
+        Timers.Moved moved = engine.tables().columns().oneTable()
+                ? dueTimers.report(most)
+                : timers.move(most, engine::moveTimer);
         Map<String, Object> fields = new LinkedHashMap<>();
         fields.put("ready", JobEndpoint.brief(moved.ready()));
         fields.put("next_due", JobRow.millis(moved.nextDue()));

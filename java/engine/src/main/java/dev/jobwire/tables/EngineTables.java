@@ -6,6 +6,7 @@ import java.sql.ResultSet;
 import java.sql.SQLException;
 import java.sql.Timestamp;
 import java.time.Instant;
+import java.time.temporal.ChronoUnit;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.List;
@@ -140,13 +141,27 @@ public final class EngineTables {
         return clock.now(connection);
     }
 
+    /**
+     * Returns the end of a lock. Camunda's columns have whole seconds in MySQL: such a lock ends up to
+     * a second later, not earlier.
+     */
+    Instant lockEnd(Instant begin, long leaseMillis) {
+        Instant end = begin.plusMillis(leaseMillis);
+        return columns.oneTable() ? end.plusMillis(999).truncatedTo(ChronoUnit.SECONDS) : end;
+    }
+
     /** Returns the name of a table. */
     String table(String name) {
         return prefix + name;
     }
 
+    /** Returns the name of the table that has such jobs. */
+    String table(JobTable of) {
+        return table(of.table(columns));
+    }
+
     String jobs() {
-        return table(JobTable.JOB.table());
+        return table(JobTable.JOB);
     }
 
     String executions() {
@@ -217,20 +232,35 @@ public final class EngineTables {
             throws SQLException {
         List<String> held = new ArrayList<>();
         for (List<String> part : parts(ids.stream().sorted().toList())) {
-            String sql = locking("ID_", table(table.table()), "ID_ IN " + places(part.size()));
+            String sql = locking("ID_", table(table), "ID_ IN " + places(part.size()));
             held.addAll(query(connection, sql, part, 0, row -> row.getString("ID_")));
         }
         return held;
     }
 
-    /** Returns the jobs of these ids in a table. */
+    /** Returns the jobs of these ids in a table. One table for all jobs has jobs of each state. */
     List<JobRow> byId(Connection connection, JobTable table, Collection<String> ids)
             throws SQLException {
         if (ids.isEmpty()) {
             return List.of();
         }
-        String sql = "SELECT " + table.columns(columns) + " FROM " + table(table.table())
+        String sql = "SELECT " + table.columns(columns) + " FROM " + table(table)
                 + " WHERE ID_ IN " + places(ids.size()) + " ORDER BY ID_";
-        return query(connection, sql, List.copyOf(ids), 0, row -> JobRow.of(table, row));
+        return query(connection, sql, List.copyOf(ids), 0, reader(connection, table));
+    }
+
+    /** Returns the reader of jobs of a table, with the columns of {@link JobTable#columns}. */
+    Reader<JobRow> reader(Connection connection, JobTable table) throws SQLException {
+        if (!columns.oneTable()) {
+            return row -> JobRow.of(table, row);
+        }
+        Instant now = now(connection);
+        return row -> JobRow.of(
+                JobTable.of(
+                        row.getInt("RETRIES_"),
+                        row.getInt("SUSPENSION_STATE_"),
+                        JobRow.time(row, "DUEDATE_"),
+                        now),
+                row);
     }
 }

@@ -53,9 +53,9 @@ public final class Health {
     /** Returns one id of each table. */
     private List<String> ids(Connection connection) throws SQLException {
         List<String> ids = new ArrayList<>();
-        for (JobTable table : JobTable.values()) {
+        for (JobTable table : JobTable.all(tables.columns())) {
             ids.addAll(tables.query(
-                    connection, "SELECT ID_ FROM " + tables.table(table.table()), List.of(), 20,
+                    connection, "SELECT ID_ FROM " + tables.table(table), List.of(), 20,
                     row -> row.getString(1)));
         }
         return ids;
@@ -65,7 +65,7 @@ public final class Health {
     private int otherScopes(Connection connection) throws SQLException {
         int others = 0;
         for (JobTable table : List.of(JobTable.JOB, JobTable.TIMER)) {
-            String sql = "SELECT ID_ FROM " + tables.table(table.table()) + " WHERE NOT "
+            String sql = "SELECT ID_ FROM " + tables.table(table) + " WHERE NOT "
                     + tables.columns().ofProcesses("");
             others += tables.query(connection, sql, List.of(), LOOKED_AT, row -> true).size();
         }

@@ -37,9 +37,11 @@ final class Instances {
             return held;
         }
         List<String> sorted = List.copyOf(new TreeSet<>(instances));
-        String owner = tables.columns().instanceOwner() ? "LOCK_OWNER_" : "NULL AS LOCK_OWNER_";
+        Columns has = tables.columns();
+        String time = has.oneTable() ? "NULL AS LOCK_TIME_" : "LOCK_TIME_";
+        String owner = has.instanceOwner() ? "LOCK_OWNER_" : "NULL AS LOCK_OWNER_";
         String sql = tables.locking(
-                "ID_, LOCK_TIME_, SUSPENSION_STATE_, " + owner,
+                "ID_, SUSPENSION_STATE_, " + time + ", " + owner,
                 tables.executions(),
                 "ID_ IN " + EngineTables.places(sorted.size()));
         tables.query(connection, sql, sorted, 0, row -> held.put(
@@ -87,10 +89,13 @@ final class Instances {
     /** Returns a condition: the instance of a job in this table is not locked, nor a job of it. */
     String free(String alias) {
         String instance = alias + ".PROCESS_INSTANCE_ID_";
-        return "NOT EXISTS (SELECT e.ID_ FROM " + tables.executions() + " e WHERE e.ID_ = "
-                + instance + " AND e.LOCK_TIME_ IS NOT NULL) AND NOT EXISTS (SELECT l.ID_ FROM "
-                + tables.jobs() + " l WHERE l.PROCESS_INSTANCE_ID_ = " + instance
+        String hasNoJob = "NOT EXISTS (SELECT l.ID_ FROM " + tables.jobs()
+                + " l WHERE l.PROCESS_INSTANCE_ID_ = " + instance
                 + " AND l.LOCK_EXP_TIME_ IS NOT NULL)";
+        return tables.columns().oneTable()
+                ? hasNoJob
+                : "NOT EXISTS (SELECT e.ID_ FROM " + tables.executions() + " e WHERE e.ID_ = "
+                        + instance + " AND e.LOCK_TIME_ IS NOT NULL) AND " + hasNoJob;
     }
 
     /** Returns the instances among these that have a locked job, of any owner. */
@@ -115,13 +120,16 @@ final class Instances {
     /** Returns the eldest unlocked job of an instance that the terms allow; null without one. */
     JobRow first(Connection connection, String instance, LockTerms terms) throws SQLException {
         Columns has = tables.columns();
+        List<Object> parameters = new ArrayList<>(List.of(instance));
         String sql = "SELECT " + JobTable.JOB.columns(has) + " FROM " + tables.jobs()
                 + " WHERE PROCESS_INSTANCE_ID_ = ? AND LOCK_EXP_TIME_ IS NULL"
-                + " AND LOCK_OWNER_ IS NULL AND " + has.ofProcesses("") + " ORDER BY " + has.byAge();
+                + " AND LOCK_OWNER_ IS NULL AND "
+                + JobTable.JOB.condition(has, "", tables.now(connection), parameters)
+                + " ORDER BY " + has.byAge();
         List<JobRow> jobs = tables.query(
-                connection, sql, List.of(instance), MOST, row -> JobRow.of(JobTable.JOB, row));
+                connection, sql, parameters, MOST, tables.reader(connection, JobTable.JOB));
         return jobs.stream()
-                .filter(job -> terms == null || terms.takes(job))
+                .filter(job -> job.isReady() && (terms == null || terms.takes(job)))
                 .findFirst()
                 .orElse(null);
     }

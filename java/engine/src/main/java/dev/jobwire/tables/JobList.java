@@ -74,10 +74,10 @@ public final class JobList {
         }
         List<Object> parameters = new ArrayList<>();
         String sql = "SELECT " + table.columns(tables.columns()) + " FROM "
-                + tables.table(table.table()) + " WHERE "
-                + tables.columns().ofProcesses("") + conditions(filter, parameters)
-                + " ORDER BY ID_";
-        return tables.query(connection, sql, parameters, limit, row -> JobRow.of(table, row));
+                + tables.table(table) + " WHERE "
+                + table.condition(tables.columns(), "", tables.now(connection), parameters)
+                + conditions(filter, parameters) + " ORDER BY ID_";
+        return tables.query(connection, sql, parameters, limit, tables.reader(connection, table));
     }
 
     private static String conditions(Filter filter, List<Object> parameters) {

@@ -52,7 +52,7 @@ public record JobRow(
                 time(row, "LOCK_EXP_TIME_"));
     }
 
-    private static Instant time(ResultSet row, String column) throws SQLException {
+    static Instant time(ResultSet row, String column) throws SQLException {
         Timestamp time = row.getTimestamp(column);
         return time == null ? null : time.toInstant();
     }
@@ -64,6 +64,11 @@ public record JobRow(
 
     boolean isLocked() {
         return owner != null || lockedUntil != null;
+    }
+
+    /** Returns whether the job may run: it is due, not suspended and has an attempt left. */
+    boolean isReady() {
+        return table == JobTable.JOB;
     }
 
     /** Returns whether this is a job of a process. Other engines of Flowable share the tables. */

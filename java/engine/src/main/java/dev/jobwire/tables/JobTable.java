@@ -1,5 +1,6 @@
 package dev.jobwire.tables;
 
+import java.time.Instant;
 import java.util.List;
 import java.util.Optional;
 import java.util.stream.Stream;
@@ -14,6 +15,11 @@ public enum JobTable {
     SUSPENDED("ACT_RU_SUSPENDED_JOB", "suspended", false),
     /** Jobs without attempts left. */
     DEAD_LETTER("ACT_RU_DEADLETTER_JOB", "dead letter", false);
+
+    private static final String ALL_IN_ONE = "ID_, REV_, TYPE_, PROCESS_INSTANCE_ID_, EXECUTION_ID_,"
+            + " PROCESS_DEF_ID_ AS PROC_DEF_ID_, TENANT_ID_, HANDLER_TYPE_, DUEDATE_, EXCEPTION_MSG_,"
+            + " RETRIES_, CREATE_TIME_, NULL AS CATEGORY_, FAILED_ACT_ID_ AS ELEMENT_ID_,"
+            + " NULL AS SCOPE_TYPE_, LOCK_OWNER_, LOCK_EXP_TIME_, SUSPENSION_STATE_";
 
     private final String table;
     private final String word;
@@ -45,12 +51,59 @@ public enum JobTable {
         return word;
     }
 
-    String table() {
-        return table;
+    /** Returns the name of the table that has such jobs. */
+    String table(Columns has) {
+        return has.oneTable() ? JOB.table : table;
     }
 
-    /** Returns the columns of a job, for {@link JobRow#of}. */
+    /** Returns the tables in which engines with these columns have jobs. */
+    static List<JobTable> all(Columns has) {
+        return has.oneTable() ? List.of(JOB) : List.of(values());
+    }
+
+    /**
+     * Returns a condition: a row of the table is such a job of a process. Adds the values of its
+     * parameters.
+     */
+    String condition(Columns has, String alias, Instant now, List<Object> parameters) {
+        if (!has.oneTable()) {
+            return has.ofProcesses(alias);
+        }
+        String due = alias + "DUEDATE_";
+        switch (this) {
+            case JOB -> {
+                parameters.add(now);
+                return has.isRunnable(alias) + " AND (" + due + " IS NULL OR " + due + " <= ?)";
+            }
+            case TIMER -> {
+                parameters.add(now);
+                return has.isRunnable(alias) + " AND " + due + " > ?";
+            }
+            case SUSPENDED -> {
+                return alias + "RETRIES_ > 0 AND " + alias + "SUSPENSION_STATE_ = 2";
+            }
+            default -> {
+                return alias + "RETRIES_ <= 0";
+            }
+        }
+    }
+
+    /** Returns the state of a job whose columns tell it, like the conditions. */
+    static JobTable of(int retries, int suspension, Instant due, Instant now) {
+        if (retries <= 0) {
+            return DEAD_LETTER;
+        }
+        if (suspension == 2) {
+            return SUSPENDED;
+        }
+        return due != null && due.isAfter(now) ? TIMER : JOB;
+    }
+
+    /** Returns the columns of a job, for {@link EngineTables#reader}. */
     String columns(Columns has) {
+        if (has.oneTable()) {
+            return ALL_IN_ONE;
+        }
         return "ID_, REV_, TYPE_, PROCESS_INSTANCE_ID_, EXECUTION_ID_, PROC_DEF_ID_, TENANT_ID_,"
                 + " HANDLER_TYPE_, DUEDATE_, EXCEPTION_MSG_, "
                 + column(this != DEAD_LETTER, "RETRIES_") + ", "

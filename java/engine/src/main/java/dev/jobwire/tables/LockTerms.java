@@ -1,6 +1,5 @@
 package dev.jobwire.tables;
 
-import java.time.Instant;
 import java.util.Set;
 
 /**
@@ -40,8 +39,8 @@ public final class LockTerms {
         return EngineTables.OURS + node + ":" + fence++;
     }
 
-    Instant until(Instant now) {
-        return now.plusMillis(leaseMillis);
+    long leaseMillis() {
+        return leaseMillis;
     }
 
     boolean takesAll() {

@@ -83,7 +83,8 @@ public final class Locks {
         List<JobRow> chosen = new ArrayList<>(instances.firsts(connection, free, terms));
         for (String id : hints.keySet()) {
             JobRow job = named.get(id);
-            if (job != null && job.instance() == null && !job.isLocked() && terms.takes(job)) {
+            if (job != null && job.instance() == null && !job.isLocked() && job.isReady()
+                    && terms.takes(job)) {
                 chosen.add(job);
             }
         }
@@ -112,6 +113,9 @@ public final class Locks {
         if (job.isLocked()) {
             return "locked";
         }
+        if (!job.isReady()) {
+            return job.table() == JobTable.SUSPENDED ? "suspended" : "not-ready";
+        }
         if (!terms.takes(job)) {
             return "unserved";
         }
@@ -131,7 +135,7 @@ public final class Locks {
             throws SQLException {
         Set<String> free = new HashSet<>(
                 hold(connection, jobs.stream().map(JobRow::id).toList()));
-        Instant until = terms.until(tables.now(connection));
+        Instant until = tables.lockEnd(tables.now(connection), terms.leaseMillis());
         String sql = "UPDATE " + tables.jobs() + " SET REV_ = REV_ + 1, LOCK_OWNER_ = ?,"
                 + " LOCK_EXP_TIME_ = ? WHERE ID_ = ? AND REV_ = ? AND LOCK_EXP_TIME_ IS NULL"
                 + " AND LOCK_OWNER_ IS NULL";
@@ -168,7 +172,7 @@ public final class Locks {
             Set<String> free = new HashSet<>(hold(connection, ids));
             Map<String, JobRow> rows = tables.byId(connection, JobTable.JOB, ids).stream()
                     .collect(Collectors.toMap(JobRow::id, job -> job));
-            Instant until = tables.now(connection).plusMillis(leaseMillis);
+            Instant until = tables.lockEnd(tables.now(connection), leaseMillis);
             List<String> renewed = new ArrayList<>();
             List<String> busy = new ArrayList<>();
             for (Held lock : held) {
@@ -176,6 +180,9 @@ public final class Locks {
                 if (row == null) {
                     // The engine has moved it. The settlement of the lock reports its fate.
                     renewed.add(lock.id());
+                } else if (tables.columns().oneTable() && !row.isLocked()) {
+                    // The engine has counted a failure in place. The answer is on the way.
+                    busy.add(lock.id());
                 } else if (lock.owner().equals(row.owner())) {
                     boolean isFree = free.contains(lock.id());
                     if (isFree) {
@@ -212,7 +219,9 @@ public final class Locks {
     /** Extends the lock of one job for its execution. Returns whether the owner holds the lock. */
     public boolean extend(String id, String owner, long leaseMillis) {
         return tables.transaction(connection ->
-                extend(connection, id, owner, tables.now(connection).plusMillis(leaseMillis)));
+                extend(
+                        connection, id, owner,
+                        tables.lockEnd(tables.now(connection), leaseMillis)));
     }
 
     /**
@@ -229,11 +238,11 @@ public final class Locks {
             Instant now = tables.now(connection);
             for (Running lock : running) {
                 if (free.contains(lock.id())) {
-                    Instant until = now.plusMillis(lock.leaseMillis());
+                    Instant until = tables.lockEnd(now, lock.leaseMillis());
                     write(connection, lock.id(), lock.owner(), until);
                 }
             }
-            if (!tables.columns().instanceOwner()) {
+            if (!tables.columns().instanceOwner() && !tables.columns().oneTable()) {
                 long longest = running.stream().mapToLong(Running::leaseMillis).max().orElse(0);
                 instances.extend(connection, List.copyOf(free), now.plusMillis(longest));
             }
@@ -250,8 +259,9 @@ public final class Locks {
                     + tables.jobs() + " WHERE LOCK_OWNER_ LIKE ? ORDER BY ID_";
             String ours = EngineTables.OURS + node + ":%";
             List<JobRow> held = tables.query(
-                    connection, sql, List.of(ours), MOST, row -> JobRow.of(JobTable.JOB, row));
-            Instant until = tables.now(connection).plusMillis(leaseMillis);
+                    connection, sql, List.of(ours), MOST,
+                    tables.reader(connection, JobTable.JOB));
+            Instant until = tables.lockEnd(tables.now(connection), leaseMillis);
             List<JobRow> lost = new ArrayList<>();
             for (JobRow job : held) {
                 if (!known.contains(job.owner())

@@ -70,7 +70,7 @@ public final class Release {
                 + " WHERE ID_ > ? AND " + expired + " ORDER BY ID_";
         List<JobRow> jobs = tables.query(
                 connection, sql, List.of(after, ours, now), PART,
-                row -> JobRow.of(JobTable.JOB, row));
+                tables.reader(connection, JobTable.JOB));
         Set<String> free = new HashSet<>(tables.hold(
                 connection, JobTable.JOB, jobs.stream().map(JobRow::id).toList()));
         String clear = "UPDATE " + tables.jobs() + " SET LOCK_OWNER_ = NULL, LOCK_EXP_TIME_ = NULL"

@@ -52,6 +52,11 @@ public final class Rescue {
      */
     public Rescued rescue(int atMost) {
         int most = Math.min(atMost, MOST);
+        if (tables.columns().oneTable()) {
+            // Timers and instances have no locks of their own.
+            return new Rescued(
+                    tables.transaction(connection -> jobs(connection, most)), 0, List.of());
+        }
         List<TablesException> failures = new ArrayList<>();
         Rescued rescued = new Rescued(
                 part(failures, List.of(), connection -> jobs(connection, most)),
@@ -80,7 +85,7 @@ public final class Rescue {
                 + " OR LOCK_EXP_TIME_ < ? ORDER BY LOCK_EXP_TIME_, ID_";
         List<JobRow> late = tables.query(
                 connection, sql, List.of(now, now.minus(ENGINE)), most,
-                row -> JobRow.of(JobTable.JOB, row));
+                tables.reader(connection, JobTable.JOB));
         Set<String> ofLate = new LinkedHashSet<>();
         late.forEach(job -> ofLate.add(job.instance()));
         ofLate.remove(null);
@@ -106,7 +111,7 @@ public final class Rescue {
     }
 
     private int timers(Connection connection, int most) throws SQLException {
-        String timers = tables.table(JobTable.TIMER.table());
+        String timers = tables.table(JobTable.TIMER);
         Instant late = tables.now(connection).minus(ENGINE);
         List<String> ids = tables.query(
                 connection, "SELECT ID_ FROM " + timers + " WHERE LOCK_EXP_TIME_ < ? ORDER BY ID_",
@@ -138,7 +143,7 @@ public final class Rescue {
     }
 
     private String jobsOf(JobTable table) {
-        return " (SELECT j.ID_ FROM " + tables.table(table.table())
+        return " (SELECT j.ID_ FROM " + tables.table(table)
                 + " j WHERE j.PROCESS_INSTANCE_ID_ = e.ID_ AND j.LOCK_EXP_TIME_ IS ";
     }
 

@@ -73,7 +73,7 @@ public final class Settlement {
             boolean isOver = !Set.of("unknown", "lost", "busy").contains(fate);
             if (isOver && lock.instance() != null) {
                 left.add(lock.instance());
-            } else if (isOver && fate.equals("released")) {
+            } else if (isOver && row != null && row.isReady()) {
                 alone.add(row);
             }
         }
@@ -84,7 +84,9 @@ public final class Settlement {
     private Map<String, JobRow> rows(Connection connection, List<String> ids) throws SQLException {
         Map<String, JobRow> rows = new HashMap<>();
         Set<String> open = new LinkedHashSet<>(ids);
-        for (JobTable table : JobTable.followed()) {
+        for (JobTable table : tables.columns().oneTable()
+                ? List.of(JobTable.JOB)
+                : JobTable.followed()) {
             for (JobRow row : tables.byId(connection, table, open)) {
                 rows.putIfAbsent(row.id(), row);
             }
@@ -97,6 +99,9 @@ public final class Settlement {
             throws SQLException {
         if (row == null) {
             return "done";
+        }
+        if (tables.columns().oneTable()) {
+            return fateInPlace(connection, ending, row, isFree);
         }
         switch (row.table()) {
             case TIMER -> {
@@ -124,9 +129,37 @@ public final class Settlement {
         if (!isFree) {
             return "busy";
         }
+        return clear(connection, row) ? "released" : "lost";
+    }
+
+    /** Returns the fate of a job whose row stays in its table for its whole life. */
+    private String fateInPlace(Connection connection, Ending ending, JobRow row, boolean isFree)
+            throws SQLException {
+        boolean isOurs = ending.held().owner().equals(row.owner());
+        if (row.isLocked() && !isOurs) {
+            return "lost";
+        }
+        if (isOurs && ending.isUnanswered()) {
+            return "unknown";
+        }
+        if (isOurs && !isFree) {
+            return "busy";
+        }
+        if (isOurs && !clear(connection, row)) {
+            return "lost";
+        }
+        return switch (row.table()) {
+            case SUSPENDED -> "suspended";
+            case DEAD_LETTER -> "dead-letter";
+            // The engine has ended the lock itself: it has counted a failure, or the job repeats.
+            default -> isOurs ? "released" : "retry";
+        };
+    }
+
+    private boolean clear(Connection connection, JobRow row) throws SQLException {
         String sql = "UPDATE " + tables.jobs() + " SET LOCK_OWNER_ = NULL, LOCK_EXP_TIME_ = NULL"
                 + " WHERE ID_ = ? AND LOCK_OWNER_ = ?";
-        return tables.update(connection, sql, row.id(), row.owner()) == 1 ? "released" : "lost";
+        return tables.update(connection, sql, row.id(), row.owner()) == 1;
     }
 
     /** Locks the next job of each instance, or reports it. */

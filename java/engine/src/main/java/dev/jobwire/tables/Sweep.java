@@ -52,12 +52,25 @@ public final class Sweep {
      * @param after the id after which the page begins; null for the first page
      */
     public Page orphans(String after, Instant createdBefore, int limit) {
+        return tables.transaction(connection -> {
+            Instant now = tables.now(connection);
+            List<Object> parameters = new ArrayList<>();
+            String sql = orphans(after, createdBefore, now, parameters);
+            List<JobRow> lost = tables.query(
+                    connection, sql, parameters, limit,
+                    tables.reader(connection, JobTable.JOB));
+            String next = lost.size() < limit ? null : lost.get(lost.size() - 1).id();
+            return new Page(lost, next, now);
+        });
+    }
+
+    private String orphans(
+            String after, Instant createdBefore, Instant now, List<Object> parameters) {
         Columns has = tables.columns();
-        List<Object> parameters = new ArrayList<>();
         StringBuilder sql = new StringBuilder("SELECT ")
                 .append(JobTable.JOB.columns(has)).append(" FROM ").append(tables.jobs())
                 .append(" j WHERE j.LOCK_EXP_TIME_ IS NULL AND j.LOCK_OWNER_ IS NULL AND ")
-                .append(has.ofProcesses("j."));
+                .append(JobTable.JOB.condition(has, "j.", now, parameters));
         if (after != null) {
             sql.append(" AND j.ID_ > ?");
             parameters.add(after);
@@ -66,39 +79,25 @@ public final class Sweep {
             sql.append(" AND j.CREATE_TIME_ <= ?");
             parameters.add(createdBefore);
         }
-        sql.append(" AND ").append(new Instances(tables).free("j"))
+        return sql.append(" AND ").append(new Instances(tables).free("j"))
                 .append(" AND NOT EXISTS (SELECT s.ID_ FROM ").append(tables.jobs())
                 .append(" s WHERE s.PROCESS_INSTANCE_ID_ = j.PROCESS_INSTANCE_ID_ AND (")
-                .append(elder(has))
-                .append(")) ORDER BY j.ID_");
-        return tables.transaction(connection -> {
-            Instant now = tables.now(connection);
-            List<JobRow> lost = tables.query(
-                    connection, sql.toString(), parameters, limit,
-                    row -> JobRow.of(JobTable.JOB, row));
-            String next = lost.size() < limit ? null : lost.get(lost.size() - 1).id();
-            return new Page(lost, next, now);
-        });
-    }
-
-    private static String elder(Columns has) {
-        return has.createTime()
-                ? "s.CREATE_TIME_ < j.CREATE_TIME_"
-                        + " OR (s.CREATE_TIME_ = j.CREATE_TIME_ AND s.ID_ < j.ID_)"
-                : "s.ID_ < j.ID_";
+                .append(has.isElder())
+                .append(")) ORDER BY j.ID_")
+                .toString();
     }
 
     /** Counts the jobs. */
     public Backlog backlog() {
         Columns has = tables.columns();
-        String created = has.createTime() ? "CREATE_TIME_" : "NULL AS CREATE_TIME_";
         return tables.transaction(connection -> {
             Instant now = tables.now(connection);
+            List<Object> parameters = new ArrayList<>();
+            String sql = "SELECT " + has.readySince("") + " AS SINCE_, LOCK_EXP_TIME_ FROM "
+                    + tables.jobs() + " WHERE "
+                    + JobTable.JOB.condition(has, "", now, parameters);
             List<Job> jobs = tables.query(
-                    connection,
-                    "SELECT " + created + ", LOCK_EXP_TIME_ FROM " + tables.jobs() + " WHERE "
-                            + has.ofProcesses(""),
-                    List.of(), COUNTED,
+                    connection, sql, parameters, COUNTED,
                     row -> new Job(
                             instant(row.getTimestamp(1)), instant(row.getTimestamp(2))));
             int locked = (int) jobs.stream()
@@ -120,13 +119,16 @@ public final class Sweep {
     public List<Kind> waiting() {
         Columns has = tables.columns();
         String category = has.category() ? "CATEGORY_" : "NULL AS CATEGORY_";
-        String sql = "SELECT HANDLER_TYPE_, " + category + ", TENANT_ID_ FROM " + tables.jobs()
-                + " WHERE LOCK_EXP_TIME_ IS NULL AND LOCK_OWNER_ IS NULL AND "
-                + has.ofProcesses("");
-        List<Properties> jobs = tables.transaction(connection -> tables.query(
-                connection, sql, List.of(), COUNTED,
-                row -> new Properties(
-                        row.getString(1), some(row.getString(2)), some(row.getString(3)))));
+        List<Properties> jobs = tables.transaction(connection -> {
+            List<Object> parameters = new ArrayList<>();
+            String sql = "SELECT HANDLER_TYPE_, " + category + ", TENANT_ID_ FROM "
+                    + tables.jobs() + " WHERE LOCK_EXP_TIME_ IS NULL AND LOCK_OWNER_ IS NULL AND "
+                    + JobTable.JOB.condition(has, "", tables.now(connection), parameters);
+            return tables.query(
+                    connection, sql, parameters, COUNTED,
+                    row -> new Properties(
+                            row.getString(1), some(row.getString(2)), some(row.getString(3))));
+        });
         Map<Properties, Integer> kinds = new LinkedHashMap<>();
         jobs.forEach(job -> kinds.merge(job, 1, Integer::sum));
         List<Kind> counted = new ArrayList<>();
@@ -136,8 +138,10 @@ public final class Sweep {
     }
 
     private int count(Connection connection, JobTable table) throws SQLException {
-        String sql = "SELECT ID_ FROM " + tables.table(table.table());
-        return tables.query(connection, sql, List.of(), COUNTED, row -> true).size();
+        List<Object> parameters = new ArrayList<>();
+        String sql = "SELECT ID_ FROM " + tables.table(table) + " WHERE "
+                + table.condition(tables.columns(), "", tables.now(connection), parameters);
+        return tables.query(connection, sql, parameters, COUNTED, row -> true).size();
     }
 
     /** Engines write an empty text if there is no tenant. */

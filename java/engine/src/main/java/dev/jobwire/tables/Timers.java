@@ -111,16 +111,18 @@ public final class Timers {
     }
 
     private String timers() {
-        return tables.table(JobTable.TIMER.table());
+        return tables.table(JobTable.TIMER);
     }
 
     /** Returns the first due date of all timers, which may have passed; null without one. */
     Instant nextDue(Connection connection) throws SQLException {
+        List<Object> parameters = new ArrayList<>();
         String sql = "SELECT MIN(DUEDATE_) FROM " + timers()
                 + " WHERE LOCK_EXP_TIME_ IS NULL AND LOCK_OWNER_ IS NULL AND "
-                + tables.columns().ofProcesses("");
+                + JobTable.TIMER.condition(
+                        tables.columns(), "", tables.now(connection), parameters);
         List<Instant> next = new ArrayList<>();
-        tables.query(connection, sql, List.of(), 1, row -> {
+        tables.query(connection, sql, parameters, 1, row -> {
             Timestamp due = row.getTimestamp(1);
             return due != null && next.add(due.toInstant());
         });

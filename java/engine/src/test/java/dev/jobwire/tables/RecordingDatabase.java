@@ -21,12 +21,17 @@ final class RecordingDatabase {
     /** The text of each column: a job, its instance, an owner. */
     static final String ID = "jobwire:0198c0de-7777-7000-8000-000000000001:1";
     /** The time of the database. */
-    private static final Instant NOW = Instant.parse("2026-11-27T12:00:00Z");
+    static final Instant NOW = Instant.parse("2026-11-27T12:00:00Z");
 
     /** The statements so far. */
     final List<String> statements = new ArrayList<>();
+    /** The times among the parameters so far. */
+    final List<Instant> times = new ArrayList<>();
     boolean isJobLocked;
     boolean isInstanceLocked;
+    int retries = 1;
+    /** 2 while jobs and instances are suspended. */
+    int suspension = 1;
     private boolean wasNull;
 
     /** Returns its tables, of an engine with these columns. */
@@ -54,6 +59,10 @@ final class RecordingDatabase {
         return answering(PreparedStatement.class, (self, called, how) -> switch (called.getName()) {
             case "executeQuery" -> row(sql);
             case "executeUpdate" -> 1;
+            case "setTimestamp" -> {
+                times.add(((Timestamp) how[1]).toInstant());
+                yield null;
+            }
             default -> null;
         });
     }
@@ -85,11 +94,18 @@ final class RecordingDatabase {
             boolean isLock = how[0] instanceof String column && column.startsWith("LOCK_");
             wasNull = sql.contains("NULL AS " + how[0]) || (isLock && !isLocked);
             return switch (called.getName()) {
-                case "getInt" -> wasNull ? 0 : 1;
+                case "getInt" -> wasNull ? 0 : number(how[0]);
                 case "getTimestamp" -> wasNull ? null : Timestamp.from(NOW.minusSeconds(3_600));
                 default -> wasNull ? null : ID;
             };
         });
+    }
+
+    private int number(Object column) {
+        if (column.equals("RETRIES_")) {
+            return retries;
+        }
+        return column.equals("SUSPENSION_STATE_") ? suspension : 1;
     }
 
     private static <T> T answering(Class<T> type, InvocationHandler answer) {

@@ -1,6 +1,7 @@
 package dev.jobwire.spring;
 
 import dev.jobwire.activiti.ActivitiJobEngine;
+import dev.jobwire.camunda.CamundaJobEngine;
 import dev.jobwire.endpoint.ExecutionEndpoint;
 import dev.jobwire.endpoint.JobEndpoint;
 import dev.jobwire.endpoint.JobEngine;
@@ -30,9 +31,8 @@ class EndpointAutoConfiguration {
             ObjectProvider<JobRunner> runners, ObjectProvider<JobEndpoint> jobs) {
         JobRunner runner = runners.getIfAvailable();
         if (runner == null) {
-            throw new IllegalStateException("jobwire.engine-endpoint is for Flowable and Activiti, "
-                    + "and the application has neither; Camunda needs no endpoint: leave the "
-                    + "property out");
+            throw new IllegalStateException("jobwire.engine-endpoint is for Flowable, Activiti and "
+                    + "Camunda 7, and the application has none of them: leave the property out");
         }
         return new EndpointController(
                 new ExecutionEndpoint(runner), Optional.ofNullable(jobs.getIfAvailable()));
@@ -64,6 +64,17 @@ class EndpointAutoConfiguration {
         @Bean
         ActivitiJobEngine jobwireActivitiRunner(org.activiti.engine.ProcessEngine engine) {
             return new ActivitiJobEngine(engine);
+        }
+    }
+
+    /** Serves the jobs of Camunda 7. */
+    @Configuration(proxyBeanMethods = false)
+    @ConditionalOnClass(org.camunda.bpm.engine.ProcessEngine.class)
+    @ConditionalOnMissingBean(JobRunner.class)
+    static class Camunda {
+        @Bean
+        CamundaJobEngine jobwireCamundaRunner(org.camunda.bpm.engine.ProcessEngine engine) {
+            return new CamundaJobEngine(engine);
         }
     }
 }

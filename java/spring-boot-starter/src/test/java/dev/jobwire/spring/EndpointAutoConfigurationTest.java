@@ -4,6 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.jobwire.activiti.ActivitiJobEngine;
+import dev.jobwire.camunda.CamundaJobEngine;
 import dev.jobwire.endpoint.JobEndpoint;
 import dev.jobwire.endpoint.JobEngine;
 import java.lang.reflect.Proxy;
@@ -22,7 +23,9 @@ import org.springframework.boot.test.context.runner.WebApplicationContextRunner;
 class EndpointAutoConfigurationTest {
     private final WebApplicationContextRunner application = new WebApplicationContextRunner()
             .withConfiguration(AutoConfigurations.of(EndpointAutoConfiguration.class))
-            .withClassLoader(new FilteredClassLoader(org.flowable.engine.ProcessEngine.class))
+            .withClassLoader(new FilteredClassLoader(
+                    org.flowable.engine.ProcessEngine.class,
+                    org.camunda.bpm.engine.ProcessEngine.class))
             .withBean(ProcessEngine.class, EndpointAutoConfigurationTest::activiti);
 
     /** Returns an object whose methods have these answers, and otherwise null. */
@@ -36,16 +39,28 @@ class EndpointAutoConfigurationTest {
                 }));
     }
 
-    private static ProcessEngine activiti() {
+    private static DataSource source() {
         DatabaseMetaData about =
                 answering(DatabaseMetaData.class, Map.of("getDatabaseProductName", "MariaDB"));
         Connection connection = answering(Connection.class, Map.of("getMetaData", about));
+        return answering(DataSource.class, Map.of("getConnection", connection));
+    }
+
+    private static ProcessEngine activiti() {
         StandaloneProcessEngineConfiguration configuration =
                 new StandaloneProcessEngineConfiguration();
-        configuration.setDataSource(
-                answering(DataSource.class, Map.of("getConnection", connection)));
+        configuration.setDataSource(source());
         return answering(
                 ProcessEngine.class, Map.of("getProcessEngineConfiguration", configuration));
+    }
+
+    private static org.camunda.bpm.engine.ProcessEngine camunda() {
+        var configuration =
+                new org.camunda.bpm.engine.impl.cfg.StandaloneProcessEngineConfiguration();
+        configuration.setDataSource(source());
+        return answering(
+                org.camunda.bpm.engine.ProcessEngine.class,
+                Map.of("getProcessEngineConfiguration", configuration));
     }
 
     @Test
@@ -58,6 +73,22 @@ class EndpointAutoConfigurationTest {
             assertTrue(scope.contains("\"run_list\":200"), scope);
             assertTrue(!scope.contains("held"), "the engine locks the instances: " + scope);
         });
+    }
+
+    @Test
+    void theWholeContractIsServedForCamunda() {
+        new WebApplicationContextRunner()
+                .withConfiguration(AutoConfigurations.of(EndpointAutoConfiguration.class))
+                .withClassLoader(new FilteredClassLoader(
+                        org.flowable.engine.ProcessEngine.class, ProcessEngine.class))
+                .withBean(
+                        org.camunda.bpm.engine.ProcessEngine.class,
+                        EndpointAutoConfigurationTest::camunda)
+                .withPropertyValues("jobwire.engine-endpoint=true")
+                .run(context -> {
+                    assertTrue(context.getBean(JobEngine.class) instanceof CamundaJobEngine);
+                    assertEquals(1, context.getBeansOfType(JobEndpoint.class).size());
+                });
     }
 
     @Test
