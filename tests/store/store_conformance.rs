@@ -24,6 +24,7 @@ mod exclusive;
 mod fencing;
 mod finishing;
 mod history;
+mod in_transaction;
 mod lanes;
 mod leading;
 mod load;
@@ -409,6 +410,17 @@ conformance! {
             the_end_of_an_execution_lets_the_next_job_of_its_instance_go,
             a_definition_ends_with_its_instances_and_its_start_timers,
             start_timers_are_replaced_with_the_transaction,
+        ]
+    }
+    in_transaction {
+        databases [
+            an_operation_commits_with_the_callers_row,
+            a_transaction_hints_what_is_ready_at_its_commit,
+            an_operation_that_does_not_apply_says_why,
+            a_refused_operation_changes_nothing_and_its_transaction_goes_on,
+            an_interrupted_operation_commits_nothing,
+            the_events_of_operations_are_told_after_the_commit,
+            a_handler_operates_on_jobs_in_its_completing_transaction,
         ]
     }
     sequences {

@@ -16,3 +16,4 @@ pub mod priority_cascade;
 pub mod purge;
 mod queries;
 mod rules;
+mod transaction_operations;

@@ -98,7 +98,7 @@ use membership::readable;
 pub use membership::{MAX_NAMES, MAX_NODES, Membership, NodeView, services_of};
 pub(crate) use moving::LANE_SLICE;
 pub use moving::{LanePage, MovedPage};
-pub use operating::{Operated, OperatedJobs, Suspended};
+pub use operating::{Action, Operated, OperatedJobs, Suspended};
 pub use periodic::{DuePeriodicJobs, Fired, PeriodicView, Triggered};
 use permits::{PermitAnswer, PermitRequest, StalledKey, WaitingJob, WaitingType};
 pub use poison::StuckBatch;
@@ -1008,6 +1008,32 @@ pub trait SqlStore: Store + Clone {
         connection: &mut <Self::Db as sqlx::Database>::Connection,
         scope: &EndedScope,
     ) -> Result<Ended>;
+
+    /// Performs an operator's action on jobs, over a connection that is inside the caller's
+    /// transaction. No job is [refused](OperatedJobs::refused): either the action succeeds for all of
+    /// them, or it fails and changes nothing.
+    ///
+    /// # Errors
+    /// [`StoreError::RowLocked`] if another transaction locked a row for two seconds.
+    /// [`StoreError::TooIsolated`] if the transaction does not read what others commit. Otherwise the
+    /// database's error.
+    async fn operate(
+        &self,
+        connection: &mut <Self::Db as sqlx::Database>::Connection,
+        ids: &[JobId],
+        action: &Action,
+    ) -> Result<OperatedJobs>;
+
+    /// Returns those of the jobs that have an open incident, as the caller's transaction sees them. For
+    /// the events of an action.
+    async fn open_incidents_in(
+        &self,
+        connection: &mut <Self::Db as sqlx::Database>::Connection,
+        jobs: &[JobId],
+    ) -> Result<Vec<JobId>> {
+        let _ = (connection, jobs);
+        Ok(Vec::new())
+    }
 
     /// Returns the next job of each of these instances that no job holds. Called after a
     /// transaction that [could not see it](BatchOutcome::unseen).

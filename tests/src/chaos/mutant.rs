@@ -12,10 +12,10 @@ use jobwire_core::store::Failure;
 use jobwire_core::store::permits::{PermitAnswer, PermitRequest, StalledKey};
 use jobwire_core::store::transaction::AfterCommit;
 use jobwire_core::store::{
-    BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, Created,
-    CycleOutcome, Ended, EndedScope, Fate, Handoff, LanePage, LeaderCycle, Lifted, LockTerms,
-    Locked, Membership, MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, Origin,
-    OrphanPage, OrphanQuery, Renewed, Result, SchemaStatus, Suspended, SuspensionScope,
+    Action, BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion,
+    Created, CycleOutcome, Ended, EndedScope, Fate, Handoff, LanePage, LeaderCycle, Lifted,
+    LockTerms, Locked, Membership, MovedPage, MovedTimers, NodeView, Operated, OperatedJobs,
+    Origin, OrphanPage, OrphanQuery, Renewed, Result, SchemaStatus, Suspended, SuspensionScope,
     TransactionId, Waiting,
 };
 use jobwire_core::transport::{
@@ -467,6 +467,15 @@ impl SqlStore for Mutant {
 
     async fn end(&self, connection: &mut PgConnection, scope: &EndedScope) -> Result<Ended> {
         self.direct.end(connection, scope).await
+    }
+
+    async fn operate(
+        &self,
+        connection: &mut PgConnection,
+        ids: &[JobId],
+        action: &Action,
+    ) -> Result<OperatedJobs> {
+        self.direct.operate(connection, ids, action).await
     }
 
     async fn complete_in(

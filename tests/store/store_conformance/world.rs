@@ -57,6 +57,8 @@ pub(super) trait SqlBench: Bench + SqlStore {
     }
     async fn try_execute(&self, sql: &str) -> Result<u64, sqlx::Error>;
     async fn number(&self, sql: &str) -> i64;
+    /// Runs a statement in a transaction.
+    async fn execute_in(connection: &mut <Self::Db as sqlx::Database>::Connection, sql: &str);
     /// Returns the same database as another program sees it, which knows these calendars.
     fn knowing(&self, calendars: Calendars) -> Self;
     /// Sets a row aside as nodes and migrations do.
@@ -187,6 +189,12 @@ impl SqlBench for SqliteStore {
         done.map(|done| done.rows_affected())
     }
 
+    async fn execute_in(connection: &mut sqlx::SqliteConnection, sql: &str) {
+        let sql = sql.replace("{s}", "");
+        let done = sqlx::query(AssertSqlSafe(sql)).execute(connection);
+        done.await.unwrap();
+    }
+
     async fn number(&self, sql: &str) -> i64 {
         let sql = sql.replace("{s}", "");
         let number = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(self.pool());
@@ -240,6 +248,12 @@ impl SqlBench for PgStore {
             .replace("{now}", "clock_timestamp()");
         let done = sqlx::query(AssertSqlSafe(sql)).execute(self.pool()).await;
         done.map(|done| done.rows_affected())
+    }
+
+    async fn execute_in(connection: &mut sqlx::PgConnection, sql: &str) {
+        let sql = sql.replace("{s}", "jobwire.");
+        let done = sqlx::query(AssertSqlSafe(sql)).execute(connection);
+        done.await.unwrap();
     }
 
     async fn number(&self, sql: &str) -> i64 {

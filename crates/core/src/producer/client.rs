@@ -32,6 +32,9 @@
 //! jobs that it made ready. For a client [without hints](Client::without_hints) the leader
 //! publishes them.
 //!
+//! A [`JobTransaction`] and a [`TransactionHook`] have those on single jobs, too: `retry`, `delete`,
+//! `cancel`, `change` and `unlock`, and `end`. They commit with your statements or not at all.
+//!
 //! # Completing jobs
 //! A handler that is registered `in_transaction` creates jobs in the transaction that completes its
 //! own job: [`Running::transaction`](crate::Running::transaction).
@@ -178,11 +181,12 @@ impl<S: SqlStore> Client<S> {
     }
 }
 
-/// Collects the jobs that your own transaction creates. [Fire](Self::fire) it after your commit.
+/// Collects the jobs that your own transaction creates and changes. [Fire](Self::fire) it after your
+/// commit.
 #[must_use = "fire the hook after your commit, else the sweeper has to find the jobs"]
 pub struct TransactionHook<S: SqlStore> {
-    client: Client<S>,
-    created: Created,
+    pub(super) client: Client<S>,
+    pub(super) created: Created,
 }
 
 impl<S: SqlStore> TransactionHook<S> {
@@ -293,8 +297,9 @@ impl<S: SqlStore> TransactionHook<S> {
     /// Commits your transaction and publishes the hints.
     ///
     /// # Errors
-    /// [`StoreError::TransactionFailed`] if a statement of the transaction failed before: then
-    /// no job exists and no hint is published. Otherwise as [`JobTransaction::commit`].
+    /// [`StoreError::TransactionFailed`] if a statement of the transaction failed before, or an operation
+    /// on jobs was interrupted: then nothing is committed and no hint is published. Otherwise as
+    /// [`JobTransaction::commit`].
     pub async fn commit(
         self,
         mut transaction: sqlx::Transaction<'_, S::Db>,

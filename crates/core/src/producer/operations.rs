@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::event::{JobEvent, JobEventKind};
 use crate::job::JobId;
 use crate::producer::client::Client;
 use crate::producer::commit_hook::Cause;
 use crate::producer::lane_move::{LaneMove, LaneMoved};
 use crate::producer::purge::{Purge, Purged};
-use crate::store::{Change, Ended, EndedScope, Operated, OperatedJobs, SqlStore, StoreError};
+use crate::store::{
+    Action, Change, Ended, EndedScope, Operated, OperatedJobs, SqlStore, StoreError,
+};
 use crate::transport::Control;
 
 impl<S: SqlStore> Client<S> {
@@ -21,8 +22,7 @@ impl<S: SqlStore> Client<S> {
     pub async fn retry(&self, id: JobId, attempts: i32) -> Result<Operated, StoreError> {
         let open = self.open_incidents(&[id]).await;
         let (operated, ready) = self.store.retry(id, attempts).await?;
-        let at_once = JobEventKind::Rescheduled { due_at: None };
-        self.tell(&[(id, operated)], &open, &at_once);
+        self.tell(&Action::Retry(attempts), &[(id, operated)], &open);
         self.hook.publish(Cause::Operator, ready);
         Ok(operated)
     }
@@ -39,8 +39,7 @@ impl<S: SqlStore> Client<S> {
     ) -> Result<OperatedJobs, StoreError> {
         let open = self.open_incidents(ids).await;
         let operated = self.store.retry_many(ids, attempts).await?;
-        let at_once = JobEventKind::Rescheduled { due_at: None };
-        self.tell(&operated.operated, &open, &at_once);
+        self.tell(&Action::Retry(attempts), &operated.operated, &open);
         Ok(self.published(operated))
     }
 
@@ -51,8 +50,7 @@ impl<S: SqlStore> Client<S> {
     pub async fn delete(&self, id: JobId) -> Result<Operated, StoreError> {
         let open = self.open_incidents(&[id]).await;
         let (operated, ready) = self.store.delete(id).await?;
-        let cancelled = JobEventKind::Cancelled;
-        self.tell(&[(id, operated)], &open, &cancelled);
+        self.tell(&Action::Delete, &[(id, operated)], &open);
         self.hook.publish(Cause::Operator, ready);
         Ok(operated)
     }
@@ -65,8 +63,7 @@ impl<S: SqlStore> Client<S> {
     pub async fn delete_many(&self, ids: &[JobId]) -> Result<OperatedJobs, StoreError> {
         let open = self.open_incidents(ids).await;
         let operated = self.store.delete_many(ids).await?;
-        let cancelled = JobEventKind::Cancelled;
-        self.tell(&operated.operated, &open, &cancelled);
+        self.tell(&Action::Delete, &operated.operated, &open);
         Ok(self.published(operated))
     }
 
@@ -85,8 +82,7 @@ impl<S: SqlStore> Client<S> {
     pub async fn cancel(&self, id: JobId) -> Result<Operated, StoreError> {
         let open = self.open_incidents(&[id]).await;
         let (operated, ready) = self.store.cancel(id).await?;
-        let cancelled = JobEventKind::Cancelled;
-        self.tell(&[(id, operated)], &open, &cancelled);
+        self.tell(&Action::Cancel, &[(id, operated)], &open);
         self.hook.publish(Cause::Operator, ready);
         if operated == Operated::Running {
             self.hook.tell(Control::Cancel { job: id });
@@ -105,7 +101,8 @@ impl<S: SqlStore> Client<S> {
     /// [`StoreError::InvalidChange`] before anything is changed, or a database error.
     pub async fn change(&self, ids: &[JobId], change: &Change) -> Result<OperatedJobs, StoreError> {
         let changed = self.store.change_many(ids, change).await?;
-        self.tell_change(&changed.operated, change);
+        let action = Action::Change(change.clone());
+        self.tell(&action, &changed.operated, &[]);
         self.hook.timer_set(changed.timer);
         Ok(self.published(changed))
     }
@@ -121,10 +118,7 @@ impl<S: SqlStore> Client<S> {
     /// A database error.
     pub async fn unlock(&self, id: JobId) -> Result<Operated, StoreError> {
         let (unlocked, ready) = self.store.unlock(id).await?;
-        if unlocked == Operated::Done {
-            let rejected = JobEvent::of_id(id, JobEventKind::Rejected);
-            self.hook.listeners().tell(rejected);
-        }
+        self.tell(&Action::Unlock, &[(id, unlocked)], &[]);
         self.hook.publish(Cause::Operator, ready);
         Ok(unlocked)
     }

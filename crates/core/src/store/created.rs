@@ -1,4 +1,4 @@
-//! The jobs that a transaction created. They are hinted after its commit.
+//! What a transaction created and changed. Its jobs are hinted after its commit.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,7 +8,7 @@ use crate::event::{JobEvent, JobEventKind};
 use crate::hint::Ready;
 use crate::job::JobId;
 use crate::job::new_job::NewJob;
-use crate::store::Ended;
+use crate::store::{Action, Ended, Operated, OperatedJobs};
 
 /// The jobs created in a transaction that has not committed yet.
 #[derive(Debug, Default)]
@@ -25,6 +25,8 @@ pub struct Created {
     pub(crate) stop: Vec<JobId>,
     /// The events to tell after the commit; none without a listener.
     pub(crate) events: Vec<JobEvent>,
+    /// Whether an operator's action was interrupted, so that a part of it may be done.
+    pub(crate) unfinished: bool,
     /// One of the jobs, in any state. Its row exists only if the transaction has committed.
     pub(crate) witness: Option<JobId>,
     /// The name of the transaction, to ask for its fate after a lost answer to COMMIT; see
@@ -41,19 +43,67 @@ impl Created {
         self.next.extend(other.next);
         self.stop.extend(other.stop);
         self.events.extend(other.events);
+        self.unfinished |= other.unfinished;
         self.witness = self.witness.or(other.witness);
         self.transaction = self.transaction.take().or(other.transaction);
     }
 
-    /// Takes out the jobs that the end of a scope deletes in the same transaction: they get no hint.
+    /// Adds the end of a scope in the same transaction.
     pub(crate) fn end(&mut self, ended: &Ended) {
-        let deleted: HashSet<&JobId> = ended.deleted.iter().collect();
-        self.ready.retain(|job| !deleted.contains(&job.hint.id));
-        self.next.retain(|job| !deleted.contains(&job.hint.id));
-        let other = self.ready.first().map(|job| job.hint.id);
-        self.witness = self.witness.filter(|job| !deleted.contains(job)).or(other);
-        self.next.extend(ended.ready.iter().cloned());
+        self.delete(&ended.deleted.iter().copied().collect());
+        self.hint(&ended.ready);
         self.stop.extend(&ended.running);
+    }
+
+    /// Adds an operator's action in the same transaction.
+    pub(crate) fn act(&mut self, action: &Action, acted: &OperatedJobs) {
+        let with = |how| {
+            let jobs = acted
+                .operated
+                .iter()
+                .filter(move |(_, other)| *other == how);
+            jobs.map(|(job, _)| *job)
+        };
+        match action {
+            Action::Delete => self.delete(&with(Operated::Done).collect()),
+            Action::Cancel => {
+                self.delete(&with(Operated::Done).collect());
+                self.stop.extend(with(Operated::Running));
+            }
+            Action::Change(change) if !change.keeps_the_table() => {
+                self.forget_hints(&with(Operated::Done).collect());
+            }
+            Action::Change(_) | Action::Retry(_) | Action::Unlock => {}
+        }
+        self.hint(&acted.ready);
+        self.timer = earliest(self.timer, acted.timer);
+    }
+
+    /// Takes out jobs that are deleted in the same transaction.
+    fn delete(&mut self, jobs: &HashSet<JobId>) {
+        self.forget_hints(jobs);
+        let other = self.ready.first().map(|job| job.hint.id);
+        self.witness = self.witness.filter(|job| !jobs.contains(job)).or(other);
+    }
+
+    /// Drops the hints of jobs that are not executable any more.
+    fn forget_hints(&mut self, jobs: &HashSet<JobId>) {
+        self.ready.retain(|job| !jobs.contains(&job.hint.id));
+        self.next.retain(|job| !jobs.contains(&job.hint.id));
+    }
+
+    /// Adds jobs to hint, each once.
+    fn hint(&mut self, jobs: &[Ready]) {
+        let noted = self.ready.iter_mut().chain(&mut self.next);
+        let mut noted: HashMap<JobId, &mut Ready> = noted.map(|job| (job.hint.id, job)).collect();
+        let mut others = Vec::new();
+        for job in jobs {
+            match noted.get_mut(&job.hint.id) {
+                Some(noted) => **noted = job.clone(),
+                None => others.push(job.clone()),
+            }
+        }
+        self.next.extend(others);
     }
 }
 
@@ -138,13 +188,81 @@ mod tests {
     use super::*;
     use crate::hint::Hint;
     use crate::job::Lane;
+    use crate::store::Change;
+
+    fn ready() -> Ready {
+        Ready {
+            lane: Lane::default(),
+            hint: Hint::new(JobId::generate()),
+        }
+    }
+
+    fn ids(ready: &[Ready]) -> Vec<JobId> {
+        ready.iter().map(|ready| ready.hint.id).collect()
+    }
+
+    /// Does an action with one job, and makes others ready.
+    fn act(created: &mut Created, action: &Action, job: &Ready, how: Operated, ready: &[Ready]) {
+        let acted = OperatedJobs {
+            operated: vec![(job.hint.id, how)],
+            ready: ready.to_vec(),
+            ..OperatedJobs::default()
+        };
+        created.act(action, &acted);
+    }
+
+    #[test]
+    fn a_job_that_its_own_transaction_moves_is_hinted_once_at_most() {
+        let (first, second, waits) = (ready(), ready(), ready());
+        let mut created = Created {
+            witness: Some(first.hint.id),
+            ready: vec![first.clone(), second.clone()],
+            ..Created::default()
+        };
+        let retry = Action::Retry(3);
+        let suspend = Action::Change(Change::Suspend);
+        let prefer = Action::Change(Change::SetPriority(7));
+        // A sibling that becomes the next one is hinted once.
+        let next = [second.clone()];
+        act(&mut created, &suspend, &first, Operated::Done, &next);
+        assert_eq!(ids(&created.ready), ids(&next));
+        assert!(created.next.is_empty());
+        // The row of a suspended job shows the commit all the same.
+        assert_eq!(created.witness, Some(first.hint.id));
+        let moved = Ready {
+            lane: Lane("fast".to_owned()),
+            ..second.clone()
+        };
+        let again = [moved.clone()];
+        act(&mut created, &prefer, &second, Operated::Done, &again);
+        assert_eq!(created.ready[0].lane, moved.lane);
+        for _ in 0..2 {
+            let revived = [waits.clone()];
+            act(&mut created, &retry, &waits, Operated::Done, &revived);
+            assert_eq!(ids(&created.next), ids(&revived));
+        }
+        act(&mut created, &suspend, &waits, Operated::Running, &[]);
+        assert_eq!(ids(&created.next), [waits.hint.id]);
+        act(&mut created, &Action::Delete, &waits, Operated::Done, &[]);
+        assert!(created.next.is_empty());
+    }
+
+    #[test]
+    fn a_cancel_asks_only_what_runs_to_stop() {
+        let (waits, runs) = (ready(), ready());
+        let mut created = Created {
+            witness: Some(waits.hint.id),
+            ready: vec![waits.clone()],
+            ..Created::default()
+        };
+        act(&mut created, &Action::Cancel, &waits, Operated::Done, &[]);
+        act(&mut created, &Action::Cancel, &runs, Operated::Running, &[]);
+        assert_eq!((created.ready.len(), created.witness), (0, None));
+        assert_eq!(created.stop, [runs.hint.id]);
+    }
 
     #[test]
     fn a_job_that_its_own_transaction_deletes_gets_no_hint() {
-        let ready = || Ready {
-            lane: Lane::default(),
-            hint: Hint::new(JobId::generate()),
-        };
         let (gone, stays, next) = (ready(), ready(), ready());
         let mut created = Created {
             witness: Some(gone.hint.id),
@@ -156,12 +274,8 @@ mod tests {
             ready: vec![next.clone()],
             ..Ended::default()
         });
-        let id = |ready: &Ready| ready.hint.id;
-        assert_eq!(
-            created.ready.iter().map(id).collect::<Vec<_>>(),
-            [id(&stays)]
-        );
-        assert_eq!(created.next.iter().map(id).collect::<Vec<_>>(), [id(&next)]);
+        assert_eq!(ids(&created.ready), [stays.hint.id]);
+        assert_eq!(ids(&created.next), [next.hint.id]);
         // The row that shows the commit must be one that stays.
         assert_eq!(created.witness, Some(stays.hint.id));
     }

@@ -1,9 +1,13 @@
 //! Requests of operators.
 
+use std::collections::HashSet;
+
 use chrono::{DateTime, Utc};
 
+use crate::event::{JobEvent, JobEventKind};
 use crate::hint::Ready;
 use crate::job::JobId;
+use crate::store::change::Change;
 
 /// The result of an operator's request for one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +34,75 @@ pub struct OperatedJobs {
     pub ready: Vec<Ready>,
     /// The earliest due date that was written, if any.
     pub timer: Option<DateTime<Utc>>,
+}
+
+/// What an operator does with jobs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Action {
+    /// Makes them executable now, with this number of attempts.
+    Retry(i32),
+    /// Deletes those that do not run.
+    Delete,
+    /// Deletes them, and marks those that run as cancelled.
+    Cancel,
+    /// Changes those that do not run.
+    Change(Change),
+    /// Takes their locks from their nodes.
+    Unlock,
+}
+
+impl Action {
+    /// The name of the action among the statements of the metrics.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Retry(_) => "retry",
+            Self::Delete => "delete",
+            Self::Cancel => "cancel",
+            Self::Change(_) => "change",
+            Self::Unlock => "unlock",
+        }
+    }
+
+    /// Returns whether the action may close the incident of a dead letter.
+    pub(crate) fn closes_incidents(&self) -> bool {
+        matches!(self, Self::Retry(_) | Self::Delete | Self::Cancel)
+    }
+
+    /// Returns the events of the jobs that the action was done with. `open` are those that had an
+    /// open incident before.
+    pub(crate) fn events(&self, operated: &[(JobId, Operated)], open: &[JobId]) -> Vec<JobEvent> {
+        let kinds = match self {
+            Self::Retry(_) | Self::Change(Change::MakeExecutable) => {
+                vec![JobEventKind::Rescheduled { due_at: None }]
+            }
+            Self::Delete | Self::Cancel => vec![JobEventKind::Cancelled],
+            Self::Unlock => vec![JobEventKind::Rejected],
+            Self::Change(Change::Reschedule(date)) => vec![JobEventKind::Rescheduled {
+                due_at: Some(*date),
+            }],
+            Self::Change(Change::MakeDeadLetter(reason)) => vec![
+                JobEventKind::DeadLettered,
+                JobEventKind::IncidentOpened {
+                    message: reason.clone(),
+                },
+            ],
+            Self::Change(
+                Change::Suspend | Change::Activate | Change::SetRetries(_) | Change::SetPriority(_),
+            ) => Vec::new(),
+        };
+        let open: HashSet<&JobId> = open.iter().collect();
+        let done = operated.iter().filter(|(_, how)| *how == Operated::Done);
+        let mut events = Vec::new();
+        for (job, _) in done {
+            let of_job = kinds.iter().map(|kind| JobEvent::of_id(*job, kind.clone()));
+            events.extend(of_job);
+            if open.contains(job) {
+                events.push(JobEvent::of_id(*job, JobEventKind::IncidentClosed));
+            }
+        }
+        events
+    }
 }
 
 /// The result of a suspension.

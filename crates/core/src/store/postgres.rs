@@ -14,6 +14,7 @@
 //! * **Lock order**: instance rows, rows of keys of limits, leases, job rows, each by key. Renewal and the leader cycle
 //!   skip locked rows.
 
+mod acting;
 pub mod address;
 mod aside;
 mod attempts;

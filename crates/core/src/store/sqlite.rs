@@ -14,6 +14,7 @@
 //! * **No notice from other processes** except a counter of commits:
 //!   [`Store::data_version`](crate::Store::data_version).
 
+mod acting;
 mod address;
 mod aside;
 mod attempts;

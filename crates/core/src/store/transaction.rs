@@ -1,7 +1,9 @@
-//! A transaction that creates jobs and may complete a job.
+//! A transaction that creates jobs, operates on jobs, and may complete a job.
 //!
-//! After its COMMIT it passes the created jobs to an [`AfterCommit`]. If the answer to COMMIT is
+//! After its COMMIT it passes the jobs that became ready to an [`AfterCommit`]. If the answer to COMMIT is
 //! lost, the store is asked about the transaction by its id (protocol rule 29).
+
+pub(crate) mod operations;
 
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
@@ -214,7 +216,8 @@ impl<S: SqlStore> JobTransaction<S> {
     /// # Errors
     /// A database error: then no job exists and no hint is published.
     /// [`StoreError::TransactionFailed`] if one of your statements failed before, even if its error
-    /// was ignored. (On SQLite a failed statement undoes only itself, and the rest is committed.)
+    /// was ignored, or if an operation on jobs was interrupted. (On SQLite a failed statement undoes only
+    /// itself, and the rest is committed.)
     /// [`StoreError::CommitUnknown`] if the answer was lost and the result of the transaction can't
     /// be determined: then the sweeper hints the jobs if they exist.
     pub async fn commit(self) -> Result<(), StoreError> {
@@ -319,6 +322,9 @@ pub(crate) async fn committed<S: SqlStore>(
     created: &Created,
     committing: impl Future<Output = Result<(), StoreError>>,
 ) -> Result<(), StoreError> {
+    if created.unfinished {
+        return Err(StoreError::TransactionFailed);
+    }
     crash_point!("before-commit");
     let answer = answer(store, 1, async { Ok(committing.await) }).await;
     match answer.unwrap_or_else(|_| Err(lost_answer(store.deadline()).into())) {

@@ -97,6 +97,16 @@ pub(super) async fn record(
     Ok(())
 }
 
+/// Returns those of the jobs that have an open incident.
+pub(super) async fn open<'e>(
+    executor: impl sqlx::PgExecutor<'e>,
+    jobs: &[JobId],
+) -> Result<Vec<JobId>, StoreError> {
+    let jobs: Vec<Uuid> = jobs.iter().map(|job| job.0).collect();
+    let open = sqlx::query_scalar(OPEN).bind(jobs).fetch_all(executor);
+    Ok(open.await?.into_iter().map(JobId).collect())
+}
+
 impl Recording for PgStore {
     async fn read_attempts(&self, job: JobId, limit: i64) -> Result<Vec<AttemptView>, StoreError> {
         let rows = sqlx::query(ATTEMPTS)
@@ -150,12 +160,7 @@ impl Recording for PgStore {
     }
 
     async fn read_open(&self, jobs: &[JobId]) -> Result<Vec<JobId>, StoreError> {
-        let jobs: Vec<Uuid> = jobs.iter().map(|job| job.0).collect();
-        let open: Vec<Uuid> = sqlx::query_scalar(OPEN)
-            .bind(jobs)
-            .fetch_all(&self.pool.inner)
-            .await?;
-        Ok(open.into_iter().map(JobId).collect())
+        open(&self.pool.inner, jobs).await
     }
 
     async fn group_errors(

@@ -1,20 +1,20 @@
 //! Changes of jobs by an operator.
 
-use std::collections::{HashMap, HashSet};
-use std::time::Duration;
+use std::collections::HashSet;
 
 use chrono::{DateTime, Utc};
-use sqlx::Row;
 use sqlx::postgres::PgRow;
+use sqlx::{PgConnection, Row};
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::begin::begin;
 use super::change_statements::{
     ACTIVATE, ENTER, MAKE_DEAD_LETTER, MAKE_EXECUTABLE, RESCHEDULE, SET_PRIORITY, SET_RETRIES,
-    STILL, SUSPEND,
+    SUSPEND,
 };
 use super::connection_pool::ConnectionPool;
+use super::operate::{LOCKED, ROWS_AGAIN, ROWS_WITHIN, sorted, still};
 use super::{PgStore, decode, exclusive};
 use crate::job::{JobId, JobState};
 use crate::store::change::Change;
@@ -23,24 +23,17 @@ use crate::store::error::StoreError;
 use crate::store::statements::Changing;
 use crate::store::{Operated, OperatedJobs};
 
-/// The time for which a change waits for locked rows, and the pause between two attempts.
-const ROWS_WITHIN: Duration = Duration::from_secs(2);
-const ROWS_AGAIN: Duration = Duration::from_millis(50);
-const LOCKED: &str = "another transaction locks the row of this job; end it, or try again";
-
 /// Changes the jobs whose rows are free, and tries the others again for [`ROWS_WITHIN`].
 async fn change(
     pool: &ConnectionPool,
     ids: &[JobId],
     change: &Change,
 ) -> Result<OperatedJobs, StoreError> {
-    let mut asked: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
-    asked.sort_unstable();
-    asked.dedup();
+    let mut asked = sorted(ids);
     let mut changed = OperatedJobs::default();
     let until = Instant::now() + ROWS_WITHIN;
     while !asked.is_empty() {
-        if let Err(error) = change_free(pool, &mut asked, change, &mut changed).await {
+        if let Err(error) = change_round(pool, &mut asked, change, &mut changed).await {
             // The jobs that are changed already need their hints.
             if changed.operated.is_empty() {
                 return Err(error);
@@ -64,16 +57,38 @@ async fn change(
 
 /// Changes those of the jobs whose rows are free in one transaction, and leaves the others in
 /// `asked`.
-async fn change_free(
+async fn change_round(
     pool: &ConnectionPool,
     asked: &mut Vec<Uuid>,
     change: &Change,
     changed: &mut OperatedJobs,
 ) -> Result<(), StoreError> {
+    let (mut rest, mut round, mut left) = (asked.clone(), OperatedJobs::default(), Vec::new());
     let mut tx = begin(pool).await?;
+    change_free(&mut tx, &mut rest, change, &mut round, &mut left).await?;
+    tx.commit().await?;
+    left.sort_unstable();
+    left.dedup();
+    round.ready.extend(exclusive::next_since(pool, &left).await);
+    changed.operated.extend(round.operated);
+    changed.ready.extend(round.ready);
+    changed.timer = earliest(changed.timer, round.timer);
+    *asked = rest;
+    Ok(())
+}
+
+/// Changes those of the jobs whose rows are free, and leaves the others in `asked`. Adds the
+/// instances that the jobs have left.
+pub(super) async fn change_free(
+    connection: &mut PgConnection,
+    asked: &mut Vec<Uuid>,
+    change: &Change,
+    changed: &mut OperatedJobs,
+    left: &mut Vec<String>,
+) -> Result<(), StoreError> {
     let entered: Vec<Uuid> = sqlx::query_scalar(ENTER)
         .bind(&*asked)
-        .fetch_all(&mut *tx)
+        .fetch_all(&mut *connection)
         .await?;
     let statement = match change {
         Change::MakeExecutable => MAKE_EXECUTABLE,
@@ -92,51 +107,28 @@ async fn change_free(
         Change::SetPriority(priority) => query.bind(*priority),
         Change::MakeExecutable | Change::Suspend | Change::Activate => query,
     };
-    let rows = query.fetch_all(&mut *tx).await?;
-    let mut round = OperatedJobs::default();
-    let mut left = Vec::new();
+    let rows = query.fetch_all(&mut *connection).await?;
+    let mut done = HashSet::with_capacity(rows.len());
     for row in &rows {
-        left.extend(note(row, &mut round)?);
+        left.extend(note(row, changed)?);
+        done.insert(row.try_get::<Uuid, _>(0)?);
     }
-    let done: HashSet<Uuid> = round.operated.iter().map(|(id, _)| id.0).collect();
-    let mut rest: Vec<Uuid> = asked.clone();
-    rest.retain(|id| !done.contains(id));
-    if !rest.is_empty() {
-        let still: Vec<(Uuid, String, bool)> = sqlx::query_as(STILL)
-            .bind(&rest)
-            .fetch_all(&mut *tx)
-            .await?;
-        let still: HashMap<Uuid, (String, bool)> = still
-            .into_iter()
-            .map(|(id, state, covered)| (id, (state, covered)))
-            .collect();
-        let entered: HashSet<Uuid> = entered.into_iter().collect();
-        rest.retain(|id| {
-            let why = match still.get(id) {
-                None => Operated::NotFound,
-                Some((state, covered)) => {
-                    let applies = JobState::parse(state).is_some_and(|s| change.applies_to(s));
-                    if !applies || *covered && *change == Change::Activate {
-                        Operated::OtherState
-                    } else if entered.contains(id) {
-                        Operated::Running
-                    } else {
-                        return true;
-                    }
-                }
-            };
-            round.operated.push((JobId(*id), why));
-            false
-        });
+    asked.retain(|id| !done.contains(id));
+    if asked.is_empty() {
+        return Ok(());
     }
-    tx.commit().await?;
-    left.sort_unstable();
-    left.dedup();
-    round.ready.extend(exclusive::next_since(pool, &left).await);
-    changed.operated.extend(round.operated);
-    changed.ready.extend(round.ready);
-    changed.timer = earliest(changed.timer, round.timer);
-    *asked = rest;
+    let still = still(connection, asked).await?;
+    asked.retain(|id| {
+        let why = match still.get(id) {
+            None => Operated::NotFound,
+            Some((state, _)) if !change.applies_to(*state) => Operated::OtherState,
+            Some((JobState::Executable, true)) => Operated::Running,
+            Some((_, true)) if *change == Change::Activate => Operated::OtherState,
+            Some(_) => return true,
+        };
+        changed.operated.push((JobId(*id), why));
+        false
+    });
     Ok(())
 }
 

@@ -6,10 +6,15 @@ use super::sql::{
     lane_by_rule, moved_columns, not_put_aside, not_suspended, ready_columns, unlocked,
 };
 
-/// Locks the executable rows that no other transaction has locked. A later statement checks the
-/// leases, so that it sees a lock that was taken while this one ran.
-pub(super) const ENTER: &str = "
-SELECT id FROM jobwire.job WHERE id = ANY($1) ORDER BY id FOR UPDATE SKIP LOCKED";
+/// Locks the executable rows that no node runs and no other transaction has locked. A row that a node
+/// runs is not locked: its completion would wait for this transaction. A later statement checks the
+/// leases again, so that it sees a lock that was taken while this one ran. A batch that waited for rows
+/// could end in a deadlock with another batch.
+pub(super) const ENTER: &str = concat!(
+    "SELECT j.id FROM jobwire.job j WHERE j.id = ANY($1) AND ",
+    unlocked!("j"),
+    " ORDER BY j.id FOR UPDATE OF j SKIP LOCKED"
+);
 
 /// Removes the entered jobs without a lock from the executable table. A lease without an owner is
 /// deleted with its job.
@@ -351,10 +356,13 @@ UNION ALL ",
     result!("letter", stays, "NULL")
 );
 
-/// Selects the tables of the jobs that were not changed, and whether a suspension covers them.
+/// Selects the states of the jobs that were not changed, and whether a lock or a suspension keeps
+/// them.
 pub(super) const STILL: &str = concat!(
     "
-SELECT id, 'executable', false FROM jobwire.job WHERE id = ANY($1)
+SELECT j.id, 'executable', NOT (",
+    unlocked!("j"),
+    ") FROM jobwire.job j WHERE j.id = ANY($1)
 UNION ALL SELECT id, 'timer', false FROM jobwire.timer_job WHERE id = ANY($1)
 UNION ALL SELECT j.id, 'suspended', NOT ",
     not_put_aside!("j"),

@@ -3,16 +3,17 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use sqlx::PgPool;
+use sqlx::{PgConnection, PgPool};
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::begin::begin;
+use super::change_statements::{ENTER, STILL};
 use super::connection_pool::ConnectionPool;
 use super::sql::{moved_columns, ready_columns, unlocked};
 use super::{PgStore, decode, exclusive};
 use crate::hint::Ready;
-use crate::job::JobId;
+use crate::job::{JobId, JobState};
 use crate::store::error::StoreError;
 use crate::store::statements::Operating;
 use crate::store::{Operated, OperatedJobs};
@@ -69,6 +70,15 @@ const MARK_CANCELLED: &str = "
 UPDATE jobwire.job_lease SET cancelled_at = coalesce(cancelled_at, clock_timestamp())
 WHERE job_id = $1 AND owner IS NOT NULL";
 
+/// Marks a running job as cancelled. Returns false if no node runs the job.
+pub(super) async fn mark_cancelled<'e>(
+    executor: impl sqlx::PgExecutor<'e>,
+    id: Uuid,
+) -> Result<bool, StoreError> {
+    let marked = sqlx::query(MARK_CANCELLED).bind(id).execute(executor);
+    Ok(marked.await?.rows_affected() == 1)
+}
+
 /// Selects the asked rows of a table that no other transaction has locked, and locks them.
 macro_rules! free_rows {
     ($table:literal) => {
@@ -80,10 +90,6 @@ macro_rules! free_rows {
     };
 }
 
-/// Locks the rows that no other transaction has locked. A batch that waited for rows could end in
-/// a deadlock with another batch.
-const ROW_LOCKS: &str = "
-SELECT id FROM jobwire.job WHERE id = ANY($1) ORDER BY id FOR UPDATE SKIP LOCKED";
 const DELETE_MANY: &str = concat!(
     "
 WITH executable AS (DELETE FROM jobwire.job j WHERE j.id = ANY($2) AND ",
@@ -100,54 +106,67 @@ WITH executable AS (DELETE FROM jobwire.job j WHERE j.id = ANY($2) AND ",
 SELECT id, CASE WHEN exclusive THEN process_instance END FROM gone"
 );
 
+/// Deletes those of the jobs that no node runs and whose rows are free, and leaves in `asked` those
+/// whose rows are locked. Adds the instances that the jobs have left.
+pub(super) async fn delete_free(
+    connection: &mut PgConnection,
+    asked: &mut Vec<Uuid>,
+    deleted: &mut OperatedJobs,
+    left: &mut Vec<String>,
+) -> Result<(), StoreError> {
+    let entered: Vec<Uuid> = sqlx::query_scalar(ENTER)
+        .bind(&*asked)
+        .fetch_all(&mut *connection)
+        .await?;
+    let gone: Vec<(Uuid, Option<String>)> = sqlx::query_as(DELETE_MANY)
+        .bind(&*asked)
+        .bind(&entered)
+        .fetch_all(&mut *connection)
+        .await?;
+    let is_gone: HashSet<Uuid> = gone.iter().map(|(id, _)| *id).collect();
+    asked.retain(|id| !is_gone.contains(id));
+    for (id, instance) in gone {
+        deleted.operated.push((JobId(id), Operated::Done));
+        left.extend(instance);
+    }
+    if asked.is_empty() {
+        return Ok(());
+    }
+    let still = still(connection, asked).await?;
+    asked.retain(|id| {
+        let why = match still.get(id) {
+            None => Operated::NotFound,
+            Some((JobState::Executable, true)) => Operated::Running,
+            Some(_) => return true,
+        };
+        deleted.operated.push((JobId(*id), why));
+        false
+    });
+    Ok(())
+}
+
 /// Deletes the jobs that no node runs. The second list has the jobs whose rows were locked.
 async fn delete_many(
     pool: &ConnectionPool,
     ids: &[JobId],
 ) -> Result<(OperatedJobs, Vec<JobId>), StoreError> {
-    let mut asked: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
-    asked.sort_unstable();
-    asked.dedup();
+    let mut asked = sorted(ids);
+    let (mut deleted, mut left) = (OperatedJobs::default(), Vec::new());
     let mut tx = begin(pool).await?;
-    let entered: Vec<Uuid> = sqlx::query_scalar(ROW_LOCKS)
-        .bind(&asked)
-        .fetch_all(&mut *tx)
-        .await?;
-    let gone: Vec<(Uuid, Option<String>)> = sqlx::query_as(DELETE_MANY)
-        .bind(&asked)
-        .bind(&entered)
-        .fetch_all(&mut *tx)
-        .await?;
-    let is_gone: HashSet<Uuid> = gone.iter().map(|(id, _)| *id).collect();
-    asked.retain(|id| !is_gone.contains(id));
-    let still: HashMap<Uuid, bool> = if asked.is_empty() {
-        HashMap::new()
-    } else {
-        let still = sqlx::query_as(STILL).bind(&asked);
-        still.fetch_all(&mut *tx).await?.into_iter().collect()
-    };
+    delete_free(&mut tx, &mut asked, &mut deleted, &mut left).await?;
     tx.commit().await?;
-    let mut deleted = OperatedJobs::default();
-    let mut busy = Vec::new();
-    let mut left = Vec::new();
-    for (id, instance) in gone {
-        deleted.operated.push((JobId(id), Operated::Done));
-        left.extend(instance);
-    }
-    let entered: HashSet<Uuid> = entered.into_iter().collect();
-    for id in asked {
-        if !still.contains_key(&id) {
-            deleted.operated.push((JobId(id), Operated::NotFound));
-        } else if entered.contains(&id) {
-            deleted.operated.push((JobId(id), Operated::Running));
-        } else {
-            busy.push(JobId(id));
-        }
-    }
     left.sort_unstable();
     left.dedup();
     deleted.ready = exclusive::next_since(pool, &left).await;
-    Ok((deleted, busy))
+    Ok((deleted, asked.into_iter().map(JobId).collect()))
+}
+
+/// Returns the ids in their order, each once.
+pub(super) fn sorted(ids: &[JobId]) -> Vec<Uuid> {
+    let mut ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
 }
 
 /// The number of used attempts when `$2` are left. A retry changes the number of attempts left and
@@ -189,9 +208,9 @@ WITH timer AS (DELETE FROM jobwire.timer_job WHERE id IN (", free_rows!("timer_j
     UPDATE jobwire.job j SET retries = $2, failures = ",
     used_attempts!(),
     ", revision = least(revision, 999999999) + 1, hints = least(hints, 999999999) + 1, ready_at = clock_timestamp()
-    WHERE j.id IN (",
-    free_rows!("job"),
-    ") AND ",
+    WHERE j.id IN (SELECT e.id FROM jobwire.job e WHERE e.id = ANY($1) AND ",
+    unlocked!("e"),
+    " FOR UPDATE OF e SKIP LOCKED) AND ",
     unlocked!("j"),
     "
     RETURNING j.id, j.lane, j.exclusive, j.process_instance, j.trace_parent, j.type
@@ -203,28 +222,39 @@ SELECT ",
     " FROM again a"
 );
 
-/// Selects the jobs that were not changed: `true` for those outside the executable table, whose rows
-/// were locked. The others of the executable table run. A job without a row does not exist.
-const STILL: &str = "
-SELECT id, false FROM jobwire.job WHERE id = ANY($1)
-UNION ALL SELECT id, true FROM jobwire.timer_job WHERE id = ANY($1)
-UNION ALL SELECT id, true FROM jobwire.suspended_job WHERE id = ANY($1)
-UNION ALL SELECT id, true FROM jobwire.dead_letter_job WHERE id = ANY($1)";
+/// Returns the states of those of the jobs that exist, and whether a lock or a suspension keeps them
+/// from a change.
+pub(super) async fn still(
+    connection: &mut PgConnection,
+    jobs: &[Uuid],
+) -> Result<HashMap<Uuid, (JobState, bool)>, StoreError> {
+    let rows: Vec<(Uuid, String, bool)> = sqlx::query_as(STILL)
+        .bind(jobs)
+        .fetch_all(connection)
+        .await?;
+    let still = rows.into_iter().filter_map(|(id, state, kept)| {
+        let state = JobState::parse(&state)?;
+        Some((id, (state, kept)))
+    });
+    Ok(still.collect())
+}
 
-/// The time for which a retry waits for locked rows, and the pause between two attempts.
-const ROWS_WITHIN: Duration = Duration::from_secs(2);
-const ROWS_AGAIN: Duration = Duration::from_millis(50);
+/// The time for which an operation waits for locked rows, and the pause between two attempts.
+pub(super) const ROWS_WITHIN: Duration = Duration::from_secs(2);
+pub(super) const ROWS_AGAIN: Duration = Duration::from_millis(50);
 
 /// Makes the jobs executable. Rows that other transactions lock delay no other job; they are tried
 /// again for [`ROWS_WITHIN`].
 async fn retry(pool: &PgPool, ids: &[JobId], retries: i32) -> Result<OperatedJobs, StoreError> {
-    let mut asked: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
-    asked.sort_unstable();
-    asked.dedup();
+    let mut asked = sorted(ids);
     let mut retried = OperatedJobs::default();
     let until = Instant::now() + ROWS_WITHIN;
     loop {
-        if let Err(error) = retry_free(pool, &mut asked, retries, &mut retried).await {
+        let round = async {
+            let mut connection = pool.acquire().await?;
+            retry_free(&mut connection, &mut asked, retries, &mut retried).await
+        };
+        if let Err(error) = round.await {
             // The jobs that are changed already need their hints.
             if retried.operated.is_empty() {
                 return Err(error);
@@ -245,11 +275,12 @@ async fn retry(pool: &PgPool, ids: &[JobId], retries: i32) -> Result<OperatedJob
     }
 }
 
-const LOCKED: &str = "another transaction locks the row of this job; end it, or try again";
+pub(super) const LOCKED: &str =
+    "another transaction locks the row of this job; end it, or try again";
 
 /// Makes those of the jobs executable whose rows are free, and leaves the locked ones in `asked`.
-async fn retry_free(
-    pool: &PgPool,
+pub(super) async fn retry_free(
+    connection: &mut PgConnection,
     asked: &mut Vec<Uuid>,
     retries: i32,
     retried: &mut OperatedJobs,
@@ -257,7 +288,7 @@ async fn retry_free(
     let rows = sqlx::query(RETRY)
         .bind(&*asked)
         .bind(retries)
-        .fetch_all(pool)
+        .fetch_all(&mut *connection)
         .await?;
     let ready = decode::all_ready(&rows)?;
     let done: HashSet<Uuid> = ready.iter().map(|ready| ready.hint.id.0).collect();
@@ -268,16 +299,12 @@ async fn retry_free(
     if asked.is_empty() {
         return Ok(());
     }
-    let still: HashMap<Uuid, bool> = sqlx::query_as(STILL)
-        .bind(&*asked)
-        .fetch_all(pool)
-        .await?
-        .into_iter()
-        .collect();
+    let still = still(connection, asked).await?;
     asked.retain(|id| {
         let why = match still.get(id) {
-            Some(true) => return true,
-            Some(false) => Operated::Running,
+            // A job that is held by its row lock has no lease.
+            Some((JobState::Executable, _)) => Operated::Running,
+            Some(_) => return true,
             None => Operated::NotFound,
         };
         retried.operated.push((JobId(*id), why));
@@ -296,8 +323,7 @@ impl Operating for PgStore {
     }
 
     async fn mark_cancelled(&self, id: JobId) -> Result<bool, StoreError> {
-        let marked = sqlx::query(MARK_CANCELLED).bind(id.0);
-        Ok(marked.execute(&self.pool.inner).await?.rows_affected() == 1)
+        mark_cancelled(&self.pool.inner, id.0).await
     }
 
     async fn retry_jobs(&self, ids: &[JobId], retries: i32) -> Result<OperatedJobs, StoreError> {

@@ -7,14 +7,15 @@ use futures_util::future::BoxFuture;
 use sqlx::{PgConnection, Postgres};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{PgStore, batches, begin, complete, ending, exclusive, insert};
+use super::{PgStore, acting, attempts, batches, begin, complete, ending, exclusive, insert};
 use crate::hint::Ready;
-use crate::job::NodeId;
 use crate::job::new_job::NewJob;
+use crate::job::{JobId, NodeId};
 use crate::store::batches::NewBatch;
 use crate::store::statements::Database;
 use crate::store::{
-    BatchOutcome, Completion, Created, Ended, EndedScope, Handoff, Origin, Result, SqlStore,
+    Action, BatchOutcome, Completion, Created, Ended, EndedScope, Handoff, OperatedJobs, Origin,
+    Result, SqlStore,
 };
 use crate::telemetry::metrics as m;
 
@@ -87,6 +88,27 @@ impl SqlStore for PgStore {
         metrics::histogram!(m::STATEMENT, "statement" => "end")
             .record(started.elapsed().as_secs_f64());
         ended
+    }
+
+    async fn operate(
+        &self,
+        connection: &mut PgConnection,
+        ids: &[JobId],
+        action: &Action,
+    ) -> Result<OperatedJobs> {
+        let started = Instant::now();
+        let acted = acting::operate(connection, ids, action).await;
+        metrics::histogram!(m::STATEMENT, "statement" => action.name())
+            .record(started.elapsed().as_secs_f64());
+        acted
+    }
+
+    async fn open_incidents_in(
+        &self,
+        connection: &mut PgConnection,
+        jobs: &[JobId],
+    ) -> Result<Vec<JobId>> {
+        attempts::open(connection, jobs).await
     }
 
     async fn complete_in(

@@ -101,6 +101,18 @@ pub(super) async fn record(
     Ok(())
 }
 
+/// Returns those of the jobs that have an open incident.
+pub(super) async fn open<'e>(
+    executor: impl sqlx::SqliteExecutor<'e>,
+    jobs: &[JobId],
+) -> Result<Vec<JobId>, StoreError> {
+    let rows = sqlx::query(OPEN)
+        .bind(decode::array(jobs)?)
+        .fetch_all(executor)
+        .await?;
+    decode::job_ids(&rows)
+}
+
 impl Recording for SqliteStore {
     async fn read_attempts(&self, job: JobId, limit: i64) -> Result<Vec<AttemptView>, StoreError> {
         let rows = sqlx::query(ATTEMPTS)
@@ -154,11 +166,7 @@ impl Recording for SqliteStore {
     }
 
     async fn read_open(&self, jobs: &[JobId]) -> Result<Vec<JobId>, StoreError> {
-        let rows = sqlx::query(OPEN)
-            .bind(decode::array(jobs)?)
-            .fetch_all(&self.readers)
-            .await?;
-        decode::job_ids(&rows)
+        open(&self.readers, jobs).await
     }
 
     async fn group_errors(

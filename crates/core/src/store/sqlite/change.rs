@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use sqlx::{Row, Sqlite};
+use sqlx::{Row, Sqlite, SqliteConnection};
 
 use super::event_stream::{self, Cause};
 use super::sql::{is_put_aside, lane_by_rule, moved_columns, ready_columns, unlocked};
@@ -230,78 +230,88 @@ fn with_value(query: Query, change: &Change) -> Query {
     }
 }
 
-impl Changing for SqliteStore {
-    async fn change_jobs(
-        &self,
-        ids: &[JobId],
-        change: &Change,
-    ) -> Result<OperatedJobs, StoreError> {
-        let asked: BTreeSet<JobId> = ids.iter().copied().collect();
-        let mut tx = self.write().await?;
-        let mut states = HashMap::new();
-        let rows = sqlx::query(STATES)
-            .bind(decode::array(&asked)?)
-            .fetch_all(&mut *tx)
+/// Changes the jobs that no node runs.
+pub(super) async fn change(
+    connection: &mut SqliteConnection,
+    ids: &[JobId],
+    change: &Change,
+) -> Result<OperatedJobs, StoreError> {
+    let asked: BTreeSet<JobId> = ids.iter().copied().collect();
+    let mut states = HashMap::new();
+    let rows = sqlx::query(STATES)
+        .bind(decode::array(&asked)?)
+        .fetch_all(&mut *connection)
+        .await?;
+    for (id, row) in decode::job_ids(&rows)?.into_iter().zip(&rows) {
+        let state: String = row.try_get(1)?;
+        let applies = JobState::parse(&state).is_some_and(|state| change.applies_to(state));
+        let kept: bool = row.try_get(2)?;
+        let result = match (applies, kept, state.as_str()) {
+            (true, true, "executable") => Operated::Running,
+            (true, true, _) if *change == Change::Activate => Operated::OtherState,
+            (true, ..) => Operated::Done,
+            (false, ..) => Operated::OtherState,
+        };
+        states.insert(id, result);
+    }
+    let mut changed = OperatedJobs::default();
+    let result = |id: &JobId| states.get(id).copied().unwrap_or(Operated::NotFound);
+    let operated = asked.iter().map(|id| (*id, result(id)));
+    changed.operated.extend(operated);
+    let these = decode::array(asked.iter().filter(|id| result(id) == Operated::Done))?;
+    let now = decode::now_micros();
+    let leaves = change.applies_to(JobState::Executable) && !change.keeps_the_table();
+    let left: Vec<String> = if leaves {
+        let left = sqlx::query_scalar(LEFT).bind(&these);
+        left.fetch_all(&mut *connection).await?
+    } else {
+        Vec::new()
+    };
+    let moving: Vec<JobId> = if let Change::SetPriority(priority) = change {
+        let moving = sqlx::query(LEAVE_LANE)
+            .bind(these.clone())
+            .bind(now)
+            .bind(*priority);
+        decode::job_ids(&moving.fetch_all(&mut *connection).await?)?
+    } else {
+        Vec::new()
+    };
+    let cause = cause(change);
+    if let Some(cause) = cause {
+        event_stream::begin_cause(connection, cause).await?;
+    }
+    for statement in statements(change) {
+        let query = sqlx::query(*statement).bind(these.clone()).bind(now);
+        let rows = with_value(query, change)
+            .fetch_all(&mut *connection)
             .await?;
-        for (id, row) in decode::job_ids(&rows)?.into_iter().zip(&rows) {
-            let state: String = row.try_get(1)?;
-            let applies = JobState::parse(&state).is_some_and(|state| change.applies_to(state));
-            let kept: bool = row.try_get(2)?;
-            let result = match (applies, kept, state.as_str()) {
-                (true, true, "executable") => Operated::Running,
-                (true, true, _) if *change == Change::Activate => Operated::OtherState,
-                (true, ..) => Operated::Done,
-                (false, ..) => Operated::OtherState,
-            };
-            states.insert(id, result);
-        }
-        let mut changed = OperatedJobs::default();
-        let result = |id: &JobId| states.get(id).copied().unwrap_or(Operated::NotFound);
-        let operated = asked.iter().map(|id| (*id, result(id)));
-        changed.operated.extend(operated);
-        let these = decode::array(asked.iter().filter(|id| result(id) == Operated::Done))?;
-        let now = decode::now_micros();
-        let leaves = change.applies_to(JobState::Executable) && !change.keeps_the_table();
-        let left: Vec<String> = if leaves {
-            let left = sqlx::query_scalar(LEFT).bind(&these);
-            left.fetch_all(&mut *tx).await?
-        } else {
-            Vec::new()
-        };
-        let moving: Vec<JobId> = if let Change::SetPriority(priority) = change {
-            let moving = sqlx::query(LEAVE_LANE)
-                .bind(these.clone())
-                .bind(now)
-                .bind(*priority);
-            decode::job_ids(&moving.fetch_all(&mut *tx).await?)?
-        } else {
-            Vec::new()
-        };
-        let cause = cause(change);
-        if let Some(cause) = cause {
-            event_stream::begin_cause(&mut tx, cause).await?;
-        }
-        for statement in statements(change) {
-            let query = sqlx::query(*statement).bind(these.clone()).bind(now);
-            let rows = with_value(query, change).fetch_all(&mut *tx).await?;
-            changed.ready.extend(decode::ready_in_order(&rows)?);
-        }
-        if cause.is_some() {
-            event_stream::end_cause(&mut tx).await?;
-        }
-        if !moving.is_empty() {
-            changed.ready = lanes::to_hint(&mut tx, &moving).await?;
-        }
-        if matches!(change, Change::Reschedule(_) | Change::Activate) {
-            let next: Option<i64> = sqlx::query_scalar(NEXT_DUE)
-                .bind(&these)
-                .fetch_one(&mut *tx)
-                .await?;
-            changed.timer = decode::maybe_moment(next)?;
-        }
-        if !left.is_empty() {
-            changed.ready.extend(exclusive::next(&mut tx, &left).await?);
-        }
+        changed.ready.extend(decode::ready_in_order(&rows)?);
+    }
+    if cause.is_some() {
+        event_stream::end_cause(connection).await?;
+    }
+    if !moving.is_empty() {
+        changed.ready = lanes::to_hint(connection, &moving).await?;
+    }
+    if matches!(change, Change::Reschedule(_) | Change::Activate) {
+        let next: Option<i64> = sqlx::query_scalar(NEXT_DUE)
+            .bind(&these)
+            .fetch_one(&mut *connection)
+            .await?;
+        changed.timer = decode::maybe_moment(next)?;
+    }
+    if !left.is_empty() {
+        changed
+            .ready
+            .extend(exclusive::next(connection, &left).await?);
+    }
+    Ok(changed)
+}
+
+impl Changing for SqliteStore {
+    async fn change_jobs(&self, ids: &[JobId], asked: &Change) -> Result<OperatedJobs, StoreError> {
+        let mut tx = self.write().await?;
+        let changed = change(&mut tx, ids, asked).await?;
         tx.commit().await?;
         Ok(changed)
     }

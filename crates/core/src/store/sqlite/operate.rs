@@ -123,6 +123,10 @@ WHERE j.id = ?1 AND ",
     ready_columns!()
 );
 const EXISTS: &str = "SELECT EXISTS (SELECT 1 FROM job WHERE id = ?1)";
+const EXISTS_ANYWHERE: &str = "
+SELECT EXISTS (SELECT 1 FROM job WHERE id = ?1) OR EXISTS (SELECT 1 FROM timer_job WHERE id = ?1)
+    OR EXISTS (SELECT 1 FROM suspended_job WHERE id = ?1)
+    OR EXISTS (SELECT 1 FROM dead_letter_job WHERE id = ?1)";
 
 const IS_STRICT: &str = "SELECT EXISTS (SELECT 1 FROM strict_order)";
 const MAKE_STRICT: &str =
@@ -177,72 +181,24 @@ impl Operating for SqliteStore {
         Ok((done, ready))
     }
 
-    /// Deletes the jobs that are not running.
     async fn delete_jobs(&self, ids: &[JobId]) -> Result<(OperatedJobs, Vec<JobId>), StoreError> {
         let mut tx = self.write().await?;
-        let running = sqlx::query(RUNNING)
-            .bind(decode::array(ids)?)
-            .fetch_all(&mut *tx)
-            .await?;
-        let running: BTreeSet<JobId> = decode::job_ids(&running)?.into_iter().collect();
-        let mut asked: BTreeSet<JobId> = ids.iter().copied().collect();
-        asked.retain(|id| !running.contains(id));
-        let these = decode::array(&asked)?;
-        let mut deleted = OperatedJobs::default();
-        let mut left = BTreeSet::new();
-        for statement in DELETE_MANY {
-            let gone = sqlx::query(statement)
-                .bind(&these)
-                .fetch_all(&mut *tx)
-                .await?;
-            for (id, gone) in decode::job_ids(&gone)?.into_iter().zip(&gone) {
-                if asked.remove(&id) {
-                    deleted.operated.push((id, Operated::Done));
-                }
-                if gone.try_get::<bool, _>(1)? {
-                    left.extend(gone.try_get::<Option<String>, _>(2)?);
-                }
-            }
-        }
-        for statement in DELETE_THEIR {
-            sqlx::query(statement)
-                .bind(&these)
-                .execute(&mut *tx)
-                .await?;
-        }
-        if !left.is_empty() {
-            deleted.ready = exclusive::next(&mut tx, &Vec::from_iter(left)).await?;
-        }
+        let deleted = delete_many(&mut tx, ids).await?;
         tx.commit().await?;
-        let others = |ids: BTreeSet<JobId>, why| ids.into_iter().map(move |id| (id, why));
-        deleted.operated.extend(others(asked, Operated::NotFound));
-        deleted.operated.extend(others(running, Operated::Running));
         // No row was locked: there is one writer.
         Ok((deleted, Vec::new()))
     }
 
     async fn mark_cancelled(&self, id: JobId) -> Result<bool, StoreError> {
         let mut tx = self.write().await?;
-        let marked = sqlx::query(MARK_CANCELLED)
-            .bind(id.to_string())
-            .bind(decode::now_micros())
-            .execute(&mut *tx)
-            .await?;
+        let marked = mark_cancelled(&mut tx, id).await?;
         tx.commit().await?;
-        Ok(marked.rows_affected() == 1)
+        Ok(marked)
     }
 
     async fn retry_jobs(&self, ids: &[JobId], retries: i32) -> Result<OperatedJobs, StoreError> {
         let mut tx = self.write().await?;
-        let now = decode::now_micros();
-        let mut retried = OperatedJobs::default();
-        event_stream::begin_cause(&mut tx, Cause::Retried).await?;
-        for id in ids {
-            let (operated, hinted) = retry_one(&mut tx, *id, retries, now).await?;
-            retried.operated.push((*id, operated));
-            retried.ready.extend(hinted);
-        }
-        event_stream::end_cause(&mut tx).await?;
+        let retried = retry(&mut tx, ids, retries).await?;
         tx.commit().await?;
         Ok(retried)
     }
@@ -252,6 +208,90 @@ impl Operating for SqliteStore {
             .fetch_one(&self.readers)
             .await?)
     }
+}
+
+/// Deletes the jobs that are not running.
+pub(super) async fn delete_many(
+    connection: &mut SqliteConnection,
+    ids: &[JobId],
+) -> Result<OperatedJobs, StoreError> {
+    let running = sqlx::query(RUNNING)
+        .bind(decode::array(ids)?)
+        .fetch_all(&mut *connection)
+        .await?;
+    let running: BTreeSet<JobId> = decode::job_ids(&running)?.into_iter().collect();
+    let mut asked: BTreeSet<JobId> = ids.iter().copied().collect();
+    asked.retain(|id| !running.contains(id));
+    let these = decode::array(&asked)?;
+    let mut deleted = OperatedJobs::default();
+    let mut left = BTreeSet::new();
+    for statement in DELETE_MANY {
+        let gone = sqlx::query(statement)
+            .bind(&these)
+            .fetch_all(&mut *connection)
+            .await?;
+        for (id, gone) in decode::job_ids(&gone)?.into_iter().zip(&gone) {
+            if asked.remove(&id) {
+                deleted.operated.push((id, Operated::Done));
+            }
+            if gone.try_get::<bool, _>(1)? {
+                left.extend(gone.try_get::<Option<String>, _>(2)?);
+            }
+        }
+    }
+    for statement in DELETE_THEIR {
+        sqlx::query(statement)
+            .bind(&these)
+            .execute(&mut *connection)
+            .await?;
+    }
+    if !left.is_empty() {
+        deleted.ready = exclusive::next(connection, &Vec::from_iter(left)).await?;
+    }
+    let others = |ids: BTreeSet<JobId>, why| ids.into_iter().map(move |id| (id, why));
+    deleted.operated.extend(others(asked, Operated::NotFound));
+    deleted.operated.extend(others(running, Operated::Running));
+    Ok(deleted)
+}
+
+/// Marks a running job as cancelled. Returns false if no node runs the job.
+pub(super) async fn mark_cancelled(
+    connection: &mut SqliteConnection,
+    id: JobId,
+) -> Result<bool, StoreError> {
+    let marked = sqlx::query(MARK_CANCELLED)
+        .bind(id.to_string())
+        .bind(decode::now_micros())
+        .execute(connection)
+        .await?;
+    Ok(marked.rows_affected() == 1)
+}
+
+/// Makes the jobs executable.
+pub(super) async fn retry(
+    connection: &mut SqliteConnection,
+    ids: &[JobId],
+    retries: i32,
+) -> Result<OperatedJobs, StoreError> {
+    let now = decode::now_micros();
+    let mut retried = OperatedJobs::default();
+    event_stream::begin_cause(connection, Cause::Retried).await?;
+    for id in ids {
+        let (operated, hinted) = retry_one(connection, *id, retries, now).await?;
+        retried.operated.push((*id, operated));
+        retried.ready.extend(hinted);
+    }
+    event_stream::end_cause(connection).await?;
+    Ok(retried)
+}
+
+/// Returns whether the job exists, in any state.
+pub(super) async fn exists(
+    connection: &mut SqliteConnection,
+    id: JobId,
+) -> Result<bool, StoreError> {
+    let found = sqlx::query_scalar(EXISTS_ANYWHERE).bind(id.to_string());
+    Ok(found.fetch_one(connection).await?)
 }
 
 async fn retry_one(

@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use sqlx::{Sqlite, SqliteConnection};
 
-use super::{SqliteStore, batches, complete, ending, insert};
-use crate::job::NodeId;
+use super::{SqliteStore, acting, attempts, batches, complete, ending, insert};
 use crate::job::new_job::NewJob;
+use crate::job::{JobId, NodeId};
 use crate::store::batches::NewBatch;
 use crate::store::error::StoreError;
 use crate::store::{
-    BatchOutcome, Completion, Created, Ended, EndedScope, Handoff, Origin, Result, SqlStore,
+    Action, BatchOutcome, Completion, Created, Ended, EndedScope, Handoff, OperatedJobs, Origin,
+    Result, SqlStore,
 };
 use crate::telemetry::metrics as m;
 
@@ -71,6 +72,27 @@ impl SqlStore for SqliteStore {
         metrics::histogram!(m::STATEMENT, "statement" => "end")
             .record(started.elapsed().as_secs_f64());
         ended
+    }
+
+    async fn operate(
+        &self,
+        connection: &mut SqliteConnection,
+        ids: &[JobId],
+        action: &Action,
+    ) -> Result<OperatedJobs> {
+        let started = Instant::now();
+        let acted = acting::operate(connection, ids, action).await;
+        metrics::histogram!(m::STATEMENT, "statement" => action.name())
+            .record(started.elapsed().as_secs_f64());
+        acted
+    }
+
+    async fn open_incidents_in(
+        &self,
+        connection: &mut SqliteConnection,
+        jobs: &[JobId],
+    ) -> Result<Vec<JobId>> {
+        attempts::open(connection, jobs).await
     }
 
     async fn complete_in(

@@ -1,0 +1,146 @@
+//! Operations on existing jobs in the caller's transaction.
+//!
+//! Each is one action of the store, which succeeds for all of its jobs or changes nothing. What it made
+//! ready is noted in [`Created`] and hinted after the commit, like the jobs that the transaction creates.
+
+use std::collections::BTreeSet;
+
+use super::{JobTransaction, answer, own};
+use crate::job::JobId;
+use crate::store::{Action, Change, Created, Operated, SqlStore, StoreError};
+
+impl<S: SqlStore> JobTransaction<S> {
+    /// Makes a job executable now, with this number of attempts; see
+    /// [`Client::retry`](crate::Client::retry).
+    ///
+    /// # Errors
+    /// Then nothing is changed, and the transaction can go on. [`StoreError::RowLocked`] if another
+    /// transaction locked the row for two seconds. [`StoreError::TooIsolated`] if this transaction
+    /// does not read what others commit. Otherwise a database error.
+    pub async fn retry(&mut self, id: JobId, attempts: i32) -> Result<Operated, StoreError> {
+        let retried = self.operate(&[id], Action::Retry(attempts)).await;
+        retried.map(of_one)
+    }
+
+    /// [Retries](Self::retry) many jobs. Returns the result for each job.
+    ///
+    /// # Errors
+    /// The same as those of [`retry`](Self::retry). Then none of the jobs is changed.
+    pub async fn retry_many(
+        &mut self,
+        ids: &[JobId],
+        attempts: i32,
+    ) -> Result<Vec<(JobId, Operated)>, StoreError> {
+        self.operate(ids, Action::Retry(attempts)).await
+    }
+
+    /// Deletes a job in any state, unless it is running.
+    ///
+    /// # Errors
+    /// The same as those of [`retry`](Self::retry).
+    pub async fn delete(&mut self, id: JobId) -> Result<Operated, StoreError> {
+        self.operate(&[id], Action::Delete).await.map(of_one)
+    }
+
+    /// [Deletes](Self::delete) many jobs. Returns the result for each job.
+    ///
+    /// # Errors
+    /// The same as those of [`retry`](Self::retry). Then none of the jobs is deleted.
+    pub async fn delete_many(
+        &mut self,
+        ids: &[JobId],
+    ) -> Result<Vec<(JobId, Operated)>, StoreError> {
+        self.operate(ids, Action::Delete).await
+    }
+
+    /// Deletes a job, also one that runs; see [`Client::cancel`](crate::Client::cancel).
+    ///
+    /// The lease of a running job is locked until this transaction ends, so its node can neither renew
+    /// nor end it: commit soon. The node is told after the commit.
+    ///
+    /// # Errors
+    /// The same as those of [`retry`](Self::retry).
+    pub async fn cancel(&mut self, id: JobId) -> Result<Operated, StoreError> {
+        self.operate(&[id], Action::Cancel).await.map(of_one)
+    }
+
+    /// Changes jobs: see [`Change`] for the changes, and the states that each one applies to. Returns
+    /// the result for each job.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidChange`], and the same as those of [`retry`](Self::retry). Then none of the
+    /// jobs is changed.
+    pub async fn change(
+        &mut self,
+        ids: &[JobId],
+        change: &Change,
+    ) -> Result<Vec<(JobId, Operated)>, StoreError> {
+        self.operate(ids, Action::Change(change.clone())).await
+    }
+
+    /// Takes the lock of a job from its node; see [`Client::unlock`](crate::Client::unlock). The job is
+    /// ready again with the commit. Commit soon, as after a [`cancel`](Self::cancel).
+    ///
+    /// # Errors
+    /// The same as those of [`retry`](Self::retry).
+    pub async fn unlock(&mut self, id: JobId) -> Result<Operated, StoreError> {
+        self.operate(&[id], Action::Unlock).await.map(of_one)
+    }
+
+    async fn operate(
+        &mut self,
+        ids: &[JobId],
+        action: Action,
+    ) -> Result<Vec<(JobId, Operated)>, StoreError> {
+        let Self {
+            store,
+            inner,
+            intact,
+            created,
+            after,
+            ..
+        } = self;
+        let acting = operate(store, inner, created, ids, &action, after.listens());
+        // The savepoint and the incidents, the rows, the instances, and what is left.
+        own(intact, answer(store, 8, acting)).await
+    }
+}
+
+/// Performs an operator's action in a transaction, and notes what happens after its commit. If the
+/// future is dropped before its end, the transaction can't be [`committed`](super::committed).
+pub(crate) async fn operate<S: SqlStore>(
+    store: &S,
+    connection: &mut <S::Db as sqlx::Database>::Connection,
+    created: &mut Created,
+    ids: &[JobId],
+    action: &Action,
+    listens: bool,
+) -> Result<Vec<(JobId, Operated)>, StoreError> {
+    if let Action::Change(change) = action {
+        change.validate()?;
+    }
+    let ids = Vec::from_iter(BTreeSet::from_iter(ids.iter().copied()));
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let open = if listens && action.closes_incidents() {
+        store.open_incidents_in(connection, &ids).await?
+    } else {
+        Vec::new()
+    };
+    created.unfinished = true;
+    let acted = store.operate(connection, &ids, action).await;
+    created.unfinished = false;
+    let acted = acted?;
+    created.act(action, &acted);
+    if listens {
+        created.events.extend(action.events(&acted.operated, &open));
+    }
+    Ok(acted.operated)
+}
+
+/// Returns the result for the only job of an action.
+pub(crate) fn of_one(operated: Vec<(JobId, Operated)>) -> Operated {
+    let first = operated.first().map(|(_, operated)| *operated);
+    first.unwrap_or(Operated::NotFound)
+}
