@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use jobwire_core::job::scope::Services;
+use jobwire_core::store::attempts::AttemptsKept;
 use jobwire_core::store::{CycleOutcome, LeaderCycle};
 use jobwire_core::{NodeId, PgOptions, PgStore, Store};
 use jobwire_harness::shared;
@@ -11,10 +12,19 @@ use jobwire_harness::shared;
 const JOBS: usize = 2_000;
 const LEASES: usize = 1_500;
 
-/// A vacuum has seen one row in many pages, so the statistics say one row, and a scan of the whole
-/// index looks as cheap as a look-up. A cycle that joined leases and jobs had not ended after 100 s.
 #[tokio::test]
 async fn a_leader_ends_many_leases_where_the_tables_have_just_been_empty() {
+    ends_many_leases(AttemptsKept::new()).await;
+}
+
+#[tokio::test]
+async fn a_leader_records_many_attempts_where_the_tables_have_just_been_empty() {
+    ends_many_leases([("work".to_owned(), Duration::from_secs(3_600))].into()).await;
+}
+
+/// A vacuum has seen one row in many pages, so the statistics say one row, and a scan of the whole
+/// index looks as cheap as a look-up. A cycle that joined leases and jobs had not ended after 100 s.
+async fn ends_many_leases(attempts_kept: AttemptsKept) {
     let url = shared::postgres().await.migrated_database().await;
     let mut options = PgOptions::default();
     options.statement_timeout = Duration::from_secs(30);
@@ -28,7 +38,8 @@ async fn a_leader_ends_many_leases_where_the_tables_have_just_been_empty() {
     let leases = |many: usize, ends: &str| {
         format!(
             "INSERT INTO jobwire.job_lease (job_id, owner, fence, locked_at, expires_at)
-             SELECT id, gen_random_uuid(), 1, now(), now() + interval '{ends}' FROM jobwire.job LIMIT {many}"
+             SELECT id, gen_random_uuid(), nextval('jobwire.fence_seq'), now(), now() + interval '{ends}'
+             FROM jobwire.job LIMIT {many}"
         )
     };
     for sql in [
@@ -66,9 +77,20 @@ async fn a_leader_ends_many_leases_where_the_tables_have_just_been_empty() {
         services: Services::default(),
         again_after: Duration::from_secs(60),
         hint_at_most: 5_000,
+        attempts_kept,
     };
     match store.run_leader_cycle(&cycle).await.unwrap() {
         CycleOutcome::Leads(report) => assert_eq!(report.rescued.len(), LEASES),
         CycleOutcome::Follows { .. } => panic!("no other node leads"),
     }
+    let recorded: i64 = sqlx::query_scalar("SELECT count(*) FROM jobwire.attempt")
+        .fetch_one(store.pool())
+        .await
+        .unwrap();
+    let expected = if cycle.attempts_kept.is_empty() {
+        0
+    } else {
+        LEASES as i64
+    };
+    assert_eq!(recorded, expected);
 }

@@ -435,6 +435,9 @@ conformance! {
             a_repeating_history_job_is_refused,
             attempts_are_recorded_with_their_outcomes,
             an_attempt_commits_with_the_handlers_transaction,
+            the_death_of_a_node_is_an_attempt_of_types_that_record_them,
+            a_cancelled_job_of_a_dead_node_has_its_attempt,
+            a_node_that_was_taken_for_dead_says_that_it_lost_its_lock,
             a_dead_letter_is_an_incident_until_it_is_revived_or_deleted,
             dead_letters_before_the_migration_are_incidents,
             a_row_that_is_set_aside_is_an_incident,
@@ -445,6 +448,8 @@ conformance! {
     recording {
         databases [
             a_node_records_the_attempts_of_types_that_ask_for_it,
+            the_attempts_of_a_dead_node_are_recorded_by_one_that_records_its_type,
+            the_attempts_of_a_dead_node_are_recorded_by_a_leader_without_its_types,
             history_jobs_are_worked_off_in_groups_on_a_node_of_their_lane,
         ]
     }

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use crate::job::scope::{Group, Needs, Scope, Services};
 use crate::job::{Lane, NodeId};
+use crate::store::attempts::AttemptsKept;
 use crate::store::{MAX_NODES, Membership};
 use crate::telemetry::log_throttle::LogThrottle;
 use crate::transport::Wake;
@@ -59,6 +60,7 @@ struct Registered {
     types: Arc<[String]>,
     lanes: Arc<[Lane]>,
     scope: Scope,
+    attempts_kept: AttemptsKept,
 }
 
 impl Registered {
@@ -68,6 +70,7 @@ impl Registered {
             types: node.types.into(),
             lanes: node.lanes.into(),
             scope: node.scope,
+            attempts_kept: node.attempts_kept,
         })
     }
 }
@@ -335,6 +338,20 @@ impl Fleet {
         Services::of(groups)
     }
 
+    /// Returns the types whose attempts any node records, with the longest time for which one keeps
+    /// them. Nodes that have died count as long as they have a row: the leader ends their leases.
+    pub(crate) fn attempts_kept(&self) -> AttemptsKept {
+        let members = self.lock();
+        let mut kept = AttemptsKept::new();
+        let rows = members.registered.values();
+        for (job_type, keep) in rows.flat_map(|row| &row.attempts_kept) {
+            if kept.get(job_type).is_none_or(|longest| longest < keep) {
+                kept.insert(job_type.clone(), *keep);
+            }
+        }
+        kept
+    }
+
     pub(crate) fn lanes(&self) -> Vec<Lane> {
         let mut members = self.lock();
         let living = members.living(SILENCE);
@@ -390,6 +407,7 @@ mod tests {
             host: "here".to_owned(),
             version: "1".to_owned(),
             transport: "test".to_owned(),
+            attempts_kept: AttemptsKept::new(),
         }
     }
 
@@ -445,6 +463,35 @@ mod tests {
         assert!(fleet.note(other.id, beat(Some(2))).read_rows);
         fleet.read(vec![other], this);
         assert_eq!(*fleet.services().types, ["fax"]);
+    }
+
+    #[test]
+    fn of_the_times_for_which_nodes_keep_attempts_the_longest_counts_also_of_a_dead_node() {
+        fn kept(of: &[(&str, u64)]) -> AttemptsKept {
+            let of = of.iter();
+            of.map(|(name, seconds)| ((*name).to_owned(), Duration::from_secs(*seconds)))
+                .collect()
+        }
+        fn keeping(of: &[(&str, u64)]) -> Membership {
+            Membership {
+                attempts_kept: kept(of),
+                ..row(&["mail", "fax"], &["default"], 1)
+            }
+        }
+        let fleet = Fleet::default();
+        assert!(fleet.attempts_kept().is_empty());
+        let this = row(&["mail"], &["default"], 1);
+        // No beat of them arrives.
+        let others = [
+            keeping(&[("mail", 60), ("fax", 1)]),
+            keeping(&[("mail", 7)]),
+            row(&["print"], &["default"], 1),
+        ];
+        fleet.enlist(this.clone(), beat(Some(1)));
+        fleet.read(others.into(), this.id);
+        assert_eq!(fleet.attempts_kept(), kept(&[("mail", 60), ("fax", 1)]));
+        fleet.read(Vec::new(), this.id);
+        assert!(fleet.attempts_kept().is_empty());
     }
 
     #[tokio::test(start_paused = true)]

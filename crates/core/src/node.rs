@@ -46,6 +46,7 @@ use crate::leader::{batches, events, periodic, pruning, searches, tap, timers};
 use crate::producer::commit_hook::CommitHook;
 use crate::runtime::panic_place;
 use crate::runtime::supervisor::Supervisor;
+use crate::store::attempts::AttemptsKept;
 use crate::store::error::StoreError;
 use crate::store::{CycleOutcome, LeaderCycle, ProcessLock, Store, Succession};
 use crate::telemetry::gauges::Gauges;
@@ -663,6 +664,7 @@ async fn ensure_alone(
         services: Services::default(),
         again_after: options.sweep_interval,
         hint_at_most: 0,
+        attempts_kept: AttemptsKept::new(),
     };
     let mut waited = false;
     loop {

@@ -247,8 +247,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// lock is gone.
     async fn run_alone(&self, owner: NodeId, held: &LockToken) -> Result<bool>;
 
-    /// Takes back the strikes that were counted for these locks, because their node lives. Waits
-    /// for no row; returns false if a row was locked. A repeated call changes nothing.
+    /// Takes back the strikes that were counted for these locks, because their node lives, and
+    /// corrects their recorded attempts. Waits for no row; returns false if a row was locked. A
+    /// repeated call changes nothing.
     async fn clear_strike(&self, lost: &[LockToken]) -> Result<bool>;
 
     /// Deletes completed jobs, creates their next occurrences, and hands off their instances.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_amqp::{AmqpOptions, AmqpTransport};
-use jobwire_core::{Node, NodeOptions, Outcome, PgStore, Running, Transport};
+use jobwire_core::{HandlerOptions, Node, NodeOptions, Outcome, PgStore, Running, Transport};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -21,9 +21,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     options.sweep_interval = Duration::from_millis(500);
     options.suspect_after = Duration::from_secs(2);
     options.hook.max_age = Duration::from_secs(1);
+    let recorded = HandlerOptions::default().keep_attempts(Duration::from_secs(3_600));
     Node::builder(store, transport)
         .options(options)
-        .handler::<_, _, _, ()>("poison", |_: Running<serde_json::Value>| async {
+        .handler_with::<_, _, _, ()>("poison", recorded, |_: Running<serde_json::Value>| async {
             std::process::abort()
         })
         .handler("innocent", |_: Running<serde_json::Value>| async {

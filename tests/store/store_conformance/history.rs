@@ -205,6 +205,125 @@ pub(super) async fn an_attempt_commits_with_the_handlers_transaction<S: SqlBench
     }
 }
 
+/// Three nodes die with the job, which is quarantined then. The other jobs die in cycles or with types
+/// that record nothing.
+pub(super) async fn the_death_of_a_node_is_an_attempt_of_types_that_record_them<S: SqlBench>(
+    w: &World<S>,
+) {
+    let of_instance = work().instance("a").tenant("t");
+    let other = NewJob::of("other-work", &17);
+    let hints = w.ready(vec![of_instance, other, work()]).await;
+    w.hold(node(), &hints[2]).await;
+    w.die(hints[2].id).await;
+    let (mut fences, mut nodes, mut locked_at) = (Vec::new(), Vec::new(), Vec::new());
+    for strikes in 0..3 {
+        let dead = node();
+        let job = w.hold(dead, &hints[0]).await;
+        assert_eq!(job.strikes, strikes);
+        if strikes == 2 {
+            assert!(w.store.run_alone(dead, &job.held()).await.unwrap());
+        }
+        fences.push(job.fence);
+        nodes.push(dead);
+        locked_at.push(w.view(hints[0].id).await.unwrap().locked_at.unwrap());
+        if strikes == 0 {
+            w.hold(dead, &hints[1]).await;
+            w.expire(hints[1].id).await;
+        }
+        w.expire(hints[0].id).await;
+        let report = w.lead_recording(WEEK).await;
+        assert!(
+            report
+                .rescued
+                .iter()
+                .any(|of| of.ready.hint.id == hints[0].id)
+        );
+        // The next cycle ends no lease.
+        let report = w.lead_recording(WEEK).await;
+        assert!(report.rescued.is_empty());
+        let attempts = w.store.attempts(hints[0].id, 10).await.unwrap();
+        let last = attempts.last().unwrap();
+        assert!(
+            (report.now - last.ended_at).num_seconds().abs() < 30,
+            "{last:?}"
+        );
+    }
+    let attempts = w.store.attempts(hints[0].id, 10).await.unwrap();
+    assert_eq!(attempts.iter().map(|a| a.fence).collect::<Vec<_>>(), fences);
+    assert_eq!(attempts.iter().map(|a| a.node).collect::<Vec<_>>(), nodes);
+    let began: Vec<_> = attempts.iter().map(|a| a.started_at).collect();
+    assert_eq!(began, locked_at);
+    for attempt in &attempts {
+        assert_eq!(
+            (&*attempt.job_type, &*attempt.outcome),
+            ("work", "node-died")
+        );
+        assert_eq!((&attempt.message, &attempt.stack), (&None, &None));
+        assert!(attempt.started_at <= attempt.ended_at, "{attempt:?}");
+    }
+    assert_eq!(w.rows("attempt").await, 3);
+    let of_job = "SELECT count(*) FROM {s}attempt WHERE process_instance = 'a' AND tenant = 't'";
+    assert_eq!(w.store.number(of_job).await, 3);
+    // No handler said anything, so it is no error.
+    assert!(w.store.errors(None, 10).await.unwrap().is_empty());
+
+    // The node that locks it next makes it a dead letter, and its attempts stay.
+    let worker = node();
+    let job = w.hold(worker, &hints[0]).await;
+    assert_eq!(job.strikes, 3);
+    w.fail(worker, give_up(&job)).await;
+    assert_eq!(w.store.attempts(hints[0].id, 10).await.unwrap().len(), 3);
+}
+
+pub(super) async fn a_cancelled_job_of_a_dead_node_has_its_attempt<S: SqlBench>(w: &World<S>) {
+    let hints = w.ready(vec![work(), work()]).await;
+    let dead = node();
+    w.lock(dead, &hints).await;
+    w.store.cancel(hints[0].id).await.unwrap();
+    for hint in &hints {
+        w.expire(hint.id).await;
+    }
+    let report = w.lead_recording(WEEK).await;
+    assert_eq!(report.cancelled, [hints[0].id]);
+    assert_eq!(report.rescued.len(), 1);
+    for hint in &hints {
+        let attempts = w.store.attempts(hint.id, 10).await.unwrap();
+        let told: Vec<_> = attempts.iter().map(|a| (a.node, &*a.outcome)).collect();
+        assert_eq!(told, [(dead, "node-died")]);
+    }
+    assert_eq!(w.rows("job").await, 1);
+}
+
+pub(super) async fn a_node_that_was_taken_for_dead_says_that_it_lost_its_lock<S: SqlBench>(
+    w: &World<S>,
+) {
+    let hints = w.ready(vec![work(), work()]).await;
+    let (living, dead) = (node(), node());
+    let job = w.hold(living, &hints[0]).await;
+    w.hold(dead, &hints[1]).await;
+    for hint in &hints {
+        w.expire(hint.id).await;
+    }
+    w.lead_recording(WEEK).await;
+    let outcomes = async || {
+        let mut outcomes = Vec::new();
+        for hint in &hints {
+            let attempts = w.store.attempts(hint.id, 10).await.unwrap();
+            outcomes.extend(attempts.into_iter().map(|a| (a.node, a.outcome)));
+        }
+        outcomes
+    };
+    let died = |node| (node, "node-died".to_owned());
+    assert_eq!(outcomes().await, [died(living), died(dead)]);
+    for _ in 0..2 {
+        assert!(w.store.clear_strike(&[job.held()]).await.unwrap());
+        assert_eq!(
+            outcomes().await,
+            [(living, "lost-lock".to_owned()), died(dead)]
+        );
+    }
+}
+
 pub(super) async fn a_dead_letter_is_an_incident_until_it_is_revived_or_deleted<S: SqlBench>(
     w: &World<S>,
 ) {
@@ -335,6 +454,13 @@ pub(super) async fn what_is_old_is_pruned_in_slices<S: SqlBench>(w: &World<S>) {
     assert_eq!(w.store.prune_history(Duration::ZERO, 2).await.unwrap(), 1);
     assert_eq!((w.rows("attempt").await, w.rows("incident").await), (1, 3));
     assert_eq!(w.store.prune_history(Duration::ZERO, 2).await.unwrap(), 0);
+    let dead = w.one(work()).await;
+    w.hold(node(), &dead).await;
+    w.expire(dead.id).await;
+    w.lead_recording(Duration::ZERO).await;
+    assert_eq!(w.rows("attempt").await, 2);
+    assert_eq!(w.store.prune_history(WEEK, 2).await.unwrap(), 1);
+    assert_eq!(w.rows("attempt").await, 1);
     let open = w.store.incidents(&IncidentFilter::default()).await.unwrap();
     assert_eq!(open.len(), 3);
 }

@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use jobwire_core::JobId;
 use jobwire_core::job::scope::Services;
+use jobwire_core::store::attempts::AttemptsKept;
 use jobwire_core::store::{ClockWindow, CycleOutcome, CycleReport, LeaderCycle, Refusal};
 
 use super::world::{Bench, LEADER, LEASE, SqlBench, World, give_up, ids, node, unserved, work};
@@ -169,6 +170,7 @@ pub(super) async fn no_more_than_asked_for_are_reset<S: Bench>(w: &World<S>) {
         services: Services::default(),
         again_after: LEASE,
         hint_at_most: 0,
+        attempts_kept: AttemptsKept::new(),
     };
     for (asked, got) in [(0, 0), (2, 2), (2, 2), (2, 1), (2, 0)] {
         match w.store.run_leader_cycle(&turn(asked)).await.unwrap() {
@@ -198,6 +200,7 @@ pub(super) async fn no_lock_is_taken_off_while_the_clock_is_doubted<S: Bench>(w:
             services: Services::default(),
             again_after: LEASE,
             hint_at_most: 0,
+            attempts_kept: AttemptsKept::new(),
         };
         match w.store.run_leader_cycle(&turn).await.unwrap() {
             CycleOutcome::Leads(report) => assert_eq!(report.rescued.len(), reset),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::job::scope::{Group, Needs, Scope, Services};
+use jobwire_core::store::attempts::AttemptsKept;
 use jobwire_core::store::{LockTerms, Membership, NodeView, OrphanQuery, Refusal, services_of};
 use jobwire_core::{Lane, NodeId};
 
@@ -20,6 +21,7 @@ pub(super) fn membership(id: NodeId) -> Membership {
         host: "host-1".to_owned(),
         version: "1.2.3".to_owned(),
         transport: "test".to_owned(),
+        attempts_kept: [("mail".to_owned(), Duration::from_millis(1_500))].into(),
     }
 }
 
@@ -36,6 +38,7 @@ pub(super) async fn a_row_says_what_its_node_takes<S: Bench>(w: &World<S>) {
     let started_at = nodes[0].started_at;
     it.revision = 2;
     it.types = vec!["print".to_owned()];
+    it.attempts_kept = AttemptsKept::new();
     it.scope = Scope::default().min_priority(-7).max_priority(i64::MAX);
     w.store.write_node(&it).await.unwrap();
     assert_eq!(of(&w.store.nodes().await.unwrap()), [&it]);

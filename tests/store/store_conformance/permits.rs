@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use jobwire_core::job::LockedJob;
+use jobwire_core::store::attempts::AttemptsKept;
 use jobwire_core::store::permits::{
     Asking, KeyAnswer, KeyRequest, PermitAnswer, PermitKey, PermitRequest, StalledKey, WaitingJob,
 };
@@ -417,6 +418,7 @@ pub(super) async fn permits_are_not_freed_while_the_clock_is_in_doubt<S: SqlBenc
         services: vec!["work".to_owned()].into(),
         again_after: Duration::from_secs(30),
         hint_at_most: 100,
+        attempts_kept: AttemptsKept::new(),
     };
     let cycle = w.store.run_leader_cycle(&doubts).await.unwrap();
     assert!(matches!(cycle, CycleOutcome::Leads(_)));

@@ -198,8 +198,9 @@ pub(super) async fn a_bad_row_stops_no_turn<S: SqlBench>(w: &World<S>) {
         w.store.create_by_sql("work").await;
     }
     refuse(w, "UPDATE", "job").await;
-    let report = w.lead(node()).await;
+    let report = w.lead_recording(Duration::from_secs(3_600)).await;
     assert_eq!(report.rescued.len(), GOOD);
+    assert_eq!(w.rows("attempt").await, GOOD as i64);
     assert_eq!(report.unhinted.len(), GOOD);
     assert!(report.term > 0 && report.executable > 0);
     is_set_aside(w, bad).await;

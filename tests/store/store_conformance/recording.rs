@@ -3,14 +3,18 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use jobwire_core::job::LockedJob;
+use jobwire_core::store::Membership;
 use jobwire_core::{
     GroupOptions, HandlerError, HandlerOptions, HandlerResult, Handlers, JobId, JobState,
     LaneShare, NewJob, Outcome, RetryPolicy, Running,
 };
-use jobwire_harness::world::quick;
+use jobwire_harness::eventually;
+use jobwire_harness::world::{SOON, quick};
 
-use super::bed::Bed;
-use super::world::{SqlBench, World};
+use super::bed::{Bed, noting};
+use super::membership::membership;
+use super::world::{SqlBench, World, node, work};
 
 const WEEK: Duration = Duration::from_secs(7 * 24 * 3_600);
 
@@ -37,6 +41,10 @@ fn failed(message: &str) -> (String, Option<String>) {
 
 fn done() -> (String, Option<String>) {
     ("done".to_owned(), None)
+}
+
+fn died() -> (String, Option<String>) {
+    ("node-died".to_owned(), None)
 }
 
 /// A type asks for it in its options, or `Handlers::keep_attempts` does. By default no attempt is
@@ -81,6 +89,63 @@ pub(super) async fn a_node_records_the_attempts_of_types_that_ask_for_it<S: SqlB
     assert!(told(w, ids[3]).await.is_empty());
     assert_eq!(w.rows("attempt").await, 6);
     node.stop().await;
+}
+
+/// Lets a node die with a job of the type `work`, before a node starts.
+async fn lost<S: SqlBench>(w: &World<S>) -> LockedJob {
+    let hint = w.one(work()).await;
+    let job = w.hold(node(), &hint).await;
+    w.expire(hint.id).await;
+    job
+}
+
+/// The node that comes after the dead one leads, and serves the type.
+pub(super) async fn the_attempts_of_a_dead_node_are_recorded_by_one_that_records_its_type<
+    S: SqlBench,
+>(
+    w: &World<S>,
+) {
+    let lost = lost(w).await;
+    let options = HandlerOptions::default().keep_attempts(WEEK);
+    let mut handlers = Handlers::default();
+    handlers.add_with("work", options, |_: Running<u64>| async { Ok(()) });
+    let bed = Bed::new(w);
+    let node = bed.node(quick()).handlers(handlers).start().await.unwrap();
+    bed.until_left(0).await;
+    assert_eq!(told(w, lost.job.id).await, [died(), done()]);
+    let attempts = bed.client.attempts(lost.job.id, 10).await.unwrap();
+    assert_eq!(attempts[0].fence, lost.fence);
+    assert_ne!(attempts[0].node, node.id());
+    assert_eq!(attempts[1].node, node.id());
+    node.stop().await;
+}
+
+/// The row of the dead node names the type. The leader has no handler for it.
+pub(super) async fn the_attempts_of_a_dead_node_are_recorded_by_a_leader_without_its_types<
+    S: SqlBench,
+>(
+    w: &World<S>,
+) {
+    let lost = lost(w).await;
+    w.store
+        .write_node(&Membership {
+            types: vec!["work".to_owned()],
+            attempts_kept: [("work".to_owned(), WEEK)].into(),
+            ..membership(node())
+        })
+        .await
+        .unwrap();
+    let bed = Bed::new(w);
+    let other = noting(&bed.notes);
+    let leader = bed.node(quick()).handler("other", other);
+    let leader = leader.start().await.unwrap();
+    let attempts = eventually("the attempt to be recorded", SOON, async || {
+        let attempts = told(w, lost.job.id).await;
+        (!attempts.is_empty()).then_some(attempts)
+    })
+    .await;
+    assert_eq!(attempts, [died()]);
+    leader.stop().await;
 }
 
 /// The jobs of a failed group run alone, and only the bad one is tried again.

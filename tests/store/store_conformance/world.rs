@@ -6,6 +6,7 @@ use std::time::Duration;
 use jobwire_core::hint::Ready;
 use jobwire_core::job::scope::Needs;
 use jobwire_core::job::{LockToken, LockedJob};
+use jobwire_core::store::attempts::AttemptsKept;
 use jobwire_core::store::{
     BatchOutcome, Completion, Created, CycleOutcome, CycleReport, Destination, Failure, Handoff,
     LeaderCycle, LockTerms, Locked, Origin, Refusal, RowTerms,
@@ -349,6 +350,28 @@ pub(super) fn terms(owner: NodeId) -> LockTerms {
     }
 }
 
+fn cycle(node: NodeId) -> LeaderCycle {
+    LeaderCycle {
+        node,
+        lease: LEASE,
+        transport: "in-process",
+        reset_at_most: 100,
+        clock: None,
+        grace: Duration::ZERO,
+        services: vec!["work".to_owned(), "other-work".to_owned()].into(),
+        again_after: Duration::from_secs(30),
+        hint_at_most: 100,
+        attempts_kept: AttemptsKept::new(),
+    }
+}
+
+fn report(outcome: CycleOutcome) -> CycleReport {
+    match outcome {
+        CycleOutcome::Leads(report) => *report,
+        follows @ CycleOutcome::Follows { .. } => panic!("{follows:?}"),
+    }
+}
+
 pub(super) fn take(owner: NodeId) -> Handoff {
     Handoff::Take(terms(owner))
 }
@@ -529,25 +552,18 @@ impl<S: Bench> World<S> {
     }
 
     pub(super) async fn turn(&self, node: NodeId) -> CycleOutcome {
-        let turn = LeaderCycle {
-            node,
-            lease: LEASE,
-            transport: "in-process",
-            reset_at_most: 100,
-            clock: None,
-            grace: Duration::ZERO,
-            services: vec!["work".to_owned(), "other-work".to_owned()].into(),
-            again_after: Duration::from_secs(30),
-            hint_at_most: 100,
-        };
-        self.store.run_leader_cycle(&turn).await.unwrap()
+        self.store.run_leader_cycle(&cycle(node)).await.unwrap()
     }
 
     /// Runs a leader cycle of a node that leads.
     pub(super) async fn lead(&self, node: NodeId) -> CycleReport {
-        match self.turn(node).await {
-            CycleOutcome::Leads(report) => *report,
-            follows @ CycleOutcome::Follows { .. } => panic!("{follows:?}"),
-        }
+        report(self.turn(node).await)
+    }
+
+    /// Runs a leader cycle of a fleet that keeps the attempts of the type `work` for this time.
+    pub(super) async fn lead_recording(&self, keep: Duration) -> CycleReport {
+        let mut cycle = cycle(LEADER);
+        cycle.attempts_kept.insert("work".to_owned(), keep);
+        report(self.store.run_leader_cycle(&cycle).await.unwrap())
     }
 }

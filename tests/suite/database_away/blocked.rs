@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::job::LockedJob;
+use jobwire_core::store::attempts::AttemptsKept;
 use jobwire_core::store::{Completion, CycleOutcome, Handoff, LeaderCycle, LockTerms, RowTerms};
 use jobwire_core::{CommitHook, Hint, NewJob, NodeId, PgOptions, PgStore, Store};
 use jobwire_tests::{eventually, shared};
@@ -188,6 +189,7 @@ async fn a_turn_of_which_several_rows_wait_for_a_lock_leads() {
         services: vec!["noop".to_owned()].into(),
         again_after: Duration::from_secs(30),
         hint_at_most: 100,
+        attempts_kept: AttemptsKept::new(),
     };
     eventually("the node to lead", SOON, async || {
         let turn = store.run_leader_cycle(&turn).await;

@@ -2,6 +2,7 @@
 
 use jobwire_core::job::scope::Scope;
 use jobwire_core::store::Membership;
+use jobwire_core::store::attempts::AttemptsKept;
 use jobwire_core::{Lane, NodeId, Store};
 use jobwire_tests::Scratch;
 use serde_json::Value;
@@ -179,6 +180,7 @@ async fn moving_to_a_lane_that_no_living_node_receives_warns() {
             host: "elsewhere".to_owned(),
             version: "0.0.0".to_owned(),
             transport: "test".to_owned(),
+            attempts_kept: AttemptsKept::new(),
         })
         .await
         .unwrap();

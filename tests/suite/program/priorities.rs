@@ -2,6 +2,7 @@
 
 use jobwire_core::job::scope::Scope;
 use jobwire_core::store::Membership;
+use jobwire_core::store::attempts::AttemptsKept;
 use jobwire_core::{JobState, Lane, LaneRule, NodeId, Store};
 use jobwire_tests::Scratch;
 use serde_json::Value;
@@ -73,6 +74,7 @@ async fn priorities_that_no_living_node_takes_are_named() {
         host: "host".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         transport: "in-process".to_owned(),
+        attempts_kept: AttemptsKept::new(),
     };
     let low = node(Scope::default().max_priority(9));
     store.write_node(&low).await.unwrap();

@@ -199,11 +199,19 @@ async fn an_embedded_node_takes_over_at_once_what_its_killed_predecessor_ran() {
     let home = Scratch::new();
     let file = lines(&home, r#"{"type":"sleep","payload":{"ms":600000}}"#, 1);
     succeeds(jobwire(&home, &["enqueue", &file])).await;
-    let patient = ["--lease", "30m", "--sweep-interval", "20m"];
+    let patient = [
+        "--lease",
+        "30m",
+        "--sweep-interval",
+        "20m",
+        "--attempt-types",
+        "sleep",
+    ];
     let (mut first, _) = start(jobwire(&home, &ANY_PORT).args(patient)).await;
     let store = store(&home).await;
     until_running(&store).await;
-    let dead = all(&store).await[0].lock_owner;
+    let running = all(&store).await.remove(0);
+    let dead = running.lock_owner;
     first.signal(Signal::SIGKILL);
     first.exit(SOON).await;
     let (_second, _) = start(jobwire(&home, &ANY_PORT).args(patient)).await;
@@ -219,6 +227,18 @@ async fn an_embedded_node_takes_over_at_once_what_its_killed_predecessor_ran() {
         .collect();
     assert_eq!(nodes.len(), 1, "the dead node has left: {nodes:?}");
     assert_ne!(Some(&nodes[0]), dead.map(|dead| dead.to_string()).as_ref());
+    let attempts = store.attempts(running.id, 10).await.unwrap();
+    let told: Vec<_> = attempts
+        .iter()
+        .map(|attempt| (Some(attempt.node.uuid()), &*attempt.outcome))
+        .collect();
+    assert_eq!(told, [(dead, "node-died")]);
+    let said = succeeds(jobwire(
+        &home,
+        &["jobs", "attempts", &running.id.to_string()],
+    ))
+    .await;
+    assert!(said.contains("node-died"), "{said}");
 }
 
 /// The lock on the file proves that the first node is alive, so the second does not wait for its

@@ -1,5 +1,6 @@
 //! Rule 26: only the job that kills its nodes is quarantined.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jobwire_core::{JobQuery, JobState, NewJob, Store};
@@ -57,4 +58,9 @@ async fn a_job_that_takes_its_nodes_down_is_quarantined_and_no_other() {
     let (view, _, _) = fleet.store.get(poison).await.unwrap().unwrap();
     let message = view.exception_message.unwrap();
     assert!(message.contains("quarantined"), "{message}");
+    // Each death is an attempt, the last one included.
+    let attempts = fleet.store.attempts(poison, 100).await.unwrap();
+    let died = attempts.iter().filter(|of| of.outcome == "node-died");
+    let nodes: BTreeSet<_> = died.map(|of| of.node).collect();
+    assert!((3..=deaths).contains(&nodes.len()), "{attempts:?}");
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jobwire_core::store::attempts::AttemptsKept;
 use jobwire_core::store::{Handoff, LeaderCycle, LockTerms, RowTerms};
 use jobwire_core::{NewJob, NodeId, Store};
 use jobwire_tests::eventually;
@@ -36,6 +37,7 @@ async fn of_two_outcomes_of_a_job_in_one_batch_the_newest_lock_completes() {
         services: vec!["work".to_owned()].into(),
         again_after: Duration::from_secs(3600),
         hint_at_most: 0,
+        attempts_kept: AttemptsKept::new(),
     };
     let second = eventually("the first lease to end", SOON, async || {
         store.run_leader_cycle(&turn).await.unwrap();

@@ -94,6 +94,7 @@ impl Leader {
             services: node.fleet.services(),
             again_after: node.options.sweep_interval,
             hint_at_most: self.unhinted.get(),
+            attempts_kept: node.fleet.attempts_kept(),
         };
         node.leadership.next_timer.asks(Asker::LeaderCycle);
         node.leadership.next_periodic.asks(Asker::LeaderCycle);

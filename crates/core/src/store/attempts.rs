@@ -2,19 +2,23 @@
 //!
 //! * An **attempt** is one call of a handler under one lock. It is recorded for handlers with
 //!   [`HandlerOptions::keep_attempts`](crate::HandlerOptions::keep_attempts) only, by the statement
-//!   or the transaction that commits its outcome. So an attempt has a row if and only if its outcome
-//!   was committed. An attempt whose node died has none.
+//!   or the transaction that commits its outcome, or by the leader cycle that ends its lease because
+//!   its node died. So an attempt has a row if and only if its end was committed.
 //! * An **incident** is a dead letter. It is opened when a job becomes one, and resolved when the
 //!   job is revived or deleted. Triggers of the dead-letter table keep it.
 //! * An **error** is a message of a type, with the jobs that have it now and the attempts that ended
 //!   with it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
 use crate::job::{Fence, JobId, NodeId, text_enum};
+
+/// The types whose attempts are recorded, and the time for which a row of each type is kept.
+pub type AttemptsKept = BTreeMap<String, Duration>;
 
 /// An attempt that is to be recorded with its outcome.
 #[derive(Clone, Debug)]
@@ -46,12 +50,15 @@ pub struct AttemptView {
     pub job_type: String,
     /// The node that ran it.
     pub node: NodeId,
-    /// The start, by the database's clock.
+    /// The start, by the database's clock. With the outcome `node-died` or `lost-lock`: the time of
+    /// the lock. The handler started a moment later, or not at all.
     pub started_at: DateTime<Utc>,
-    /// The end, by the database's clock.
+    /// The end, by the database's clock. With the outcome `node-died` or `lost-lock`: the time at
+    /// which the leader ended the lease, up to a lease and a cycle after the node's last renewal.
     pub ended_at: DateTime<Utc>,
-    /// The outcome: `done`, `retry`, `dead-letter`, `snooze`, `conflict`, `panic`, `timeout`
-    /// or `cancelled`.
+    /// The outcome: `done`, `retry`, `dead-letter`, `snooze`, `conflict`, `panic`, `timeout`,
+    /// `cancelled`, `node-died` (the node died while it held the job) or `lost-lock` (the node was
+    /// taken for dead and lives).
     pub outcome: String,
     /// The message of a failure.
     pub message: Option<String>,

@@ -1,11 +1,13 @@
 //! Membership: the nodes of a fleet, and the jobs that each of them takes.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
 use crate::job::scope::{Group, Names, Scope, Services};
 use crate::job::{Lane, NodeId};
+use crate::store::attempts::AttemptsKept;
 use crate::store::error::StoreError;
 
 /// Maximum number of nodes that are read.
@@ -34,6 +36,8 @@ pub struct Membership {
     pub version: String,
     /// Its transport.
     pub transport: String,
+    /// The types whose attempts it records. Empty for a node of an older version.
+    pub attempts_kept: AttemptsKept,
 }
 
 /// A node as recorded in the database.
@@ -82,6 +86,28 @@ pub(super) fn readable(rows: impl Iterator<Item = Result<NodeView, StoreError>>)
     read
 }
 
+/// Returns the text of the column `attempts_kept`: an object of types with milliseconds, or none.
+pub(super) fn kept_as_text(kept: &AttemptsKept) -> Option<String> {
+    let millis = |keep: &Duration| u64::try_from(keep.as_millis()).unwrap_or(u64::MAX);
+    let of_types = kept
+        .iter()
+        .map(|(of, keep)| (of.clone(), millis(keep).into()));
+    (!kept.is_empty()).then(|| serde_json::Value::Object(of_types.collect()).to_string())
+}
+
+/// Reads the column `attempts_kept`.
+pub(super) fn read_kept(text: Option<&str>) -> Result<AttemptsKept, StoreError> {
+    let Some(text) = text else {
+        return Ok(AttemptsKept::new());
+    };
+    let kept: BTreeMap<String, u64> = serde_json::from_str(text)
+        .map_err(|e| StoreError::BadRow(format!("column `attempts_kept` of table `node`: {e}")))?;
+    let of_types = kept.into_iter();
+    Ok(of_types
+        .map(|(of, millis)| (of, Duration::from_millis(millis)))
+        .collect())
+}
+
 /// Returns the services of the living nodes among these.
 #[must_use]
 pub fn services_of(nodes: &[NodeView]) -> Services {
@@ -107,6 +133,10 @@ impl Membership {
             ("deployments", named(&self.scope.deployments)),
             ("categories", named(&self.scope.categories)),
             ("tenants", named(&self.scope.tenants)),
+            (
+                "attempts_kept",
+                self.attempts_kept.keys().map(String::len).collect(),
+            ),
         ];
         let mut bytes = 0;
         for (kind, lengths) in kinds {

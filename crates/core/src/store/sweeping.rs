@@ -10,6 +10,7 @@ use uuid::Uuid;
 use crate::hint::Ready;
 use crate::job::scope::{Needs, Services};
 use crate::job::{JobId, Lane, LockedJob, NodeId};
+use crate::store::attempts::AttemptsKept;
 
 /// The arguments of a leader cycle.
 #[derive(Clone, Debug)]
@@ -35,6 +36,9 @@ pub struct LeaderCycle {
     pub again_after: Duration,
     /// Maximum number of unhinted jobs to hint.
     pub hint_at_most: i64,
+    /// The types whose attempts are recorded. An attempt of such a type whose lease this cycle ends
+    /// gets a row.
+    pub attempts_kept: AttemptsKept,
 }
 
 impl LeaderCycle {

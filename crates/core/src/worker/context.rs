@@ -164,6 +164,7 @@ impl NodeContext {
             host: self.options.host.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             transport: self.transport.name().to_owned(),
+            attempts_kept: self.served.attempts_kept(),
         }
     }
 

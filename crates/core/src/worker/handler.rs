@@ -47,6 +47,7 @@ use serde::de::DeserializeOwned;
 use crate::job::Job;
 use crate::job::args::JobArgs;
 use crate::job::retry::RetryPolicy;
+use crate::store::attempts::AttemptsKept;
 use crate::worker::inline_start::InlineStarts;
 use crate::worker::limit::Limit;
 use crate::worker::middleware::{Layered, Middleware};
@@ -112,8 +113,8 @@ pub struct HandlerOptions {
     pub row_lock: bool,
     /// The time for which each attempt is kept, for
     /// [`Client::attempts`](crate::Client::attempts). Its row is written with the outcome, so a
-    /// completion costs one more insert, and jobs of this type are not held by row locks. Default:
-    /// none, attempts are not recorded.
+    /// completion costs one more insert, and jobs of this type are not held by row locks. If the node
+    /// dies, the leader writes the row. Default: none, attempts are not recorded.
     pub keep_attempts: Option<Duration>,
 }
 
@@ -429,6 +430,13 @@ impl Handlers {
         let mut types: Vec<_> = by_row.map(|(name, _)| name.clone()).collect();
         types.sort_unstable();
         types
+    }
+
+    /// Returns the types whose attempts are recorded.
+    pub(crate) fn attempts_kept(&self) -> AttemptsKept {
+        let kept = self.by_type.iter();
+        let kept = kept.filter_map(|(name, of)| Some((name.clone(), of.options.keep_attempts?)));
+        kept.collect()
     }
 
     /// Returns the types that have a handler, sorted.

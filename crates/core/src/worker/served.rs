@@ -21,6 +21,7 @@ use metrics::Gauge;
 use tokio::sync::watch;
 
 use crate::job::scope::Scope;
+use crate::store::attempts::AttemptsKept;
 use crate::worker::handler::{Handlers, Registration};
 
 /// Maximum number of outcomes of one type that wait while the type is open.
@@ -170,6 +171,11 @@ impl Served {
     /// Returns the names of the limits of the fleet.
     pub(crate) fn limit_names(&self) -> Vec<String> {
         self.read_handlers().limit_names()
+    }
+
+    /// Returns the types whose attempts are recorded, open or closed.
+    pub(crate) fn attempts_kept(&self) -> AttemptsKept {
+        self.read_handlers().attempts_kept()
     }
 
     /// Returns a receiver of the revision, which grows with every change.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jobwire_core::job::scope::{Names, Scope};
+use jobwire_core::store::attempts::AttemptsKept;
 use jobwire_core::store::{MAX_NODES, Membership, NodeView};
 use jobwire_core::{Lane, NodeId, StoreError};
 use sqlx::postgres::PgRow;
@@ -94,6 +95,7 @@ fn view(row: &PgRow) -> Result<NodeView, StoreError> {
             host: row.try_get("host")?,
             version: row.try_get("version")?,
             transport: row.try_get("transport")?,
+            attempts_kept: AttemptsKept::new(),
         },
         started_at: row.try_get("started_at")?,
         seen_at: row.try_get("seen_at")?,

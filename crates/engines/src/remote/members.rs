@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jobwire_core::job::scope::Scope;
+use jobwire_core::store::attempts::AttemptsKept;
 use jobwire_core::store::{Membership, NodeView};
 use jobwire_core::{Lane, NodeId, StoreError};
 use serde::{Deserialize, Serialize};
@@ -104,6 +105,7 @@ impl EndpointStore {
                 host: about.host,
                 version: about.version,
                 transport: about.transport,
+                attempts_kept: AttemptsKept::new(),
             },
             started_at: member.started,
             seen_at: member.seen,

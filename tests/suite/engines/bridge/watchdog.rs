@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use jobwire_core::NodeId;
 use jobwire_core::job::scope::Services;
+use jobwire_core::store::attempts::AttemptsKept;
 use jobwire_core::store::{CycleOutcome, LeaderCycle, Store};
 use jobwire_engines::EngineStore;
 use jobwire_tests::eventually;
@@ -58,6 +59,7 @@ async fn turn(store: &EngineStore, node: NodeId) {
         services: Services::default(),
         again_after: Duration::from_secs(30),
         hint_at_most: 1,
+        attempts_kept: AttemptsKept::new(),
     };
     let outcome = store.run_leader_cycle(&turn).await.unwrap();
     assert!(matches!(outcome, CycleOutcome::Leads(_)), "{outcome:?}");

@@ -28,6 +28,34 @@ FROM unnest($2::bigint[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::bi
     (SELECT clock_timestamp() AS t) AS now
 ON CONFLICT DO NOTHING";
 
+/// A part of the leader cycle: records the attempts of these types whose lease the cycle ends. `$kept`
+/// has the milliseconds for each type. If the node lives after all, `take_strikes_back` corrects the
+/// row.
+macro_rules! record_deaths {
+    ($types:literal, $kept:literal) => {
+        concat!(
+            ", died AS (
+    INSERT INTO jobwire.attempt (fence, job_id, type, process_instance, tenant, node, started_at, ended_at, outcome, keep_until)
+    SELECT d.fence, d.job_id, d.type, d.process_instance, d.tenant, d.owner, least(d.locked_at, now.t), now.t, 'node-died',
+        now.t + k.keep_ms * interval '1 millisecond'
+    FROM (SELECT fence, job_id, type, process_instance, tenant, owner, locked_at FROM reset
+          UNION ALL
+          SELECT fence, job_id, type, process_instance, tenant, owner, locked_at FROM late
+          WHERE cancelled AND CASE WHEN job_id IN (SELECT id FROM cancelled) THEN true END) AS d,
+        unnest(",
+            $types,
+            "::text[], ",
+            $kept,
+            "::bigint[]) AS k(type, keep_ms), (SELECT clock_timestamp() AS t) AS now
+    WHERE k.type = d.type
+    ON CONFLICT DO NOTHING
+)"
+        )
+    };
+}
+
+pub(super) use record_deaths;
+
 const ATTEMPTS: &str = "
 SELECT fence, job_id, type, node, started_at, ended_at, outcome, message, stack
 FROM jobwire.attempt WHERE job_id = $1 ORDER BY fence LIMIT $2";

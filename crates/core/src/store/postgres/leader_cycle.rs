@@ -7,6 +7,7 @@ use sqlx::query::Query;
 use sqlx::{PgPool, Postgres, Row};
 use uuid::Uuid;
 
+use super::attempts::record_deaths;
 use super::begin::begin_part;
 use super::connection_pool::ConnectionPool;
 use super::sql::{
@@ -45,6 +46,9 @@ use crate::store::{COUNT_LIMIT, CycleOutcome, CycleReport, Horizon, LeaderCycle,
 ///
 /// A job whose holder has died and that an operator had cancelled is deleted and not rescued.
 ///
+/// `$deaths` records the attempts whose lease ends here. The statement without it serves fleets that
+/// record none.
+///
 /// No two tables are joined by their keys ([why](super::sql::unleased)). The job of a lease is looked up
 /// in a subquery that can't become a join, and a row that was just locked is found again by its place.
 /// A row that was changed after the snapshot has another place, and is left for a later cycle.
@@ -53,7 +57,7 @@ use crate::store::{COUNT_LIMIT, CycleOutcome, CycleReport, Horizon, LeaderCycle,
 /// since: their hint was lost, or no node had a free slot. They are hinted again at growing
 /// intervals.
 macro_rules! take {
-    ($late:literal, $other:literal) => {
+    ($late:literal, $other:literal, $deaths:expr) => {
         concat!(
     "
 WITH unlocked AS MATERIALIZED (
@@ -72,11 +76,13 @@ WITH unlocked AS MATERIALIZED (
     WHERE ($7::timestamptz IS NULL OR clock_timestamp() BETWEEN $7 AND $8)
       AND clock_timestamp() - pg_postmaster_start_time() >= $9
 ), late AS (
-    SELECT l.job_id, l.ctid AS place, j.place AS place_of_job, l.owner, ",
+    SELECT l.job_id, l.ctid AS place, j.place AS place_of_job, l.owner, l.fence, l.locked_at, j.type, j.process_instance, j.tenant, ",
     strikes_count!("l"),
     " AS counts, l.cancelled_at IS NOT NULL AS cancelled
     FROM jobwire.job_lease l
-    CROSS JOIN LATERAL (SELECT j.ctid AS place FROM jobwire.job j WHERE j.id = l.job_id FOR UPDATE SKIP LOCKED) j
+    CROSS JOIN LATERAL (
+        SELECT j.ctid AS place, j.type, j.process_instance, j.tenant FROM jobwire.job j WHERE j.id = l.job_id FOR UPDATE SKIP LOCKED
+    ) j
     WHERE l.owner IS NOT NULL AND NOT ",
     unexpired!("l"),
     " AND EXISTS (SELECT FROM may_reset)",
@@ -88,7 +94,8 @@ WITH unlocked AS MATERIALIZED (
     UPDATE jobwire.job_lease l SET owner = NULL, alone_since = NULL,
         strikes = least(l.strikes, 1000000) + late.counts::integer, struck = CASE WHEN late.counts THEN l.fence END
     FROM late WHERE l.ctid = late.place AND NOT late.cancelled
-    RETURNING l.job_id, l.strikes, late.owner, late.place_of_job
+    RETURNING l.job_id, l.strikes, late.owner, late.place_of_job, late.fence, late.locked_at, late.type, late.process_instance,
+        late.tenant
 ), cancelled AS (
     DELETE FROM jobwire.job WHERE ctid = ANY(ARRAY(SELECT place_of_job FROM late WHERE cancelled))
     RETURNING id, exclusive, process_instance
@@ -98,7 +105,9 @@ WITH unlocked AS MATERIALIZED (
     DELETE FROM jobwire.job_exception WHERE job_id = ANY(ARRAY(SELECT id FROM cancelled))
 ), progress_of_cancelled AS (
     DELETE FROM jobwire.job_progress WHERE job_id = ANY(ARRAY(SELECT id FROM cancelled))
-), stray AS (
+)",
+    $deaths,
+    ", stray AS (
     DELETE FROM jobwire.job_lease WHERE ctid = ANY(ARRAY(
         SELECT l.ctid FROM jobwire.job_lease l
         WHERE NOT ",
@@ -188,10 +197,17 @@ ORDER BY hinted.seq"
     };
 }
 
-const TAKE: &str = take!("", "");
+const TAKE: &str = take!("", "", "");
 
-/// Like [`TAKE`], for given jobs, in the search for a refused row.
-const TAKE_THESE: &str = take!(" AND l.job_id = ANY($13)", " AND j.id = ANY($13)");
+/// Like [`TAKE`], in a fleet that records attempts: records those whose lease it ends.
+const TAKE_RECORDING: &str = take!("", "", record_deaths!("$13", "$14"));
+
+/// Like [`TAKE_RECORDING`], for given jobs, in the search for a refused row.
+const TAKE_THESE: &str = take!(
+    " AND l.job_id = ANY($15)",
+    " AND j.id = ANY($15)",
+    record_deaths!("$13", "$14")
+);
 
 /// Selects the jobs that a cycle may mark, and some more: those of ended leases, and the oldest and
 /// the newest that were never hinted.
@@ -233,6 +249,18 @@ fn bind<'q>(sql: &'static str, cycle: &'q LeaderCycle) -> Query<'q, Postgres, Pg
         .bind(cycle.services.bound())
 }
 
+/// Like [`bind`], with the types whose attempts are recorded.
+fn bind_recording<'q>(
+    sql: &'static str,
+    cycle: &'q LeaderCycle,
+) -> Query<'q, Postgres, PgArguments> {
+    let millis = |kept: &Duration| i64::try_from(kept.as_millis()).unwrap_or(i64::MAX);
+    let kept = cycle.attempts_kept.values();
+    let kept: Vec<i64> = kept.map(|kept| millis(kept).min(decode::LONGEST)).collect();
+    let types: Vec<&str> = cycle.attempts_kept.keys().map(String::as_str).collect();
+    bind(sql, cycle).bind(types).bind(kept)
+}
+
 /// Runs a leader cycle, for all jobs or only for `these`.
 async fn take(
     pool: &ConnectionPool,
@@ -241,13 +269,18 @@ async fn take(
 ) -> Result<CycleOutcome, StoreError> {
     let rows = if let Some(these) = these {
         let mut tx = begin_part(pool, these).await?;
-        let query =
-            bind(TAKE_THESE, cycle).bind(these.iter().map(|id| id.0).collect::<Vec<Uuid>>());
+        let query = bind_recording(TAKE_THESE, cycle)
+            .bind(these.iter().map(|id| id.0).collect::<Vec<Uuid>>());
         let rows = aside::rows(&mut tx, query).await?;
         tx.commit().await?;
         rows
     } else {
-        aside::rows(&mut *pool.inner.acquire().await?, bind(TAKE, cycle)).await?
+        let query = if cycle.attempts_kept.is_empty() {
+            bind(TAKE, cycle)
+        } else {
+            bind_recording(TAKE_RECORDING, cycle)
+        };
+        aside::rows(&mut *pool.inner.acquire().await?, query).await?
     };
     let mut report = CycleReport::default();
     let mut leads = false;

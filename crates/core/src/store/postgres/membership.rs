@@ -10,18 +10,20 @@ use super::PgStore;
 use crate::job::scope::Scope;
 use crate::job::{Lane, NodeId};
 use crate::store::error::StoreError;
+use crate::store::membership::{kept_as_text, read_kept};
 use crate::store::statements::Members;
 use crate::store::{MAX_NODES, Membership, NodeView, readable};
 
 /// Writes the row of a node. Inserts it again if it was removed meanwhile.
 const WRITE: &str = "
 INSERT INTO jobwire.node (id, revision, types, lanes, deployments, categories, tenants, host, version, transport,
-    min_priority, max_priority)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+    min_priority, max_priority, attempts_kept)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13::jsonb)
 ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, types = excluded.types, lanes = excluded.lanes,
     deployments = excluded.deployments, categories = excluded.categories, tenants = excluded.tenants,
     host = excluded.host, version = excluded.version, transport = excluded.transport,
-    min_priority = excluded.min_priority, max_priority = excluded.max_priority, seen_at = clock_timestamp()";
+    min_priority = excluded.min_priority, max_priority = excluded.max_priority,
+    attempts_kept = excluded.attempts_kept, seen_at = clock_timestamp()";
 
 async fn write(pool: &PgPool, node: &Membership) -> Result<(), StoreError> {
     let lanes: Vec<&str> = node.lanes.iter().map(|lane| &*lane.0).collect();
@@ -42,6 +44,7 @@ async fn write(pool: &PgPool, node: &Membership) -> Result<(), StoreError> {
         .bind(&node.transport)
         .bind(node.scope.min_priority)
         .bind(node.scope.max_priority)
+        .bind(kept_as_text(&node.attempts_kept))
         .execute(pool)
         .await?;
     Ok(())
@@ -57,7 +60,8 @@ async fn leave(pool: &PgPool, node: NodeId) -> Result<(), StoreError> {
 /// Selects the nodes that were seen last, if there are too many.
 const READ: &str = "
 SELECT id, revision, types, lanes, deployments, categories, tenants, host, version, transport, started_at, seen_at,
-    min_priority, max_priority, greatest(extract(epoch FROM clock_timestamp() - seen_at), 0)::double precision AS silent_for
+    min_priority, max_priority, attempts_kept::text AS attempts_kept,
+    greatest(extract(epoch FROM clock_timestamp() - seen_at), 0)::double precision AS silent_for
 FROM jobwire.node ORDER BY seen_at DESC LIMIT $1";
 
 async fn read(pool: &PgPool) -> Result<Vec<NodeView>, StoreError> {
@@ -89,6 +93,7 @@ fn view(row: &PgRow) -> Result<NodeView, StoreError> {
             host: row.try_get("host")?,
             version: row.try_get("version")?,
             transport: row.try_get("transport")?,
+            attempts_kept: read_kept(row.try_get("attempts_kept")?)?,
         },
         started_at: row.try_get("started_at")?,
         seen_at: row.try_get("seen_at")?,

@@ -151,7 +151,7 @@ async fn unknown(
 }
 
 /// Clears strikes. A strike names the fence for which it was counted, so repeating this statement
-/// clears it only once.
+/// clears it only once. Recorded attempts did not end with the death of their node, but lost their lock.
 const ABSOLVE: &str = "
 WITH struck AS MATERIALIZED (
     SELECT l.job_id FROM jobwire.job_lease l JOIN unnest($1::uuid[], $2::bigint[]) AS d(id, fence) ON l.job_id = d.id
@@ -163,6 +163,9 @@ WITH struck AS MATERIALIZED (
     FOR UPDATE OF l SKIP LOCKED
 ), cleared AS (
     UPDATE jobwire.job_lease l SET strikes = l.strikes - 1, struck = NULL FROM free WHERE l.job_id = free.job_id
+), lived AS (
+    UPDATE jobwire.attempt SET outcome = 'lost-lock' WHERE fence = ANY(ARRAY(
+        SELECT a.fence FROM jobwire.attempt a WHERE a.fence = ANY($2) AND a.outcome = 'node-died' FOR UPDATE SKIP LOCKED))
 )
 SELECT NOT EXISTS (SELECT FROM struck WHERE job_id NOT IN (SELECT job_id FROM free))";
 

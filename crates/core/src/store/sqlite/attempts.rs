@@ -7,7 +7,9 @@ use sqlx::{Row, SqliteConnection};
 
 use super::{SqliteStore, batches, decode, progress, unique};
 use crate::job::{Fence, JobId, NodeId};
-use crate::store::attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter, Resolution};
+use crate::store::attempts::{
+    AttemptView, AttemptsKept, ErrorGroup, Incident, IncidentFilter, Resolution,
+};
 use crate::store::batch_outcome::Recorded;
 use crate::store::error::StoreError;
 use crate::store::statements::Recording;
@@ -17,6 +19,18 @@ INSERT INTO attempt (fence, job_id, type, process_instance, tenant, node, starte
 SELECT value ->> 'fence', value ->> 'job', value ->> 'type', value ->> 'instance', value ->> 'tenant', ?2,
     value ->> 'started_at', ?3, value ->> 'outcome', value ->> 'message', value ->> 'stack', value ->> 'keep_until'
 FROM json_each(?1) WHERE true
+ON CONFLICT DO NOTHING";
+
+/// Records attempts whose lease the leader cycle is about to end. `?1` are their jobs, and `?3` are
+/// pairs of a type and the end of the time for which its rows are kept. If the node lives after all,
+/// `take_strikes_back` corrects the row.
+const RECORD_DEATHS: &str = "
+WITH kept (type, until) AS MATERIALIZED (SELECT value ->> 0, value ->> 1 FROM json_each(?3))
+INSERT INTO attempt (fence, job_id, type, process_instance, tenant, node, started_at, ended_at, outcome, keep_until)
+SELECT l.fence, j.id, j.type, j.process_instance, j.tenant, l.owner, max(min(l.locked_at, ?2), 0), ?2, 'node-died', kept.until
+FROM json_each(?1) AS late CROSS JOIN job_lease l ON l.job_id = late.value CROSS JOIN job j ON j.id = l.job_id
+    CROSS JOIN kept ON kept.type = j.type
+WHERE true
 ON CONFLICT DO NOTHING";
 
 const ATTEMPTS: &str = "
@@ -111,6 +125,29 @@ pub(super) async fn open<'e>(
         .fetch_all(executor)
         .await?;
     decode::job_ids(&rows)
+}
+
+/// Records the attempts of these jobs whose types record them, in the transaction that ends their
+/// leases.
+pub(super) async fn record_deaths(
+    connection: &mut SqliteConnection,
+    now: i64,
+    jobs: &[JobId],
+    kept: &AttemptsKept,
+) -> Result<(), StoreError> {
+    if jobs.is_empty() || kept.is_empty() {
+        return Ok(());
+    }
+    let kept = kept
+        .iter()
+        .map(|(of, keep)| (of, decode::later(now, *keep)));
+    sqlx::query(RECORD_DEATHS)
+        .bind(decode::array(jobs)?)
+        .bind(now)
+        .bind(decode::array(kept)?)
+        .execute(connection)
+        .await?;
+    Ok(())
 }
 
 impl Recording for SqliteStore {

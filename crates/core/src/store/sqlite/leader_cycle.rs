@@ -10,7 +10,7 @@ use super::membership::LEAVE;
 use super::sql::{
     in_turn, ready_columns, served_by_fleet, strikes, strikes_count, suspended, unexpired, waits,
 };
-use super::{SqliteStore, complete, decode, exclusive};
+use super::{SqliteStore, attempts, complete, decode, exclusive};
 use crate::hint::Ready;
 use crate::job::{JobId, NodeId};
 use crate::store::decode::counts;
@@ -369,6 +369,11 @@ async fn lead(
         }
         let late = late.fetch_all(&mut *connection).await?;
         let ids = decode::job_ids(&late)?;
+        // Another program may have written any owner.
+        let of_nodes = late.iter().zip(&ids);
+        let of_nodes = of_nodes.filter(|(row, _)| decode::uuid(row, 1).is_ok());
+        let of_nodes: Vec<JobId> = of_nodes.map(|(_, id)| *id).collect();
+        attempts::record_deaths(connection, now, &of_nodes, &cycle.attempts_kept).await?;
         let mut expired = Vec::with_capacity(ids.len());
         for (row, id) in late.iter().zip(ids) {
             if row.try_get(2)? {

@@ -9,23 +9,24 @@ use super::{SqliteStore, decode};
 use crate::job::scope::{Names, Scope};
 use crate::job::{Lane, NodeId};
 use crate::store::error::StoreError;
+use crate::store::membership::{kept_as_text, read_kept};
 use crate::store::statements::Members;
 use crate::store::{MAX_NODES, Membership, NodeView, readable};
 
 const WRITE: &str = "
 INSERT INTO node (id, revision, types, lanes, deployments, categories, tenants, host, version, transport, started_at, seen_at,
-    min_priority, max_priority)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?11, ?12, ?13)
+    min_priority, max_priority, attempts_kept)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?11, ?12, ?13, ?14)
 ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, types = excluded.types, lanes = excluded.lanes,
     deployments = excluded.deployments, categories = excluded.categories, tenants = excluded.tenants,
     host = excluded.host, version = excluded.version, transport = excluded.transport, seen_at = excluded.seen_at,
-    min_priority = excluded.min_priority, max_priority = excluded.max_priority";
+    min_priority = excluded.min_priority, max_priority = excluded.max_priority, attempts_kept = excluded.attempts_kept";
 
 pub(super) const LEAVE: &str = "DELETE FROM node WHERE id = ?1";
 
 const READ: &str = "
 SELECT id, revision, types, lanes, deployments, categories, tenants, host, version, transport, started_at, seen_at, min_priority,
-    max_priority
+    max_priority, attempts_kept
 FROM node ORDER BY seen_at DESC LIMIT ?1";
 
 const FORGET: &str = "
@@ -49,6 +50,7 @@ impl Members for SqliteStore {
             .bind(decode::now_micros())
             .bind(node.scope.min_priority)
             .bind(node.scope.max_priority)
+            .bind(kept_as_text(&node.attempts_kept))
             .execute(&mut *tx)
             .await?;
         Ok(tx.commit().await?)
@@ -113,6 +115,7 @@ fn view(row: &SqliteRow, now: i64) -> Result<NodeView, StoreError> {
             host: row.try_get("host")?,
             version: row.try_get("version")?,
             transport: row.try_get("transport")?,
+            attempts_kept: read_kept(row.try_get("attempts_kept")?)?,
         },
         started_at: decode::moment(row.try_get("started_at")?)?,
         seen_at: decode::moment(seen_at)?,

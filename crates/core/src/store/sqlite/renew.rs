@@ -41,13 +41,18 @@ const ABSOLVE: &str = "
 UPDATE job_lease SET strikes = strikes - 1, struck = NULL
 WHERE (job_id, struck) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1)) AND strikes > 0";
 
+/// Corrects recorded attempts that did not end with the death of their node.
+const LIVED: &str = "
+UPDATE attempt SET outcome = 'lost-lock'
+WHERE fence IN (SELECT value ->> 1 FROM json_each(?1)) AND outcome = 'node-died'";
+
 impl Leases for SqliteStore {
     async fn take_strikes_back(&self, lost: &[LockToken]) -> Result<bool, StoreError> {
+        let lost = complete::guards(lost.iter())?;
         let mut tx = self.write().await?;
-        sqlx::query(ABSOLVE)
-            .bind(complete::guards(lost.iter())?)
-            .execute(&mut *tx)
-            .await?;
+        for statement in [ABSOLVE, LIVED] {
+            sqlx::query(statement).bind(&lost).execute(&mut *tx).await?;
+        }
         tx.commit().await?;
         Ok(true)
     }

@@ -1,0 +1,2 @@
+ALTER TABLE node DROP COLUMN attempts_kept;
+DELETE FROM schema_version WHERE version = 14;
