@@ -4,7 +4,6 @@
 //! used. At most 8 KiB of an answer are read, 64 KiB of an answer about a job of the endpoint, and 8 MiB of an
 //! answer about many jobs.
 
-use std::error::Error;
 use std::time::Duration;
 
 use jobwire_core::StoreError;
@@ -18,6 +17,7 @@ pub(crate) use crate::answer::Answer;
 use crate::answer::{SHOWN, state};
 use crate::call::{Call, Method, Request};
 use crate::options::{Credentials, EngineOptions, Execution};
+use crate::unsent::{causes, reason};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const IDLE: Duration = Duration::from_secs(10);
@@ -66,6 +66,15 @@ impl Rest {
                     .to_owned(),
             ));
         }
+        if let Credentials::Bearer(token) = &options.credentials
+            && (token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()))
+        {
+            return Err(StoreError::Config(
+                "the engine's token is empty or has characters that no token can have, such as a \
+                 space or a line feed; correct the file in `engine_token_file`"
+                    .to_owned(),
+            ));
+        }
         let path = options.execution_path();
         if !path.starts_with('/') || !path.contains("{id}") {
             return Err(StoreError::Config(format!(
@@ -90,7 +99,13 @@ impl Rest {
             .tcp_nodelay(true)
             .timeout(options.answer_within)
             .build()
-            .map_err(|error| wrong(causes(&error)))?;
+            .map_err(|error| {
+                StoreError::Config(format!(
+                    "no client of HTTP can be made: {}; check this machine's trust store, or the file \
+                     in the environment variable `SSL_CERT_FILE`",
+                    causes(&error)
+                ))
+            })?;
         Ok(Self {
             client,
             base,
@@ -245,7 +260,7 @@ impl Rest {
         let call = self.authorized(call);
         match call.header(CONTENT_TYPE, "application/json").send().await {
             Ok(response) => Ok(response),
-            Err(error) if error.is_connect() => Err(Answer::Unsent(causes(&error))),
+            Err(error) if error.is_connect() => Err(Answer::Unsent(reason(&error))),
             Err(error) => Err(Answer::Unanswered(causes(&error))),
         }
     }
@@ -325,7 +340,8 @@ async fn judge(response: Response) -> Answer {
             Answer::ByGateway(format!("the engine's gateway answered {status}"))
         }
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Answer::Unusable(format!(
-            "the engine answered {status}; check the user, the password and its rights"
+            "the engine answered {status}; check the user and the password, or the \
+             token, and the rights"
         )),
         _ => Answer::Unusable(format!("the engine answered {status}: {text}")),
     }
@@ -369,17 +385,6 @@ async fn excerpt(response: Response) -> String {
     plain::one_line(String::from_utf8_lossy(&read).trim(), SHOWN)
 }
 
-fn causes(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        text.push_str(": ");
-        text.push_str(&next.to_string());
-        cause = next.source();
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -413,6 +418,24 @@ mod tests {
         assert!(with("http://127.0.0.1:8080").is_ok() && with("https://engine").is_ok());
         let said = with("http://engine:8080").expect_err("refused");
         assert!(said.contains("engine_plaintext") && !said.contains("secret"));
+    }
+
+    /// The client could not make a request of it, and each job would seem to have no answer.
+    #[test]
+    fn a_token_that_no_header_can_have_is_refused_and_not_shown() {
+        let with = |token: &str| {
+            let options = EngineOptions::new("https://engine")
+                .credentials(Credentials::Bearer(token.to_owned()));
+            Rest::new(&options, "https://engine")
+                .map(drop)
+                .map_err(|e| e.to_string())
+        };
+        assert!(with("eyJhbGciOi.J9-_~+/==").is_ok());
+        for token in ["", "two words", "hunter2\nhunter3", "hünter"] {
+            let said = with(token).expect_err("refused");
+            assert!(said.contains("`engine_token_file`"), "{said}");
+            assert!(token.is_empty() || !said.contains(token), "{said}");
+        }
     }
 
     /// A proxy that lost the connection to the engine does not know what the engine does.

@@ -1,6 +1,7 @@
-//! The bridge, on real engines with their executors off.
+//! The bridge, on real engines with their executors off. The tests in `bare` need no engine.
 
 mod activiti;
+mod bare;
 mod both_ways;
 mod camunda;
 mod conformance;
