@@ -68,6 +68,7 @@ use crate::offset::Offset;
 use crate::options::EngineOptions;
 use crate::statements::{DryRun, Queries, Sweep};
 use crate::walk::Walk;
+use crate::zone::Zone;
 
 /// The types of Camunda's job handlers. Jobs of other handlers have the type [`OTHER`].
 pub const HANDLER_TYPES: [&str; 29] = [
@@ -105,7 +106,7 @@ pub const HANDLER_TYPES: [&str; 29] = [
 /// The rules of Camunda's tables.
 #[derive(Debug)]
 pub(crate) struct Camunda {
-    zone: String,
+    zone: Zone,
     decoder: Decoder,
     lock_for: Duration,
     patience: Duration,
@@ -118,7 +119,7 @@ pub(crate) struct Camunda {
 impl Camunda {
     pub(crate) fn new(options: &EngineOptions) -> Self {
         Self {
-            zone: options.zone.clone(),
+            zone: Zone::new(&options.zone),
             decoder: Decoder {
                 engine: "camunda",
                 types: &HANDLER_TYPES,
@@ -150,8 +151,12 @@ impl Dialect for Camunda {
         &self.decoder
     }
 
-    fn zone(&self) -> &str {
+    fn zone(&self) -> &Zone {
         &self.zone
+    }
+
+    fn stamps(&self) -> &'static str {
+        probe::STAMPS
     }
 
     fn offset(&self) -> &Offset {
@@ -230,7 +235,7 @@ impl Dialect for Camunda {
     }
 
     async fn examine(&self, pool: &PgPool) -> Result<(Vec<Finding>, bool), StoreError> {
-        let probed = probe::probe(pool, &self.zone).await?;
+        let probed = probe::probe(pool, self.zone.name()).await?;
         Ok((probed.findings(), probed.missing.is_empty()))
     }
 
@@ -243,7 +248,7 @@ impl Dialect for Camunda {
     }
 
     async fn probe(&self, pool: &PgPool) -> Result<(), StoreError> {
-        probe::probe(pool, &self.zone).await?.refuse()
+        probe::probe(pool, self.zone.name()).await?.refuse()
     }
 
     async fn send_lock(

@@ -90,6 +90,7 @@ mod sweepable;
 mod tap;
 mod unserved;
 mod walk;
+mod zone;
 
 pub use bridge::Bridge;
 pub use handler::handlers;

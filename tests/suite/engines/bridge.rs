@@ -26,3 +26,4 @@ mod store;
 mod tap;
 mod timers;
 mod watchdog;
+mod zone;
