@@ -26,7 +26,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::dialect::Dialect;
-use crate::finding::{Finding, Level};
+use crate::finding::Finding;
 use crate::id::engine_id;
 
 /// The zone in which the day ends last: what is past there is past in every zone.
@@ -259,12 +259,7 @@ impl Zone {
     pub(crate) fn finding(&self) -> Option<Finding> {
         let about = "zone";
         match self.problem() {
-            Some(problem) => Some(Finding {
-                about,
-                level: Level::Wrong,
-                found: problem,
-                remedy: None,
-            }),
+            Some(problem) => Some(Finding::wrong(about, problem)),
             None => self.is_known().then(|| {
                 let found = format!(
                     "the engine's newest rows agree with the zone `{}`",

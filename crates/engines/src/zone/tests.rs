@@ -1,21 +1,22 @@
 use chrono::Duration;
 
 use super::*;
+use crate::finding::Level;
 
 /// Returns an id as the engine makes it at this moment: a UUID of version 1.
 fn made_at(moment: DateTime<Utc>, number: i64) -> String {
     // Steps of 100 ns since 1582-10-15.
     let ticks = moment.timestamp_micros() * 10 + 122_192_928_000_000_000 + number;
-    let (low, middle, high) = (ticks & 0xffff_ffff, ticks >> 32 & 0xffff, ticks >> 48);
+    let (low, middle, high) = (ticks & 0xffff_ffff, (ticks >> 32) & 0xffff, ticks >> 48);
     format!("{low:08x}-{middle:04x}-1{high:03x}-b3c8-9e6bdeced846")
 }
 
-/// Notes as many rows that the engine wrote one after the other, up to now, by a clock that is ahead
-/// of the configured zone by these minutes.
-fn note(zone: &Zone, rows: i64, ahead: i64) {
+/// Notes as many rows that the engine wrote so many minutes ago, one after the other, by a clock that
+/// is ahead of the configured zone by these minutes.
+fn note(zone: &Zone, ago: i64, rows: i64, ahead: i64) {
     let now = Utc::now();
     for row in 0..rows {
-        let at = now - Duration::milliseconds(rows - row);
+        let at = now - Duration::minutes(ago) + Duration::milliseconds(row);
         zone.note(&made_at(at, row), at + Duration::minutes(ahead), now);
     }
 }
@@ -54,7 +55,7 @@ fn a_row_shows_the_difference_whatever_its_age() {
         assert_eq!(said(0), Some(0));
         assert_eq!(said(2), Some(0));
         assert_eq!(said(-5 * 3_600), Some(-20), "New York");
-        assert_eq!(said(-5 * 3_600 - 1_800 + 3), Some(-22), "Kolkata");
+        assert_eq!(said(-5 * 3_600 - 1_800 + 3), Some(-22), "UTC for Kolkata");
         assert_eq!(said(-900), Some(-1));
         // The times do not belong together.
         for apart in [-31, -450, -1_000, -27 * 3_600, -3_650 * 86_400] {
@@ -80,15 +81,15 @@ fn the_newest_rows_decide_by_majority() {
     let zone = utc();
     assert!(!zone.is_known() && zone.problem().is_none());
     // Rows from the time when the JVM had another zone.
-    note(&zone, 50, -300);
+    note(&zone, 50, 50, -300);
     assert_eq!(zone.judged(), LAST);
-    note(&zone, 4, 0);
+    note(&zone, 40, 4, 0);
     assert_eq!(zone.judged(), LAST, "four of nine");
-    note(&zone, 1, 0);
+    note(&zone, 30, 1, 0);
     assert_eq!(zone.judged(), "UTC");
     // A few odd rows change nothing.
-    note(&zone, 9, 0);
-    note(&zone, 4, -300);
+    note(&zone, 20, 9, 0);
+    note(&zone, 10, 4, -300);
     assert_eq!(zone.judged(), "UTC");
     assert!(zone.problem().is_none());
 }
@@ -107,7 +108,7 @@ fn a_row_that_is_read_again_keeps_its_vote() {
 #[test]
 fn an_engine_that_is_behind_is_judged_in_every_zone_and_one_ahead_is_reported() {
     let behind = utc();
-    note(&behind, 3, -330);
+    note(&behind, 9, 3, -330);
     assert_eq!((behind.judged(), behind.name()), (LAST, "UTC"));
     let said = behind.problem().expect("a problem");
     assert!(
@@ -115,7 +116,7 @@ fn an_engine_that_is_behind_is_judged_in_every_zone_and_one_ahead_is_reported() 
         "{said}"
     );
     let ahead = utc();
-    note(&ahead, 3, 120);
+    note(&ahead, 9, 3, 120);
     assert_eq!(ahead.judged(), "UTC", "nothing would be early");
     let said = ahead.problem().expect("a problem");
     assert!(said.contains("2 h 0 min ahead of the zone"), "{said}");
@@ -124,7 +125,7 @@ fn an_engine_that_is_behind_is_judged_in_every_zone_and_one_ahead_is_reported() 
     }
     let right = utc();
     assert!(right.finding().is_none());
-    note(&right, 1, 0);
+    note(&right, 9, 1, 0);
     assert_eq!(right.finding().map(|found| found.level), Some(Level::Fine));
 }
 

@@ -73,7 +73,7 @@ fn id() -> String {
     static NUMBER: AtomicI64 = AtomicI64::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let ticks = Utc::now().timestamp_micros() * 10 + 122_192_928_000_000_000 + number;
-    let (low, middle, high) = (ticks & 0xffff_ffff, ticks >> 32 & 0xffff, ticks >> 48);
+    let (low, middle, high) = (ticks & 0xffff_ffff, (ticks >> 32) & 0xffff, ticks >> 48);
     format!("{low:08x}-{middle:04x}-1{high:03x}-b3c8-9e6bdeced846")
 }
 
