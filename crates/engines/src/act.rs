@@ -71,6 +71,7 @@ use crate::offset::Offset;
 use crate::options::{EngineOptions, Execution};
 use crate::statements::{DryRun, Queries, Sweep};
 use crate::walk::Walk;
+use crate::zone::Zone;
 
 /// The body of an execution over REST.
 const EXECUTE: &str = "{\"action\":\"execute\"}";
@@ -82,7 +83,7 @@ pub(crate) struct Act {
     execution: Execution,
     instances_of: InstanceLock,
     sql: &'static Statements,
-    zone: String,
+    zone: Zone,
     decoder: Decoder,
     patience: Duration,
     path: String,
@@ -104,7 +105,7 @@ impl Act {
             execution: options.execution,
             instances_of: InstanceLock::of(family, options.execution),
             sql,
-            zone: options.zone.clone(),
+            zone: Zone::new(&options.zone),
             decoder: Decoder {
                 engine: family.engine,
                 types: family.types,
@@ -170,8 +171,12 @@ impl Dialect for Act {
         &self.decoder
     }
 
-    fn zone(&self) -> &str {
+    fn zone(&self) -> &Zone {
         &self.zone
+    }
+
+    fn stamps(&self) -> &'static str {
+        self.sql.stamps
     }
 
     fn offset(&self) -> &Offset {

@@ -69,6 +69,7 @@ use crate::offset::Offset;
 use crate::options::EngineOptions;
 use crate::statements::{DryRun, Queries, Sweep};
 use crate::walk::Walk;
+use crate::zone::Zone;
 
 /// The kind of engine.
 pub(crate) const ENGINE: &str = "camunda";
@@ -113,7 +114,7 @@ pub const HANDLER_TYPES: [&str; 29] = [
 /// The rules of Camunda's tables.
 #[derive(Debug)]
 pub(crate) struct Camunda {
-    zone: String,
+    zone: Zone,
     decoder: Decoder,
     lock_for: Duration,
     patience: Duration,
@@ -126,7 +127,7 @@ pub(crate) struct Camunda {
 impl Camunda {
     pub(crate) fn new(options: &EngineOptions) -> Self {
         Self {
-            zone: options.zone.clone(),
+            zone: Zone::new(&options.zone),
             decoder: Decoder {
                 engine: ENGINE,
                 types: &HANDLER_TYPES,
@@ -158,8 +159,12 @@ impl Dialect for Camunda {
         &self.decoder
     }
 
-    fn zone(&self) -> &str {
+    fn zone(&self) -> &Zone {
         &self.zone
+    }
+
+    fn stamps(&self) -> &'static str {
+        probe::STAMPS
     }
 
     fn offset(&self) -> &Offset {
@@ -238,7 +243,7 @@ impl Dialect for Camunda {
     }
 
     async fn examine(&self, pool: &PgPool) -> Result<(Vec<Finding>, bool), StoreError> {
-        let probed = probe::probe(pool, &self.zone).await?;
+        let probed = probe::probe(pool, self.zone.name()).await?;
         Ok((probed.findings(), probed.missing.is_empty()))
     }
 
@@ -251,7 +256,7 @@ impl Dialect for Camunda {
     }
 
     async fn probe(&self, pool: &PgPool) -> Result<(), StoreError> {
-        probe::probe(pool, &self.zone).await?.refuse()
+        probe::probe(pool, self.zone.name()).await?.refuse()
     }
 
     async fn send_lock(

@@ -28,6 +28,7 @@ use crate::freed::Freed;
 use crate::offset::Offset;
 use crate::statements::{DryRun, Queries, Sweep};
 use crate::walk::Walk;
+use crate::zone::Zone;
 
 /// A lock whose job has ended its run.
 #[derive(Clone, Debug)]
@@ -67,8 +68,12 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
     /// Returns the decoder for the rows of jobs.
     fn decoder(&self) -> &Decoder;
 
-    /// Returns the zone of the engine's JVM.
-    fn zone(&self) -> &str;
+    /// Returns the configured zone of the engine's JVM, and what the engine's rows say about it.
+    fn zone(&self) -> &Zone;
+
+    /// Returns the statement that selects rows with a time that the engine wrote when it made their
+    /// id. `$1`: the zone.
+    fn stamps(&self) -> &'static str;
 
     /// Returns the current offset of that zone from UTC.
     fn offset(&self) -> &Offset;

@@ -18,7 +18,7 @@ pub use crate::finding::{Finding, Level};
 use crate::http::{Answer, Rest};
 use crate::options::Execution;
 use crate::routing::question::{Report, Silent};
-use crate::unserved;
+use crate::{unserved, zone};
 
 /// Examines an engine: its tables, rights, connections, publications and REST interface.
 ///
@@ -29,6 +29,12 @@ pub async fn examine(store: &EngineStore) -> Result<Vec<Finding>, StoreError> {
     let (mut findings, are_there) = store.dialect().examine(pool).await?;
     if !are_there {
         return Ok(findings);
+    }
+    zone::read(store.dialect(), pool).await?;
+    if let Some(found) = store.dialect().zone().finding() {
+        // It is surer than a remark about the age of the newest entry.
+        findings.retain(|finding| finding.about != found.about);
+        findings.push(found);
     }
     findings.push(rights(store).await?);
     findings.push(coordination(pool).await);

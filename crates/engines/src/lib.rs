@@ -92,6 +92,7 @@ mod tap;
 mod unsent;
 mod unserved;
 mod walk;
+mod zone;
 
 pub use bridge::Bridge;
 pub use handler::handlers;

@@ -87,7 +87,7 @@ async fn lock_once<'h>(
         }
     }
     let decoder = dialect.decoder();
-    let mut gone = Vec::new();
+    let (mut gone, before) = (Vec::new(), answer.jobs.len());
     for row in &dialect.send_lock(pool, terms, &wanted).await? {
         if row.try_get::<Option<String>, _>("id_")?.is_some() {
             answer.jobs.extend(decoder.locked(row)?);
@@ -112,6 +112,10 @@ async fn lock_once<'h>(
                 answer.refused.push((hint.id, why));
             }
         }
+    }
+    // One job of a batch is enough.
+    if let Some(locked) = answer.jobs.get(before) {
+        dialect.zone().note_job(&locked.job);
     }
     Ok(gone)
 }

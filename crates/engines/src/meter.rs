@@ -130,6 +130,12 @@ impl Meter {
         gauge!(m::ENGINE_ADDRESSES_AWAY, "engine" => self.engine.clone()).set(away as f64);
     }
 
+    /// Shows whether the configured zone differs from the engine's.
+    pub(crate) fn zone_wrong(&self, is_wrong: bool) {
+        let wrong = gauge!(m::ENGINE_ZONE, "engine" => self.engine.clone());
+        wrong.set(f64::from(u8::from(is_wrong)));
+    }
+
     /// Sets the number of jobs that no node can send to the engine.
     pub(crate) fn unrun(&self, why: Unrun, jobs: i64) {
         let engine = self.engine.clone();

@@ -23,7 +23,7 @@ fn bound<'q>(
         engine_id(*first).filter(|_| is_one).unwrap_or_default()
     });
     sqlx::query(sql)
-        .bind(dialect.zone())
+        .bind(dialect.zone().name())
         .bind(id)
         .bind(&of.states)
         .bind(&of.job_type)

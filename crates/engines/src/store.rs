@@ -12,6 +12,7 @@ mod operation;
 mod settlement;
 mod setup;
 mod statement;
+mod zone_check;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};

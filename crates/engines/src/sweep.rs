@@ -56,7 +56,7 @@ async fn part(
 ) -> Result<(Vec<Ready>, Option<String>), StoreError> {
     let decoder = dialect.decoder();
     let rows = sqlx::query(dialect.sweep().orphans)
-        .bind(dialect.zone())
+        .bind(dialect.zone().judged())
         .bind(after)
         .bind(query.horizon.map(|horizon| horizon.0))
         .bind(query.ready_before)
@@ -86,7 +86,7 @@ async fn part(
 /// Counts the jobs.
 pub(crate) async fn backlog(dialect: &dyn Dialect, pool: &PgPool) -> Result<Backlog, StoreError> {
     let row = sqlx::query(dialect.sweep().backlog)
-        .bind(dialect.zone())
+        .bind(dialect.zone().name())
         .bind(COUNT_LIMIT + 1)
         .fetch_one(pool)
         .await?;

@@ -29,7 +29,7 @@ pub(crate) async fn count(
         )));
     };
     let row = sqlx::query(statement.sql)
-        .bind(dialect.zone())
+        .bind(dialect.zone().name())
         .bind(statement.patience)
         .bind(engine)
         .bind(services.bound())

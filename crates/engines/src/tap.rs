@@ -41,7 +41,7 @@ pub(crate) async fn publication(store: &EngineStore) -> Result<PgPublication, St
 
 /// Opens the tap, if the publication exists and the server allows a tap.
 pub(crate) async fn open(store: &EngineStore) -> Result<TapOffer, StoreError> {
-    let (pool, options) = (store.pool(), store.options());
+    let pool = store.pool();
     let publication = publication(store).await?;
     let exists: bool =
         sqlx::query_scalar("SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = $1)")
@@ -67,7 +67,7 @@ pub(crate) async fn open(store: &EngineStore) -> Result<TapOffer, StoreError> {
     let offset: f64 = sqlx::query_scalar(
         "SELECT extract(epoch FROM (now() AT TIME ZONE $1) - (now() AT TIME ZONE 'UTC'))::double precision",
     )
-    .bind(&options.zone)
+    .bind(store.dialect().zone().judged())
     .fetch_one(pool)
     .await?;
     let offset = chrono::Duration::milliseconds((offset * 1e3) as i64);

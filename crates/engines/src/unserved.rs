@@ -34,7 +34,7 @@ pub(crate) async fn count(
         return Ok(Unserved::default());
     };
     let rows = sqlx::query(dialect.sweep().unserved)
-        .bind(dialect.zone())
+        .bind(dialect.zone().judged())
         .bind(groups)
         .bind(MOST)
         .fetch_all(pool)

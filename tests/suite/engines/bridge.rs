@@ -27,3 +27,4 @@ mod store;
 mod tap;
 mod timers;
 mod watchdog;
+mod zone;

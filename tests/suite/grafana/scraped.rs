@@ -14,7 +14,7 @@ use super::{alerts, exposition, grafana};
 
 /// Metrics that a healthy fleet without an engine does not touch: a query on one of them may return
 /// nothing.
-const QUIET: [&str; 36] = [
+const QUIET: [&str; 37] = [
     m::NEGATIVE_LATENCY,
     m::HINTS_DROPPED,
     m::HINTS_UNREADABLE,
@@ -49,6 +49,7 @@ const QUIET: [&str; 36] = [
     m::ENGINE_BREAKER,
     m::ENGINE_ADDRESSES_AWAY,
     m::ENGINE_UNSERVED,
+    m::ENGINE_ZONE,
     m::ENGINE_RESCUED,
     m::ENGINE_CANCELLED,
     m::ENGINE_UNKNOWN_IDS,

@@ -251,6 +251,9 @@ metrics! {
         "Jobs of the process engine that no living node can let it execute, by the reason: reach (no \
          address has their deployment or category; they wait, and no attempt is spent), scope (they are \
          not of processes, such as those of cases). Counted by the leader, up to 100,000 jobs.";
+    ENGINE_ZONE = "jobwire_engine_zone_wrong" Gauge ["engine"]
+        "1 while the process engine's newest rows show that its clock differs from `engine_zone`, as this \
+         node has read them at its start and once a minute in the leader's cycles.";
     ENGINE_RESCUED = "jobwire_engine_rescued_total" Counter ["engine", "class"]
         "Expired locks in a process engine's tables that the leader cleared, by class: \
          job-of-jobwire, job-of-engine, timer-of-engine, instance.";

@@ -175,7 +175,7 @@ impl Act {
     ) -> Result<Vec<PgRow>, StoreError> {
         let owner = format!("{}{}:", crate::owner::PREFIX, terms.owner);
         let mut lock = sqlx::query(self.sql.lock)
-            .bind(&self.zone)
+            .bind(self.zone.name())
             .bind(&wanted.ids)
             .bind(&wanted.instances)
             .bind(owner)

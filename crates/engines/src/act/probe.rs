@@ -16,6 +16,7 @@ use crate::finding::{Finding, Level};
 use crate::id::job_id;
 use crate::options::Execution;
 use crate::probing;
+use crate::zone::stamps;
 
 /// The remedy for jobs of cases. One property of Spring turns both executors off.
 const KEEP_CMMN: &str = "keep an engine node whose CMMN engine has its executor on, although \
@@ -172,6 +173,15 @@ SELECT clock_timestamp(),
     EXISTS (SELECT FROM (SELECT lock_owner_ FROM act_ru_job LIMIT 100000) j
         WHERE lock_owner_ IS NOT NULL AND NOT starts_with(lock_owner_, 'jobwire:'))";
 
+/// Selects rows with a time that the engine wrote when it made their id. Reads a bounded number of
+/// rows. Jobwire writes the time of jobs with a due date, which it has moved. `$1`: the zone.
+pub(super) const STAMPS: &str = stamps!(
+    "
+    (SELECT id_, create_time_ AS written FROM (SELECT id_, duedate_, {create_time_} FROM act_ru_job LIMIT 1000) j WHERE duedate_ IS NULL)
+    UNION ALL (SELECT id_, {create_time_} FROM act_ru_timer_job LIMIT 1000)
+    UNION ALL (SELECT id_, start_time_ FROM act_ru_execution LIMIT 1000)"
+);
+
 const IDS: &str = "
 (SELECT id_ FROM act_ru_job LIMIT 1000) UNION ALL (SELECT id_ FROM act_ru_timer_job LIMIT 1000)
 UNION ALL (SELECT id_ FROM act_ru_deadletter_job LIMIT 1000) UNION ALL (SELECT id_ FROM act_ru_suspended_job LIMIT 1000)";
@@ -215,7 +225,7 @@ impl Act {
             newest: None,
             now: DateTime::default(),
             unknown_zone: false,
-            zone: self.zone.clone(),
+            zone: self.zone.name().to_owned(),
             polls: false,
         };
         if let Some((column, other)) = self.family.foreign {
@@ -227,9 +237,9 @@ impl Act {
             return Ok(probed);
         }
         probed.version = version(pool).await?;
-        let known = probing::knows_zone(pool, &self.zone).await?;
+        let known = probing::knows_zone(pool, self.zone.name()).await?;
         probed.unknown_zone = !known;
-        let assumed = if known { &*self.zone } else { "UTC" };
+        let assumed = if known { self.zone.name() } else { "UTC" };
         let facts = sqlx::query(self.sql.facts).bind(assumed);
         let row = facts.fetch_one(pool).await?;
         probed.now = row.try_get(0)?;

@@ -77,7 +77,7 @@ impl Act {
     ) -> Result<Renewed, StoreError> {
         let (ids, owners, instances) = columns(node, held.iter());
         let rows = sqlx::query(self.sql.renew)
-            .bind(&self.zone)
+            .bind(self.zone.name())
             .bind(ids)
             .bind(owners)
             .bind(instances)
@@ -107,7 +107,7 @@ impl Act {
     ) -> Result<Vec<LockedJob>, StoreError> {
         let known: Vec<String> = known.iter().map(|fence| owner(node, *fence)).collect();
         let rows = sqlx::query(self.sql.held_by)
-            .bind(&self.zone)
+            .bind(self.zone.name())
             .bind(format!("{PREFIX}{node}:"))
             .bind(known)
             .bind(lease)

@@ -11,6 +11,10 @@
 //! over when the transaction has ended, or after `takeover_patience`. Transactions of backups and
 //! consoles do not count. If the role can't see the transactions of others (`pg_read_all_stats`),
 //! only the expiry decides.
+//!
+//! While the configured zone seems to be wrong ([`zone`](crate::zone)), a lock of an engine node counts
+//! as expired when it has in every zone. A lock of Jobwire counts by the configured zone, in which it
+//! was written, and stays while its node lives: that node may have another zone.
 
 use jobwire_core::StoreError;
 use jobwire_core::hint::Ready;
@@ -21,10 +25,11 @@ use super::sql::{local_now, unlocked};
 use crate::activity::other_transactions;
 use crate::freed::Freed;
 use crate::walk::in_page;
+use crate::zone::{now_of_lock, owner_lives, zone_of_lock};
 
 /// Clears expired locks of jobs. Skips locked rows, because a transaction of the engine works on
 /// them. `$1`: the zone, `$2`: maximum number, `$3`: patience, `$4` and `$5`: the page of the
-/// table.
+/// table, `$6`: the zone of locks of engine nodes.
 pub(super) const FREE_EXPIRED: &str = concat!(
     "
 WITH late AS MATERIALIZED (
@@ -38,13 +43,18 @@ WITH late AS MATERIALIZED (
     " OFFSET 0
     ) j
     WHERE j.lock_exp_time_ < ",
-    local_now!(),
+    now_of_lock!("j.lock_owner_", "$6"),
     " - CASE WHEN starts_with(j.lock_owner_, 'jobwire:') THEN interval '0' ELSE interval '1 minute' END
       AND (j.lock_exp_time_ < ",
-    local_now!(),
+    now_of_lock!("j.lock_owner_", "$6"),
     " - $3 OR NOT EXISTS (SELECT FROM ",
     other_transactions!(),
-    " AND a.xact_start < j.lock_exp_time_ AT TIME ZONE $1))
+    " AND a.xact_start < j.lock_exp_time_ AT TIME ZONE ",
+    zone_of_lock!("j.lock_owner_", "$6"),
+    "))
+      AND ($6::text = $1::text OR NOT ",
+    owner_lives!("j.lock_owner_"),
+    ")
     ORDER BY j.id_ LIMIT $2
 ), insts AS MATERIALIZED (
     SELECT e.id_ FROM act_ru_execution e WHERE e.id_ IN (SELECT process_instance_id_ FROM late)
@@ -54,7 +64,7 @@ WITH late AS MATERIALIZED (
     WHERE j.id_ = ANY (ARRAY(SELECT id_ FROM late))
       AND EXISTS (SELECT FROM late WHERE late.id_ = j.id_ AND late.lock_owner_ IS NOT DISTINCT FROM j.lock_owner_)
       AND (j.process_instance_id_ IS NULL OR j.process_instance_id_ IN (SELECT id_ FROM insts)) AND j.lock_exp_time_ < ",
-    local_now!(),
+    now_of_lock!("j.lock_owner_", "$6"),
     "
     ORDER BY j.id_ FOR NO KEY UPDATE OF j SKIP LOCKED
 ), freed_instance AS (
@@ -71,7 +81,7 @@ SELECT * FROM freed ORDER BY id_"
 /// True if the lock of the instance is that of the job, or has expired.
 pub(super) const OUR_INSTANCE: &str = concat!(
     "(e.lock_owner_ = late.lock_owner_ OR e.lock_time_ < ",
-    local_now!(),
+    now_of_lock!("e.lock_owner_", "$6"),
     ")"
 );
 
@@ -83,7 +93,7 @@ pub(super) const LEFT_INSTANCE: &str = "e.lock_time_ = late.instance_lock AND NO
 
 /// Clears expired locks of instances with an unlocked job: their holder died after the engine had
 /// executed its job. `$1`: the zone, `$2`: patience, `$3` and `$4`: the page of the table of
-/// executions.
+/// executions, `$5`: the zone of locks of engine nodes.
 ///
 /// `OFFSET 0` keeps the planner from reading the table by its key, and the subqueries for one value
 /// keep it from joining whole tables: few instances have an expired lock.
@@ -91,7 +101,7 @@ pub(super) const FREE_WAITED_FOR: &str = concat!(
     "
 WITH left_over AS MATERIALIZED (
     SELECT e.id_ FROM (
-        SELECT e.id_, e.lock_time_ FROM act_ru_execution e WHERE ",
+        SELECT e.id_, e.lock_time_, {e.lock_owner_} AS lock_owner_ FROM act_ru_execution e WHERE ",
     in_page!("e", "$3", "$4"),
     " AND (e.lock_time_ < ",
     local_now!(),
@@ -100,18 +110,24 @@ WITH left_over AS MATERIALIZED (
     WHERE (SELECT true FROM act_ru_job j WHERE j.process_instance_id_ = e.id_ AND ",
     unlocked!("j"),
     " LIMIT 1)
-      AND (SELECT true FROM act_ru_job s WHERE s.process_instance_id_ = e.id_ AND s.lock_exp_time_ >= ",
-    local_now!(),
-    " LIMIT 1) IS NULL
+      AND (SELECT true FROM act_ru_job s WHERE s.process_instance_id_ = e.id_ AND s.lock_exp_time_ >= (clock_timestamp() AT TIME ZONE $5) LIMIT 1) IS NULL
+      AND (e.lock_time_ IS NULL OR e.lock_time_ < ",
+    now_of_lock!("e.lock_owner_", "$5"),
+    ")
       AND (e.lock_time_ < ",
-    local_now!(),
+    now_of_lock!("e.lock_owner_", "$5"),
     " - $2 OR NOT EXISTS (SELECT FROM ",
     other_transactions!(),
-    " AND a.xact_start < e.lock_time_ AT TIME ZONE $1))
+    " AND a.xact_start < e.lock_time_ AT TIME ZONE ",
+    zone_of_lock!("e.lock_owner_", "$5"),
+    "))
+      AND ($5::text = $1::text OR NOT ",
+    owner_lives!("e.lock_owner_"),
+    ")
     LIMIT 1000
 ), held AS MATERIALIZED (
     SELECT e.id_ FROM act_ru_execution e WHERE e.id_ = ANY (ARRAY(SELECT id_ FROM left_over)) AND (e.lock_time_ < ",
-    local_now!(),
+    now_of_lock!("{e.lock_owner_}", "$5"),
     " OR (e.lock_time_ IS NULL AND {e.lock_owner_} IS NOT NULL))
     ORDER BY e.id_ FOR NO KEY UPDATE SKIP LOCKED
 )
@@ -121,7 +137,7 @@ UPDATE act_ru_execution e SET {no instance lock} FROM held WHERE e.id_ = held.id
 /// Maximum number of instances that [`FREE_WAITED_FOR`] frees.
 const MOST: usize = 1_000;
 
-/// Clears expired locks of engine nodes on timers. `$1`: the zone.
+/// Clears expired locks of engine nodes on timers. `$1`: the zone of locks of engine nodes.
 const FREE_TIMERS: &str = concat!(
     "
 UPDATE act_ru_timer_job SET lock_owner_ = NULL, lock_exp_time_ = NULL WHERE id_ IN (
@@ -158,11 +174,12 @@ impl Act {
     ) -> Result<Vec<Freed>, StoreError> {
         let page = self.rescues.page();
         let rows = sqlx::query(self.sql.free_expired)
-            .bind(&self.zone)
+            .bind(self.zone.name())
             .bind(at_most)
             .bind(self.patience)
             .bind(&page.from)
             .bind(&page.to)
+            .bind(self.zone.judged())
             .fetch_all(pool)
             .await?;
         let is_full = i64::try_from(rows.len()).is_ok_and(|rows| rows >= at_most);
@@ -178,7 +195,9 @@ impl Act {
 
     /// Clears expired locks of engine nodes on timers.
     pub(super) async fn free_expired_timers(&self, pool: &PgPool) -> Result<u64, StoreError> {
-        let freed = sqlx::query(FREE_TIMERS).bind(&self.zone).execute(pool);
+        let freed = sqlx::query(FREE_TIMERS)
+            .bind(self.zone.judged())
+            .execute(pool);
         Ok(freed.await?.rows_affected())
     }
 
@@ -190,10 +209,11 @@ impl Act {
         let page = self.instances.page();
         let mut tx = pool.begin().await?;
         let freed: Vec<String> = sqlx::query_scalar(self.sql.free_waited_for)
-            .bind(&self.zone)
+            .bind(self.zone.name())
             .bind(self.patience)
             .bind(&page.from)
             .bind(&page.to)
+            .bind(self.zone.judged())
             .fetch_all(&mut *tx)
             .await?;
         let is_whole = freed.len() < MOST;

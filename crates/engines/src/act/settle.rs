@@ -113,7 +113,7 @@ impl Act {
     ) -> Result<HashSet<String>, StoreError> {
         let mut tx = pool.begin().await?;
         let rows = sqlx::query(self.sql.settle)
-            .bind(&self.zone)
+            .bind(self.zone.name())
             .bind(ids)
             .bind(owners)
             .bind(instances)

@@ -189,12 +189,14 @@ fn column(name: &str, family: &Family) -> String {
     }
 }
 
-/// Returns the value of a column of a timer that becomes executable. `$1` is the zone.
+/// Returns the value of a column of a timer that becomes executable. `$3` is the zone.
 fn moved(column: &str) -> String {
     match column {
         "lock_exp_time_" | "lock_owner_" => "NULL".to_owned(),
         "correlation_id_" => "coalesce(correlation_id_, gen_random_uuid()::text)".to_owned(),
-        "create_time_" => concat!("date_trunc('milliseconds', ", local_now!(), ")").to_owned(),
+        "create_time_" => {
+            "date_trunc('milliseconds', clock_timestamp() AT TIME ZONE $3)".to_owned()
+        }
         _ => column.to_owned(),
     }
 }

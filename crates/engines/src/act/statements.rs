@@ -35,6 +35,7 @@ pub(crate) struct Statements {
     pub(super) look: &'static str,
     pub(super) hints_of: &'static str,
     pub(super) facts: &'static str,
+    pub(super) stamps: &'static str,
     pub(super) scopes: &'static str,
     pub(super) sweepable: &'static str,
     pub(super) queries: Queries,
@@ -81,6 +82,7 @@ impl Statements {
             look: fill(look::LOOK),
             hints_of: fill(look::HINTS_OF),
             facts: fill(probe::FACTS),
+            stamps: fill(probe::STAMPS),
             scopes: fill(probe::SCOPES),
             sweepable: fill(sweepable::SWEEPABLE),
             queries: Queries {
@@ -133,7 +135,7 @@ mod tests {
     use super::*;
     use crate::{activiti, flowable};
 
-    fn all(sql: &Statements) -> [&'static str; 23] {
+    fn all(sql: &Statements) -> [&'static str; 24] {
         [
             sql.lock,
             sql.claimable,
@@ -150,6 +152,7 @@ mod tests {
             sql.look,
             sql.hints_of,
             sql.facts,
+            sql.stamps,
             sql.scopes,
             sql.sweepable,
             sql.queries.find,

@@ -14,7 +14,8 @@
 //! With the endpoint, only a locked job shows that an instance is busy. So a statement before the
 //! move locks the rows of the instances, and the move sees every job that was locked before.
 //!
-//! No timer moves before it is due by the database's clock in the engine's zone.
+//! No timer moves before it is due by the database's clock in the engine's zone; while the
+//! configured zone seems to be wrong, in every zone ([`zone`](crate::zone)).
 
 use chrono::{DateTime, Utc};
 use jobwire_core::StoreError;
@@ -29,7 +30,7 @@ use super::sql::{of_processes, unlocked};
 /// locked.
 const HELD: chrono::Duration = chrono::Duration::milliseconds(500);
 
-/// True if the timer `t` is due and its instance is not locked. `$1`: the zone.
+/// True if the timer `t` is due and its instance is not locked. `$1`: the zone of due dates.
 macro_rules! movable {
     () => {
         concat!(
@@ -43,8 +44,8 @@ macro_rules! movable {
     };
 }
 
-/// Locks the rows of the instances that have timers to move. `$1`: the zone, `$2`: maximum number
-/// of timers.
+/// Locks the rows of the instances that have timers to move. `$1`: the zone of due dates, `$2`:
+/// maximum number of timers.
 pub(super) const HOLD: &str = concat!(
     "
 SELECT e.id_ FROM act_ru_execution e WHERE e.id_ IN (
@@ -57,17 +58,17 @@ SELECT e.id_ FROM act_ru_execution e WHERE e.id_ IN (
 ORDER BY e.id_ FOR NO KEY UPDATE SKIP LOCKED"
 );
 
-/// True if no job of the timer's instance is locked. With the endpoint, `$3`: the instances whose
+/// True if no job of the timer's instance is locked. With the endpoint, `$4`: the instances whose
 /// rows the transaction has locked.
-pub(super) const NO_JOB_RUNS: &str = "(t.process_instance_id_ IS NULL OR (t.process_instance_id_ = ANY($3::text[])
+pub(super) const NO_JOB_RUNS: &str = "(t.process_instance_id_ IS NULL OR (t.process_instance_id_ = ANY($4::text[])
         AND NOT EXISTS (SELECT FROM act_ru_job s WHERE s.process_instance_id_ = t.process_instance_id_ AND s.lock_exp_time_ IS NOT NULL)))";
 
-/// Moves due timers. `$1`: the zone, `$2`: maximum number.
+/// Moves due timers. `$1`: the zone of due dates, `$2`: maximum number, `$3`: the zone.
 pub(super) const MOVE: &str = concat!(
     "
 WITH due AS MATERIALIZED (
     SELECT t.* FROM act_ru_timer_job t
-    WHERE ",
+    WHERE $3::text IS NOT NULL AND ",
     movable!(),
     "
       AND {no job runs}
@@ -96,7 +97,7 @@ SELECT id_, process_instance_id_, handler_type_ FROM moved"
 );
 
 /// Selects the next due date after now, whether a due timer is left, and the local time. `$1`: the
-/// zone.
+/// zone of due dates.
 pub(super) const NEXT_DUE: &str = concat!(
     "
 SELECT statement_timestamp(),
@@ -119,12 +120,14 @@ impl Act {
         at_most: i64,
     ) -> Result<MovedTimers, StoreError> {
         let mut tx = pool.begin().await?;
+        let zone = self.zone.judged();
         let mut moving = sqlx::query(self.sql.move_due)
-            .bind(&self.zone)
-            .bind(at_most);
+            .bind(zone)
+            .bind(at_most)
+            .bind(self.zone.name());
         if self.instances_of == InstanceLock::OfEngine {
             let held: Vec<String> = sqlx::query_scalar(self.sql.hold)
-                .bind(&self.zone)
+                .bind(zone)
                 .bind(at_most)
                 .fetch_all(&mut *tx)
                 .await?;
@@ -137,7 +140,7 @@ impl Act {
             moved.ready.extend(self.decoder.ready_row(row)?);
         }
         let row = sqlx::query(self.sql.next_due)
-            .bind(&self.zone)
+            .bind(zone)
             .fetch_one(pool)
             .await?;
         moved.now = row.try_get(0)?;

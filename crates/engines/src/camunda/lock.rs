@@ -35,7 +35,7 @@ ORDER BY e.id_ FOR NO KEY UPDATE SKIP LOCKED";
 /// Locks jobs, or returns the reason why a job is not locked. `$1`: the zone, `$2`: ids, `$3`: the
 /// instance that each hint names, `$4`: the owner without its fence, `$5`: the length of the lock,
 /// `$6` and `$7`: tenants and deployments, `$8`: the instances whose rows are locked, `$9`: those
-/// of them that are suspended.
+/// of them that are suspended, `$10`: the zone of due dates.
 ///
 /// `firsts` are the jobs to lock: no other job of their instance is locked, by a Jobwire node or by
 /// an engine node that polls.
@@ -50,7 +50,7 @@ WITH hinted AS MATERIALIZED (
     " AS is_locked, ",
     runnable!("j"),
     " AND ",
-    due!("j"),
+    due!("j", "$10"),
     " AS is_ready, j.suspension_state_ = 2 AS is_suspended, ",
     in_scope!("j", "$6", "$7"),
     " AS is_served, j.handler_type_, j.tenant_id_, j.deployment_id_
@@ -65,7 +65,7 @@ WITH hinted AS MATERIALIZED (
     " AND ",
     runnable!("j"),
     " AND ",
-    due!("j"),
+    due!("j", "$10"),
     " AND ",
     in_scope!("j", "$6", "$7"),
     "
@@ -84,7 +84,7 @@ WITH hinted AS MATERIALIZED (
     " AND ",
     runnable!("j"),
     " AND ",
-    due!("j"),
+    due!("j", "$10"),
     "
     ORDER BY j.id_ FOR NO KEY UPDATE SKIP LOCKED
 ), fenced AS MATERIALIZED (
@@ -115,7 +115,7 @@ FULL JOIN locked l ON l.id_ = n.id"
 );
 
 /// Selects a slice of the jobs, in the order of their ids, and whether each could be locked. `$1`:
-/// the zone.
+/// the zone of due dates.
 const CLAIMABLE: &str = concat!(
     "
 SELECT j.id_, j.process_instance_id_, ",
@@ -191,7 +191,7 @@ impl Camunda {
     ) -> Result<Vec<PgRow>, StoreError> {
         let owner = format!("{}{}:", crate::owner::PREFIX, terms.owner);
         let rows = sqlx::query(LOCK)
-            .bind(&self.zone)
+            .bind(self.zone.name())
             .bind(&wanted.ids)
             .bind(&wanted.instances)
             .bind(owner)
@@ -200,7 +200,8 @@ impl Camunda {
             .bind(names(&terms.scope.tenants))
             .bind(names(&terms.scope.deployments))
             .bind(&free.instances)
-            .bind(&free.suspended);
+            .bind(&free.suspended)
+            .bind(self.zone.judged());
         Ok(rows.fetch_all(connection).await?)
     }
 
@@ -218,7 +219,7 @@ impl Camunda {
             return Ok(Claimable::default());
         }
         let rows = sqlx::query(CLAIMABLE)
-            .bind(&self.zone)
+            .bind(self.zone.judged())
             .bind(after.and_then(engine_id))
             .bind(look_at)
             .fetch_all(pool)

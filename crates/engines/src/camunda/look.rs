@@ -26,8 +26,8 @@ use crate::walk::{self, in_page};
 /// Maximum number of timers of one look. The timer task hints the others.
 const TIMERS: i64 = 1_000;
 
-/// Selects new jobs and remembers the look. `$1`: the zone, `$2`: the engine, `$3`: the leader,
-/// `$4`: whether to report, `$5`: maximum number, `$6` and `$7`: the page of the table, `$8`: the
+/// Selects new jobs and remembers the look. `$1`: the zone of due dates, `$2`: the engine, `$3`: the
+/// leader, `$4`: whether to report, `$5`: maximum number, `$6` and `$7`: the page of the table, `$8`: the
 /// block behind it, `$9`: the snapshot of the first page.
 ///
 /// Before the first look all jobs are new. A comparison of numbers excludes rows of transactions
@@ -66,7 +66,7 @@ ORDER BY ",
 ) n ON true"
 );
 
-/// Selects these jobs, as far as they are visible. `$1`: the zone.
+/// Selects these jobs, as far as they are visible. `$1`: the zone of due dates.
 const HINTS_OF: &str = concat!(
     "
 SELECT j.id_, j.process_instance_id_, j.handler_type_, ",
@@ -79,7 +79,7 @@ SELECT j.id_, j.process_instance_id_, j.handler_type_, ",
     by_age!("j")
 );
 
-/// Selects the time, and the local time in the engine's zone (`$1`).
+/// Selects the time, and the local time in the zone of due dates (`$1`).
 const NOW: &str = "SELECT statement_timestamp(), statement_timestamp() AT TIME ZONE $1";
 
 impl Camunda {
@@ -93,7 +93,7 @@ impl Camunda {
     ) -> Result<Vec<Ready>, StoreError> {
         let page = self.looks.page();
         let rows = sqlx::query(LOOK)
-            .bind(&self.zone)
+            .bind(self.zone.judged())
             .bind(engine)
             .bind(node.uuid())
             .bind(report)
@@ -109,7 +109,10 @@ impl Camunda {
             ready.extend(self.hint_due_timers(pool, TIMERS).await?.ready);
         } else {
             // The commit tap reads due dates meanwhile.
-            let (at, local) = sqlx::query_as(NOW).bind(&self.zone).fetch_one(pool).await?;
+            let (at, local) = sqlx::query_as(NOW)
+                .bind(self.zone.judged())
+                .fetch_one(pool)
+                .await?;
             self.offset.read(local, at);
         }
         Ok(ready)
@@ -122,7 +125,7 @@ impl Camunda {
         jobs: &[JobId],
     ) -> Result<Marked, StoreError> {
         let rows = sqlx::query(HINTS_OF)
-            .bind(&self.zone)
+            .bind(self.zone.judged())
             .bind(texts(jobs.iter().copied()))
             .fetch_all(pool)
             .await?;

@@ -11,6 +11,7 @@ use super::{HAND_OVER, TITLE};
 use crate::finding::Finding;
 use crate::id::job_id;
 use crate::probing;
+use crate::zone::stamps;
 
 /// The columns that the statements use, by table.
 const NEEDED: [(&str, &[&str]); 4] = [
@@ -149,6 +150,11 @@ SELECT clock_timestamp(),
     (SELECT max(create_time_) FROM (SELECT create_time_ FROM act_ru_job LIMIT 1000) j) AT TIME ZONE $1,
     EXISTS (SELECT FROM (SELECT lock_owner_ FROM act_ru_job LIMIT 100000) j
         WHERE lock_owner_ IS NOT NULL AND NOT starts_with(lock_owner_, 'jobwire:'))";
+
+/// Selects rows with the time that the engine wrote when it made their id. Reads a bounded number
+/// of rows. `$1`: the zone.
+pub(super) const STAMPS: &str =
+    stamps!("SELECT id_, create_time_ AS written FROM act_ru_job LIMIT 1000");
 
 const HANDLERS: &str = "
 SELECT DISTINCT handler_type_ FROM (SELECT handler_type_ FROM act_ru_job LIMIT 100000) j

@@ -62,7 +62,7 @@ impl Camunda {
     ) -> Result<Vec<LockedJob>, StoreError> {
         let known: Vec<String> = known.iter().map(|fence| owner(node, *fence)).collect();
         let rows = sqlx::query(HELD_BY)
-            .bind(&self.zone)
+            .bind(self.zone.name())
             .bind(format!("{PREFIX}{node}:"))
             .bind(known)
             .fetch_all(pool)

@@ -13,6 +13,10 @@
 //! over when the transaction has ended, or after `takeover_patience`. Transactions of backups and
 //! consoles do not count. If the role can't see the transactions of others (`pg_read_all_stats`),
 //! only the expiry decides.
+//!
+//! While the configured zone seems to be wrong ([`zone`](crate::zone)), a lock of an engine node counts
+//! as expired when it has in every zone. A lock of Jobwire counts by the configured zone, in which it
+//! was written, and stays while its node lives: that node may have another zone.
 
 use jobwire_core::StoreError;
 use sqlx::{PgPool, Row};
@@ -22,10 +26,11 @@ use super::sql::{due, local_now, runnable};
 use crate::activity::other_transactions;
 use crate::freed::Freed;
 use crate::walk::in_page;
+use crate::zone::{now_of_lock, owner_lives, zone_of_lock};
 
 /// Clears expired locks of jobs. Skips locked rows, because a transaction of the engine works on
 /// them. `$1`: the zone, `$2`: maximum number, `$3`: patience, `$4` and `$5`: the page of the
-/// table.
+/// table, `$6`: the zone of due dates and of locks of engine nodes.
 const FREE_EXPIRED: &str = concat!(
     "
 WITH late AS MATERIALIZED (
@@ -37,22 +42,28 @@ WITH late AS MATERIALIZED (
     " OFFSET 0
     ) j
     WHERE j.lock_exp_time_ < ",
-    local_now!(),
+    now_of_lock!("j.lock_owner_", "$6"),
     " - CASE WHEN starts_with(j.lock_owner_, 'jobwire:') THEN interval '0' ELSE interval '1 minute' END
       AND (j.lock_exp_time_ < ",
-    local_now!(),
+    now_of_lock!("j.lock_owner_", "$6"),
     " - $3 OR NOT EXISTS (SELECT FROM ",
     other_transactions!(),
-    " AND a.xact_start < j.lock_exp_time_ AT TIME ZONE $1)
-        AND NOT EXISTS (SELECT FROM jobwire_engine.node n
-            WHERE n.id::text = split_part(j.lock_owner_, ':', 2) AND n.seen_at > clock_timestamp() - interval '90 seconds'))
+    " AND a.xact_start < j.lock_exp_time_ AT TIME ZONE ",
+    zone_of_lock!("j.lock_owner_", "$6"),
+    ")
+        AND NOT ",
+    owner_lives!("j.lock_owner_"),
+    ")
+      AND ($6::text = $1::text OR NOT ",
+    owner_lives!("j.lock_owner_"),
+    ")
     ORDER BY j.id_ LIMIT $2
 ), jobs AS MATERIALIZED (
     SELECT j.id_, j.lock_owner_ FROM act_ru_job j
     WHERE j.id_ = ANY (ARRAY(SELECT id_ FROM late))
       AND EXISTS (SELECT FROM late WHERE late.id_ = j.id_ AND late.lock_owner_ IS NOT DISTINCT FROM j.lock_owner_)
       AND j.lock_exp_time_ < ",
-    local_now!(),
+    now_of_lock!("j.lock_owner_", "$6"),
     "
     ORDER BY j.id_ FOR NO KEY UPDATE OF j SKIP LOCKED
 ), freed AS (
@@ -60,7 +71,7 @@ WITH late AS MATERIALIZED (
     RETURNING j.id_, j.process_instance_id_, j.handler_type_, jobs.lock_owner_, ",
     runnable!("j"),
     " AND ",
-    due!("j"),
+    due!("j", "$6"),
     " AS is_ready
 )
 SELECT * FROM freed ORDER BY id_"
@@ -84,11 +95,12 @@ impl Camunda {
     ) -> Result<Vec<Freed>, StoreError> {
         let page = self.rescues.page();
         let rows = sqlx::query(FREE_EXPIRED)
-            .bind(&self.zone)
+            .bind(self.zone.name())
             .bind(at_most)
             .bind(self.patience)
             .bind(&page.from)
             .bind(&page.to)
+            .bind(self.zone.judged())
             .fetch_all(pool)
             .await?;
         let is_full = i64::try_from(rows.len()).is_ok_and(|rows| rows >= at_most);

@@ -34,8 +34,8 @@ use crate::fate::{Ended, Fate};
 use crate::id::{engine_id, job_id};
 use crate::settling;
 
-/// Settles jobs. `$1`: the zone, `$2`: ids, `$3`: owners, `$4`: instances, `$5`: ids whose locks
-/// stay.
+/// Settles jobs. `$1`: the zone of due dates, `$2`: ids, `$3`: owners, `$4`: instances, `$5`: ids
+/// whose locks stay.
 const SETTLE: &str = concat!(
     "
 WITH held AS MATERIALIZED (
@@ -69,8 +69,8 @@ SELECT s.*, (SELECT min(t.duedate_) AT TIME ZONE $1 FROM act_ru_job t
     ") AS next_due FROM seen s"
 );
 
-/// Selects the first ready job of each instance of which no job is locked. `$1`: the zone, `$2`:
-/// the instances.
+/// Selects the first ready job of each instance of which no job is locked. `$1`: the zone
+/// of due dates, `$2`: the instances.
 const NEXT: &str = concat!(
     "
 SELECT c.id_, c.process_instance_id_, c.handler_type_ FROM unnest($2::text[]) AS i(inst) CROSS JOIN LATERAL (
@@ -101,7 +101,7 @@ impl Camunda {
     ) -> Result<HashSet<String>, StoreError> {
         let mut tx = pool.begin().await?;
         let rows = sqlx::query(SETTLE)
-            .bind(&self.zone)
+            .bind(self.zone.judged())
             .bind(ids)
             .bind(owners)
             .bind(instances)
@@ -149,7 +149,7 @@ impl Camunda {
     ) -> Result<Vec<Ready>, StoreError> {
         left.instances.retain(|id| !left.suspended.contains(id));
         let rows = sqlx::query(NEXT)
-            .bind(&self.zone)
+            .bind(self.zone.judged())
             .bind(left.instances)
             .fetch_all(connection);
         let mut ready = Vec::new();

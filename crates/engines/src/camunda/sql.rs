@@ -63,15 +63,20 @@ macro_rules! runnable {
 }
 pub(super) use runnable;
 
-/// True if the job has no due date, or is due. `$1` is the zone.
+/// True if the job has no due date, or is due. The zone of due dates is `$1`, or the second argument.
 macro_rules! due {
     ($j:literal) => {
+        $crate::camunda::sql::due!($j, "$1")
+    };
+    ($j:literal, $zone:literal) => {
         concat!(
             "(",
             $j,
             ".duedate_ IS NULL OR ",
             $j,
-            ".duedate_ <= (clock_timestamp() AT TIME ZONE $1))"
+            ".duedate_ <= (clock_timestamp() AT TIME ZONE ",
+            $zone,
+            "))"
         )
     };
 }

@@ -7,7 +7,8 @@
 //! which the sweeper finds.
 //!
 //! No timer is hinted before it is due by the database's clock in the engine's zone, and the lock
-//! statement checks that again.
+//! statement checks that again. While the configured zone seems to be wrong, a timer is due when it
+//! is in every zone ([`zone`](crate::zone)).
 
 use std::sync::{Mutex, PoisonError};
 
@@ -34,8 +35,8 @@ impl Reached {
     }
 }
 
-/// Selects timers that became due. `$1`: the zone, `$2` and `$3`: the due date and the id up to
-/// which timers were hinted, `$4`: maximum number. Without date and id, or after the local clock
+/// Selects timers that became due. `$1`: the zone of due dates, `$2` and `$3`: the due date and the
+/// id up to which timers were hinted, `$4`: maximum number. Without date and id, or after the local clock
 /// was set back, begins five minutes back.
 const DUE: &str = concat!(
     "
@@ -70,7 +71,7 @@ impl Camunda {
     ) -> Result<MovedTimers, StoreError> {
         let (due, id) = self.timers.get().unzip();
         let rows = sqlx::query(DUE)
-            .bind(&self.zone)
+            .bind(self.zone.judged())
             .bind(due)
             .bind(id)
             .bind(at_most)

@@ -35,11 +35,13 @@ impl Store for EngineStore {
 
     async fn check(&self) -> Result<SchemaStatus> {
         let (dialect, pool) = (self.dialect(), &self.0.connections.rest);
-        self.run("check", pool, || async {
+        let status = self.run("check", pool, || async {
             dialect.probe(&pool.inner).await?;
             schema::status(&pool.inner).await
-        })
-        .await
+        });
+        let status = status.await?;
+        self.check_zone().await;
+        Ok(status)
     }
 
     async fn answers(&self) -> Result<()> {
@@ -63,7 +65,9 @@ impl Store for EngineStore {
     }
 
     fn failing_part(&self) -> Option<(&'static str, String)> {
-        Some(("engine", self.0.parts.routes.problem()?))
+        let engine = self.0.parts.routes.problem();
+        let zone = || Some(("zone", self.0.dialect.zone().problem()?));
+        engine.map(|problem| ("engine", problem)).or_else(zone)
     }
 
     async fn reach(&self) -> Option<watch::Receiver<Scope>> {

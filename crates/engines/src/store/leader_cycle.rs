@@ -100,6 +100,9 @@ impl EngineStore {
         } = &*self.0;
         let options = &parts.options;
         let (rest, pool) = (&connections.rest, &connections.rest.inner);
+        if self.0.dialect.zone().begins_read() {
+            self.check_zone().await;
+        }
         let sent = Instant::now();
         let lead = self
             .run("take_turn", rest, || {

@@ -114,10 +114,19 @@ async fn the_zone_of_the_engine_decides_when_a_timer_is_due() {
             options(&world.engine).zone(zone.to_owned()),
         )
     };
-    // Read as UTC, its clock is hours behind, and the timer would be due at once.
     let right = connect("America/New_York").await.unwrap();
     right.init().await.unwrap();
+    // Read as UTC, its clock is hours behind, and the timer would be due at once. The engine's own
+    // ids show that the zone is wrong.
+    let behind = connect("UTC").await.unwrap();
+    behind.check().await.unwrap();
+    let (part, said) = behind.failing_part().expect("a problem");
+    assert!(part == "zone" && said.contains("`engine_zone`"), "{said}");
+    let moved = behind.move_due_timers(10).await.unwrap();
+    assert!(moved.ready.is_empty(), "{moved:?}");
+    assert_eq!(rows.jobs(TIMER, &instance).await.len(), 1);
     right.check().await.unwrap();
+    assert_eq!(right.failing_part(), None);
     let moved = right.move_due_timers(10).await.unwrap();
     assert!(moved.ready.is_empty() || rows.jobs(TIMER, &instance).await.is_empty());
     let wait = moved.next_due.map(|due| due - moved.now);

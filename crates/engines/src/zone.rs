@@ -1,0 +1,288 @@
+//! Whether the configured zone is that of the engine's JVM.
+//!
+//! The engine's `StrongUuidGenerator` puts the moment of creation into each id, in UTC. The row has
+//! the same moment as a local time of the JVM. So one row shows by how much the engine's clock
+//! differs from the configured zone, whatever the age of the row and the clock of the machine. The
+//! newest rows decide, by majority: older ones may be from a time when the JVM had another zone.
+//!
+//! | the engine's clock | what would go wrong | what the bridge does |
+//! | --- | --- | --- |
+//! | agrees | | |
+//! | is behind the zone | timers start early, and locks of living engine nodes look expired | a due date, or a lock of an engine node, counts as past only if it is past in every zone |
+//! | is ahead of the zone | timers start late, locks of dead engine nodes are cleared late, and an engine node that polls may take a lock of Jobwire for expired | reports it |
+//!
+//! A row says nothing if its id has no time (a number, or a random UUID) or if the two times do not
+//! belong together: zones differ by a multiple of 15 minutes. A row with forged times delays timers
+//! and the rescue from engine nodes at most; ready jobs run.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use jobwire_core::{Job, StoreError};
+use sqlx::PgPool;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::dialect::Dialect;
+use crate::finding::Finding;
+use crate::id::engine_id;
+
+/// The zone in which the day ends last: what is past there is past in every zone.
+const LAST: &str = "Etc/GMT+12";
+/// The number of rows that decide.
+const VOTES: usize = 9;
+/// The step in which zones differ, in seconds.
+const QUARTER: i64 = 900;
+/// The largest difference of two zones, in quarters of an hour.
+const MOST: i64 = 26 * 4;
+/// The seconds within which the engine writes both times of a row.
+const TOGETHER: i64 = 30;
+/// The difference of clocks for which a time in the future is allowed.
+const SKEW: chrono::Duration = chrono::Duration::minutes(1);
+/// The pause between two reads of the rows.
+const EVERY: Duration = Duration::from_secs(60);
+
+/// The zone in which a lock with this owner is judged: `$1` for a lock of Jobwire, which writes it
+/// in the configured zone.
+macro_rules! zone_of_lock {
+    ($owner:literal, $judged:literal) => {
+        concat!(
+            "(CASE WHEN starts_with(",
+            $owner,
+            ", 'jobwire:') THEN $1::text ELSE ",
+            $judged,
+            "::text END)"
+        )
+    };
+}
+pub(crate) use zone_of_lock;
+
+/// The local time by which a lock with this owner is judged.
+macro_rules! now_of_lock {
+    ($owner:literal, $judged:literal) => {
+        concat!(
+            "(clock_timestamp() AT TIME ZONE ",
+            $crate::zone::zone_of_lock!($owner, $judged),
+            ")"
+        )
+    };
+}
+pub(crate) use now_of_lock;
+
+/// True if the owner is a node of Jobwire that has written its row lately.
+macro_rules! owner_lives {
+    ($owner:literal) => {
+        concat!(
+            "EXISTS (SELECT FROM jobwire_engine.node n
+            WHERE n.id::text = split_part(",
+            $owner,
+            ", ':', 2) AND n.seen_at > clock_timestamp() - interval '90 seconds')"
+        )
+    };
+}
+pub(crate) use owner_lives;
+
+/// Selects the id, the time and the database's clock of rows with the local time `written`. Leaves out
+/// the hour that the clocks show twice when summer time ends. `$1`: the zone.
+macro_rules! stamps {
+    ($rows:literal) => {
+        concat!(
+            "
+SELECT id_, written AT TIME ZONE $1, clock_timestamp() FROM (",
+            $rows,
+            ") r
+WHERE written > '1970-01-01' AND written < '9999-01-01'
+    AND written <> ((written AT TIME ZONE $1) - interval '1 hour') AT TIME ZONE $1"
+        )
+    };
+}
+pub(crate) use stamps;
+
+/// Returns the moment in an id of the engine.
+fn moment(id: &str) -> Option<DateTime<Utc>> {
+    // A prefix names the kind of row: `JOB-`.
+    let uuid = id.get(id.len().checked_sub(36)?..)?;
+    let (seconds, nanos) = Uuid::try_parse(uuid).ok()?.get_timestamp()?.to_unix();
+    DateTime::from_timestamp(i64::try_from(seconds).ok()?, nanos)
+}
+
+/// Returns by how many quarters of an hour the engine's clock was ahead of the configured zone when
+/// it wrote a row: negative if it was behind. `made` is the moment in the id, `written` the row's
+/// time, read in the zone. `None` if the row says nothing.
+fn difference(made: DateTime<Utc>, written: DateTime<Utc>, now: DateTime<Utc>) -> Option<i64> {
+    let seconds = (written - made).num_seconds();
+    let quarters = (seconds + QUARTER / 2).div_euclid(QUARTER);
+    let together = (seconds - quarters * QUARTER).abs() <= TOGETHER && quarters.abs() <= MOST;
+    // A job that the engine moves to another table keeps its id and gets a new time. So only a time
+    // in the future shows that the engine's clock is ahead. An id cannot be younger than now.
+    let is_sure = made <= now + SKEW && (quarters <= 0 || written > now + SKEW);
+    (together && is_sure).then_some(quarters)
+}
+
+/// What the newest rows say, the newest one first. Plain logic.
+#[derive(Debug, Default)]
+struct Votes(Vec<(DateTime<Utc>, i64)>);
+
+impl Votes {
+    /// Enters what a row says.
+    fn enter(&mut self, made: DateTime<Utc>, quarters: i64) {
+        // A row that is known keeps its vote.
+        if let Err(at) = self.0.binary_search_by(|(known, _)| made.cmp(known)) {
+            self.0.insert(at, (made, quarters));
+            self.0.truncate(VOTES);
+        }
+    }
+
+    /// Returns the difference that most of them show; 0 if the zone is right, or if it can't be
+    /// told.
+    fn decide(&self) -> i64 {
+        let said = |side: i64| {
+            let of_side = self.0.iter().filter(move |(_, q)| q.signum() == side);
+            of_side.map(|(_, quarters)| *quarters)
+        };
+        let most = [-1, 1]
+            .into_iter()
+            .find(|side| said(*side).count() * 2 > self.0.len());
+        most.and_then(|side| said(side).next()).unwrap_or_default()
+    }
+}
+
+/// The configured zone, and what the engine's rows say about it. See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Zone {
+    name: String,
+    votes: Mutex<Votes>,
+    /// By how many quarters of an hour the engine's clock is ahead.
+    ahead: AtomicI64,
+    /// The time of the next read of the rows.
+    next: Mutex<Option<Instant>>,
+}
+
+impl Zone {
+    pub(crate) fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            votes: Mutex::default(),
+            ahead: AtomicI64::new(0),
+            next: Mutex::default(),
+        }
+    }
+
+    /// Returns the configured zone, in which Jobwire writes.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the zone in which due dates, and locks of engine nodes, count as past.
+    pub(crate) fn judged(&self) -> &str {
+        match self.ahead.load(Ordering::Relaxed) {
+            ..=-1 => LAST,
+            _ => &self.name,
+        }
+    }
+
+    /// Notes a row with the id of the engine and its time, read in the zone.
+    pub(crate) fn note(&self, id: &str, written: DateTime<Utc>, now: DateTime<Utc>) {
+        let Some(made) = moment(id) else {
+            return;
+        };
+        let Some(quarters) = difference(made, written, now) else {
+            return;
+        };
+        let mut votes = self.votes();
+        votes.enter(made, quarters);
+        self.ahead.store(votes.decide(), Ordering::Relaxed);
+    }
+
+    /// Notes a job that this node has locked.
+    pub(crate) fn note_job(&self, job: &Job) {
+        let now = Utc::now();
+        // Jobwire writes the time of a timer that it makes executable. A time in the future is left to
+        // the read of the rows, which knows the hour that the clocks show twice.
+        if job.due_at.is_some() || job.created_at > now + SKEW {
+            return;
+        }
+        if let Some(id) = engine_id(job.id) {
+            self.note(&id, job.created_at, now);
+        }
+    }
+
+    /// A poisoned lock means that a thread panicked between whole operations.
+    fn votes(&self) -> MutexGuard<'_, Votes> {
+        self.votes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether a row has said something.
+    fn is_known(&self) -> bool {
+        !self.votes().0.is_empty()
+    }
+
+    /// Returns whether the rows are to be read now, and begins the pause until the next read.
+    pub(crate) fn begins_read(&self) -> bool {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let begins = next.is_none_or(|next| now >= next);
+        if begins {
+            *next = Some(now + EVERY);
+        }
+        begins
+    }
+
+    /// Returns the problem of a wrong zone, with its remedy.
+    pub(crate) fn problem(&self) -> Option<String> {
+        let ahead = self.ahead.load(Ordering::Relaxed);
+        let (side, effect) = match ahead {
+            0 => return None,
+            ..=-1 => (
+                "behind",
+                "until then due dates and locks of engine nodes count as past only when they are past in every zone, so \
+                 timers and the takeover from dead engine nodes are late",
+            ),
+            1.. => (
+                "ahead of",
+                "until then timers and the takeover from dead engine nodes are late, and an engine node that polls may \
+                 take a lock of Jobwire for expired",
+            ),
+        };
+        Some(format!(
+            "the engine's clock is {} h {} min {side} the zone `{}`, by the ids and times of its newest rows; set \
+             `engine_zone` to the zone of the engine's JVM, and restart; {effect}",
+            ahead.abs() / 4,
+            ahead.abs() % 4 * 15,
+            self.name
+        ))
+    }
+
+    /// Returns the finding for the operator; `None` if no row says anything.
+    pub(crate) fn finding(&self) -> Option<Finding> {
+        let about = "zone";
+        match self.problem() {
+            Some(problem) => Some(Finding::wrong(about, problem)),
+            None => self.is_known().then(|| {
+                let found = format!(
+                    "the engine's newest rows agree with the zone `{}`",
+                    self.name
+                );
+                Finding::fine(about, found)
+            }),
+        }
+    }
+}
+
+/// Reads rows of the engine, and notes what they say.
+pub(crate) async fn read(dialect: &dyn Dialect, pool: &PgPool) -> Result<(), StoreError> {
+    let zone = dialect.zone();
+    let rows: Vec<(String, DateTime<Utc>, DateTime<Utc>)> = sqlx::query_as(dialect.stamps())
+        .bind(zone.name())
+        .fetch_all(pool)
+        .await?;
+    for (id, written, now) in rows {
+        zone.note(&id, written, now);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
