@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use chrono::Utc;
 use jobwire_core::job::scope::{Scope, Services};
+use jobwire_core::store::attempts::AttemptsKept;
 use jobwire_core::store::{
     CycleOutcome, CycleReport, LeaderCycle, Membership, MovedTimers, OrphanQuery, Store,
 };
@@ -169,6 +170,7 @@ impl Tables {
             services: Services::default(),
             again_after: Duration::from_secs(30),
             hint_at_most: 100,
+            attempts_kept: AttemptsKept::new(),
         };
         match store.run_leader_cycle(&cycle).await.unwrap() {
             CycleOutcome::Leads(report) => *report,
@@ -224,6 +226,7 @@ fn row_of(id: NodeId) -> Membership {
         host: "host".to_owned(),
         version: "1".to_owned(),
         transport: "in-process".to_owned(),
+        attempts_kept: AttemptsKept::new(),
     }
 }
 
