@@ -245,7 +245,8 @@ async fn dead_letter(engine: &EngineServer, store: &EngineStore, rows: &Rows) ->
     }
     let answer = engine.execute_by_endpoint(&job.id).await;
     assert_eq!(state(&answer), "dead letter");
-    assert_eq!(rows.ids(DEAD, &instance).await, [job.id.clone()]);
+    let dead = rows.ids(DEAD, &instance).await;
+    assert_eq!(dead, std::slice::from_ref(&job.id));
     (instance, job.id)
 }
 
