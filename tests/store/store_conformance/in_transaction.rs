@@ -18,7 +18,7 @@ use jobwire_harness::world::{SOON, quick};
 
 use super::bed::{Bed, noting};
 use super::changing::in_an_hour;
-use super::world::{Bench, SqlBench, World, give_up, node, work};
+use super::world::{SqlBench, World, give_up, node, work};
 
 /// What a client has published.
 #[derive(Clone, Debug, Default, PartialEq)]
