@@ -10,7 +10,7 @@ use jobwire_core::store::{Change, Handoff, Operated};
 use jobwire_core::transport::{Control, Publisher, TransportError, TransportHealth};
 use jobwire_core::{
     Client, CommitHook, HandlerOptions, Hint, HookOptions, JobEvent, JobId, JobState,
-    JobTransaction, Lane, NewJob, Outcome, PgStore, RetryPolicy, Running, Store, StoreError,
+    JobTransaction, Lane, NewJob, Outcome, PgStore, RetryPolicy, Running, StoreError,
     TransactionHook,
 };
 use jobwire_harness::eventually;
@@ -478,9 +478,10 @@ pub(super) async fn an_interrupted_operation_commits_nothing<S: SqlBench>(w: &Wo
     let suspend = Operation::Change(Change::Suspend);
     for kind in KINDS {
         let mut tx = Transaction::begin(kind, &client).await;
+        let asked = [hint.id];
         tokio::select! {
             biased;
-            done = tx.operate(&suspend, &[hint.id]) => panic!("{done:?} without a wait"),
+            done = tx.operate(&suspend, &asked) => panic!("{done:?} without a wait"),
             () = std::future::ready(()) => {}
         }
         let refused = tx.commit().await;
