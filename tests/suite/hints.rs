@@ -17,7 +17,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use serde_json::Value;
 use sqlx::types::Uuid;
 
-use crate::jvm::{node_that_does_not_sweep, until_left};
+use crate::jvm::{node_that_does_not_sweep, until_empty};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -112,7 +112,7 @@ async fn a_node_outlives_the_vectors(
     let (_node, address) = node_that_does_not_sweep(&database, &space).await;
     let messages = messages(&store).await;
     publish(&space, messages).await;
-    until_left(&store, 0).await;
+    until_empty(&store).await;
     let vectors = vectors();
     let unreadable = vectors.iter().filter(|v| !v["unreadable"].is_null());
     let unreadable = unreadable.count();

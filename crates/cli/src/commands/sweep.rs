@@ -33,6 +33,8 @@ use crate::error::Error;
 use crate::output;
 use crate::settings::Settings;
 
+/// The time after which a marker that is not back is sent again.
+const AGAIN: Duration = Duration::from_secs(2);
 /// Maximum number of orphans in one page.
 const PAGE: i64 = 10_000;
 /// Maximum number of orphans' ids that are shown for a lane.
@@ -79,22 +81,52 @@ struct LaneReport {
     ids: Vec<JobId>,
 }
 
-/// Waits until all sent markers are back or the deadline has passed. Returns the markers that are
-/// back.
+/// Sends a marker through each lane, and waits until all are back or the deadline has passed. Returns
+/// the lanes whose markers are back.
+///
+/// A marker may be back before this process hears its node, and is then missed. So those that are not
+/// back are sent [again](AGAIN).
+async fn answering(
+    transport: &Arc<dyn Transport>,
+    control: &mut broadcast::Receiver<Control>,
+    lanes: &BTreeSet<&Lane>,
+    until: Instant,
+) -> BTreeSet<Lane> {
+    let me = NodeId::generate();
+    let markers = lanes.iter().zip(1..);
+    let mut open: Vec<(&Lane, Marker)> = markers
+        .map(|(lane, number)| (*lane, Marker { number, node: me }))
+        .collect();
+    while !open.is_empty() && Instant::now() < until {
+        let sent = Instant::now();
+        for (lane, marker) in &open {
+            if let Err(error) = transport.publisher().publish_marker(lane, *marker).await {
+                tracing::warn!(%lane, %error, "can't send a marker");
+            }
+        }
+        listen(control, until.min(sent + AGAIN), &mut open).await;
+    }
+    let is_back = |lane: &&&Lane| open.iter().all(|(of, _)| of != *lane);
+    lanes
+        .iter()
+        .filter(is_back)
+        .map(|lane| (*lane).clone())
+        .collect()
+}
+
+/// Takes markers out of `open` when they are back, until none is left or the time has passed.
 async fn listen(
     control: &mut broadcast::Receiver<Control>,
     until: Instant,
-    sent: &[(Lane, Marker)],
-) -> Vec<Marker> {
-    let mut back = Vec::new();
-    while !sent.iter().all(|(_, marker)| back.contains(marker)) {
+    open: &mut Vec<(&Lane, Marker)>,
+) {
+    while !open.is_empty() {
         match tokio::time::timeout_at(until, control.recv()).await {
-            Ok(Ok(Control::MarkerBack { marker, .. })) => back.push(marker),
+            Ok(Ok(Control::MarkerBack { marker, .. })) => open.retain(|(_, sent)| *sent != marker),
             Ok(Ok(_) | Err(broadcast::error::RecvError::Lagged(_))) => {}
-            Ok(Err(broadcast::error::RecvError::Closed)) | Err(_) => break,
+            Ok(Err(broadcast::error::RecvError::Closed)) | Err(_) => return,
         }
     }
-    back
 }
 
 pub(crate) async fn run(settings: Settings, args: SweepArgs) -> Result<(), Error> {
@@ -164,28 +196,12 @@ async fn ask(
     let received = living.iter().flat_map(|node| &node.membership.lanes);
     let received: BTreeSet<&Lane> = received.collect();
     let counted = store.sweepable(&services).await?;
-    let me = NodeId::generate();
-    let mut sent: Vec<(Lane, Marker)> = Vec::new();
-    for (lane, number) in received.iter().copied().zip(1..) {
-        let marker = Marker { number, node: me };
-        match transport.publisher().publish_marker(lane, marker).await {
-            Ok(()) => sent.push((lane.clone(), marker)),
-            Err(error) => {
-                tracing::warn!(
-                    %lane,
-                    %error,
-                    "can't send a marker; orphans of this lane are not counted"
-                )
-            }
-        }
-    }
-    let back = listen(&mut control, Instant::now() + wait, &sent).await;
+    let until = Instant::now() + wait;
+    let answering = answering(transport, &mut control, &received, until).await;
     tokio::time::sleep(MOMENT).await;
     let mut lanes = BTreeMap::new();
     for lane in received {
-        let answered = sent
-            .iter()
-            .any(|(of, marker)| of == lane && back.contains(marker));
+        let answered = answering.contains(lane);
         let (orphans, ids) = if answered {
             let confirm_timeout = transport.publisher().confirm_timeout();
             let age = settings.node_options().suspected_after(confirm_timeout);
