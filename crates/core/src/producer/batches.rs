@@ -4,12 +4,11 @@ use std::collections::HashSet;
 
 use metrics::counter;
 
-use crate::event::JobEventKind;
 use crate::job::batch::BatchView;
 use crate::job::{BatchId, JobId};
 use crate::producer::client::Client;
 use crate::producer::commit_hook::{Cause, CommitHook};
-use crate::store::{Operated, SqlStore, Store, StoreError};
+use crate::store::{Action, Operated, SqlStore, Store, StoreError};
 use crate::telemetry::metrics as m;
 use crate::transport::Control;
 
@@ -149,7 +148,7 @@ impl<S: SqlStore> Client<S> {
         let of = |jobs: &[JobId], how| jobs.iter().map(|job| (*job, how)).collect::<Vec<_>>();
         let mut told = of(&cancelled.deleted, Operated::Done);
         told.extend(of(&cancelled.running, Operated::Running));
-        self.tell(&told, &Default::default(), &JobEventKind::Cancelled);
+        self.tell(&Action::Cancel, &told, &[]);
         Ok(cancelled)
     }
 }

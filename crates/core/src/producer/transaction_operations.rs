@@ -17,8 +17,10 @@ impl<S: SqlStore> TransactionHook<S> {
         id: JobId,
         attempts: i32,
     ) -> Result<Operated, StoreError> {
-        let retried = self.operate(connection, &[id], Action::Retry(attempts));
-        retried.await.map(of_one)
+        let retried = self
+            .operate(connection, &[id], Action::Retry(attempts))
+            .await;
+        retried.map(of_one)
     }
 
     /// [Retries](Self::retry) many jobs. Returns the result for each job.
@@ -43,8 +45,8 @@ impl<S: SqlStore> TransactionHook<S> {
         connection: &mut <S::Db as sqlx::Database>::Connection,
         id: JobId,
     ) -> Result<Operated, StoreError> {
-        let deleted = self.operate(connection, &[id], Action::Delete);
-        deleted.await.map(of_one)
+        let deleted = self.operate(connection, &[id], Action::Delete).await;
+        deleted.map(of_one)
     }
 
     /// [Deletes](Self::delete) many jobs. Returns the result for each job.
@@ -69,8 +71,8 @@ impl<S: SqlStore> TransactionHook<S> {
         connection: &mut <S::Db as sqlx::Database>::Connection,
         id: JobId,
     ) -> Result<Operated, StoreError> {
-        let cancelled = self.operate(connection, &[id], Action::Cancel);
-        cancelled.await.map(of_one)
+        let cancelled = self.operate(connection, &[id], Action::Cancel).await;
+        cancelled.map(of_one)
     }
 
     /// Changes jobs with your transaction; see
@@ -98,8 +100,8 @@ impl<S: SqlStore> TransactionHook<S> {
         connection: &mut <S::Db as sqlx::Database>::Connection,
         id: JobId,
     ) -> Result<Operated, StoreError> {
-        let unlocked = self.operate(connection, &[id], Action::Unlock);
-        unlocked.await.map(of_one)
+        let unlocked = self.operate(connection, &[id], Action::Unlock).await;
+        unlocked.map(of_one)
     }
 
     async fn operate(
