@@ -17,9 +17,10 @@ impl<S: SqlStore> TransactionHook<S> {
         id: JobId,
         attempts: i32,
     ) -> Result<Operated, StoreError> {
-        self.operate(connection, &[id], Action::Retry(attempts))
-            .await
-            .map(of_one)
+        let retried = self
+            .operate(connection, &[id], Action::Retry(attempts))
+            .await;
+        retried.map(of_one)
     }
 
     /// [Retries](Self::retry) many jobs. Returns the result for each job.
@@ -44,9 +45,8 @@ impl<S: SqlStore> TransactionHook<S> {
         connection: &mut <S::Db as sqlx::Database>::Connection,
         id: JobId,
     ) -> Result<Operated, StoreError> {
-        self.operate(connection, &[id], Action::Delete)
-            .await
-            .map(of_one)
+        let deleted = self.operate(connection, &[id], Action::Delete).await;
+        deleted.map(of_one)
     }
 
     /// [Deletes](Self::delete) many jobs. Returns the result for each job.
@@ -71,9 +71,8 @@ impl<S: SqlStore> TransactionHook<S> {
         connection: &mut <S::Db as sqlx::Database>::Connection,
         id: JobId,
     ) -> Result<Operated, StoreError> {
-        self.operate(connection, &[id], Action::Cancel)
-            .await
-            .map(of_one)
+        let cancelled = self.operate(connection, &[id], Action::Cancel).await;
+        cancelled.map(of_one)
     }
 
     /// Changes jobs with your transaction; see
@@ -101,9 +100,8 @@ impl<S: SqlStore> TransactionHook<S> {
         connection: &mut <S::Db as sqlx::Database>::Connection,
         id: JobId,
     ) -> Result<Operated, StoreError> {
-        self.operate(connection, &[id], Action::Unlock)
-            .await
-            .map(of_one)
+        let unlocked = self.operate(connection, &[id], Action::Unlock).await;
+        unlocked.map(of_one)
     }
 
     async fn operate(

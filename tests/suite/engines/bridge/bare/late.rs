@@ -34,9 +34,8 @@ async fn an_activiti_that_answers_late_executes_the_job_once_under_a_lock_that_s
 async fn executed_once(engine: Engine) {
     let bare = Bare::of(engine).await;
     let mut application = Application::start().await;
-    // Another node would take a job whose lock has ended.
-    let first = bare.bridge(options(&bare, &application), quick()).await;
-    let second = bare.bridge(options(&bare, &application), quick()).await;
+    // Its leader would free a job whose lock has ended, and its consumer would take it.
+    let bridge = bare.bridge(options(&bare, &application), quick()).await;
     let (_, jobs) = bare.instance(2).await;
     let late = application.execution().await;
     let lock = bare.find(JOB, &late.id).await.unwrap();
@@ -55,8 +54,7 @@ async fn executed_once(engine: Engine) {
     bare.end(&next.id).await;
     next.gone();
     until_no_lock_is_left(&bare.rows).await;
-    first.stop().await;
-    second.stop().await;
+    bridge.stop().await;
     application.assert_no_other();
 }
 
