@@ -5,7 +5,7 @@ import java.util.List;
 import java.util.Optional;
 import java.util.stream.Stream;
 
-/** The tables in which a job can be. */
+/** The tables in which a job can be. Where all jobs have one table, its columns tell which it is. */
 public enum JobTable {
     /** Executable jobs. */
     JOB("ACT_RU_JOB", "job", true),
