@@ -25,6 +25,10 @@ public class Main {
         // Camunda refuses a process without a time to live otherwise.
         properties.put(
                 "camunda.bpm.generic-properties.properties.enforce-history-time-to-live", false);
+        if (String.valueOf(properties.get("spring.datasource.url")).startsWith("jdbc:mariadb:")) {
+            // Camunda does not know the product MariaDB.
+            properties.put("camunda.bpm.database.type", "mysql");
+        }
         Application.run(Main.class, properties, arguments);
     }
 
