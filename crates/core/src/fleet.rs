@@ -338,8 +338,8 @@ impl Fleet {
         Services::of(groups)
     }
 
-    /// Returns the types whose attempts any node records, with the longest time for which one keeps
-    /// them. Nodes that have died count as long as they have a row: the leader ends their leases.
+    /// Returns the types whose attempts at least one node records, with the longest time for which one
+    /// keeps them. Dead nodes count while they have a row: the leader ends their leases.
     pub(crate) fn attempts_kept(&self) -> AttemptsKept {
         let members = self.lock();
         let mut kept = AttemptsKept::new();
@@ -481,7 +481,7 @@ mod tests {
         let fleet = Fleet::default();
         assert!(fleet.attempts_kept().is_empty());
         let this = row(&["mail"], &["default"], 1);
-        // No beat of them arrives.
+        // These nodes have rows and send no beats.
         let others = [
             keeping(&[("mail", 60), ("fax", 1)]),
             keeping(&[("mail", 7)]),

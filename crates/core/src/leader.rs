@@ -147,7 +147,8 @@ pub(crate) async fn lead(node: Arc<NodeContext>) {
     // It may have changed since the node wrote its row.
     revision.mark_changed();
     leader.announce();
-    // The first cycle may end leases of dead nodes, whose rows name the types that they recorded.
+    // Reads the rows of the nodes first: the first cycle may end leases of dead nodes, whose rows name
+    // the types that they recorded.
     leader.go_on_with_members().await;
     loop {
         tokio::select! {

@@ -1016,8 +1016,8 @@ pub trait SqlStore: Store + Clone {
     ///
     /// # Errors
     /// [`StoreError::RowLocked`] if another transaction locked a row for two seconds.
-    /// [`StoreError::TooIsolated`] if the transaction does not read what others commit. Otherwise the
-    /// database's error.
+    /// [`StoreError::TooIsolated`] if the transaction is isolated more strictly than READ COMMITTED.
+    /// Otherwise the database's error.
     async fn operate(
         &self,
         connection: &mut <Self::Db as sqlx::Database>::Connection,
@@ -1025,8 +1025,8 @@ pub trait SqlStore: Store + Clone {
         action: &Action,
     ) -> Result<OperatedJobs>;
 
-    /// Returns those of the jobs that have an open incident, as the caller's transaction sees them. For
-    /// the events of an action.
+    /// Returns the jobs with an open incident, as the caller's transaction sees them. For the events of
+    /// an action.
     async fn open_incidents_in(
         &self,
         connection: &mut <Self::Db as sqlx::Database>::Connection,

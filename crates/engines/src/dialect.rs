@@ -68,7 +68,7 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
     /// Returns the decoder for the rows of jobs.
     fn decoder(&self) -> &Decoder;
 
-    /// Returns the configured zone of the engine's JVM, and what the engine's rows say about it.
+    /// Returns the configured zone of the engine's JVM, with the votes of the engine's rows.
     fn zone(&self) -> &Zone;
 
     /// Returns the statement that selects rows with a time that the engine wrote when it made their

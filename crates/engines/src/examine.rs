@@ -32,7 +32,7 @@ pub async fn examine(store: &EngineStore) -> Result<Vec<Finding>, StoreError> {
     }
     zone::read(store.dialect(), pool).await?;
     if let Some(found) = store.dialect().zone().finding() {
-        // It is surer than a remark about the age of the newest entry.
+        // This finding has a proof. It replaces the remark about the age of the newest entry.
         findings.retain(|finding| finding.about != found.about);
         findings.push(found);
     }

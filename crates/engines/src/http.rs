@@ -420,7 +420,7 @@ mod tests {
         assert!(said.contains("engine_plaintext") && !said.contains("secret"));
     }
 
-    /// The client could not make a request of it, and each job would seem to have no answer.
+    /// The client can't make a request with such a token, and each job would seem to have no answer.
     #[test]
     fn a_token_that_no_header_can_have_is_refused_and_not_shown() {
         let with = |token: &str| {

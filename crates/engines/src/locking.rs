@@ -113,7 +113,7 @@ async fn lock_once<'h>(
             }
         }
     }
-    // One job of a batch is enough.
+    // One job of a batch is enough for the check of the zone.
     if let Some(locked) = answer.jobs.get(before) {
         dialect.zone().note_job(&locked.job);
     }

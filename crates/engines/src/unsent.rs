@@ -26,8 +26,8 @@ pub(crate) fn causes(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// Returns the TLS error among the causes. An I/O error is not the source of the error that it
-/// wraps, so `source` alone does not find it.
+/// Returns the TLS error among the causes. `source` alone does not find it: an I/O error does not
+/// return the error that it wraps as its source.
 fn tls_error<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e rustls::Error> {
     let mut cause = error;
     loop {

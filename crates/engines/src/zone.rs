@@ -11,9 +11,9 @@
 //! | is behind the zone | timers start early, and locks of living engine nodes look expired | a due date, or a lock of an engine node, counts as past only if it is past in every zone |
 //! | is ahead of the zone | timers start late, locks of dead engine nodes are cleared late, and an engine node that polls may take a lock of Jobwire for expired | reports it |
 //!
-//! A row says nothing if its id has no time (a number, or a random UUID) or if the two times do not
-//! belong together: zones differ by a multiple of 15 minutes. A row with forged times delays timers
-//! and the rescue from engine nodes at most; ready jobs run.
+//! A row has no vote if its id has no time (a number, or a random UUID), or if the difference of its
+//! two times is not one of zones: zones differ by a multiple of 15 minutes. Rows with forged times can
+//! only delay timers and the rescue from engine nodes; ready jobs run.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,7 +29,7 @@ use crate::dialect::Dialect;
 use crate::finding::Finding;
 use crate::id::engine_id;
 
-/// The zone in which the day ends last: what is past there is past in every zone.
+/// The zone in which the day ends last. A time that is past there is past in every zone.
 const LAST: &str = "Etc/GMT+12";
 /// The number of rows that decide.
 const VOTES: usize = 9;
@@ -44,8 +44,8 @@ const SKEW: chrono::Duration = chrono::Duration::minutes(1);
 /// The pause between two reads of the rows.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// The zone in which a lock with this owner is judged: `$1` for a lock of Jobwire, which writes it
-/// in the configured zone.
+/// The zone in which a lock with this owner is compared with the clock: `$1` for a lock of Jobwire,
+/// which writes it in the configured zone.
 macro_rules! zone_of_lock {
     ($owner:literal, $judged:literal) => {
         concat!(
@@ -59,7 +59,7 @@ macro_rules! zone_of_lock {
 }
 pub(crate) use zone_of_lock;
 
-/// The local time by which a lock with this owner is judged.
+/// The local time with which a lock with this owner is compared.
 macro_rules! now_of_lock {
     ($owner:literal, $judged:literal) => {
         concat!(
@@ -110,7 +110,7 @@ fn moment(id: &str) -> Option<DateTime<Utc>> {
 
 /// Returns by how many quarters of an hour the engine's clock was ahead of the configured zone when
 /// it wrote a row: negative if it was behind. `made` is the moment in the id, `written` the row's
-/// time, read in the zone. `None` if the row says nothing.
+/// time, read in the zone. `None` if the row has no vote.
 fn difference(made: DateTime<Utc>, written: DateTime<Utc>, now: DateTime<Utc>) -> Option<i64> {
     let seconds = (written - made).num_seconds();
     let quarters = (seconds + QUARTER / 2).div_euclid(QUARTER);
@@ -121,12 +121,12 @@ fn difference(made: DateTime<Utc>, written: DateTime<Utc>, now: DateTime<Utc>) -
     (together && is_sure).then_some(quarters)
 }
 
-/// What the newest rows say, the newest one first. Plain logic.
+/// The votes of the newest rows, the newest one first. Plain logic.
 #[derive(Debug, Default)]
 struct Votes(Vec<(DateTime<Utc>, i64)>);
 
 impl Votes {
-    /// Enters what a row says.
+    /// Enters the vote of a row.
     fn enter(&mut self, made: DateTime<Utc>, quarters: i64) {
         // A row that is known keeps its vote.
         if let Err(at) = self.0.binary_search_by(|(known, _)| made.cmp(known)) {
@@ -135,8 +135,8 @@ impl Votes {
         }
     }
 
-    /// Returns the difference that most of them show; 0 if the zone is right, or if it can't be
-    /// told.
+    /// Returns the difference that most of them show; 0 if the zone is right, or if there is no
+    /// majority.
     fn decide(&self) -> i64 {
         let said = |side: i64| {
             let of_side = self.0.iter().filter(move |(_, q)| q.signum() == side);
@@ -149,7 +149,7 @@ impl Votes {
     }
 }
 
-/// The configured zone, and what the engine's rows say about it. See the [module](self).
+/// The configured zone, and the votes of the engine's rows. See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Zone {
     name: String,
@@ -200,7 +200,7 @@ impl Zone {
     pub(crate) fn note_job(&self, job: &Job) {
         let now = Utc::now();
         // Jobwire writes the time of a timer that it makes executable. A time in the future is left to
-        // the read of the rows, which knows the hour that the clocks show twice.
+        // the read of the rows, which leaves out the hour that the clocks show twice.
         if job.due_at.is_some() || job.created_at > now + SKEW {
             return;
         }
@@ -214,7 +214,7 @@ impl Zone {
         self.votes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether a row has said something.
+    /// Returns whether a row has voted.
     fn is_known(&self) -> bool {
         !self.votes().0.is_empty()
     }
@@ -255,7 +255,7 @@ impl Zone {
         ))
     }
 
-    /// Returns the finding for the operator; `None` if no row says anything.
+    /// Returns the finding for the operator; `None` if no row has voted.
     pub(crate) fn finding(&self) -> Option<Finding> {
         let about = "zone";
         match self.problem() {
@@ -271,7 +271,7 @@ impl Zone {
     }
 }
 
-/// Reads rows of the engine, and notes what they say.
+/// Reads rows of the engine, and notes their votes.
 pub(crate) async fn read(dialect: &dyn Dialect, pool: &PgPool) -> Result<(), StoreError> {
     let zone = dialect.zone();
     let rows: Vec<(String, DateTime<Utc>, DateTime<Utc>)> = sqlx::query_as(dialect.stamps())

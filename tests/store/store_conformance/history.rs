@@ -205,8 +205,8 @@ pub(super) async fn an_attempt_commits_with_the_handlers_transaction<S: SqlBench
     }
 }
 
-/// Three nodes die with the job, which is quarantined then. The other jobs die in cycles or with types
-/// that record nothing.
+/// Three nodes die with the job, which is then quarantined. Of the other two jobs, one loses its node in a
+/// cycle without recorded types, and one has a type that is not recorded.
 pub(super) async fn the_death_of_a_node_is_an_attempt_of_types_that_record_them<S: SqlBench>(
     w: &World<S>,
 ) {
@@ -264,7 +264,7 @@ pub(super) async fn the_death_of_a_node_is_an_attempt_of_types_that_record_them<
     assert_eq!(w.rows("attempt").await, 3);
     let of_job = "SELECT count(*) FROM {s}attempt WHERE process_instance = 'a' AND tenant = 't'";
     assert_eq!(w.store.number(of_job).await, 3);
-    // No handler said anything, so it is no error.
+    // No handler has failed, so there is no error.
     assert!(w.store.errors(None, 10).await.unwrap().is_empty());
 
     // The node that locks it next makes it a dead letter, and its attempts stay.

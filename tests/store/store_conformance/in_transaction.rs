@@ -28,7 +28,7 @@ struct Told {
     stop: Vec<JobId>,
 }
 
-/// A broker that notes what it is told.
+/// A broker that records what is published.
 #[derive(Clone, Default)]
 struct Outlet(Arc<Mutex<Told>>);
 
@@ -297,7 +297,7 @@ async fn two_jobs<S: SqlBench>(w: &World<S>, instance: String, before: Before) -
 }
 
 /// Each operation happens with the caller's row. The hints, the message to the leader and that to the
-/// node leave after the commit, and never after a rollback.
+/// node are published after the commit, and never after a rollback.
 pub(super) async fn an_operation_commits_with_the_callers_row<S: SqlBench>(w: &World<S>) {
     with_orders(w).await;
     let outlet = Outlet::default();
@@ -367,7 +367,7 @@ pub(super) async fn an_operation_commits_with_the_callers_row<S: SqlBench>(w: &W
     }
 }
 
-/// What one transaction creates and moves is hinted as it is at its end.
+/// The jobs that a transaction creates and moves are hinted in their state at its end.
 pub(super) async fn a_transaction_hints_what_is_ready_at_its_commit<S: SqlBench>(w: &World<S>) {
     let outlet = Outlet::default();
     let client = outlet.client(w);
@@ -440,7 +440,8 @@ pub(super) async fn an_operation_that_does_not_apply_says_why<S: SqlBench>(w: &W
     assert_eq!(settled.applied, [running.id]);
 }
 
-/// Of an operation that the database refuses for one job, nothing is done, and its transaction goes on.
+/// If the database refuses an operation for one job, the operation changes no job. Its transaction
+/// continues.
 pub(super) async fn a_refused_operation_changes_nothing_and_its_transaction_goes_on<S: SqlBench>(
     w: &World<S>,
 ) {
@@ -634,7 +635,7 @@ async fn a_transaction_that_asks_for_a_running_job_does_not_hold_up_its_completi
     tx.commit().await.unwrap();
 }
 
-/// With a snapshot from before the lock, a job that runs would look free.
+/// In a snapshot from before the lock, a running job looks unlocked.
 #[tokio::test]
 async fn a_transaction_that_is_isolated_more_strictly_operates_on_no_job() {
     let w = World::<PgStore>::open().await;

@@ -92,7 +92,7 @@ async fn a_node_that_can_not_lock_gives_its_hints_to_others() {
     assert_eq!(fleet.cases().doubled().await, 0);
 }
 
-/// A node that is asked to stop during the silence can't give its job back, and ends all the same.
+/// A node that is stopped while the database is silent can't release its job, and still ends.
 /// The job runs elsewhere when its lease has ended, and no attempt is spent.
 #[tokio::test]
 async fn a_node_that_stops_on_a_silent_line_ends_and_its_job_runs_elsewhere() {

@@ -84,8 +84,8 @@ struct LaneReport {
 /// Sends a marker through each lane, and waits until all are back or the deadline has passed. Returns
 /// the lanes whose markers are back.
 ///
-/// A marker may be back before this process hears its node, and is then missed. So those that are not
-/// back are sent [again](AGAIN).
+/// A marker may come back before this process receives the messages of the node that reports it. The
+/// report is then missed. So a marker that is not back is sent [again](AGAIN).
 async fn answering(
     transport: &Arc<dyn Transport>,
     control: &mut broadcast::Receiver<Control>,

@@ -32,8 +32,8 @@
 //! jobs that it made ready. For a client [without hints](Client::without_hints) the leader
 //! publishes them.
 //!
-//! A [`JobTransaction`] and a [`TransactionHook`] have those on single jobs, too: `retry`, `delete`,
-//! `cancel`, `change` and `unlock`, and `end`. They commit with your statements or not at all.
+//! A [`JobTransaction`] and a [`TransactionHook`] have the methods `retry`, `delete`, `cancel`, `change`,
+//! `unlock` and `end`, too. These commit with your statements or not at all.
 //!
 //! # Completing jobs
 //! A handler that is registered `in_transaction` creates jobs in the transaction that completes its

@@ -57,8 +57,8 @@ pub struct AttemptView {
     /// which the leader ended the lease, up to a lease and a cycle after the node's last renewal.
     pub ended_at: DateTime<Utc>,
     /// The outcome: `done`, `retry`, `dead-letter`, `snooze`, `conflict`, `panic`, `timeout`,
-    /// `cancelled`, `node-died` (the node died while it held the job) or `lost-lock` (the node was
-    /// taken for dead and lives).
+    /// `cancelled`, `node-died` (the node died while it held the job) or `lost-lock` (the node
+    /// counted as dead, and lives).
     pub outcome: String,
     /// The message of a failure.
     pub message: Option<String>,

@@ -10,7 +10,7 @@ use crate::job::JobId;
 use crate::job::new_job::NewJob;
 use crate::store::{Action, Ended, Operated, OperatedJobs};
 
-/// The jobs created in a transaction that has not committed yet.
+/// What a transaction that has not committed yet created and changed.
 #[derive(Debug, Default)]
 pub struct Created {
     /// Jobs to hint after the commit.
@@ -25,7 +25,7 @@ pub struct Created {
     pub(crate) stop: Vec<JobId>,
     /// The events to tell after the commit; none without a listener.
     pub(crate) events: Vec<JobEvent>,
-    /// Whether an operator's action was interrupted, so that a part of it may be done.
+    /// Whether an operator's action was interrupted. Then a part of it may be done.
     pub(crate) unfinished: bool,
     /// One of the jobs, in any state. Its row exists only if the transaction has committed.
     pub(crate) witness: Option<JobId>,
@@ -79,14 +79,14 @@ impl Created {
         self.timer = earliest(self.timer, acted.timer);
     }
 
-    /// Takes out jobs that are deleted in the same transaction.
+    /// Removes jobs that are deleted in the same transaction.
     fn delete(&mut self, jobs: &HashSet<JobId>) {
         self.forget_hints(jobs);
         let other = self.ready.first().map(|job| job.hint.id);
         self.witness = self.witness.filter(|job| !jobs.contains(job)).or(other);
     }
 
-    /// Drops the hints of jobs that are not executable any more.
+    /// Removes the hints of jobs that are no longer executable.
     fn forget_hints(&mut self, jobs: &HashSet<JobId>) {
         self.ready.retain(|job| !jobs.contains(&job.hint.id));
         self.next.retain(|job| !jobs.contains(&job.hint.id));
@@ -201,7 +201,7 @@ mod tests {
         ready.iter().map(|ready| ready.hint.id).collect()
     }
 
-    /// Does an action with one job, and makes others ready.
+    /// Adds an action on one job, which makes others ready.
     fn act(created: &mut Created, action: &Action, job: &Ready, how: Operated, ready: &[Ready]) {
         let acted = OperatedJobs {
             operated: vec![(job.hint.id, how)],

@@ -49,8 +49,8 @@ pub enum StoreError {
          statement's error, or run it in a savepoint (`tx.begin()`), then start a new transaction"
     )]
     TransactionFailed,
-    /// The transaction is isolated more strictly than READ COMMITTED, so it does not see which jobs run
-    /// by now. Nothing was changed.
+    /// The transaction is isolated more strictly than READ COMMITTED, so it does not see which jobs
+    /// run. Nothing was changed.
     #[error(
         "this transaction is isolated more strictly than READ COMMITTED, so it does not see which jobs \
          run by now; make `SET TRANSACTION ISOLATION LEVEL READ COMMITTED` its first statement"

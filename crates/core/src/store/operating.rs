@@ -36,7 +36,7 @@ pub struct OperatedJobs {
     pub timer: Option<DateTime<Utc>>,
 }
 
-/// What an operator does with jobs.
+/// An operator's action on jobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
@@ -69,8 +69,8 @@ impl Action {
         matches!(self, Self::Retry(_) | Self::Delete | Self::Cancel)
     }
 
-    /// Returns the events of the jobs that the action was done with. `open` are those that had an
-    /// open incident before.
+    /// Returns the events of the jobs that the action changed. `open` are the jobs that had an open
+    /// incident before.
     pub(crate) fn events(&self, operated: &[(JobId, Operated)], open: &[JobId]) -> Vec<JobEvent> {
         let kinds = match self {
             Self::Retry(_) | Self::Change(Change::MakeExecutable) => {

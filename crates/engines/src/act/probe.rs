@@ -174,7 +174,8 @@ SELECT clock_timestamp(),
         WHERE lock_owner_ IS NOT NULL AND NOT starts_with(lock_owner_, 'jobwire:'))";
 
 /// Selects rows with a time that the engine wrote when it made their id. Reads a bounded number of
-/// rows. Jobwire writes the time of jobs with a due date, which it has moved. `$1`: the zone.
+/// rows. Leaves out jobs with a due date: these are moved timers, whose time Jobwire wrote. `$1`: the
+/// zone.
 pub(super) const STAMPS: &str = stamps!(
     "
     (SELECT id_, create_time_ AS written FROM (SELECT id_, duedate_, {create_time_} FROM act_ru_job LIMIT 1000) j WHERE duedate_ IS NULL)

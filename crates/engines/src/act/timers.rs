@@ -14,8 +14,8 @@
 //! With the endpoint, only a locked job shows that an instance is busy. So a statement before the
 //! move locks the rows of the instances, and the move sees every job that was locked before.
 //!
-//! No timer moves before it is due by the database's clock in the engine's zone; while the
-//! configured zone seems to be wrong, in every zone ([`zone`](crate::zone)).
+//! No timer moves before it is due by the database's clock in the engine's zone. While the configured
+//! zone seems to be wrong, none moves before it is due in every zone ([`zone`](crate::zone)).
 
 use chrono::{DateTime, Utc};
 use jobwire_core::StoreError;

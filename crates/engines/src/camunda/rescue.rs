@@ -15,7 +15,7 @@
 //! only the expiry decides.
 //!
 //! While the configured zone seems to be wrong ([`zone`](crate::zone)), a lock of an engine node counts
-//! as expired when it has in every zone. A lock of Jobwire counts by the configured zone, in which it
+//! as expired when it has expired in every zone. A lock of Jobwire counts by the configured zone, in which it
 //! was written, and stays while its node lives: that node may have another zone.
 
 use jobwire_core::StoreError;

@@ -7,8 +7,8 @@
 //! which the sweeper finds.
 //!
 //! No timer is hinted before it is due by the database's clock in the engine's zone, and the lock
-//! statement checks that again. While the configured zone seems to be wrong, a timer is due when it
-//! is in every zone ([`zone`](crate::zone)).
+//! statement checks that again. While the configured zone seems to be wrong, a timer counts as due when
+//! it is due in every zone ([`zone`](crate::zone)).
 
 use std::sync::{Mutex, PoisonError};
 

@@ -170,7 +170,7 @@ impl EndpointStore {
             }
             let id = ready.hint.id;
             let seen = Seen {
-                // A job may become due in its row, long after its creation.
+                // A job of Camunda becomes due in its row, maybe long after its creation.
                 created: row.created.max(row.due),
                 // A lock raises the revision of a new row.
                 was_locked: row.revision > 1,

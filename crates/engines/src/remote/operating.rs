@@ -107,8 +107,8 @@ impl EndpointStore {
         })
     }
 
-    /// Returns the hint of a retried job, unless the engine's hook publishes it. If the endpoint
-    /// does not answer, the sweeper finds the job.
+    /// Returns the hint of a retried job, unless the engine's hook publishes the hint. If the
+    /// endpoint does not answer, there is none, and the sweeper finds the job.
     pub(super) async fn retried(&self, id: JobId, operated: Operated) -> Option<Ready> {
         if operated != Operated::Done || !self.0.served.keeps_rows() {
             return None;

@@ -11,8 +11,8 @@ fn made_at(moment: DateTime<Utc>, number: i64) -> String {
     format!("{low:08x}-{middle:04x}-1{high:03x}-b3c8-9e6bdeced846")
 }
 
-/// Notes as many rows that the engine wrote so many minutes ago, one after the other, by a clock that
-/// is ahead of the configured zone by these minutes.
+/// Notes rows that the engine wrote this number of minutes ago, one after the other, by a clock that is
+/// ahead of the configured zone by these minutes.
 fn note(zone: &Zone, ago: i64, rows: i64, ahead: i64) {
     let now = Utc::now();
     for row in 0..rows {

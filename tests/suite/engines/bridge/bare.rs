@@ -1,5 +1,5 @@
-//! The bridge on the tables of an engine, with an application of the test instead of the engine:
-//! for answers that a real engine gives seldom, and for TLS. No JVM runs.
+//! The bridge on the tables of an engine. An application of the test takes the place of the engine:
+//! for answers that a real engine seldom gives, and for TLS. No JVM runs.
 
 mod application;
 mod late;

@@ -293,7 +293,7 @@ async fn in_a_wrong_zone_no_lock_of_a_flowable_node_is_cleared_and_no_timer_is_e
     assert_eq!(locked.jobs.len(), 1, "{locked:?}");
     Store::close(&wrong).await;
 
-    // In the right zone the same rows count as they are.
+    // In the right zone the same locks have not expired.
     let right = tables.connect(ENGINES).await;
     assert_eq!(right.failing_part(), None);
     assert_eq!(rescued(&tables.cycle(&right).await), HashSet::new());
@@ -373,7 +373,7 @@ async fn a_zone_that_becomes_right_is_trusted_again_and_a_few_odd_rows_change_no
     }
     let store = tables.connect("UTC").await;
     assert_told(&store).await;
-    // The engine was restarted in the configured zone: each instance and its job is a row that says so.
+    // The engine was restarted in the configured zone: each new instance and each new job is a vote for it.
     for _ in 0..5 {
         tables.job(JOBS, "UTC").await;
     }
@@ -383,7 +383,7 @@ async fn a_zone_that_becomes_right_is_trusted_again_and_a_few_odd_rows_change_no
     let gone = tables.job(JOBS, "UTC").await;
     tables.lock(&lock, &gone.job, "UTC", ("engine", -2)).await;
     assert_eq!(rescued(&tables.cycle(&store).await), ids([&gone]));
-    // Two instances with their jobs are four of nine rows.
+    // Two instances with their jobs are four of nine votes.
     for _ in 0..2 {
         tables.job(JOBS, ENGINES).await;
     }

@@ -1,7 +1,7 @@
 //! Operators' actions in the caller's transaction.
 //!
-//! An action that fails is undone by a savepoint. No row of a job is waited for by the database: a row
-//! that another transaction locks is tried again. So two callers, or a caller and a node, meet in no
+//! An action that fails is undone by a savepoint. No statement waits for the row of a job: if another
+//! transaction has locked it, the action tries again. So two callers, or a caller and a node, can't
 //! deadlock over the rows of jobs.
 
 use sqlx::PgConnection;
@@ -92,7 +92,7 @@ async fn act(
     Ok(acted)
 }
 
-/// Marks the jobs that run as cancelled. Takes those out of the result that no node runs any more, and
+/// Marks the jobs that run as cancelled. Removes the jobs that no longer run from the result, and
 /// returns them.
 async fn cancel_running(
     connection: &mut PgConnection,

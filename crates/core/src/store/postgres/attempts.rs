@@ -29,8 +29,7 @@ FROM unnest($2::bigint[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::bi
 ON CONFLICT DO NOTHING";
 
 /// A part of the leader cycle: records the attempts of these types whose lease the cycle ends. `$kept`
-/// has the milliseconds for each type. If the node lives after all, `take_strikes_back` corrects the
-/// row.
+/// has the milliseconds for each type. If the node lives, `take_strikes_back` corrects the row.
 macro_rules! record_deaths {
     ($types:literal, $kept:literal) => {
         concat!(

@@ -6,10 +6,10 @@ use super::sql::{
     lane_by_rule, moved_columns, not_put_aside, not_suspended, ready_columns, unlocked,
 };
 
-/// Locks the executable rows that no node runs and no other transaction has locked. A row that a node
-/// runs is not locked: its completion would wait for this transaction. A later statement checks the
-/// leases again, so that it sees a lock that was taken while this one ran. A batch that waited for rows
-/// could end in a deadlock with another batch.
+/// Locks the rows of executable jobs that do not run, unless another transaction has locked them. The
+/// row of a running job is not locked: its completion would wait for this transaction. A later statement
+/// checks the leases again, because a job may be locked while this one runs. No row is waited for: two
+/// batches that wait for each other's rows are a deadlock.
 pub(super) const ENTER: &str = concat!(
     "SELECT j.id FROM jobwire.job j WHERE j.id = ANY($1) AND ",
     unlocked!("j"),

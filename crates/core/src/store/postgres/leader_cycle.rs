@@ -199,7 +199,7 @@ ORDER BY hinted.seq"
 
 const TAKE: &str = take!("", "", "");
 
-/// Like [`TAKE`], in a fleet that records attempts: records those whose lease it ends.
+/// Like [`TAKE`], in a fleet that records attempts: records the attempts whose lease it ends.
 const TAKE_RECORDING: &str = take!("", "", record_deaths!("$13", "$14"));
 
 /// Like [`TAKE_RECORDING`], for given jobs, in the search for a refused row.

@@ -151,7 +151,7 @@ async fn unknown(
 }
 
 /// Clears strikes. A strike names the fence for which it was counted, so repeating this statement
-/// clears it only once. Recorded attempts did not end with the death of their node, but lost their lock.
+/// clears it only once. The outcome of a recorded attempt becomes `lost-lock`: its node did not die.
 const ABSOLVE: &str = "
 WITH struck AS MATERIALIZED (
     SELECT l.job_id FROM jobwire.job_lease l JOIN unnest($1::uuid[], $2::bigint[]) AS d(id, fence) ON l.job_id = d.id

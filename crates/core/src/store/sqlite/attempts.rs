@@ -22,7 +22,7 @@ FROM json_each(?1) WHERE true
 ON CONFLICT DO NOTHING";
 
 /// Records attempts whose lease the leader cycle is about to end. `?1` are their jobs, and `?3` are
-/// pairs of a type and the end of the time for which its rows are kept. If the node lives after all,
+/// pairs of a type and the end of the time for which its rows are kept. If the node lives,
 /// `take_strikes_back` corrects the row.
 const RECORD_DEATHS: &str = "
 WITH kept (type, until) AS MATERIALIZED (SELECT value ->> 0, value ->> 1 FROM json_each(?3))

@@ -1,7 +1,8 @@
 //! Operations on existing jobs in the caller's transaction.
 //!
-//! Each is one action of the store, which succeeds for all of its jobs or changes nothing. What it made
-//! ready is noted in [`Created`] and hinted after the commit, like the jobs that the transaction creates.
+//! Each is one action of the store, which succeeds for all of its jobs or changes nothing. The jobs that
+//! it made ready are added to [`Created`] and hinted after the commit, like those that the transaction
+//! creates.
 
 use std::collections::BTreeSet;
 
@@ -15,8 +16,8 @@ impl<S: SqlStore> JobTransaction<S> {
     ///
     /// # Errors
     /// Then nothing is changed, and the transaction can go on. [`StoreError::RowLocked`] if another
-    /// transaction locked the row for two seconds. [`StoreError::TooIsolated`] if this transaction
-    /// does not read what others commit. Otherwise a database error.
+    /// transaction locked the row for two seconds. [`StoreError::TooIsolated`] if this transaction is
+    /// isolated more strictly than READ COMMITTED. Otherwise a database error.
     pub async fn retry(&mut self, id: JobId, attempts: i32) -> Result<Operated, StoreError> {
         let retried = self.operate(&[id], Action::Retry(attempts)).await;
         retried.map(of_one)
@@ -56,7 +57,7 @@ impl<S: SqlStore> JobTransaction<S> {
     /// Deletes a job, also one that runs; see [`Client::cancel`](crate::Client::cancel).
     ///
     /// The lease of a running job is locked until this transaction ends, so its node can neither renew
-    /// nor end it: commit soon. The node is told after the commit.
+    /// nor end it: commit soon. The message to the node is sent after the commit.
     ///
     /// # Errors
     /// The same as those of [`retry`](Self::retry).
@@ -101,12 +102,12 @@ impl<S: SqlStore> JobTransaction<S> {
             ..
         } = self;
         let acting = operate(store, inner, created, ids, &action, after.listens());
-        // The savepoint and the incidents, the rows, the instances, and what is left.
+        // Statements for the savepoint, the incidents, the rows, the instances and the end.
         own(intact, answer(store, 8, acting)).await
     }
 }
 
-/// Performs an operator's action in a transaction, and notes what happens after its commit. If the
+/// Performs an operator's action in a transaction, and adds its hints and events to `created`. If the
 /// future is dropped before its end, the transaction can't be [`committed`](super::committed).
 pub(crate) async fn operate<S: SqlStore>(
     store: &S,

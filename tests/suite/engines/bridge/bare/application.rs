@@ -1,4 +1,4 @@
-//! The application of an engine, as far as a node asks it: the execution endpoint
+//! The part of an engine's application to which a node sends requests: the execution endpoint
 //! (docs/reference/engine-endpoint.md). The test answers each execution.
 
 use std::net::SocketAddr;
@@ -68,7 +68,7 @@ pub(super) struct Application {
 }
 
 impl Application {
-    /// Starts an application without TLS that anyone may use.
+    /// Starts an application without TLS that asks for no token.
     pub(super) async fn start() -> Application {
         Application::on(None).await
     }
@@ -174,7 +174,7 @@ async fn accept(mut stream: TcpStream, tls: Option<TlsAcceptor>, shared: Arc<Sha
                 serve(stream, connection, &shared).await;
             }
         }
-        // As web servers answer a handshake on their plain port.
+        // Web servers answer a handshake on their plain port like this.
         None if is_handshake => {
             // A connection that is closed before all is read is reset, and the answer may be lost.
             let mut hello = [0; 16 * 1024];

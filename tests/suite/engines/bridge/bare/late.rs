@@ -1,5 +1,5 @@
 //! Executions whose answer comes late, or not at all: the lock stays, and the job is not executed
-//! again until its row has moved, its transaction has ended, or its lock has run out.
+//! again until its row has moved, its transaction has ended, or its lock has expired.
 
 use std::time::Duration;
 
@@ -43,12 +43,12 @@ async fn executed_once(engine: Engine) {
     let transaction = bare.begin().await;
     bare.until_renewed(&lock, LONG).await;
     application.assert_no_other();
-    // The engine ends the execution, and nobody hears its answer.
+    // The engine ends the execution. The node no longer waits for the answer.
     bare.end(&late.id).await;
     transaction.commit().await.unwrap();
     let done = late.id.clone();
     late.gone();
-    // The end hands the instance over.
+    // The end of the job hands the instance over.
     let next = application.execution().await;
     assert!(next.id != done && jobs.contains(&next.id), "{next:?}");
     bare.end(&next.id).await;
@@ -68,7 +68,7 @@ async fn a_failure_that_the_engine_tells_late_is_counted_by_the_engine_alone() {
     let lock = bare.find(JOB, &id).await.unwrap();
     let transaction = bare.begin().await;
     bare.until_renewed(&lock, LONG).await;
-    // As the engine records a failure.
+    // The engine records a failure like this.
     let fail = "WITH job AS (DELETE FROM act_ru_job WHERE id_ = $1 RETURNING *)
         INSERT INTO act_ru_timer_job (id_, rev_, type_, execution_id_, process_instance_id_, handler_type_, retries_, duedate_)
         SELECT id_, 1, type_, execution_id_, process_instance_id_, handler_type_, retries_ - 1,
@@ -112,8 +112,8 @@ async fn a_job_whose_connection_broke_runs_again_when_its_transaction_has_ended_
     application.assert_no_other();
 }
 
-/// The node gives the job up, and the lock stays half a minute. The transaction stays open to the
-/// end.
+/// The node no longer waits, and the lock stays for half a minute. The transaction stays open until the
+/// end of the test.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "long: scripts/test --long engines::"]
 async fn a_job_that_the_node_gave_up_is_executed_again_only_after_its_lock_and_the_patience() {

@@ -1,5 +1,5 @@
-//! What the leader clears after the death of a holder: locks of jobs and instances at the end of
-//! `takeover_patience`, and locks of timers.
+//! The locks that the leader clears after the death of a holder: those of jobs and instances at the end
+//! of `takeover_patience`, and those of timers.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -86,8 +86,8 @@ async fn timers_of_activiti_that_a_dead_engine_node_has_locked_fire() {
     timers_of_dead_engine_nodes_fire(Engine::Activiti).await;
 }
 
-/// The engine's own reset has a minute after the end of a lock. With the executors off it never
-/// comes.
+/// The leader leaves a minute after the expiry of a lock to the engine's own reset. With the executors
+/// off there is no reset.
 async fn timers_of_dead_engine_nodes_fire(engine: Engine) {
     let bare = Bare::of(engine).await;
     let mut application = Application::start().await;

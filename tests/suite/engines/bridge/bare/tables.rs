@@ -90,7 +90,7 @@ pub(super) struct Bare {
 }
 
 impl Bare {
-    /// Creates the tables, and what Jobwire needs beside them.
+    /// Creates the tables, and those of Jobwire beside them.
     pub(super) async fn of(engine: Engine) -> Bare {
         let database = shared::postgres().await.create_database().await;
         let pool = PgPool::connect(&database).await.unwrap();
@@ -111,7 +111,7 @@ impl Bare {
             database,
             rows: Rows(pool),
         };
-        // Nothing listens there, and nothing is asked.
+        // No program listens there, and no request is sent.
         let options = bare.options("http://127.0.0.1:1/jobwire");
         bare.store(options).await.init().await.unwrap();
         bare

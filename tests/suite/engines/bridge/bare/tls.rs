@@ -96,8 +96,8 @@ async fn an_engine_without_tls_at_an_https_url_gets_no_request_in_plain_text() {
     assert_eq!(application.plain(), 0, "{said}");
 }
 
-/// Runs a node until it can't execute jobs at its address, and returns the line that says why. The
-/// application has no request, and the job is as it was.
+/// Runs a node until it can't execute jobs at its address, and returns the log line with the reason.
+/// Asserts that the application got no request and that the job is unchanged.
 async fn refused(application: &Application, url: &str, authority: &Path) -> String {
     let bare = Bare::of(Engine::Flowable).await;
     let id = bare.job().await;

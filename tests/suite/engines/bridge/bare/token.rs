@@ -58,7 +58,7 @@ async fn an_engine_that_refuses_the_token_is_asked_seldom_and_no_attempt_is_spen
 
 /// Returns the program with the settings of this application and a file with this token.
 fn jobwire(home: &Scratch, bare: &Bare, application: &Application, token: &str) -> Program {
-    // An editor ends the line.
+    // An editor ends the file with a line feed.
     let file = home.write("token", format!("{token}\n"));
     Program::jobwire()
         .in_directory(home.path())
@@ -69,7 +69,7 @@ fn jobwire(home: &Scratch, bare: &Bare, application: &Application, token: &str) 
         .env("JOBWIRE_LEASE", "3s")
         .env("JOBWIRE_SWEEP_INTERVAL", "1s")
         .env("JOBWIRE_HTTP", "127.0.0.1:0")
-        // All that the libraries log, too.
+        // With all log lines of the libraries, too.
         .env("JOBWIRE_LOG", "trace")
 }
 

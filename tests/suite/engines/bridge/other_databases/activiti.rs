@@ -86,7 +86,7 @@ async fn the_instance_of_a_long_job_of_activiti_on_mariadb_stays_locked() {
     stop(node).await;
 }
 
-/// The engine inserts a job that it gives back under a new id. The node's lock ends with the old
+/// The engine inserts a job that it returns under a new id. The node's lock ends with the old
 /// row, and the new one is the next job of the instance. No attempt is spent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "long: scripts/test --long engines::"]
@@ -97,7 +97,7 @@ async fn a_job_that_activiti_on_mariadb_gives_back_is_locked_under_its_new_id() 
     let job = world.job(&instance).await;
     let node = terms(NodeId::generate());
     let locked = lock_one(&store, &node, &[hint(&job)]).await;
-    // By an execution of a dead engine.
+    // An execution of a dead engine has locked the instance.
     let lock = format!(
         "UPDATE ACT_RU_EXECUTION SET LOCK_TIME_ = UTC_TIMESTAMP(3) + INTERVAL 1 HOUR WHERE ID_ = '{instance}'"
     );

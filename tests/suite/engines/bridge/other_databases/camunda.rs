@@ -1,5 +1,5 @@
-//! Camunda 7 on MariaDB. All its jobs are in one table, whose columns tell their states, and its
-//! instances have no locks. Its times have whole seconds.
+//! Camunda 7 on MariaDB. All its jobs are in one table, whose columns show their states. Its instances
+//! have no locks. Its times have whole seconds.
 
 use jobwire_core::store::Store;
 use jobwire_core::{JobQuery, JobState};
@@ -31,11 +31,11 @@ async fn waiting_jobs_of_camunda_on_mariadb_run_in_lists_and_each_runs_once() {
     waiting_jobs_run_in_lists(world().await).await;
 }
 
-/// Three attempts, of which each is due at once, and then an incident.
+/// Three attempts, each due at once, and then an incident.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "long: scripts/test --long engines::"]
 async fn a_job_of_camunda_that_fails_on_mariadb_has_its_own_retries_and_is_revived() {
-    a_failing_job_has_the_engines_own_retries(world().await, "work.fail").await;
+    a_failing_job_has_the_engines_own_retries(world().await, "as wished").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

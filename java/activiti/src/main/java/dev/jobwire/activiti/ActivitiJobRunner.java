@@ -111,7 +111,7 @@ public final class ActivitiJobRunner implements JobRunner, JobOperator {
         return true;
     }
 
-    /** The management service deletes no suspended jobs. This does what it does for the others. */
+    /** Deletes a suspended job. The management service deletes all jobs but suspended ones. */
     private void deleteSuspended(String id) {
         configuration.getCommandExecutor().execute(context -> {
             SuspendedJobEntity job = context.getSuspendedJobEntityManager().findById(id);

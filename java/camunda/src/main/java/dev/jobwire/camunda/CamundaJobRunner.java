@@ -24,8 +24,8 @@ import org.camunda.bpm.engine.impl.persistence.entity.JobEntity;
  * of that transaction. The caller holds the lock of the job's row and runs one job of an instance at
  * a time.
  *
- * <p>Unlike the engine, this class tells by the owner of the lock, and not by its end, whether
- * another node has taken the job over. So the lock may be extended while the job runs.
+ * <p>To decide whether another node has taken the job over, the engine compares the end of the lock.
+ * This class compares the owner of the lock. So the lock may be extended while the job runs.
  */
 public final class CamundaJobRunner implements JobRunner {
     private final ProcessEngineConfigurationImpl configuration;
@@ -76,7 +76,7 @@ public final class CamundaJobRunner implements JobRunner {
             return failed(id, lock, collector);
         }
         commands.execute(new SuccessfulJobListener());
-        // The row is gone, or it is that of a job of the engine's own that repeats.
+        // The row is gone, or it is a repeating job of the engine itself, such as the history cleanup.
         return Optional.of(ExecutedJob.gone());
     }
 
@@ -132,8 +132,8 @@ public final class CamundaJobRunner implements JobRunner {
      */
     private static final class Sequential extends JobExecutorContext {
         /**
-         * Returns false: the engine would lock a new exclusive job of the instance for the thread
-         * that executes the last one.
+         * Returns false. Otherwise the engine would lock a new exclusive job of the instance for the
+         * thread that executes this one.
          */
         @Override
         public boolean isExecutingExclusiveJob() {

@@ -12,8 +12,8 @@ import org.slf4j.LoggerFactory;
 
 /**
  * The execution endpoint without a server. An authenticated application calls it for a {@code
- * POST} to {@code /jobwire/jobs/ID/execute} with its parameters {@code instance} and {@code owner}
- * or {@code /jobwire/jobs/execute} with its parameter {@code instance}, or to {@code
+ * POST} to {@code /jobwire/jobs/ID/execute} with its parameters {@code instance} and {@code owner},
+ * to {@code /jobwire/jobs/execute} with its parameter {@code instance}, and to {@code
  * /jobwire/v1/OPERATION}, and for a {@code GET} of {@code /jobwire/scope}.
  */
 public final class ExecutionEndpoint {

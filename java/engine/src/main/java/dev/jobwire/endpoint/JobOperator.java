@@ -1,8 +1,8 @@
 package dev.jobwire.endpoint;
 
 /**
- * Changes jobs of one engine for operators, in transactions of the engine. The hook publishes the
- * hints of jobs that become executable.
+ * Changes jobs of one engine for operators, in transactions of the engine. A job that becomes
+ * executable as a new row gets its hint from the hook; Camunda's jobs keep their rows.
  */
 public interface JobOperator {
     /**

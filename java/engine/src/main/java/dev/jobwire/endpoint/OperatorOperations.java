@@ -12,7 +12,7 @@ import java.util.Optional;
 import java.util.Set;
 import java.util.stream.Collectors;
 
-/** The operations that look: the probe and queries of jobs. {@link Changes} has the changes. */
+/** The operations that only read: the probe and queries of jobs. {@link Changes} has the changes. */
 final class OperatorOperations {
     /** The version of the contract. */
     static final int CONTRACT = 1;

@@ -9,8 +9,8 @@ package dev.jobwire.tables;
  * @param scope jobs name the engine that created them: Flowable's engines share the tables
  * @param instanceOwner the lock of an instance has an owner
  * @param externalJobs the engine has jobs of external workers
- * @param oneTable all jobs stay in one table for their whole life: their columns tell whether they
- *     are due, suspended or without attempts. Instances have no lock
+ * @param oneTable all jobs stay in one table for their whole life: its columns show whether a job is
+ *     due, suspended or without attempts. Instances have no lock
  */
 public record Columns(
         boolean createTime,

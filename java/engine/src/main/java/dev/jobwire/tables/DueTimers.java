@@ -8,9 +8,10 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * The timers that become due in their rows, in the one table of all jobs. No column tells that a
- * timer was reported. So this object remembers how far it has reported: a timer is reported when it
- * becomes due, and for a second more while it is not locked. The sweeper finds the others.
+ * The timers that become due in their rows, in the one table of all jobs. No column shows that a
+ * timer was reported. So this object remembers up to which due date it has reported. A timer is
+ * reported when it becomes due, and for a second more while it is not locked. The sweeper finds the
+ * others.
  */
 public final class DueTimers {
     /** The age of the timers of the first report. */

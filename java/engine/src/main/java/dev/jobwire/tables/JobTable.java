@@ -5,7 +5,7 @@ import java.util.List;
 import java.util.Optional;
 import java.util.stream.Stream;
 
-/** The tables in which a job can be. Where all jobs have one table, its columns tell which it is. */
+/** The states of a job, each a table. Where all jobs have one table, its columns show the state. */
 public enum JobTable {
     /** Executable jobs. */
     JOB("ACT_RU_JOB", "job", true),
@@ -88,7 +88,7 @@ public enum JobTable {
         }
     }
 
-    /** Returns the state of a job whose columns tell it, like the conditions. */
+    /** Returns the state of a job by its columns, like the conditions. */
     static JobTable of(int retries, int suspension, Instant due, Instant now) {
         if (retries <= 0) {
             return DEAD_LETTER;
