@@ -358,7 +358,7 @@ settings! {
          execution endpoint (`endpoint`). `auto` is the endpoint for Activiti and Flowable 8, \
          otherwise REST.";
     engine_token_file: Option<PathBuf> = "", "engine-token-file" "FILE",
-        "File with a bearer token for the engine's REST interface, instead of a user in \
+        "File with a bearer token for the engine's REST interface or endpoint, instead of a user in \
          `engine_url`.";
     engine_plaintext: Plaintext = "loopback", "engine-plaintext" "WHERE",
         "The hosts on which the engine and its database may be used without TLS: `loopback` (this \

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::job::scope::{Group, Needs, Scope, Services};
 use crate::job::{Lane, NodeId};
 use crate::store::attempts::AttemptsKept;
-use crate::store::{MAX_NODES, Membership};
+use crate::store::{MAX_NAMES, MAX_NODES, Membership};
 use crate::telemetry::log_throttle::LogThrottle;
 use crate::transport::Wake;
 
@@ -345,8 +345,13 @@ impl Fleet {
         let mut kept = AttemptsKept::new();
         let rows = members.registered.values();
         for (job_type, keep) in rows.flat_map(|row| &row.attempts_kept) {
-            if kept.get(job_type).is_none_or(|longest| longest < keep) {
-                kept.insert(job_type.clone(), *keep);
+            match kept.get_mut(job_type) {
+                Some(longest) => *longest = (*longest).max(*keep),
+                // Bounds what rows that any program may write cost each leader cycle.
+                None if kept.len() < MAX_NAMES => {
+                    kept.insert(job_type.clone(), *keep);
+                }
+                None => {}
             }
         }
         kept

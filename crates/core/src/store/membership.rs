@@ -95,17 +95,16 @@ pub(super) fn kept_as_text(kept: &AttemptsKept) -> Option<String> {
     (!kept.is_empty()).then(|| serde_json::Value::Object(of_types.collect()).to_string())
 }
 
-/// Reads the column `attempts_kept`.
-pub(super) fn read_kept(text: Option<&str>) -> Result<AttemptsKept, StoreError> {
-    let Some(text) = text else {
-        return Ok(AttemptsKept::new());
-    };
-    let kept: BTreeMap<String, u64> = serde_json::from_str(text)
-        .map_err(|e| StoreError::BadRow(format!("column `attempts_kept` of table `node`: {e}")))?;
-    let of_types = kept.into_iter();
-    Ok(of_types
-        .map(|(of, millis)| (of, Duration::from_millis(millis)))
-        .collect())
+/// Reads the column `attempts_kept`. What can't be read is left out: the node serves its types all the
+/// same.
+pub(super) fn read_kept(text: Option<&str>) -> AttemptsKept {
+    let kept: Option<BTreeMap<String, serde_json::Value>> =
+        text.and_then(|text| serde_json::from_str(text).ok());
+    kept.into_iter()
+        .flatten()
+        .filter_map(|(of, millis)| Some((of, Duration::from_millis(millis.as_u64()?))))
+        .take(MAX_NAMES)
+        .collect()
 }
 
 /// Returns the services of the living nodes among these.
@@ -156,5 +155,24 @@ impl Membership {
             )));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_the_types_that_record_attempts_only_the_unreadable_ones_are_left_out() {
+        let kept = AttemptsKept::from([("mail".to_owned(), Duration::from_millis(1_500))]);
+        assert_eq!(read_kept(kept_as_text(&kept).as_deref()), kept);
+        let odd = r#"{"fax": -1, "mail": 1500, "print": "7d"}"#;
+        assert_eq!(read_kept(Some(odd)), kept);
+        for text in ["[]", "null", "7", "{", r#"{"mail": {}}"#] {
+            assert_eq!(read_kept(Some(text)), AttemptsKept::new(), "{text}");
+        }
+        let many: Vec<String> = (0..=MAX_NAMES).map(|of| format!("\"{of}\": 1")).collect();
+        let many = format!("{{{}}}", many.join(","));
+        assert_eq!(read_kept(Some(&many)).len(), MAX_NAMES);
     }
 }

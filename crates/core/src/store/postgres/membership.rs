@@ -93,7 +93,7 @@ fn view(row: &PgRow) -> Result<NodeView, StoreError> {
             host: row.try_get("host")?,
             version: row.try_get("version")?,
             transport: row.try_get("transport")?,
-            attempts_kept: read_kept(row.try_get("attempts_kept")?)?,
+            attempts_kept: read_kept(row.try_get("attempts_kept")?),
         },
         started_at: row.try_get("started_at")?,
         seen_at: row.try_get("seen_at")?,

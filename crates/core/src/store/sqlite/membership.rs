@@ -115,7 +115,7 @@ fn view(row: &SqliteRow, now: i64) -> Result<NodeView, StoreError> {
             host: row.try_get("host")?,
             version: row.try_get("version")?,
             transport: row.try_get("transport")?,
-            attempts_kept: read_kept(row.try_get("attempts_kept")?)?,
+            attempts_kept: read_kept(row.try_get("attempts_kept")?),
         },
         started_at: decode::moment(row.try_get("started_at")?)?,
         seen_at: decode::moment(seen_at)?,
