@@ -415,11 +415,12 @@ conformance! {
     in_transaction {
         databases [
             an_operation_commits_with_the_callers_row,
-            a_transaction_hints_what_is_ready_at_its_commit,
+            a_transaction_hints_each_job_once_at_its_commit,
             an_operation_that_does_not_apply_says_why,
             a_refused_operation_changes_nothing_and_its_transaction_goes_on,
             an_interrupted_operation_commits_nothing,
             the_events_of_operations_are_told_after_the_commit,
+            a_cancelled_job_that_is_unlocked_ends_as_cancelled,
             a_handler_operates_on_jobs_in_its_completing_transaction,
         ]
     }

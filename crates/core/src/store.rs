@@ -1026,7 +1026,7 @@ pub trait SqlStore: Store + Clone {
     ) -> Result<OperatedJobs>;
 
     /// Returns the jobs with an open incident, as the caller's transaction sees them. For the events of
-    /// an action.
+    /// an action. After an error the transaction can go on.
     async fn open_incidents_in(
         &self,
         connection: &mut <Self::Db as sqlx::Database>::Connection,

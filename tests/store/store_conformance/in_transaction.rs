@@ -1,176 +1,24 @@
 //! Operations on existing jobs in the caller's transaction.
 
+mod caller;
+mod postgres;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use jobwire_core::chrono::{DateTime, Utc};
-use jobwire_core::hint::Marker;
 use jobwire_core::store::{Change, Handoff, Operated};
-use jobwire_core::transport::{Control, Publisher, TransportError, TransportHealth};
 use jobwire_core::{
-    Client, CommitHook, HandlerOptions, Hint, HookOptions, JobEvent, JobId, JobState,
-    JobTransaction, Lane, NewJob, Outcome, PgStore, RetryPolicy, Running, StoreError,
-    TransactionHook,
+    Client, HandlerOptions, JobEvent, JobId, JobState, NewJob, Outcome, RetryPolicy, Running,
+    StoreError,
 };
 use jobwire_harness::eventually;
 use jobwire_harness::world::{SOON, quick};
 
+use self::caller::{KINDS, Operation, Outlet, RETRIED, Told, Transaction, with_orders};
 use super::bed::{Bed, noting};
 use super::changing::in_an_hour;
 use super::world::{SqlBench, World, give_up, node, work};
-
-/// What a client has published.
-#[derive(Clone, Debug, Default, PartialEq)]
-struct Told {
-    hints: Vec<JobId>,
-    timers: Vec<DateTime<Utc>>,
-    stop: Vec<JobId>,
-}
-
-/// A broker that records what is published.
-#[derive(Clone, Default)]
-struct Outlet(Arc<Mutex<Told>>);
-
-impl Outlet {
-    fn told(&self) -> Told {
-        self.0.lock().unwrap().clone()
-    }
-
-    fn client<S: SqlBench>(&self, w: &World<S>) -> Client<S> {
-        let hook = CommitHook::start(Arc::new(self.clone()), HookOptions::default());
-        Client::new(w.store.clone(), hook)
-    }
-}
-
-#[async_trait]
-impl Publisher for Outlet {
-    async fn publish(&self, _lane: &Lane, hints: Vec<Hint>) -> Result<(), TransportError> {
-        let hints = hints.into_iter().map(|hint| hint.id);
-        self.0.lock().unwrap().hints.extend(hints);
-        Ok(())
-    }
-
-    async fn publish_marker(&self, _lane: &Lane, _marker: Marker) -> Result<(), TransportError> {
-        Ok(())
-    }
-
-    fn tell(&self, control: Control) -> bool {
-        let mut told = self.0.lock().unwrap();
-        match control {
-            Control::TimerSet { due } => told.timers.push(due),
-            Control::Cancel { job } => told.stop.push(job),
-            _ => {}
-        }
-        true
-    }
-
-    fn health(&self) -> TransportHealth {
-        TransportHealth {
-            publishing: true,
-            ..TransportHealth::default()
-        }
-    }
-}
-
-/// The two kinds of a caller's transaction.
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    OfTheClient,
-    OfTheCaller,
-}
-
-const KINDS: [Kind; 2] = [Kind::OfTheClient, Kind::OfTheCaller];
-
-enum Transaction<S: SqlBench> {
-    OfTheClient(JobTransaction<S>),
-    OfTheCaller(sqlx::Transaction<'static, S::Db>, TransactionHook<S>),
-}
-
-#[derive(Clone, Debug)]
-enum Operation {
-    Retry,
-    RetryMany,
-    Delete,
-    DeleteMany,
-    Cancel,
-    Unlock,
-    Change(Change),
-}
-
-/// The attempts that a retry gives.
-const RETRIED: i32 = 7;
-
-impl<S: SqlBench> Transaction<S> {
-    /// Begins a transaction, and writes a row of the caller.
-    async fn begin(kind: Kind, client: &Client<S>) -> Self {
-        const ROW: &str = "INSERT INTO {s}orders (number) VALUES (17)";
-        match kind {
-            Kind::OfTheClient => {
-                let mut tx = client.begin().await.unwrap();
-                S::execute_in(&mut tx, ROW).await;
-                Self::OfTheClient(tx)
-            }
-            Kind::OfTheCaller => {
-                let mut tx = client.store().begin().await.unwrap();
-                S::execute_in(&mut tx, ROW).await;
-                Self::OfTheCaller(tx, client.hook())
-            }
-        }
-    }
-
-    /// Performs an operation on these jobs; one for a single job on the first.
-    async fn operate(
-        &mut self,
-        operation: &Operation,
-        ids: &[JobId],
-    ) -> Result<Vec<(JobId, Operated)>, StoreError> {
-        let id = ids[0];
-        let alone = |told: Result<Operated, StoreError>| told.map(|how| vec![(id, how)]);
-        match self {
-            Self::OfTheClient(tx) => match operation {
-                Operation::Retry => alone(tx.retry(id, RETRIED).await),
-                Operation::RetryMany => tx.retry_many(ids, RETRIED).await,
-                Operation::Delete => alone(tx.delete(id).await),
-                Operation::DeleteMany => tx.delete_many(ids).await,
-                Operation::Cancel => alone(tx.cancel(id).await),
-                Operation::Unlock => alone(tx.unlock(id).await),
-                Operation::Change(change) => tx.change(ids, change).await,
-            },
-            Self::OfTheCaller(tx, hook) => match operation {
-                Operation::Retry => alone(hook.retry(tx, id, RETRIED).await),
-                Operation::RetryMany => hook.retry_many(tx, ids, RETRIED).await,
-                Operation::Delete => alone(hook.delete(tx, id).await),
-                Operation::DeleteMany => hook.delete_many(tx, ids).await,
-                Operation::Cancel => alone(hook.cancel(tx, id).await),
-                Operation::Unlock => alone(hook.unlock(tx, id).await),
-                Operation::Change(change) => hook.change(tx, ids, change).await,
-            },
-        }
-    }
-
-    async fn commit(self) -> Result<(), StoreError> {
-        match self {
-            Self::OfTheClient(tx) => tx.commit().await,
-            Self::OfTheCaller(tx, hook) => hook.commit(tx).await,
-        }
-    }
-
-    async fn rollback(self) {
-        match self {
-            Self::OfTheClient(tx) => tx.rollback().await.unwrap(),
-            Self::OfTheCaller(tx, hook) => {
-                tx.rollback().await.unwrap();
-                drop(hook);
-            }
-        }
-    }
-}
-
-async fn with_orders<S: SqlBench>(w: &World<S>) {
-    let table = "CREATE TABLE {s}orders (number bigint)";
-    w.store.execute(table).await;
-}
 
 /// Where a job is before an operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -367,13 +215,15 @@ pub(super) async fn an_operation_commits_with_the_callers_row<S: SqlBench>(w: &W
     }
 }
 
-/// The jobs that a transaction creates and moves are hinted in their state at its end.
-pub(super) async fn a_transaction_hints_what_is_ready_at_its_commit<S: SqlBench>(w: &World<S>) {
+/// A job that its transaction has deleted or moved is hinted as well, because a savepoint may have undone
+/// that.
+pub(super) async fn a_transaction_hints_each_job_once_at_its_commit<S: SqlBench>(w: &World<S>) {
     let outlet = Outlet::default();
     let client = outlet.client(w);
     let mut tx = client.begin().await.unwrap();
-    let created = tx.create_many(vec![work(), work(), work()]).await.unwrap();
-    let [suspended, deleted, moved] = created[..] else {
+    let jobs = vec![work(), work(), work(), work()];
+    let mut created = tx.create_many(jobs).await.unwrap();
+    let [suspended, deleted, moved, kept] = created[..] else {
         panic!("{created:?}");
     };
     tx.change(&[suspended], &Change::Suspend).await.unwrap();
@@ -383,12 +233,19 @@ pub(super) async fn a_transaction_hints_what_is_ready_at_its_commit<S: SqlBench>
     tx.change(&[moved], &Change::Activate).await.unwrap();
     tx.retry(moved, RETRIED).await.unwrap();
     assert!(tx.retry_many(&[], RETRIED).await.unwrap().is_empty());
+    S::execute_in(&mut tx, "SAVEPOINT mine").await;
+    assert_eq!(tx.delete(kept).await.unwrap(), Operated::Done);
+    S::execute_in(&mut tx, "ROLLBACK TO SAVEPOINT mine").await;
     tx.commit().await.unwrap();
-    eventually("the hint", SOON, async || {
-        (!outlet.told().hints.is_empty()).then_some(())
+    eventually("the hints", SOON, async || {
+        (outlet.told().hints.len() >= created.len()).then_some(())
     })
     .await;
-    assert_eq!(outlet.told().hints, [moved]);
+    let mut hinted = outlet.told().hints;
+    hinted.sort_unstable();
+    created.sort_unstable();
+    assert_eq!(hinted, created);
+    assert_eq!(w.state(kept).await, Some(JobState::Executable));
     assert_eq!(w.state(suspended).await, Some(JobState::Suspended));
     assert_eq!(w.state(moved).await, Some(JobState::Executable));
     assert_eq!(w.state(deleted).await, None);
@@ -485,6 +342,8 @@ pub(super) async fn an_interrupted_operation_commits_nothing<S: SqlBench>(w: &Wo
             done = tx.operate(&suspend, &asked) => panic!("{done:?} without a wait"),
             () = std::future::ready(()) => {}
         }
+        // A later operation does not hide it.
+        tx.operate(&Operation::RetryMany, &asked).await.unwrap();
         let refused = tx.commit().await;
         assert!(
             matches!(refused, Err(StoreError::TransactionFailed)),
@@ -538,6 +397,35 @@ pub(super) async fn the_events_of_operations_are_told_after_the_commit<S: SqlBen
     }
 }
 
+/// The release of a cancelled job deletes it.
+pub(super) async fn a_cancelled_job_that_is_unlocked_ends_as_cancelled<S: SqlBench>(w: &World<S>) {
+    with_orders(w).await;
+    let heard: Arc<Mutex<Vec<(JobId, &str)>>> = Arc::default();
+    let notes = heard.clone();
+    let listener = move |event: &JobEvent| {
+        let event = (event.job, event.kind.name());
+        notes.lock().unwrap().push(event);
+    };
+    let client = Outlet::default().client(w).listener(listener);
+    let mut expected = Vec::new();
+    for kind in KINDS {
+        let hint = w.one(work()).await;
+        w.hold(node(), &hint).await;
+        assert_eq!(client.cancel(hint.id).await.unwrap(), Operated::Running);
+        let mut tx = Transaction::begin(kind, &client).await;
+        let done = tx.operate(&Operation::Unlock, &[hint.id]).await.unwrap();
+        assert_eq!(done, [(hint.id, Operated::Done)]);
+        tx.commit().await.unwrap();
+        assert_eq!(w.state(hint.id).await, None);
+        expected.push((hint.id, "cancelled"));
+        eventually("the event", SOON, async || {
+            (heard.lock().unwrap().len() >= expected.len()).then_some(())
+        })
+        .await;
+        assert_eq!(*heard.lock().unwrap(), expected, "{kind:?}");
+    }
+}
+
 /// The first attempt is rolled back, with the revival in it.
 pub(super) async fn a_handler_operates_on_jobs_in_its_completing_transaction<S: SqlBench>(
     w: &World<S>,
@@ -568,101 +456,4 @@ pub(super) async fn a_handler_operates_on_jobs_in_its_completing_transaction<S: 
     bed.until_left(0).await;
     assert_eq!(bed.notes.all(), ["revived"]);
     node.stop().await;
-}
-
-/// Locks the row of a job in another transaction.
-async fn row_locked(w: &World<PgStore>, id: JobId) -> sqlx::Transaction<'static, sqlx::Postgres> {
-    let mut other = w.store.pool().begin().await.unwrap();
-    sqlx::query("SELECT FROM jobwire.job WHERE id = $1 FOR UPDATE")
-        .bind(id.uuid())
-        .execute(&mut *other)
-        .await
-        .unwrap();
-    other
-}
-
-/// On SQLite there is one writer, so no row is locked.
-#[tokio::test]
-async fn an_operation_that_meets_a_locked_row_changes_nothing_and_its_transaction_goes_on() {
-    let w = World::<PgStore>::open().await;
-    with_orders(&w).await;
-    let client = Client::without_hints(w.store.clone());
-    let hints = w.ready(vec![work(), work()]).await;
-    let (free, locked) = (hints[0].id, hints[1].id);
-    let other = row_locked(&w, locked).await;
-    let suspend = Operation::Change(Change::Suspend);
-    for (orders, kind) in (1..).zip(KINDS) {
-        for operation in [&suspend, &Operation::DeleteMany] {
-            let mut tx = Transaction::begin(kind, &client).await;
-            let refused = tx.operate(operation, &[free, locked]).await;
-            assert!(
-                matches!(refused, Err(StoreError::RowLocked(id)) if id == locked),
-                "{refused:?}"
-            );
-            if matches!(operation, Operation::DeleteMany) {
-                tx.commit().await.unwrap();
-            } else {
-                tx.rollback().await;
-            }
-            assert_eq!(w.state(free).await, Some(JobState::Executable));
-        }
-        assert_eq!(w.rows("orders").await, orders);
-    }
-    other.rollback().await.unwrap();
-    let mut tx = client.begin().await.unwrap();
-    let done = tx.change(&[free, locked], &Change::Suspend).await.unwrap();
-    tx.commit().await.unwrap();
-    assert_eq!(done.len(), 2);
-    assert_eq!(w.rows("suspended_job").await, 2);
-}
-
-/// On SQLite the completion waits for the caller's transaction.
-#[tokio::test]
-async fn a_transaction_that_asks_for_a_running_job_does_not_hold_up_its_completion() {
-    let w = World::<PgStore>::open().await;
-    let client = Client::without_hints(w.store.clone());
-    let hint = w.one(work().instance("a")).await;
-    let worker = node();
-    let job = w.hold(worker, &hint).await;
-    let mut tx = client.begin().await.unwrap();
-    let told = tx.change(&[hint.id], &Change::Suspend).await.unwrap();
-    assert_eq!(told, [(hint.id, Operated::Running)]);
-    assert_eq!(tx.delete(hint.id).await.unwrap(), Operated::Running);
-    assert_eq!(tx.retry(hint.id, 9).await.unwrap(), Operated::Running);
-    let settled = w.complete(worker, &job, &Handoff::Hint).await;
-    assert_eq!(settled.applied, [hint.id]);
-    assert_eq!(tx.delete(hint.id).await.unwrap(), Operated::NotFound);
-    tx.commit().await.unwrap();
-}
-
-/// In a snapshot from before the lock, a running job looks unlocked.
-#[tokio::test]
-async fn a_transaction_that_is_isolated_more_strictly_operates_on_no_job() {
-    let w = World::<PgStore>::open().await;
-    let client = Client::without_hints(w.store.clone());
-    for level in ["REPEATABLE READ", "SERIALIZABLE"] {
-        let hint = w.one(work()).await;
-        let mut tx = w.store.pool().begin().await.unwrap();
-        let strict = format!("SET TRANSACTION ISOLATION LEVEL {level}; SELECT FROM jobwire.job");
-        sqlx::raw_sql(sqlx::AssertSqlSafe(strict))
-            .execute(&mut *tx)
-            .await
-            .unwrap();
-        w.hold(node(), &hint).await;
-        let mut hook = client.hook();
-        let refused = hook.change(&mut tx, &[hint.id], &Change::Suspend).await;
-        assert!(
-            matches!(refused, Err(StoreError::TooIsolated)),
-            "{refused:?}"
-        );
-        let refused = hook.delete(&mut tx, hint.id).await;
-        assert!(
-            matches!(refused, Err(StoreError::TooIsolated)),
-            "{refused:?}"
-        );
-        // The transaction goes on.
-        hook.create(&mut tx, work()).await.unwrap();
-        hook.commit(tx).await.unwrap();
-        assert_eq!(w.state(hint.id).await, Some(JobState::Executable));
-    }
 }

@@ -183,6 +183,9 @@ impl<S: SqlStore> Client<S> {
 
 /// Collects the jobs that your own transaction creates and changes. [Fire](Self::fire) it after your
 /// commit.
+///
+/// The hook does not see a rollback to a savepoint of yours. Use one hook for each savepoint around
+/// [`cancel`](Self::cancel) and other operations, and drop the hook when you roll back to the savepoint.
 #[must_use = "fire the hook after your commit, else the sweeper has to find the jobs"]
 pub struct TransactionHook<S: SqlStore> {
     pub(super) client: Client<S>,
@@ -320,7 +323,8 @@ impl<S: SqlStore> TransactionHook<S> {
     /// On PostgreSQL an answer to COMMIT without an error is not enough: if a statement of the
     /// transaction failed, COMMIT rolls back, and sqlx returns `Ok`. Commit only if every statement
     /// succeeded, or use [`commit`](Self::commit), which checks it. A hint of a job that does not
-    /// exist costs one refused lock.
+    /// exist costs one refused lock. The hook of a savepoint that was rolled back must not be fired: the
+    /// message of a [`cancel`](Self::cancel) would stop a handler, and listeners would be told.
     pub fn fire(self) {
         self.client.hook.committed(self.created);
     }

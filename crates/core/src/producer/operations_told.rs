@@ -5,6 +5,7 @@
 
 use crate::job::JobId;
 use crate::producer::client::Client;
+use crate::store::transaction::operations::unknown_incidents;
 use crate::store::{Action, Operated, SqlStore};
 
 impl<S: SqlStore> Client<S> {
@@ -13,18 +14,8 @@ impl<S: SqlStore> Client<S> {
         if jobs.is_empty() || !self.hook.listeners().any() {
             return Vec::new();
         }
-        match self.store.open_incidents(jobs).await {
-            Ok(open) => open,
-            // The operation itself may succeed.
-            Err(error) => {
-                tracing::warn!(
-                    %error, jobs = jobs.len(),
-                    "could not find the incidents of jobs; listeners are not told which of them \
-                     the next operation closes"
-                );
-                Vec::new()
-            }
-        }
+        let open = self.store.open_incidents(jobs).await;
+        open.unwrap_or_else(|error| unknown_incidents(&error, jobs.len()))
     }
 
     /// Tells of the jobs that an operation has changed, and of the incidents that it has closed.
@@ -33,7 +24,7 @@ impl<S: SqlStore> Client<S> {
         if !listeners.any() {
             return;
         }
-        for event in action.events(operated, open) {
+        for event in action.events(operated, &[], open) {
             listeners.tell(event);
         }
     }

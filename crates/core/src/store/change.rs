@@ -85,6 +85,7 @@ impl Change {
     }
 
     /// Returns whether executable jobs stay executable.
+    #[cfg(feature = "sqlite")]
     pub(super) fn keeps_the_table(&self) -> bool {
         matches!(self, Self::SetRetries(_) | Self::SetPriority(_))
     }

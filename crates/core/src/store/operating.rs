@@ -30,6 +30,8 @@ pub struct OperatedJobs {
     pub operated: Vec<(JobId, Operated)>,
     /// Jobs that the database refused to change, with the reason. They are unchanged.
     pub refused: Vec<(JobId, String)>,
+    /// Those of `operated` that had been cancelled before, so that an unlock deleted them.
+    pub cancelled: Vec<JobId>,
     /// Jobs to hint.
     pub ready: Vec<Ready>,
     /// The earliest due date that was written, if any.
@@ -69,9 +71,14 @@ impl Action {
         matches!(self, Self::Retry(_) | Self::Delete | Self::Cancel)
     }
 
-    /// Returns the events of the jobs that the action changed. `open` are the jobs that had an open
-    /// incident before.
-    pub(crate) fn events(&self, operated: &[(JobId, Operated)], open: &[JobId]) -> Vec<JobEvent> {
+    /// Returns the events of the jobs that the action changed. `cancelled` are the jobs that an unlock
+    /// deleted, and `open` those that had an open incident before.
+    pub(crate) fn events(
+        &self,
+        operated: &[(JobId, Operated)],
+        cancelled: &[JobId],
+        open: &[JobId],
+    ) -> Vec<JobEvent> {
         let kinds = match self {
             Self::Retry(_) | Self::Change(Change::MakeExecutable) => {
                 vec![JobEventKind::Rescheduled { due_at: None }]
@@ -95,6 +102,10 @@ impl Action {
         let done = operated.iter().filter(|(_, how)| *how == Operated::Done);
         let mut events = Vec::new();
         for (job, _) in done {
+            if cancelled.contains(job) {
+                events.push(JobEvent::of_id(*job, JobEventKind::Cancelled));
+                continue;
+            }
             let of_job = kinds.iter().map(|kind| JobEvent::of_id(*job, kind.clone()));
             events.extend(of_job);
             if open.contains(job) {

@@ -253,6 +253,7 @@ impl Outcome for OperatedJobs {
     fn add(&mut self, part: Self) {
         self.operated.extend(part.operated);
         self.refused.extend(part.refused);
+        self.cancelled.extend(part.cancelled);
         self.ready.extend(part.ready);
         self.timer = earliest(self.timer, part.timer);
     }

@@ -1,8 +1,14 @@
 //! Operators' actions in the caller's transaction.
 //!
-//! An action that fails is undone by a savepoint. No statement waits for the row of a job: if another
-//! transaction has locked it, the action tries again. So two callers, or a caller and a node, can't
-//! deadlock over the rows of jobs.
+//! An action that fails is undone by a savepoint. No statement waits for the row of a job, of its lease
+//! or of its instance: if another transaction has locked it, the action tries again. So two callers, or
+//! a caller and a node, can't deadlock over these rows.
+//!
+//! A caller's transaction may last long, so it must not keep the row of a job that runs: the job's
+//! completion would wait. A node may lock a job after a statement has looked at the leases and before it
+//! has locked the row. So the leases are read again after each round, and the savepoint frees the rows.
+
+use std::collections::HashSet;
 
 use sqlx::PgConnection;
 use tokio::time::Instant;
@@ -10,11 +16,10 @@ use uuid::Uuid;
 
 use super::change::change_free;
 use super::complete::{enter_held, release_in};
-use super::exclusive;
-use super::operate::{
-    ROWS_AGAIN, ROWS_WITHIN, delete_free, mark_cancelled, retry_free, sorted, still,
-};
-use crate::job::{Fence, JobId, LockToken, NodeId};
+use super::operate::{ROWS_AGAIN, ROWS_WITHIN, delete_free, retry_free, sorted, still};
+use super::sql::unlocked;
+use super::{attempts, exclusive};
+use crate::job::{Fence, JobId, JobState, LockToken, NodeId};
 use crate::store::error::StoreError;
 use crate::store::{Action, Operated, OperatedJobs};
 
@@ -22,8 +27,21 @@ use crate::store::{Action, Operated, OperatedJobs};
 /// move a job that runs.
 const SEES_LATEST: &str = "SELECT current_setting('transaction_isolation') LIKE 'read %'";
 
-const SAVEPOINT: &str = "SAVEPOINT jobwire_action";
-const KEEP: &str = "RELEASE SAVEPOINT jobwire_action";
+/// Plans each statement of the action when it runs, as in a node's transactions. A plan that the server
+/// keeps may be one for empty tables. The setting of the caller is remembered; the end of the savepoint
+/// would not restore it.
+macro_rules! fresh_plans {
+    () => {
+        "; SELECT set_config('jobwire.plan_cache_mode', current_setting('plan_cache_mode'), true)\
+         ; SET LOCAL plan_cache_mode = force_custom_plan"
+    };
+}
+
+const SAVEPOINT: &str = concat!("SAVEPOINT jobwire_action", fresh_plans!());
+const AGAIN: &str = concat!("ROLLBACK TO SAVEPOINT jobwire_action", fresh_plans!());
+const KEEP: &str = "
+SELECT set_config('plan_cache_mode', current_setting('jobwire.plan_cache_mode'), true);
+RELEASE SAVEPOINT jobwire_action";
 const UNDO: &str = "ROLLBACK TO SAVEPOINT jobwire_action; RELEASE SAVEPOINT jobwire_action";
 
 /// Performs an action. If it fails, nothing is changed.
@@ -40,8 +58,26 @@ pub(super) async fn operate(
     }
     sqlx::raw_sql(SAVEPOINT).execute(&mut *connection).await?;
     let acted = act(connection, ids, action).await;
+    end(connection, acted).await
+}
+
+/// Returns those of the jobs that have an open incident. The transaction survives a failure.
+pub(super) async fn open_incidents(
+    connection: &mut PgConnection,
+    jobs: &[JobId],
+) -> Result<Vec<JobId>, StoreError> {
+    sqlx::raw_sql(SAVEPOINT).execute(&mut *connection).await?;
+    let open = attempts::open(&mut *connection, jobs).await;
+    end(connection, open).await
+}
+
+/// Ends the savepoint, and undoes what failed.
+async fn end<T>(
+    connection: &mut PgConnection,
+    acted: Result<T, StoreError>,
+) -> Result<T, StoreError> {
     let end = if acted.is_ok() { KEEP } else { UNDO };
-    let ended = sqlx::raw_sql(end).execute(&mut *connection).await;
+    let ended = sqlx::raw_sql(end).execute(connection).await;
     let acted = acted?;
     ended?;
     Ok(acted)
@@ -52,35 +88,20 @@ async fn act(
     ids: &[JobId],
     action: &Action,
 ) -> Result<OperatedJobs, StoreError> {
-    let mut asked = sorted(ids);
-    let (mut acted, mut left) = (OperatedJobs::default(), Vec::new());
+    let (mut asked, mut acted, mut left) = (sorted(ids), OperatedJobs::default(), Vec::new());
     let until = Instant::now() + ROWS_WITHIN;
     loop {
-        match action {
-            Action::Retry(attempts) => {
-                retry_free(connection, &mut asked, *attempts, &mut acted).await?;
-            }
-            Action::Delete => {
-                delete_free(connection, &mut asked, &mut acted, &mut left).await?;
-            }
-            Action::Cancel => {
-                delete_free(connection, &mut asked, &mut acted, &mut left).await?;
-                asked.extend(cancel_running(connection, &mut acted).await?);
-            }
-            Action::Change(change) => {
-                change_free(connection, &mut asked, change, &mut acted, &mut left).await?;
-            }
-            Action::Unlock => {
-                for id in asked.drain(..) {
-                    unlock(connection, id, &mut acted).await?;
-                }
-            }
-        }
-        let Some(locked) = asked.first() else {
+        let held_up = round(connection, &mut asked, action, &mut acted, &mut left).await?;
+        let locked = held_up.or_else(|| asked.first().copied());
+        let Some(locked) = locked else {
             break;
         };
         if Instant::now() >= until {
-            return Err(StoreError::RowLocked(JobId(*locked)));
+            return Err(StoreError::RowLocked(JobId(locked)));
+        }
+        if held_up.is_some() {
+            sqlx::raw_sql(AGAIN).execute(&mut *connection).await?;
+            (asked, acted, left) = (sorted(ids), OperatedJobs::default(), Vec::new());
         }
         tokio::time::sleep(ROWS_AGAIN).await;
     }
@@ -92,20 +113,101 @@ async fn act(
     Ok(acted)
 }
 
-/// Marks the jobs that run as cancelled. Removes the jobs that no longer run from the result, and
-/// returns them.
+/// Performs an action on those of the jobs whose rows are free, and leaves the others in `asked`.
+/// Returns a job that other transactions may be waiting for, if there is one. Then all rounds must be
+/// undone.
+async fn round(
+    connection: &mut PgConnection,
+    asked: &mut Vec<Uuid>,
+    action: &Action,
+    acted: &mut OperatedJobs,
+    left: &mut Vec<String>,
+) -> Result<Option<Uuid>, StoreError> {
+    if *action == Action::Unlock {
+        for id in std::mem::take(asked) {
+            if !unlock(connection, id, acted).await? {
+                return Ok(Some(id));
+            }
+        }
+        return Ok(None);
+    }
+    let running = that_run(connection, asked).await?;
+    asked.retain(|id| !running.contains(id));
+    let how = match action {
+        Action::Change(change) if !change.applies_to(JobState::Executable) => Operated::OtherState,
+        _ => Operated::Running,
+    };
+    let told = running.into_iter().map(|id| (JobId(id), how));
+    acted.operated.extend(told);
+    if !asked.is_empty() {
+        let tried = asked.clone();
+        match action {
+            Action::Retry(attempts) => retry_free(connection, asked, *attempts, acted).await?,
+            Action::Change(change) => change_free(connection, asked, change, acted, left).await?,
+            _ => delete_free(connection, asked, acted, left).await?,
+        }
+        // From now on no node can lock a job whose row is locked here.
+        let since = that_run(connection, &tried).await?;
+        if let Some(id) = since.into_iter().min() {
+            return Ok(Some(id));
+        }
+    }
+    if *action == Action::Cancel {
+        asked.extend(cancel_running(connection, acted).await?);
+    }
+    Ok(None)
+}
+
+const RUNNING: &str = concat!(
+    "SELECT j.id FROM jobwire.job j WHERE j.id = ANY($1) AND NOT ",
+    unlocked!("j")
+);
+
+/// Returns those of the jobs that a node runs.
+async fn that_run(
+    connection: &mut PgConnection,
+    jobs: &[Uuid],
+) -> Result<HashSet<Uuid>, StoreError> {
+    if jobs.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let running: Vec<Uuid> = sqlx::query_scalar(RUNNING)
+        .bind(jobs)
+        .fetch_all(connection)
+        .await?;
+    Ok(running.into_iter().collect())
+}
+
+/// Marks the leases that no other transaction has locked.
+const MARK_FREE: &str = "
+UPDATE jobwire.job_lease SET cancelled_at = coalesce(cancelled_at, clock_timestamp())
+WHERE job_id IN (SELECT job_id FROM jobwire.job_lease WHERE job_id = ANY($1) AND owner IS NOT NULL
+                 FOR UPDATE SKIP LOCKED)
+RETURNING job_id";
+
+/// Marks the jobs that run as cancelled. Removes those from the result that no longer run, or whose
+/// leases are locked, and returns them.
 async fn cancel_running(
     connection: &mut PgConnection,
     acted: &mut OperatedJobs,
 ) -> Result<Vec<Uuid>, StoreError> {
-    let mut again = Vec::new();
-    for (id, operated) in &acted.operated {
-        if *operated == Operated::Running && !mark_cancelled(&mut *connection, id.0).await? {
-            again.push(id.0);
-        }
+    let runs = |how: Operated| how == Operated::Running;
+    let running = acted.operated.iter().filter(|(_, how)| runs(*how));
+    let running: Vec<Uuid> = running.map(|(id, _)| id.0).collect();
+    if running.is_empty() {
+        return Ok(running);
     }
-    acted.operated.retain(|(id, _)| !again.contains(&id.0));
-    Ok(again)
+    let marked: Vec<Uuid> = sqlx::query_scalar(MARK_FREE)
+        .bind(&running)
+        .fetch_all(connection)
+        .await?;
+    acted
+        .operated
+        .retain(|(id, how)| !runs(*how) || marked.contains(&id.0));
+    Ok(running
+        .into_iter()
+        .filter(|id| !marked.contains(id))
+        .collect())
 }
 
 /// Selects the lock of a job, and the instance of an exclusive one.
@@ -114,12 +216,28 @@ SELECT l.owner, l.fence, CASE WHEN j.exclusive THEN j.process_instance END
 FROM jobwire.job j JOIN jobwire.job_lease l ON l.job_id = j.id
 WHERE j.id = $1 AND l.owner IS NOT NULL";
 
-/// Takes the lock of a job from its node.
+/// Locks the rows that a release writes. Selects whether no other transaction has locked one of them.
+const ENTER_FREE: &str = "
+WITH instance AS MATERIALIZED (
+    SELECT process_instance FROM jobwire.instance_lock WHERE process_instance = $4
+    FOR UPDATE SKIP LOCKED
+), lease AS MATERIALIZED (
+    SELECT job_id FROM jobwire.job_lease WHERE job_id = $1 AND owner = $2 AND fence = $3
+    FOR UPDATE SKIP LOCKED
+), entered AS MATERIALIZED (
+    SELECT id FROM jobwire.job WHERE id = $1 FOR UPDATE SKIP LOCKED
+)
+SELECT EXISTS (SELECT FROM lease) AND EXISTS (SELECT FROM entered)
+    AND (EXISTS (SELECT FROM instance)
+         OR NOT EXISTS (SELECT FROM jobwire.instance_lock WHERE process_instance = $4))";
+
+/// Takes the lock of a job from its node. Returns false if another transaction has locked a row of the
+/// job. Then this one may have locked others.
 async fn unlock(
     connection: &mut PgConnection,
     id: Uuid,
     acted: &mut OperatedJobs,
-) -> Result<(), StoreError> {
+) -> Result<bool, StoreError> {
     let held: Option<(Uuid, i64, Option<String>)> = sqlx::query_as(HELD)
         .bind(id)
         .fetch_optional(&mut *connection)
@@ -128,6 +246,16 @@ async fn unlock(
         None if still(connection, &[id]).await?.is_empty() => Operated::NotFound,
         None => Operated::OtherState,
         Some((owner, fence, instance)) => {
+            let is_free: bool = sqlx::query_scalar(ENTER_FREE)
+                .bind(id)
+                .bind(owner)
+                .bind(fence)
+                .bind(&instance)
+                .fetch_one(&mut *connection)
+                .await?;
+            if !is_free {
+                return Ok(false);
+            }
             let names: Vec<String> = instance.iter().cloned().collect();
             let held = [LockToken {
                 id: JobId(id),
@@ -137,13 +265,10 @@ async fn unlock(
             let holders = enter_held(connection, &names).await?;
             let released = release_in(connection, NodeId(owner), &held, &holders).await?;
             acted.ready.extend(released.ready);
-            if released.applied.is_empty() {
-                Operated::OtherState
-            } else {
-                Operated::Done
-            }
+            acted.cancelled.extend(released.cancelled);
+            Operated::Done
         }
     };
     acted.operated.push((JobId(id), unlocked));
-    Ok(())
+    Ok(true)
 }

@@ -70,15 +70,6 @@ const MARK_CANCELLED: &str = "
 UPDATE jobwire.job_lease SET cancelled_at = coalesce(cancelled_at, clock_timestamp())
 WHERE job_id = $1 AND owner IS NOT NULL";
 
-/// Marks a running job as cancelled. Returns false if no node runs the job.
-pub(super) async fn mark_cancelled<'e>(
-    executor: impl sqlx::PgExecutor<'e>,
-    id: Uuid,
-) -> Result<bool, StoreError> {
-    let marked = sqlx::query(MARK_CANCELLED).bind(id).execute(executor);
-    Ok(marked.await?.rows_affected() == 1)
-}
-
 /// Selects the asked rows of a table that no other transaction has locked, and locks them.
 macro_rules! free_rows {
     ($table:literal) => {
@@ -302,10 +293,9 @@ pub(super) async fn retry_free(
     let still = still(connection, asked).await?;
     asked.retain(|id| {
         let why = match still.get(id) {
-            // A job that is held by its row lock has no lease.
-            Some((JobState::Executable, _)) => Operated::Running,
-            Some(_) => return true,
             None => Operated::NotFound,
+            Some((JobState::Executable, true)) => Operated::Running,
+            Some(_) => return true,
         };
         retried.operated.push((JobId(*id), why));
         false
@@ -323,7 +313,9 @@ impl Operating for PgStore {
     }
 
     async fn mark_cancelled(&self, id: JobId) -> Result<bool, StoreError> {
-        mark_cancelled(&self.pool.inner, id.0).await
+        let marked = sqlx::query(MARK_CANCELLED).bind(id.0);
+        let marked = marked.execute(&self.pool.inner).await?;
+        Ok(marked.rows_affected() == 1)
     }
 
     async fn retry_jobs(&self, ids: &[JobId], retries: i32) -> Result<OperatedJobs, StoreError> {

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use sqlx::{PgConnection, Postgres};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{PgStore, acting, attempts, batches, begin, complete, ending, exclusive, insert};
+use super::{PgStore, acting, batches, begin, complete, ending, exclusive, insert};
 use crate::hint::Ready;
 use crate::job::new_job::NewJob;
 use crate::job::{JobId, NodeId};
@@ -108,7 +108,7 @@ impl SqlStore for PgStore {
         connection: &mut PgConnection,
         jobs: &[JobId],
     ) -> Result<Vec<JobId>> {
-        attempts::open(connection, jobs).await
+        acting::open_incidents(connection, jobs).await
     }
 
     async fn complete_in(

@@ -86,6 +86,7 @@ async fn unlock(
             let now = decode::now_micros();
             let released = release_in(connection, owner, now, &[held]).await?;
             unlocked.ready.extend(released.ready);
+            unlocked.cancelled.extend(released.cancelled);
             Operated::Done
         }
     };

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{JobTransaction, answer, own};
+use super::{JobTransaction, answer, failed_before, own};
 use crate::job::JobId;
 use crate::store::{Action, Change, Created, Operated, SqlStore, StoreError};
 
@@ -17,7 +17,8 @@ impl<S: SqlStore> JobTransaction<S> {
     /// # Errors
     /// Then nothing is changed, and the transaction can go on. [`StoreError::RowLocked`] if another
     /// transaction locked the row for two seconds. [`StoreError::TooIsolated`] if this transaction is
-    /// isolated more strictly than READ COMMITTED. Otherwise a database error.
+    /// isolated more strictly than READ COMMITTED. [`StoreError::TransactionFailed`] if one of your
+    /// statements failed before. Otherwise a database error.
     pub async fn retry(&mut self, id: JobId, attempts: i32) -> Result<Operated, StoreError> {
         let retried = self.operate(&[id], Action::Retry(attempts)).await;
         retried.map(of_one)
@@ -102,8 +103,8 @@ impl<S: SqlStore> JobTransaction<S> {
             ..
         } = self;
         let acting = operate(store, inner, created, ids, &action, after.listens());
-        // Statements for the savepoint, the incidents, the rows, the instances and the end.
-        own(intact, answer(store, 8, acting)).await
+        // Statements for the savepoints, the incidents, the locks, the rows, the instances and the ends.
+        own(intact, answer(store, 12, acting)).await
     }
 }
 
@@ -125,19 +126,37 @@ pub(crate) async fn operate<S: SqlStore>(
         return Ok(Vec::new());
     }
     let open = if listens && action.closes_incidents() {
-        store.open_incidents_in(connection, &ids).await?
+        let open = store.open_incidents_in(connection, &ids).await;
+        match open.map_err(failed_before) {
+            Ok(open) => open,
+            Err(StoreError::TransactionFailed) => return Err(StoreError::TransactionFailed),
+            Err(error) => unknown_incidents(&error, ids.len()),
+        }
     } else {
         Vec::new()
     };
-    created.unfinished = true;
+    // An earlier operation may have been interrupted.
+    let unfinished = std::mem::replace(&mut created.unfinished, true);
     let acted = store.operate(connection, &ids, action).await;
-    created.unfinished = false;
-    let acted = acted?;
+    created.unfinished = unfinished;
+    let acted = acted.map_err(failed_before)?;
     created.act(action, &acted);
     if listens {
-        created.events.extend(action.events(&acted.operated, &open));
+        let events = action.events(&acted.operated, &acted.cancelled, &open);
+        created.events.extend(events);
     }
     Ok(acted.operated)
+}
+
+/// Reports that the open incidents of jobs could not be found before an operation, which may succeed
+/// all the same.
+pub(crate) fn unknown_incidents(error: &StoreError, jobs: usize) -> Vec<JobId> {
+    tracing::warn!(
+        %error, jobs,
+        "could not find the incidents of jobs; listeners are not told which of them the next \
+         operation closes"
+    );
+    Vec::new()
 }
 
 /// Returns the result for the only job of an action.
