@@ -345,13 +345,11 @@ impl Fleet {
         let mut kept = AttemptsKept::new();
         let rows = members.registered.values();
         for (job_type, keep) in rows.flat_map(|row| &row.attempts_kept) {
-            match kept.get_mut(job_type) {
-                Some(longest) => *longest = (*longest).max(*keep),
-                // Bounds what rows that any program may write cost each leader cycle.
-                None if kept.len() < MAX_NAMES => {
-                    kept.insert(job_type.clone(), *keep);
-                }
-                None => {}
+            if let Some(longest) = kept.get_mut(job_type) {
+                *longest = (*longest).max(*keep);
+            } else if kept.len() < MAX_NAMES {
+                // The bound limits what rows that any program may write cost each leader cycle.
+                kept.insert(job_type.clone(), *keep);
             }
         }
         kept
