@@ -130,14 +130,14 @@ impl EngineServer {
 
     /// Runs a job by the execution endpoint.
     pub async fn execute_by_endpoint(&self, job: &str) -> Response {
-        self.send(self.post(&format!("/jobwire/jobs/{job}/execute")))
+        self.send(self.execution(&format!("/jobwire/jobs/{job}/execute")))
             .await
     }
 
     /// Runs a job by the execution endpoint, whose instance the caller has locked.
     pub async fn execute_in_held_instance(&self, job: &str) -> Response {
-        self.send(self.post(&format!("/jobwire/jobs/{job}/execute?instance=held")))
-            .await
+        let path = format!("/jobwire/jobs/{job}/execute?instance=held");
+        self.send(self.execution(&path)).await
     }
 
     /// Runs a job by the execution endpoint under the lock of this owner. `holds`: the caller has
@@ -145,7 +145,7 @@ impl EngineServer {
     pub async fn execute_under_lock(&self, job: &str, owner: &str, holds: bool) -> Response {
         let held = if holds { "instance=held&" } else { "" };
         let path = format!("/jobwire/jobs/{job}/execute?{held}owner={owner}");
-        self.send(self.post(&path)).await
+        self.send(self.execution(&path)).await
     }
 
     /// Makes a timer or a dead letter executable by the operation of the endpoint.
@@ -180,6 +180,11 @@ impl EngineServer {
         });
         let request = self.post("/jobwire/v1/run-list");
         self.send(request.json(list.to_string())).await
+    }
+
+    /// The endpoint takes JSON alone, also of a request without a body.
+    fn execution(&self, path: &str) -> Request {
+        self.post(path).json("")
     }
 
     fn post(&self, path: &str) -> Request {

@@ -3,6 +3,9 @@ package dev.jobwire.camunda;
 import dev.jobwire.endpoint.CallerLock;
 import dev.jobwire.endpoint.ExecutedJob;
 import dev.jobwire.endpoint.JobRunner;
+import dev.jobwire.tables.Columns;
+import dev.jobwire.tables.EngineTables;
+import java.sql.Connection;
 import java.util.Optional;
 import org.camunda.bpm.engine.OptimisticLockingException;
 import org.camunda.bpm.engine.ProcessEngine;
@@ -18,6 +21,8 @@ import org.camunda.bpm.engine.impl.jobexecutor.JobExecutorContext;
 import org.camunda.bpm.engine.impl.jobexecutor.JobFailureCollector;
 import org.camunda.bpm.engine.impl.jobexecutor.SuccessfulJobListener;
 import org.camunda.bpm.engine.impl.persistence.entity.JobEntity;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /**
  * Runs a job like the engine's own executor: in one transaction, and counts a failure after the end
@@ -25,17 +30,37 @@ import org.camunda.bpm.engine.impl.persistence.entity.JobEntity;
  * a time.
  *
  * <p>To decide whether another node has taken the job over, the engine compares the end of the lock.
- * This class compares the owner of the lock. So the lock may be extended while the job runs.
+ * This class compares the owner of the lock. So the lock may be extended while the job runs, and the
+ * caller must name the owner.
  */
 public final class CamundaJobRunner implements JobRunner {
+    private static final Logger LOG = LoggerFactory.getLogger(CamundaJobRunner.class);
+
     private final ProcessEngineConfigurationImpl configuration;
     private final CommandExecutor commands;
+    private final EngineTables tables;
 
     /** Creates a runner for the jobs of this engine. */
     public CamundaJobRunner(ProcessEngine engine) {
-        this.configuration =
-                (ProcessEngineConfigurationImpl) engine.getProcessEngineConfiguration();
+        this((ProcessEngineConfigurationImpl) engine.getProcessEngineConfiguration());
+    }
+
+    private CamundaJobRunner(ProcessEngineConfigurationImpl configuration) {
+        this(configuration, tables(configuration));
+    }
+
+    CamundaJobRunner(ProcessEngineConfigurationImpl configuration, EngineTables tables) {
+        this.configuration = configuration;
         this.commands = configuration.getCommandExecutorTxRequired();
+        this.tables = tables;
+    }
+
+    /** Returns the tables of an engine. */
+    static EngineTables tables(ProcessEngineConfigurationImpl configuration) {
+        return new EngineTables(
+                configuration.getDataSource(),
+                configuration.getDatabaseTablePrefix(),
+                Columns.ofCamunda());
     }
 
     @Override
@@ -55,10 +80,11 @@ public final class CamundaJobRunner implements JobRunner {
             boolean isRun = commands.execute(context -> {
                 JobEntity job = find(context, id);
                 boolean mayRun = job != null
+                        && lock.owner() != null
                         && lock.covers(job.getLockOwner())
                         && job.getRetries() > 0
                         && !job.isSuspended();
-                if (!mayRun) {
+                if (!mayRun || !tables.isDue(connection(context), job.getDuedate())) {
                     return false;
                 }
                 new ExecuteJobsCmd(id, collector).execute(context);
@@ -87,16 +113,15 @@ public final class CamundaJobRunner implements JobRunner {
             ExecuteJobHelper.LOGGING_HANDLER.exceptionWhileExecutingJob(id, failure);
         }
         Failed failed = new Failed(commands, collector, lock);
-        while (true) {
-            try {
-                commands.execute(failed);
-                break;
-            } catch (OptimisticLockingException conflict) {
-                failed.incrementCountRetries();
-                if (failed.getRetriesLeft() <= 0) {
-                    throw conflict;
-                }
-            }
+        try {
+            record(failed);
+        } catch (RuntimeException | Error unrecorded) {
+            // The attempts are unchanged. With an unlocked row, the job would run again at once, and
+            // again.
+            LOG.warn(
+                    "the failure of job {} could not be recorded; its lock stays until it expires",
+                    id, unrecorded);
+            return Optional.of(ExecutedJob.unrecorded(id));
         }
         if (failed.isNotHeld) {
             return Optional.empty();
@@ -106,6 +131,25 @@ public final class CamundaJobRunner implements JobRunner {
         ExecutedJob became =
                 commands.execute(context -> became(find(context, id), isConflict));
         return Optional.of(became);
+    }
+
+    /** Counts a failure, again after a conflict with another transaction. */
+    private void record(Failed failed) {
+        while (true) {
+            try {
+                commands.execute(failed);
+                return;
+            } catch (OptimisticLockingException conflict) {
+                failed.incrementCountRetries();
+                if (failed.getRetriesLeft() <= 0) {
+                    throw conflict;
+                }
+            }
+        }
+    }
+
+    private static Connection connection(CommandContext context) {
+        return context.getDbSqlSession().getSqlSession().getConnection();
     }
 
     private static JobEntity find(CommandContext context, String id) {

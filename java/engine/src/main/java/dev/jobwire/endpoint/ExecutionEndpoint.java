@@ -14,7 +14,8 @@ import org.slf4j.LoggerFactory;
  * The execution endpoint without a server. An authenticated application calls it for a {@code
  * POST} to {@code /jobwire/jobs/ID/execute} with its parameters {@code instance} and {@code owner},
  * to {@code /jobwire/jobs/execute} with its parameter {@code instance}, and to {@code
- * /jobwire/v1/OPERATION}, and for a {@code GET} of {@code /jobwire/scope}.
+ * /jobwire/v1/OPERATION}, and for a {@code GET} of {@code /jobwire/scope}. It refuses a {@code POST}
+ * of another type than application/json, which a page of another origin could send.
  */
 public final class ExecutionEndpoint {
     private static final Logger LOG = LoggerFactory.getLogger(ExecutionEndpoint.class);

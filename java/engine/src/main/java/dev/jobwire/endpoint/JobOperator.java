@@ -6,7 +6,8 @@ package dev.jobwire.endpoint;
  */
 public interface JobOperator {
     /**
-     * Makes a timer or a dead letter executable now. Returns false if there is none of this id.
+     * Makes a timer or a dead letter executable now. Returns false if there is none of this id. May
+     * fail if it is locked.
      *
      * @param retries the number of attempts of a dead letter
      */

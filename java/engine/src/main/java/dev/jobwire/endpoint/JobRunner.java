@@ -8,7 +8,8 @@ public interface JobRunner {
     /**
      * Runs a job and returns its state. Returns empty if the job is not executable, or if the
      * caller does not hold its lock. If the job fails, the engine counts the failure, and this
-     * method succeeds.
+     * method succeeds. If the failure could not be counted, the state may be {@link
+     * ExecutedJob.State#UNRECORDED}, and the lock stays.
      *
      * @param lock the locks that the caller holds
      */

@@ -10,8 +10,9 @@ import java.util.List;
 /**
  * The timers that become due in their rows, in the one table of all jobs. No column shows that a
  * timer was reported. So this object remembers up to which due date it has reported. A timer is
- * reported when it becomes due, and for a second more while it is not locked. The sweeper finds the
- * others.
+ * reported when it becomes due, and for a second more while it is not locked. The answer of a report
+ * may be lost, so the next report repeats it, without the timers that were locked meanwhile. The
+ * sweeper finds the others.
  */
 public final class DueTimers {
     /** The age of the timers of the first report. */
@@ -27,8 +28,18 @@ public final class DueTimers {
     /** The last timer of a report. */
     private record Reached(Instant due, String id) {}
 
+    /**
+     * The ends of the last two reports.
+     *
+     * @param before the end of the last report but one: the next report begins there
+     */
+    private record Ends(Reached before, Reached last) {}
+
+    /** A report, and the ends that are known after its commit. */
+    private record Report(Timers.Moved moved, Ends ends) {}
+
     private final EngineTables tables;
-    private volatile Reached reached;
+    private volatile Ends ends;
 
     /** Reads these tables. */
     public DueTimers(EngineTables tables) {
@@ -37,26 +48,35 @@ public final class DueTimers {
 
     /** Reports timers that became due, at most this number in the order of their due dates. */
     public Timers.Moved report(int atMost) {
-        return tables.transaction(connection -> {
-            Instant now = tables.now(connection);
-            List<JobRow> due = due(connection, now, atMost);
-            if (due.size() < atMost) {
-                reached = new Reached(now.minus(AGAIN), BEFORE_ALL);
-                return new Timers.Moved(due, new Timers(tables).nextDue(connection), now);
-            }
-            JobRow last = due.get(due.size() - 1);
-            reached = new Reached(last.due(), last.id());
-            // The others follow at once.
-            return new Timers.Moved(due, now, now);
-        });
+        Report report = tables.transaction(connection -> report(connection, atMost));
+        ends = report.ends;
+        return report.moved;
     }
 
-    private List<JobRow> due(Connection connection, Instant now, int limit) throws SQLException {
-        Reached after = reached;
-        if (after == null || after.due.isAfter(now)) {
+    private Report report(Connection connection, int atMost) throws SQLException {
+        Instant now = tables.now(connection);
+        Ends known = ends;
+        if (known == null || known.last.due.isAfter(now)) {
             // This is the first report, or the clock was set back.
-            after = new Reached(now.minus(FIRST), BEFORE_ALL);
+            Reached first = new Reached(now.minus(FIRST), BEFORE_ALL);
+            known = new Ends(first, first);
         }
+        List<JobRow> due = due(connection, now, known.before, atMost);
+        if (due.size() < atMost) {
+            Reached end = new Reached(now.minus(AGAIN), BEFORE_ALL);
+            return new Report(
+                    new Timers.Moved(due, new Timers(tables).nextDue(connection), now),
+                    new Ends(known.last, end));
+        }
+        JobRow last = due.get(due.size() - 1);
+        // The others follow at once.
+        return new Report(
+                new Timers.Moved(due, now, now),
+                new Ends(known.last, new Reached(last.due(), last.id())));
+    }
+
+    private List<JobRow> due(Connection connection, Instant now, Reached after, int limit)
+            throws SQLException {
         Columns has = tables.columns();
         List<Object> parameters = new ArrayList<>();
         String sql = "SELECT " + JobTable.JOB.columns(has) + " FROM " + tables.jobs()

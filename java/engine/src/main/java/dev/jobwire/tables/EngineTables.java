@@ -9,6 +9,7 @@ import java.time.Instant;
 import java.time.temporal.ChronoUnit;
 import java.util.ArrayList;
 import java.util.Collection;
+import java.util.Date;
 import java.util.List;
 import javax.sql.DataSource;
 import org.slf4j.Logger;
@@ -139,6 +140,20 @@ public final class EngineTables {
 
     Instant now(Connection connection) throws SQLException {
         return clock.now(connection);
+    }
+
+    /**
+     * Returns whether a due date has passed by the database's clock, like the condition of a lock.
+     * The connection is that of a transaction of the engine.
+     *
+     * @param due null without a due date: the job is due
+     */
+    public boolean isDue(Connection connection, Date due) {
+        try {
+            return due == null || !due.toInstant().isAfter(now(connection));
+        } catch (SQLException failed) {
+            throw new TablesException(failed);
+        }
     }
 
     /**

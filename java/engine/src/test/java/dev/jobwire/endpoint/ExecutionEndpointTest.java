@@ -32,6 +32,14 @@ class ExecutionEndpointTest {
                 answer((job, lock) -> Optional.of(ExecutedJob.gone())));
     }
 
+    /** Nodes leave the lock of an execution that is under way, until it expires. */
+    @Test
+    void aFailureThatCouldNotBeRecordedIsToldAsAnExecutionUnderWay() {
+        assertEquals(
+                new ExecutionEndpoint.Answer(200, "{\"state\":\"running\",\"id\":\"17\"}"),
+                answer((job, lock) -> Optional.of(ExecutedJob.unrecorded("17"))));
+    }
+
     @Test
     void theScopeNamesTheCategories() {
         JobRunner all = (job, lock) -> Optional.empty();

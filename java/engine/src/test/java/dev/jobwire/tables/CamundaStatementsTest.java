@@ -1,10 +1,13 @@
 package dev.jobwire.tables;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.time.Duration;
 import java.time.Instant;
+import java.util.Date;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -131,16 +134,41 @@ class CamundaStatementsTest {
         return Duration.between(database.times.get(1), database.times.get(0));
     }
 
+    /** The answer of the last report may be lost. */
     @Test
-    void aReportOfTimersContinuesTheLastOne() {
+    void aReportOfTimersRepeatsTheLastOneAndContinuesTheOneBefore() {
         DueTimers timers = new DueTimers(tables);
-        assertEquals(Duration.ofMinutes(5), beginOfReport(timers, 10));
+        assertEquals(5, beginOfReport(timers, 10).toMinutes());
+        assertEquals(5, beginOfReport(timers, 10).toMinutes());
         Duration next = beginOfReport(timers, 10);
         assertTrue(next.toSeconds() >= 1 && next.toSeconds() < 60, next.toString());
-        // The page is full, so the next one begins after its last timer, an hour ago.
+        // The page is full, so the last report but one ends with its last timer, an hour ago.
         assertEquals(1, timers.report(1).ready().size());
+        timers.report(1);
         Duration full = beginOfReport(timers, 1);
         assertTrue(full.toMinutes() >= 60, full.toString());
+    }
+
+    @Test
+    void aReportThatDidNotCommitIsNone() {
+        DueTimers timers = new DueTimers(tables);
+        database.isCommitBroken = true;
+        assertThrows(TablesException.class, () -> timers.report(10));
+        database.isCommitBroken = false;
+        assertEquals(5, beginOfReport(timers, 10).toMinutes());
+        assertEquals(5, beginOfReport(timers, 10).toMinutes());
+        assertTrue(beginOfReport(timers, 10).toSeconds() < 60);
+    }
+
+    private boolean isDue(Instant due) {
+        return tables.transaction(connection ->
+                tables.isDue(connection, due == null ? null : Date.from(due)));
+    }
+
+    @Test
+    void aJobIsDueByTheClockOfTheDatabase() {
+        assertTrue(isDue(null) && isDue(RecordingDatabase.NOW));
+        assertFalse(isDue(RecordingDatabase.NOW.plusSeconds(3_600)));
     }
 
     @Test

@@ -7,6 +7,7 @@ import java.sql.Connection;
 import java.sql.DatabaseMetaData;
 import java.sql.PreparedStatement;
 import java.sql.ResultSet;
+import java.sql.SQLException;
 import java.sql.Timestamp;
 import java.time.Instant;
 import java.util.ArrayList;
@@ -29,6 +30,7 @@ final class RecordingDatabase {
     final List<Instant> times = new ArrayList<>();
     boolean isJobLocked;
     boolean isInstanceLocked;
+    boolean isCommitBroken;
     int retries = 1;
     /** 2 while jobs and instances are suspended. */
     int suspension = 1;
@@ -50,6 +52,12 @@ final class RecordingDatabase {
             case "getAutoCommit" -> true;
             case "getTransactionIsolation" -> Connection.TRANSACTION_READ_COMMITTED;
             case "prepareStatement" -> statement((String) how[0]);
+            case "commit" -> {
+                if (isCommitBroken) {
+                    throw new SQLException("the connection is closed");
+                }
+                yield null;
+            }
             default -> null;
         });
     }

@@ -16,9 +16,14 @@ import org.springframework.web.bind.annotation.PostMapping;
 import org.springframework.web.bind.annotation.RequestParam;
 import org.springframework.web.bind.annotation.RestController;
 
-/** The paths of the endpoint. */
+/**
+ * The paths of the endpoint. A browser sends no request of the type application/json for a page of
+ * another origin without asking first. So the changing paths take no other type.
+ */
 @RestController
 class EndpointController {
+    private static final String JSON = MediaType.APPLICATION_JSON_VALUE;
+
     private final ExecutionEndpoint execution;
     private final Optional<JobEndpoint> jobs;
 
@@ -27,7 +32,7 @@ class EndpointController {
         this.jobs = jobs;
     }
 
-    @PostMapping("/jobwire/jobs/{id}/execute")
+    @PostMapping(path = "/jobwire/jobs/{id}/execute", consumes = JSON)
     ResponseEntity<String> execute(
             @PathVariable("id") String id,
             @RequestParam(name = "instance", required = false) String instance,
@@ -35,7 +40,7 @@ class EndpointController {
         return response(execution.execute(id, instance, owner));
     }
 
-    @PostMapping("/jobwire/jobs/execute")
+    @PostMapping(path = "/jobwire/jobs/execute", consumes = JSON)
     void executeAll(
             InputStream body,
             @RequestParam(name = "instance", required = false) String instance,
@@ -44,7 +49,7 @@ class EndpointController {
         refuse(response, execution.executeAll(body, instance, () -> lines(response)));
     }
 
-    @PostMapping("/jobwire/v1/run-list")
+    @PostMapping(path = "/jobwire/v1/run-list", consumes = JSON)
     void runList(InputStream body, HttpServletResponse response) throws IOException {
         if (jobs.isEmpty()) {
             response.setStatus(HttpServletResponse.SC_NOT_FOUND);
@@ -69,7 +74,7 @@ class EndpointController {
         }
     }
 
-    @PostMapping("/jobwire/v1/{operation}")
+    @PostMapping(path = "/jobwire/v1/{operation}", consumes = JSON)
     ResponseEntity<String> operate(
             @PathVariable("operation") String operation,
             InputStream body) {
