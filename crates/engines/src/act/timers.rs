@@ -88,7 +88,7 @@ WITH due AS MATERIALIZED (
     FROM movable
     RETURNING id_, process_instance_id_, handler_type_
 ), counted AS (
-    UPDATE act_ru_execution e SET rev_ = e.rev_ + 1,
+    UPDATE act_ru_execution e SET rev_ = e.rev_ % 2147483647 + 1,
         timer_job_count_ = e.timer_job_count_ - m.timers, job_count_ = e.job_count_ + m.timers
     FROM (SELECT execution_id_, count(*)::integer AS timers FROM movable GROUP BY execution_id_) m
     WHERE e.id_ = m.execution_id_ AND e.is_count_enabled_

@@ -4,7 +4,8 @@
 //! is locked.
 //!
 //! The lock raises `REV_`, as the engine's own does. An engine node that polls reads unlocked rows
-//! and locks them by a later statement, `WHERE REV_ =` the value that it has read.
+//! and locks them by a later statement, `WHERE REV_ =` the value that it has read. After its largest
+//! number `REV_` begins at 1, so that no row fails the statement.
 //!
 //! A lock changes nothing on the row of the instance. So the snapshot of a single statement could
 //! be older than the lock of a sibling. Two statements of one transaction prevent that: the first
@@ -90,7 +91,7 @@ WITH hinted AS MATERIALIZED (
 ), fenced AS MATERIALIZED (
     SELECT id_, nextval('jobwire_engine.fence') AS fence FROM chosen
 ), locked AS (
-    UPDATE act_ru_job j SET rev_ = j.rev_ + 1, lock_owner_ = $4 || f.fence, lock_exp_time_ = date_trunc('milliseconds', ",
+    UPDATE act_ru_job j SET rev_ = j.rev_ % 2147483647 + 1, lock_owner_ = $4 || f.fence, lock_exp_time_ = date_trunc('milliseconds', ",
     local_now!(),
     " + $5)
     FROM fenced f WHERE j.id_ = f.id_
