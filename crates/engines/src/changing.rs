@@ -103,9 +103,9 @@ fn changed(id: &str, answer: Answer) -> Changed {
         Answer::GivenBack | Answer::NotBegun | Answer::OtherMethod => {
             Changed::refused(id, "its interface is another one; check `engine_url`")
         }
-        Answer::Missing(said)
-        | Answer::Refused(said)
-        | Answer::Unusable(said) => Changed::refused(id, &said),
+        Answer::Missing(said) | Answer::Refused(said) | Answer::Unusable(said) => {
+            Changed::refused(id, &said)
+        }
         // The engine may still make the change.
         Answer::Unanswered(said) | Answer::ByGateway(said) => Changed::Refused(format!(
             "the engine gave no answer; it may have changed job {id}: {said}"

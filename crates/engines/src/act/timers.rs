@@ -25,6 +25,7 @@ use sqlx::{PgPool, Row};
 use super::Act;
 use super::instance_lock::InstanceLock;
 use super::sql::{of_processes, unlocked};
+use crate::zone;
 
 /// The pause before another try for due timers that could not be moved because their instance is
 /// locked.
@@ -101,7 +102,7 @@ SELECT id_, process_instance_id_, handler_type_ FROM moved"
 pub(super) const NEXT_DUE: &str = concat!(
     "
 SELECT statement_timestamp(),
-    (SELECT min(duedate_) AT TIME ZONE $1 FROM act_ru_timer_job t WHERE t.duedate_ > statement_timestamp() AT TIME ZONE $1 AND ",
+    (SELECT min(duedate_) AT TIME ZONE $1 FROM act_ru_timer_job t WHERE t.duedate_ > statement_timestamp() AT TIME ZONE $1 AND t.duedate_ < '9999-01-01' AND ",
     unlocked!("t"),
     "),
     EXISTS (SELECT FROM act_ru_timer_job t WHERE t.duedate_ <= statement_timestamp() AT TIME ZONE $1 AND ",
@@ -119,6 +120,7 @@ impl Act {
         pool: &PgPool,
         at_most: i64,
     ) -> Result<MovedTimers, StoreError> {
+        zone::learn(self, pool).await?;
         let mut tx = pool.begin().await?;
         let zone = self.zone.judged();
         let mut moving = sqlx::query(self.sql.move_due)

@@ -22,7 +22,7 @@ use super::Camunda;
 use super::sql::{by_age, due, in_scope, job_columns, local_now, runnable, unlocked};
 use crate::columns::{Wanted, names};
 use crate::id::engine_id;
-use crate::locking;
+use crate::{locking, zone};
 
 /// Locks the rows of the instances that no other transaction has locked. `$1`: ids, `$2`: the
 /// instance that each hint names.
@@ -146,6 +146,7 @@ impl Camunda {
         terms: &LockTerms,
         wanted: &Wanted,
     ) -> Result<Vec<PgRow>, StoreError> {
+        zone::learn(self, pool).await?;
         let mut tx = pool.begin().await?;
         let rows = sqlx::query(HOLD)
             .bind(&wanted.ids)
@@ -219,6 +220,7 @@ impl Camunda {
         if page.lane != self.decoder.lane {
             return Ok(Claimable::default());
         }
+        zone::learn(self, pool).await?;
         let rows = sqlx::query(CLAIMABLE)
             .bind(self.zone.judged())
             .bind(after.and_then(engine_id))

@@ -18,6 +18,9 @@ use sqlx::{AssertSqlSafe, PgPool};
 
 use super::flowable::{hint, job_id, terms};
 
+mod evidence;
+mod limits;
+
 /// The engine's zone.
 const ENGINES: &str = "Etc/GMT+5";
 const URL: &str = "http://127.0.0.1:9/engine";
