@@ -1,6 +1,9 @@
 //! A configured zone that is not that of the engine. No engine runs: the rows are written as by an
 //! engine whose clock is five hours behind UTC.
 
+mod evidence;
+mod limits;
+
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -17,9 +20,6 @@ use jobwire_tests::shared;
 use sqlx::{AssertSqlSafe, PgPool};
 
 use super::flowable::{hint, job_id, terms};
-
-mod evidence;
-mod limits;
 
 /// The engine's zone.
 const ENGINES: &str = "Etc/GMT+5";

@@ -1,6 +1,6 @@
 //! Rows at the limits of PostgreSQL's types fail no statement.
 
-use jobwire_core::job::query::JobQuery;
+use jobwire_core::JobQuery;
 
 use super::*;
 
@@ -78,8 +78,7 @@ async fn the_end_of_time(tables: &Tables, timers: &str, ready: &Made) -> EngineS
     let listed = store.find(&JobQuery::default()).await.unwrap();
     let listed: HashSet<JobId> = listed.iter().map(|view| view.id).collect();
     assert_eq!(listed, ids([ready, &timer]));
-    let mut soon = JobQuery::default();
-    soon.due_before = Some(Utc::now() + chrono::Duration::days(1));
+    let soon = JobQuery::default().due_before(Utc::now() + chrono::Duration::days(1));
     assert_eq!(store.count(&soon).await.unwrap(), 0);
     store
 }
