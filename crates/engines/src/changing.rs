@@ -46,6 +46,7 @@ pub(crate) struct Found {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Changed {
     Operated(Operated),
+    /// The engine refused, or gave no answer.
     Refused(String),
     /// The request did not reach the engine.
     Unsent(String),
@@ -102,11 +103,13 @@ fn changed(id: &str, answer: Answer) -> Changed {
         Answer::GivenBack | Answer::NotBegun | Answer::OtherMethod => {
             Changed::refused(id, "its interface is another one; check `engine_url`")
         }
-        Answer::Missing(said)
-        | Answer::Refused(said)
-        | Answer::Unusable(said)
-        | Answer::Unanswered(said)
-        | Answer::ByGateway(said) => Changed::refused(id, &said),
+        Answer::Missing(said) | Answer::Refused(said) | Answer::Unusable(said) => {
+            Changed::refused(id, &said)
+        }
+        // The engine may still make the change.
+        Answer::Unanswered(said) | Answer::ByGateway(said) => Changed::Refused(format!(
+            "the engine gave no answer; it may have changed job {id}: {said}"
+        )),
     }
 }
 
@@ -210,6 +213,16 @@ mod tests {
         let (routes, _requests) = endpoint("200 OK", "<html>").await;
         let said = refusal(over_endpoint(&routes, Change::Delete, "1207").await);
         assert!(said.contains("`engine_url`"), "{said}");
+    }
+
+    #[tokio::test]
+    async fn an_engine_without_an_answer_may_have_changed_the_job() {
+        let (routes, _requests) = endpoint("504 Gateway Timeout", "").await;
+        let said = refusal(over_endpoint(&routes, Change::Delete, "1207").await);
+        assert!(said.contains("may have changed job 1207"), "{said}");
+        let (routes, _requests) = endpoint("400 Bad Request", "{}").await;
+        let said = refusal(over_endpoint(&routes, Change::Delete, "1207").await);
+        assert!(said.contains("did not change job 1207"), "{said}");
     }
 
     #[tokio::test]

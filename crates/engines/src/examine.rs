@@ -18,7 +18,7 @@ pub use crate::finding::{Finding, Level};
 use crate::http::{Answer, Rest};
 use crate::options::Execution;
 use crate::routing::question::{Report, Silent};
-use crate::{unserved, zone};
+use crate::{probing, unserved, zone};
 
 /// Examines an engine: its tables, rights, connections, publications and REST interface.
 ///
@@ -30,7 +30,11 @@ pub async fn examine(store: &EngineStore) -> Result<Vec<Finding>, StoreError> {
     if !are_there {
         return Ok(findings);
     }
-    zone::read(store.dialect(), pool).await?;
+    // The probe names an unknown zone. What reads local times is left out then.
+    let knows_zone = probing::knows_zone(pool, &store.options().zone).await?;
+    if knows_zone {
+        zone::read(store.dialect(), pool).await?;
+    }
     if let Some(found) = store.dialect().zone().finding() {
         // This finding has a proof. It replaces the remark about the age of the newest entry.
         findings.retain(|finding| finding.about != found.about);
@@ -43,8 +47,8 @@ pub async fn examine(store: &EngineStore) -> Result<Vec<Finding>, StoreError> {
     findings.extend(publications(pool).await?);
     findings.extend(tap(store).await?);
     findings.extend(addresses(store).await);
-    findings.extend(reach(store).await?);
-    if store.dialect().tells_age() {
+    findings.extend(reach(store, knows_zone).await?);
+    if knows_zone && store.dialect().tells_age() {
         findings.extend(waiting(pool, &store.options().zone).await?);
     }
     Ok(findings)
@@ -256,7 +260,7 @@ async fn address(store: &EngineStore, rest: &Rest) -> Finding {
 }
 
 /// Reports the jobs that each address can run, and the jobs that no address can run.
-async fn reach(store: &EngineStore) -> Result<Vec<Finding>, StoreError> {
+async fn reach(store: &EngineStore, knows_zone: bool) -> Result<Vec<Finding>, StoreError> {
     let routes = &store.parts().routes;
     let Some(question) = routes.question() else {
         return Ok(Vec::new());
@@ -301,7 +305,7 @@ async fn reach(store: &EngineStore) -> Result<Vec<Finding>, StoreError> {
             )),
         }
     }
-    if groups.is_empty() {
+    if groups.is_empty() || !knows_zone {
         return Ok(findings);
     }
     let services = Services::of(groups);

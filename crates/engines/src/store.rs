@@ -119,7 +119,8 @@ impl EngineStore {
     ///
     /// # Errors
     /// Fails like [`flowable`](Self::flowable), and if the options ask for execution over the
-    /// endpoint, which does not exist for Camunda.
+    /// endpoint: over its database, the jobs of Camunda are executed over REST. The endpoint of
+    /// Camunda is for an engine without access to its database ([`EndpointStore`](crate::EndpointStore)).
     pub async fn camunda(database: &str, mut options: EngineOptions) -> Result<Self> {
         if options.execution == Execution::Endpoint {
             return Err(StoreError::Config(

@@ -3,7 +3,12 @@
 //! The engine's `StrongUuidGenerator` puts the moment of creation into each id, in UTC. The row has
 //! the same moment as a local time of the JVM. So one row shows by how much the engine's clock
 //! differs from the configured zone, whatever the age of the row and the clock of the machine. The
-//! newest rows decide, by majority: older ones may be from a time when the JVM had another zone.
+//! newest of the known rows decide, by majority: older ones may be from a time when the JVM had another zone.
+//! A node knows the rows at both ends of the tables, and one job of each batch that it has locked.
+//!
+//! A node reads the tables at its start, and the leader once a minute. While no row has voted, a
+//! node reads them before each statement that depends on the zone, so the first timer of a new engine is
+//! judged by its own row.
 //!
 //! | the engine's clock | what would go wrong | what the bridge does |
 //! | --- | --- | --- |
@@ -43,6 +48,8 @@ const TOGETHER: i64 = 30;
 const SKEW: chrono::Duration = chrono::Duration::minutes(1);
 /// The pause between two reads of the rows.
 const EVERY: Duration = Duration::from_secs(60);
+/// The pause after a read of rows without a vote.
+const WITHOUT_VOTE: Duration = Duration::from_secs(1);
 
 /// The zone in which a lock with this owner is compared with the clock: `$1` for a lock of Jobwire,
 /// which writes it in the configured zone.
@@ -84,14 +91,53 @@ macro_rules! owner_lives {
 }
 pub(crate) use owner_lives;
 
+/// True if the holder of a lock that ended at `$until` may be dead, or has lost the lock.
+///
+/// While the configured zone seems to be wrong, every lock of a living node of Jobwire stays: it may have
+/// been written in another zone. Otherwise such a lock stays while its end is less than five minutes
+/// ahead in another zone. Zones differ by multiples of 15 minutes, so such an end is 10 to 15 minutes
+/// past, or a multiple of 15 minutes more. A lock that its node has lost leaves this range after five
+/// minutes at most.
+macro_rules! may_be_lost {
+    ($until:literal, $owner:literal, $judged:literal) => {
+        concat!(
+            "((",
+            $judged,
+            "::text = $1::text AND (extract(epoch FROM (clock_timestamp() AT TIME ZONE $1) - ",
+            $until,
+            ")::bigint % 900 >= 600) IS NOT TRUE) OR NOT ",
+            $crate::zone::owner_lives!($owner),
+            ")"
+        )
+    };
+}
+pub(crate) use may_be_lost;
+
+/// The moment of a local time in the zone `$1`. NULL outside of the years 1 to 9998: PostgreSQL cannot
+/// convert the ends of its range in each zone, and a statement with such a row would fail.
+macro_rules! moment_of {
+    ($($local:literal),+) => {
+        concat!(
+            "CASE WHEN ",
+            $($local,)+
+            " >= '0001-01-01' AND ",
+            $($local,)+
+            " < '9999-01-01' THEN ",
+            $($local,)+
+            " AT TIME ZONE $1 END"
+        )
+    };
+}
+pub(crate) use moment_of;
+
 /// Selects the id, the time and the database's clock of rows with the local time `written`. Leaves out
 /// the hour that the clocks show twice when summer time ends. `$1`: the zone.
 macro_rules! stamps {
-    ($rows:literal) => {
+    ($($rows:tt)+) => {
         concat!(
             "
 SELECT id_, written AT TIME ZONE $1, clock_timestamp() FROM (",
-            $rows,
+            $($rows)+,
             ") r
 WHERE written > '1970-01-01' AND written < '9999-01-01'
     AND written <> ((written AT TIME ZONE $1) - interval '1 hour') AT TIME ZONE $1"
@@ -99,6 +145,27 @@ WHERE written > '1970-01-01' AND written < '9999-01-01'
     };
 }
 pub(crate) use stamps;
+
+/// Selects rows at both ends of a table: new rows stand at its end, or in the space of deleted ones. Reads
+/// at most 1,500 rows.
+macro_rules! ends {
+    ($columns:literal, $table:literal) => {
+        concat!(
+            "(SELECT ",
+            $columns,
+            " FROM ",
+            $table,
+            " LIMIT 500) UNION ALL (SELECT ",
+            $columns,
+            " FROM ",
+            $table,
+            " WHERE ctid >= (SELECT format('(%s,0)', greatest(pg_relation_size('",
+            $table,
+            "') / current_setting('block_size')::bigint - 8, 0))::tid) LIMIT 1000)"
+        )
+    };
+}
+pub(crate) use ends;
 
 /// Returns the moment in an id of the engine.
 fn moment(id: &str) -> Option<DateTime<Utc>> {
@@ -158,6 +225,8 @@ pub(crate) struct Zone {
     ahead: AtomicI64,
     /// The time of the next read of the rows.
     next: Mutex<Option<Instant>>,
+    /// The end of the pause after a read of rows without a vote.
+    silent_until: Mutex<Option<Instant>>,
 }
 
 impl Zone {
@@ -167,6 +236,7 @@ impl Zone {
             votes: Mutex::default(),
             ahead: AtomicI64::new(0),
             next: Mutex::default(),
+            silent_until: Mutex::default(),
         }
     }
 
@@ -230,6 +300,23 @@ impl Zone {
         begins
     }
 
+    /// Returns whether the rows are to be read before a statement that depends on the zone.
+    fn must_learn(&self) -> bool {
+        !self.is_known() && self.silence().is_none_or(|until| Instant::now() >= until)
+    }
+
+    /// Records that this number of rows was read while none had voted.
+    fn has_read(&self, rows: usize) {
+        if rows > 0 && !self.is_known() {
+            *self.silence() = Some(Instant::now() + WITHOUT_VOTE);
+        }
+    }
+
+    fn silence(&self) -> MutexGuard<'_, Option<Instant>> {
+        let silent_until = self.silent_until.lock();
+        silent_until.unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Returns the problem of a wrong zone, with its remedy.
     pub(crate) fn problem(&self) -> Option<String> {
         let ahead = self.ahead.load(Ordering::Relaxed);
@@ -271,6 +358,15 @@ impl Zone {
     }
 }
 
+/// Reads rows of the engine while none has voted. Precedes each statement that depends on the
+/// zone. An engine without a time in its ids is read once a second.
+pub(crate) async fn learn(dialect: &dyn Dialect, pool: &PgPool) -> Result<(), StoreError> {
+    if dialect.zone().must_learn() {
+        read(dialect, pool).await?;
+    }
+    Ok(())
+}
+
 /// Reads rows of the engine, and notes their votes.
 pub(crate) async fn read(dialect: &dyn Dialect, pool: &PgPool) -> Result<(), StoreError> {
     let zone = dialect.zone();
@@ -278,9 +374,10 @@ pub(crate) async fn read(dialect: &dyn Dialect, pool: &PgPool) -> Result<(), Sto
         .bind(zone.name())
         .fetch_all(pool)
         .await?;
-    for (id, written, now) in rows {
-        zone.note(&id, written, now);
+    for (id, written, now) in &rows {
+        zone.note(id, *written, *now);
     }
+    zone.has_read(rows.len());
     Ok(())
 }
 

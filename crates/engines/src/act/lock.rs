@@ -7,7 +7,7 @@
 //! The lock raises `REV_`, as the engine's own does. An engine node that polls reads unlocked rows
 //! and locks them by a later statement, `WHERE REV_ =` the value that it has read. Without a new
 //! `REV_` that statement would replace a lock that was written in between, and both nodes would
-//! execute the job.
+//! execute the job. After its largest number `REV_` begins at 1, so that no row fails the statement.
 //!
 //! A statement that finds an instance held has locked its row for a moment. The end of the holder
 //! locks that row, too, and looks for the next job afterwards. So one of the two sees a new job.
@@ -85,7 +85,7 @@ WITH hinted AS MATERIALIZED (
 ), fenced AS MATERIALIZED (
     SELECT id_, nextval('jobwire_engine.fence') AS fence FROM chosen
 ), locked AS (
-    UPDATE act_ru_job j SET rev_ = j.rev_ + 1, lock_owner_ = $4 || f.fence, lock_exp_time_ = ",
+    UPDATE act_ru_job j SET rev_ = j.rev_ % 2147483647 + 1, lock_owner_ = $4 || f.fence, lock_exp_time_ = ",
     local_now!(),
     " + $5
     FROM fenced f WHERE j.id_ = f.id_

@@ -1,6 +1,7 @@
 //! Operators' queries over all tables of jobs.
 
 use super::sql::job_columns;
+use crate::zone::moment_of;
 
 macro_rules! table {
     ($state:literal, $table:literal, $retries:literal, $owner:literal, $until:literal) => {
@@ -34,14 +35,16 @@ WHERE (j.scope_type_ IS NULL OR j.scope_type_ = 'bpmn')
   AND ($8::text IS NULL OR j.tenant_id_ = $8)
   AND ($9::boolean IS NULL OR (j.lock_owner_ IS NOT NULL) = $9)
   AND ($10::boolean IS NULL OR (j.exception_msg_ IS NOT NULL OR j.exception_stack_id_ IS NOT NULL) = $10)
-  AND ($11::timestamptz IS NULL OR j.duedate_ AT TIME ZONE $1 < $11)
+  AND ($11::timestamptz IS NULL OR j.duedate_ < $11 AT TIME ZONE $1)
   AND ($12::text IS NULL OR $12 = $13)"
         )
     };
 }
 
 pub(super) const FIND: &str = concat!(
-    "SELECT j.state, j.lock_owner_, j.lock_exp_time_ AT TIME ZONE $1 AS locked_until, ",
+    "SELECT j.state, j.lock_owner_, ",
+    moment_of!("j.lock_exp_time_"),
+    " AS locked_until, ",
     job_columns!("j"),
     matching!(),
     " ORDER BY j.create_time_, j.id_ OFFSET $16 LIMIT $17"

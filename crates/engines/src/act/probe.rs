@@ -16,7 +16,7 @@ use crate::finding::{Finding, Level};
 use crate::id::job_id;
 use crate::options::Execution;
 use crate::probing;
-use crate::zone::stamps;
+use crate::zone::{ends, stamps};
 
 /// The remedy for jobs of cases. One property of Spring turns both executors off.
 const KEEP_CMMN: &str = "keep an engine node whose CMMN engine has its executor on, although \
@@ -178,9 +178,14 @@ SELECT clock_timestamp(),
 /// zone.
 pub(super) const STAMPS: &str = stamps!(
     "
-    (SELECT id_, create_time_ AS written FROM (SELECT id_, duedate_, {create_time_} FROM act_ru_job LIMIT 1000) j WHERE duedate_ IS NULL)
-    UNION ALL (SELECT id_, {create_time_} FROM act_ru_timer_job LIMIT 1000)
-    UNION ALL (SELECT id_, start_time_ FROM act_ru_execution LIMIT 1000)"
+    (SELECT id_, create_time_ AS written FROM (",
+    ends!("id_, duedate_, {create_time_}", "act_ru_job"),
+    ") j WHERE duedate_ IS NULL)
+    UNION ALL ",
+    ends!("id_, {create_time_}", "act_ru_timer_job"),
+    "
+    UNION ALL ",
+    ends!("id_, start_time_", "act_ru_execution")
 );
 
 const IDS: &str = "

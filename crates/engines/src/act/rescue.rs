@@ -14,7 +14,8 @@
 //!
 //! While the configured zone seems to be wrong ([`zone`](crate::zone)), a lock of an engine node counts
 //! as expired when it has expired in every zone. A lock of Jobwire counts by the configured zone, in which it
-//! was written, and stays while its node lives: that node may have another zone.
+//! was written, and stays while its node lives: that node may have another zone. In the right zone, a lock of a
+//! living node stays while it may be in force in another zone.
 
 use jobwire_core::StoreError;
 use jobwire_core::hint::Ready;
@@ -25,7 +26,7 @@ use super::sql::{local_now, unlocked};
 use crate::activity::other_transactions;
 use crate::freed::Freed;
 use crate::walk::in_page;
-use crate::zone::{now_of_lock, owner_lives, zone_of_lock};
+use crate::zone::{self, may_be_lost, now_of_lock, zone_of_lock};
 
 /// Clears expired locks of jobs. Skips locked rows, because a transaction of the engine works on
 /// them. `$1`: the zone, `$2`: maximum number, `$3`: patience, `$4` and `$5`: the page of the
@@ -52,9 +53,9 @@ WITH late AS MATERIALIZED (
     " AND a.xact_start < j.lock_exp_time_ AT TIME ZONE ",
     zone_of_lock!("j.lock_owner_", "$6"),
     "))
-      AND ($6::text = $1::text OR NOT ",
-    owner_lives!("j.lock_owner_"),
-    ")
+      AND ",
+    may_be_lost!("j.lock_exp_time_", "j.lock_owner_", "$6"),
+    "
     ORDER BY j.id_ LIMIT $2
 ), insts AS MATERIALIZED (
     SELECT e.id_ FROM act_ru_execution e WHERE e.id_ IN (SELECT process_instance_id_ FROM late)
@@ -121,9 +122,9 @@ WITH left_over AS MATERIALIZED (
     " AND a.xact_start < e.lock_time_ AT TIME ZONE ",
     zone_of_lock!("e.lock_owner_", "$5"),
     "))
-      AND ($5::text = $1::text OR NOT ",
-    owner_lives!("e.lock_owner_"),
-    ")
+      AND ",
+    may_be_lost!("e.lock_time_", "e.lock_owner_", "$5"),
+    "
     LIMIT 1000
 ), held AS MATERIALIZED (
     SELECT e.id_ FROM act_ru_execution e WHERE e.id_ = ANY (ARRAY(SELECT id_ FROM left_over)) AND (e.lock_time_ < ",
@@ -172,6 +173,7 @@ impl Act {
         pool: &PgPool,
         at_most: i64,
     ) -> Result<Vec<Freed>, StoreError> {
+        zone::learn(self, pool).await?;
         let page = self.rescues.page();
         let rows = sqlx::query(self.sql.free_expired)
             .bind(self.zone.name())
@@ -195,6 +197,7 @@ impl Act {
 
     /// Clears expired locks of engine nodes on timers.
     pub(super) async fn free_expired_timers(&self, pool: &PgPool) -> Result<u64, StoreError> {
+        zone::learn(self, pool).await?;
         let freed = sqlx::query(FREE_TIMERS)
             .bind(self.zone.judged())
             .execute(pool);
@@ -206,6 +209,7 @@ impl Act {
         &self,
         pool: &PgPool,
     ) -> Result<Vec<Ready>, StoreError> {
+        zone::learn(self, pool).await?;
         let page = self.instances.page();
         let mut tx = pool.begin().await?;
         let freed: Vec<String> = sqlx::query_scalar(self.sql.free_waited_for)

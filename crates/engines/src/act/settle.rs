@@ -34,11 +34,13 @@ use crate::dialect::Settled;
 use crate::fate::Fate;
 use crate::id::job_id;
 use crate::settling;
+use crate::zone::moment_of;
 
 /// Settles jobs. `$1`: the zone, `$2`: ids, `$3`: owners, `$4`: instances, `$5`: ids whose locks
 /// stay, `$6`: the time for which these stay. Most jobs are gone, and many have no instance left:
 /// `is_here` and `has_instance` save the look-ups of their rows.
-pub(super) const SETTLE: &str = "
+pub(super) const SETTLE: &str = concat!(
+    "
 WITH held AS MATERIALIZED (
     SELECT h.id, h.owner, h.inst, h.id = ANY($5::text[]) AS stays FROM unnest($2::text[], $3::text[], $4::text[]) AS h(id, owner, inst)
 ), insts AS MATERIALIZED (
@@ -66,9 +68,12 @@ WITH held AS MATERIALIZED (
     RETURNING e.id_
 )
 SELECT s.id, s.inst, s.stays, s.is_here, s.is_ours, s.is_free, s.is_busy, s.process_instance_id_, s.handler_type_, {is left} AS is_left,
-    t.id_ IS NOT NULL AS waits, t.duedate_ AT TIME ZONE $1 AS due_at, d.id_ IS NOT NULL AS is_dead, d.exception_msg_, u.id_ IS NOT NULL AS is_suspended
+    t.id_ IS NOT NULL AS waits, ",
+    moment_of!("t.duedate_"),
+    " AS due_at, d.id_ IS NOT NULL AS is_dead, d.exception_msg_, u.id_ IS NOT NULL AS is_suspended
 FROM seen s LEFT JOIN freed_instance f ON f.id_ = s.inst LEFT JOIN act_ru_timer_job t ON t.id_ = s.id
-    LEFT JOIN act_ru_deadletter_job d ON d.id_ = s.id LEFT JOIN act_ru_suspended_job u ON u.id_ = s.id";
+    LEFT JOIN act_ru_deadletter_job d ON d.id_ = s.id LEFT JOIN act_ru_suspended_job u ON u.id_ = s.id"
+);
 
 /// True if this node has the lock of the instance.
 pub(super) const OUR_INSTANCE: &str = "e.lock_owner_ = s.owner";

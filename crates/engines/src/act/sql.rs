@@ -41,8 +41,8 @@ macro_rules! job_columns {
             ".exception_msg_, {",
             $j,
             ".create_time_} AT TIME ZONE $1 AS created_at, ",
-            $j,
-            ".duedate_ AT TIME ZONE $1 AS due_at, NULL::text AS deployment_id_, NULL::bigint AS priority_"
+            $crate::zone::moment_of!($j, ".duedate_"),
+            " AS due_at, NULL::text AS deployment_id_, NULL::bigint AS priority_"
         )
     };
 }

@@ -23,7 +23,7 @@ WITH lost AS MATERIALIZED (
     of_processes!("j"),
     ")
       AND ($3::bigint IS NULL OR ($3 - j.written_by) & 4294967295 BETWEEN 1 AND 2147483648
-          OR j.create_time_ AT TIME ZONE $1 <= $4 - interval '10 minutes')
+          OR j.create_time_ <= ($4::timestamptz - interval '10 minutes') AT TIME ZONE $1)
       AND j.id_ <> ALL($5)
       AND ",
     in_groups!("j", "$8"),
@@ -73,7 +73,7 @@ SELECT (SELECT count(*) FROM (SELECT lock_exp_time_ FROM act_ru_job LIMIT 100000
     (SELECT count(*) FROM (SELECT FROM act_ru_timer_job LIMIT $2) c),
     (SELECT count(*) FROM (SELECT FROM act_ru_deadletter_job LIMIT $2) c),
     (SELECT min(create_time_) AT TIME ZONE $1 FROM (SELECT {create_time_} FROM act_ru_job LIMIT $2) c),
-    (SELECT min(duedate_) AT TIME ZONE $1 FROM act_ru_timer_job t WHERE ",
+    (SELECT min(duedate_) AT TIME ZONE $1 FROM act_ru_timer_job t WHERE t.duedate_ < '9999-01-01' AND ",
     unlocked!("t"),
     " AND (",
     of_processes!("t"),

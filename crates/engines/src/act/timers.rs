@@ -25,6 +25,7 @@ use sqlx::{PgPool, Row};
 use super::Act;
 use super::instance_lock::InstanceLock;
 use super::sql::{of_processes, unlocked};
+use crate::zone;
 
 /// The pause before another try for due timers that could not be moved because their instance is
 /// locked.
@@ -88,7 +89,7 @@ WITH due AS MATERIALIZED (
     FROM movable
     RETURNING id_, process_instance_id_, handler_type_
 ), counted AS (
-    UPDATE act_ru_execution e SET rev_ = e.rev_ + 1,
+    UPDATE act_ru_execution e SET rev_ = e.rev_ % 2147483647 + 1,
         timer_job_count_ = e.timer_job_count_ - m.timers, job_count_ = e.job_count_ + m.timers
     FROM (SELECT execution_id_, count(*)::integer AS timers FROM movable GROUP BY execution_id_) m
     WHERE e.id_ = m.execution_id_ AND e.is_count_enabled_
@@ -101,7 +102,7 @@ SELECT id_, process_instance_id_, handler_type_ FROM moved"
 pub(super) const NEXT_DUE: &str = concat!(
     "
 SELECT statement_timestamp(),
-    (SELECT min(duedate_) AT TIME ZONE $1 FROM act_ru_timer_job t WHERE t.duedate_ > statement_timestamp() AT TIME ZONE $1 AND ",
+    (SELECT min(duedate_) AT TIME ZONE $1 FROM act_ru_timer_job t WHERE t.duedate_ > statement_timestamp() AT TIME ZONE $1 AND t.duedate_ < '9999-01-01' AND ",
     unlocked!("t"),
     "),
     EXISTS (SELECT FROM act_ru_timer_job t WHERE t.duedate_ <= statement_timestamp() AT TIME ZONE $1 AND ",
@@ -119,6 +120,7 @@ impl Act {
         pool: &PgPool,
         at_most: i64,
     ) -> Result<MovedTimers, StoreError> {
+        zone::learn(self, pool).await?;
         let mut tx = pool.begin().await?;
         let zone = self.zone.judged();
         let mut moving = sqlx::query(self.sql.move_due)

@@ -4,7 +4,8 @@
 //! is locked.
 //!
 //! The lock raises `REV_`, as the engine's own does. An engine node that polls reads unlocked rows
-//! and locks them by a later statement, `WHERE REV_ =` the value that it has read.
+//! and locks them by a later statement, `WHERE REV_ =` the value that it has read. After its largest
+//! number `REV_` begins at 1, so that no row fails the statement.
 //!
 //! A lock changes nothing on the row of the instance. So the snapshot of a single statement could
 //! be older than the lock of a sibling. Two statements of one transaction prevent that: the first
@@ -21,7 +22,7 @@ use super::Camunda;
 use super::sql::{by_age, due, in_scope, job_columns, local_now, runnable, unlocked};
 use crate::columns::{Wanted, names};
 use crate::id::engine_id;
-use crate::locking;
+use crate::{locking, zone};
 
 /// Locks the rows of the instances that no other transaction has locked. `$1`: ids, `$2`: the
 /// instance that each hint names.
@@ -90,7 +91,7 @@ WITH hinted AS MATERIALIZED (
 ), fenced AS MATERIALIZED (
     SELECT id_, nextval('jobwire_engine.fence') AS fence FROM chosen
 ), locked AS (
-    UPDATE act_ru_job j SET rev_ = j.rev_ + 1, lock_owner_ = $4 || f.fence, lock_exp_time_ = date_trunc('milliseconds', ",
+    UPDATE act_ru_job j SET rev_ = j.rev_ % 2147483647 + 1, lock_owner_ = $4 || f.fence, lock_exp_time_ = date_trunc('milliseconds', ",
     local_now!(),
     " + $5)
     FROM fenced f WHERE j.id_ = f.id_
@@ -145,6 +146,7 @@ impl Camunda {
         terms: &LockTerms,
         wanted: &Wanted,
     ) -> Result<Vec<PgRow>, StoreError> {
+        zone::learn(self, pool).await?;
         let mut tx = pool.begin().await?;
         let rows = sqlx::query(HOLD)
             .bind(&wanted.ids)
@@ -218,6 +220,7 @@ impl Camunda {
         if page.lane != self.decoder.lane {
             return Ok(Claimable::default());
         }
+        zone::learn(self, pool).await?;
         let rows = sqlx::query(CLAIMABLE)
             .bind(self.zone.judged())
             .bind(after.and_then(engine_id))

@@ -2,6 +2,7 @@
 
 use super::sql::{due, job_columns};
 use crate::statements::Queries;
+use crate::zone::moment_of;
 
 /// The jobs with their states, and the conditions of a filter. `$1`: the zone.
 macro_rules! matching {
@@ -18,7 +19,7 @@ WHERE ($2::text IS NULL OR j.id_ = $2) AND j.state = ANY($3)
   AND ($8::text IS NULL OR j.tenant_id_ = $8)
   AND ($9::boolean IS NULL OR (j.lock_exp_time_ IS NOT NULL) = $9)
   AND ($10::boolean IS NULL OR (j.exception_msg_ IS NOT NULL OR j.exception_stack_id_ IS NOT NULL) = $10)
-  AND ($11::timestamptz IS NULL OR j.duedate_ AT TIME ZONE $1 < $11)
+  AND ($11::timestamptz IS NULL OR j.duedate_ < $11 AT TIME ZONE $1)
   AND ($12::text IS NULL OR $12 = $13)"
         )
     };
@@ -32,7 +33,9 @@ pub(super) const QUERIES: Queries = Queries {
 };
 
 const FIND: &str = concat!(
-    "SELECT j.state, j.lock_owner_, j.lock_exp_time_ AT TIME ZONE $1 AS locked_until, ",
+    "SELECT j.state, j.lock_owner_, ",
+    moment_of!("j.lock_exp_time_"),
+    " AS locked_until, ",
     job_columns!("j"),
     matching!(),
     " ORDER BY j.create_time_, j.id_ OFFSET $16 LIMIT $17"

@@ -11,7 +11,7 @@ use super::{HAND_OVER, TITLE};
 use crate::finding::Finding;
 use crate::id::job_id;
 use crate::probing;
-use crate::zone::stamps;
+use crate::zone::{ends, stamps};
 
 /// The columns that the statements use, by table.
 const NEEDED: [(&str, &[&str]); 4] = [
@@ -153,8 +153,11 @@ SELECT clock_timestamp(),
 
 /// Selects rows with the time that the engine wrote when it made their id. Reads a bounded number
 /// of rows. `$1`: the zone.
-pub(super) const STAMPS: &str =
-    stamps!("SELECT id_, create_time_ AS written FROM act_ru_job LIMIT 1000");
+pub(super) const STAMPS: &str = stamps!(
+    "SELECT id_, create_time_ AS written FROM (",
+    ends!("id_, create_time_", "act_ru_job"),
+    ") j"
+);
 
 const HANDLERS: &str = "
 SELECT DISTINCT handler_type_ FROM (SELECT handler_type_ FROM act_ru_job LIMIT 100000) j

@@ -16,7 +16,8 @@
 //!
 //! While the configured zone seems to be wrong ([`zone`](crate::zone)), a lock of an engine node counts
 //! as expired when it has expired in every zone. A lock of Jobwire counts by the configured zone, in which it
-//! was written, and stays while its node lives: that node may have another zone.
+//! was written, and stays while its node lives: that node may have another zone. In the right zone, a lock of a
+//! living node stays while it may be in force in another zone.
 
 use jobwire_core::StoreError;
 use sqlx::{PgPool, Row};
@@ -26,7 +27,7 @@ use super::sql::{due, local_now, runnable};
 use crate::activity::other_transactions;
 use crate::freed::Freed;
 use crate::walk::in_page;
-use crate::zone::{now_of_lock, owner_lives, zone_of_lock};
+use crate::zone::{self, may_be_lost, now_of_lock, owner_lives, zone_of_lock};
 
 /// Clears expired locks of jobs. Skips locked rows, because a transaction of the engine works on
 /// them. `$1`: the zone, `$2`: maximum number, `$3`: patience, `$4` and `$5`: the page of the
@@ -54,9 +55,9 @@ WITH late AS MATERIALIZED (
         AND NOT ",
     owner_lives!("j.lock_owner_"),
     ")
-      AND ($6::text = $1::text OR NOT ",
-    owner_lives!("j.lock_owner_"),
-    ")
+      AND ",
+    may_be_lost!("j.lock_exp_time_", "j.lock_owner_", "$6"),
+    "
     ORDER BY j.id_ LIMIT $2
 ), jobs AS MATERIALIZED (
     SELECT j.id_, j.lock_owner_ FROM act_ru_job j
@@ -93,6 +94,7 @@ impl Camunda {
         pool: &PgPool,
         at_most: i64,
     ) -> Result<Vec<Freed>, StoreError> {
+        zone::learn(self, pool).await?;
         let page = self.rescues.page();
         let rows = sqlx::query(FREE_EXPIRED)
             .bind(self.zone.name())

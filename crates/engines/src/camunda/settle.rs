@@ -33,6 +33,7 @@ use crate::dialect::Settled;
 use crate::fate::{Ended, Fate};
 use crate::id::{engine_id, job_id};
 use crate::settling;
+use crate::zone::moment_of;
 
 /// Settles jobs. `$1`: the zone of due dates, `$2`: ids, `$3`: owners, `$4`: instances, `$5`: ids
 /// whose locks stay.
@@ -50,7 +51,9 @@ WITH held AS MATERIALIZED (
     unlocked!("j"),
     " AS is_unlocked, j.retries_, j.suspension_state_ = 2 AS is_suspended, ",
     due!("j"),
-    " AS is_due, j.duedate_ AT TIME ZONE $1 AS due_at, j.process_instance_id_, j.handler_type_, j.exception_msg_,
+    " AS is_due, ",
+    moment_of!("j.duedate_"),
+    " AS due_at, j.process_instance_id_, j.handler_type_, j.exception_msg_,
         insts.id_ IS NOT NULL AS is_left, insts.suspension_state_ = 2 AS is_instance_suspended,
         (j.id_ IS NOT NULL AND jobs.id_ IS NULL) OR (e.id_ IS NOT NULL AND insts.id_ IS NULL) AS is_busy
     FROM held h LEFT JOIN act_ru_job j ON j.id_ = h.id LEFT JOIN jobs ON jobs.id_ = h.id
@@ -60,7 +63,7 @@ WITH held AS MATERIALIZED (
     FROM seen s WHERE j.id_ = s.id AND j.lock_owner_ = s.owner AND NOT s.is_busy AND NOT s.stays
 )
 SELECT s.*, (SELECT min(t.duedate_) AT TIME ZONE $1 FROM act_ru_job t
-    WHERE t.process_instance_id_ = s.inst AND t.id_ <> s.id AND ",
+    WHERE t.process_instance_id_ = s.inst AND t.id_ <> s.id AND t.duedate_ < '9999-01-01' AND ",
     unlocked!("t"),
     " AND ",
     runnable!("t"),

@@ -28,9 +28,9 @@ WITH lost AS MATERIALIZED (
     unlocked!("j"),
     " AND ",
     runnable!("j"),
-    " AND (j.duedate_ IS NULL OR j.duedate_ AT TIME ZONE $1 <= $4)
+    " AND (j.duedate_ IS NULL OR j.duedate_ <= $4::timestamptz AT TIME ZONE $1)
       AND ($3::bigint IS NULL OR ($3 - j.written_by) & 4294967295 BETWEEN 1 AND 2147483648
-          OR j.create_time_ AT TIME ZONE $1 <= $4 - interval '10 minutes')
+          OR j.create_time_ <= ($4 - interval '10 minutes') AT TIME ZONE $1)
       AND j.id_ <> ALL($5)
       AND ",
     in_groups!("j", "$8"),
@@ -99,7 +99,7 @@ SELECT (SELECT count(*) FROM (SELECT lock_exp_time_ FROM act_ru_job LIMIT 100000
     " AND ",
     due!("j"),
     " LIMIT $2) c),
-    (SELECT min(duedate_) AT TIME ZONE $1 FROM act_ru_job j WHERE ",
+    (SELECT min(duedate_) AT TIME ZONE $1 FROM act_ru_job j WHERE j.duedate_ < '9999-01-01' AND ",
     runnable!("j"),
     " AND NOT ",
     due!("j"),

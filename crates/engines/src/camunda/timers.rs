@@ -19,6 +19,7 @@ use sqlx::{PgPool, Row};
 
 use super::Camunda;
 use super::sql::{runnable, unlocked};
+use crate::zone;
 
 /// Due dates up to which timers have been hinted, by due date and id.
 #[derive(Debug, Default)]
@@ -46,7 +47,7 @@ WITH clock AS MATERIALIZED (
     FROM (SELECT statement_timestamp() AT TIME ZONE $1 AS now_) c
 )
 SELECT statement_timestamp() AS at, c.now_,
-    (SELECT min(j.duedate_) AT TIME ZONE $1 FROM act_ru_job j WHERE j.duedate_ > c.now_ AND ",
+    (SELECT min(j.duedate_) AT TIME ZONE $1 FROM act_ru_job j WHERE j.duedate_ > c.now_ AND j.duedate_ < '9999-01-01' AND ",
     unlocked!("j"),
     " AND ",
     runnable!("j"),
@@ -69,6 +70,7 @@ impl Camunda {
         pool: &PgPool,
         at_most: i64,
     ) -> Result<MovedTimers, StoreError> {
+        zone::learn(self, pool).await?;
         let (due, id) = self.timers.get().unzip();
         let rows = sqlx::query(DUE)
             .bind(self.zone.judged())

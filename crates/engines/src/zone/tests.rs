@@ -135,3 +135,20 @@ fn the_rows_are_read_once_a_minute() {
     assert!(zone.begins_read());
     assert!(!zone.begins_read());
 }
+
+#[test]
+fn rows_are_read_until_one_has_voted_and_at_most_once_a_second_while_none_can() {
+    let zone = utc();
+    assert!(zone.must_learn());
+    // An empty table.
+    zone.has_read(0);
+    assert!(zone.must_learn());
+    // The ids have no time.
+    zone.has_read(3);
+    assert!(!zone.must_learn());
+    *zone.silence() = Some(Instant::now());
+    assert!(zone.must_learn());
+    note(&zone, 0, 1, -300);
+    assert!(!zone.must_learn());
+    assert_eq!(zone.judged(), LAST);
+}

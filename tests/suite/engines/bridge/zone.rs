@@ -1,6 +1,9 @@
 //! A configured zone that is not that of the engine. No engine runs: the rows are written as by an
 //! engine whose clock is five hours behind UTC.
 
+mod evidence;
+mod limits;
+
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
