@@ -18,7 +18,7 @@ pub use crate::finding::{Finding, Level};
 use crate::http::{Answer, Rest};
 use crate::options::Execution;
 use crate::routing::question::{Report, Silent};
-use crate::{probing, unserved, zone};
+use crate::{probing, unserved};
 
 /// Examines an engine: its tables, rights, connections, publications and REST interface.
 ///
@@ -33,7 +33,11 @@ pub async fn examine(store: &EngineStore) -> Result<Vec<Finding>, StoreError> {
     // The probe names an unknown zone. What reads local times is left out then.
     let knows_zone = probing::knows_zone(pool, &store.options().zone).await?;
     if knows_zone {
-        zone::read(store.dialect(), pool).await?;
+        store
+            .dialect()
+            .zone()
+            .read(store.dialect().stamps(), pool)
+            .await?;
     }
     if let Some(found) = store.dialect().zone().finding() {
         // This finding has a proof. It replaces the remark about the age of the newest entry.

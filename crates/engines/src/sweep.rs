@@ -13,7 +13,6 @@ use crate::backlog::Backlog;
 use crate::columns::texts;
 use crate::dialect::Dialect;
 use crate::id::engine_id;
-use crate::zone;
 
 /// The time for which one search for lost hints reads parts of a large table that have none.
 const READS: Duration = Duration::from_secs(3);
@@ -28,7 +27,7 @@ pub(crate) async fn orphans(
     if query.lane != decoder.lane {
         return Ok(OrphanPage::default());
     }
-    zone::learn(dialect, pool).await?;
+    dialect.zone().learn(dialect.stamps(), pool).await?;
     let mut found = OrphanPage::default();
     let mut after = query.after.and_then(engine_id);
     let until = Instant::now() + READS;

@@ -30,7 +30,6 @@ use sqlx::PgPool;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::dialect::Dialect;
 use crate::finding::Finding;
 use crate::id::engine_id;
 
@@ -300,6 +299,33 @@ impl Zone {
         begins
     }
 
+    /// Reads rows of the engine while none has voted. Precedes each statement that depends on the
+    /// zone. An engine without a time in its ids is read once a second. `stamps` is the dialect's
+    /// statement.
+    pub(crate) async fn learn(
+        &self,
+        stamps: &'static str,
+        pool: &PgPool,
+    ) -> Result<(), StoreError> {
+        if self.must_learn() {
+            self.read(stamps, pool).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads rows of the engine, and notes their votes.
+    pub(crate) async fn read(&self, stamps: &'static str, pool: &PgPool) -> Result<(), StoreError> {
+        let rows: Vec<(String, DateTime<Utc>, DateTime<Utc>)> = sqlx::query_as(stamps)
+            .bind(self.name())
+            .fetch_all(pool)
+            .await?;
+        for (id, written, now) in &rows {
+            self.note(id, *written, *now);
+        }
+        self.has_read(rows.len());
+        Ok(())
+    }
+
     /// Returns whether the rows are to be read before a statement that depends on the zone.
     fn must_learn(&self) -> bool {
         !self.is_known() && self.silence().is_none_or(|until| Instant::now() >= until)
@@ -356,29 +382,6 @@ impl Zone {
             }),
         }
     }
-}
-
-/// Reads rows of the engine while none has voted. Precedes each statement that depends on the
-/// zone. An engine without a time in its ids is read once a second.
-pub(crate) async fn learn(dialect: &dyn Dialect, pool: &PgPool) -> Result<(), StoreError> {
-    if dialect.zone().must_learn() {
-        read(dialect, pool).await?;
-    }
-    Ok(())
-}
-
-/// Reads rows of the engine, and notes their votes.
-pub(crate) async fn read(dialect: &dyn Dialect, pool: &PgPool) -> Result<(), StoreError> {
-    let zone = dialect.zone();
-    let rows: Vec<(String, DateTime<Utc>, DateTime<Utc>)> = sqlx::query_as(dialect.stamps())
-        .bind(zone.name())
-        .fetch_all(pool)
-        .await?;
-    for (id, written, now) in &rows {
-        zone.note(id, *written, *now);
-    }
-    zone.has_read(rows.len());
-    Ok(())
 }
 
 #[cfg(test)]

@@ -24,9 +24,10 @@ use sqlx::PgPool;
 use super::Act;
 use super::sql::{local_now, unlocked};
 use crate::activity::other_transactions;
+use crate::dialect::Dialect;
 use crate::freed::Freed;
 use crate::walk::in_page;
-use crate::zone::{self, may_be_lost, now_of_lock, zone_of_lock};
+use crate::zone::{may_be_lost, now_of_lock, zone_of_lock};
 
 /// Clears expired locks of jobs. Skips locked rows, because a transaction of the engine works on
 /// them. `$1`: the zone, `$2`: maximum number, `$3`: patience, `$4` and `$5`: the page of the
@@ -173,7 +174,7 @@ impl Act {
         pool: &PgPool,
         at_most: i64,
     ) -> Result<Vec<Freed>, StoreError> {
-        zone::learn(self, pool).await?;
+        self.zone.learn(self.stamps(), pool).await?;
         let page = self.rescues.page();
         let rows = sqlx::query(self.sql.free_expired)
             .bind(self.zone.name())
@@ -197,7 +198,7 @@ impl Act {
 
     /// Clears expired locks of engine nodes on timers.
     pub(super) async fn free_expired_timers(&self, pool: &PgPool) -> Result<u64, StoreError> {
-        zone::learn(self, pool).await?;
+        self.zone.learn(self.stamps(), pool).await?;
         let freed = sqlx::query(FREE_TIMERS)
             .bind(self.zone.judged())
             .execute(pool);
@@ -209,7 +210,7 @@ impl Act {
         &self,
         pool: &PgPool,
     ) -> Result<Vec<Ready>, StoreError> {
-        zone::learn(self, pool).await?;
+        self.zone.learn(self.stamps(), pool).await?;
         let page = self.instances.page();
         let mut tx = pool.begin().await?;
         let freed: Vec<String> = sqlx::query_scalar(self.sql.free_waited_for)

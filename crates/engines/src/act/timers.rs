@@ -25,7 +25,7 @@ use sqlx::{PgPool, Row};
 use super::Act;
 use super::instance_lock::InstanceLock;
 use super::sql::{of_processes, unlocked};
-use crate::zone;
+use crate::dialect::Dialect;
 
 /// The pause before another try for due timers that could not be moved because their instance is
 /// locked.
@@ -120,7 +120,7 @@ impl Act {
         pool: &PgPool,
         at_most: i64,
     ) -> Result<MovedTimers, StoreError> {
-        zone::learn(self, pool).await?;
+        self.zone.learn(self.stamps(), pool).await?;
         let mut tx = pool.begin().await?;
         let zone = self.zone.judged();
         let mut moving = sqlx::query(self.sql.move_due)

@@ -21,8 +21,9 @@ use sqlx::{PgConnection, PgPool, Row};
 use super::Camunda;
 use super::sql::{by_age, due, in_scope, job_columns, local_now, runnable, unlocked};
 use crate::columns::{Wanted, names};
+use crate::dialect::Dialect;
 use crate::id::engine_id;
-use crate::{locking, zone};
+use crate::locking;
 
 /// Locks the rows of the instances that no other transaction has locked. `$1`: ids, `$2`: the
 /// instance that each hint names.
@@ -146,7 +147,7 @@ impl Camunda {
         terms: &LockTerms,
         wanted: &Wanted,
     ) -> Result<Vec<PgRow>, StoreError> {
-        zone::learn(self, pool).await?;
+        self.zone.learn(self.stamps(), pool).await?;
         let mut tx = pool.begin().await?;
         let rows = sqlx::query(HOLD)
             .bind(&wanted.ids)
@@ -220,7 +221,7 @@ impl Camunda {
         if page.lane != self.decoder.lane {
             return Ok(Claimable::default());
         }
-        zone::learn(self, pool).await?;
+        self.zone.learn(self.stamps(), pool).await?;
         let rows = sqlx::query(CLAIMABLE)
             .bind(self.zone.judged())
             .bind(after.and_then(engine_id))

@@ -21,8 +21,8 @@ use sqlx::{PgPool, Row};
 use super::Camunda;
 use super::sql::{by_age, due, runnable, unlocked};
 use crate::columns::texts;
+use crate::dialect::Dialect;
 use crate::walk::{self, in_page};
-use crate::zone;
 
 /// Maximum number of timers of one look. The timer task hints the others.
 const TIMERS: i64 = 1_000;
@@ -92,7 +92,7 @@ impl Camunda {
         node: NodeId,
         report: bool,
     ) -> Result<Vec<Ready>, StoreError> {
-        zone::learn(self, pool).await?;
+        self.zone.learn(self.stamps(), pool).await?;
         let page = self.looks.page();
         let rows = sqlx::query(LOOK)
             .bind(self.zone.judged())
@@ -126,7 +126,7 @@ impl Camunda {
         pool: &PgPool,
         jobs: &[JobId],
     ) -> Result<Marked, StoreError> {
-        zone::learn(self, pool).await?;
+        self.zone.learn(self.stamps(), pool).await?;
         let rows = sqlx::query(HINTS_OF)
             .bind(self.zone.judged())
             .bind(texts(jobs.iter().copied()))

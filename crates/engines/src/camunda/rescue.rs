@@ -25,9 +25,10 @@ use sqlx::{PgPool, Row};
 use super::Camunda;
 use super::sql::{due, local_now, runnable};
 use crate::activity::other_transactions;
+use crate::dialect::Dialect;
 use crate::freed::Freed;
 use crate::walk::in_page;
-use crate::zone::{self, may_be_lost, now_of_lock, owner_lives, zone_of_lock};
+use crate::zone::{may_be_lost, now_of_lock, owner_lives, zone_of_lock};
 
 /// Clears expired locks of jobs. Skips locked rows, because a transaction of the engine works on
 /// them. `$1`: the zone, `$2`: maximum number, `$3`: patience, `$4` and `$5`: the page of the
@@ -94,7 +95,7 @@ impl Camunda {
         pool: &PgPool,
         at_most: i64,
     ) -> Result<Vec<Freed>, StoreError> {
-        zone::learn(self, pool).await?;
+        self.zone.learn(self.stamps(), pool).await?;
         let page = self.rescues.page();
         let rows = sqlx::query(FREE_EXPIRED)
             .bind(self.zone.name())

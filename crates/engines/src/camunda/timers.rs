@@ -19,7 +19,7 @@ use sqlx::{PgPool, Row};
 
 use super::Camunda;
 use super::sql::{runnable, unlocked};
-use crate::zone;
+use crate::dialect::Dialect;
 
 /// Due dates up to which timers have been hinted, by due date and id.
 #[derive(Debug, Default)]
@@ -70,7 +70,7 @@ impl Camunda {
         pool: &PgPool,
         at_most: i64,
     ) -> Result<MovedTimers, StoreError> {
-        zone::learn(self, pool).await?;
+        self.zone.learn(self.stamps(), pool).await?;
         let (due, id) = self.timers.get().unzip();
         let rows = sqlx::query(DUE)
             .bind(self.zone.judged())

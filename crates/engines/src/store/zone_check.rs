@@ -2,13 +2,14 @@
 //! before it clears a lock.
 
 use super::EngineStore;
-use crate::zone;
 
 impl EngineStore {
     /// Reads rows of the engine, and reports a wrong zone. A read that fails changes nothing.
     pub(super) async fn check_zone(&self) {
         let (dialect, rest) = (self.dialect(), &self.0.connections.rest);
-        let read = self.run("zone", rest, || zone::read(dialect, &rest.inner));
+        let read = self.run("zone", rest, || {
+            dialect.zone().read(dialect.stamps(), &rest.inner)
+        });
         if let Err(error) = read.await {
             tracing::debug!(%error, "the zone of the engine could not be checked");
         }

@@ -120,20 +120,7 @@ pub(super) async fn delete_free(
         deleted.operated.push((JobId(id), Operated::Done));
         left.extend(instance);
     }
-    if asked.is_empty() {
-        return Ok(());
-    }
-    let still = still(connection, asked).await?;
-    asked.retain(|id| {
-        let why = match still.get(id) {
-            None => Operated::NotFound,
-            Some((JobState::Executable, true)) => Operated::Running,
-            Some(_) => return true,
-        };
-        deleted.operated.push((JobId(*id), why));
-        false
-    });
-    Ok(())
+    refuse(connection, asked, deleted).await
 }
 
 /// Deletes the jobs that no node runs. The second list has the jobs whose rows were locked.
@@ -230,6 +217,28 @@ pub(super) async fn still(
     Ok(still.collect())
 }
 
+/// Names the jobs that don't exist or that a node runs. Leaves those in `asked` whose rows are locked.
+async fn refuse(
+    connection: &mut PgConnection,
+    asked: &mut Vec<Uuid>,
+    named: &mut OperatedJobs,
+) -> Result<(), StoreError> {
+    if asked.is_empty() {
+        return Ok(());
+    }
+    let still = still(connection, asked).await?;
+    asked.retain(|id| {
+        let why = match still.get(id) {
+            None => Operated::NotFound,
+            Some((JobState::Executable, true)) => Operated::Running,
+            Some(_) => return true,
+        };
+        named.operated.push((JobId(*id), why));
+        false
+    });
+    Ok(())
+}
+
 /// The time for which an operation waits for locked rows, and the pause between two attempts.
 pub(super) const ROWS_WITHIN: Duration = Duration::from_secs(2);
 pub(super) const ROWS_AGAIN: Duration = Duration::from_millis(50);
@@ -287,20 +296,7 @@ pub(super) async fn retry_free(
     retried.operated.extend(operated);
     retried.ready.extend(ready);
     asked.retain(|id| !done.contains(id));
-    if asked.is_empty() {
-        return Ok(());
-    }
-    let still = still(connection, asked).await?;
-    asked.retain(|id| {
-        let why = match still.get(id) {
-            None => Operated::NotFound,
-            Some((JobState::Executable, true)) => Operated::Running,
-            Some(_) => return true,
-        };
-        retried.operated.push((JobId(*id), why));
-        false
-    });
-    Ok(())
+    refuse(connection, asked, retried).await
 }
 
 impl Operating for PgStore {
