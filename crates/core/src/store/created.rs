@@ -28,6 +28,8 @@ pub struct Created {
     pub(crate) events: Vec<JobEvent>,
     /// Whether an operator's action was interrupted. Then a part of it may be done.
     pub(crate) unfinished: bool,
+    /// Jobs that the transaction deleted. None of them is the witness.
+    pub(crate) deleted: HashSet<JobId>,
     /// One of the jobs, in any state. Its row exists only if the transaction has committed.
     pub(crate) witness: Option<JobId>,
     /// The name of the transaction, to ask for its fate after a lost answer to COMMIT; see
@@ -45,13 +47,14 @@ impl Created {
         self.stop.extend(other.stop);
         self.events.extend(other.events);
         self.unfinished |= other.unfinished;
+        self.deleted.extend(other.deleted);
         self.witness = self.witness.or(other.witness);
         self.transaction = self.transaction.take().or(other.transaction);
     }
 
     /// Adds the end of a scope in the same transaction.
     pub(crate) fn end(&mut self, ended: &Ended) {
-        self.choose_witness(&ended.deleted.iter().copied().collect());
+        self.delete(ended.deleted.iter().copied());
         self.hint(&ended.ready);
         self.stop.extend(&ended.running);
     }
@@ -66,9 +69,9 @@ impl Created {
             jobs.map(|(job, _)| *job)
         };
         match action {
-            Action::Delete => self.choose_witness(&with(Operated::Done).collect()),
+            Action::Delete => self.delete(with(Operated::Done)),
             Action::Cancel => {
-                self.choose_witness(&with(Operated::Done).collect());
+                self.delete(with(Operated::Done));
                 self.stop.extend(with(Operated::Running));
             }
             Action::Change(_) | Action::Retry(_) | Action::Unlock => {}
@@ -77,9 +80,11 @@ impl Created {
         self.timer = earliest(self.timer, acted.timer);
     }
 
-    /// Chooses another witness if it is among the jobs that are deleted in the same transaction.
-    fn choose_witness(&mut self, deleted: &HashSet<JobId>) {
-        let stays = |job: &JobId| !deleted.contains(job);
+    /// Notes jobs that are deleted in the same transaction. If the witness is one of them, another
+    /// job takes its place.
+    fn delete(&mut self, jobs: impl Iterator<Item = JobId>) {
+        self.deleted.extend(jobs);
+        let stays = |job: &JobId| !self.deleted.contains(job);
         let mut others = self.ready.iter().map(|job| job.hint.id);
         self.witness = self.witness.filter(stays).or_else(|| others.find(stays));
     }
@@ -269,5 +274,7 @@ mod tests {
         assert_eq!(ids(&created.next), [next.hint.id]);
         // The row that shows the commit must be one that stays.
         assert_eq!(created.witness, Some(stays.hint.id));
+        act(&mut created, &Action::Delete, &stays, Operated::Done, &[]);
+        assert_eq!(created.witness, None);
     }
 }
