@@ -28,6 +28,7 @@ pub(crate) mod text;
 pub mod unique;
 
 use std::fmt;
+use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use serde::de::DeserializeOwned;
@@ -40,9 +41,22 @@ use crate::job::scope::Needs;
 macro_rules! uuid_newtype {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[serde(transparent)]
         pub struct $name(pub(crate) Uuid);
+
+        impl Ord for $name {
+            /// The order of the bytes, compared as one number.
+            fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+                self.0.as_u128().cmp(&other.0.as_u128())
+            }
+        }
+
+        impl PartialOrd for $name {
+            fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+                Some(self.cmp(other))
+            }
+        }
 
         impl $name {
             /// Creates an id from a UUID.
@@ -381,8 +395,8 @@ pub struct LockToken {
 /// A job and the lock that this node has on it.
 #[derive(Clone, Debug)]
 pub struct LockedJob {
-    /// The job.
-    pub job: Job,
+    /// The job. Shared, because a job is large and is passed on many times until its handler runs.
+    pub job: Arc<Job>,
     /// The fence of this lock.
     pub fence: Fence,
     /// The number of nodes in a row that died, or lost their lease, while they held this job.

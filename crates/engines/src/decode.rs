@@ -1,5 +1,6 @@
 //! Rows as jobs.
 
+use std::sync::Arc;
 use std::sync::Mutex;
 
 use jobwire_core::hint::Ready;
@@ -134,7 +135,7 @@ impl Decoder {
         let fence: i64 = row.try_get("fence")?;
         let job = self.job(&EngineRow::read(row)?);
         Ok(job.map(|job| LockedJob {
-            job,
+            job: Arc::new(job),
             fence: Fence::new(fence),
             strikes: 0,
         }))

@@ -159,7 +159,7 @@ impl Mutant {
             if let Some((_, job, _)) = self.inner.get(JobId::from_uuid(id)).await? {
                 let fence = Fence::new(fence);
                 locked.jobs.push(LockedJob {
-                    job,
+                    job: Arc::new(job),
                     fence,
                     strikes: 0,
                 });

@@ -71,7 +71,7 @@ pub(super) async fn every_field_comes_back<S: Bench>(w: &World<S>) {
     let hint = w.one(new).await;
     assert_eq!(hint.instance.as_deref(), Some("order-17"));
     let mut read = vec![w.hold(node(), &hint).await.job];
-    read.push(w.store.get(id).await.unwrap().unwrap().1);
+    read.push(w.store.get(id).await.unwrap().unwrap().1.into());
     for job in read {
         assert_eq!(job.decode::<serde_json::Value>().unwrap(), payload);
         assert_eq!(job.kind, JobKind::Timer);
@@ -89,7 +89,7 @@ pub(super) async fn every_field_comes_back<S: Bench>(w: &World<S>) {
         assert_eq!(job.lane.as_str(), "fast");
         assert_eq!(job.correlation_id, id.uuid());
         assert_eq!(job.trace_parent, hint.trace_parent);
-        assert_eq!(job.custom_values.unwrap().get(), "{\"a\": [1, 2]}");
+        assert_eq!(job.custom_values.as_ref().unwrap().get(), "{\"a\": [1, 2]}");
         assert!(job.exclusive && job.due_at.is_none() && job.exception_message.is_none());
         assert!((job.ready_at - job.created_at).num_seconds().abs() < 60);
     }

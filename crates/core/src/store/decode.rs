@@ -75,31 +75,68 @@ pub(super) fn counts(json: Option<&str>) -> Result<BTreeMap<String, i64>> {
         .map_err(|e| StoreError::BadRow(format!("counts are not a JSON object: {e}")))
 }
 
-/// Returns the value. If it is unreadable, returns a default and stores the reason in `fault`. A
-/// missing column is an error, because it is not the fault of the row.
-fn readable<T>(
-    value: Result<T>,
-    default: impl FnOnce() -> T,
-    fault: &mut Option<String>,
-) -> Result<T> {
-    let reason = match value {
-        Err(StoreError::Database(
+/// Returns why the value is unreadable, if that is the fault of the row. A missing column is not.
+fn unreadable(error: &StoreError) -> Option<String> {
+    match error {
+        StoreError::Database(
             error @ (sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_)),
-        )) => error.to_string(),
-        Err(error @ StoreError::BadRow(_)) => error.to_string(),
-        value => return value,
-    };
-    fault.get_or_insert(reason);
-    Ok(default())
+        ) => Some(error.to_string()),
+        StoreError::BadRow(_) => Some(error.to_string()),
+        _ => None,
+    }
 }
 
-/// Reads a job from the columns of `job_columns!`, which begin at `at`.
+/// What to do with a value that is unreadable.
+trait Unreadable {
+    /// Returns the value, or a default in its place.
+    fn or_default<T>(&mut self, value: Result<T>, default: fn() -> T) -> Result<T>;
+}
+
+/// Fails with the first unreadable value.
+struct Strict;
+
+impl Unreadable for Strict {
+    #[inline(always)]
+    fn or_default<T>(&mut self, value: Result<T>, _: fn() -> T) -> Result<T> {
+        value
+    }
+}
+
+/// Takes defaults, and keeps the first reason.
+#[derive(Default)]
+struct Lenient(Option<String>);
+
+impl Unreadable for Lenient {
+    fn or_default<T>(&mut self, value: Result<T>, default: fn() -> T) -> Result<T> {
+        value.or_else(|error| {
+            let reason = unreadable(&error).ok_or(error)?;
+            self.0.get_or_insert(reason);
+            Ok(default())
+        })
+    }
+}
+
+/// Reads a job from the columns of `job_columns!`, which begin at `at`. A row with an unreadable
+/// value is read a second time, with defaults. So all other rows cost no look at each value.
 pub(super) fn job(row: &impl JobRow, at: usize) -> Result<Job> {
-    let mut unreadable = None;
-    let fault = &mut unreadable;
+    match job_with(&mut Strict, row, at) {
+        Err(error) if unreadable(&error).is_some() => {
+            let mut lenient = Lenient::default();
+            let job = job_with(&mut lenient, row, at)?;
+            Ok(Job {
+                unreadable: lenient.0,
+                ..job
+            })
+        }
+        job => job,
+    }
+}
+
+#[inline(always)]
+fn job_with(how: &mut impl Unreadable, row: &impl JobRow, at: usize) -> Result<Job> {
     macro_rules! read {
         ($value:expr) => {
-            readable($value, Default::default, fault)?
+            how.or_default($value, Default::default)?
         };
     }
     let kind_text = read!(row.short(at + 3));
@@ -109,7 +146,7 @@ pub(super) fn job(row: &impl JobRow, at: usize) -> Result<Job> {
         id: JobId(row.id(at)?),
         seq: read!(row.long(at + 1)),
         revision: read!(row.int(at + 2)),
-        kind: readable(kind(kind_text), || JobKind::Message, fault)?,
+        kind: how.or_default(kind(kind_text), || JobKind::Message)?,
         job_type: read!(row.text(at + 4)),
         payload: read!(json(payload, "payload")),
         process_instance: read!(row.maybe_text(at + 6)),
@@ -135,7 +172,7 @@ pub(super) fn job(row: &impl JobRow, at: usize) -> Result<Job> {
         custom_values: read!(custom.map(|c| json(c, "custom_values")).transpose()),
         trace_parent: read!(row.maybe_text(at + 27)),
         lane_named: read!(row.maybe_flag(at + 28)),
-        unreadable: fault.take(),
+        unreadable: None,
     })
 }
 

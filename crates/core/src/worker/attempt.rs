@@ -39,8 +39,9 @@ impl Attempt {
         }
     }
 
-    /// Counts the attempt, and the time since its end. Notes the departure of a member of a batch.
-    pub(crate) fn count(self, node: &NodeContext, fate: AttemptFate) {
+    /// Counts the attempt, and the time from its end until `now`. Notes the departure of a member of
+    /// a batch.
+    pub(crate) fn count(self, node: &NodeContext, fate: AttemptFate, now: Instant) {
         let metrics = &node.cached_metrics;
         let outcome = match fate {
             AttemptFate::Committed => self.outcome,
@@ -52,7 +53,7 @@ impl Attempt {
             node.departures.note(&self.job);
         }
         metrics.job_type(&self.job.job_type).finished(outcome);
-        let took = self.finished_at.elapsed().as_secs_f64();
+        let took = now.duration_since(self.finished_at).as_secs_f64();
         metrics.finish_to_complete.record(took);
     }
 }

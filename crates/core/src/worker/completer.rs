@@ -164,6 +164,7 @@ struct Batch {
 
 async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
     let mut batch = Batch::default();
+    let now = Instant::now();
     for mut job in finished {
         let attempt = Attempt::of(job.job, &job.ending, job.finished_at);
         match job.ending {
@@ -171,10 +172,10 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
                 batch.done.push(completion);
                 batch.slots_of_done.extend(job.slot.take());
             }
-            Ending::Failed { failure, .. } => batch.failed.push(failure),
+            Ending::Failed { failure, .. } => batch.failed.push(*failure),
             Ending::Release => batch.released.push(job.held),
             Ending::Committed(outcome) => {
-                attempt.count(node, AttemptFate::Committed);
+                attempt.count(node, AttemptFate::Committed, now);
                 node.ended(&job.held, end_of(&job.held, &next_instances(&outcome)));
                 let slots = job.slot.into_iter().collect();
                 executor::follow_up(node, *outcome, Instant::now(), slots).await;
@@ -186,7 +187,7 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
                 continue;
             }
             Ending::Left => {
-                attempt.count(node, AttemptFate::Unknown);
+                attempt.count(node, AttemptFate::Unknown, now);
                 node.ended(&job.held, End::Unsure);
                 node.is_in_doubt(&job.held);
                 continue;
@@ -198,7 +199,7 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
                     "the lock was lost while the job ran; its outcome was discarded"
                 );
                 counter!(m::FENCED, "operation" => "run").increment(1);
-                attempt.count(node, AttemptFate::Lost);
+                attempt.count(node, AttemptFate::Lost, now);
                 node.ended(&job.held, End::Unsure);
                 node.may_have_lost(job.held);
                 continue;
@@ -262,6 +263,7 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
     };
     let (committed, unknown) = (ids(|part| &part.outcome.applied), ids(|part| &part.unknown));
     let cancelled = ids(|part| &part.outcome.cancelled);
+    let now = Instant::now();
     for attempt in attempts {
         if left.contains(&attempt.job.id) {
             attempts_left.insert(attempt.job.id, attempt);
@@ -276,7 +278,7 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
         } else {
             AttemptFate::Lost
         };
-        attempt.count(node, fate);
+        attempt.count(node, fate, now);
     }
     if left.is_empty() {
         return;

@@ -20,6 +20,7 @@ mod open;
 mod run;
 mod stopped;
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
@@ -145,7 +146,6 @@ fn life(
     let held = locked.held();
     let node = node.clone();
     let LockedJob { job, strikes, .. } = locked;
-    let job = Arc::new(job);
     let started = job.clone();
     if let Some(teller) = node.teller() {
         teller.locked(&job, held.fence);
@@ -157,7 +157,9 @@ fn life(
         let admission = quarantine::admit(&node, &job, strikes, &held, &lease, slot, permit).await;
         let (ending, slot, suspect) = match admission {
             Admission::Start(slot, suspect, permit) => {
-                let running = run(&node, &job, &held, &lease, stages, permit);
+                // Pinned here, because every call that takes this future by value copies it, and it
+                // has a kilobyte.
+                let running = pin!(run(&node, &job, &held, &lease, stages, permit));
                 // Without an ending the lease would be renewed forever.
                 let ending = survived("job", running).await.unwrap_or(Ending::Left);
                 (ending, Some(slot), suspect)

@@ -23,7 +23,8 @@ pub(crate) enum Ending {
     Committed(Box<BatchOutcome>),
     /// The job moves to the timers or the dead letters.
     Failed {
-        failure: Failure,
+        /// Boxed, because few attempts fail and every ending is passed on several times.
+        failure: Box<Failure>,
         outcome: &'static str,
     },
     /// The job is released; no attempt is spent.

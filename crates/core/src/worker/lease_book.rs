@@ -16,7 +16,7 @@ mod lease;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashSet, btree_map};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -289,12 +289,11 @@ impl LeaseBook {
     /// stays.
     pub(crate) fn forget(&self, held: &LockToken) {
         let mut entries = self.entries();
-        if entries
-            .get(&held.id)
-            .is_some_and(|e| e.held.fence == held.fence)
+        if let btree_map::Entry::Occupied(entry) = entries.entry(held.id)
+            && entry.get().held.fence == held.fence
         {
-            let former = entries.remove(&held.id);
-            self.count_struck(former.as_ref(), false);
+            let former = entry.remove();
+            self.count_struck(Some(&former), false);
         }
         self.in_flight.set(entries.len() as f64);
     }

@@ -130,13 +130,13 @@ fn dead_letter(job: &Job, strikes: i32, held: &LockToken) -> Ending {
         "the job is quarantined as a dead letter; find out why its nodes died, then retry it"
     );
     Ending::Failed {
-        failure: Failure {
+        failure: Box::new(Failure {
             held: held.clone(),
             to: Destination::DeadLetter,
             message: Some(message),
             stack: None,
             attempt: None,
-        },
+        }),
         outcome: "quarantined",
     }
 }

@@ -122,17 +122,15 @@ impl Batch {
                 }
                 let again = late.iter().map(|finished| ready(&finished.job));
                 self.node.hook.publish(Cause::Requeue, again.collect());
-                for finished in done {
+                for finished in &done {
                     if let (Some(teller), Ending::Done(done)) =
                         (self.node.teller(), &finished.ending)
                     {
                         teller.completed(&finished.job, done, &BatchOutcome::default());
                     }
-                    self.close(finished, AttemptFate::Committed);
                 }
-                for finished in late {
-                    self.close(finished, AttemptFate::Lost);
-                }
+                self.close(done, AttemptFate::Committed);
+                self.close(late, AttemptFate::Lost);
                 self.open.clear();
                 // The other jobs are held by leases and end like all leased jobs.
                 for finished in rest {
@@ -149,19 +147,16 @@ impl Batch {
                     "could not commit a batch of short jobs; its jobs run again"
                 );
                 self.give_up(error.changed_nothing());
-                for finished in done {
-                    let fate = if error.changed_nothing() {
-                        AttemptFate::Lost
-                    } else {
-                        AttemptFate::Unknown
-                    };
-                    self.close(finished, fate);
-                }
-                for finished in late.into_iter().chain(rest) {
-                    self.close(finished, AttemptFate::Lost);
-                }
+                let fate = if error.changed_nothing() {
+                    AttemptFate::Lost
+                } else {
+                    AttemptFate::Unknown
+                };
+                self.close(done, fate);
+                self.close(late, AttemptFate::Lost);
+                self.close(rest, AttemptFate::Lost);
                 while let Some(finished) = outcomes.recv().await {
-                    self.close(finished, AttemptFate::Lost);
+                    self.close(vec![finished], AttemptFate::Lost);
                 }
             }
         }
@@ -190,36 +185,41 @@ impl Batch {
     }
 
     fn others_than<'a>(&self, ended: impl Iterator<Item = &'a Finished>) -> Vec<LockToken> {
-        let ended: HashSet<JobId> = ended.map(|finished| finished.held.id).collect();
+        let ended: Vec<JobId> = ended.map(|finished| finished.held.id).collect();
+        // A job ends once.
         if ended.len() == self.open.len() {
             return Vec::new();
         }
+        let ended: HashSet<JobId> = ended.into_iter().collect();
         let open = self.open.values().map(|(held, _)| held);
         open.filter(|held| !ended.contains(&held.id))
             .cloned()
             .collect()
     }
 
-    /// Counts an attempt whose fate is decided, and forgets its job.
-    fn close(&mut self, finished: Finished, fate: AttemptFate) {
-        let Finished {
-            held,
-            job,
-            ending,
-            finished_at,
-            ..
-        } = finished;
-        if fate == AttemptFate::Lost && matches!(ending, Ending::Done(_)) {
-            counter!(m::FENCED, "operation" => "complete").increment(1);
-            tracing::warn!(
-                job = %held.id,
-                fence = %held.fence,
-                "the lock was lost; the outcome of the job was discarded"
-            );
+    /// Counts attempts whose fate is decided, and forgets their jobs.
+    fn close(&mut self, finished: Vec<Finished>, fate: AttemptFate) {
+        let now = Instant::now();
+        for finished in finished {
+            let Finished {
+                held,
+                job,
+                ending,
+                finished_at,
+                ..
+            } = finished;
+            if fate == AttemptFate::Lost && matches!(ending, Ending::Done(_)) {
+                counter!(m::FENCED, "operation" => "complete").increment(1);
+                tracing::warn!(
+                    job = %held.id,
+                    fence = %held.fence,
+                    "the lock was lost; the outcome of the job was discarded"
+                );
+            }
+            Attempt::of(job, &ending, finished_at).count(&self.node, fate, now);
+            self.node.leases.forget(&held);
+            self.open.remove(&held.id);
         }
-        Attempt::of(job, &ending, finished_at).count(&self.node, fate);
-        self.node.leases.forget(&held);
-        self.open.remove(&held.id);
     }
 
     /// Handles the loss of the transaction. If only the answer to its commit was lost, some of its

@@ -54,13 +54,13 @@ pub(crate) fn end(node: &NodeContext, job: &Job, held: &LockToken, fault: &str) 
         Destination::Retry { .. } => "snooze",
     };
     Ending::Failed {
-        failure: Failure {
+        failure: Box::new(Failure {
             held: held.clone(),
             to,
             message: Some(format!("the job's row can't be read: {fault}")),
             stack: None,
             attempt: None,
-        },
+        }),
         outcome,
     }
 }

@@ -1,6 +1,7 @@
 //! Locks, renews and settles jobs over the endpoint, in batches of its size.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -136,7 +137,7 @@ impl EndpointStore {
     fn locked(&self, row: &EngineRow) -> Option<LockedJob> {
         let (_, fence) = row.owner.as_deref().and_then(parse)?;
         self.0.decoder.job(row).map(|job| LockedJob {
-            job,
+            job: Arc::new(job),
             fence,
             strikes: 0,
         })

@@ -5,6 +5,7 @@
 //! its snapshot includes the commit of the transaction that held the row before. A job holds its
 //! instance only while its lease has an owner (protocol rules 10 to 12).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::{PgConnection, Row};
@@ -228,7 +229,7 @@ async fn take(
                 Some(fence) => Ok(Box::new(LockedJob {
                     fence: Fence(fence),
                     strikes: r.try_get(5)?,
-                    job: decode::job(r, 6)?,
+                    job: Arc::new(decode::job(r, 6)?),
                 })),
                 None if !free => Err(Refusal::InstanceHeld),
                 None if entered => {

@@ -1,6 +1,7 @@
 //! Locking the jobs of a batch of hints.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -164,7 +165,7 @@ async fn lock_by(
             Ok(LockedJob {
                 fence: Fence(r.try_get(0)?),
                 strikes: r.try_get(1)?,
-                job: decode::job(r, 2)?,
+                job: Arc::new(decode::job(r, 2)?),
             })
         })
         .collect()

@@ -5,6 +5,7 @@
 //! the leases that it has locked.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::{PgPool, Row};
@@ -144,7 +145,7 @@ async fn unknown(
         Ok(LockedJob {
             fence: Fence(row.try_get(0)?),
             strikes: row.try_get(1)?,
-            job: decode::job(row, 2)?,
+            job: Arc::new(decode::job(row, 2)?),
         })
     };
     rows.iter().map(locked).collect()

@@ -1,6 +1,7 @@
 //! Holding short jobs by row locks, in a transaction that stays open while they run (protocol rule
 //! 35).
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -68,7 +69,7 @@ fn locked(row: &PgRow) -> Result<LockedJob, StoreError> {
     Ok(LockedJob {
         fence: Fence(row.try_get(0)?),
         strikes: 0,
-        job: decode::job(row, 1)?,
+        job: Arc::new(decode::job(row, 1)?),
     })
 }
 

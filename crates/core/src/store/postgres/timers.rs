@@ -1,5 +1,7 @@
 //! Timers: due ones become executable, in batches. Several nodes may move timers at once.
 
+use std::sync::Arc;
+
 use sqlx::postgres::PgRow;
 use sqlx::{PgPool, Row};
 use uuid::Uuid;
@@ -177,7 +179,7 @@ async fn take_due(
         Ok(Some(LockedJob {
             fence: Fence(fence),
             strikes: 0,
-            job: decode::job(row, LOCKED + 1)?,
+            job: Arc::new(decode::job(row, LOCKED + 1)?),
         }))
     })
 }

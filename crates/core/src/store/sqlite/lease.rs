@@ -1,5 +1,7 @@
 //! Writing the leases of jobs that were found free.
 
+use std::sync::Arc;
+
 use sqlx::SqliteConnection;
 
 use super::{decode, insert};
@@ -30,7 +32,7 @@ pub(super) async fn lease(
     let locked: Vec<LockedJob> = (first..)
         .zip(free)
         .map(|(fence, (job, strikes))| LockedJob {
-            job,
+            job: Arc::new(job),
             fence: Fence(fence),
             strikes,
         })

@@ -1,5 +1,6 @@
 //! Leases of a holder: renewing them, finding lost ones, and clearing strikes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::sqlite::SqliteRow;
@@ -91,7 +92,7 @@ impl Leases for SqliteStore {
             Ok(LockedJob {
                 fence: Fence(row.try_get(0)?),
                 strikes: row.try_get(1)?,
-                job: decode::job(row, 2)?,
+                job: Arc::new(decode::job(row, 2)?),
             })
         };
         let unknown = rows.iter().map(locked).collect::<Result<Vec<_>, _>>()?;

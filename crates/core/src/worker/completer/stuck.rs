@@ -196,6 +196,6 @@ async fn try_until_taken(
     };
     drop(untried);
     if let Some(attempt) = attempt {
-        attempt.count(node, fate);
+        attempt.count(node, fate, Instant::now());
     }
 }

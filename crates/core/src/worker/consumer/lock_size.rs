@@ -73,6 +73,8 @@ fn bytes_of(job: &Job) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use chrono::Utc;
 
     use super::*;
@@ -111,7 +113,7 @@ mod tests {
             let custom = serde_json::value::to_raw_value(&text(custom)).unwrap();
             let job = NewJob::of("note", &text(payload)).custom_values(custom);
             LockedJob {
-                job: job.into_job(1, Utc::now(), Lane::default()).unwrap(),
+                job: Arc::new(job.into_job(1, Utc::now(), Lane::default()).unwrap()),
                 fence: Fence(1),
                 strikes: 0,
             }

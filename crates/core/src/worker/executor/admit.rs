@@ -148,7 +148,7 @@ fn returned(run: &Run<'_>) -> Ending {
 fn returned_for(run: &Run<'_>, delay: Duration) -> Ending {
     let job = run.job;
     Ending::Failed {
-        failure: Failure {
+        failure: Box::new(Failure {
             held: run.held.clone(),
             to: Destination::Retry {
                 delay,
@@ -159,7 +159,7 @@ fn returned_for(run: &Run<'_>, delay: Duration) -> Ending {
             message: None,
             stack: None,
             attempt: None,
-        },
+        }),
         outcome: "snooze",
     }
 }

@@ -1,6 +1,6 @@
 //! The completion of a job, and its commit in the transaction of the handler.
 
-use std::time::Duration;
+use tokio::time::Instant;
 
 use super::failure::failure;
 use super::fault::Fault;
@@ -13,14 +13,18 @@ use crate::worker::finished::Ending;
 use crate::worker::handler::HandlerError;
 use crate::worker::handler_transaction::HandlerTransaction;
 
-/// Returns the completion of a job that ran for `ran`, with the next occurrence of its series.
-pub(super) fn completion(run: &Run<'_>, ran: Duration) -> Completion {
+/// Returns the completion of a job that started at `started`, with the next occurrence of its
+/// series.
+pub(super) fn completion(run: &Run<'_>, started: Instant) -> Completion {
     let Run {
         node, job, held, ..
     } = *run;
+    if job.repeat.is_none() {
+        return completion_with(held, job, None);
+    }
     // Uses the database's clock, which set `ready_at`. This machine's clock may be wrong by hours,
     // and would delay the next occurrence by as much.
-    let ran = chrono::Duration::from_std(ran).unwrap_or_default();
+    let ran = chrono::Duration::from_std(started.elapsed()).unwrap_or_default();
     let now = job.ready_at.checked_add_signed(ran).unwrap_or(job.ready_at);
     let following = series::following(job, now, node.store.calendars());
     if let Some(fault) = following.fault {

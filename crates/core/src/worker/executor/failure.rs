@@ -42,13 +42,13 @@ pub(super) fn failure(run: &Run<'_>, error: HandlerError, outcome: &'static str)
         }
     };
     Ending::Failed {
-        failure: Failure {
+        failure: Box::new(Failure {
             held: run.held.clone(),
             to,
             message: Some(storable(error.message, MESSAGE_BYTES)),
             stack: error.stack.map(|s| storable(s, MESSAGE_BYTES * 16)),
             attempt: None,
-        },
+        }),
         outcome,
     }
 }

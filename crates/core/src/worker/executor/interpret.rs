@@ -68,7 +68,7 @@ fn done(run: &Run<'_>, started: Instant) -> Completion {
     let mut done = if run.lease.cancelled.is_given() {
         completion_with(run.held, run.job, None)
     } else {
-        completion(run, started.elapsed())
+        completion(run, started)
     };
     done.has_traces |= run.lease.has_row();
     done
@@ -113,7 +113,7 @@ fn answered(run: &Run<'_>, answer: HandlerResult<Outcome>, started: Instant) -> 
         // The job ends with its cancel, whatever else the handler has answered.
         _ if run.lease.cancelled.is_given() => cancelled(run),
         Ok(Outcome::Snooze(delay)) => Ending::Failed {
-            failure: Failure {
+            failure: Box::new(Failure {
                 held: held.clone(),
                 to: Destination::Retry {
                     delay,
@@ -124,7 +124,7 @@ fn answered(run: &Run<'_>, answer: HandlerResult<Outcome>, started: Instant) -> 
                 message: None,
                 stack: None,
                 attempt: None,
-            },
+            }),
             outcome: "snooze",
         },
         // A handler that a shutdown stopped may return an error. No attempt is spent.

@@ -1,5 +1,6 @@
 //! The transitions of a holder: renew, complete, fail, release and the handoff.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::hint::Ready;
@@ -73,7 +74,7 @@ impl Database {
             let unknown = lease.owner == Some(owner) && !known.contains(&lease.fence);
             let row = self.executable.get(id).filter(|_| unknown)?;
             Some(LockedJob {
-                job: row.job.clone(),
+                job: Arc::new(row.job.clone()),
                 fence: lease.fence,
                 strikes: lease.strikes,
             })

@@ -1,6 +1,7 @@
 //! Locks: plain jobs, instances, claiming.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jobwire_core::hint::Hint;
 use jobwire_core::job::LockedJob;
@@ -254,7 +255,7 @@ impl Database {
 
 fn locked(job: Job, fence: jobwire_core::Fence, strikes: i32) -> LockedJob {
     LockedJob {
-        job,
+        job: Arc::new(job),
         fence,
         strikes,
     }
