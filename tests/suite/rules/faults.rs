@@ -3,11 +3,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::{
     Client, CommitHook, Fence, HandlerError, HandlerOptions, Handlers, InProcessTransport,
-    JobQuery, JobState, NewJob, Node, Outcome, PgStore, RetryPolicy, Running, Store, Transport,
+    JobQuery, JobState, NewJob, Node, NodeOptions, Outcome, PgStore, RetryPolicy, Running, Store,
+    Transport,
 };
 use jobwire_tests::{Postgres, Stop, eventually, shared};
 use tokio::sync::Semaphore;
@@ -87,8 +89,12 @@ impl Fixture {
     }
 
     async fn start(&self, handlers: Handlers) -> Node {
+        self.start_with(unswept(), handlers).await
+    }
+
+    async fn start_with(&self, options: NodeOptions, handlers: Handlers) -> Node {
         let transport: Arc<dyn Transport> = Arc::new(self.transport.clone());
-        let node = Node::builder(self.store.clone(), transport).options(unswept());
+        let node = Node::builder(self.store.clone(), transport).options(options);
         node.handlers(handlers).start().await.unwrap()
     }
 
@@ -112,7 +118,7 @@ impl Fixture {
 
 fn in_transaction() -> HandlerOptions {
     // Siblings pass a job that waits for a retry.
-    let long = RetryPolicy::Fixed(std::time::Duration::from_secs(3600));
+    let long = RetryPolicy::Fixed(Duration::from_secs(3600));
     HandlerOptions::default().in_transaction().retry(long)
 }
 
@@ -215,6 +221,49 @@ async fn a_job_that_breaks_its_connection_each_time_spends_an_attempt() {
 
 /// The server is away for a while, and the job's first statement after that finds a dead
 /// connection.
+/// Each renewal of the lease conflicts with a snapshot from before it, so repetitions never end.
+#[tokio::test]
+async fn a_strict_transaction_that_outlives_a_renewal_spends_an_attempt() {
+    const LEASE: Duration = Duration::from_secs(3);
+    let world = Fixture::on(&shared::postgres().await.create_database().await).await;
+    let notes = Notes::default();
+    let mut handlers = Handlers::default();
+    let noted = notes.clone();
+    handlers.add_with("effect", in_transaction(), move |job: Running<i64>| {
+        let notes = noted.clone();
+        async move {
+            let mut tx = job.transaction::<PgStore>().await?;
+            notes.add(format!("{} with {}", job.payload, job.job.retries));
+            sqlx::raw_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT 1")
+                .execute(&mut *tx)
+                .await?;
+            let takes = if job.payload == 1 {
+                LEASE / 2
+            } else {
+                LEASE / 50
+            };
+            tokio::time::sleep(takes).await;
+            Ok::<_, HandlerError>(Outcome::Done)
+        }
+    });
+    let mut options = unswept();
+    options.lease = LEASE;
+    let node = world.start_with(options, handlers).await;
+    world.create(2).await;
+    world.until_left(1).await;
+    let expected = ["1 with 5", "1 with 5", "1 with 5", "2 with 5"];
+    assert_eq!(notes.all(), expected);
+    let waiting = world.store.find(&JobQuery::default()).await.unwrap();
+    let waiting = waiting.first().unwrap();
+    assert_eq!((waiting.state, waiting.retries), (JobState::Timer, 4));
+    let message = waiting.exception_message.as_deref().unwrap_or_default();
+    assert!(
+        message.contains("shorter than a third of the lease"),
+        "{message}"
+    );
+    node.stop().await;
+}
+
 #[tokio::test]
 async fn a_restart_of_the_server_changes_no_order_and_spends_no_attempt() {
     let mut server = Postgres::start().await;

@@ -174,11 +174,11 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
             }
             Ending::Failed { failure, .. } => batch.failed.push(*failure),
             Ending::Release => batch.released.push(job.held),
-            Ending::Committed(outcome) => {
+            Ending::Committed { settled, sent } => {
                 attempt.count(node, AttemptFate::Committed, now);
-                node.ended(&job.held, end_of(&job.held, &next_instances(&outcome)));
+                node.ended(&job.held, end_of(&job.held, &next_instances(&settled)));
                 let slots = job.slot.into_iter().collect();
-                executor::follow_up(node, *outcome, Instant::now(), slots).await;
+                executor::follow_up(node, *settled, sent, slots).await;
                 continue;
             }
             Ending::Parked => {

@@ -162,6 +162,7 @@ fn life(
                 let running = pin!(run(&node, &job, &held, &lease, stages, permit));
                 // Without an ending the lease would be renewed forever.
                 let ending = survived("job", running).await.unwrap_or(Ending::Left);
+                lease.ends(true);
                 (ending, Some(slot), suspect)
             }
             Admission::End(ending, slot) => (ending, slot, None),

@@ -20,7 +20,11 @@ pub(crate) enum Ending {
     /// The job is deleted, because an operator has cancelled it.
     Cancelled(Completion),
     /// The handler's transaction has completed the job already.
-    Committed(Box<BatchOutcome>),
+    Committed {
+        settled: Box<BatchOutcome>,
+        /// When the statement was sent that locked the next job. Its lease counts from then.
+        sent: Instant,
+    },
     /// The job moves to the timers or the dead letters.
     Failed {
         /// Boxed, because few attempts fail and every ending is passed on several times.
@@ -41,7 +45,7 @@ pub(crate) enum Ending {
 impl Ending {
     pub(crate) const fn outcome(&self) -> &'static str {
         match self {
-            Self::Done(_) | Self::Committed(_) => "done",
+            Self::Done(_) | Self::Committed { .. } => "done",
             Self::Cancelled(_) => CANCELLED,
             Self::Failed { outcome, .. } => outcome,
             Self::Release | Self::Parked => "interrupted",
@@ -70,7 +74,7 @@ impl Finished {
     /// the sibling that its transaction took over.
     pub(crate) fn holds(&self) -> impl Iterator<Item = LockToken> {
         let next = match &self.ending {
-            Ending::Committed(settled) => &settled.next[..],
+            Ending::Committed { settled, .. } => &settled.next[..],
             _ => &[],
         };
         let next = next.iter().map(LockedJob::held);

@@ -298,6 +298,13 @@ impl LeaseBook {
         self.in_flight.set(entries.len() as f64);
     }
 
+    /// Returns whether this lock was renewed after `moment`.
+    pub(crate) fn renewed_since(&self, held: &LockToken, moment: Instant) -> bool {
+        self.entries()
+            .get(&held.id)
+            .is_some_and(|e| e.held.fence == held.fence && e.renewed > moment)
+    }
+
     /// Returns whether this lock is still trusted.
     pub(crate) fn trusts(&self, held: &LockToken) -> bool {
         self.entries()
@@ -396,7 +403,12 @@ impl LeaseBook {
             if renewed.contains(&held.id) {
                 entry.renewed = sent;
                 entry.asked = false;
-            } else if !busy.contains(&held.id) {
+            } else if busy.contains(&held.id) {
+                continue;
+            } else if entry.lease.may_be_complete() {
+                // The commit of the outcome tells whether the lease was lost.
+                entry.lease.lose();
+            } else {
                 counter!(m::LEASES_LOST).increment(1);
                 tracing::warn!(
                     job = %held.id,

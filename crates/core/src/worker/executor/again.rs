@@ -8,7 +8,9 @@
 //!
 //! A job may cause the fault, for example with a statement that crashes the server's process. So a
 //! fault counts if the database answers on another connection at once. The third counted fault is a
-//! failure of the job.
+//! failure of the job. If it is a conflict with another transaction, no attempt is spent. But one
+//! of a transaction that is stricter than READ COMMITTED may be with the renewals of the job's own
+//! lease. Every repetition meets them again, so this one spends an attempt.
 
 use std::time::Duration;
 
@@ -66,7 +68,7 @@ impl Faults {
         if answers.is_ok() && fault.handler_ran {
             self.counted += 1;
             if self.counted >= MOST {
-                return Some(spent(run, fault));
+                return Some(self.spent(run, fault));
             }
         }
         tracing::warn!(
@@ -86,17 +88,23 @@ impl Faults {
             answers = store.answers().await;
         }
     }
-}
 
-/// Returns the failure of a job whose faults count.
-fn spent(run: &Run<'_>, fault: Fault) -> Ending {
-    let error = fault.error;
-    if fault.is_conflict {
-        return failure(run, HandlerError::conflict(error), "conflict");
+    /// Returns the failure of a job whose faults count.
+    fn spent(&self, run: &Run<'_>, fault: Fault) -> Ending {
+        let error = fault.error;
+        let renewed = run.node.leases.renewed_since(run.held, self.since);
+        let message = match (fault.is_conflict, renewed) {
+            (true, false) => return failure(run, HandlerError::conflict(error), "conflict"),
+            // Each repetition would meet the next renewal.
+            (true, true) => format!(
+                "the job's transaction conflicts with the renewals of its lease; make the handler \
+                 shorter than a third of the lease, or its transaction READ COMMITTED: {error}"
+            ),
+            (false, _) => format!(
+                "the database repeatedly failed the job's transaction while it answered other \
+                 statements: {error}"
+            ),
+        };
+        failure(run, HandlerError::retry(message), "retry")
     }
-    let message = format!(
-        "the database repeatedly failed the job's transaction while it answered other statements: \
-         {error}"
-    );
-    failure(run, HandlerError::retry(message), "retry")
 }

@@ -80,6 +80,9 @@ pub(super) async fn complete_in_transaction(
     let (node, job) = (run.node, run.job);
     node.instances.end_soon(std::iter::once(&completion.held));
     let handoff = node.handoff();
+    // Nothing in between may take long: the lease of the next job counts from here.
+    let sent = Instant::now();
+    run.lease.ends(true);
     let completes = open.complete(node.id, &completion, &handoff);
     Ok(match node.asks(completes).await {
         Ok(settled) => {
@@ -87,7 +90,10 @@ pub(super) async fn complete_in_transaction(
             if let Some(teller) = node.teller() {
                 teller.completed(job, &completion, &settled);
             }
-            Ending::Committed(Box::new(settled))
+            Ending::Committed {
+                settled: Box::new(settled),
+                sent,
+            }
         }
         Err(error) if error.is_lost_lock() => Ending::Lost,
         // Only the database has the result. If the job was not completed, its lease is found as a
@@ -107,6 +113,9 @@ pub(super) async fn complete_in_transaction(
         }
         // The job did not cause a missing privilege or table, a trigger that raises, or a server
         // that is away.
-        Err(error) => return Err(Fault::after_handler(&error)),
+        Err(error) => {
+            run.lease.ends(false);
+            return Err(Fault::after_handler(&error));
+        }
     })
 }

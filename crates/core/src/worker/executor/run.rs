@@ -70,7 +70,7 @@ impl<'a> Run<'a> {
             Ending::Done(completion) => completion.attempt = self.attempt("done", ran),
             Ending::Cancelled(completion) => completion.attempt = self.attempt(CANCELLED, ran),
             Ending::Failed { failure, outcome } => failure.attempt = self.attempt(outcome, ran),
-            Ending::Committed(_)
+            Ending::Committed { .. }
             | Ending::Release
             | Ending::Parked
             | Ending::Lost

@@ -19,6 +19,8 @@ pub(crate) struct Lease {
     pub(super) signs: OnceLock<Box<LifeSigns>>,
     /// The job is held by its row and has no lease yet.
     pub(super) by_row: AtomicBool,
+    /// The handler has ended, and its outcome is being committed.
+    ends: AtomicBool,
 }
 
 impl Lease {
@@ -35,6 +37,15 @@ impl Lease {
     /// Returns whether the job is held by its row and has no lease yet.
     pub(crate) fn is_by_row(&self) -> bool {
         self.by_row.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether the handler has ended. Then the lease may be gone because the job is complete.
+    pub(crate) fn ends(&self, ends: bool) {
+        self.ends.store(ends, Ordering::Relaxed);
+    }
+
+    pub(super) fn may_be_complete(&self) -> bool {
+        self.ends.load(Ordering::Relaxed)
     }
 
     pub(super) fn lose(&self) {
