@@ -2,6 +2,7 @@
 
 #[macro_use]
 pub mod crash_point;
+pub(crate) mod fast_map;
 pub(crate) mod panic_place;
 #[macro_use]
 mod setters;

@@ -5,7 +5,6 @@
 //! lane and each type, and kept. The recorder must be installed before the node starts; a recorder
 //! that is installed later receives none of these metrics.
 
-use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use metrics::{Counter, Histogram, counter, histogram};
 
 use crate::hint::Body;
 use crate::job::Lane;
+use crate::runtime::fast_map::FastMap;
 use crate::telemetry::label;
 use crate::telemetry::metrics as m;
 use crate::transport::Delivery;
@@ -128,7 +128,7 @@ impl CachedMetrics {
 
 /// A map of handles. Its size is bounded by the number of lane labels and of types that the node
 /// serves.
-struct Kept<V>(RwLock<HashMap<String, Arc<V>>>);
+struct Kept<V>(RwLock<FastMap<String, Arc<V>>>);
 
 impl<V> Default for Kept<V> {
     fn default() -> Self {

@@ -35,7 +35,6 @@
 //! handler must not block its thread (`block_on`, `block_in_place`) to wait for another job: no
 //! thread may be left to lock that job.
 
-use std::collections::HashMap;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -47,6 +46,7 @@ use serde::de::DeserializeOwned;
 use crate::job::Job;
 use crate::job::args::JobArgs;
 use crate::job::retry::RetryPolicy;
+use crate::runtime::fast_map::FastMap;
 use crate::store::attempts::AttemptsKept;
 use crate::worker::inline_start::InlineStarts;
 use crate::worker::limit::Limit;
@@ -242,7 +242,7 @@ pub struct Registration {
 #[derive(Clone, Default)]
 pub struct Handlers {
     /// Shared with the jobs that run.
-    by_type: HashMap<String, Arc<Registration>>,
+    by_type: FastMap<String, Arc<Registration>>,
 }
 
 impl Handlers {

@@ -13,7 +13,7 @@
 //! A job that is plainly done frees its slot at once, because the size and the number of batches
 //! are bounded. Any other job keeps its slot until the completer's queue has accepted its outcome.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ use tokio::time::Instant;
 use crate::hint::{Hint, Ready};
 use crate::job::{Job, JobId, LockToken, LockedJob};
 use crate::producer::commit_hook::Cause;
+use crate::runtime::fast_map::FastMap;
 use crate::runtime::supervisor::survived;
 use crate::store::{BatchOutcome, RowHold, StoreError};
 use crate::telemetry::metrics as m;
@@ -48,7 +49,7 @@ pub(crate) fn start(
     let (sender, outcomes) = mpsc::channel(count.max(1));
     let mut batch = Batch {
         node: node.clone(),
-        open: HashMap::with_capacity(count),
+        open: FastMap::with_capacity_and_hasher(count, Default::default()),
     };
     for (locked, stages, slot) in jobs {
         let held = locked.held();
@@ -72,7 +73,7 @@ pub(crate) fn start(
 /// The jobs that the transaction holds and that are not accounted for yet.
 struct Batch {
     node: Arc<NodeContext>,
-    open: HashMap<JobId, (LockToken, Arc<Job>)>,
+    open: FastMap<JobId, (LockToken, Arc<Job>)>,
 }
 
 /// Gives up the remaining jobs, for example after a panic, so that the node does not trust their

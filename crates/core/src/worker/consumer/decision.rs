@@ -1,7 +1,6 @@
 //! Applies the database's answer to a batch: starts jobs, settles messages, and keeps hints or
 //! publishes them again.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use chrono::Utc;
@@ -14,6 +13,7 @@ use super::{Consumer, RETURN_AFTER, idle};
 use crate::hint::Ready;
 use crate::job::{JobId, LockedJob};
 use crate::producer::commit_hook::Cause;
+use crate::runtime::fast_map::FastMap;
 use crate::store::{HeldRows, Locked, Refusal};
 use crate::telemetry::metrics as m;
 use crate::worker::executor;
@@ -32,7 +32,7 @@ impl Consumer {
     pub(super) async fn decide(&mut self, mut batch: Batch, locked: Locked, sent: Instant) {
         let locked_at = Utc::now();
         let ids = batch.hints.iter().enumerate();
-        let by_id: HashMap<JobId, usize> = ids.map(|(at, hint)| (hint.id, at)).collect();
+        let by_id: FastMap<JobId, usize> = ids.map(|(at, hint)| (hint.id, at)).collect();
         let by_row = locked.rows.as_ref().map_or(0, |rows| rows.jobs.len());
         let jobs = locked.jobs.len() + by_row;
         self.lock_size.saw(&locked);

@@ -1,6 +1,6 @@
 //! Forwards hints of jobs that this node does not serve to nodes that do.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use metrics::counter;
 
@@ -9,6 +9,7 @@ use super::locking::Batch;
 use crate::hint::{Hint, Ready};
 use crate::job::JobId;
 use crate::job::scope::Needs;
+use crate::runtime::fast_map::FastMap;
 use crate::store::Refusal;
 use crate::telemetry::metrics as m;
 use crate::worker::forward::{self, Unserved};
@@ -50,7 +51,7 @@ impl Consumer {
     pub(super) fn pass_on_unserved(
         &mut self,
         batch: &Batch,
-        by_id: &HashMap<JobId, usize>,
+        by_id: &FastMap<JobId, usize>,
         unserved: Vec<JobId>,
         needs: &[(JobId, Needs)],
         busy: &mut Vec<JobId>,
