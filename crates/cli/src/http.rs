@@ -133,5 +133,11 @@ async fn ready(State(node): State<Node>) -> Response {
     } else {
         StatusCode::SERVICE_UNAVAILABLE
     };
-    (status, axum::Json(health)).into_response()
+    match serde_json::to_string(&health) {
+        Ok(text) => {
+            let headers = [(header::CONTENT_TYPE, "application/json")];
+            (status, headers, plain::json(&text)).into_response()
+        }
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
 }

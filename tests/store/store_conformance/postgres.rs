@@ -150,9 +150,25 @@ async fn an_unreadable_row_of_a_node_hides_no_other_one() {
              VALUES (gen_random_uuid(), -1, '{NULL}', '{{a,b},{c,d}}', '', '', '')",
         )
         .await;
+    // Such rows would be the newest ones, and live for ever.
+    w.store
+        .execute(
+            "INSERT INTO {s}node (id, revision, types, lanes, host, version, transport, seen_at)
+             SELECT gen_random_uuid(), 1, '{x}', '{y}', '', '', '', '2099-01-01' FROM generate_series(1, 2000)",
+        )
+        .await;
     let nodes = w.store.nodes().await.unwrap();
     assert_eq!(nodes.len(), 1);
     assert_eq!(nodes[0].membership, it);
+    let forgotten = w
+        .store
+        .remove_silent_nodes(std::time::Duration::from_secs(300), &[])
+        .await;
+    assert_eq!(forgotten.unwrap(), 2000);
+    w.store
+        .execute("UPDATE {s}node SET lanes = '{a,NULL,b}' WHERE revision = -1")
+        .await;
+    assert_eq!(w.store.nodes().await.unwrap().len(), 2);
 }
 
 /// Protocol rule 9: the leader cycle does not wait for the leader's row either.
@@ -509,6 +525,34 @@ async fn a_moment_that_no_node_could_read_is_refused() {
             "event (kind, job_id, type) VALUES ('unknown', gen_random_uuid(), 'work')",
             "kind",
         ),
+        (
+            "event (kind, job_id, type, message) VALUES ('created', gen_random_uuid(), 'work', repeat('x', 65537))",
+            "message_is_at_most_64_kib",
+        ),
+        (
+            "incident (job_id, opened_at, type) VALUES (gen_random_uuid(), 'infinity', 'work')",
+            "dates_are_finite",
+        ),
+        (
+            "incident (job_id, opened_at, type, message) VALUES (gen_random_uuid(), now(), 'work', repeat('x', 65537))",
+            "message_is_at_most_64_kib",
+        ),
+        (
+            "attempt VALUES (-1, gen_random_uuid(), 'work', NULL, NULL, gen_random_uuid(), now(), now(), 'done', NULL, NULL, 'infinity')",
+            "dates_are_finite",
+        ),
+        (
+            "job_exception VALUES (gen_random_uuid(), repeat('x', 8388609))",
+            "stack_is_at_most_8_mib",
+        ),
+        (
+            "event_stream (source, kinds, keep) VALUES ('s', '{created,NULL}', '1 hour')",
+            "names_are_not_null",
+        ),
+        (
+            "unique_dead_letter VALUES (gen_random_uuid(), 'work', '', '')",
+            "key_is_1_to_512_bytes",
+        ),
     ] {
         let sql = format!("INSERT INTO jobwire.{insert}");
         let refused = sqlx::query(AssertSqlSafe(sql)).execute(w.store.pool());
@@ -519,6 +563,56 @@ async fn a_moment_that_no_node_could_read_is_refused() {
     sqlx::query(last).execute(w.store.pool()).await.unwrap();
     let moved = w.store.move_due_timers(1).await.unwrap();
     assert!(moved.next_due.is_some());
+}
+
+/// A check bounds every text and date of every table, or no program reads it as a value of its type.
+#[tokio::test]
+async fn every_text_and_date_of_the_schema_has_a_bound() {
+    let unread = [
+        // Only compared in SQL, or read within a range.
+        "event_log.activity",
+        "event_log.ended_at",
+        "event_log.process_instance",
+        "event_log.started_at",
+        "job_exception.written_at",
+        "job_lease.alone_since",
+        "job_lease.cancelled_at",
+        "job_progress.checkpoint_at",
+        "job_progress.reported_at",
+        "leader.expires_at",
+        "leader.role",
+        "leader.transport",
+        "permit.expires_at",
+        "permit_key.used_at",
+        "priority_rule.since",
+        "strict_order.since",
+        "suspension.since",
+        "event_stream.since",
+        "unique_job.held_until",
+        "unique_job.seen_at",
+        "waiting_job.woken_at",
+        // Written by migrations only.
+        "migration.description",
+        "migration.installed_on",
+        "schema_version.applied_at",
+    ];
+    let w = World::<PgStore>::open().await;
+    let found: Vec<String> = sqlx::query_scalar(
+        "SELECT c.relname || '.' || a.attname
+         FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+         WHERE c.relnamespace = 'jobwire'::regnamespace AND c.relkind = 'r'
+             AND a.atttypid = ANY('{text,json,jsonb,text[],timestamptz}'::regtype[])
+             AND NOT EXISTS (SELECT FROM pg_constraint k
+                             WHERE k.conrelid = c.oid AND k.contype = 'c' AND a.attnum = ANY(k.conkey))
+         ORDER BY 1",
+    )
+    .fetch_all(w.store.pool())
+    .await
+    .unwrap();
+    let unbounded = found
+        .iter()
+        .filter(|found| !unread.contains(&found.as_str()));
+    assert_eq!(unbounded.collect::<Vec<_>>(), Vec::<&String>::new());
 }
 
 /// The lease is like one of an older schema; the present schema refuses it.

@@ -11,6 +11,7 @@ use jobwire_core::Store;
 use jobwire_core::job::periodic::Declared;
 use jobwire_core::producer::commit_hook::Cause;
 use jobwire_core::store::Origin;
+use jobwire_core::telemetry::plain;
 
 use crate::connect::{Database, Outlet};
 use crate::error::Error;
@@ -105,15 +106,21 @@ async fn act(settings: &Settings, store: &dyn Store, action: Action) -> Result<(
 
 fn told(found: bool, name: &str, done: &str) -> Result<(), Error> {
     if found {
-        output::line(format_args!("periodic job `{name}` {done}"))
+        output::line(format_args!("periodic job `{}` {done}", shown(name)))
     } else {
         Err(no_such(name))
     }
 }
 
+/// Returns the name in one line.
+fn shown(name: &str) -> String {
+    plain::one_line(name, 256)
+}
+
 fn no_such(name: &str) -> Error {
     Error::Failed(format!(
-        "there is no periodic job `{name}`; `jobwire periodic list` shows all"
+        "there is no periodic job `{}`; `jobwire periodic list` shows all",
+        shown(name)
     ))
 }
 

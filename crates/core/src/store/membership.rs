@@ -80,7 +80,7 @@ pub(super) fn readable(rows: impl Iterator<Item = Result<NodeView, StoreError>>)
     if let Some(error) = first {
         tracing::warn!(
             rows = bad, %error,
-            "rows of the table `node` can't be read; their nodes are ignored"
+            "rows of the table `node` can't be read and are ignored; delete the rows that no node wrote"
         );
     }
     read

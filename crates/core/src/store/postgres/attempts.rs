@@ -56,7 +56,7 @@ macro_rules! record_deaths {
 pub(super) use record_deaths;
 
 const ATTEMPTS: &str = "
-SELECT fence, job_id, type, node, started_at, ended_at, outcome, message, stack
+SELECT fence, job_id, type, node, started_at, ended_at, outcome, left(message, 65536), left(stack, 1048576)
 FROM jobwire.attempt WHERE job_id = $1 ORDER BY fence LIMIT $2";
 
 const INCIDENTS: &str = "

@@ -18,6 +18,18 @@ use crate::store::error::StoreError;
 /// A century, in milliseconds. A longer wait would exceed the range of dates.
 pub(super) const LONGEST: i64 = 100 * 366 * 24 * 3_600_000;
 
+/// The microseconds from 1970 to 2000, where PostgreSQL's dates begin.
+const EPOCH: i64 = 946_684_800_000_000;
+
+/// Returns the date of a `timestamptz` in its binary form, which counts microseconds. The conversion
+/// of the library panics at `infinity`.
+fn date(micros: i64) -> Result<DateTime<Utc>> {
+    let since_1970 = micros.checked_add(EPOCH);
+    since_1970
+        .and_then(DateTime::from_timestamp_micros)
+        .ok_or_else(|| StoreError::BadRow("a date is out of range".to_owned()))
+}
+
 /// Reads values without a check of the column's type: the types are those of Jobwire's schema, and
 /// a check takes as long as the read.
 impl JobRow for PgRow {
@@ -58,11 +70,12 @@ impl JobRow for PgRow {
     }
 
     fn moment(&self, at: usize) -> Result<DateTime<Utc>> {
-        Ok(self.try_get_unchecked(at)?)
+        date(self.try_get_unchecked(at)?)
     }
 
     fn maybe_moment(&self, at: usize) -> Result<Option<DateTime<Utc>>> {
-        Ok(self.try_get_unchecked(at)?)
+        let micros: Option<i64> = self.try_get_unchecked(at)?;
+        micros.map(date).transpose()
     }
 }
 
@@ -118,4 +131,21 @@ pub(super) fn view(row: &PgRow) -> Result<JobView, StoreError> {
         ),
         checkpoint_at: row.try_get("checkpoint_at")?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_date_beyond_the_range_is_an_error() {
+        assert_eq!(date(0).unwrap().to_string(), "2000-01-01 00:00:00 UTC");
+        assert_eq!(
+            date(-EPOCH - 1).unwrap().to_string(),
+            "1969-12-31 23:59:59.999999 UTC"
+        );
+        for infinite in [i64::MIN, i64::MAX] {
+            assert!(matches!(date(infinite), Err(StoreError::BadRow(_))));
+        }
+    }
 }

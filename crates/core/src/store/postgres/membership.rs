@@ -57,12 +57,13 @@ async fn leave(pool: &PgPool, node: NodeId) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Selects the nodes that were seen last, if there are too many.
+/// Selects the nodes that were seen last, if there are too many. A row from the future is no sign of
+/// life, beyond what a clock that was set back explains.
 const READ: &str = "
 SELECT id, revision, types, lanes, deployments, categories, tenants, host, version, transport, started_at, seen_at,
     min_priority, max_priority, attempts_kept::text AS attempts_kept,
     greatest(extract(epoch FROM clock_timestamp() - seen_at), 0)::double precision AS silent_for
-FROM jobwire.node ORDER BY seen_at DESC LIMIT $1";
+FROM jobwire.node WHERE seen_at < clock_timestamp() + interval '5 minutes' ORDER BY seen_at DESC LIMIT $1";
 
 async fn read(pool: &PgPool) -> Result<Vec<NodeView>, StoreError> {
     let rows = sqlx::query(READ).bind(MAX_NODES as i64);
@@ -71,11 +72,14 @@ async fn read(pool: &PgPool) -> Result<Vec<NodeView>, StoreError> {
 }
 
 fn view(row: &PgRow) -> Result<NodeView, StoreError> {
-    let names = |column: &str| -> Result<crate::job::scope::Names, StoreError> {
-        let names: Option<Vec<String>> = row.try_get(column)?;
-        Ok(names.map(|names| names.into_iter().collect()))
+    // A row that another program wrote may have NULL among its names.
+    let texts = |column: &str| -> Result<Option<Vec<String>>, StoreError> {
+        let texts: Option<Vec<Option<String>>> = row.try_get(column)?;
+        Ok(texts.map(|texts| texts.into_iter().flatten().collect()))
     };
-    let lanes: Vec<String> = row.try_get("lanes")?;
+    let names =
+        |column| Ok::<_, StoreError>(texts(column)?.map(|names| names.into_iter().collect()));
+    let all = |column| Ok::<_, StoreError>(texts(column)?.unwrap_or_default());
     let scope = Scope {
         deployments: names("deployments")?,
         categories: names("categories")?,
@@ -87,8 +91,8 @@ fn view(row: &PgRow) -> Result<NodeView, StoreError> {
         membership: Membership {
             id: NodeId(row.try_get("id")?),
             revision: row.try_get("revision")?,
-            types: row.try_get("types")?,
-            lanes: lanes.into_iter().map(Lane).collect(),
+            types: all("types")?,
+            lanes: all("lanes")?.into_iter().map(Lane).collect(),
             scope,
             host: row.try_get("host")?,
             version: row.try_get("version")?,
@@ -102,10 +106,12 @@ fn view(row: &PgRow) -> Result<NodeView, StoreError> {
     })
 }
 
-/// Deletes the rows of silent nodes. Skips locked rows.
+/// Deletes the rows of silent nodes, and those from the future. Skips locked rows. A living node writes
+/// its row again within a minute.
 const FORGET: &str = "
 DELETE FROM jobwire.node WHERE id IN (
-    SELECT id FROM jobwire.node WHERE seen_at < clock_timestamp() - $1 AND id <> ALL($2) FOR UPDATE SKIP LOCKED)";
+    SELECT id FROM jobwire.node WHERE seen_at NOT BETWEEN clock_timestamp() - $1 AND clock_timestamp() + interval '5 minutes'
+        AND id <> ALL($2) FOR UPDATE SKIP LOCKED)";
 
 async fn forget(pool: &PgPool, silent_for: Duration, heard: &[NodeId]) -> Result<u64, StoreError> {
     let heard: Vec<Uuid> = heard.iter().map(|id| id.0).collect();
