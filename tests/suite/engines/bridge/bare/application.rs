@@ -53,6 +53,17 @@ impl Execution {
         );
     }
 
+    /// Answers that the job failed and is executable again: its failure was not recorded.
+    pub(super) fn unrecorded(self) {
+        self.tell(
+            ("200 OK", r#"{"state":"job","retries":3}"#),
+            (
+                "500 Internal Server Error",
+                r#"{"message":"the job failed"}"#,
+            ),
+        );
+    }
+
     fn tell(self, by_endpoint: Told, by_rest: Told) {
         let told = match self.owner {
             Some(_) => by_endpoint,
