@@ -58,6 +58,22 @@ impl Answer {
         }
     }
 
+    /// Returns the reason why the engine did not answer, or answered with an error.
+    pub(crate) fn problem(self) -> Option<String> {
+        match self {
+            Self::Refused(said)
+            | Self::Unusable(said)
+            | Self::Unsent(said)
+            | Self::Unanswered(said)
+            | Self::ByGateway(said) => Some(said),
+            Self::Executed
+            | Self::GivenBack
+            | Self::NotBegun
+            | Self::OtherMethod
+            | Self::Missing(_) => None,
+        }
+    }
+
     /// Returns whether the execution may still run.
     pub(crate) const fn is_unanswered(&self) -> bool {
         matches!(self, Self::Unanswered(_) | Self::ByGateway(_))

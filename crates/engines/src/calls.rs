@@ -55,6 +55,12 @@ impl Calls {
         open.insert(fence, Instant::now());
     }
 
+    /// Records that a lock whose execution has ended is to stay until it expires, as that of an
+    /// execution without an answer.
+    pub(crate) fn leave(&self, fence: Fence) {
+        self.sent(fence);
+    }
+
     fn forget(&self, open: &mut HashMap<Fence, Instant>) {
         open.retain(|_, sent| sent.elapsed() < self.remembered);
     }

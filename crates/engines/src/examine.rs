@@ -243,23 +243,21 @@ async fn address(store: &EngineStore, rest: &Rest) -> Finding {
             "give the URL below which the REST interface for processes stands, such as \
              …/process-api or …/engine-rest",
         ),
-        Answer::Refused(said)
-        | Answer::Unusable(said)
-        | Answer::Unsent(said)
-        | Answer::Unanswered(said)
-        | Answer::ByGateway(said) => Finding {
-            about,
-            level: Level::Wrong,
-            found: format!("{url}: {said}"),
-            remedy: None,
+        other => match other.problem() {
+            Some(said) => Finding {
+                about,
+                level: Level::Wrong,
+                found: format!("{url}: {said}"),
+                remedy: None,
+            },
+            None => Finding::bad(
+                Level::Wrong,
+                about,
+                format!("{url} answers, and is not the REST interface of the engine"),
+                "give the URL below which the REST interface for processes stands, such as \
+                 …/process-api or …/engine-rest",
+            ),
         },
-        Answer::GivenBack | Answer::NotBegun | Answer::OtherMethod => Finding::bad(
-            Level::Wrong,
-            about,
-            format!("{url} answers, and is not the REST interface of the engine"),
-            "give the URL below which the REST interface for processes stands, such as \
-             …/process-api or …/engine-rest",
-        ),
     }
 }
 

@@ -13,7 +13,7 @@ pub(crate) enum Fate {
     Suspended,
     /// The engine has rolled back without a trace. The lock is released, and the job is ready.
     Released,
-    /// The engine may still run it. The lock stays until it expires.
+    /// The engine may still run it, or has rolled it back many times. The lock stays until it expires.
     Unknown,
     /// Another owner has the lock.
     Lost,

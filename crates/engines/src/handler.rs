@@ -5,19 +5,20 @@
 //! | --- | --- |
 //! | executed | the rows are read again, and the lock is released |
 //! | an error, and the row has moved | the engine has counted a failure, by its own rules |
-//! | an error, and the row is unchanged | a conflict: after a short pause the job is ready again |
-//! | the job was given back | another job of its instance runs; the job is ready again after a short pause |
+//! | an error, and the row is unchanged | a conflict, or a failure that the engine can't record: after a [wait](crate::traceless) that grows the job is ready again |
+//! | the job was given back | the same; or another job of its instance runs |
 //! | none, or that of a gateway | the lock stays until the row moves, or the execution has ended without a trace; over the endpoint alone the engine extends it |
 //! | not begun: too many executions are under way for a second | the job is ready again, for any node |
 //! | the engine can't be reached | the job waits for the engine under its lock, then for another node; no attempt is spent |
 //!
 //! After any answer, the [store](crate::EngineStore) determines the fate of the job by its rows.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use jobwire_core::job::scope::Needs;
+use jobwire_core::telemetry::log_throttle::LogThrottle;
 use jobwire_core::{
     Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, Outcome, Running, StoreError,
 };
@@ -36,9 +37,9 @@ use crate::routing::Choice;
 
 /// The time that a job waits for an engine that can't be reached, before it is released.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The pause of a job whose execution met a conflict, or which an address could not execute. The
-/// job keeps its lock meanwhile.
-const CONFLICT_PAUSE: Duration = Duration::from_millis(100);
+/// The pause between two tries of a job that an address could not execute. The job keeps its lock
+/// meanwhile.
+const TRY_AGAIN: Duration = Duration::from_millis(100);
 /// The bounds of the pause between two looks at a job without an answer.
 const FIRST_LOOK: Duration = Duration::from_millis(100);
 const LONGEST_LOOK: Duration = Duration::from_secs(2);
@@ -48,6 +49,8 @@ const BEGINS_WITHIN: Duration = Duration::from_secs(35);
 /// The same time after a broken connection: the engine's process has ended, or drops the request.
 /// Behind a gateway the request may still wait.
 const BEGINS_AFTER_BREAK: Duration = Duration::from_secs(3);
+
+static LEFT: Mutex<Option<LogThrottle>> = Mutex::new(None);
 
 /// Executes jobs through the engine. See the [module](self).
 struct Execute {
@@ -77,6 +80,17 @@ pub(crate) fn executing(store: Arc<dyn Executing>, types: &[&str]) -> Result<Han
 #[async_trait]
 impl Handler for Execute {
     async fn run(&self, job: Running) -> HandlerResult<Outcome> {
+        let ended = self.execute(&job).await;
+        if matches!(ended, Ok(Outcome::Done)) {
+            self.moved(&job);
+        }
+        ended
+    }
+}
+
+impl Execute {
+    /// Lets the engine execute the job, and returns its result.
+    async fn execute(&self, job: &Running) -> HandlerResult<Outcome> {
         let Some(id) = engine_id(job.job.id) else {
             return Err(HandlerError::unrecoverable(
                 "the job's id is none of the engine",
@@ -94,13 +108,13 @@ impl Handler for Execute {
             // answering meanwhile.
             let pass = parts.gate.enter(most);
             let Ok(pass) = tokio::time::timeout(GIVE_BACK, pass).await else {
-                return Ok(self.give_back(&job));
+                return Ok(self.give_back(job));
             };
-            let sending = match parts.routes.choose(&needs(&job), failed) {
+            let sending = match parts.routes.choose(&needs(job), failed) {
                 Choice::Go(sending) => sending,
                 other => {
                     drop(pass);
-                    if self.wait(&job, began, other).await {
+                    if self.wait(job, began, other).await {
                         continue;
                     }
                     // No address takes the job now. It is ready again, perhaps for a node that
@@ -137,25 +151,24 @@ impl Handler for Execute {
                 }
                 Answer::Refused(said) => {
                     route.answered();
-                    return self.refused(&job, &owner, said).await;
+                    return self.refused(job, &owner, said).await;
                 }
                 Answer::GivenBack => {
                     route.answered();
-                    tokio::time::sleep(CONFLICT_PAUSE).await;
-                    return Err(HandlerError::conflict(
-                        "the engine gave the job back: another job of its instance runs",
-                    ));
+                    let said = "the engine gave the job back: another job of its instance runs, or \
+                                its failure could not be recorded";
+                    return self.without_trace(job, said.to_owned()).await;
                 }
                 Answer::NotBegun => {
                     route.answered();
-                    return Ok(self.give_back(&job));
+                    return Ok(self.give_back(job));
                 }
                 Answer::Missing(said) if self.store.is_refusal(&said) => {
                     route.answered();
-                    return self.refused(&job, &owner, said).await;
+                    return self.refused(job, &owner, said).await;
                 }
                 Answer::Missing(said) => {
-                    if !self.still_ours(&job, &owner).await {
+                    if !self.still_ours(job, &owner).await {
                         route.answered();
                         return Ok(Outcome::Done);
                     }
@@ -170,7 +183,7 @@ impl Handler for Execute {
                 }
                 Answer::Unusable(reason) => {
                     // A gateway may have changed the answer of an execution.
-                    if !self.still_ours(&job, &owner).await {
+                    if !self.still_ours(job, &owner).await {
                         route.answered();
                         return Ok(Outcome::Done);
                     }
@@ -187,12 +200,12 @@ impl Handler for Execute {
                     } else {
                         BEGINS_AFTER_BREAK
                     };
-                    return self.unanswered(&job, &owner, sent, begins, reason).await;
+                    return self.unanswered(job, &owner, sent, begins, reason).await;
                 }
                 Answer::ByGateway(reason) => {
                     route.at_fault(&fault, &reason);
                     let begins = BEGINS_WITHIN;
-                    return self.unanswered(&job, &owner, sent, begins, reason).await;
+                    return self.unanswered(job, &owner, sent, begins, reason).await;
                 }
             }
             if !may_try_again(began, &job.stop).await {
@@ -211,7 +224,7 @@ async fn may_try_again(began: Instant, stop: &CancellationToken) -> bool {
     }
     tokio::select! {
         () = stop.cancelled() => false,
-        () = tokio::time::sleep(CONFLICT_PAUSE) => true,
+        () = tokio::time::sleep(TRY_AGAIN) => true,
     }
 }
 
@@ -258,15 +271,16 @@ impl Execute {
             .meter
             .failed(ended.as_ref().ok().copied());
         match ended {
-            Ok(Ended::Conflict) => {
-                // The engine rolled back without a trace. The pause passes under the lock, so no
-                // sibling meets the same transaction.
-                tokio::time::sleep(CONFLICT_PAUSE).await;
+            Ok(Ended::Conflict) => self.without_trace(job, said).await,
+            Ok(Ended::Suspended) => {
+                self.moved(job);
                 Err(HandlerError::conflict(said))
             }
-            Ok(Ended::Suspended) => Err(HandlerError::conflict(said)),
             Ok(Ended::Gone) => Ok(Outcome::Done),
-            Ok(Ended::Counted) => Err(HandlerError::retry(said)),
+            Ok(Ended::Counted) => {
+                self.moved(job);
+                Err(HandlerError::retry(said))
+            }
             Err(error) => {
                 tracing::debug!(
                     job = %job.job.id,
@@ -276,6 +290,37 @@ impl Execute {
                 Err(HandlerError::retry(said))
             }
         }
+    }
+
+    /// Records that the row of a job has moved.
+    fn moved(&self, job: &Running) {
+        self.store.parts().traceless.moved(job.job.id);
+    }
+
+    /// Returns the result of an execution after which the rows are as before. The wait passes under
+    /// the lock, so no sibling meets the same transaction.
+    async fn without_trace(&self, job: &Running, said: String) -> HandlerResult<Outcome> {
+        let parts = self.store.parts();
+        let wait = parts.traceless.ended(job.job.id);
+        tokio::select! {
+            // The job is ready for another node.
+            () = job.stop.cancelled() => return Err(HandlerError::conflict(said)),
+            () = tokio::time::sleep(wait.for_) => {}
+        }
+        // A lock that can't be renewed is too long to be left.
+        if wait.leaves_lock && self.store.send_within().is_none() {
+            parts.calls.leave(job.fence);
+            let mut throttle = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(more) = throttle.get_or_insert_default().now() {
+                tracing::warn!(
+                    job = %job.job.id, executions = wait.times, said, more,
+                    "the engine has rolled the job back each time without a trace; it runs again when \
+                     its lock has expired, about every half minute; the engine's log has the reason \
+                     why the failure could not be recorded"
+                );
+            }
+        }
+        Err(HandlerError::conflict(said))
     }
 
     /// Returns whether the rows are unchanged since before the execution. Returns false also if the
@@ -344,9 +389,8 @@ impl Execute {
                     return Ok(Outcome::Done);
                 }
                 parts.calls.answered(job.fence);
-                return Err(HandlerError::conflict(format!(
-                    "the engine ended the execution without a trace: {reason}"
-                )));
+                let said = format!("the engine ended the execution without a trace: {reason}");
+                return self.without_trace(job, said).await;
             }
         }
         // The fence stays open, so the lock is left to expire.
@@ -367,7 +411,7 @@ mod tests {
         while may_try_again(began, &stop).await {
             tries += 1;
         }
-        assert!((PATIENCE..PATIENCE + CONFLICT_PAUSE).contains(&began.elapsed()));
+        assert!((PATIENCE..PATIENCE + TRY_AGAIN).contains(&began.elapsed()));
         assert!((45..=51).contains(&tries), "{tries}");
     }
 

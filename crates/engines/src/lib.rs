@@ -89,6 +89,7 @@ pub mod store;
 mod sweep;
 mod sweepable;
 mod tap;
+mod traceless;
 mod unsent;
 mod unserved;
 mod walk;

@@ -16,6 +16,7 @@ use crate::pace::Pace;
 use crate::routing::question::Question;
 use crate::routing::{Route, Routes};
 use crate::settling::GATHER;
+use crate::traceless::Traceless;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub(crate) struct Parts {
     pub(crate) options: EngineOptions,
     /// The executions that are under way.
     pub(crate) calls: Calls,
+    /// The jobs whose last executions ended without a trace.
+    pub(crate) traceless: Traceless,
     /// The counters of the bridge.
     pub(crate) meter: Meter,
     /// The pace of the executions.
@@ -49,6 +52,7 @@ impl Parts {
         let meter = Meter::new(&options.name);
         Ok(Self {
             calls: Calls::new(options.unknown_for.max(options.lock_for)),
+            traceless: Traceless::default(),
             pace: Pace::new(options.concurrency),
             gate: Gate::new(options.concurrency),
             routes: Arc::new(Routes::new(&options, question, about, &meter)?),

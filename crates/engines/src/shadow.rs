@@ -233,20 +233,15 @@ async fn request(store: &EngineStore, report: &mut ShadowReport) {
         report.unreachable = Some(format!("{url} did not answer within {REQUEST_WITHIN:?}"));
         return;
     };
-    match answer {
-        Answer::Executed => report.requests.add(asked.elapsed()),
-        Answer::Refused(said)
-        | Answer::Unusable(said)
-        | Answer::Unsent(said)
-        | Answer::Unanswered(said)
-        | Answer::ByGateway(said) => {
-            report.unreachable = Some(format!("{}: {said}", rest.url_shown()));
-        }
-        _ => {
-            let url = rest.url_shown();
-            report.unreachable = Some(format!("{url} is not an interface of the engine"));
-        }
+    if answer == Answer::Executed {
+        report.requests.add(asked.elapsed());
+        return;
     }
+    let url = rest.url_shown();
+    report.unreachable = Some(match answer.problem() {
+        Some(said) => format!("{url}: {said}"),
+        None => format!("{url} is not an interface of the engine"),
+    });
 }
 
 #[cfg(test)]

@@ -7,3 +7,4 @@ mod rescue;
 mod tables;
 mod tls;
 mod token;
+mod traceless;

@@ -78,7 +78,24 @@ impl World {
     }
 
     async fn node(&self, options: NodeOptions) -> (Node, Arc<dyn Transport>) {
-        let store = self.store();
+        self.node_of(self.store(), options).await
+    }
+
+    /// Returns a store that waits for an answer no longer than this.
+    fn impatient(&self, within: Duration) -> EndpointStore {
+        let options = over_endpoint(&self.engine).answer_within(within);
+        let store = match self.engine.program() {
+            EngineProgram::Camunda7 => EndpointStore::camunda(options),
+            _ => EndpointStore::flowable(options),
+        };
+        store.unwrap()
+    }
+
+    async fn node_of(
+        &self,
+        store: EndpointStore,
+        options: NodeOptions,
+    ) -> (Node, Arc<dyn Transport>) {
         let transport = connect(&self.space, 3).await;
         let lane = store.options().lane.clone();
         let node = Node::builder(store.clone(), transport.clone())
@@ -176,6 +193,46 @@ async fn waiting_jobs_run_in_lists(world: World) {
     instances.extend(world.engine.start_instances("chain", 30, &[]).await);
     let node = world.node(quick().concurrency(64)).await;
     world.until_ended(&instances).await;
+    assert_eq!(world.database.count(REPEATED).await, 0);
+    world.until_no_lock_is_left().await;
+    stop(node).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: scripts/test --long engines::"]
+async fn an_engine_on_mariadb_that_answers_late_executes_the_job_once_under_a_lock_that_stays() {
+    executed_once_although_the_answer_is_late(World::start().await).await;
+}
+
+/// The node no longer waits for the answer, and does not hold the job. The engine itself extends the
+/// lock until the execution ends.
+async fn executed_once_although_the_answer_is_late(world: World) {
+    let store = world.impatient(Duration::from_secs(1));
+    let node = world.node_of(store, quick()).await;
+    let instance = world.engine.start_instance("siblings", &[]).await;
+    world.until_started(&instance, 1).await;
+    let lock = async || {
+        let owner_and_expiry = format!(
+            "SELECT LOCK_OWNER_, CAST(UNIX_TIMESTAMP(LOCK_EXP_TIME_) AS SIGNED) FROM ACT_RU_JOB
+             WHERE PROCESS_INSTANCE_ID_ = '{instance}' AND LOCK_OWNER_ IS NOT NULL"
+        );
+        let rows = world.database.query(&owner_and_expiry).await;
+        assert_eq!(rows.len(), 1, "one job is locked: {rows:?}");
+        (rows[0][0].clone(), rows[0][1].parse::<i64>().unwrap())
+    };
+    let (owner, first) = lock().await;
+    // Longer than any lock of the node or the engine.
+    eventually("the lock to be extended", DONE, || async {
+        let (now, expiry) = lock().await;
+        assert_eq!(now, owner, "the lock has ended");
+        (expiry >= first + 20).then_some(())
+    })
+    .await;
+    assert_eq!(world.runs(&instance).await, 1, "it ran a second time");
+    // Now the engine ends it, and the leader finds that the instance is free.
+    world.engine.release(&instance).await;
+    world.until_ended(std::slice::from_ref(&instance)).await;
+    assert_eq!(world.runs(&instance).await, 2, "each sibling ran once");
     assert_eq!(world.database.count(REPEATED).await, 0);
     world.until_no_lock_is_left().await;
     stop(node).await;

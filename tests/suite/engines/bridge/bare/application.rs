@@ -1,5 +1,6 @@
 //! The part of an engine's application to which a node sends requests: the execution endpoint
-//! (docs/reference/engine-endpoint.md). The test answers each execution.
+//! (docs/reference/engine-endpoint.md), and Flowable's REST interface. The test answers each
+//! execution.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,22 +26,50 @@ const HANDSHAKE: u8 = 22;
 pub(super) struct Execution {
     /// The engine's id of the job.
     pub(super) id: String,
-    /// The owner of the lock that the request names.
-    pub(super) owner: String,
+    /// The owner of the lock that the request names; `None` over REST.
+    pub(super) owner: Option<String>,
     /// The number of the connection that the request came over.
     pub(super) connection: usize,
-    answer: oneshot::Sender<&'static str>,
+    answer: oneshot::Sender<Told>,
 }
+
+/// The status and the body of an answer.
+type Told = (&'static str, &'static str);
 
 impl Execution {
     /// Answers that the job ran, also to a node that no longer waits.
     pub(super) fn gone(self) {
-        let _ = self.answer.send(r#"{"state":"gone"}"#);
+        self.tell(("200 OK", r#"{"state":"gone"}"#), ("204 No Content", ""));
     }
 
     /// Answers that the job failed and waits for its next attempt.
     pub(super) fn failed(self) {
-        let _ = self.answer.send(r#"{"state":"timer","retries":2}"#);
+        self.tell(
+            ("200 OK", r#"{"state":"timer","retries":2}"#),
+            (
+                "500 Internal Server Error",
+                r#"{"message":"the job failed"}"#,
+            ),
+        );
+    }
+
+    /// Answers that the job failed and is executable again: its failure was not recorded.
+    pub(super) fn unrecorded(self) {
+        self.tell(
+            ("200 OK", r#"{"state":"job","retries":3}"#),
+            (
+                "500 Internal Server Error",
+                r#"{"message":"the job failed"}"#,
+            ),
+        );
+    }
+
+    fn tell(self, by_endpoint: Told, by_rest: Told) {
+        let told = match self.owner {
+            Some(_) => by_endpoint,
+            None => by_rest,
+        };
+        let _ = self.answer.send(told);
     }
 
     /// Closes the connection without an answer.
@@ -123,6 +152,11 @@ impl Application {
         )
     }
 
+    /// Returns the URL of the REST interface.
+    pub(super) fn rest_url(&self) -> String {
+        self.url().replace("/jobwire", "/process-api")
+    }
+
     /// Answers 401 to each request without this bearer token from now on.
     pub(super) fn require(&self, token: &str) {
         *self.shared.token.lock().unwrap() = Some(token.to_owned());
@@ -197,7 +231,6 @@ async fn serve(
     loop {
         let head = loop {
             if let Some(end) = read.windows(4).position(|part| part == b"\r\n\r\n") {
-                // No request has a body.
                 let rest = read.split_off(end + 4);
                 break std::mem::replace(&mut read, rest);
             }
@@ -207,6 +240,17 @@ async fn serve(
         };
         shared.requests.fetch_add(1, Ordering::SeqCst);
         let head = String::from_utf8_lossy(&head).into_owned();
+        let mut lengths = head.lines().filter_map(|line| {
+            let length = line.strip_prefix("content-length: ")?;
+            length.parse().ok()
+        });
+        let length: usize = lengths.next().unwrap_or_default();
+        while read.len() < length {
+            if !matches!(stream.read_buf(&mut read).await, Ok(1..)) {
+                return;
+            }
+        }
+        read.drain(..length);
         let Some(answer) = respond(&head, connection, shared).await else {
             return;
         };
@@ -221,9 +265,11 @@ async fn respond(head: &str, connection: usize, shared: &Shared) -> Option<Vec<u
     let mut words = head.split_ascii_whitespace();
     let (method, target) = (words.next()?, words.next()?);
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let by_rest = path.strip_prefix("/process-api/management/jobs/");
     let job = path
         .strip_prefix("/jobwire/jobs/")
-        .and_then(|rest| rest.strip_suffix("/execute"));
+        .and_then(|rest| rest.strip_suffix("/execute"))
+        .or(by_rest);
     let token = shared.token.lock().unwrap().clone();
     let header = token.map(|token| format!("authorization: Bearer {token}"));
     if header.is_some_and(|header| head.lines().all(|line| line != header)) {
@@ -238,17 +284,22 @@ async fn respond(head: &str, connection: usize, shared: &Shared) -> Option<Vec<u
         }
         ("POST", Some(id)) => {
             let mut parameters = query.split('&');
-            let owner = parameters.find_map(|pair| pair.strip_prefix("owner="))?;
+            let owner = parameters.find_map(|pair| pair.strip_prefix("owner="));
+            if owner.is_none() != by_rest.is_some() {
+                return None;
+            }
             let (sender, told) = oneshot::channel();
             let execution = Execution {
                 id: id.to_owned(),
-                owner: owner.to_owned(),
+                owner: owner.map(str::to_owned),
                 connection,
                 answer: sender,
             };
             shared.executions.send(execution).await.ok()?;
-            Some(answer("200 OK", told.await.ok()?))
+            let (status, body) = told.await.ok()?;
+            Some(answer(status, body))
         }
+        ("GET", None) if path == "/process-api/management/engine" => Some(answer("200 OK", "{}")),
         (_, Some(_)) => Some(answer("405 Method Not Allowed", "")),
         _ => Some(answer("404 Not Found", "")),
     }

@@ -7,7 +7,7 @@ use super::application::Application;
 use super::tables::{Bare, Engine};
 use crate::engines::bridge::flowable::{quick, until_no_lock_is_left};
 use crate::engines::rows::{DEAD, JOB, SOON, TIMER};
-use jobwire_engines::EngineOptions;
+use jobwire_engines::{EngineOptions, Execution};
 use jobwire_tests::eventually;
 
 /// Far shorter than any execution of these tests.
@@ -22,24 +22,39 @@ fn options(bare: &Bare, application: &Application) -> EngineOptions {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_that_answers_late_executes_the_job_once_under_a_lock_that_stays() {
-    executed_once(Engine::Flowable).await;
+    executed_once(Engine::Flowable, Execution::Endpoint).await;
+}
+
+/// The node holds the lock of the instance, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_that_answers_late_over_rest_executes_the_job_once_under_a_lock_that_stays() {
+    executed_once(Engine::Flowable, Execution::Rest).await;
 }
 
 /// The engine locks the instances of Activiti, so only the lock of the job shows that one runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_activiti_that_answers_late_executes_the_job_once_under_a_lock_that_stays() {
-    executed_once(Engine::Activiti).await;
+    executed_once(Engine::Activiti, Execution::Endpoint).await;
 }
 
-async fn executed_once(engine: Engine) {
+async fn executed_once(engine: Engine, execution: Execution) {
     let bare = Bare::of(engine).await;
     let mut application = Application::start().await;
+    let options = match execution {
+        Execution::Rest => EngineOptions::new(application.rest_url())
+            .execution(Execution::Rest)
+            .answer_within(WITHIN),
+        _ => options(&bare, &application),
+    };
     // Its leader would free a job whose lock has ended, and its consumer would take it.
-    let bridge = bare.bridge(options(&bare, &application), quick()).await;
+    let bridge = bare.bridge(options, quick()).await;
     let (_, jobs) = bare.instance(2).await;
     let late = application.execution().await;
     let lock = bare.find(JOB, &late.id).await.unwrap();
-    assert_eq!(lock.owner.as_deref(), Some(&*late.owner));
+    match execution {
+        Execution::Rest => assert!(lock.is_locked() && late.owner.is_none()),
+        _ => assert!(lock.owner.is_some() && lock.owner == late.owner),
+    }
     let transaction = bare.begin().await;
     bare.until_renewed(&lock, LONG).await;
     application.assert_no_other();
@@ -102,7 +117,7 @@ async fn a_job_whose_connection_broke_runs_again_when_its_transaction_has_ended_
     transaction.rollback().await.unwrap();
     let again = application.execution().await;
     assert_eq!(again.id, id);
-    assert_ne!(Some(again.owner.as_str()), lock.owner.as_deref());
+    assert_ne!(again.owner, lock.owner);
     let row = bare.find(JOB, &id).await.unwrap();
     assert_eq!(row.retries, Some(3), "no attempt is spent");
     bare.end(&id).await;
@@ -130,7 +145,7 @@ async fn a_job_that_the_node_gave_up_is_executed_again_only_after_its_lock_and_t
     // Longer than the lease, which nothing else writes.
     let until = eventually("the last lock of the node", SOON, || async {
         let row = bare.find(JOB, &id).await.expect("the job");
-        assert_eq!(row.owner.as_deref(), Some(&*lost.owner));
+        assert_eq!(row.owner, lost.owner);
         let left = row.expiry.unwrap() - bare.clock().await;
         (left.num_seconds() > 20).then_some(row.expiry.unwrap())
     })

@@ -7,8 +7,9 @@ use jobwire_tests::{EngineSettings, eventually};
 
 use super::super::flowable::{DONE, quick};
 use super::{
-    World, a_failing_job_has_the_engines_own_retries, a_killed_engine_comes_back, read_committed,
-    stop, the_engine_runs_its_jobs, the_program_survives_a_kill, waiting_jobs_run_in_lists,
+    World, a_failing_job_has_the_engines_own_retries, a_killed_engine_comes_back,
+    executed_once_although_the_answer_is_late, read_committed, stop, the_engine_runs_its_jobs,
+    the_program_survives_a_kill, waiting_jobs_run_in_lists,
 };
 
 async fn world() -> World {
@@ -29,6 +30,12 @@ async fn camunda_on_mariadb_runs_its_jobs_over_the_endpoint_alone() {
 #[ignore = "long: scripts/test --long engines::"]
 async fn waiting_jobs_of_camunda_on_mariadb_run_in_lists_and_each_runs_once() {
     waiting_jobs_run_in_lists(world().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: scripts/test --long engines::"]
+async fn a_camunda_on_mariadb_that_answers_late_executes_the_job_once_under_a_lock_that_stays() {
+    executed_once_although_the_answer_is_late(world().await).await;
 }
 
 /// Three attempts, each due at once, and then an incident.
