@@ -18,6 +18,7 @@ mod connections;
 mod create_job;
 mod creating;
 mod dated_gates;
+mod deleting;
 mod elastic;
 mod encryption;
 mod exclusive;
