@@ -1,6 +1,6 @@
 //! What only PostgreSQL needs: rows that other transactions have locked, and snapshots.
 
-use jobwire_core::store::{Change, Handoff, Operated};
+use jobwire_core::store::{Change, EndedScope, Handoff, Operated};
 use jobwire_core::{Client, JobEvent, JobState, PgStore, StoreError};
 use jobwire_harness::world::{SOON, until_waiting};
 
@@ -121,7 +121,7 @@ async fn two_callers_that_cancel_the_same_jobs_do_not_deadlock() {
 /// an advisory lock when the counter reaches zero. So a test can write a lease after the snapshot of a
 /// statement and before its row locks.
 const PAUSES: [&str; 4] = [
-    "CREATE SEQUENCE {s}looks MINVALUE -9",
+    "CREATE SEQUENCE {s}looks MINVALUE -99",
     "CREATE FUNCTION {s}look() RETURNS boolean STABLE LANGUAGE plpgsql AS $$ BEGIN
         IF nextval('{s}looks') = 0 THEN PERFORM pg_advisory_xact_lock_shared(17); END IF;
         RETURN true;
@@ -162,6 +162,49 @@ async fn a_job_that_a_node_locks_during_an_operation_is_not_held_up() {
             let settled = w.complete(worker, &job, &Handoff::Hint).await;
             assert_eq!(settled.applied, [hint.id], "{operation:?}, look {look}");
             tx.commit().await.unwrap();
+        }
+    }
+}
+
+/// The node's completion would wait for the caller's commit.
+#[tokio::test]
+async fn a_job_that_a_node_locks_during_the_end_of_its_scope_is_not_held_up() {
+    let w = World::<PgStore>::open().await;
+    let client = Client::without_hints(w.store.clone());
+    for pause in PAUSES {
+        w.store.execute(pause).await;
+    }
+    let scope = EndedScope::ProcessInstance("a".to_owned());
+    let jobs = 40;
+    for which in [0, 23, 39] {
+        // The first statement looks at each job. The next one has the row locks.
+        for look in [1, jobs + 1] {
+            let place = format!("job {which}, look {look}");
+            let of = || work().instance("a").concurrent();
+            let hints = w.ready((0..jobs).map(|_| of()).collect()).await;
+            let (hint, worker) = (&hints[which], node());
+            let mut tx = client.begin().await.unwrap();
+            let mut gate = w.store.pool().begin().await.unwrap();
+            PgStore::execute_in(&mut gate, "SELECT pg_advisory_xact_lock(17)").await;
+            let from = format!("SELECT setval('jobwire.looks', -{look})");
+            w.store.number(&from).await;
+            let (ended, job) = tokio::join!(tx.end(&scope), async {
+                until_waiting(&w.store, 1).await;
+                let job = w.hold(worker, hint).await;
+                gate.commit().await.unwrap();
+                job
+            });
+            let ended = ended.unwrap();
+            let left = (ended.deleted.len() + 1, ended.running);
+            assert_eq!(left, (jobs, vec![hint.id]), "{place}");
+            let settled = w.complete(worker, &job, &Handoff::Hint).await;
+            assert_eq!(settled.applied, [hint.id], "{place}");
+            tx.commit().await.unwrap();
+            assert_eq!(
+                w.rows("job").await + w.rows("job_lease").await,
+                0,
+                "{place}"
+            );
         }
     }
 }
