@@ -1017,7 +1017,8 @@ pub trait SqlStore: Store + Clone {
     /// # Errors
     /// [`StoreError::RowLocked`] if another transaction locked a row for two seconds.
     /// [`StoreError::TooIsolated`] if the transaction is isolated more strictly than READ COMMITTED.
-    /// Otherwise the database's error.
+    /// Otherwise the database's error: a [conflict](StoreError::is_conflict) if the snapshot of the
+    /// transaction does not show the lock of one of the jobs.
     async fn operate(
         &self,
         connection: &mut <Self::Db as sqlx::Database>::Connection,
