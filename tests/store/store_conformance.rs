@@ -379,6 +379,7 @@ conformance! {
             a_list_goes_on_behind_a_job_that_is_gone,
             a_query_that_can_not_be_asked_is_refused,
             a_job_that_was_created_during_a_suspension_counts_as_suspended,
+            the_order_by_definition_key_keeps_the_versions_of_a_key_together,
         ]
         databases [
             the_pages_of_any_query_are_its_matches_in_order,
