@@ -438,6 +438,7 @@ conformance! {
             attempts_are_recorded_with_their_outcomes,
             an_attempt_commits_with_the_handlers_transaction,
             the_death_of_a_node_is_an_attempt_of_types_that_record_them,
+            a_death_is_recorded_whatever_the_time_for_which_it_is_kept,
             a_cancelled_job_of_a_dead_node_has_its_attempt,
             a_node_that_was_taken_for_dead_says_that_it_lost_its_lock,
             a_dead_letter_is_an_incident_until_it_is_revived_or_deleted,
