@@ -282,3 +282,58 @@ async fn a_transaction_that_is_isolated_more_strictly_operates_on_no_job() {
         assert_eq!(w.state(hint.id).await, Some(JobState::Executable));
     }
 }
+
+/// Begins a transaction whose snapshot is taken now.
+async fn snapshot(w: &World<PgStore>, level: &str) -> sqlx::Transaction<'static, sqlx::Postgres> {
+    let mut tx = w.store.pool().begin().await.unwrap();
+    let isolated = format!("SET TRANSACTION ISOLATION LEVEL {level}; SELECT FROM jobwire.job");
+    let isolated = sqlx::raw_sql(sqlx::AssertSqlSafe(isolated));
+    isolated.execute(&mut *tx).await.unwrap();
+    tx
+}
+
+/// In a snapshot from before the lock, a running job looks unlocked. The caller repeats a transaction
+/// that conflicts, as it must under these levels.
+#[tokio::test]
+async fn the_end_of_a_scope_conflicts_with_a_lock_that_its_snapshot_does_not_show() {
+    let w = World::<PgStore>::open().await;
+    let client = Client::without_hints(w.store.clone());
+    for level in ["REPEATABLE READ", "SERIALIZABLE"] {
+        for exclusive in [true, false] {
+            for was_locked_before in [false, true] {
+                let case = format!("{level}, exclusive: {exclusive}, {was_locked_before}");
+                let of = || {
+                    let of = work().instance("a");
+                    if exclusive { of } else { of.concurrent() }
+                };
+                let hints = w.ready(vec![of(), of()]).await;
+                let (hint, free) = (&hints[0], hints[1].id);
+                if was_locked_before {
+                    // The lease stays, without an owner.
+                    w.hold(node(), hint).await;
+                    w.die(hint.id).await;
+                }
+                let scope = EndedScope::ProcessInstance("a".to_owned());
+                let mut tx = snapshot(&w, level).await;
+                let worker = node();
+                let job = w.hold(worker, hint).await;
+                let refused = client.hook().end(&mut tx, &scope).await.unwrap_err();
+                assert!(refused.is_conflict(), "{case}: {refused:?}");
+                tx.rollback().await.unwrap();
+                assert_eq!(w.rows("job").await, 2, "{case}");
+
+                let mut tx = snapshot(&w, level).await;
+                let mut hook = client.hook();
+                let ended = hook.end(&mut tx, &scope).await.unwrap();
+                hook.commit(tx).await.unwrap();
+                assert_eq!(ended.deleted, [free], "{case}");
+                assert_eq!(ended.running, [hint.id], "{case}");
+                let settled = w.complete(worker, &job, &Handoff::Hint).await;
+                assert_eq!(settled.applied, [hint.id], "{case}");
+                for table in ["job", "job_lease"] {
+                    assert_eq!(w.rows(table).await, 0, "{case}: {table}");
+                }
+            }
+        }
+    }
+}

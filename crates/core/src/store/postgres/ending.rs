@@ -2,6 +2,13 @@
 //!
 //! That transaction may last long, so it must not keep the row of a job that runs: the job's completion
 //! would wait.
+//!
+//! A transaction that is isolated more strictly than READ COMMITTED has one snapshot. It does not show a
+//! lease that was committed later, and the lock of a job leaves no other trace. So before the deletion
+//! such a transaction inserts a lease without an owner for each job. If the job has a lease that the
+//! snapshot does not show, PostgreSQL refuses the insert as a conflict between transactions, and the caller
+//! repeats its transaction, as it must under these levels. The rows of the jobs are locked by then, so no
+//! other transaction writes a lease. The deletion removes the inserted leases with the jobs.
 
 use std::time::Duration;
 
@@ -35,7 +42,8 @@ macro_rules! gone {
 
 /// The statements of a scope.
 struct Statements {
-    /// Selects the executable jobs that no node runs.
+    /// Selects the executable jobs that no node runs, and whether a later statement sees the leases that
+    /// are committed meanwhile.
     free: &'static str,
     /// Deletes the entered rows that still have no lock, and the free rows of the other tables.
     delete: &'static str,
@@ -47,7 +55,8 @@ macro_rules! statements {
     ($scope:literal) => {
         Statements {
             free: concat!(
-                "SELECT j.id FROM jobwire.job j WHERE ", $scope, " AND ", unlocked!("j"), " ORDER BY j.id"
+                "SELECT j.id, current_setting('transaction_isolation') LIKE 'read %' FROM jobwire.job j WHERE ",
+                $scope, " AND ", unlocked!("j"), " ORDER BY j.id"
             ),
             delete: concat!(
                 "WITH executable AS (DELETE FROM jobwire.job j WHERE j.id = ANY($2) AND ", unlocked!("j"),
@@ -81,6 +90,13 @@ const PROCESS_DEFINITION: Statements = statements!("j.process_definition = $1");
 const START_TIMERS: Statements =
     statements!("j.process_definition = $1 AND j.process_instance IS NULL AND j.kind = 'timer'");
 
+/// Fails with a serialization failure if one of the jobs has a lease that the snapshot of the transaction
+/// does not show. A lease that it shows has no owner, and the deletion fails if it was taken since.
+const CONFLICT: &str = "
+INSERT INTO jobwire.job_lease (job_id, fence, locked_at, expires_at)
+SELECT id, 0, clock_timestamp(), clock_timestamp() FROM unnest($1::uuid[]) AS id
+ON CONFLICT (job_id) DO NOTHING";
+
 /// The time for which the call waits for locked rows, and the pause between two attempts.
 const ROWS_WITHIN: Duration = Duration::from_secs(2);
 const ROWS_AGAIN: Duration = Duration::from_millis(50);
@@ -102,11 +118,17 @@ pub(super) async fn end(
     let mut instances = Vec::new();
     let until = Instant::now() + ROWS_WITHIN;
     loop {
-        let free: Vec<Uuid> = sqlx::query_scalar(statements.free)
+        let free: Vec<(Uuid, bool)> = sqlx::query_as(statements.free)
             .bind(value)
             .fetch_all(&mut *connection)
             .await?;
+        let sees_latest = free.iter().all(|(_, sees_latest)| *sees_latest);
+        let free = free.into_iter().map(|(id, _)| id).collect();
         let entered = enter(connection, free).await?;
+        if !sees_latest {
+            let conflict = sqlx::query(CONFLICT).bind(&entered);
+            conflict.execute(&mut *connection).await?;
+        }
         let gone: Vec<(Uuid, Option<String>, bool)> = sqlx::query_as(statements.delete)
             .bind(value)
             .bind(entered)
