@@ -18,6 +18,7 @@ mod connections;
 mod create_job;
 mod creating;
 mod dated_gates;
+mod deleting;
 mod elastic;
 mod encryption;
 mod exclusive;
@@ -379,6 +380,7 @@ conformance! {
             a_list_goes_on_behind_a_job_that_is_gone,
             a_query_that_can_not_be_asked_is_refused,
             a_job_that_was_created_during_a_suspension_counts_as_suspended,
+            the_order_by_definition_key_keeps_the_versions_of_a_key_together,
         ]
         databases [
             the_pages_of_any_query_are_its_matches_in_order,
@@ -437,6 +439,7 @@ conformance! {
             attempts_are_recorded_with_their_outcomes,
             an_attempt_commits_with_the_handlers_transaction,
             the_death_of_a_node_is_an_attempt_of_types_that_record_them,
+            a_death_is_recorded_whatever_the_time_for_which_it_is_kept,
             a_cancelled_job_of_a_dead_node_has_its_attempt,
             a_node_that_was_taken_for_dead_says_that_it_lost_its_lock,
             a_dead_letter_is_an_incident_until_it_is_revived_or_deleted,

@@ -518,13 +518,18 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Takes the lock of a job from its node, if it has one. Names its fence, so a lock that was
-    /// taken meanwhile stays. Returns the jobs to hint. See [`Client::unlock`](crate::Client::unlock).
-    async fn unlock(&self, id: JobId) -> Result<(Operated, Vec<Ready>)> {
+    /// taken meanwhile stays. A job that had been cancelled is deleted instead of released, and is in
+    /// [`cancelled`](OperatedJobs::cancelled). See [`Client::unlock`](crate::Client::unlock).
+    async fn unlock(&self, id: JobId) -> Result<OperatedJobs> {
+        let told = |operated| OperatedJobs {
+            operated: vec![(id, operated)],
+            ..OperatedJobs::default()
+        };
         let Some((view, ..)) = self.get(id).await? else {
-            return Ok((Operated::NotFound, Vec::new()));
+            return Ok(told(Operated::NotFound));
         };
         let (Some(owner), Some(fence)) = (view.lock_owner, view.fence) else {
-            return Ok((Operated::OtherState, Vec::new()));
+            return Ok(told(Operated::OtherState));
         };
         let held = LockToken {
             id,
@@ -533,9 +538,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         };
         let released = self.release(NodeId::from_uuid(owner), &[held]).await?;
         if released.applied.is_empty() {
-            return Ok((Operated::OtherState, Vec::new()));
+            return Ok(told(Operated::OtherState));
         }
-        Ok((Operated::Done, released.ready))
+        Ok(OperatedJobs {
+            cancelled: released.cancelled,
+            ready: released.ready,
+            ..told(Operated::Done)
+        })
     }
 
     /// Returns the recorded attempts of a job, which may be gone by now, in their order. Optional for
@@ -1003,7 +1012,8 @@ pub trait SqlStore: Store + Clone {
     ///
     /// # Errors
     /// [`StoreError::RowLocked`] if another transaction locked a row for two seconds: roll back.
-    /// Otherwise the database's error.
+    /// Otherwise the database's error: a [conflict](StoreError::is_conflict) if the snapshot of the
+    /// transaction does not show the lock of one of the jobs.
     async fn end(
         &self,
         connection: &mut <Self::Db as sqlx::Database>::Connection,

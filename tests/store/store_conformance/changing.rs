@@ -183,8 +183,10 @@ pub(super) async fn an_unlocked_job_is_ready_again_and_its_old_holder_changes_no
     let hints = w.ready(vec![of(), of()]).await;
     let (stuck, other) = (node(), node());
     let job = w.hold(stuck, &hints[0]).await;
-    let (done, ready) = w.store.unlock(hints[0].id).await.unwrap();
-    assert_eq!((done, ids(&ready)), (Operated::Done, vec![hints[0].id]));
+    let unlocked = w.store.unlock(hints[0].id).await.unwrap();
+    let ready = &unlocked.ready;
+    assert_eq!(unlocked.operated, [(hints[0].id, Operated::Done)]);
+    assert_eq!(ids(ready), [hints[0].id]);
     let again = w.hold(other, &ready[0].hint).await;
     assert!(again.fence > job.fence);
     assert!(
@@ -197,9 +199,9 @@ pub(super) async fn an_unlocked_job_is_ready_again_and_its_old_holder_changes_no
         w.complete(other, &again, &Handoff::Hint).await.applied,
         [hints[0].id]
     );
-    let told = |id| w.store.unlock(id);
-    assert_eq!(told(hints[1].id).await.unwrap().0, Operated::OtherState);
-    assert_eq!(told(hints[0].id).await.unwrap().0, Operated::NotFound);
+    let told = async |id| w.store.unlock(id).await.unwrap().operated[0].1;
+    assert_eq!(told(hints[1].id).await, Operated::OtherState);
+    assert_eq!(told(hints[0].id).await, Operated::NotFound);
 }
 
 /// Creates a job of an instance in each state, and one that runs.

@@ -205,6 +205,28 @@ pub(super) async fn an_attempt_commits_with_the_handlers_transaction<S: SqlBench
     }
 }
 
+/// Any program with the rights of a node may write its row. An absurd time in it ends no leader cycle.
+pub(super) async fn a_death_is_recorded_whatever_the_time_for_which_it_is_kept<S: SqlBench>(
+    w: &World<S>,
+) {
+    for keep in [
+        Duration::ZERO,
+        Duration::from_millis(u64::MAX),
+        Duration::MAX,
+    ] {
+        let hint = w.one(work()).await;
+        w.hold(node(), &hint).await;
+        w.expire(hint.id).await;
+        let report = w.lead_recording(keep).await;
+        assert_eq!(report.rescued.len(), 1, "{keep:?}");
+        let attempts = w.store.attempts(hint.id, 10).await.unwrap();
+        assert_eq!(attempts.len(), 1, "{keep:?}");
+    }
+    // Only the first one is over.
+    assert_eq!(w.store.prune_history(WEEK, 10).await.unwrap(), 1);
+    assert_eq!(w.rows("attempt").await, 2);
+}
+
 /// Three nodes die with the job, which is then quarantined. Of the other two jobs, one loses its node in a
 /// cycle without recorded types, and one has a type that is not recorded.
 pub(super) async fn the_death_of_a_node_is_an_attempt_of_types_that_record_them<S: SqlBench>(

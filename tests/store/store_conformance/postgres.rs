@@ -2,7 +2,7 @@
 
 use jobwire_core::job::LockedJob;
 use jobwire_core::job::periodic::Declared;
-use jobwire_core::store::{ClaimOf, ClaimPage, CycleOutcome, Refusal};
+use jobwire_core::store::{ClaimOf, ClaimPage, CycleOutcome, Operated, Refusal};
 use jobwire_core::{
     JobId, JobQuery, JobState, Lane, LaneRule, NodeId, PeriodicJob, PgStore, Store, StoreError,
 };
@@ -725,12 +725,14 @@ async fn locked_rows_of_any_table_delay_no_other_job_of_an_operator() {
     let free = eventually("the free row to be deleted", SOON, || async {
         (w.state(dead[3]).await.is_none()).then_some(())
     });
-    let (deleted, ()) = tokio::join!(deleting, async {
-        free.await;
-        assert_eq!(w.state(dead[0]).await, Some(JobState::DeadLetter));
-        other.rollback().await.unwrap();
-    });
-    assert_eq!(deleted.unwrap().operated.len(), 2);
+    let (deleted, ()) = tokio::join!(deleting, free);
+    let deleted = deleted.unwrap();
+    assert_eq!(deleted.operated, [(dead[3], Operated::Done)]);
+    let refused: Vec<JobId> = deleted.refused.iter().map(|(id, _)| *id).collect();
+    assert_eq!(refused, dead[..1]);
+    assert_eq!(w.state(dead[0]).await, Some(JobState::DeadLetter));
+    other.rollback().await.unwrap();
+    assert_eq!(w.store.delete(dead[0]).await.unwrap().0, Operated::Done);
 }
 
 /// A session that is forgotten inside a transaction holds the row of a schedule.

@@ -211,6 +211,43 @@ pub(super) async fn a_list_goes_on_behind_a_job_that_is_gone<S: Bench>(w: &World
     assert_eq!(pages(w, query).await, [made[1], made[3], made[5], made[0]]);
 }
 
+/// As texts, the definitions of `a-b` stand before those of `a`, and version 10 before version 2.
+pub(super) async fn the_order_by_definition_key_keeps_the_versions_of_a_key_together<S: Bench>(
+    w: &World<S>,
+) {
+    let of = |definition: &str| work().process_definition(definition);
+    let jobs = vec![
+        of("a:2:x"),
+        of("b"),
+        of("a-b:1:y"),
+        work(),
+        of("a:10:z"),
+        of("a"),
+        of(":1"),
+    ];
+    let made: Vec<JobId> = w.ready(jobs).await.iter().map(|hint| hint.id).collect();
+    let sorted = |numbers: [usize; 7]| numbers.map(|n| made[n]);
+    for (sort, expected) in [
+        (
+            JobSort::ascending(SortBy::DefinitionKey),
+            [6, 0, 4, 5, 2, 1, 3],
+        ),
+        (
+            JobSort::descending(SortBy::DefinitionKey),
+            [1, 2, 5, 4, 0, 6, 3],
+        ),
+        (
+            JobSort::ascending(SortBy::Definition),
+            [6, 5, 2, 4, 0, 1, 3],
+        ),
+    ] {
+        for limit in [1, 3, 100] {
+            let query = JobQuery::default().sort(sort).limit(limit);
+            assert_eq!(pages(w, query).await, sorted(expected), "{sort}, {limit}");
+        }
+    }
+}
+
 pub(super) async fn a_query_that_can_not_be_asked_is_refused<S: Bench>(w: &World<S>) {
     let hint = w.one(work()).await;
     let view = w.view(hint.id).await.unwrap();

@@ -306,7 +306,8 @@ impl<'w, S: SqlBench> Sequence<'w, S> {
                 }
             }
             "unlock" => {
-                if store.unlock(id).await.unwrap().0 == Operated::Done {
+                let unlocked = store.unlock(id).await.unwrap().operated;
+                if unlocked == [(id, Operated::Done)] {
                     self.held.remove(&id);
                 }
             }

@@ -116,6 +116,15 @@ async fn an_unlocked_job_has_no_holder_and_keeps_its_attempts() {
         said.contains("a state that this does not apply to"),
         "{said}"
     );
+    // A cancelled job does not become ready again.
+    let locked = store.lock(&terms, &[Hint::new(job)]).await.unwrap();
+    assert_eq!(locked.jobs.len(), 1, "{:?}", locked.refused);
+    store.cancel(job).await.unwrap();
+    let said = succeeds(jobwire(&home, &unlock)).await;
+    assert!(
+        said.contains("0 jobs unlocked") && said.contains("had been cancelled, so it was deleted"),
+        "{said}"
+    );
     let nobody = JobId::generate().to_string();
     let said = fails(jobwire(&home, &["jobs", "unlock", &nobody]), 1).await;
     assert!(said.contains("there is no job"), "{said}");

@@ -62,8 +62,8 @@ async fn a_job_that_waits_for_a_permit_is_shown_with_its_limit() {
 async fn jobs_are_listed_by_filter_and_page() {
     let home = Scratch::new();
     for line in [
-        r#"{"type":"noop","process_instance":"one","tenant":"a","execution":"e2","custom_values":{"order":17}}"#,
-        r#"{"type":"noop","process_instance":"two","lane":"bulk","execution":"e1","priority":-7}"#,
+        r#"{"type":"noop","process_instance":"one","tenant":"a","execution":"e2","process_definition":"fee:2:x","custom_values":{"order":17}}"#,
+        r#"{"type":"noop","process_instance":"two","lane":"bulk","execution":"e1","process_definition":"fee-pay:1:y","priority":-7}"#,
         r#"{"type":"sleep","due_at":"2091-01-01T00:00:00Z"}"#,
     ] {
         one_job(&home, line).await;
@@ -124,6 +124,16 @@ async fn jobs_are_listed_by_filter_and_page() {
     let sorted = json(&home, &sorted).await;
     let executions: Vec<&Value> = (0..3_usize).map(|at| &sorted[at]["execution"]).collect();
     assert_eq!(executions, [&json!("e1"), &json!("e2"), &Value::Null]);
+    // As texts, the definitions have the opposite order.
+    let sorted = ["jobs", "list", "--sort", "definition-key", "--json"];
+    let sorted = json(&home, &sorted).await;
+    let executions: Vec<&Value> = (0..3_usize).map(|at| &sorted[at]["execution"]).collect();
+    assert_eq!(executions, [&json!("e2"), &json!("e1"), &Value::Null]);
+    let cursor_of_first = sorted[0]["cursor"].as_str().unwrap();
+    let behind = ["jobs", "list", "--sort", "definition-key", "--after"];
+    let behind = [&behind[..], &[cursor_of_first, "--json"]].concat();
+    let behind = json(&home, &behind).await;
+    assert_eq!(behind[0]["execution"], "e1");
     let said = succeeds(jobwire(&home, &["jobs", "count", "--limit", "2"])).await;
     assert_eq!(said.trim(), "more than 2 jobs");
     let counted = json(&home, &["jobs", "count", "--type", "noop", "--json"]).await;

@@ -47,7 +47,7 @@ pub enum Action {
         #[command(flatten)]
         filter: Box<FilterArgs>,
         /// Sort by creation, id, due, created, priority, retries, instance, execution, definition,
-        /// tenant or type; with `:desc` behind it the largest first
+        /// definition-key, tenant or type; with `:desc` behind it the largest first
         #[arg(long, value_name = "FIELD", default_value_t = JobSort::default())]
         sort: JobSort,
         /// Continue behind the page that ended with this cursor

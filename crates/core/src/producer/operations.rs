@@ -7,6 +7,7 @@ use crate::producer::client::Client;
 use crate::producer::commit_hook::Cause;
 use crate::producer::lane_move::{LaneMove, LaneMoved};
 use crate::producer::purge::{Purge, Purged};
+use crate::store::transaction::operations::of_one;
 use crate::store::{
     Action, Change, Ended, EndedScope, Operated, OperatedJobs, SqlStore, StoreError,
 };
@@ -112,15 +113,16 @@ impl<S: SqlStore> Client<S> {
     /// Meant for a handler that never ends on a node that lives. The node learns of it with its
     /// next renewal and stops the handler. Until then the handler may still work while another node
     /// runs the job, or the next exclusive job of its instance. It can't complete the job: its
-    /// fence is no longer valid. Use [`cancel`](Self::cancel) first.
+    /// fence is no longer valid. Use [`cancel`](Self::cancel) first: the unlock of a job that has been
+    /// cancelled deletes it, and listeners are told that it was cancelled.
     ///
     /// # Errors
     /// A database error.
     pub async fn unlock(&self, id: JobId) -> Result<Operated, StoreError> {
-        let (unlocked, ready) = self.store.unlock(id).await?;
-        self.tell(&Action::Unlock, &[(id, unlocked)], &[]);
-        self.hook.publish(Cause::Operator, ready);
-        Ok(unlocked)
+        let unlocked = self.store.unlock(id).await?;
+        let (operated, cancelled) = (&unlocked.operated, &unlocked.cancelled);
+        self.tell_of(&Action::Unlock, operated, cancelled, &[]);
+        Ok(of_one(self.published(unlocked).operated))
     }
 
     /// Deletes all jobs of a scope in one transaction of its own; see

@@ -20,11 +20,22 @@ impl<S: SqlStore> Client<S> {
 
     /// Tells of the jobs that an operation has changed, and of the incidents that it has closed.
     pub(super) fn tell(&self, action: &Action, operated: &[(JobId, Operated)], open: &[JobId]) {
+        self.tell_of(action, operated, &[], open);
+    }
+
+    /// Like [`tell`](Self::tell). An unlock has deleted the jobs in `cancelled`.
+    pub(super) fn tell_of(
+        &self,
+        action: &Action,
+        operated: &[(JobId, Operated)],
+        cancelled: &[JobId],
+        open: &[JobId],
+    ) {
         let listeners = self.hook.listeners();
         if !listeners.any() {
             return;
         }
-        for event in action.events(operated, &[], open) {
+        for event in action.events(operated, cancelled, open) {
             listeners.tell(event);
         }
     }

@@ -65,6 +65,8 @@ pub(super) struct Dialect {
     pub(super) pattern: fn(&LikePattern) -> String,
     /// Behind a text that is compared with another one: the order of bytes.
     pub(super) by_bytes: &'static str,
+    /// The key of a job's definition.
+    pub(super) definition_key: &'static str,
     pub(super) custom_values: CustomValues,
     /// Behind the time of the statement: the longest lease.
     pub(super) plus_longest_lease: &'static str,
@@ -178,7 +180,7 @@ impl Statement<'_> {
             return;
         };
         let is_id = self.query.sort.by == SortBy::Id;
-        let (column, is_nullable) = column(self.query.sort.by, Some(state));
+        let (column, is_nullable) = self.column(Some(state));
         let (further, id) = (
             if self.query.sort.descending {
                 " < "
@@ -226,7 +228,7 @@ impl Statement<'_> {
         let by_bytes = self.by_bytes();
         self.sql(" ORDER BY ");
         if self.query.sort.by != SortBy::Id {
-            let (column, is_nullable) = column(self.query.sort.by, state);
+            let (column, is_nullable) = self.column(state);
             self.sql(column).sql(by_bytes).sql(direction);
             self.sql(if is_nullable { " NULLS LAST, " } else { ", " });
         }
@@ -242,28 +244,30 @@ impl Statement<'_> {
             SortBy::Instance
             | SortBy::Execution
             | SortBy::Definition
+            | SortBy::DefinitionKey
             | SortBy::Tenant
             | SortBy::Type => self.dialect.by_bytes,
             _ => "",
         }
     }
-}
 
-/// Returns the column of a field, and whether it may have no value in the table of a state, or in any.
-const fn column(by: SortBy, state: Option<JobState>) -> (&'static str, bool) {
-    match by {
-        SortBy::Creation => ("j.seq", false),
-        SortBy::Id => ("j.id", false),
-        // Every timer has a date, and an index of them.
-        SortBy::Due => ("j.due_at", !matches!(state, Some(JobState::Timer))),
-        SortBy::Created => ("j.created_at", false),
-        SortBy::Priority => ("j.priority", false),
-        SortBy::Retries => ("j.retries", false),
-        SortBy::Instance => ("j.process_instance", true),
-        SortBy::Execution => ("j.execution", true),
-        SortBy::Definition => ("j.process_definition", true),
-        SortBy::Tenant => ("j.tenant", true),
-        SortBy::Type => ("j.type", false),
+    /// Returns the column of the sort, and whether it may have no value in the table of a state, or in any.
+    fn column(&self, state: Option<JobState>) -> (&'static str, bool) {
+        match self.query.sort.by {
+            SortBy::Creation => ("j.seq", false),
+            SortBy::Id => ("j.id", false),
+            // Every timer has a date, and an index of them.
+            SortBy::Due => ("j.due_at", !matches!(state, Some(JobState::Timer))),
+            SortBy::Created => ("j.created_at", false),
+            SortBy::Priority => ("j.priority", false),
+            SortBy::Retries => ("j.retries", false),
+            SortBy::Instance => ("j.process_instance", true),
+            SortBy::Execution => ("j.execution", true),
+            SortBy::Definition => ("j.process_definition", true),
+            SortBy::DefinitionKey => (self.dialect.definition_key, true),
+            SortBy::Tenant => ("j.tenant", true),
+            SortBy::Type => ("j.type", false),
+        }
     }
 }
 

@@ -326,13 +326,8 @@ pub(super) trait Finding {
 
 /// Performs operators' actions.
 pub(super) trait Operating {
-    fn delete_job(&self, id: JobId) -> impl Future<Output = Result<(Operated, Vec<Ready>)>> + Send;
-
-    /// Deletes the jobs that no node runs. The second list has the jobs whose rows were locked.
-    fn delete_jobs(
-        &self,
-        ids: &[JobId],
-    ) -> impl Future<Output = Result<(OperatedJobs, Vec<JobId>)>> + Send;
+    /// Deletes the jobs that no node runs.
+    fn delete_jobs(&self, ids: &[JobId]) -> impl Future<Output = Result<OperatedJobs>> + Send;
 
     /// Marks the lease of a running job as cancelled. Returns false if no node runs the job.
     fn mark_cancelled(&self, id: JobId) -> impl Future<Output = Result<bool>> + Send;

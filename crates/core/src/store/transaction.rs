@@ -176,7 +176,9 @@ impl<S: SqlStore> JobTransaction<S> {
     ///
     /// # Errors
     /// [`StoreError::RowLocked`] if another transaction locked one of the rows for two seconds:
-    /// roll back and try again. Otherwise a database error.
+    /// roll back and try again. Otherwise a database error. Under REPEATABLE READ or SERIALIZABLE it
+    /// [is a conflict](StoreError::is_conflict) if a node has locked one of the jobs since the
+    /// snapshot of this transaction: repeat the transaction.
     pub async fn end(&mut self, scope: &EndedScope) -> Result<Ended, StoreError> {
         let Self {
             store,

@@ -44,6 +44,15 @@ use crate::lane::start_order::Rank;
 /// How often a cancel is tried while the job ends and starts again in between.
 const CANCEL_ROUNDS: usize = 5;
 
+/// Returns the result of a request for one job.
+fn alone(id: JobId, told: OperatedJobs) -> Result<(Operated, Vec<Ready>)> {
+    if !told.refused.is_empty() {
+        return Err(StoreError::RowLocked(id));
+    }
+    let of_it = told.operated.first().map(|(_, operated)| *operated);
+    Ok((of_it.unwrap_or(Operated::NotFound), told.ready))
+}
+
 #[async_trait]
 impl<S: Statements> Store for S {
     fn name(&self) -> &'static str {
@@ -369,7 +378,8 @@ impl<S: Statements> Store for S {
     }
 
     async fn delete(&self, id: JobId) -> Result<(Operated, Vec<Ready>)> {
-        self.run("delete", || self.delete_job(id)).await
+        let delete = || self.delete_jobs(std::slice::from_ref(&id));
+        alone(id, self.run("delete", delete).await?)
     }
 
     async fn cancel(&self, id: JobId) -> Result<(Operated, Vec<Ready>)> {
@@ -411,21 +421,17 @@ impl<S: Statements> Store for S {
 
     async fn delete_many(&self, ids: &[JobId]) -> Result<OperatedJobs> {
         let rows = async { Ok(ids.to_vec()) };
-        let whole = parts::delete_page(self, ids.to_vec());
+        let whole = self.run("delete", || self.delete_jobs(ids));
         told_page("delete", whole, rows, |these| {
-            parts::delete_page(self, these).boxed()
+            let part = async move { self.run("delete", || self.delete_jobs(&these)).await };
+            part.boxed()
         })
         .await
     }
 
     async fn retry(&self, id: JobId, retries: i32) -> Result<(Operated, Vec<Ready>)> {
         let retry = || self.retry_jobs(std::slice::from_ref(&id), retries);
-        let retried = self.run("retry", retry).await?;
-        if !retried.refused.is_empty() {
-            return Err(StoreError::RowLocked(id));
-        }
-        let of_it = retried.operated.first().map(|(_, operated)| *operated);
-        Ok((of_it.unwrap_or(Operated::NotFound), retried.ready))
+        alone(id, self.run("retry", retry).await?)
     }
 
     async fn retry_many(&self, ids: &[JobId], retries: i32) -> Result<OperatedJobs> {

@@ -1,6 +1,6 @@
 //! What only PostgreSQL needs: rows that other transactions have locked, and snapshots.
 
-use jobwire_core::store::{Change, Handoff, Operated};
+use jobwire_core::store::{Change, EndedScope, Handoff, Operated};
 use jobwire_core::{Client, JobEvent, JobState, PgStore, StoreError};
 use jobwire_harness::world::{SOON, until_waiting};
 
@@ -121,7 +121,7 @@ async fn two_callers_that_cancel_the_same_jobs_do_not_deadlock() {
 /// an advisory lock when the counter reaches zero. So a test can write a lease after the snapshot of a
 /// statement and before its row locks.
 const PAUSES: [&str; 4] = [
-    "CREATE SEQUENCE {s}looks MINVALUE -9",
+    "CREATE SEQUENCE {s}looks MINVALUE -99",
     "CREATE FUNCTION {s}look() RETURNS boolean STABLE LANGUAGE plpgsql AS $$ BEGIN
         IF nextval('{s}looks') = 0 THEN PERFORM pg_advisory_xact_lock_shared(17); END IF;
         RETURN true;
@@ -162,6 +162,49 @@ async fn a_job_that_a_node_locks_during_an_operation_is_not_held_up() {
             let settled = w.complete(worker, &job, &Handoff::Hint).await;
             assert_eq!(settled.applied, [hint.id], "{operation:?}, look {look}");
             tx.commit().await.unwrap();
+        }
+    }
+}
+
+/// The node's completion would wait for the caller's commit.
+#[tokio::test]
+async fn a_job_that_a_node_locks_during_the_end_of_its_scope_is_not_held_up() {
+    let w = World::<PgStore>::open().await;
+    let client = Client::without_hints(w.store.clone());
+    for pause in PAUSES {
+        w.store.execute(pause).await;
+    }
+    let scope = EndedScope::ProcessInstance("a".to_owned());
+    let jobs = 40;
+    for which in [0, 23, 39] {
+        // The first statement looks at each job. The next one has the row locks.
+        for look in [1, jobs + 1] {
+            let place = format!("job {which}, look {look}");
+            let of = || work().instance("a").concurrent();
+            let hints = w.ready((0..jobs).map(|_| of()).collect()).await;
+            let (hint, worker) = (&hints[which], node());
+            let mut tx = client.begin().await.unwrap();
+            let mut gate = w.store.pool().begin().await.unwrap();
+            PgStore::execute_in(&mut gate, "SELECT pg_advisory_xact_lock(17)").await;
+            let from = format!("SELECT setval('jobwire.looks', -{look})");
+            w.store.number(&from).await;
+            let (ended, job) = tokio::join!(tx.end(&scope), async {
+                until_waiting(&w.store, 1).await;
+                let job = w.hold(worker, hint).await;
+                gate.commit().await.unwrap();
+                job
+            });
+            let ended = ended.unwrap();
+            let left = (ended.deleted.len() + 1, ended.running);
+            assert_eq!(left, (jobs, vec![hint.id]), "{place}");
+            let settled = w.complete(worker, &job, &Handoff::Hint).await;
+            assert_eq!(settled.applied, [hint.id], "{place}");
+            tx.commit().await.unwrap();
+            assert_eq!(
+                w.rows("job").await + w.rows("job_lease").await,
+                0,
+                "{place}"
+            );
         }
     }
 }
@@ -237,5 +280,60 @@ async fn a_transaction_that_is_isolated_more_strictly_operates_on_no_job() {
         hook.create(&mut tx, work()).await.unwrap();
         hook.commit(tx).await.unwrap();
         assert_eq!(w.state(hint.id).await, Some(JobState::Executable));
+    }
+}
+
+/// Begins a transaction whose snapshot is taken now.
+async fn snapshot(w: &World<PgStore>, level: &str) -> sqlx::Transaction<'static, sqlx::Postgres> {
+    let mut tx = w.store.pool().begin().await.unwrap();
+    let isolated = format!("SET TRANSACTION ISOLATION LEVEL {level}; SELECT FROM jobwire.job");
+    let isolated = sqlx::raw_sql(sqlx::AssertSqlSafe(isolated));
+    isolated.execute(&mut *tx).await.unwrap();
+    tx
+}
+
+/// In a snapshot from before the lock, a running job looks unlocked. The caller repeats a transaction
+/// that conflicts, as it must under these levels.
+#[tokio::test]
+async fn the_end_of_a_scope_conflicts_with_a_lock_that_its_snapshot_does_not_show() {
+    let w = World::<PgStore>::open().await;
+    let client = Client::without_hints(w.store.clone());
+    for level in ["REPEATABLE READ", "SERIALIZABLE"] {
+        for exclusive in [true, false] {
+            for was_locked_before in [false, true] {
+                let case = format!("{level}, exclusive: {exclusive}, {was_locked_before}");
+                let of = || {
+                    let of = work().instance("a");
+                    if exclusive { of } else { of.concurrent() }
+                };
+                let hints = w.ready(vec![of(), of()]).await;
+                let (hint, free) = (&hints[0], hints[1].id);
+                if was_locked_before {
+                    // The lease stays, without an owner.
+                    w.hold(node(), hint).await;
+                    w.die(hint.id).await;
+                }
+                let scope = EndedScope::ProcessInstance("a".to_owned());
+                let mut tx = snapshot(&w, level).await;
+                let worker = node();
+                let job = w.hold(worker, hint).await;
+                let refused = client.hook().end(&mut tx, &scope).await.unwrap_err();
+                assert!(refused.is_conflict(), "{case}: {refused:?}");
+                tx.rollback().await.unwrap();
+                assert_eq!(w.rows("job").await, 2, "{case}");
+
+                let mut tx = snapshot(&w, level).await;
+                let mut hook = client.hook();
+                let ended = hook.end(&mut tx, &scope).await.unwrap();
+                hook.commit(tx).await.unwrap();
+                assert_eq!(ended.deleted, [free], "{case}");
+                assert_eq!(ended.running, [hint.id], "{case}");
+                let settled = w.complete(worker, &job, &Handoff::Hint).await;
+                assert_eq!(settled.applied, [hint.id], "{case}");
+                for table in ["job", "job_lease"] {
+                    assert_eq!(w.rows(table).await, 0, "{case}: {table}");
+                }
+            }
+        }
     }
 }

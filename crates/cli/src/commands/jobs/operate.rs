@@ -177,6 +177,9 @@ struct Report {
     /// Cancelled jobs that still run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     cancelled: Vec<JobId>,
+    /// Cancelled jobs that an unlock has deleted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    deleted: Vec<JobId>,
     /// The jobs that the database refused to change, with the reason.
     failed: Vec<(JobId, String)>,
 }
@@ -209,6 +212,12 @@ impl Report {
             for id in &self.other_state {
                 output::line(format_args!(
                     "job {} is in a state that this does not apply to; `jobwire jobs show` shows it",
+                    written(*id)
+                ))?;
+            }
+            for id in &self.deleted {
+                output::line(format_args!(
+                    "job {} had been cancelled, so it was deleted",
                     written(*id)
                 ))?;
             }
@@ -267,9 +276,10 @@ pub(super) async fn unlock(jobs: &Jobs<'_>, ids: &[JobId], json: bool) -> Result
     let batch = async |ids: &[JobId]| {
         let mut unlocked = OperatedJobs::default();
         for id in ids {
-            let (operated, ready) = jobs.store.unlock(*id).await?;
-            unlocked.operated.push((*id, operated));
-            unlocked.ready.extend(ready);
+            let one = jobs.store.unlock(*id).await?;
+            unlocked.operated.extend(one.operated);
+            unlocked.cancelled.extend(one.cancelled);
+            unlocked.ready.extend(one.ready);
         }
         Ok(unlocked)
     };
@@ -379,7 +389,11 @@ async fn batches(
             interrupted(error, &done)
         })?;
         for (id, operated) in done.operated {
-            report.note(id, operated);
+            if done.cancelled.contains(&id) {
+                report.deleted.push(id);
+            } else {
+                report.note(id, operated);
+            }
         }
         report.failed.extend(done.refused);
         if let Some(hook) = &hook {

@@ -136,9 +136,11 @@ fn read(text: &str) -> Option<JobCursor> {
             matches!(key, CursorKey::Number(_))
         }
         SortBy::Due => !matches!(key, CursorKey::Text(_)),
-        SortBy::Instance | SortBy::Definition | SortBy::Tenant | SortBy::Execution => {
-            !matches!(key, CursorKey::Number(_))
-        }
+        SortBy::Instance
+        | SortBy::Definition
+        | SortBy::Tenant
+        | SortBy::Execution
+        | SortBy::DefinitionKey => !matches!(key, CursorKey::Number(_)),
         SortBy::Type => matches!(key, CursorKey::Text(_)),
     };
     fits.then(|| JobCursor {

@@ -31,6 +31,8 @@ text_enum! {
         // A cursor holds the position in this list, so new fields come last.
         /// The execution.
         Execution = "execution",
+        /// The key of the process definition: the definition up to its first colon.
+        DefinitionKey = "definition-key",
     }
 }
 
@@ -94,6 +96,11 @@ impl JobSort {
             SortBy::Tenant => text(&view.tenant),
             SortBy::Type => CursorKey::Text(view.job_type.clone()),
             SortBy::Execution => text(&view.execution),
+            SortBy::DefinitionKey => {
+                let key = |of: &str| of.split(':').next().unwrap_or(of).to_owned();
+                let key = view.process_definition.as_deref().map(key);
+                key.map_or(CursorKey::Missing, CursorKey::Text)
+            }
         }
     }
 

@@ -164,7 +164,7 @@ const RUNNING: &str = concat!(
 );
 
 /// Returns those of the jobs that a node runs.
-async fn that_run(
+pub(super) async fn that_run(
     connection: &mut PgConnection,
     jobs: &[Uuid],
 ) -> Result<HashSet<Uuid>, StoreError> {

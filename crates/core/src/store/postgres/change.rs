@@ -14,7 +14,7 @@ use super::change_statements::{
     SUSPEND,
 };
 use super::connection_pool::ConnectionPool;
-use super::operate::{LOCKED, ROWS_AGAIN, ROWS_WITHIN, sorted, still};
+use super::operate::{ROWS_WITHIN, after_round, sorted, still};
 use super::{PgStore, decode, exclusive};
 use crate::job::{JobId, JobState};
 use crate::store::change::Change;
@@ -29,28 +29,11 @@ async fn change(
     ids: &[JobId],
     change: &Change,
 ) -> Result<OperatedJobs, StoreError> {
-    let mut asked = sorted(ids);
-    let mut changed = OperatedJobs::default();
+    let (mut asked, mut changed) = (sorted(ids), OperatedJobs::default());
     let until = Instant::now() + ROWS_WITHIN;
     while !asked.is_empty() {
-        if let Err(error) = change_round(pool, &mut asked, change, &mut changed).await {
-            // The jobs that are changed already need their hints.
-            if changed.operated.is_empty() {
-                return Err(error);
-            }
-            let unknown = asked.into_iter().map(|id| (JobId(id), error.to_string()));
-            changed.refused.extend(unknown);
-            break;
-        }
-        if asked.is_empty() {
-            break;
-        }
-        if Instant::now() >= until {
-            let locked = asked.into_iter().map(|id| (JobId(id), LOCKED.to_owned()));
-            changed.refused.extend(locked);
-            break;
-        }
-        tokio::time::sleep(ROWS_AGAIN).await;
+        let round = change_round(pool, &mut asked, change, &mut changed).await;
+        after_round(round, until, &mut asked, &mut changed).await?;
     }
     Ok(changed)
 }

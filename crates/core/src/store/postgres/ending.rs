@@ -1,4 +1,14 @@
 //! The end of an instance, an execution or a definition, in the caller's transaction.
+//!
+//! That transaction may last long, so it must not keep the row of a job that runs: the job's completion
+//! would wait.
+//!
+//! A transaction that is isolated more strictly than READ COMMITTED has one snapshot. It does not show a
+//! lease that was committed later, and the lock of a job leaves no other trace. So before the deletion
+//! such a transaction inserts a lease without an owner for each job. If the job has a lease that the
+//! snapshot does not show, PostgreSQL refuses the insert as a conflict between transactions, and the caller
+//! repeats its transaction, as it must under these levels. The rows of the jobs are locked by then, so no
+//! other transaction writes a lease. The deletion removes the inserted leases with the jobs.
 
 use std::time::Duration;
 
@@ -6,6 +16,8 @@ use sqlx::PgConnection;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::acting::that_run;
+use super::change_statements::ENTER;
 use super::exclusive;
 use super::sql::unlocked;
 use crate::job::JobId;
@@ -30,9 +42,9 @@ macro_rules! gone {
 
 /// The statements of a scope.
 struct Statements {
-    /// Locks the executable rows that no node runs and no other transaction has locked. A row that
-    /// a node runs is not locked: its completion would wait for the caller's transaction.
-    enter: &'static str,
+    /// Selects the executable jobs that no node runs, and whether a later statement sees the leases that
+    /// are committed meanwhile.
+    free: &'static str,
     /// Deletes the entered rows that still have no lock, and the free rows of the other tables.
     delete: &'static str,
     /// Selects the rows that are left, and whether a node runs them.
@@ -42,9 +54,9 @@ struct Statements {
 macro_rules! statements {
     ($scope:literal) => {
         Statements {
-            enter: concat!(
-                "SELECT j.id FROM jobwire.job j WHERE ", $scope, " AND ", unlocked!("j"),
-                " ORDER BY j.id FOR UPDATE OF j SKIP LOCKED"
+            free: concat!(
+                "SELECT j.id, current_setting('transaction_isolation') LIKE 'read %' FROM jobwire.job j WHERE ",
+                $scope, " AND ", unlocked!("j"), " ORDER BY j.id"
             ),
             delete: concat!(
                 "WITH executable AS (DELETE FROM jobwire.job j WHERE j.id = ANY($2) AND ", unlocked!("j"),
@@ -78,6 +90,13 @@ const PROCESS_DEFINITION: Statements = statements!("j.process_definition = $1");
 const START_TIMERS: Statements =
     statements!("j.process_definition = $1 AND j.process_instance IS NULL AND j.kind = 'timer'");
 
+/// Fails with a serialization failure if one of the jobs has a lease that the snapshot of the transaction
+/// does not show. A lease that it shows has no owner, and the deletion fails if it was taken since.
+const CONFLICT: &str = "
+INSERT INTO jobwire.job_lease (job_id, fence, locked_at, expires_at)
+SELECT id, 0, clock_timestamp(), clock_timestamp() FROM unnest($1::uuid[]) AS id
+ON CONFLICT (job_id) DO NOTHING";
+
 /// The time for which the call waits for locked rows, and the pause between two attempts.
 const ROWS_WITHIN: Duration = Duration::from_secs(2);
 const ROWS_AGAIN: Duration = Duration::from_millis(50);
@@ -99,10 +118,17 @@ pub(super) async fn end(
     let mut instances = Vec::new();
     let until = Instant::now() + ROWS_WITHIN;
     loop {
-        let entered: Vec<Uuid> = sqlx::query_scalar(statements.enter)
+        let free: Vec<(Uuid, bool)> = sqlx::query_as(statements.free)
             .bind(value)
             .fetch_all(&mut *connection)
             .await?;
+        let sees_latest = free.iter().all(|(_, sees_latest)| *sees_latest);
+        let free = free.into_iter().map(|(id, _)| id).collect();
+        let entered = enter(connection, free).await?;
+        if !sees_latest {
+            let conflict = sqlx::query(CONFLICT).bind(&entered);
+            conflict.execute(&mut *connection).await?;
+        }
         let gone: Vec<(Uuid, Option<String>, bool)> = sqlx::query_as(statements.delete)
             .bind(value)
             .bind(entered)
@@ -130,4 +156,42 @@ pub(super) async fn end(
     instances.dedup();
     ended.ready = exclusive::next(connection, &instances).await?;
     Ok(ended)
+}
+
+const SAVEPOINT: &str = "SAVEPOINT jobwire_end";
+const KEEP: &str = "RELEASE SAVEPOINT jobwire_end";
+const FREE: &str = "ROLLBACK TO SAVEPOINT jobwire_end; RELEASE SAVEPOINT jobwire_end";
+
+/// The number of parts in which jobs are tried again.
+const PARTS: usize = 16;
+
+/// Locks the rows of those of the jobs that no node runs and no other transaction has locked.
+///
+/// A node may lock a job after the statement has looked at the leases and before it has locked the row.
+/// Then the savepoint frees the rows. The statement for a part of the jobs is shorter, so that few parts
+/// meet a node, however many jobs the nodes lock meanwhile. A single job that meets one is left out.
+async fn enter(connection: &mut PgConnection, free: Vec<Uuid>) -> Result<Vec<Uuid>, StoreError> {
+    let (mut entered, mut parts) = (Vec::new(), vec![free]);
+    while let Some(part) = parts.pop() {
+        if part.is_empty() {
+            continue;
+        }
+        sqlx::raw_sql(SAVEPOINT).execute(&mut *connection).await?;
+        let locked: Vec<Uuid> = sqlx::query_scalar(ENTER)
+            .bind(&part)
+            .fetch_all(&mut *connection)
+            .await?;
+        // From now on no node can lock a job whose row is locked here.
+        if that_run(connection, &locked).await?.is_empty() {
+            sqlx::raw_sql(KEEP).execute(&mut *connection).await?;
+            entered.extend(locked);
+            continue;
+        }
+        sqlx::raw_sql(FREE).execute(&mut *connection).await?;
+        if part.len() > 1 {
+            let smaller = part.chunks(part.len().div_ceil(PARTS));
+            parts.extend(smaller.map(<[Uuid]>::to_vec));
+        }
+    }
+    Ok(entered)
 }

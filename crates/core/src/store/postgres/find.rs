@@ -59,6 +59,7 @@ static DIALECT: Dialect = Dialect {
     like: (" LIKE ", " ESCAPE '\\'"),
     pattern: LikePattern::like,
     by_bytes: " COLLATE \"C\"",
+    definition_key: "split_part(j.process_definition, ':', 1)",
     custom_values: CustomValues::Operator(
         concat!(
             "CASE WHEN j.custom_values IS NULL THEN false WHEN ",

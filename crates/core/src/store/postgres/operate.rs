@@ -12,7 +12,6 @@ use super::change_statements::{ENTER, STILL};
 use super::connection_pool::ConnectionPool;
 use super::sql::{moved_columns, ready_columns, unlocked};
 use super::{PgStore, decode, exclusive};
-use crate::hint::Ready;
 use crate::job::{JobId, JobState};
 use crate::store::error::StoreError;
 use crate::store::statements::Operating;
@@ -21,48 +20,6 @@ use crate::store::{Operated, OperatedJobs};
 const IS_STRICT: &str = "SELECT EXISTS (SELECT FROM jobwire.strict_order)";
 const MAKE_STRICT: &str = "INSERT INTO jobwire.strict_order DEFAULT VALUES ON CONFLICT DO NOTHING";
 const RELAX: &str = "DELETE FROM jobwire.strict_order";
-
-const ROW_LOCK: &str = "
-SELECT FROM jobwire.job WHERE id = $1 FOR UPDATE";
-const IS_UNLOCKED: &str = concat!("SELECT ", unlocked!("j"), " FROM (SELECT $1::uuid AS id) j");
-const DELETE: &str = "
-WITH executable AS (DELETE FROM jobwire.job WHERE id = $1 RETURNING exclusive, process_instance),
-     timer AS (DELETE FROM jobwire.timer_job WHERE id = $1 RETURNING exclusive, process_instance),
-     suspended AS (DELETE FROM jobwire.suspended_job WHERE id = $1 RETURNING exclusive, process_instance),
-     letter AS (DELETE FROM jobwire.dead_letter_job WHERE id = $1 RETURNING exclusive, process_instance),
-     lease AS (DELETE FROM jobwire.job_lease WHERE job_id = $1),
-     stack AS (DELETE FROM jobwire.job_exception WHERE job_id = $1),
-     progress AS (DELETE FROM jobwire.job_progress WHERE job_id = $1)
-SELECT count(*), max(process_instance) FILTER (WHERE exclusive) FROM (SELECT * FROM executable UNION ALL SELECT * FROM timer UNION ALL SELECT * FROM suspended
-                      UNION ALL SELECT * FROM letter) gone";
-
-/// Deletes a job that no node runs. Locks the row first and checks the lease in a later statement,
-/// so that it sees a lock that was taken at the same time. Returns the younger sibling that waited
-/// for the job, to be hinted.
-async fn delete(pool: &ConnectionPool, id: JobId) -> Result<(Operated, Vec<Ready>), StoreError> {
-    let mut tx = begin(pool).await?;
-    sqlx::query(ROW_LOCK).bind(id.0).execute(&mut *tx).await?;
-    let unlocked: bool = sqlx::query_scalar(IS_UNLOCKED)
-        .bind(id.0)
-        .fetch_one(&mut *tx)
-        .await?;
-    if !unlocked {
-        return Ok((Operated::Running, Vec::new()));
-    }
-    let (gone, instance): (i64, Option<String>) = sqlx::query_as(DELETE)
-        .bind(id.0)
-        .fetch_one(&mut *tx)
-        .await?;
-    tx.commit().await?;
-    let left: Vec<String> = instance.into_iter().collect();
-    let ready = exclusive::next_since(pool, &left).await;
-    let done = if gone == 0 {
-        Operated::NotFound
-    } else {
-        Operated::Done
-    };
-    Ok((done, ready))
-}
 
 /// Marks the lease of a running job as cancelled. Its node reads the mark with the next renewal, and
 /// each statement that ends the lease otherwise reads it as well.
@@ -123,20 +80,36 @@ pub(super) async fn delete_free(
     refuse(connection, asked, deleted).await
 }
 
-/// Deletes the jobs that no node runs. The second list has the jobs whose rows were locked.
-async fn delete_many(
+/// Deletes the jobs that no node runs. Rows that other transactions lock delay no other job; they are
+/// tried again for [`ROWS_WITHIN`].
+async fn delete(pool: &ConnectionPool, ids: &[JobId]) -> Result<OperatedJobs, StoreError> {
+    let (mut asked, mut deleted) = (sorted(ids), OperatedJobs::default());
+    let until = Instant::now() + ROWS_WITHIN;
+    while !asked.is_empty() {
+        let round = delete_round(pool, &mut asked, &mut deleted).await;
+        after_round(round, until, &mut asked, &mut deleted).await?;
+    }
+    Ok(deleted)
+}
+
+/// Deletes those of the jobs that no node runs and whose rows are free in one transaction, and leaves
+/// in `asked` those whose rows are locked.
+async fn delete_round(
     pool: &ConnectionPool,
-    ids: &[JobId],
-) -> Result<(OperatedJobs, Vec<JobId>), StoreError> {
-    let mut asked = sorted(ids);
-    let (mut deleted, mut left) = (OperatedJobs::default(), Vec::new());
+    asked: &mut Vec<Uuid>,
+    deleted: &mut OperatedJobs,
+) -> Result<(), StoreError> {
+    let (mut rest, mut round, mut left) = (asked.clone(), OperatedJobs::default(), Vec::new());
     let mut tx = begin(pool).await?;
-    delete_free(&mut tx, &mut asked, &mut deleted, &mut left).await?;
+    delete_free(&mut tx, &mut rest, &mut round, &mut left).await?;
     tx.commit().await?;
     left.sort_unstable();
     left.dedup();
-    deleted.ready = exclusive::next_since(pool, &left).await;
-    Ok((deleted, asked.into_iter().map(JobId).collect()))
+    deleted.operated.extend(round.operated);
+    let next = exclusive::next_since(pool, &left).await;
+    deleted.ready.extend(next);
+    *asked = rest;
+    Ok(())
 }
 
 /// Returns the ids in their order, each once.
@@ -243,40 +216,47 @@ async fn refuse(
 pub(super) const ROWS_WITHIN: Duration = Duration::from_secs(2);
 pub(super) const ROWS_AGAIN: Duration = Duration::from_millis(50);
 
+/// Waits for the next round of an operation if rows are locked. After [`ROWS_WITHIN`] it refuses those
+/// jobs, and leaves none in `asked`. It does so, too, after an error, if jobs are changed already: they
+/// need their hints.
+pub(super) async fn after_round(
+    round: Result<(), StoreError>,
+    until: Instant,
+    asked: &mut Vec<Uuid>,
+    acted: &mut OperatedJobs,
+) -> Result<(), StoreError> {
+    let why = match round {
+        Err(error) if acted.operated.is_empty() => return Err(error),
+        Err(error) => error.to_string(),
+        Ok(()) if asked.is_empty() => return Ok(()),
+        Ok(()) if Instant::now() < until => {
+            tokio::time::sleep(ROWS_AGAIN).await;
+            return Ok(());
+        }
+        Ok(()) => LOCKED.to_owned(),
+    };
+    let refused = asked.drain(..).map(|id| (JobId(id), why.clone()));
+    acted.refused.extend(refused);
+    Ok(())
+}
+
 /// Makes the jobs executable. Rows that other transactions lock delay no other job; they are tried
 /// again for [`ROWS_WITHIN`].
 async fn retry(pool: &PgPool, ids: &[JobId], retries: i32) -> Result<OperatedJobs, StoreError> {
-    let mut asked = sorted(ids);
-    let mut retried = OperatedJobs::default();
+    let (mut asked, mut retried) = (sorted(ids), OperatedJobs::default());
     let until = Instant::now() + ROWS_WITHIN;
-    loop {
+    while !asked.is_empty() {
         let round = async {
             let mut connection = pool.acquire().await?;
             retry_free(&mut connection, &mut asked, retries, &mut retried).await
         };
-        if let Err(error) = round.await {
-            // The jobs that are changed already need their hints.
-            if retried.operated.is_empty() {
-                return Err(error);
-            }
-            let unknown = asked.into_iter().map(|id| (JobId(id), error.to_string()));
-            retried.refused.extend(unknown);
-            return Ok(retried);
-        }
-        if asked.is_empty() {
-            return Ok(retried);
-        }
-        if Instant::now() >= until {
-            let locked = asked.into_iter().map(|id| (JobId(id), LOCKED.to_owned()));
-            retried.refused.extend(locked);
-            return Ok(retried);
-        }
-        tokio::time::sleep(ROWS_AGAIN).await;
+        let round = round.await;
+        after_round(round, until, &mut asked, &mut retried).await?;
     }
+    Ok(retried)
 }
 
-pub(super) const LOCKED: &str =
-    "another transaction locks the row of this job; end it, or try again";
+const LOCKED: &str = "another transaction locks the row of this job; end it, or try again";
 
 /// Makes those of the jobs executable whose rows are free, and leaves the locked ones in `asked`.
 pub(super) async fn retry_free(
@@ -300,12 +280,8 @@ pub(super) async fn retry_free(
 }
 
 impl Operating for PgStore {
-    async fn delete_job(&self, id: JobId) -> Result<(Operated, Vec<Ready>), StoreError> {
-        delete(&self.pool, id).await
-    }
-
-    async fn delete_jobs(&self, ids: &[JobId]) -> Result<(OperatedJobs, Vec<JobId>), StoreError> {
-        delete_many(&self.pool, ids).await
+    async fn delete_jobs(&self, ids: &[JobId]) -> Result<OperatedJobs, StoreError> {
+        delete(&self.pool, ids).await
     }
 
     async fn mark_cancelled(&self, id: JobId) -> Result<bool, StoreError> {

@@ -48,6 +48,7 @@ static DIALECT: Dialect = Dialect {
     like: (" GLOB ", ""),
     pattern: LikePattern::glob,
     by_bytes: "",
+    definition_key: "substr(j.process_definition, 1, instr(j.process_definition || ':', ':') - 1)",
     custom_values: CustomValues::Fields,
     plus_longest_lease: " + 90000000000",
 };

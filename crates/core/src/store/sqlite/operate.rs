@@ -13,25 +13,6 @@ use crate::store::error::StoreError;
 use crate::store::statements::Operating;
 use crate::store::{Operated, OperatedJobs};
 
-const IS_UNLOCKED: &str = concat!("SELECT ", unlocked!("j"), " FROM (SELECT ?1 AS id) j");
-
-const INSTANCE: &str = "
-SELECT process_instance FROM job WHERE id = ?1 AND exclusive
-UNION ALL SELECT process_instance FROM timer_job WHERE id = ?1 AND exclusive
-UNION ALL SELECT process_instance FROM suspended_job WHERE id = ?1 AND exclusive
-UNION ALL SELECT process_instance FROM dead_letter_job WHERE id = ?1 AND exclusive";
-
-/// Deletes a job from any of its tables, with its lease and its stack.
-const DELETE: [&str; 7] = [
-    "DELETE FROM job WHERE id = ?1",
-    "DELETE FROM timer_job WHERE id = ?1",
-    "DELETE FROM suspended_job WHERE id = ?1",
-    "DELETE FROM dead_letter_job WHERE id = ?1",
-    "DELETE FROM job_lease WHERE job_id = ?1",
-    "DELETE FROM job_exception WHERE job_id = ?1",
-    "DELETE FROM job_progress WHERE job_id = ?1",
-];
-
 /// Marks the lease of a running job as cancelled. Its node reads the mark with the next renewal, and
 /// each statement that ends the lease otherwise reads it as well.
 const MARK_CANCELLED: &str = "
@@ -145,48 +126,11 @@ impl Operating for SqliteStore {
         Ok(tx.commit().await?)
     }
 
-    /// Deletes a job unless it is running.
-    async fn delete_job(&self, id: JobId) -> Result<(Operated, Vec<Ready>), StoreError> {
-        let mut tx = self.write().await?;
-        let unlocked: bool = sqlx::query_scalar(IS_UNLOCKED)
-            .bind(id.to_string())
-            .fetch_one(&mut *tx)
-            .await?;
-        if !unlocked {
-            return Ok((Operated::Running, Vec::new()));
-        }
-        let instance: Option<Option<String>> = sqlx::query_scalar(INSTANCE)
-            .bind(id.to_string())
-            .fetch_optional(&mut *tx)
-            .await?;
-        let mut gone = 0;
-        for statement in DELETE {
-            let result = sqlx::query(statement)
-                .bind(id.to_string())
-                .execute(&mut *tx)
-                .await?;
-            gone += result.rows_affected();
-        }
-        // A younger sibling that waited for this job must be hinted.
-        let ready = match instance.flatten() {
-            Some(instance) => exclusive::next(&mut tx, &[instance]).await?,
-            None => Vec::new(),
-        };
-        tx.commit().await?;
-        let done = if gone == 0 {
-            Operated::NotFound
-        } else {
-            Operated::Done
-        };
-        Ok((done, ready))
-    }
-
-    async fn delete_jobs(&self, ids: &[JobId]) -> Result<(OperatedJobs, Vec<JobId>), StoreError> {
+    async fn delete_jobs(&self, ids: &[JobId]) -> Result<OperatedJobs, StoreError> {
         let mut tx = self.write().await?;
         let deleted = delete_many(&mut tx, ids).await?;
         tx.commit().await?;
-        // No row was locked: there is one writer.
-        Ok((deleted, Vec::new()))
+        Ok(deleted)
     }
 
     async fn mark_cancelled(&self, id: JobId) -> Result<bool, StoreError> {

@@ -1,14 +1,11 @@
-//! Transitions that run in several statements if the database refuses a row or a row is locked.
+//! Transitions that run in several statements if the database refuses a row.
 
 use futures_util::FutureExt;
 
-use crate::job::{JobId, JobState, Lane};
-use crate::store::error::StoreError;
+use crate::job::{JobState, Lane};
 use crate::store::poison::{Activated, Found, found_page};
 use crate::store::statements::Statements;
-use crate::store::{
-    Gate, Lifted, LockTerms, MovedTimers, OperatedJobs, Result, SuspensionScope, Waiting, gates,
-};
+use crate::store::{Gate, Lifted, LockTerms, MovedTimers, Result, SuspensionScope, Waiting, gates};
 
 /// Moves due timers and locks those that `take` allows. If the database refuses the page, moves it
 /// in parts and locks none of them.
@@ -31,34 +28,6 @@ pub(super) async fn timers<S: Statements>(
         part.boxed()
     })
     .await
-}
-
-/// Deletes these jobs in one transaction, then, one by one, those whose rows were locked.
-pub(super) async fn delete_page<S: Statements>(store: &S, ids: Vec<JobId>) -> Result<OperatedJobs> {
-    let delete = || store.delete_jobs(&ids);
-    let (mut deleted, busy) = store.run("delete", delete).await?;
-    // The other jobs are deleted already. After a transient error for one row, the rest is not
-    // tried.
-    let mut waited: Option<StoreError> = None;
-    for id in busy {
-        let error = match waited {
-            Some(ref error) => error.to_string(),
-            None => match store.run("delete", || store.delete_job(id)).await {
-                Ok((operated, ready)) => {
-                    deleted.operated.push((id, operated));
-                    deleted.ready.extend(ready);
-                    continue;
-                }
-                Err(error) => {
-                    let reason = error.to_string();
-                    waited = error.is_transient().then_some(error);
-                    reason
-                }
-            },
-        };
-        deleted.refused.push((id, error));
-    }
-    Ok(deleted)
 }
 
 /// Brings back the jobs of a suspension, part by part, and ends it with the last one. If the
