@@ -21,10 +21,9 @@ use super::transaction::AfterCommit;
 use super::{
     BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, CycleOutcome,
     DuePeriodicJobs, Failure, Fate, Fired, GateView, Handoff, LanePage, LeaderCycle, Lifted,
-    LockTerms, Locked, Marked, Membership, MovedPage, MovedTimers, NodeView, Operated,
-    OperatedJobs, Origin, OrphanPage, OrphanQuery, PauseScope, PeriodicView, Renewed, Result,
-    SchemaStatus, Succession, Suspended, SuspensionScope, TapOffer, TransactionId, Triggered,
-    Waiting,
+    LockTerms, Locked, Marked, Membership, MovedPage, MovedTimers, NodeView, OperatedJobs, Origin,
+    OrphanPage, OrphanQuery, PauseScope, PeriodicView, Renewed, Result, SchemaStatus, Succession,
+    Suspended, SuspensionScope, TapOffer, TransactionId, Triggered, Waiting,
 };
 use crate::event::stream::{EventStream, EventStreamState, StreamedEvent};
 use crate::hint::{Hint, Ready};
