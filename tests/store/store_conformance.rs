@@ -374,6 +374,9 @@ conformance! {
             lists_are_paged_in_creation_order,
             one_job_is_shown_with_its_stack,
         ]
+        databases [
+            what_a_client_without_hints_makes_ready_counts_no_hint,
+        ]
     }
     querying {
         everywhere [
@@ -460,6 +463,7 @@ conformance! {
     bounds {
         databases [
             what_does_not_fit_is_refused,
+            a_row_with_an_end_and_no_series_runs,
             what_an_older_program_writes_fits,
             a_migration_sets_aside_what_does_not_fit,
             a_row_is_set_aside_whatever_is_in_it,

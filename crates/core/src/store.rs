@@ -309,6 +309,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(Marked::default())
     }
 
+    /// Counts no hint for these jobs, because their hints reach no node: a leader finds them like jobs
+    /// that never had a hint. A job that a node has locked keeps its count. Waits for no row. Optional
+    /// for a store.
+    async fn forget_hints(&self, jobs: &[JobId]) -> Result<()> {
+        let _ = jobs;
+        Ok(())
+    }
+
     /// Returns a number that changes when another connection writes (SQLite). `None` if the store
     /// has no such number, or if its read would be expensive.
     async fn data_version(&self) -> Result<Option<i64>> {
@@ -1034,6 +1042,17 @@ pub trait SqlStore: Store + Clone {
         ids: &[JobId],
         action: &Action,
     ) -> Result<OperatedJobs>;
+
+    /// [Counts no hint](Store::forget_hints) for these jobs, over a connection that is inside the
+    /// caller's transaction.
+    async fn forget_hints_in(
+        &self,
+        connection: &mut <Self::Db as sqlx::Database>::Connection,
+        jobs: &[JobId],
+    ) -> Result<()> {
+        let _ = (connection, jobs);
+        Ok(())
+    }
 
     /// Returns the jobs with an open incident, as the caller's transaction sees them. For the events of
     /// an action. After an error the transaction can go on.

@@ -363,3 +363,15 @@ pub(super) async fn the_successor_of_an_odd_row_is_a_copy_of_it<S: SqlBench>(w: 
     assert_eq!(next.retry_policy.as_deref(), Some("garbage"));
     assert_eq!(next.payload.get(), r#""\u0000""#);
 }
+
+/// Programs refuse such a job now. A row that an older one has written runs once.
+pub(super) async fn a_row_with_an_end_and_no_series_runs<S: SqlBench>(w: &World<S>) {
+    let until = [("repeat_until", "{now} - 3600 * {second}"), ("hints", "1")];
+    let id = w.store.put("job", &until).await.unwrap();
+    let worker = node();
+    let job = w.hold(worker, &Hint::new(id)).await;
+    assert!(job.job.repeat_until.is_some() && job.job.unreadable.is_none());
+    let settled = w.complete(worker, &job, &take(worker)).await;
+    assert_eq!(settled.applied, [id]);
+    assert_eq!(w.state(id).await, None);
+}

@@ -142,6 +142,20 @@ async fn create_job_refuses_what_the_library_refuses_in_the_same_words() {
         let library = job(field, year_0).validate().unwrap_err().to_string();
         assert_eq!(by_sql(&w.store, field, "infinity").await, Err(library));
     }
+    // An end needs a series, and with one it is accepted.
+    let until = chrono::Utc::now() + std::time::Duration::from_secs(60);
+    let library = NewJob::of("work", &())
+        .repeat_until(until)
+        .validate()
+        .unwrap_err();
+    assert!(library.to_string().contains("`repeat`"), "{library}");
+    let series = NewJob::of("work", &())
+        .repeat_text("R3/PT10M")
+        .repeat_until(until);
+    assert_eq!(series.validate().map_err(|e| e.to_string()), Ok(()));
+    let both =
+        "SELECT jobwire.create_job(type => 'work', repeat => 'R3/PT10M', repeat_until => now())";
+    sqlx::query(both).execute(w.store.pool()).await.unwrap();
     // Messages about syntax also name the remedy.
     for field in ["retry_policy", "repeat"] {
         let library = job(field, "nonsense").validate().unwrap_err().to_string();

@@ -2,10 +2,14 @@ use std::time::Duration;
 
 use jobwire_core::Calendars;
 use jobwire_core::job::series::next_occurrence;
-use jobwire_core::store::{Completion, Handoff, Operated, OperatedJobs, SuspensionScope};
-use jobwire_core::{JobId, JobQuery, JobState};
+use jobwire_core::store::{
+    Change, Completion, EndedScope, Handoff, Operated, OperatedJobs, SuspensionScope,
+};
+use jobwire_core::{Client, JobId, JobQuery, JobState};
 
-use super::world::{Bench, World, done, give_up, ids, node, retry_after, take, unserved, work};
+use super::world::{
+    Bench, SqlBench, World, done, give_up, ids, node, retry_after, take, unserved, work,
+};
 
 /// Creates one job in each state: executable, timer, suspended, dead letter.
 async fn one_of_each<S: Bench>(w: &World<S>) -> [JobId; 4] {
@@ -293,4 +297,85 @@ pub(super) async fn one_job_is_shown_with_its_stack<S: Bench>(w: &World<S>) {
     let (_, job, stack) = w.store.get(executable).await.unwrap().unwrap();
     assert_eq!((job.decode::<i64>().unwrap(), stack), (17, None));
     assert!(w.store.get(JobId::generate()).await.unwrap().is_none());
+}
+
+/// Nobody publishes the hints of such a client, so no row counts one, and a leader finds the jobs.
+pub(super) async fn what_a_client_without_hints_makes_ready_counts_no_hint<S: SqlBench>(
+    w: &World<S>,
+) {
+    let client = Client::without_hints(w.store.clone());
+    let worker = node();
+    let failed = async || {
+        let hint = w.one(work()).await;
+        let job = w.hold(worker, &hint).await;
+        w.fail(worker, give_up(&job)).await;
+        hint.id
+    };
+    let suspended = async || {
+        let id = w.one(work()).await.id;
+        let change = Change::Suspend;
+        client.change(&[id], &change).await.unwrap();
+        id
+    };
+    // The younger sibling of each is ready when the first one is deleted.
+    let siblings = async |instance: &str| {
+        let jobs = vec![work().instance(instance), work().instance(instance)];
+        let (first, next) = (jobs[0].id(), jobs[1].id());
+        w.create(jobs).await;
+        (first, next)
+    };
+    let mut ready = Vec::new();
+
+    let id = failed().await;
+    client.retry(id, 1).await.unwrap();
+    ready.push(id);
+    let id = failed().await;
+    client.retry_many(&[id], 1).await.unwrap();
+    ready.push(id);
+    let id = suspended().await;
+    client.change(&[id], &Change::Activate).await.unwrap();
+    ready.push(id);
+    let (first, next) = siblings("deleted").await;
+    client.delete(first).await.unwrap();
+    ready.push(next);
+    let hint = w.one(work()).await;
+    w.hold(worker, &hint).await;
+    client.unlock(hint.id).await.unwrap();
+    ready.push(hint.id);
+    let tenant = SuspensionScope::Tenant("t".to_owned());
+    client.suspend(&tenant).await.unwrap();
+    let id = w.one(work().tenant("t")).await.id;
+    client.activate(&tenant).await.unwrap();
+    ready.push(id);
+
+    let id = failed().await;
+    let mut tx = client.begin().await.unwrap();
+    tx.retry(id, 1).await.unwrap();
+    tx.commit().await.unwrap();
+    ready.push(id);
+    let (first, next) = siblings("of the caller").await;
+    let mut tx = w.store.begin().await.unwrap();
+    let mut hook = client.hook();
+    hook.delete(&mut tx, first).await.unwrap();
+    hook.commit(tx).await.unwrap();
+    ready.push(next);
+    let first = work().instance("ended").process_definition("d");
+    let next = work().instance("ended");
+    ready.push(next.id());
+    w.create(vec![first, next]).await;
+    let scope = EndedScope::ProcessDefinition("d".to_owned());
+    client.end(&scope).await.unwrap();
+
+    for id in &ready {
+        assert_eq!(w.view(*id).await.unwrap().hints, Some(0));
+    }
+    let mut found = ids(&w.store.unhinted(100).await.unwrap());
+    found.sort_unstable();
+    ready.sort_unstable();
+    assert_eq!(found, ready);
+    // They count as hinted now. A job that runs keeps its count.
+    let hint = w.one(work()).await;
+    w.hold(worker, &hint).await;
+    w.store.forget_hints(&[hint.id]).await.unwrap();
+    assert!(w.store.unhinted(100).await.unwrap().is_empty());
 }

@@ -82,11 +82,18 @@ pub(super) async fn a_cancelled_job_is_deleted_whatever_else_ends_its_lease<S: S
         let attempts = w.store.attempts(id, 10).await.unwrap();
         attempts
             .into_iter()
-            .map(|of| of.outcome)
+            .map(|of| (of.outcome, of.message, of.stack))
             .collect::<Vec<_>>()
     };
-    assert_eq!(outcome(hints[0].id).await, ["cancelled"]);
-    assert_eq!(outcome(hints[3].id).await, ["retry"]);
+    // What the handler answered to its cancel is no failure.
+    let cancelled: [(String, Option<String>, Option<String>); 1] =
+        [("cancelled".to_owned(), None, None)];
+    assert_eq!(outcome(hints[0].id).await, cancelled);
+    let failed = outcome(hints[3].id).await;
+    assert_eq!((&*failed[0].0, failed[0].1.is_some()), ("retry", true));
+    let errors = w.store.errors(None, 10).await.unwrap();
+    assert_eq!(errors.len(), 1);
+    assert_eq!((errors[0].jobs, errors[0].attempts), (1, 1));
 
     let settled = w.release(worker, jobs[2].held()).await;
     assert_eq!(settled.applied, [hints[2].id]);

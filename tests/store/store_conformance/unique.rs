@@ -203,11 +203,13 @@ pub(super) async fn a_dead_letter_whose_key_another_job_has_is_not_revived<S: Sq
     assert_eq!(retried.operated, [(bystander.id, Operated::Done)]);
     assert_eq!(retried.refused.len(), 1);
     assert_eq!(retried.refused[0].0, dead.id);
-    assert!(
-        retried.refused[0].1.contains("unique key"),
-        "{}",
-        retried.refused[0].1
-    );
+    // It names the job that has the key.
+    let told = format!("job {} has the unique key of job {}", next.id, dead.id);
+    let why = &retried.refused[0].1;
+    assert!(why.contains(&told), "{why}");
+    let error = w.store.retry(dead.id, 1).await.unwrap_err();
+    assert!(error.to_string().contains(&told), "{error}");
+    assert!(error.is_row_fault() && error.changed_nothing());
     assert_eq!(w.state(dead.id).await, Some(JobState::DeadLetter));
     assert_taken(w, next.id).await;
     // The other one dies, too. One of the two can be revived, and takes the key back.

@@ -250,6 +250,10 @@ async fn input_of_any_kind_is_refused_with_a_reason_and_never_a_panic() {
             .into_bytes(),
             "in:1: field `payload` has 2097154 bytes, more than 1048576",
         ),
+        (
+            b"{\"type\":\"noop\",\"repeat_until\":\"2091-01-01T00:00:00Z\"}".to_vec(),
+            "in:1: field `repeat_until` is set without `repeat`; give `repeat`, or leave it out",
+        ),
     ] {
         let _ = home.write("in", text);
         let said = fails(jobwire(&home, &["enqueue", "in"]), 1).await;

@@ -304,7 +304,8 @@ async fn a_job_that_the_database_refuses_stops_no_other() {
 async fn cancelling_deletes_a_job_that_waits_and_one_that_runs() {
     let database = shared::postgres().await.create_database().await;
     let fleet = Fleet::new(database, shared::rabbitmq().await.space().await).await;
-    let _node = fleet.node(&[]).await;
+    let recorded = ("JOBWIRE_ATTEMPT_TYPES", "sleep");
+    let node = fleet.node(&[recorded]).await;
     let sleeps = NewJob::of("sleep", &serde_json::json!({ "ms": 3_600_000 })).max_attempts(1);
     let later = NewJob::of("noop", &()).delay(Duration::from_secs(3_600));
     let ids = [sleeps.id(), later.id()];
@@ -325,6 +326,16 @@ async fn cancelling_deletes_a_job_that_waits_and_one_that_runs() {
     assert!(said.contains("2 jobs deleted"), "{said}");
     for id in ids {
         assert!(fleet.store.get(id).await.unwrap().is_none());
+    }
+    // The message stops the handler before the next renewal tells its node of the cancel.
+    let attempts = fleet.store.attempts(ids[0], 10).await.unwrap();
+    let ends: Vec<_> = attempts.iter().map(|a| (&*a.outcome, &a.message)).collect();
+    assert_eq!(ends, [("cancelled", &None::<String>)]);
+    assert!(fleet.store.errors(None, 10).await.unwrap().is_empty());
+    node.wait_for_line("cancelled by an operator", SOON).await;
+    let said = node.lines().all().join("\n");
+    for failure in ["the attempt failed", "the job failed"] {
+        assert!(!said.contains(failure), "{said}");
     }
 }
 

@@ -43,6 +43,102 @@ async fn an_embedded_node_notices_jobs_of_another_process_at_once() {
     }
 }
 
+/// A job that another process makes ready counts no hint that never came.
+#[tokio::test]
+async fn an_embedded_node_notices_operations_of_another_process_at_once() {
+    let home = Scratch::new();
+    // The sweep interval is too long for the sweeper to find these.
+    let hourly = ["--sweep-interval", "1h"];
+    let (_node, _) = start(jobwire(&home, &ANY_PORT).args(hourly)).await;
+    let store = store(&home).await;
+    let does = async |arguments: &[&str]| drop(succeeds(jobwire(&home, arguments)).await);
+    let enqueue = async |line: &str| {
+        let file = lines(&home, line, 1);
+        succeeds(jobwire(&home, &["enqueue", &file])).await;
+        let jobs = all(&store).await;
+        jobs.iter().map(|job| job.id).max().unwrap().to_string()
+    };
+    let later = r#"{"type":"noop","due_at":"2091-01-01T00:00:00Z"}"#;
+    let past = ["--due", "2020-01-01T00:00:00Z"];
+
+    let id = enqueue(later).await;
+    does(&["jobs", "retry", &id]).await;
+    until_empty(&store, SOON).await;
+    let id = enqueue(later).await;
+    does(&["jobs", "change", &id, "--make-executable"]).await;
+    until_empty(&store, SOON).await;
+    let id = enqueue(later).await;
+    does(&["jobs", "change", &id, past[0], past[1]]).await;
+    until_empty(&store, SOON).await;
+    let id = enqueue(later).await;
+    does(&["jobs", "change", &id, "--suspend"]).await;
+    does(&["jobs", "change", &id, past[0], past[1]]).await;
+    does(&["jobs", "change", &id, "--activate"]).await;
+    until_empty(&store, SOON).await;
+
+    // The node has refused the hint of a job before it is let run.
+    let hinted = async |id: &str| {
+        eventually("the hint", SOON, async || {
+            let jobs = all(&store).await;
+            let job = jobs.iter().find(|job| job.id.to_string() == id)?;
+            (job.hints > Some(0)).then_some(())
+        })
+        .await;
+    };
+    for (begin, end) in [("suspend", "activate"), ("pause", "resume")] {
+        does(&[begin, "--type", "noop"]).await;
+        let id = enqueue(r#"{"type":"noop"}"#).await;
+        hinted(&id).await;
+        does(&[end, "--type", "noop"]).await;
+        until_empty(&store, SOON).await;
+    }
+    does(&["order", "strict"]).await;
+    let first = enqueue(r#"{"type":"http","payload":7,"process_instance":"a"}"#).await;
+    eventually("the dead letter", SOON, async || {
+        (all(&store).await[0].state == JobState::DeadLetter).then_some(())
+    })
+    .await;
+    let next = enqueue(r#"{"type":"noop","process_instance":"a"}"#).await;
+    hinted(&next).await;
+    does(&["jobs", "delete", &first]).await;
+    until_empty(&store, SOON).await;
+
+    let id = enqueue(r#"{"type":"sleep","payload":{"ms":3600000}}"#).await;
+    let fence = eventually("the job to run", SOON, async || all(&store).await[0].fence).await;
+    does(&["jobs", "unlock", &id]).await;
+    eventually("the job to run again", SOON, async || {
+        let job = &all(&store).await[0];
+        (job.fence > Some(fence) && job.lock_owner.is_some()).then_some(())
+    })
+    .await;
+}
+
+/// The broker carries the hints and the event stream of a database in a file.
+#[tokio::test]
+async fn a_node_on_sqlite_works_with_a_broker_and_publishes_the_event_stream() {
+    let home = Scratch::new();
+    let space = shared::rabbitmq().await.space().await;
+    let program = |arguments: &[&str]| {
+        let both = ["--database", "sqlite:jobwire.db", "--broker", &space.url];
+        jobwire(&home, arguments)
+            .args(both)
+            .env("JOBWIRE_AMQP_PREFIX", &space.prefix)
+    };
+    let file = lines(&home, r#"{"type":"noop"}"#, 10);
+    succeeds(program(&["migrate", "up"])).await;
+    succeeds(program(&["events", "on"])).await;
+    let hourly = ["--sweep-interval", "1h"];
+    let (_node, _) = start(program(&ANY_PORT).args(hourly)).await;
+    succeeds(program(&["enqueue", &file])).await;
+    let store = store(&home).await;
+    until_empty(&store, SOON).await;
+    eventually("the events to be published", SOON, async || {
+        let (waiting, _) = store.waiting_events().await.unwrap();
+        (waiting == 0).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn the_endpoints_tell_of_the_node() {
     let home = Scratch::new();

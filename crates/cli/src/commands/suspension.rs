@@ -304,7 +304,7 @@ fn print(change: &GateChange, report: &Report<'_>, begins: bool) -> Result<(), E
             let how = if report.hints {
                 "hinted"
             } else {
-                "ready; without a broker, the sweeper of the running node hints ready jobs"
+                "ready; without a broker, the running node finds them"
             };
             let (scope, state) = (scope(change.gate()), change.gate().state());
             output::line(format_args!(

@@ -280,7 +280,8 @@ impl NewJob {
         self
     }
 
-    /// Sets the time after which a repeating job has no occurrence.
+    /// Sets the time after which a repeating job has no occurrence. A job without
+    /// [`repeat`](Self::repeat) is refused with it: it does not expire.
     pub fn repeat_until(mut self, at: DateTime<Utc>) -> Self {
         self.repeat_until = Some(at);
         self

@@ -305,7 +305,8 @@ impl Leader {
         }
     }
 
-    /// Looks for unhinted jobs after another process has written to the embedded database.
+    /// Looks for unhinted jobs and due timers after another process has written to the embedded
+    /// database.
     pub(super) async fn look(&mut self, last: &mut Option<i64>) {
         let Ok(version) = self.node.store.data_version().await else {
             return;
@@ -314,6 +315,9 @@ impl Leader {
             *last = version;
             if self.leads() {
                 self.hint_unhinted().await;
+                // The timer task asks the database for the next due date.
+                let now = self.clock.now();
+                self.node.leadership.next_timer.earlier(now, now);
             }
         }
     }

@@ -7,7 +7,7 @@ use metrics::counter;
 use crate::job::batch::BatchView;
 use crate::job::{BatchId, JobId};
 use crate::producer::client::Client;
-use crate::producer::commit_hook::{Cause, CommitHook};
+use crate::producer::commit_hook::CommitHook;
 use crate::store::{Action, Operated, SqlStore, Store, StoreError};
 use crate::telemetry::metrics as m;
 use crate::transport::Control;
@@ -92,12 +92,12 @@ async fn delete(
     cancelled: &mut BatchCancelled,
 ) -> Result<(), StoreError> {
     let deleted = store.delete_many(jobs).await?;
-    hook.publish(Cause::Operator, deleted.ready);
+    hook.operated(store, deleted.ready).await;
     cancelled.refused.extend(deleted.refused);
     for (job, mut operated) in deleted.operated {
         if operated == Operated::Running {
             let (now, ready) = store.cancel(job).await?;
-            hook.publish(Cause::Operator, ready);
+            hook.operated(store, ready).await;
             operated = now;
         }
         match operated {

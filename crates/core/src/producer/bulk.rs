@@ -16,7 +16,7 @@ use crate::job::new_job::NewJob;
 use crate::job::progress::Progress;
 use crate::job::query::{JobCursor, JobQuery, JobSort, SortBy};
 use crate::job::{Job, JobId, JobState};
-use crate::producer::commit_hook::{Cause, CommitHook};
+use crate::producer::commit_hook::CommitHook;
 use crate::producer::hint_room::room;
 use crate::store::{Change, Operated, OperatedJobs, Store, StoreError};
 use crate::transport::Control;
@@ -222,7 +222,7 @@ impl BulkOperation {
             }
         }
         account.refused += operated.refused.len() as u64;
-        hook.publish(Cause::Operator, operated.ready);
+        hook.operated(store, operated.ready).await;
         hook.timer_set(operated.timer);
         // Hints that find no room are left to the sweeper.
         room(hook).await;

@@ -52,6 +52,7 @@ use crate::store::created::{Noted, events_of_end};
 use crate::store::postgres::PgStore;
 #[cfg(feature = "sqlite")]
 use crate::store::sqlite::SqliteStore;
+use crate::store::transaction::operations::unannounced;
 use crate::store::transaction::{
     JobTransaction, answer, batch_parts, committed, dated, failed_before, sealed,
 };
@@ -83,7 +84,8 @@ impl<S: SqlStore> Client<S> {
     }
 
     /// Creates a client for a process without a transport. The leader publishes the hints in its
-    /// next cycle, and a node learns of a [`cancel`](Self::cancel) with the next renewal of the lease.
+    /// next cycle, or within a second on SQLite with the in-process transport. A node learns of a
+    /// [`cancel`](Self::cancel) with the next renewal of the lease.
     #[must_use]
     pub fn without_hints(store: S) -> Self {
         Self {
@@ -272,7 +274,9 @@ impl<S: SqlStore> TransactionHook<S> {
         connection: &mut <S::Db as sqlx::Database>::Connection,
         scope: &EndedScope,
     ) -> Result<Ended, StoreError> {
-        let ended = self.client.store.end(connection, scope).await?;
+        let Client { store, origin, .. } = &self.client;
+        let ended = store.end(connection, scope).await?;
+        unannounced(store, connection, *origin, &ended.ready).await?;
         self.created.end(&ended);
         if self.client.hook.listeners().any() {
             self.created.events.extend(events_of_end(&ended));

@@ -34,9 +34,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::event::{JobListener, Listeners};
 use crate::hint::{Hint, Ready};
-use crate::job::Lane;
-use crate::store::Created;
+use crate::job::{JobId, Lane};
 use crate::store::transaction::AfterCommit;
+use crate::store::{Created, Store};
 use crate::telemetry::label;
 use crate::telemetry::log_throttle::LogThrottle;
 use crate::telemetry::metrics as m;
@@ -267,6 +267,33 @@ impl CommitHook {
                 lane,
                 hints,
             });
+        }
+    }
+
+    /// Publishes the hints of jobs that an operation made ready.
+    #[doc(hidden)]
+    pub async fn operated(&self, store: &dyn Store, ready: Vec<Ready>) {
+        self.announce(store, Cause::Operator, ready).await;
+    }
+
+    /// Publishes the hints of jobs that became ready. A hook without a transport reaches no node: then
+    /// the jobs count no hint, as those that [`Client::without_hints`] creates, and a leader does not
+    /// take them for jobs whose hint is under way.
+    ///
+    /// [`Client::without_hints`]: crate::Client::without_hints
+    pub(crate) async fn announce(&self, store: &dyn Store, cause: Cause, ready: Vec<Ready>) {
+        if self.is_connected() {
+            return self.publish(cause, ready);
+        }
+        let jobs: Vec<JobId> = ready.iter().map(|ready| ready.hint.id).collect();
+        if jobs.is_empty() {
+            return;
+        }
+        if let Err(error) = store.forget_hints(&jobs).await {
+            tracing::warn!(
+                jobs = jobs.len(), %error,
+                "jobs are ready that no hint announces; the sweeper of a running node finds them"
+            );
         }
     }
 

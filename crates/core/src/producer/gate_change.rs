@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::JobId;
 use crate::job::new_job::NewJob;
-use crate::producer::commit_hook::{Cause, CommitHook};
+use crate::producer::commit_hook::CommitHook;
 use crate::producer::hint_room::room;
 use crate::store::{Gate, Lifted, SUSPENSION_TYPE, Store, StoreError};
 
@@ -178,7 +178,7 @@ impl GateChange {
         match (&self.gate, self.change) {
             (Gate::Suspension(scope), Change::Begin) => {
                 let suspended = store.suspend(scope).await?;
-                hook.publish(Cause::Operator, suspended.ready);
+                hook.operated(store, suspended.ready).await;
                 Ok(GateChanged {
                     changed: true,
                     moved: suspended.moved,
@@ -208,7 +208,7 @@ async fn hint_pages(store: &dyn Store, hook: &CommitHook, mut page: Lifted) -> G
     };
     loop {
         changed.hinted += page.ready.len() as u64;
-        hook.publish(Cause::Operator, page.ready);
+        hook.operated(store, page.ready).await;
         let Some(next) = page.next else {
             return changed;
         };

@@ -4,7 +4,6 @@ use chrono::{DateTime, Utc};
 
 use crate::job::JobId;
 use crate::producer::client::Client;
-use crate::producer::commit_hook::Cause;
 use crate::producer::gate_change::{GateChange, GateChanged};
 use crate::store::{GateView, PauseScope, SqlStore, StoreError, Suspended, SuspensionScope};
 
@@ -17,7 +16,7 @@ impl<S: SqlStore> Client<S> {
     pub async fn suspend(&self, scope: &SuspensionScope) -> Result<Suspended, StoreError> {
         let mut suspended = self.store.suspend(scope).await?;
         let ready = std::mem::take(&mut suspended.ready);
-        self.hook.publish(Cause::Operator, ready);
+        self.hook.operated(&self.store, ready).await;
         Ok(suspended)
     }
 

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use crate::job::JobId;
 use crate::producer::client::Client;
-use crate::producer::commit_hook::Cause;
 use crate::producer::lane_move::{LaneMove, LaneMoved};
 use crate::producer::purge::{Purge, Purged};
 use crate::store::transaction::operations::of_one;
@@ -24,7 +23,7 @@ impl<S: SqlStore> Client<S> {
         let open = self.open_incidents(&[id]).await;
         let (operated, ready) = self.store.retry(id, attempts).await?;
         self.tell(&Action::Retry(attempts), &[(id, operated)], &open);
-        self.hook.publish(Cause::Operator, ready);
+        self.hook.operated(&self.store, ready).await;
         Ok(operated)
     }
 
@@ -41,7 +40,7 @@ impl<S: SqlStore> Client<S> {
         let open = self.open_incidents(ids).await;
         let operated = self.store.retry_many(ids, attempts).await?;
         self.tell(&Action::Retry(attempts), &operated.operated, &open);
-        Ok(self.published(operated))
+        Ok(self.published(operated).await)
     }
 
     /// Deletes a job in any state, unless it is running.
@@ -52,7 +51,7 @@ impl<S: SqlStore> Client<S> {
         let open = self.open_incidents(&[id]).await;
         let (operated, ready) = self.store.delete(id).await?;
         self.tell(&Action::Delete, &[(id, operated)], &open);
-        self.hook.publish(Cause::Operator, ready);
+        self.hook.operated(&self.store, ready).await;
         Ok(operated)
     }
 
@@ -65,7 +64,7 @@ impl<S: SqlStore> Client<S> {
         let open = self.open_incidents(ids).await;
         let operated = self.store.delete_many(ids).await?;
         self.tell(&Action::Delete, &operated.operated, &open);
-        Ok(self.published(operated))
+        Ok(self.published(operated).await)
     }
 
     /// Deletes a job, also one that runs.
@@ -84,7 +83,7 @@ impl<S: SqlStore> Client<S> {
         let open = self.open_incidents(&[id]).await;
         let (operated, ready) = self.store.cancel(id).await?;
         self.tell(&Action::Cancel, &[(id, operated)], &open);
-        self.hook.publish(Cause::Operator, ready);
+        self.hook.operated(&self.store, ready).await;
         if operated == Operated::Running {
             self.hook.tell(Control::Cancel { job: id });
         }
@@ -105,7 +104,7 @@ impl<S: SqlStore> Client<S> {
         let action = Action::Change(change.clone());
         self.tell(&action, &changed.operated, &[]);
         self.hook.timer_set(changed.timer);
-        Ok(self.published(changed))
+        Ok(self.published(changed).await)
     }
 
     /// Takes the lock of a job from its node: the job is ready again, and no attempt is spent.
@@ -122,7 +121,7 @@ impl<S: SqlStore> Client<S> {
         let unlocked = self.store.unlock(id).await?;
         let (operated, cancelled) = (&unlocked.operated, &unlocked.cancelled);
         self.tell_of(&Action::Unlock, operated, cancelled, &[]);
-        Ok(of_one(self.published(unlocked).operated))
+        Ok(of_one(self.published(unlocked).await.operated))
     }
 
     /// Deletes all jobs of a scope in one transaction of its own; see
@@ -167,9 +166,9 @@ impl<S: SqlStore> Client<S> {
         plan.run(&self.store, &self.hook, |_| {}).await
     }
 
-    fn published(&self, mut operated: OperatedJobs) -> OperatedJobs {
+    async fn published(&self, mut operated: OperatedJobs) -> OperatedJobs {
         let ready = std::mem::take(&mut operated.ready);
-        self.hook.publish(Cause::Operator, ready);
+        self.hook.operated(&self.store, ready).await;
         operated
     }
 }

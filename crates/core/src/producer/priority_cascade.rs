@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use crate::job::JobId;
 use crate::job::query::{JobQuery, JobView};
 use crate::lane::priority::{JobDefinition, PriorityScope};
-use crate::producer::commit_hook::{Cause, CommitHook};
+use crate::producer::commit_hook::CommitHook;
 use crate::producer::hint_room::room;
 use crate::store::{Change, Operated, Store, StoreError};
 
@@ -113,7 +113,7 @@ impl PriorityCascade {
     ) -> Result<(), StoreError> {
         let change = Change::SetPriority(self.priority);
         let changed = store.change_many(page, &change).await?;
-        hook.publish(Cause::Operator, changed.ready);
+        hook.operated(store, changed.ready).await;
         for (id, operated) in changed.operated {
             match operated {
                 Operated::Done => done.changed += 1,

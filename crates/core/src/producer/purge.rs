@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::job::JobId;
-use crate::producer::commit_hook::{Cause, CommitHook};
+use crate::producer::commit_hook::CommitHook;
 use crate::producer::hint_room::room;
 use crate::store::purging::{PurgeScope, PurgeableJob, TableCount, table_of};
 use crate::store::{Operated, Store, StoreError};
@@ -189,7 +189,7 @@ impl Purge {
     ) -> Result<u64, StoreError> {
         let ids: Vec<JobId> = page.iter().map(|job| job.id).collect();
         let operated = store.delete_many(&ids).await?;
-        hook.publish(Cause::Operator, operated.ready);
+        hook.operated(store, operated.ready).await;
         let mut gone = Vec::new();
         for (id, what) in operated.operated {
             match what {
@@ -222,7 +222,7 @@ impl Purge {
     ) -> Result<(), StoreError> {
         if self.cancels_running {
             let (operated, ready) = store.cancel(id).await?;
-            hook.publish(Cause::Operator, ready);
+            hook.operated(store, ready).await;
             if operated != Operated::Running {
                 // It has ended meanwhile. The next pass or its traces are found by the scope.
                 return Ok(());

@@ -169,7 +169,9 @@ pub(super) fn applied_attempts<'a>(
         attempts.retain(|attempt| applied.contains(&attempt.held.id));
         for attempt in &mut attempts {
             if settled.cancelled.contains(&attempt.held.id) {
+                // The cancel ended the attempt, not what the handler answered to it.
                 attempt.outcome = CANCELLED;
+                (attempt.message, attempt.stack) = (None, None);
             }
         }
     }

@@ -82,6 +82,16 @@ pub enum StoreError {
          new batch"
     )]
     BatchEnded(BatchId),
+    /// A dead letter can't be revived, because another job has its unique key. Nothing was changed.
+    #[error(
+        "job {holder} has the unique key of job {job} now; complete or delete it, then try again"
+    )]
+    KeyTaken {
+        /// The job that has the key.
+        holder: JobId,
+        /// The dead letter.
+        job: JobId,
+    },
     /// This node's lock on the job is gone. Nothing was changed.
     #[error("the lock on job {0} was lost; another node may run it")]
     LostLock(JobId),
@@ -109,6 +119,9 @@ pub enum StoreError {
     #[error("{0}")]
     Config(String),
 }
+
+/// SQLite's code of a statement that a trigger refused.
+pub(super) const REFUSED_BY_TRIGGER: &str = "1811";
 
 /// Returns the text of the database's error, or of the connection's.
 fn reported(error: &sqlx::Error) -> String {
@@ -185,6 +198,9 @@ impl StoreError {
     #[doc(hidden)]
     #[must_use]
     pub fn sqlstate(&self) -> Option<String> {
+        if matches!(self, Self::KeyTaken { .. }) {
+            return Some(REFUSED_BY_TRIGGER.to_owned());
+        }
         match self.of_client()? {
             sqlx::Error::Database(e) => e.code().map(|c| c.into_owned()),
             _ => None,
@@ -325,6 +341,7 @@ impl StoreError {
             | Self::Connect { .. }
             | Self::WriterBusy(_)
             | Self::InvalidJob { .. }
+            | Self::KeyTaken { .. }
             | Self::InvalidRules(_)
             | Self::InvalidChange(_)
             | Self::InvalidQuery(_)

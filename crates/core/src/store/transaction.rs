@@ -184,9 +184,15 @@ impl<S: SqlStore> JobTransaction<S> {
             store,
             inner,
             intact,
+            origin,
             ..
         } = self;
-        let ended = own(intact, answer(store, 4, store.end(inner, scope))).await?;
+        let ending = async {
+            let ended = store.end(inner, scope).await?;
+            operations::unannounced(store, inner, *origin, &ended.ready).await?;
+            Ok(ended)
+        };
+        let ended = own(intact, answer(store, 5, ending)).await?;
         self.created.end(&ended);
         if self.after.listens() {
             self.created.events.extend(events_of_end(&ended));

@@ -272,6 +272,10 @@ impl<S: Statements> Store for S {
         self.mark_tapped(jobs).await
     }
 
+    async fn forget_hints(&self, jobs: &[JobId]) -> Result<()> {
+        self.run("forget_hints", || self.count_no_hint(jobs)).await
+    }
+
     async fn data_version(&self) -> Result<Option<i64>> {
         self.version().await
     }

@@ -297,7 +297,10 @@ pub(crate) async fn follow_up(
     sent: Instant,
     mut slots: Vec<Slot>,
 ) {
-    node.hook.publish(Cause::Handoff, settled.ready);
+    let ready = settled.ready;
+    node.hook
+        .announce(&*node.store, Cause::Handoff, ready)
+        .await;
     node.hook.timer_set(settled.timer);
     if node.signals.draining.is_cancelled() {
         // The statement that locked these jobs was sent before the drain.

@@ -12,7 +12,12 @@ pub(crate) async fn release(node: &Arc<NodeContext>, held: Vec<LockToken>) {
         return;
     }
     match node.store.release(node.id, &held).await {
-        Ok(released) => node.hook.publish(Cause::Requeue, released.ready),
+        Ok(released) => {
+            let ready = released.ready;
+            node.hook
+                .announce(&*node.store, Cause::Requeue, ready)
+                .await;
+        }
         Err(error) => {
             tracing::warn!(
                 jobs = held.len(),

@@ -4,10 +4,9 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use jobwire_core::producer::commit_hook::Cause;
 use jobwire_core::store::{Change, Operated, OperatedJobs};
 use jobwire_core::telemetry::plain;
-use jobwire_core::{JobId, JobQuery, JobState, Store, StoreError};
+use jobwire_core::{CommitHook, JobId, JobQuery, JobState, Store, StoreError};
 use serde::Serialize;
 
 use super::Jobs;
@@ -319,7 +318,7 @@ pub(super) async fn cancel(
         Ok(cancelled)
     };
     let mut report = Report::default();
-    let mut result = batches(&outlet, ids, cancel, &mut report).await;
+    let mut result = batches(&outlet, store, ids, cancel, &mut report).await;
     if result.is_ok() {
         result = wait_for_end(&outlet, store, &mut report).await;
     }
@@ -370,7 +369,7 @@ async fn each(
 ) -> Result<Report, Error> {
     let outlet = outlet(jobs).await?;
     let mut report = Report::default();
-    let result = batches(&outlet, ids, operate, &mut report).await;
+    let result = batches(&outlet, &*jobs.store, ids, operate, &mut report).await;
     outlet.close_and_tell().await;
     result.map(|()| report)
 }
@@ -378,11 +377,12 @@ async fn each(
 /// Applies `operate` batch by batch.
 async fn batches(
     outlet: &Outlet,
+    store: &dyn Store,
     ids: &[JobId],
     operate: impl AsyncFn(&[JobId]) -> Result<OperatedJobs, StoreError>,
     report: &mut Report,
 ) -> Result<(), Error> {
-    let hook = outlet.hook();
+    let hook = outlet.hook().unwrap_or_else(CommitHook::disconnected);
     for batch in ids.chunks(BATCH) {
         let done = operate(batch).await.map_err(|error| {
             let done = format!("{} jobs were changed before the error", report.done.len());
@@ -396,10 +396,8 @@ async fn batches(
             }
         }
         report.failed.extend(done.refused);
-        if let Some(hook) = &hook {
-            hook.publish(Cause::Operator, done.ready);
-            hook.timer_set(done.timer);
-        }
+        hook.operated(store, done.ready).await;
+        hook.timer_set(done.timer);
     }
     Ok(())
 }

@@ -86,6 +86,13 @@ impl NewJob {
                 ));
             }
         }
+        if self.repeat_until.is_some() && self.repeat.is_none() {
+            return Err(InvalidJob::new(
+                "repeat_until",
+                "is set without `repeat`",
+                "give `repeat`, or leave it out: it ends a series and is no expiry of one job",
+            ));
+        }
         if let Some(retries) = self.retries.filter(|retries| *retries < 1) {
             return Err(InvalidJob::new(
                 "retries",

@@ -392,6 +392,30 @@ async fn find_unhinted(pool: &PgPool, at_most: i64) -> Result<Vec<JobId>, StoreE
     Ok(ids.into_iter().map(JobId).collect())
 }
 
+/// Counts no hint for jobs whose hints reach no node.
+const FORGET_HINTS: &str = concat!(
+    "
+WITH free AS (
+    SELECT j.id FROM jobwire.job j WHERE j.id = ANY($1) AND j.hints > 0 AND ",
+    unlocked!("j"),
+    " ORDER BY j.id FOR UPDATE SKIP LOCKED
+)
+UPDATE jobwire.job j SET hints = 0 FROM free WHERE j.id = free.id"
+);
+
+/// Counts no hint for those of these jobs that no node has locked.
+pub(super) async fn forget_hints(
+    connection: &mut PgConnection,
+    jobs: &[JobId],
+) -> Result<(), StoreError> {
+    let ids: Vec<Uuid> = jobs.iter().map(|id| id.0).collect();
+    sqlx::query(FORGET_HINTS)
+        .bind(ids)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
 /// Marks up to `at_most` jobs that were never hinted.
 async fn unhinted(pool: &PgPool, at_most: i64) -> Result<Vec<Ready>, StoreError> {
     let query = sqlx::query(UNHINTED).bind(at_most);
@@ -431,6 +455,10 @@ impl Leading for PgStore {
             Some(these) => hint_these(&self.pool, these).await,
             None => unhinted(&self.pool.inner, at_most).await,
         }
+    }
+
+    async fn count_no_hint(&self, jobs: &[JobId]) -> Result<(), StoreError> {
+        forget_hints(&mut *self.pool.inner.acquire().await?, jobs).await
     }
 
     async fn find_unhinted(&self, at_most: i64) -> Result<Vec<JobId>, StoreError> {

@@ -153,6 +153,12 @@ const HINT: &str = concat!(
     ", seq"
 );
 
+/// Counts no hint for jobs whose hints reach no node.
+const FORGET_HINTS: &str = concat!(
+    "UPDATE job AS j SET hints = 0 WHERE j.id IN (SELECT value FROM json_each(?1)) AND ",
+    unlocked!("j")
+);
+
 /// Another program may have written any date into a periodic job.
 const FACTS: &str = concat!(
     "
@@ -194,6 +200,16 @@ async fn hint(
         .fetch_all(connection)
         .await?;
     decode::ready_in_order(&rows)
+}
+
+/// Counts no hint for those of these jobs that no node has locked.
+pub(super) async fn forget_hints(
+    connection: &mut SqliteConnection,
+    jobs: &[JobId],
+) -> Result<(), StoreError> {
+    let query = sqlx::query(FORGET_HINTS).bind(decode::array(jobs)?);
+    query.execute(connection).await?;
+    Ok(())
 }
 
 /// Counts a hint for jobs that have none (created by plain SQL), oldest first, and returns them.
@@ -275,6 +291,12 @@ impl Leading for SqliteStore {
         };
         tx.commit().await?;
         Ok(outcome)
+    }
+
+    async fn count_no_hint(&self, jobs: &[JobId]) -> Result<(), StoreError> {
+        let mut tx = self.write().await?;
+        forget_hints(&mut tx, jobs).await?;
+        Ok(tx.commit().await?)
     }
 
     async fn resign_leading(&self, node: NodeId) -> Result<(), StoreError> {

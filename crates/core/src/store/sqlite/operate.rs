@@ -6,7 +6,7 @@ use sqlx::{Row, SqliteConnection};
 
 use super::event_stream::{self, Cause};
 use super::sql::{moved_columns, ready_columns, unlocked};
-use super::{SqliteStore, decode, exclusive};
+use super::{SqliteStore, decode, exclusive, unique};
 use crate::hint::Ready;
 use crate::job::JobId;
 use crate::store::error::StoreError;
@@ -256,10 +256,10 @@ async fn retry_one(
             .await?;
         let Some(found) = found else { continue };
         if let Some(delete) = delete {
-            sqlx::query(delete)
-                .bind(id.to_string())
-                .execute(&mut *connection)
-                .await?;
+            let query = sqlx::query(delete).bind(id.to_string());
+            if let Err(error) = query.execute(&mut *connection).await {
+                return Err(unique::refused_revival(connection, id, error.into()).await);
+            }
         }
         return Ok((Operated::Done, Some(decode::ready(&found)?)));
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use sqlx::{Sqlite, SqliteConnection};
 
-use super::{SqliteStore, acting, attempts, batches, complete, ending, insert};
+use super::{SqliteStore, acting, attempts, batches, complete, ending, insert, leader_cycle};
 use crate::job::new_job::NewJob;
 use crate::job::{JobId, NodeId};
 use crate::store::batches::NewBatch;
@@ -85,6 +85,14 @@ impl SqlStore for SqliteStore {
         metrics::histogram!(m::STATEMENT, "statement" => action.name())
             .record(started.elapsed().as_secs_f64());
         acted
+    }
+
+    async fn forget_hints_in(
+        &self,
+        connection: &mut SqliteConnection,
+        jobs: &[JobId],
+    ) -> Result<()> {
+        leader_cycle::forget_hints(connection, jobs).await
     }
 
     async fn open_incidents_in(

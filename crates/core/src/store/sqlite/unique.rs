@@ -10,7 +10,7 @@ use sqlx::SqliteConnection;
 use super::decode;
 use crate::job::JobId;
 use crate::job::new_job::NewJob;
-use crate::store::error::StoreError;
+use crate::store::error::{REFUSED_BY_TRIGGER, StoreError};
 use crate::store::unique::Claims;
 
 /// True if the job of a row has its key at `?2`.
@@ -60,6 +60,33 @@ DELETE FROM unique_job AS u WHERE (type, tenant, key) IN (
 const SEE: &str = "
 UPDATE unique_job SET seen_at = ?2 WHERE (type, tenant, key) IN (
     SELECT type, tenant, key FROM unique_job WHERE seen_at < ?1 ORDER BY seen_at LIMIT ?3)";
+
+/// Selects the job that has the key of a dead letter.
+const HAS_KEY_OF: &str = "
+SELECT u.job_id FROM unique_dead_letter f
+JOIN unique_job u ON u.type = f.type AND u.tenant = f.tenant AND u.key = f.key WHERE f.job_id = ?1";
+
+/// Returns the error of a revival. A trigger can't name the job that has the key of the dead letter.
+pub(super) async fn refused_revival(
+    connection: &mut SqliteConnection,
+    job: JobId,
+    error: StoreError,
+) -> StoreError {
+    if error.sqlstate().as_deref() != Some(REFUSED_BY_TRIGGER) {
+        return error;
+    }
+    let query = sqlx::query(HAS_KEY_OF).bind(job.to_string());
+    match query.fetch_optional(connection).await {
+        Ok(Some(row)) => match decode::uuid(&row, 0) {
+            Ok(holder) => StoreError::KeyTaken {
+                holder: JobId(holder),
+                job,
+            },
+            Err(_) => error,
+        },
+        _ => error,
+    }
+}
 
 const HOUR: i64 = 3_600_000_000;
 

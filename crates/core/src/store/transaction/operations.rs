@@ -7,8 +7,9 @@
 use std::collections::BTreeSet;
 
 use super::{JobTransaction, answer, failed_before, own};
+use crate::hint::Ready;
 use crate::job::JobId;
-use crate::store::{Action, Change, Created, Operated, SqlStore, StoreError};
+use crate::store::{Action, Change, Created, Operated, Origin, SqlStore, StoreError};
 
 impl<S: SqlStore> JobTransaction<S> {
     /// Makes a job executable now, with this number of attempts; see
@@ -99,10 +100,19 @@ impl<S: SqlStore> JobTransaction<S> {
             inner,
             intact,
             created,
+            origin,
             after,
             ..
         } = self;
-        let acting = operate(store, inner, created, ids, &action, after.listens());
+        let acting = operate(
+            store,
+            inner,
+            *origin,
+            created,
+            ids,
+            &action,
+            after.listens(),
+        );
         // Statements for the savepoints, the incidents, the locks, the rows, the instances and the ends.
         own(intact, answer(store, 12, acting)).await
     }
@@ -113,6 +123,7 @@ impl<S: SqlStore> JobTransaction<S> {
 pub(crate) async fn operate<S: SqlStore>(
     store: &S,
     connection: &mut <S::Db as sqlx::Database>::Connection,
+    origin: Origin,
     created: &mut Created,
     ids: &[JobId],
     action: &Action,
@@ -138,6 +149,9 @@ pub(crate) async fn operate<S: SqlStore>(
     // An earlier operation may have been interrupted.
     let unfinished = std::mem::replace(&mut created.unfinished, true);
     let acted = store.operate(connection, &ids, action).await;
+    if let Ok(acted) = &acted {
+        unannounced(store, connection, origin, &acted.ready).await?;
+    }
     created.unfinished = unfinished;
     let acted = acted.map_err(failed_before)?;
     created.act(action, &acted);
@@ -146,6 +160,20 @@ pub(crate) async fn operate<S: SqlStore>(
         created.events.extend(events);
     }
     Ok(acted.operated)
+}
+
+/// Counts no hint for jobs that became ready, if nobody publishes their hints after the commit.
+pub(crate) async fn unannounced<S: SqlStore>(
+    store: &S,
+    connection: &mut <S::Db as sqlx::Database>::Connection,
+    origin: Origin,
+    ready: &[Ready],
+) -> Result<(), StoreError> {
+    if origin == Origin::Hook || ready.is_empty() {
+        return Ok(());
+    }
+    let jobs: Vec<JobId> = ready.iter().map(|ready| ready.hint.id).collect();
+    store.forget_hints_in(connection, &jobs).await
 }
 
 /// Reports that the open incidents of jobs could not be found before an operation, which may succeed

@@ -254,6 +254,10 @@ async fn ending_without_run(run: &Run<'_>) -> Option<Ending> {
 /// Returns whether the job has become ready more than once: its holder died or released it, it was
 /// retried, or its hint was lost. Then it may have begun, and it is no longer late by its date alone.
 async fn became_ready_again(run: &Run<'_>) -> bool {
+    // A process without a transport retried it, so its row counts no earlier hint.
+    if run.job.failures > 0 || run.job.exception_message.is_some() {
+        return true;
+    }
     let filter = JobQuery::default().id(run.job.id).limit(1);
     match run.node.store.find(&filter).await {
         Ok(found) => found.iter().any(|view| view.hints > Some(1)),

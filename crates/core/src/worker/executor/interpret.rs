@@ -7,7 +7,7 @@ use super::failure::failure;
 use super::fault::Fault;
 use super::invoke::AttemptResult;
 use super::run::Run;
-use super::stopped::cancelled;
+use super::stopped::{cancelled, was_cancelled};
 use crate::store::{Completion, Destination, Failure};
 use crate::worker::finished::Ending;
 use crate::worker::handler::{HandlerError, HandlerResult, Outcome, Verdict};
@@ -29,6 +29,11 @@ pub(super) async fn interpret(
         completion.attempt = run.attempt("done", ran);
         // Boxed because most handlers work without a transaction.
         return Box::pin(complete_in_transaction(run, transaction, completion)).await;
+    }
+    // Boxed because it is rare.
+    if result.is_failure() && Box::pin(was_cancelled(run)).await {
+        roll_back(run, transaction, &AttemptResult::Cancelled).await?;
+        return Ok(cancelled(run));
     }
     roll_back(run, transaction, &result).await?;
     match result {

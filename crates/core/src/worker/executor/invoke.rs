@@ -38,6 +38,13 @@ pub(super) enum AttemptResult {
     Cancelled,
 }
 
+impl AttemptResult {
+    /// Returns whether the handler answered an error, or panicked.
+    pub(super) fn is_failure(&self) -> bool {
+        matches!(self, Self::Answered(Err(_)) | Self::Panicked { .. })
+    }
+}
+
 /// Calls the handler and returns its result. Calls `first_poll` when the handler has returned
 /// control of the thread for the first time.
 pub(super) async fn invoke(

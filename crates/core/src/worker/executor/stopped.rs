@@ -2,6 +2,7 @@
 
 use super::completion::completion_with;
 use super::run::Run;
+use crate::job::query::JobQuery;
 use crate::worker::finished::Ending;
 
 /// Returns the ending of a job that was asked to stop before its handler had an outcome.
@@ -14,6 +15,28 @@ pub(super) fn interrupted(run: &Run<'_>) -> Ending {
         tracing::debug!(node = %run.node.id, "releasing a job without an outcome");
         Ending::Release
     }
+}
+
+/// Returns whether an operator has cancelled the job whose handler failed. The message of a cancel stops
+/// the handler before the next renewal brings the word of the database, so the database is asked. At a
+/// shutdown it is not: the release of a cancelled job deletes it.
+pub(super) async fn was_cancelled(run: &Run<'_>) -> bool {
+    let lease = run.lease;
+    if lease.cancelled.is_given() {
+        return true;
+    }
+    let is_shutdown = run.node.signals.stop_jobs.is_cancelled();
+    if is_shutdown || !lease.stop.is_given() || lease.lost.is_given() {
+        return false;
+    }
+    let this = JobQuery::default().id(run.job.id).limit(1);
+    // Without an answer the attempt counts as failed, and the end of the lease deletes the job.
+    let found = run.node.store.find(&this).await.unwrap_or_default();
+    let marked = found.iter().any(|view| view.cancelled_at.is_some());
+    if marked {
+        lease.cancelled.give();
+    }
+    marked
 }
 
 /// Returns the ending of a job that an operator has cancelled.
