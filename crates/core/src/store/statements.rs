@@ -279,6 +279,7 @@ pub(super) trait Orphans {
     fn count_sweepable(
         &self,
         services: &Services,
+        received: &[Lane],
     ) -> impl Future<Output = Result<Sweepable>> + Send;
 
     /// Counts the jobs of the types that no node serves, the most frequent types first.

@@ -325,8 +325,8 @@ impl<S: Statements> Store for S {
         .await
     }
 
-    async fn sweepable(&self, services: &Services) -> Result<Sweepable> {
-        self.run("sweepable", || self.count_sweepable(services))
+    async fn sweepable(&self, services: &Services, received: &[Lane]) -> Result<Sweepable> {
+        self.run("sweepable", || self.count_sweepable(services, received))
             .await
     }
 
