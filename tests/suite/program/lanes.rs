@@ -124,7 +124,7 @@ async fn a_lane_is_drained_and_a_running_node_finds_what_moved() {
     // The doctor names the problem.
     let said = succeeds(jobwire(&home, &["doctor"])).await;
     assert!(
-        said.contains("25 jobs ready in lane old")
+        said.contains("25 jobs ready in lane old, which no living node receives")
             && said.contains("jobwire lanes move old default"),
         "{said}"
     );
