@@ -807,6 +807,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(Vec::new())
     }
 
+    /// Returns those of these executable jobs that wait for another job of their process instance: for
+    /// the one that runs, or for an earlier one. Optional for a store.
+    async fn waiting_for_siblings(&self, jobs: &[JobId]) -> Result<Vec<JobId>> {
+        let _ = jobs;
+        Ok(Vec::new())
+    }
+
     /// Returns those of these jobs that wait for a permit, and of which key. Optional for a store.
     async fn waiting_of(&self, jobs: &[JobId]) -> Result<Vec<WaitingJob>> {
         let _ = jobs;

@@ -318,6 +318,9 @@ pub(super) trait Finding {
         at_most: Option<i64>,
     ) -> impl Future<Output = Result<i64>> + Send;
 
+    /// Returns those of these executable jobs whose turn in their instance has not come.
+    fn find_out_of_turn(&self, jobs: &[JobId]) -> impl Future<Output = Result<Vec<JobId>>> + Send;
+
     /// Returns the job and the stack of its exception.
     fn get_job(
         &self,

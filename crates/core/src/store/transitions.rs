@@ -671,6 +671,14 @@ impl<S: Statements> Store for S {
             .await
     }
 
+    async fn waiting_for_siblings(&self, jobs: &[JobId]) -> Result<Vec<JobId>> {
+        if jobs.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.run("waiting_for_siblings", || self.find_out_of_turn(jobs))
+            .await
+    }
+
     async fn waiting_of(&self, jobs: &[JobId]) -> Result<Vec<WaitingJob>> {
         if jobs.is_empty() {
             return Ok(Vec::new());
