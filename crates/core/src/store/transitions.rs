@@ -535,10 +535,14 @@ impl<S: Statements> Store for S {
     }
 
     async fn activate(&self, scope: &SuspensionScope) -> Result<Lifted> {
-        if !parts::end_suspension(self, scope).await? {
+        let Some(brought_back) = parts::end_suspension(self, scope).await? else {
             return Ok(Lifted::default());
-        }
-        Ok(parts::first_waited(self, scope.clone().into()).await)
+        };
+        let waited = parts::first_waited(self, scope.clone().into()).await;
+        Ok(Lifted {
+            brought_back,
+            ..waited
+        })
     }
 
     fn has_suspensions(&self) -> bool {
