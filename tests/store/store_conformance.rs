@@ -436,6 +436,7 @@ conformance! {
             a_history_job_keeps_its_kind_through_every_table,
             a_repeating_history_job_is_refused,
             attempts_are_recorded_with_their_outcomes,
+            an_attempt_ends_before_the_incident_that_it_opens,
             an_attempt_commits_with_the_handlers_transaction,
             the_death_of_a_node_is_an_attempt_of_types_that_record_them,
             a_cancelled_job_of_a_dead_node_has_its_attempt,
