@@ -344,6 +344,7 @@ conformance! {
             an_id_from_the_future_is_found_in_the_whole_table,
             what_an_open_transaction_may_have_written_is_not_suspected,
             jobs_that_no_node_takes_are_counted_by_type,
+            a_dry_run_counts_jobs_in_lanes_that_no_node_receives_apart,
         ]
     }
     claiming {
@@ -440,6 +441,7 @@ conformance! {
             a_history_job_keeps_its_kind_through_every_table,
             a_repeating_history_job_is_refused,
             attempts_are_recorded_with_their_outcomes,
+            an_attempt_ends_before_the_incident_that_it_opens,
             an_attempt_commits_with_the_handlers_transaction,
             the_death_of_a_node_is_an_attempt_of_types_that_record_them,
             a_death_is_recorded_whatever_the_time_for_which_it_is_kept,

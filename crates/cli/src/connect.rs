@@ -28,6 +28,17 @@ pub enum Database {
     Sqlite(SqliteStore),
 }
 
+/// Returns the business calendars of the settings.
+///
+/// # Errors
+/// Fails if their file has mistakes.
+pub(crate) fn calendars(settings: &Settings) -> Result<Calendars, Error> {
+    let Some(file) = &settings.calendars else {
+        return Ok(Calendars::default());
+    };
+    calendars::read(file).map_err(|error| error.of_setting(settings, "calendars"))
+}
+
 impl Database {
     /// Connects without checking the schema, for `migrate` and `doctor`. With `create`, a missing
     /// SQLite file is created.
@@ -37,12 +48,7 @@ impl Database {
     /// business calendars has mistakes.
     pub async fn connect(settings: &Settings, create: bool) -> Result<Self, Error> {
         let url = &settings.database_url;
-        let calendars = match &settings.calendars {
-            Some(file) => {
-                calendars::read(file).map_err(|error| error.of_setting(settings, "calendars"))?
-            }
-            None => Calendars::default(),
-        };
+        let calendars = calendars(settings)?;
         let connected = if url.scheme() == "sqlite" {
             let mut options = settings.sqlite_options();
             options.create = create;

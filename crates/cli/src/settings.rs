@@ -177,7 +177,7 @@ settings! {
          after this time plus one sweep interval.";
     sweep_interval: Duration = "10s", "sweep-interval" "DURATION",
         "Interval at which the leader looks for expired leases and lost hints while jobs wait or \
-         run. If it is longer than half a `lease`, half a lease is used. Three times as long while \
+         run. If it is longer than half a `lease`, half a lease is used. Twice as long while \
          the fleet is idle. At least 100ms.";
     suspect_after: Duration = "15s", "suspect-after" "DURATION",
         "Time for which a job must have been ready before its hint may count as lost. Not shorter \

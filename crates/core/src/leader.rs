@@ -4,7 +4,7 @@
 //! renews this lease, ends the leases of dead nodes, marks jobs that never had a hint, and reads
 //! the next due date and the gauges. While jobs wait or run, it runs every
 //! [`sweep_interval`](crate::NodeOptions::sweep_interval), at least twice a lease. In an idle fleet
-//! it runs every third interval. It always runs before the leader's own lease ends. Followers
+//! it runs every third interval, but always before the leader's own lease ends: by default after 20 s. Followers
 //! receive the leader's beats over the broker. A node that receives no beat asks the database once
 //! every interval. One that receives beats asks every five to six minutes, because any client that may
 //! publish can send beats.

@@ -95,7 +95,7 @@ pub use gates::{Lifted, Waiting};
 pub(crate) use locking::Tried;
 pub use locking::{ClaimOf, ClaimPage, Claimable, Claimed, LockTerms, Locked, Refusal};
 use membership::readable;
-pub use membership::{MAX_NAMES, MAX_NODES, Membership, NodeView, services_of};
+pub use membership::{MAX_NAMES, MAX_NODES, Membership, NodeView, received_by, services_of};
 pub(crate) use moving::LANE_SLICE;
 pub use moving::{LanePage, MovedPage};
 pub use operating::{Action, Operated, OperatedJobs, Suspended};
@@ -352,10 +352,10 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// decided. Of an instance it returns only the first sibling.
     async fn orphans(&self, query: &OrphanQuery) -> Result<OrphanPage>;
 
-    /// Counts the jobs that a sweep would look at, for reports. Changes nothing; reads every
-    /// executable job. Optional for a store.
-    async fn sweepable(&self, services: &Services) -> Result<Sweepable> {
-        let _ = services;
+    /// Counts the jobs that a sweep would look at, for reports. `received` are the lanes that living
+    /// nodes receive. Changes nothing; reads every executable job. Optional for a store.
+    async fn sweepable(&self, services: &Services, received: &[Lane]) -> Result<Sweepable> {
+        let _ = (services, received);
         Err(StoreError::Config(format!(
             "the store `{}` does not support a dry run of the sweeper",
             self.name()
@@ -821,6 +821,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// most jobs first. Optional for a store.
     async fn waiting_for_permits(&self, limit: i64) -> Result<Vec<WaitingType>> {
         let _ = limit;
+        Ok(Vec::new())
+    }
+
+    /// Returns those of these executable jobs that wait for another job of their process instance: for
+    /// the one that runs, or for an earlier one. Optional for a store.
+    async fn waiting_for_siblings(&self, jobs: &[JobId]) -> Result<Vec<JobId>> {
+        let _ = jobs;
         Ok(Vec::new())
     }
 

@@ -45,6 +45,8 @@ pub(crate) async fn count(
         suspended: row.try_get(6)?,
         unserved: row.try_get(7)?,
         running: row.try_get(8)?,
+        // All jobs of an engine have one lane, which the store compares.
+        unreceived: 0,
         // Engines keep no permits of limits.
         waiting: 0,
     })

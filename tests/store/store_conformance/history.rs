@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use chrono::SubsecRound;
 use jobwire_core::store::attempts::{Attempt, ErrorGroup, IncidentFilter, Resolution};
 use jobwire_core::store::{Change, Completion, Failure, Handoff, Operated};
 use jobwire_core::{JobId, JobKind, JobQuery, JobState, Lane, NewJob, PgStore};
@@ -178,6 +179,29 @@ pub(super) async fn attempts_are_recorded_with_their_outcomes<S: SqlBench>(w: &W
     }
     assert_eq!(w.store.attempts(hints[0].id, 1).await.unwrap().len(), 1);
     assert_eq!(w.rows("attempt").await, 2);
+}
+
+/// An attempt that ended in a dead letter ends before the incident that its outcome opens. So it does
+/// not seem to begin after it, however short it was.
+pub(super) async fn an_attempt_ends_before_the_incident_that_it_opens<S: SqlBench>(w: &World<S>) {
+    let hints = w.ready((0..100).map(|_| work()).collect()).await;
+    let worker = node();
+    let locked = w.lock(worker, &hints).await;
+    let failures = locked.jobs.iter().map(|job| Failure {
+        attempt: attempt("dead-letter", WEEK),
+        ..give_up(job)
+    });
+    let failures: Vec<Failure> = failures.collect();
+    let failed = w.store.fail(worker, &failures, &Handoff::Hint).await;
+    assert_eq!(failed.unwrap().applied.len(), 100);
+    let incidents = w.store.incidents(&IncidentFilter::default()).await.unwrap();
+    assert_eq!(incidents.len(), 100);
+    for incident in incidents {
+        let attempts = w.store.attempts(incident.job, 10).await.unwrap();
+        // The triggers of SQLite read a clock of milliseconds.
+        let ended_at = attempts[0].ended_at.trunc_subsecs(3);
+        assert!(ended_at <= incident.opened_at, "{attempts:?} {incident:?}");
+    }
 }
 
 pub(super) async fn an_attempt_commits_with_the_handlers_transaction<S: SqlBench>(w: &World<S>) {

@@ -135,6 +135,28 @@ pub(super) async fn jobs_that_no_node_takes_are_counted_by_type<S: Bench>(w: &Wo
     assert!(found(all.into(), 10).await.is_empty());
 }
 
+pub(super) async fn a_dry_run_counts_jobs_in_lanes_that_no_node_receives_apart<S: Bench>(
+    w: &World<S>,
+) {
+    let bulk = |job: NewJob| job.lane("bulk");
+    w.ready(vec![
+        work(),
+        bulk(work()),
+        bulk(work().instance("a")),
+        bulk(work().instance("a")),
+        bulk(unserved()),
+    ])
+    .await;
+    let services = Services::from(terms(node()).types);
+    let counted = async |received: &[Lane]| {
+        let of = w.store.sweepable(&services, received).await.unwrap();
+        [of.ready, of.instance_held, of.unserved, of.unreceived]
+    };
+    let bulk = Lane::unchecked("bulk");
+    assert_eq!(counted(&[Lane::default()]).await, [1, 0, 1, 3]);
+    assert_eq!(counted(&[Lane::default(), bulk]).await, [3, 1, 1, 0]);
+}
+
 pub(super) async fn only_the_first_sibling_is_suspected<S: Bench>(w: &World<S>) {
     let hints = w
         .ready(vec![

@@ -149,7 +149,7 @@ async fn what_only_reads_does_not_wait_for_an_open_transaction() {
     let terms = terms(node());
     let counted = w
         .store
-        .sweepable(&terms.types.clone().into())
+        .sweepable(&terms.types.clone().into(), &[Lane::default()])
         .await
         .unwrap();
     assert_eq!(counted.ready, 1);

@@ -36,6 +36,8 @@ async fn waits<S: SqlBench>(w: &World<S>, hint: &Hint) {
     let orphans = OrphanQuery::new(Lane::default(), terms(node()).types, now, 100);
     let orphans = w.store.orphans(&orphans).await.unwrap().ready;
     assert!(!ids(&orphans).contains(&hint.id));
+    let waiting = w.store.waiting_for_siblings(&[hint.id]).await.unwrap();
+    assert_eq!(waiting, [hint.id]);
 }
 
 pub(super) async fn a_waiting_retry_keeps_its_siblings_waiting<S: SqlBench>(w: &World<S>) {

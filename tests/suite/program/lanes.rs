@@ -7,7 +7,7 @@ use jobwire_core::{Lane, NodeId, Store};
 use jobwire_tests::Scratch;
 use serde_json::Value;
 
-use super::{all, fails, jobwire, lines, start, store, succeeds, until_empty};
+use super::{all, execute, fails, jobwire, lines, start, store, succeeds, until_empty};
 
 const RULES: &str = r#"
 [[rule]]
@@ -124,7 +124,7 @@ async fn a_lane_is_drained_and_a_running_node_finds_what_moved() {
     // The doctor names the problem.
     let said = succeeds(jobwire(&home, &["doctor"])).await;
     assert!(
-        said.contains("25 jobs ready in lane old")
+        said.contains("25 jobs ready in lane old, which no living node receives")
             && said.contains("jobwire lanes move old default"),
         "{said}"
     );
@@ -158,6 +158,79 @@ async fn a_lane_is_drained_and_a_running_node_finds_what_moved() {
     .await;
 }
 
+/// The settings of the program name the lane, the living node does not receive it.
+#[tokio::test]
+async fn a_job_that_no_living_node_takes_is_shown_with_the_reason() {
+    let home = Scratch::new();
+    let file = home.write(
+        "jobs.jsonl",
+        "{\"type\":\"noop\",\"lane\":\"bulk\"}\n\
+         {\"type\":\"fax\"}\n\
+         {\"type\":\"noop\",\"process_instance\":\"one\",\"lane\":\"default\"}\n\
+         {\"type\":\"noop\",\"process_instance\":\"one\",\"lane\":\"default\"}\n",
+    );
+    let file = file.display().to_string();
+    succeeds(jobwire(&home, &["enqueue", &file])).await;
+    let store = store(&home).await;
+    execute(&store, "UPDATE job SET hints = 1").await;
+    let lanes = |arguments: &[&str]| {
+        jobwire(&home, arguments)
+            .env("JOBWIRE_LANES", "default,bulk")
+            .env("JOBWIRE_LOG", "off")
+    };
+    let swept = async || {
+        let said = succeeds(lanes(&["sweep", "--dry-run", "--json"])).await;
+        let found: Value = serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"));
+        ["ready", "instance_held", "unserved", "unreceived"].map(|class| found[class].clone())
+    };
+    // Without a living node the settings count.
+    assert_eq!(swept().await, [2, 1, 1, 0]);
+    let said = succeeds(lanes(&["doctor"])).await;
+    let fine = "nothing waits in a lane that nodes with these settings do not receive";
+    assert!(said.contains(fine), "{said}");
+    let said = succeeds(lanes(&["jobs", "list"])).await;
+    assert!(!said.contains("no living node"), "{said}");
+
+    let node = member(&["noop"], "default");
+    store.write_node(&node).await.unwrap();
+    assert_eq!(swept().await, [1, 1, 1, 1]);
+    let said = succeeds(lanes(&["sweep", "--dry-run"])).await;
+    let row = said.lines().find(|line| line.contains("lane that no node"));
+    assert!(row.is_some_and(|row| row.contains(" 1 ")), "{said}");
+    let said = succeeds(lanes(&["doctor"])).await;
+    let wrong = "1 job ready in lane bulk, which no living node receives";
+    assert!(said.contains(wrong), "{said}");
+    let said = succeeds(lanes(&["jobs", "list"])).await;
+    for reason in [
+        "nobody: no living node receives lane bulk",
+        "nobody: no living node serves type fax",
+        "nobody: waits for another job of its instance",
+    ] {
+        assert_eq!(said.matches(reason).count(), 1, "{reason} in {said}");
+    }
+    let said = succeeds(lanes(&["jobs", "list", "--json", "--type", "fax"])).await;
+    let listed: Value = serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"));
+    assert_eq!(
+        listed[0]["waits_because"], "no living node serves type fax",
+        "{said}"
+    );
+}
+
+/// Returns the row of a living node.
+fn member(types: &[&str], lane: &str) -> Membership {
+    Membership {
+        id: NodeId::generate(),
+        revision: 1,
+        types: types.iter().map(|name| (*name).to_owned()).collect(),
+        lanes: vec![Lane::unchecked(lane)],
+        scope: Scope::default(),
+        host: "elsewhere".to_owned(),
+        version: "0.0.0".to_owned(),
+        transport: "in-process".to_owned(),
+        attempts_kept: AttemptsKept::new(),
+    }
+}
+
 #[tokio::test]
 async fn moving_to_a_lane_that_no_living_node_receives_warns() {
     let home = Scratch::new();
@@ -171,17 +244,7 @@ async fn moving_to_a_lane_that_no_living_node_receives_warns() {
     // The rows of living nodes decide, not the settings of this program.
     store(&home)
         .await
-        .write_node(&Membership {
-            id: NodeId::generate(),
-            revision: 1,
-            types: Vec::new(),
-            lanes: vec![Lane::unchecked("bulk")],
-            scope: Scope::default(),
-            host: "elsewhere".to_owned(),
-            version: "0.0.0".to_owned(),
-            transport: "test".to_owned(),
-            attempts_kept: AttemptsKept::new(),
-        })
+        .write_node(&member(&[], "bulk"))
         .await
         .unwrap();
     let said = succeeds(jobwire(&home, &["lanes", "move", "blk", "bulk"])).await;

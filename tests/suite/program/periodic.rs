@@ -23,6 +23,16 @@ async fn periodic_jobs_are_declared_and_operated() {
     let periodic = |arguments: &[&str]| jobwire(&home, &[&["periodic"], arguments].concat());
     let said = succeeds(periodic(&["declare", &file, "--check"])).await;
     assert!(said.contains("1 periodic job, all valid"), "{said}");
+    // The same answer as that of the declaration: no program knows this calendar.
+    let odd = FILE.replace("[Europe/Berlin]", "[Europe/Berlin][calendar=nope]");
+    let odd = home.write("odd.toml", odd).display().to_string();
+    for arguments in [&["declare", &odd, "--check"][..], &["declare", &odd]] {
+        let said = fails(periodic(arguments), 1).await;
+        assert!(
+            said.contains("`clean-up`") && said.contains("`nope`"),
+            "{said}"
+        );
+    }
     let said = succeeds(periodic(&["list"])).await;
     assert!(said.contains("no periodic jobs"), "{said}");
     for told in ["`clean-up` is created", "`clean-up` is as declared"] {

@@ -81,7 +81,7 @@ async fn what_stands_still_is_told_and_ends_with_another_command() {
     says(
         &home,
         &activate,
-        &["tenant acme is no longer suspended: 0 waiting jobs are ready"],
+        &["tenant acme is no longer suspended: 2 jobs came back, no waiting job is hinted"],
     )
     .await;
     let nothing = "nothing was changed: no suspension of tenant acme exists";
@@ -89,6 +89,28 @@ async fn what_stands_still_is_told_and_ends_with_another_command() {
     let resumed = answer(&home, &["resume", "--lane", "default", "--json"]).await;
     assert_eq!(resumed["hinted"], 4, "{resumed}");
     says(&home, &["suspensions"], &["nothing is suspended or paused"]).await;
+}
+
+#[tokio::test]
+async fn the_jobs_that_an_activation_brings_back_are_counted_also_timers() {
+    let home = Scratch::new();
+    let timer = r#"{"type":"noop","tenant":"acme","due_at":"2091-01-01T00:00:00Z"}"#;
+    succeeds(jobwire(&home, &["enqueue", &lines(&home, timer, 2)])).await;
+    let scope = ["--tenant", "acme", "--json"];
+    let suspended = answer(&home, &[&["suspend"], &scope[..]].concat()).await;
+    assert_eq!(suspended["moved"], 2, "{suspended}");
+    let activated = answer(&home, &[&["activate"], &scope[..]].concat()).await;
+    assert_eq!(
+        (&activated["moved"], &activated["hinted"]),
+        (&json!(2), &json!(0)),
+        "{activated}"
+    );
+    succeeds(jobwire(&home, &[&["suspend"], &scope[..2]].concat())).await;
+    let said = succeeds(jobwire(&home, &[&["activate"], &scope[..2]].concat())).await;
+    assert!(
+        said.contains("2 jobs came back, no waiting job is hinted") && !said.contains("sweeper"),
+        "{said}"
+    );
 }
 
 #[tokio::test]

@@ -3,17 +3,18 @@
 mod file;
 mod list;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use chrono::Utc;
 use clap::{Args, Subcommand};
-use jobwire_core::Store;
-use jobwire_core::job::periodic::Declared;
+use jobwire_core::job::periodic::{Declared, InvalidPeriodicJob};
 use jobwire_core::producer::commit_hook::Cause;
 use jobwire_core::store::Origin;
 use jobwire_core::telemetry::plain;
+use jobwire_core::{Store, StoreError};
 
-use crate::connect::{Database, Outlet};
+use crate::connect::{self, Database, Outlet};
 use crate::error::Error;
 use crate::output;
 use crate::settings::Settings;
@@ -73,14 +74,30 @@ pub enum Action {
 
 pub(crate) async fn run(settings: Settings, args: PeriodicArgs) -> Result<(), Error> {
     if let Action::Declare { file, check: true } = &args.action {
-        let count = output::count(read(file)?.len() as u64, "periodic job");
-        return output::line(format_args!("{count}, all valid; nothing was changed"));
+        return check(&settings, file);
     }
     let database = Database::open_existing(&settings).await?;
     let store = database.store();
     let result = act(&settings, &*store, args.action).await;
     store.close().await;
     result
+}
+
+/// Checks the periodic jobs of a file as `declare` does: also that each has a first date, which may
+/// need a business calendar.
+fn check(settings: &Settings, file: &Path) -> Result<(), Error> {
+    let jobs = read(file)?;
+    let (now, calendars) = (Utc::now(), connect::calendars(settings)?);
+    for job in &jobs {
+        let named = |invalid| {
+            let name = job.name().to_owned();
+            StoreError::InvalidPeriodicJob(InvalidPeriodicJob { name, invalid })
+        };
+        let declaration = job.declare().map_err(StoreError::InvalidPeriodicJob)?;
+        declaration.first(now, &calendars).map_err(named)?;
+    }
+    let count = output::count(jobs.len() as u64, "periodic job");
+    output::line(format_args!("{count}, all valid; nothing was changed"))
 }
 
 async fn act(settings: &Settings, store: &dyn Store, action: Action) -> Result<(), Error> {
@@ -124,7 +141,7 @@ fn no_such(name: &str) -> Error {
     ))
 }
 
-async fn declare(store: &dyn Store, file: &std::path::Path) -> Result<(), Error> {
+async fn declare(store: &dyn Store, file: &Path) -> Result<(), Error> {
     let jobs = read(file)?;
     let declared = store.declare_periodic_jobs(&jobs).await?;
     jobs.iter().zip(declared).try_for_each(|(job, declared)| {

@@ -299,17 +299,24 @@ fn print(change: &GateChange, report: &Report<'_>, begins: bool) -> Result<(), E
         ("pause", true) => output::line(&gate)?,
         ("pause", false) => output::line(format_args!("{gate} already"))?,
         (_, true) => {
-            let waited = output::count(changed.hinted, "waiting job");
-            let are = if changed.hinted == 1 { "is" } else { "are" };
-            let how = if report.hints {
-                "hinted"
-            } else {
-                "ready; without a broker, the running node finds them"
+            let back = match change.gate() {
+                Gate::Pause(_) => String::new(),
+                _ => format!("{} came back, ", output::count(changed.moved, "job")),
+            };
+            let hinted = match (changed.hinted, report.hints) {
+                (0, _) => "no waiting job is hinted".to_owned(),
+                (jobs, hints) => {
+                    let are = if jobs == 1 { "is" } else { "are" };
+                    let how = if hints {
+                        "hinted"
+                    } else {
+                        "ready; without a broker, the running node finds them"
+                    };
+                    format!("{} {are} {how}", output::count(jobs, "waiting job"))
+                }
             };
             let (scope, state) = (scope(change.gate()), change.gate().state());
-            output::line(format_args!(
-                "{scope} is no longer {state}: {waited} {are} {how}"
-            ))?;
+            output::line(format_args!("{scope} is no longer {state}: {back}{hinted}"))?;
         }
         (_, false) => {
             let kind = match change.gate() {

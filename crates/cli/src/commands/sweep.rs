@@ -20,7 +20,7 @@ use jobwire_core::job::query::Sweepable;
 use jobwire_core::job::scope::Services;
 use jobwire_core::leader::sweeper::MOMENT;
 use jobwire_core::producer::bulk::BULK_TYPE;
-use jobwire_core::store::{NodeView, OrphanQuery, SUSPENSION_TYPE, services_of};
+use jobwire_core::store::{NodeView, OrphanQuery, SUSPENSION_TYPE, received_by, services_of};
 use jobwire_core::transport::Control;
 use jobwire_core::{JobId, Lane, NodeId, Store, Transport};
 use serde::Serialize;
@@ -151,10 +151,12 @@ pub(crate) async fn look(
     let report = if connect::has_wakes(settings) {
         // Wakes leave nothing behind that could be lost: the nodes claim what is ready.
         let nodes = store.nodes().await?;
-        let living = nodes.iter().filter(|node| node.lives());
+        let counted = store
+            .sweepable(&services_of(&nodes), &received_by(&nodes))
+            .await?;
         Report {
-            nodes: living.count(),
-            counted: store.sweepable(&services_of(&nodes)).await?,
+            nodes: nodes.iter().filter(|node| node.lives()).count(),
+            counted,
             lanes: BTreeMap::new(),
         }
     } else if connect::has_broker(settings) {
@@ -164,15 +166,14 @@ pub(crate) async fn look(
         report?
     } else {
         // The node with the in-process transport may not be running now.
-        let nodes = store
-            .nodes()
-            .await?
-            .iter()
-            .filter(|node| node.lives())
-            .count();
+        let nodes = store.nodes().await?;
+        let received = match nodes.iter().any(NodeView::lives) {
+            true => received_by(&nodes),
+            false => settings.lanes.iter().map(|l| l.lane.clone()).collect(),
+        };
         Report {
-            counted: store.sweepable(&served.into()).await?,
-            nodes,
+            counted: store.sweepable(&served.into(), &received).await?,
+            nodes: nodes.iter().filter(|node| node.lives()).count(),
             lanes: BTreeMap::new(),
         }
     };
@@ -192,10 +193,9 @@ async fn ask(
     let mut control = transport.listen();
     let nodes = store.nodes().await?;
     let services = services_of(&nodes);
-    let living: Vec<&NodeView> = nodes.iter().filter(|node| node.lives()).collect();
-    let received = living.iter().flat_map(|node| &node.membership.lanes);
-    let received: BTreeSet<&Lane> = received.collect();
-    let counted = store.sweepable(&services).await?;
+    let received = received_by(&nodes);
+    let counted = store.sweepable(&services, &received).await?;
+    let received: BTreeSet<&Lane> = received.iter().collect();
     let until = Instant::now() + wait;
     let answering = answering(transport, &mut control, &received, until).await;
     tokio::time::sleep(MOMENT).await;
@@ -219,7 +219,7 @@ async fn ask(
     }
     Ok(Report {
         counted,
-        nodes: living.len(),
+        nodes: nodes.iter().filter(|node| node.lives()).count(),
         lanes,
     })
 }
@@ -318,6 +318,12 @@ fn print(report: &Report, settings: &Settings, wait: Duration) -> Result<(), Err
             "unserved type",
             c.unserved,
             "would be left alone: no living node serves their type",
+        ),
+        row(
+            "lane that no node receives",
+            c.unreceived,
+            "would be left alone: no living node receives their lane; add it to `lanes` of a node, or \
+             move them: `jobwire lanes move`",
         ),
         row("running", c.running, "would be left alone"),
     ]);

@@ -158,6 +158,8 @@ pub struct Sweepable {
     pub suspended: i64,
     /// Jobs that no living node serves.
     pub unserved: i64,
+    /// Jobs in a lane that no living node receives.
+    pub unreceived: i64,
     /// Running jobs.
     pub running: i64,
     /// Jobs that wait for a permit of a [limit](crate::Limit). They are hinted when one is free.

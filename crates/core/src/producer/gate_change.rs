@@ -46,7 +46,7 @@ pub struct GateChange {
 pub struct GateChanged {
     /// False if the change was in effect already.
     pub changed: bool,
-    /// Number of jobs that moved to the suspended table.
+    /// Number of jobs that a suspension moved to the suspended table, or its end moved back.
     pub moved: u64,
     /// Number of jobs that waited for the end and were hinted.
     pub hinted: u64,
@@ -204,6 +204,7 @@ impl GateChange {
 async fn hint_pages(store: &dyn Store, hook: &CommitHook, mut page: Lifted) -> GateChanged {
     let mut changed = GateChanged {
         changed: page.was_there,
+        moved: page.brought_back,
         ..GateChanged::default()
     };
     loop {

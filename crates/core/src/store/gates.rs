@@ -48,6 +48,7 @@ impl Waiting {
                 ..self.clone()
             }),
             was_there: true,
+            brought_back: 0,
             ready,
         }
     }
@@ -58,6 +59,8 @@ impl Waiting {
 pub struct Lifted {
     /// Whether there was such a suspension or pause.
     pub was_there: bool,
+    /// Number of jobs that the end of a suspension brought back from the suspended table.
+    pub brought_back: u64,
     /// Jobs to hint.
     pub ready: Vec<Ready>,
     /// The next page, for [`Store::waited`](super::Store::waited).

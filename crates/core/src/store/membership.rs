@@ -1,6 +1,6 @@
 //! Membership: the nodes of a fleet, and the jobs that each of them takes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -116,6 +116,14 @@ pub fn services_of(nodes: &[NodeView]) -> Services {
         scope: node.membership.scope.clone(),
     });
     Services::of(groups.collect())
+}
+
+/// Returns the lanes that the living nodes receive, each once, in order.
+#[must_use]
+pub fn received_by(nodes: &[NodeView]) -> Vec<Lane> {
+    let living = nodes.iter().filter(|node| node.lives());
+    let lanes: BTreeSet<&Lane> = living.flat_map(|node| &node.membership.lanes).collect();
+    lanes.into_iter().cloned().collect()
 }
 
 impl Membership {

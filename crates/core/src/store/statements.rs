@@ -281,6 +281,7 @@ pub(super) trait Orphans {
     fn count_sweepable(
         &self,
         services: &Services,
+        received: &[Lane],
     ) -> impl Future<Output = Result<Sweepable>> + Send;
 
     /// Counts the jobs of the types that no node serves, the most frequent types first.
@@ -318,6 +319,9 @@ pub(super) trait Finding {
         query: &JobQuery,
         at_most: Option<i64>,
     ) -> impl Future<Output = Result<i64>> + Send;
+
+    /// Returns those of these executable jobs whose turn in their instance has not come.
+    fn find_out_of_turn(&self, jobs: &[JobId]) -> impl Future<Output = Result<Vec<JobId>>> + Send;
 
     /// Returns the job and the stack of its exception.
     fn get_job(

@@ -338,8 +338,8 @@ impl<S: Statements> Store for S {
         .await
     }
 
-    async fn sweepable(&self, services: &Services) -> Result<Sweepable> {
-        self.run("sweepable", || self.count_sweepable(services))
+    async fn sweepable(&self, services: &Services, received: &[Lane]) -> Result<Sweepable> {
+        self.run("sweepable", || self.count_sweepable(services, received))
             .await
     }
 
@@ -545,10 +545,14 @@ impl<S: Statements> Store for S {
     }
 
     async fn activate(&self, scope: &SuspensionScope) -> Result<Lifted> {
-        if !parts::end_suspension(self, scope).await? {
+        let Some(brought_back) = parts::end_suspension(self, scope).await? else {
             return Ok(Lifted::default());
-        }
-        Ok(parts::first_waited(self, scope.clone().into()).await)
+        };
+        let waited = parts::first_waited(self, scope.clone().into()).await;
+        Ok(Lifted {
+            brought_back,
+            ..waited
+        })
     }
 
     fn has_suspensions(&self) -> bool {
@@ -678,6 +682,14 @@ impl<S: Statements> Store for S {
 
     async fn waiting_for_permits(&self, limit: i64) -> Result<Vec<WaitingType>> {
         self.run("waiting_for_permits", || self.count_waiting(limit))
+            .await
+    }
+
+    async fn waiting_for_siblings(&self, jobs: &[JobId]) -> Result<Vec<JobId>> {
+        if jobs.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.run("waiting_for_siblings", || self.find_out_of_turn(jobs))
             .await
     }
 

@@ -31,8 +31,8 @@ pub struct NodeOptions {
     /// this time and one sweep. Default 30 s, at least 1 s.
     pub lease: Duration,
     /// The time between two searches of the leader for expired leases while jobs wait or run. If it
-    /// is longer than half a lease, half a lease is used. It is three times as long while the fleet
-    /// is idle. Default 10 s, at least 100 ms.
+    /// is longer than half a lease, half a lease is used. It is twice as long while the fleet is
+    /// idle, so that the leader's lease does not end between two cycles. Default 10 s, at least 100 ms.
     pub sweep_interval: Duration,
     /// The time for which a job must have been ready before the marker left, to be suspected of a
     /// lost hint. If it is shorter than the hook's maximum hint age plus the broker's confirm

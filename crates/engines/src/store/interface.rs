@@ -284,12 +284,19 @@ impl Store for EngineStore {
         .await
     }
 
-    async fn sweepable(&self, services: &Services) -> Result<Sweepable> {
+    async fn sweepable(&self, services: &Services, received: &[Lane]) -> Result<Sweepable> {
         let (dialect, pool) = (self.dialect(), &self.0.connections.rest);
-        self.run("sweepable", pool, || {
-            sweepable::count(dialect, &pool.inner, &self.0.parts.options.name, services)
-        })
-        .await
+        let options = &self.0.parts.options;
+        let mut counted = self
+            .run("sweepable", pool, || {
+                sweepable::count(dialect, &pool.inner, &options.name, services)
+            })
+            .await?;
+        if !received.contains(&options.lane) {
+            let kept = [&mut counted.ready, &mut counted.instance_held];
+            counted.unreceived = kept.into_iter().map(std::mem::take).sum();
+        }
+        Ok(counted)
     }
 
     async fn unserved_types(&self, services: &Services, limit: i64) -> Result<Vec<UnservedType>> {

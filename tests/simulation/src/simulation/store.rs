@@ -360,7 +360,7 @@ impl Store for MemoryStore {
         self.call("activate", move |db| Lifted {
             was_there: true,
             ready: db.activate(&scope),
-            next: None,
+            ..Lifted::default()
         })
         .await
     }

@@ -1,5 +1,8 @@
-//! Checks the lanes: finds jobs in lanes that nodes with these settings do not receive.
+//! Checks the lanes: finds jobs, and rules for jobs, in lanes that no living node receives.
 
+use std::collections::BTreeSet;
+
+use jobwire_core::store::{NodeView, received_by};
 use jobwire_core::{Lane, Store, StoreError};
 
 use super::finding::Findings;
@@ -21,54 +24,42 @@ async fn look(
     store: &dyn Store,
     findings: &mut Findings,
 ) -> Result<(), StoreError> {
-    let received: Vec<Lane> = settings.lanes.iter().map(|l| l.lane.clone()).collect();
+    let nodes = store.nodes().await?;
+    // Without a living node the settings of the next one decide.
+    let (received, nobody) = match nodes.iter().any(NodeView::lives) {
+        true => (received_by(&nodes), "no living node receives"),
+        false => (
+            settings.lanes.iter().map(|l| l.lane.clone()).collect(),
+            "nodes with these settings do not receive",
+        ),
+    };
     let rules = store.lane_rules().await?;
-    let mut ruled: Vec<&Lane> = rules.iter().map(|rule| &rule.lane).collect();
-    ruled.sort_unstable();
-    ruled.dedup();
+    let ruled: BTreeSet<&Lane> = rules.iter().map(|rule| &rule.lane).collect();
+    let mut ruled: Vec<&Lane> = ruled.into_iter().collect();
     ruled.retain(|lane| !received.contains(lane));
     let waiting = store.lanes_outside(&received, NAMED).await?;
     if waiting.is_empty() && ruled.is_empty() {
-        findings.fine(
-            "lanes",
-            "nothing waits in a lane that nodes with these settings do not receive",
-        );
+        findings.fine("lanes", format!("nothing waits in a lane that {nobody}"));
         return Ok(());
     }
-    for lane in &ruled {
+    for lane in ruled {
         findings.remark(
             "lanes",
-            format!(
-                "a rule sends jobs to lane {lane}, which nodes with these settings do not receive"
-            ),
-            format!("make sure that a node has {lane} in `lanes`"),
+            format!("a rule sends jobs to lane {lane}, which {nobody}"),
+            format!("add {lane} to `lanes` of a node, or change the rule"),
         );
     }
     for backlog in &waiting {
         let lane = &backlog.lane;
         let jobs = output::count(backlog.jobs.unsigned_abs(), "job");
-        if ruled.contains(&lane) {
-            findings.remark(
-                "lanes",
-                format!(
-                    "{jobs} ready in lane {lane}, which nodes with these settings do not receive"
-                ),
-                format!("nothing to do if a node has {lane} in `lanes`"),
-            );
-        } else {
-            findings.remark(
-                "lanes",
-                format!(
-                    "{jobs} ready in lane {lane}, which is neither in `lanes` here nor named by a \
-                     rule"
-                ),
-                format!(
-                    "if no other node receives it: add it to `lanes`, or move its jobs: jobwire \
-                     lanes move {lane} {}",
-                    received.first().map_or(Lane::DEFAULT, |l| l.as_str())
-                ),
-            );
-        }
+        findings.remark(
+            "lanes",
+            format!("{jobs} ready in lane {lane}, which {nobody}"),
+            format!(
+                "add {lane} to `lanes` of a node, or move its jobs: jobwire lanes move {lane} {}",
+                received.first().map_or(Lane::DEFAULT, |l| l.as_str())
+            ),
+        );
     }
     Ok(())
 }

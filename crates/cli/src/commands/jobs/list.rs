@@ -1,11 +1,13 @@
 //! `jobs list` and `jobs count`.
 
 use std::collections::HashMap;
+use std::fmt;
 
 use chrono::{DateTime, SubsecRound, Utc};
 use jobwire_core::store::permits::PermitKey;
+use jobwire_core::store::{NodeView, received_by, services_of};
 use jobwire_core::{
-    JobCursor, JobId, JobQuery, JobState, JobView, ProgressView, Store, telemetry::plain,
+    JobCursor, JobId, JobQuery, JobState, JobView, Lane, ProgressView, Store, telemetry::plain,
 };
 use serde::Serialize;
 use serde_json::json;
@@ -37,6 +39,9 @@ pub(super) struct Listed {
     /// The engine's id, if it differs from `id`.
     #[serde(skip_serializing_if = "Option::is_none")]
     engine_id: Option<String>,
+    /// The reason why the ready job does not run, unless the fields of the row tell it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waits_because: Option<String>,
     /// The permit for which the job waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     waits_for_permit: Option<Permit>,
@@ -49,35 +54,88 @@ pub(super) struct Permit {
     key: String,
 }
 
-/// The jobs of a page that wait for a permit.
-pub(super) struct Waiting(HashMap<JobId, Permit>);
+/// The reason why a ready job does not run.
+enum Why {
+    /// No living node serves its type.
+    Type(String),
+    /// No living node receives its lane.
+    Lane(Lane),
+    /// Another job of its instance comes first.
+    Sibling,
+    Permit(Permit),
+}
+
+/// The jobs of a page that wait, and why. Jobs whose row tells the reason are not among them.
+pub(super) struct Waiting(HashMap<JobId, Why>);
 
 impl Waiting {
-    /// Reads which of these jobs wait. Only ready jobs without a holder may.
+    /// Reads which of these jobs wait. Only ready jobs without a holder may, so a page without such
+    /// jobs asks nothing.
     pub(super) async fn of(store: &dyn Store, jobs: &[JobView]) -> Result<Self, Error> {
         let may = jobs.iter().filter(|job| {
             job.state == JobState::Executable && job.lock_owner.is_none() && job.gate.is_none()
         });
-        let ids: Vec<JobId> = may.map(|job| job.id).collect();
-        let found = if ids.is_empty() {
-            Vec::new()
-        } else {
-            store.waiting_of(&ids).await?
-        };
-        let found = found.into_iter().map(|of| {
+        let may: Vec<&JobView> = may.collect();
+        let ids: Vec<JobId> = may.iter().map(|job| job.id).collect();
+        let mut found = HashMap::new();
+        if ids.is_empty() {
+            return Ok(Self(found));
+        }
+        // A later reason replaces an earlier one.
+        for of in store.waiting_of(&ids).await? {
             let PermitKey { limit, key } = of.key;
-            (of.id, Permit { limit, key })
-        });
-        Ok(Self(found.collect()))
+            found.insert(of.id, Why::Permit(Permit { limit, key }));
+        }
+        let exclusive = may.iter().filter(|job| job.exclusive);
+        let exclusive: Vec<JobId> = exclusive.map(|job| job.id).collect();
+        for id in store.waiting_for_siblings(&exclusive).await? {
+            found.insert(id, Why::Sibling);
+        }
+        // The nodes of a process engine decide about its jobs by more than type and lane.
+        let own: Vec<&&JobView> = may.iter().filter(|job| job.hints.is_some()).collect();
+        let nodes = match own.is_empty() {
+            true => Vec::new(),
+            false => store.nodes().await?,
+        };
+        if nodes.iter().any(NodeView::lives) {
+            let (services, received) = (services_of(&nodes), received_by(&nodes));
+            for job in own {
+                if !services.types.contains(&job.job_type) {
+                    found.insert(job.id, Why::Type(job.job_type.clone()));
+                } else if !received.contains(&job.lane) {
+                    found.insert(job.id, Why::Lane(job.lane.clone()));
+                }
+            }
+        }
+        Ok(Self(found))
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Type(name) => write!(f, "no living node serves type {name}"),
+            Self::Lane(lane) => write!(f, "no living node receives lane {lane}"),
+            Self::Sibling => f.write_str("waits for another job of its instance"),
+            Self::Permit(Permit { limit, key }) if key.is_empty() => {
+                write!(f, "waits for limit {limit}")
+            }
+            Self::Permit(Permit { limit, key }) => write!(f, "waits for limit {limit}, key {key}"),
+        }
     }
 }
 
 impl Listed {
     pub(super) fn new(view: JobView, waiting: &Waiting) -> Self {
         let engine_id = Some(written(view.id)).filter(|text| *text != view.id.to_string());
+        let why = waiting.0.get(&view.id);
         Self {
             engine_id,
-            waits_for_permit: waiting.0.get(&view.id).cloned(),
+            waits_because: why.map(ToString::to_string),
+            waits_for_permit: why.and_then(|why| match why {
+                Why::Permit(permit) => Some(permit.clone()),
+                _ => None,
+            }),
             view,
         }
     }
@@ -178,7 +236,7 @@ fn holder(job: &JobView, place: Place, waiting: &Waiting) -> String {
         },
         (None, Some(_), Place::Engine) => "an engine node".to_owned(),
         (None, None, _) if job.gate.is_some() => gate(job),
-        _ => waiting.0.get(&job.id).map_or("-".to_owned(), permit),
+        _ => waiting.0.get(&job.id).map_or("-".to_owned(), nobody),
     }
 }
 
@@ -192,18 +250,12 @@ fn percentage(of: &ProgressView) -> String {
 
 /// Returns the suspension or pause that keeps the job from running.
 fn gate(job: &JobView) -> String {
-    let gate = job.gate.as_ref().map(ToString::to_string);
-    plain::one_line(&format!("nobody: {}", gate.unwrap_or_default()), SHOWN)
+    job.gate.as_ref().map_or("-".to_owned(), nobody)
 }
 
-/// Returns the limit and the key for whose permit a job waits.
-fn permit(of: &Permit) -> String {
-    let Permit { limit, key } = of;
-    let text = match key.is_empty() {
-        true => format!("nobody: waits for limit {limit}"),
-        false => format!("nobody: waits for limit {limit}, key {key}"),
-    };
-    plain::one_line(&text, SHOWN)
+/// Returns that no node holds a job, with the reason.
+fn nobody(why: impl fmt::Display) -> String {
+    plain::one_line(&format!("nobody: {why}"), SHOWN)
 }
 
 pub(super) fn date(moment: DateTime<Utc>) -> String {

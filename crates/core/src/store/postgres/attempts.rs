@@ -17,7 +17,10 @@ use crate::store::error::StoreError;
 use crate::store::statements::Recording;
 
 /// Both times come from one reading of the clock.
-const RECORD: &str = "
+macro_rules! record {
+    ($clock:literal) => {
+        concat!(
+            "
 INSERT INTO jobwire.attempt (fence, job_id, type, process_instance, tenant, node, started_at, ended_at, outcome, message, stack,
     keep_until)
 SELECT g.fence, g.job_id, g.type, g.process_instance, g.tenant, $1, now.t - g.ran_us * interval '1 microsecond', now.t, g.outcome,
@@ -25,8 +28,19 @@ SELECT g.fence, g.job_id, g.type, g.process_instance, g.tenant, $1, now.t - g.ra
 FROM unnest($2::bigint[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::text[], $9::text[], $10::text[],
         $11::bigint[])
     AS g(fence, job_id, type, process_instance, tenant, ran_us, outcome, message, stack, keep_ms),
-    (SELECT clock_timestamp() AS t) AS now
-ON CONFLICT DO NOTHING";
+    (SELECT ",
+            $clock,
+            " AS t) AS now
+ON CONFLICT DO NOTHING"
+        )
+    };
+}
+
+const RECORD: &str = record!("clock_timestamp()");
+
+/// The transaction of a failure begins after the handler has ended. Its beginning is the end of the
+/// attempt, so that no attempt begins after the incident that the transaction has opened.
+const RECORD_FAILED: &str = record!("transaction_timestamp()");
 
 /// A part of the leader cycle: records the attempts of these types whose lease the cycle ends. `$kept`
 /// has the milliseconds for each type. If the node lives, `take_strikes_back` corrects the row.
@@ -96,6 +110,24 @@ pub(super) async fn record(
     node: NodeId,
     attempts: &[Recorded<'_>],
 ) -> Result<(), StoreError> {
+    write(RECORD, connection, node, attempts).await
+}
+
+/// Like [`record`], in the transaction of a failure.
+pub(super) async fn record_failed(
+    connection: &mut PgConnection,
+    node: NodeId,
+    attempts: &[Recorded<'_>],
+) -> Result<(), StoreError> {
+    write(RECORD_FAILED, connection, node, attempts).await
+}
+
+async fn write(
+    statement: &'static str,
+    connection: &mut PgConnection,
+    node: NodeId,
+    attempts: &[Recorded<'_>],
+) -> Result<(), StoreError> {
     if attempts.is_empty() {
         return Ok(());
     }
@@ -103,7 +135,7 @@ pub(super) async fn record(
     let whole = |n: u128| i64::try_from(n).unwrap_or(i64::MAX).min(LONGEST);
     let column = |of: fn(&Attempt) -> Option<&str>| each().map(|a| of(a)).collect::<Vec<_>>();
     let held = || attempts.iter().map(|of| of.held);
-    sqlx::query(RECORD)
+    sqlx::query(statement)
         .bind(node.0)
         .bind(held().map(|held| held.fence.0).collect::<Vec<_>>())
         .bind(held().map(|held| held.id.0).collect::<Vec<_>>())

@@ -202,7 +202,7 @@ impl Failing for PgStore {
         }
         let recorded = failed.iter().filter_map(Failure::recorded);
         let recorded = applied_attempts(recorded, &settled);
-        attempts::record(&mut tx, owner, &recorded).await?;
+        attempts::record_failed(&mut tx, owner, &recorded).await?;
         let held = failed.iter().map(|f| &f.held);
         complete::pass_on(&mut tx, held, &holders, then, &mut settled).await?;
         crash_point!("failure-uncommitted");

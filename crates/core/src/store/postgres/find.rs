@@ -2,8 +2,9 @@
 
 use sqlx::postgres::PgPool;
 use sqlx::{Postgres, QueryBuilder, Row};
+use uuid::Uuid;
 
-use super::sql::{gate_of, job_columns, moved_columns};
+use super::sql::{gate_of, in_turn, job_columns, moved_columns};
 use super::{PgStore, decode};
 use crate::job::query::{JobQuery, JobView, LikePattern};
 use crate::job::{Job, JobId, JobState};
@@ -155,6 +156,11 @@ async fn get(pool: &PgPool, id: JobId) -> Result<Option<(Job, Option<String>)>, 
     job.transpose()
 }
 
+const OUT_OF_TURN: &str = concat!(
+    "SELECT j.id FROM jobwire.job j WHERE j.id = ANY($1) AND NOT ",
+    in_turn!("j")
+);
+
 impl Finding for PgStore {
     async fn find_jobs(&self, query: &JobQuery) -> Result<Vec<JobView>, StoreError> {
         find(&self.pool.inner, query).await
@@ -162,6 +168,13 @@ impl Finding for PgStore {
 
     async fn count_jobs(&self, query: &JobQuery, at_most: Option<i64>) -> Result<i64, StoreError> {
         count(&self.pool.inner, query, at_most).await
+    }
+
+    async fn find_out_of_turn(&self, jobs: &[JobId]) -> Result<Vec<JobId>, StoreError> {
+        let jobs: Vec<Uuid> = jobs.iter().map(|id| id.0).collect();
+        let find = sqlx::query_scalar(OUT_OF_TURN).bind(jobs);
+        let found: Vec<Uuid> = find.fetch_all(&self.pool.inner).await?;
+        Ok(found.into_iter().map(JobId).collect())
     }
 
     async fn get_job(&self, id: JobId) -> Result<Option<(Job, Option<String>)>, StoreError> {

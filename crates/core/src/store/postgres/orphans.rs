@@ -10,9 +10,9 @@ use super::sql::{
 };
 use super::{PgStore, aside, decode, exclusive};
 use crate::hint::Ready;
-use crate::job::JobId;
 use crate::job::query::{Sweepable, UnservedType};
 use crate::job::scope::Services;
+use crate::job::{JobId, Lane};
 use crate::store::error::StoreError;
 use crate::store::statements::Orphans;
 use crate::store::sweeping::LONG_READY;
@@ -130,6 +130,7 @@ WITH looked AS (
         WHEN NOT ",
     served_by_fleet!("j", "$1", "$2"),
     " THEN 'unserved'
+        WHEN j.lane <> ALL($3) THEN 'unreceived'
         WHEN NOT ",
     in_turn!("j"),
     " THEN 'instance-held'
@@ -145,14 +146,21 @@ SELECT clock_timestamp(),
         SELECT FROM jobwire.job_lease l WHERE l.job_id = i.job_id AND l.fence = i.fence)),
     count(*) FILTER (WHERE class = 'ready'), count(*) FILTER (WHERE class = 'instance-held'),
     count(*) FILTER (WHERE class = 'suspended'), count(*) FILTER (WHERE class = 'unserved'),
-    count(*) FILTER (WHERE class = 'running'), count(*) FILTER (WHERE class = 'waiting')
+    count(*) FILTER (WHERE class = 'running'), count(*) FILTER (WHERE class = 'waiting'),
+    count(*) FILTER (WHERE class = 'unreceived')
 FROM looked"
 );
 
-async fn sweepable(pool: &PgPool, services: &Services) -> Result<Sweepable, StoreError> {
+async fn sweepable(
+    pool: &PgPool,
+    services: &Services,
+    received: &[Lane],
+) -> Result<Sweepable, StoreError> {
+    let received: Vec<&str> = received.iter().map(Lane::as_str).collect();
     let count = sqlx::query(SWEEPABLE)
         .bind(&services.types[..])
-        .bind(services.bound());
+        .bind(services.bound())
+        .bind(received);
     let row = count.fetch_one(pool).await?;
     Ok(Sweepable {
         now: row.try_get(0)?,
@@ -165,6 +173,7 @@ async fn sweepable(pool: &PgPool, services: &Services) -> Result<Sweepable, Stor
         unserved: row.try_get(7)?,
         running: row.try_get(8)?,
         waiting: row.try_get(9)?,
+        unreceived: row.try_get(10)?,
     })
 }
 
@@ -229,8 +238,12 @@ impl Orphans for PgStore {
         find(&self.pool, query, these).await
     }
 
-    async fn count_sweepable(&self, services: &Services) -> Result<Sweepable, StoreError> {
-        sweepable(&self.pool.inner, services).await
+    async fn count_sweepable(
+        &self,
+        services: &Services,
+        received: &[Lane],
+    ) -> Result<Sweepable, StoreError> {
+        sweepable(&self.pool.inner, services, received).await
     }
 
     async fn count_unserved(

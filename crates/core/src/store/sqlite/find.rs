@@ -3,7 +3,7 @@
 use sqlx::sqlite::SqlitePool;
 use sqlx::{QueryBuilder, Row, Sqlite};
 
-use super::sql::{gate_of, job_columns, moved_columns};
+use super::sql::{gate_of, in_turn, job_columns, moved_columns};
 use super::{SqliteStore, decode};
 use crate::job::query::{JobQuery, JobView, LikePattern};
 use crate::job::{Job, JobId, JobState};
@@ -137,6 +137,11 @@ async fn get(pool: &SqlitePool, id: JobId) -> Result<Option<(Job, Option<String>
     job.transpose()
 }
 
+const OUT_OF_TURN: &str = concat!(
+    "SELECT j.id FROM job j WHERE j.id IN (SELECT value FROM json_each(?1)) AND NOT ",
+    in_turn!("j")
+);
+
 impl Finding for SqliteStore {
     async fn find_jobs(&self, query: &JobQuery) -> Result<Vec<JobView>, StoreError> {
         find(&self.readers, query).await
@@ -144,6 +149,11 @@ impl Finding for SqliteStore {
 
     async fn count_jobs(&self, query: &JobQuery, at_most: Option<i64>) -> Result<i64, StoreError> {
         count(&self.readers, query, at_most).await
+    }
+
+    async fn find_out_of_turn(&self, jobs: &[JobId]) -> Result<Vec<JobId>, StoreError> {
+        let find = sqlx::query(OUT_OF_TURN).bind(decode::array(jobs)?);
+        decode::job_ids(&find.fetch_all(&self.readers).await?)
     }
 
     async fn get_job(&self, id: JobId) -> Result<Option<(Job, Option<String>)>, StoreError> {

@@ -5,9 +5,9 @@ use sqlx::Row;
 use super::sql::{in_turn, ready_columns, served_by_fleet, suspended, unexpired, unlocked, waits};
 use super::{SqliteStore, decode, exclusive};
 use crate::hint::Ready;
-use crate::job::JobId;
 use crate::job::query::{Sweepable, UnservedType};
 use crate::job::scope::Services;
+use crate::job::{JobId, Lane};
 use crate::store::error::StoreError;
 use crate::store::statements::Orphans;
 use crate::store::{Handoff, OrphanPage, OrphanQuery};
@@ -69,6 +69,7 @@ WITH looked AS (
         WHEN NOT ",
     served_by_fleet!("j", "?1", "?3"),
     " THEN 'unserved'
+        WHEN j.lane NOT IN (SELECT value FROM json_each(?4)) THEN 'unreceived'
         WHEN NOT ",
     in_turn!("j"),
     " THEN 'instance-held'
@@ -84,7 +85,8 @@ SELECT
         SELECT 1 FROM job_lease l WHERE l.job_id = i.job_id AND l.fence = i.fence)),
     count(*) FILTER (WHERE class = 'ready'), count(*) FILTER (WHERE class = 'instance-held'),
     count(*) FILTER (WHERE class = 'suspended'), count(*) FILTER (WHERE class = 'unserved'),
-    count(*) FILTER (WHERE class = 'running'), count(*) FILTER (WHERE class = 'waiting')
+    count(*) FILTER (WHERE class = 'running'), count(*) FILTER (WHERE class = 'waiting'),
+    count(*) FILTER (WHERE class = 'unreceived')
 FROM looked"
 );
 
@@ -109,12 +111,17 @@ WHERE NOT EXISTS (SELECT 1 FROM job_lease l WHERE l.job_id = i.job_id AND l.fenc
 ORDER BY i.process_instance LIMIT 1000";
 
 impl Orphans for SqliteStore {
-    async fn count_sweepable(&self, services: &Services) -> Result<Sweepable, StoreError> {
+    async fn count_sweepable(
+        &self,
+        services: &Services,
+        received: &[Lane],
+    ) -> Result<Sweepable, StoreError> {
         let now = decode::now_micros();
         let row = sqlx::query(SWEEPABLE)
             .bind(decode::array(&services.types[..])?)
             .bind(now)
             .bind(services.bound())
+            .bind(decode::array(received.iter().map(Lane::as_str))?)
             .fetch_one(&self.readers)
             .await?;
         Ok(Sweepable {
@@ -128,6 +135,7 @@ impl Orphans for SqliteStore {
             unserved: row.try_get(6)?,
             running: row.try_get(7)?,
             waiting: row.try_get(8)?,
+            unreceived: row.try_get(9)?,
         })
     }
 

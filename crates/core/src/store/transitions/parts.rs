@@ -31,12 +31,13 @@ pub(super) async fn timers<S: Statements>(
 }
 
 /// Brings back the jobs of a suspension, part by part, and ends it with the last one. If the
-/// database refuses a part, searches for the refused row once. Returns false if there was no such
-/// suspension.
+/// database refuses a part, searches for the refused row once. Returns the number of jobs, or `None`
+/// if there was no such suspension.
 pub(super) async fn end_suspension<S: Statements>(
     store: &S,
     scope: &SuspensionScope,
-) -> Result<bool> {
+) -> Result<Option<u64>> {
+    let mut moved = 0;
     loop {
         let whole = store.run("activate", || store.end_part(scope, gates::PAGE));
         let found = |at_most| {
@@ -59,13 +60,15 @@ pub(super) async fn end_suspension<S: Statements>(
             part.boxed()
         });
         let mut activated = activated.await?;
+        moved += activated.moved;
         if activated.in_parts {
             // A row that is still refused after the search keeps the suspension in place.
             let again = || store.end_part(scope, gates::PAGE);
             activated = store.run("activate", again).await?;
+            moved += activated.moved;
         }
         if activated.ended || !activated.was_there {
-            return Ok(activated.ended);
+            return Ok(activated.ended.then_some(moved));
         }
     }
 }
