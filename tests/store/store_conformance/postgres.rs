@@ -1,15 +1,19 @@
 //! Cases of PostgreSQL only: rows that another transaction has locked at the moment.
 
+use std::time::Duration;
+
 use jobwire_core::job::LockedJob;
 use jobwire_core::job::periodic::Declared;
-use jobwire_core::store::{ClaimOf, ClaimPage, CycleOutcome, Refusal};
+use jobwire_core::store::{ClaimOf, ClaimPage, ClockWindow, CycleOutcome, Refusal};
 use jobwire_core::{
     JobId, JobQuery, JobState, Lane, LaneRule, NodeId, PeriodicJob, PgStore, Store, StoreError,
 };
 use jobwire_harness::eventually;
 use sqlx::AssertSqlSafe;
 
-use super::world::{LEASE, SqlBench, World, give_up, ids, job_ids, node, take, terms, work};
+use super::world::{
+    LEADER, LEASE, SqlBench, World, cycle, give_up, ids, job_ids, node, report, take, terms, work,
+};
 use jobwire_harness::world::{SOON, until_waiting};
 
 #[tokio::test]
@@ -136,6 +140,37 @@ async fn a_transaction_that_hangs_on_a_lease_holds_up_no_renewal_and_no_turn() {
     other.rollback().await.unwrap();
     assert!(w.store.clear_strike(&strikes).await.unwrap());
     assert_eq!(w.hold(node(), &hints[3]).await.strikes, 0);
+}
+
+/// Protocol rule 24. Handlers in transactions may have all connections for some seconds.
+#[tokio::test]
+async fn a_cycle_that_waits_for_a_connection_ends_leases() {
+    let w = World::<PgStore>::open().await;
+    let hint = w.one(work()).await;
+    w.hold(node(), &hint).await;
+    w.expire(hint.id).await;
+    let pool = w.store.pool().clone();
+    for (may_wait, reset) in [(0, 0), (600, 1)] {
+        let mut taken = Vec::new();
+        for _ in 0..pool.options().get_max_connections() {
+            taken.push(pool.acquire().await.unwrap());
+        }
+        let now = chrono::Utc::now();
+        let mut turn = cycle(LEADER);
+        turn.clock = Some(ClockWindow {
+            from: now - Duration::from_millis(500),
+            until: now + Duration::from_millis(500),
+        });
+        turn.may_wait = Duration::from_secs(may_wait);
+        let free = async {
+            tokio::time::sleep(Duration::from_millis(1_500)).await;
+            taken.clear();
+        };
+        let (outcome, ()) = tokio::join!(w.store.run_leader_cycle(&turn), free);
+        let report = report(outcome.unwrap());
+        assert_eq!(report.rescued.len(), reset);
+        assert_eq!(report.clock_outside, reset == 0);
+    }
 }
 
 /// A row that no node could have written hides no other node.

@@ -350,13 +350,14 @@ pub(super) fn terms(owner: NodeId) -> LockTerms {
     }
 }
 
-fn cycle(node: NodeId) -> LeaderCycle {
+pub(super) fn cycle(node: NodeId) -> LeaderCycle {
     LeaderCycle {
         node,
         lease: LEASE,
         transport: "in-process",
         reset_at_most: 100,
         clock: None,
+        may_wait: Duration::ZERO,
         grace: Duration::ZERO,
         services: vec!["work".to_owned(), "other-work".to_owned()].into(),
         again_after: Duration::from_secs(30),
@@ -365,7 +366,7 @@ fn cycle(node: NodeId) -> LeaderCycle {
     }
 }
 
-fn report(outcome: CycleOutcome) -> CycleReport {
+pub(super) fn report(outcome: CycleOutcome) -> CycleReport {
     match outcome {
         CycleOutcome::Leads(report) => *report,
         follows @ CycleOutcome::Follows { .. } => panic!("{follows:?}"),

@@ -219,13 +219,13 @@ impl<S: Statements> Store for S {
     }
 
     async fn run_leader_cycle(&self, cycle: &LeaderCycle) -> Result<CycleOutcome> {
+        let began = Instant::now();
         let whole = self.run("take_turn", || self.cycle(cycle, None));
         let found = |at_most| {
             let marked = move || async move { Ok(Found::of(self.marked(at_most).await?, at_most)) };
             self.run("take_turn", marked).boxed()
         };
         let state = JobState::Executable;
-        let began = Instant::now();
         found_page(self, "take_turn", state, whole, found, |these| {
             let part = async move {
                 let cycle = &cycle.after(began.elapsed());

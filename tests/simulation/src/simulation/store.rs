@@ -30,6 +30,8 @@ use crate::history::Event;
 pub struct MemoryStore {
     database: Arc<Mutex<Database>>,
     link: Option<Arc<Link>>,
+    /// The delay of the next leader cycle.
+    late_cycle: Arc<Mutex<Option<Duration>>>,
 }
 
 impl MemoryStore {
@@ -39,13 +41,26 @@ impl MemoryStore {
         MemoryStore {
             database: Arc::new(Mutex::new(database)),
             link: None,
+            late_cycle: Arc::default(),
         }
+    }
+
+    /// Makes the next leader cycle take effect this much after it was sent.
+    pub fn delay_next_cycle(&self, by: Duration) {
+        *self.late() = Some(by);
+    }
+
+    fn late(&self) -> MutexGuard<'_, Option<Duration>> {
+        self.late_cycle
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn over(&self, link: Arc<Link>) -> MemoryStore {
         MemoryStore {
             database: self.database.clone(),
             link: Some(link),
+            late_cycle: self.late_cycle.clone(),
         }
     }
 
@@ -233,6 +248,10 @@ impl Store for MemoryStore {
         .await
     }
 
+        let late = self.late().take();
+        if let Some(by) = late {
+            tokio::time::sleep(by).await;
+        }
     async fn run_leader_cycle(&self, turn: &LeaderCycle) -> Result<CycleOutcome> {
         let turn = turn.clone();
         self.call("turn", move |db| db.run_leader_cycle(&turn))
