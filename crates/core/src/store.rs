@@ -248,8 +248,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     async fn run_alone(&self, owner: NodeId, held: &LockToken) -> Result<bool>;
 
     /// Takes back the strikes that were counted for these locks, because their node lives, and
-    /// corrects their recorded attempts. Waits for no row; returns false if a row was locked. A
-    /// repeated call changes nothing.
+    /// corrects their recorded attempts. Waits for no row. Returns false if a row was locked, or if a
+    /// lease still has this fence and its owner, since the leader cycle may count its strike yet;
+    /// the caller repeats the call, which takes back no strike twice.
     async fn clear_strike(&self, lost: &[LockToken]) -> Result<bool>;
 
     /// Deletes completed jobs, creates their next occurrences, and hands off their instances.

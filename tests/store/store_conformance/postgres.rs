@@ -127,7 +127,8 @@ async fn a_transaction_that_hangs_on_a_lease_holds_up_no_renewal_and_no_turn() {
     let report = w.lead(node()).await;
     let rescued: Vec<JobId> = report.rescued.iter().map(|r| r.ready.hint.id).collect();
     assert_eq!(rescued, [hints[3].id]);
-    let strikes: Vec<_> = lost.iter().map(LockedJob::held).collect();
+    let struck = lost.iter().filter(|job| job.job.id == hints[3].id);
+    let strikes: Vec<_> = struck.map(LockedJob::held).collect();
     sqlx::query("SELECT FROM jobwire.job_lease WHERE job_id = $1 FOR UPDATE")
         .bind(hints[3].id.uuid())
         .execute(&mut *other)
@@ -140,6 +141,24 @@ async fn a_transaction_that_hangs_on_a_lease_holds_up_no_renewal_and_no_turn() {
     other.rollback().await.unwrap();
     assert!(w.store.clear_strike(&strikes).await.unwrap());
     assert_eq!(w.hold(node(), &hints[3]).await.strikes, 0);
+}
+
+/// Protocol rule 26. A node that lost its lock asks while the leader cycle that counts the strike is not
+/// committed.
+#[tokio::test]
+async fn a_strike_that_a_cycle_counts_at_this_moment_is_taken_back_later() {
+    let w = World::<PgStore>::open().await;
+    let hint = w.one(work()).await;
+    let lost = [w.hold(node(), &hint).await.held()];
+    let mut cycle = w.store.pool().begin().await.unwrap();
+    sqlx::query("UPDATE jobwire.job_lease SET owner = NULL, strikes = 1, struck = fence")
+        .execute(&mut *cycle)
+        .await
+        .unwrap();
+    assert!(!w.store.clear_strike(&lost).await.unwrap());
+    cycle.commit().await.unwrap();
+    assert!(w.store.clear_strike(&lost).await.unwrap());
+    assert_eq!(w.hold(node(), &hint).await.strikes, 0);
 }
 
 /// Protocol rule 24. Handlers in transactions may have all connections for some seconds.

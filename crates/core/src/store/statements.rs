@@ -201,7 +201,8 @@ pub(super) trait Leases {
         held: &LockToken,
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Clears the last strike of these jobs. Returns false if a row was locked.
+    /// Clears the last strike of these jobs. Returns false if a row was locked, or if a lease still
+    /// has its owner under its fence.
     fn take_strikes_back(&self, lost: &[LockToken]) -> impl Future<Output = Result<bool>> + Send;
 }
 

@@ -189,9 +189,7 @@ impl Store for MemoryStore {
 
     async fn clear_strike(&self, lost: &[LockToken]) -> Result<bool> {
         let lost = lost.to_vec();
-        self.call("absolve", move |db| db.clear_strike(&lost))
-            .await?;
-        Ok(true)
+        self.call("absolve", move |db| db.clear_strike(&lost)).await
     }
 
     async fn complete(

@@ -94,7 +94,8 @@ impl Database {
         ours
     }
 
-    pub(in crate::simulation) fn clear_strike(&mut self, lost: &[LockToken]) {
+    /// Returns whether no strike for these locks can follow.
+    pub(in crate::simulation) fn clear_strike(&mut self, lost: &[LockToken]) -> bool {
         for held in lost {
             if let Some(lease) = self.leases.get_mut(&held.id)
                 && lease.struck == Some(held.fence)
@@ -104,6 +105,11 @@ impl Database {
             }
         }
     }
+        let is_held = |held: &LockToken| {
+            let lease = self.leases.get(&held.id);
+            lease.is_some_and(|lease| lease.fence == held.fence && lease.owner.is_some())
+        };
+        !lost.iter().any(is_held)
 
     pub(in crate::simulation) fn complete(
         &mut self,
