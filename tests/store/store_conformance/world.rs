@@ -9,7 +9,7 @@ use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::attempts::AttemptsKept;
 use jobwire_core::store::{
     BatchOutcome, Completion, Created, CycleOutcome, CycleReport, Destination, Failure, Handoff,
-    LeaderCycle, LockTerms, Locked, Origin, Refusal, RowTerms,
+    LeaderCycle, LockTerms, Locked, Origin, Refusal, Release, RowTerms,
 };
 use jobwire_core::{
     Calendars, Hint, JobId, JobQuery, JobState, JobView, NewJob, NodeId, PgStore, SqlStore,
@@ -510,7 +510,8 @@ impl<S: Bench> World<S> {
     }
 
     pub(super) async fn release(&self, owner: NodeId, held: LockToken) -> BatchOutcome {
-        self.store.release(owner, &[held]).await.unwrap()
+        let released = [Release::of_attempt(held)];
+        self.store.release(owner, &released).await.unwrap()
     }
 
     pub(super) async fn expire(&self, id: JobId) {

@@ -22,9 +22,9 @@ use super::{
     BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, CycleOutcome,
     DuePeriodicJobs, Failure, Fate, Fired, GateView, Handoff, LanePage, LeaderCycle, Lifted,
     LockTerms, Locked, Marked, Membership, MovedPage, MovedTimers, NodeView, Operated,
-    OperatedJobs, Origin, OrphanPage, OrphanQuery, PauseScope, PeriodicView, Renewed, Result,
-    SchemaStatus, Succession, Suspended, SuspensionScope, TapOffer, TransactionId, Triggered,
-    Waiting,
+    OperatedJobs, Origin, OrphanPage, OrphanQuery, PauseScope, PeriodicView, Release, Renewed,
+    Result, SchemaStatus, Succession, Suspended, SuspensionScope, TapOffer, TransactionId,
+    Triggered, Waiting,
 };
 use crate::event::stream::{EventStream, EventStreamState, StreamedEvent};
 use crate::hint::{Hint, Ready};
@@ -218,7 +218,7 @@ pub(super) trait Completing {
     fn release_batch(
         &self,
         owner: NodeId,
-        held: &[LockToken],
+        released: &[Release],
     ) -> impl Future<Output = Result<BatchOutcome>> + Send;
 }
 

@@ -22,8 +22,8 @@ use super::{
     BatchOutcome, Change, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion,
     CycleOutcome, DuePeriodicJobs, Failure, Fate, Fired, GateView, Handoff, LanePage, LeaderCycle,
     Lifted, LockTerms, Locked, Marked, Membership, MovedPage, MovedTimers, NodeView, Operated,
-    OperatedJobs, Origin, OrphanPage, OrphanQuery, PauseScope, PeriodicView, Renewed, Result,
-    SchemaStatus, Store, Succession, Suspended, SuspensionScope, TapOffer, TransactionId,
+    OperatedJobs, Origin, OrphanPage, OrphanQuery, PauseScope, PeriodicView, Release, Renewed,
+    Result, SchemaStatus, Store, Succession, Suspended, SuspensionScope, TapOffer, TransactionId,
     Triggered, Waiting, check_rules, measured,
 };
 use crate::event::stream::{EventStream, EventStreamState, StreamedEvent};
@@ -186,9 +186,9 @@ impl<S: Statements> Store for S {
         .await
     }
 
-    async fn release(&self, owner: NodeId, held: &[LockToken]) -> Result<BatchOutcome> {
-        let whole = self.run("release", || self.release_batch(owner, held));
-        held_page(self, "release", owner, held, whole, |part| {
+    async fn release(&self, owner: NodeId, released: &[Release]) -> Result<BatchOutcome> {
+        let whole = self.run("release", || self.release_batch(owner, released));
+        held_page(self, "release", owner, released, whole, |part| {
             let part = async move {
                 let release = || self.release_batch(owner, &part);
                 self.run("release", release).await

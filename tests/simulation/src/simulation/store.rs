@@ -13,8 +13,8 @@ use jobwire_core::store::{
     BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, CycleOutcome,
     DuePeriodicJobs, Failure, Fate, Fired, Handoff, LanePage, LeaderCycle, Lifted, LockTerms,
     Locked, Membership, MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, Origin,
-    OrphanPage, OrphanQuery, PeriodicView, Refusal, Renewed, Result, SCHEMA_VERSION, SchemaStatus,
-    Suspended, SuspensionScope, TransactionId, Triggered,
+    OrphanPage, OrphanQuery, PeriodicView, Refusal, Release, Renewed, Result, SCHEMA_VERSION,
+    SchemaStatus, Suspended, SuspensionScope, TransactionId, Triggered,
 };
 use jobwire_core::{
     Fence, Job, JobId, JobQuery, JobView, Lane, LaneBacklog, LaneRule, LaneView, NodeId,
@@ -214,9 +214,9 @@ impl Store for MemoryStore {
             .await
     }
 
-    async fn release(&self, owner: NodeId, held: &[LockToken]) -> Result<BatchOutcome> {
-        let held = held.to_vec();
-        self.call("release", move |db| db.release(owner, &held))
+    async fn release(&self, owner: NodeId, released: &[Release]) -> Result<BatchOutcome> {
+        let released = released.to_vec();
+        self.call("release", move |db| db.release(owner, &released))
             .await
     }
 
@@ -246,12 +246,12 @@ impl Store for MemoryStore {
         .await
     }
 
+    async fn run_leader_cycle(&self, turn: &LeaderCycle) -> Result<CycleOutcome> {
+        let turn = turn.clone();
         let late = self.late().take();
         if let Some(by) = late {
             tokio::time::sleep(by).await;
         }
-    async fn run_leader_cycle(&self, turn: &LeaderCycle) -> Result<CycleOutcome> {
-        let turn = turn.clone();
         self.call("turn", move |db| db.run_leader_cycle(&turn))
             .await
     }
