@@ -73,6 +73,7 @@ async fn ends_many_leases(attempts_kept: AttemptsKept) {
         transport: "in-process",
         reset_at_most: 5_000,
         clock: None,
+        may_wait: Duration::ZERO,
         grace: Duration::ZERO,
         services: Services::default(),
         again_after: Duration::from_secs(60),

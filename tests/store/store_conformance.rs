@@ -228,7 +228,11 @@ conformance! {
             a_lease_is_not_renewed_after_its_job_was_suspended,
             from_the_second_strike_on_only_deaths_while_alone_count,
             a_living_loser_takes_its_strike_back_once,
+            a_job_that_is_released_before_its_start_keeps_its_strikes,
             a_transaction_completes_only_what_is_held,
+        ]
+        databases [
+            a_suspect_that_never_ran_keeps_its_strikes,
         ]
     }
     finishing {

@@ -85,6 +85,8 @@ struct Leader {
     leads_until: Instant,
     /// Whether the last cycle failed. Then beats do not postpone the next one.
     failed: bool,
+    /// The number of cycles in a row that came too late to end leases.
+    late: u32,
     /// Whether jobs wait or run, so that cycles run at the short interval.
     busy: bool,
     /// The number of expired leases in one cycle.
@@ -120,6 +122,7 @@ pub(crate) async fn lead(node: Arc<NodeContext>) {
         term: None,
         leads_until: Instant::now(),
         failed: false,
+        late: 0,
         busy: true,
         leases: PageSize::at_most(cycle::PAGE),
         unhinted: PageSize::at_most(cycle::PAGE),

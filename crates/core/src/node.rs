@@ -660,6 +660,7 @@ async fn ensure_alone(
         transport: transport.name(),
         reset_at_most: 0,
         clock: None,
+        may_wait: Duration::ZERO,
         grace: Duration::ZERO,
         services: Services::default(),
         again_after: options.sweep_interval,

@@ -86,7 +86,9 @@ pub(crate) use answer::answer_within;
 use answer::measured;
 use attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter};
 pub(crate) use batch_outcome::CANCELLED;
-pub use batch_outcome::{BatchOutcome, Completion, Destination, Failure, Handoff, Renewed};
+pub use batch_outcome::{
+    BatchOutcome, Completion, Destination, Failure, Handoff, Release, Renewed,
+};
 use batch_outcome::{instances, released};
 use batches::{BatchMembers, EndedBatch, NewBatch, OpenBatches};
 pub use change::Change;
@@ -248,8 +250,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     async fn run_alone(&self, owner: NodeId, held: &LockToken) -> Result<bool>;
 
     /// Takes back the strikes that were counted for these locks, because their node lives, and
-    /// corrects their recorded attempts. Waits for no row; returns false if a row was locked. A
-    /// repeated call changes nothing.
+    /// corrects their recorded attempts. Waits for no row. Returns false if a row was locked, or if a
+    /// lease still has this fence and its owner, since the leader cycle may count its strike yet;
+    /// the caller repeats the call, which takes back no strike twice.
     async fn clear_strike(&self, lost: &[LockToken]) -> Result<bool>;
 
     /// Deletes completed jobs, creates their next occurrences, and hands off their instances.
@@ -265,8 +268,10 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     async fn fail(&self, owner: NodeId, failed: &[Failure], then: &Handoff)
     -> Result<BatchOutcome>;
 
-    /// Unlocks jobs and leaves no trace of the attempt. The jobs are ready again and need hints.
-    async fn release(&self, owner: NodeId, held: &[LockToken]) -> Result<BatchOutcome>;
+    /// Unlocks jobs and leaves no trace of the attempt. The jobs are ready again and need hints. An
+    /// attempt clears the strikes of its job. A job whose handler did not start keeps them, in a lease
+    /// without an owner.
+    async fn release(&self, owner: NodeId, released: &[Release]) -> Result<BatchOutcome>;
 
     /// Opens the transaction in which a handler works and which completes its job. `after`
     /// publishes the hints of the jobs that the handler creates.
@@ -544,7 +549,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
             fence: Fence::new(fence),
             instance: view.process_instance.filter(|_| view.exclusive),
         };
-        let released = self.release(NodeId::from_uuid(owner), &[held]).await?;
+        let released = [Release::of_attempt(held)];
+        let released = self.release(NodeId::from_uuid(owner), &released).await?;
         if released.applied.is_empty() {
             return Ok(told(Operated::OtherState));
         }

@@ -7,5 +7,6 @@
     reason = "a panic is the failure report"
 )]
 
+mod leader;
 mod model;
 mod simulation;

@@ -15,8 +15,8 @@ use jobwire_core::store::{
     Action, BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion,
     Created, CycleOutcome, Ended, EndedScope, Fate, Handoff, LanePage, LeaderCycle, Lifted,
     LockTerms, Locked, Membership, MovedPage, MovedTimers, NodeView, Operated, OperatedJobs,
-    Origin, OrphanPage, OrphanQuery, Renewed, Result, SchemaStatus, Suspended, SuspensionScope,
-    TransactionId, Waiting,
+    Origin, OrphanPage, OrphanQuery, Release, Renewed, Result, SchemaStatus, Suspended,
+    SuspensionScope, TransactionId, Waiting,
 };
 use jobwire_core::transport::{
     Control, Delivery, Publisher, Receiver, Subscription, Ticket, TransportError,
@@ -287,8 +287,8 @@ impl Store for Mutant {
     ) -> Result<BatchOutcome> {
         self.inner.fail(owner, failed, then).await
     }
-    async fn release(&self, owner: NodeId, held: &[LockToken]) -> Result<BatchOutcome> {
-        self.inner.release(owner, held).await
+    async fn release(&self, owner: NodeId, released: &[Release]) -> Result<BatchOutcome> {
+        self.inner.release(owner, released).await
     }
     async fn begin_completing(
         &self,

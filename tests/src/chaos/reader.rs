@@ -368,13 +368,17 @@ fn events(group: &[&Change], known: Option<Known>, kinds: &mut Kinds) -> Vec<Eve
     let aside = get("suspended_job insert");
     let back = get("suspended_job delete");
     let (dead, revived) = (get("dead_letter_job insert"), get("dead_letter_job delete"));
+    // A job that is parked, or released before its start, keeps its strikes in a lease without an owner.
+    let keeps = |change: &&Change| change.what == "job_lease insert" && change.owner.is_none();
+    let kept = get("parked").is_some() || group.iter().any(keeps);
     let mut events = Vec::new();
     if let Some(lease) = given_up {
         let (owner, fence) = holder(lease);
         events.push(if gone.is_none() {
-            match get("parked") {
-                Some(_) => Event::Parked { owner, fence },
-                None => Event::Released { owner, fence },
+            if kept {
+                Event::Parked { owner, fence }
+            } else {
+                Event::Released { owner, fence }
             }
         } else if let Some(waits) = waits {
             Event::Failed {

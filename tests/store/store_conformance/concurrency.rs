@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use jobwire_core::job::LockedJob;
-use jobwire_core::store::Handoff;
+use jobwire_core::store::{Handoff, Release};
 use jobwire_core::{Hint, JobId, NodeId};
 use rand::Rng;
 
@@ -64,7 +64,8 @@ async fn run<S: Bench>(store: S, hints: Arc<Vec<Hint>>, seen: Arc<Mutex<Seen>>) 
             for job in jobs.iter().chain(&given_back) {
                 seen.lock().unwrap().stop(job);
             }
-            let held: Vec<_> = given_back.iter().map(LockedJob::held).collect();
+            let held = given_back.iter().map(LockedJob::held);
+            let held: Vec<_> = held.map(Release::of_attempt).collect();
             let settled = store.release(owner, &held).await.unwrap();
             assert_eq!(settled.applied.len(), held.len());
             let completions: Vec<_> = jobs.iter().map(done).collect();

@@ -166,6 +166,7 @@ pub(super) async fn no_more_than_asked_for_are_reset<S: Bench>(w: &World<S>) {
         transport: "in-process",
         reset_at_most,
         clock: None,
+        may_wait: Duration::ZERO,
         grace: Duration::ZERO,
         services: Services::default(),
         again_after: LEASE,
@@ -196,6 +197,7 @@ pub(super) async fn no_lock_is_taken_off_while_the_clock_is_doubted<S: Bench>(w:
                 from: at(from),
                 until: at(until),
             }),
+            may_wait: Duration::ZERO,
             grace: Duration::ZERO,
             services: Services::default(),
             again_after: LEASE,
@@ -203,7 +205,10 @@ pub(super) async fn no_lock_is_taken_off_while_the_clock_is_doubted<S: Bench>(w:
             attempts_kept: AttemptsKept::new(),
         };
         match w.store.run_leader_cycle(&turn).await.unwrap() {
-            CycleOutcome::Leads(report) => assert_eq!(report.rescued.len(), reset),
+            CycleOutcome::Leads(report) => {
+                assert_eq!(report.rescued.len(), reset);
+                assert_eq!(report.clock_outside, reset == 0);
+            }
             CycleOutcome::Follows { .. } => panic!("no other node leads"),
         }
     }

@@ -414,6 +414,7 @@ pub(super) async fn permits_are_not_freed_while_the_clock_is_in_doubt<S: SqlBenc
             from: now - LEASE,
             until: now - LEASE / 2,
         }),
+        may_wait: Duration::ZERO,
         grace: Duration::ZERO,
         services: vec!["work".to_owned()].into(),
         again_after: Duration::from_secs(30),

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use jobwire_core::job::LockedJob;
 use jobwire_core::store::{
-    Completion, Handoff, LanePage, Operated, OperatedJobs, Origin, OrphanQuery, SuspensionScope,
+    Completion, Handoff, LanePage, Operated, OperatedJobs, Origin, OrphanQuery, Release,
+    SuspensionScope,
 };
 use jobwire_core::{Hint, JobId, JobQuery, JobState, Lane, NewJob};
 
@@ -183,7 +184,8 @@ pub(super) async fn a_job_set_aside_leaves_its_instance<S: SqlBench>(w: &World<S
 pub(super) async fn a_bad_release_stops_no_other<S: SqlBench>(w: &World<S>) {
     let (worker, locked, bad) = held(w).await;
     refuse(w, "UPDATE", "job").await;
-    let held: Vec<_> = locked.iter().map(LockedJob::held).collect();
+    let held = locked.iter().map(LockedJob::held);
+    let held: Vec<_> = held.map(Release::of_attempt).collect();
     let settled = w.store.release(worker, &held).await.unwrap();
     assert_eq!(settled.ready.len(), GOOD);
     is_set_aside(w, bad).await;

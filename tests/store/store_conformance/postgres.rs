@@ -1,15 +1,19 @@
 //! Cases of PostgreSQL only: rows that another transaction has locked at the moment.
 
+use std::time::Duration;
+
 use jobwire_core::job::LockedJob;
 use jobwire_core::job::periodic::Declared;
-use jobwire_core::store::{ClaimOf, ClaimPage, CycleOutcome, Operated, Refusal};
+use jobwire_core::store::{ClaimOf, ClaimPage, ClockWindow, CycleOutcome, Operated, Refusal};
 use jobwire_core::{
     JobId, JobQuery, JobState, Lane, LaneRule, NodeId, PeriodicJob, PgStore, Store, StoreError,
 };
 use jobwire_harness::eventually;
 use sqlx::AssertSqlSafe;
 
-use super::world::{LEASE, SqlBench, World, give_up, ids, job_ids, node, take, terms, work};
+use super::world::{
+    LEADER, LEASE, SqlBench, World, cycle, give_up, ids, job_ids, node, report, take, terms, work,
+};
 use jobwire_harness::world::{SOON, until_waiting};
 
 #[tokio::test]
@@ -123,7 +127,8 @@ async fn a_transaction_that_hangs_on_a_lease_holds_up_no_renewal_and_no_turn() {
     let report = w.lead(node()).await;
     let rescued: Vec<JobId> = report.rescued.iter().map(|r| r.ready.hint.id).collect();
     assert_eq!(rescued, [hints[3].id]);
-    let strikes: Vec<_> = lost.iter().map(LockedJob::held).collect();
+    let struck = lost.iter().filter(|job| job.job.id == hints[3].id);
+    let strikes: Vec<_> = struck.map(LockedJob::held).collect();
     sqlx::query("SELECT FROM jobwire.job_lease WHERE job_id = $1 FOR UPDATE")
         .bind(hints[3].id.uuid())
         .execute(&mut *other)
@@ -136,6 +141,55 @@ async fn a_transaction_that_hangs_on_a_lease_holds_up_no_renewal_and_no_turn() {
     other.rollback().await.unwrap();
     assert!(w.store.clear_strike(&strikes).await.unwrap());
     assert_eq!(w.hold(node(), &hints[3]).await.strikes, 0);
+}
+
+/// Protocol rule 26. A node that lost its lock asks while the leader cycle that counts the strike is not
+/// committed.
+#[tokio::test]
+async fn a_strike_that_a_cycle_counts_at_this_moment_is_taken_back_later() {
+    let w = World::<PgStore>::open().await;
+    let hint = w.one(work()).await;
+    let lost = [w.hold(node(), &hint).await.held()];
+    let mut cycle = w.store.pool().begin().await.unwrap();
+    sqlx::query("UPDATE jobwire.job_lease SET owner = NULL, strikes = 1, struck = fence")
+        .execute(&mut *cycle)
+        .await
+        .unwrap();
+    assert!(!w.store.clear_strike(&lost).await.unwrap());
+    cycle.commit().await.unwrap();
+    assert!(w.store.clear_strike(&lost).await.unwrap());
+    assert_eq!(w.hold(node(), &hint).await.strikes, 0);
+}
+
+/// Protocol rule 24. Handlers in transactions may have all connections for some seconds.
+#[tokio::test]
+async fn a_cycle_that_waits_for_a_connection_ends_leases() {
+    let w = World::<PgStore>::open().await;
+    let hint = w.one(work()).await;
+    w.hold(node(), &hint).await;
+    w.expire(hint.id).await;
+    let pool = w.store.pool().clone();
+    for (may_wait, reset) in [(0, 0), (600, 1)] {
+        let mut taken = Vec::new();
+        for _ in 0..pool.options().get_max_connections() {
+            taken.push(pool.acquire().await.unwrap());
+        }
+        let now = chrono::Utc::now();
+        let mut turn = cycle(LEADER);
+        turn.clock = Some(ClockWindow {
+            from: now - Duration::from_millis(500),
+            until: now + Duration::from_millis(500),
+        });
+        turn.may_wait = Duration::from_secs(may_wait);
+        let free = async {
+            tokio::time::sleep(Duration::from_millis(1_500)).await;
+            taken.clear();
+        };
+        let (outcome, ()) = tokio::join!(w.store.run_leader_cycle(&turn), free);
+        let report = report(outcome.unwrap());
+        assert_eq!(report.rescued.len(), reset);
+        assert_eq!(report.clock_outside, reset == 0);
+    }
 }
 
 /// A row that no node could have written hides no other node.

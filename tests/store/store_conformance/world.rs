@@ -9,7 +9,7 @@ use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::attempts::AttemptsKept;
 use jobwire_core::store::{
     BatchOutcome, Completion, Created, CycleOutcome, CycleReport, Destination, Failure, Handoff,
-    LeaderCycle, LockTerms, Locked, Origin, Refusal, RowTerms,
+    LeaderCycle, LockTerms, Locked, Origin, Refusal, Release, RowTerms,
 };
 use jobwire_core::{
     Calendars, Hint, JobId, JobQuery, JobState, JobView, NewJob, NodeId, PgStore, SqlStore,
@@ -350,13 +350,14 @@ pub(super) fn terms(owner: NodeId) -> LockTerms {
     }
 }
 
-fn cycle(node: NodeId) -> LeaderCycle {
+pub(super) fn cycle(node: NodeId) -> LeaderCycle {
     LeaderCycle {
         node,
         lease: LEASE,
         transport: "in-process",
         reset_at_most: 100,
         clock: None,
+        may_wait: Duration::ZERO,
         grace: Duration::ZERO,
         services: vec!["work".to_owned(), "other-work".to_owned()].into(),
         again_after: Duration::from_secs(30),
@@ -365,7 +366,7 @@ fn cycle(node: NodeId) -> LeaderCycle {
     }
 }
 
-fn report(outcome: CycleOutcome) -> CycleReport {
+pub(super) fn report(outcome: CycleOutcome) -> CycleReport {
     match outcome {
         CycleOutcome::Leads(report) => *report,
         follows @ CycleOutcome::Follows { .. } => panic!("{follows:?}"),
@@ -509,7 +510,8 @@ impl<S: Bench> World<S> {
     }
 
     pub(super) async fn release(&self, owner: NodeId, held: LockToken) -> BatchOutcome {
-        self.store.release(owner, &[held]).await.unwrap()
+        let released = [Release::of_attempt(held)];
+        self.store.release(owner, &released).await.unwrap()
     }
 
     pub(super) async fn expire(&self, id: JobId) {

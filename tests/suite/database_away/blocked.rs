@@ -185,6 +185,7 @@ async fn a_turn_of_which_several_rows_wait_for_a_lock_leads() {
         transport: "in-process",
         reset_at_most: 100,
         clock: None,
+        may_wait: Duration::ZERO,
         grace: Duration::ZERO,
         services: vec!["noop".to_owned()].into(),
         again_after: Duration::from_secs(30),

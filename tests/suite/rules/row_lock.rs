@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_amqp::{AmqpOptions, AmqpTransport};
-use jobwire_core::job::{LockToken, LockedJob};
+use jobwire_core::job::LockedJob;
 use jobwire_core::node::Executed;
-use jobwire_core::store::{HeldRows, LockTerms, Locked, Origin, Refusal, RowTerms};
+use jobwire_core::store::{HeldRows, LockTerms, Locked, Origin, Refusal, Release, RowTerms};
 use jobwire_core::{
     HandlerError, HandlerOptions, Hint, JobId, Lane, NewJob, Node, NodeId, NodeOptions, Outcome,
     PgOptions, PgStore, Running, SqlStore, Store, Transport,
@@ -107,7 +107,8 @@ async fn a_hold_that_is_dropped_changes_nothing() {
     let again = eventually("the rows to be free again", SOON, async || {
         let locked = store.lock(&terms(owner, true), &hints).await.unwrap();
         // The rows were freed while the statement read them: a single free one is held by a lease.
-        let leased: Vec<LockToken> = locked.jobs.iter().map(LockedJob::held).collect();
+        let leased = locked.jobs.iter().map(LockedJob::held);
+        let leased: Vec<Release> = leased.map(Release::without_attempt).collect();
         store.release(owner, &leased).await.unwrap();
         locked.rows.filter(|rows| rows.jobs.len() == 3)
     });

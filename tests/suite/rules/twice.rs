@@ -33,6 +33,7 @@ async fn of_two_outcomes_of_a_job_in_one_batch_the_newest_lock_completes() {
         transport: "in-process",
         reset_at_most: 10,
         clock: None,
+        may_wait: Duration::ZERO,
         grace: Duration::ZERO,
         services: vec!["work".to_owned()].into(),
         again_after: Duration::from_secs(3600),

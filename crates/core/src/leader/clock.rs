@@ -58,8 +58,8 @@ impl DatabaseClock {
     }
 
     /// Returns the range that the clock may show to a statement that is sent now. A statement that
-    /// waits longer than the tolerance finds the clock outside this range and ends no lease. The
-    /// next statement ends it.
+    /// runs later than that by more than the tolerance finds the clock outside this range and ends
+    /// no lease. The leader then repeats it at once. The wait for a connection does not count.
     pub(crate) fn window(&self) -> Option<ClockWindow> {
         self.recent().map(|seen| ClockWindow {
             from: earlier(later(seen.now, seen.received.elapsed()), TOLERANCE),

@@ -20,6 +20,10 @@ use crate::worker::next_timer::Asker;
 /// another at once.
 pub(super) const PAGE: i64 = 5_000;
 
+/// The number of cycles that follow at once on one that came too late for its
+/// [window](LeaderCycle::clock).
+const AT_ONCE: u32 = 3;
+
 /// The pause after which a leader whose row is locked asks again.
 const ROW_LOCKED: Duration = Duration::from_millis(100);
 
@@ -90,6 +94,11 @@ impl Leader {
             transport: node.transport.name(),
             reset_at_most: if waits { 0 } else { self.leases.get() },
             clock: self.clock.window(),
+            // In a shorter outage no lease of a living node ends.
+            may_wait: self
+                .clock
+                .age()
+                .map_or(Duration::ZERO, |age| patience.saturating_sub(age)),
             grace: patience,
             services: node.fleet.services(),
             again_after: node.options.sweep_interval,
@@ -102,6 +111,8 @@ impl Leader {
         self.asked = sent;
         let taken = node.store.run_leader_cycle(&cycle).await;
         self.failed = taken.is_err();
+        // Whether leases of living nodes may have ended while the database was away.
+        let mut was_away = false;
         self.rested = Instant::now() + (sent.elapsed() * REST).max(SHORTEST_REST);
         if let Ok(outcome) = &taken {
             if let CycleOutcome::Follows { remaining, .. } = outcome {
@@ -114,13 +125,20 @@ impl Leader {
                 // (protocol rule 25).
                 self.clock.doubt_for(patience);
             }
+            was_away = self.clock.is_unanswered_for(patience);
             self.clock.answered();
         }
         match taken {
             Ok(CycleOutcome::Leads(report)) => {
                 self.leads_until = sent + cycle.lease;
                 node.reports.part("leader", None);
+                let was_late = report.clock_outside && !waits;
                 self.led(*report, sent).await;
+                // A late statement is no jump of the clock, so leases need not wait for an interval.
+                self.late = if was_late { self.late + 1 } else { 0 };
+                if was_late && !was_away && !self.clock.is_doubted() && self.late <= AT_ONCE {
+                    self.next_cycle = Instant::now();
+                }
                 // The longer interval of an idle fleet must not outlast the leader's lease.
                 self.next_cycle = self.next_cycle.min(sent + cycle.lease * 4 / 5);
                 // Work that waits for the end of the doubt continues then.

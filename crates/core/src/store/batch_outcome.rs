@@ -112,6 +112,36 @@ pub struct Failure {
     pub attempt: Option<Box<Attempt>>,
 }
 
+/// A job that is given back to the database.
+#[derive(Clone, Debug)]
+pub struct Release {
+    /// The lock token.
+    pub held: LockToken,
+    /// Whether its handler has started. Otherwise there was no attempt, so the job keeps its
+    /// strikes.
+    pub started: bool,
+}
+
+impl Release {
+    /// Returns the release of a job whose handler has started.
+    #[must_use]
+    pub fn of_attempt(held: LockToken) -> Self {
+        Self {
+            held,
+            started: true,
+        }
+    }
+
+    /// Returns the release of a job whose handler has not started.
+    #[must_use]
+    pub fn without_attempt(held: LockToken) -> Self {
+        Self {
+            held,
+            started: false,
+        }
+    }
+}
+
 /// An attempt to record, with its lock and the texts of its failure.
 #[derive(Clone, Copy)]
 pub(super) struct Recorded<'a> {

@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 
-use super::{BatchOutcome, Completion, Failure, Result};
+use super::{BatchOutcome, Completion, Failure, Release, Result};
 use crate::hint::Ready;
 use crate::job::{JobId, JobState, LockToken, NodeId};
 use crate::store::allowance::Allowance;
@@ -227,9 +227,9 @@ pub(super) trait Holds: Clone + Send + Sync {
     }
 }
 
-impl Holds for LockToken {
+impl Holds for Release {
     fn held(&self) -> &LockToken {
-        self
+        &self.held
     }
 }
 

@@ -22,8 +22,8 @@ use super::{
     BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, CycleOutcome,
     DuePeriodicJobs, Failure, Fate, Fired, GateView, Handoff, LanePage, LeaderCycle, Lifted,
     LockTerms, Locked, Marked, Membership, MovedPage, MovedTimers, NodeView, OperatedJobs, Origin,
-    OrphanPage, OrphanQuery, PauseScope, PeriodicView, Renewed, Result, SchemaStatus, Succession,
-    Suspended, SuspensionScope, TapOffer, TransactionId, Triggered, Waiting,
+    OrphanPage, OrphanQuery, PauseScope, PeriodicView, Release, Renewed, Result, SchemaStatus,
+    Succession, Suspended, SuspensionScope, TapOffer, TransactionId, Triggered, Waiting,
 };
 use crate::event::stream::{EventStream, EventStreamState, StreamedEvent};
 use crate::hint::{Hint, Ready};
@@ -200,7 +200,8 @@ pub(super) trait Leases {
         held: &LockToken,
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Clears the last strike of these jobs. Returns false if a row was locked.
+    /// Clears the last strike of these jobs. Returns false if a row was locked, or if a lease still
+    /// has its owner under its fence.
     fn take_strikes_back(&self, lost: &[LockToken]) -> impl Future<Output = Result<bool>> + Send;
 }
 
@@ -216,7 +217,7 @@ pub(super) trait Completing {
     fn release_batch(
         &self,
         owner: NodeId,
-        held: &[LockToken],
+        released: &[Release],
     ) -> impl Future<Output = Result<BatchOutcome>> + Send;
 }
 

@@ -26,6 +26,9 @@ pub struct LeaderCycle {
     /// The expected window of the database's clock. While the clock is outside, no owner is cleared
     /// (protocol rule 25).
     pub clock: Option<ClockWindow>,
+    /// The longest wait for a connection after which the cycle still clears owners. The database may
+    /// have been away during a longer one.
+    pub may_wait: Duration,
     /// The minimum time since the server's start. Before that no owner is cleared, because holders
     /// may not have renewed yet.
     pub grace: Duration,
@@ -42,6 +45,15 @@ pub struct LeaderCycle {
 }
 
 impl LeaderCycle {
+    /// Returns the arguments of the same cycle for a connection that came after `waited`.
+    pub(super) fn behind(&self, waited: Duration) -> Self {
+        if waited <= self.may_wait {
+            self.after(waited)
+        } else {
+            self.clone()
+        }
+    }
+
     /// Returns the arguments of the same cycle, `passed` later.
     pub(super) fn after(&self, passed: Duration) -> Self {
         let passed = chrono::Duration::from_std(passed).unwrap_or(chrono::Duration::MAX);
@@ -122,6 +134,8 @@ pub struct CycleReport {
     pub freed_permits: bool,
     /// Whether a batch is open.
     pub has_batches: bool,
+    /// Whether the database's clock was outside of the window, so that the cycle cleared no owner.
+    pub clock_outside: bool,
     /// Whether the cycle was cut short, so that another one can mark more jobs at once.
     pub has_more: bool,
 }

@@ -22,8 +22,8 @@ use super::{
     BatchOutcome, Change, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion,
     CycleOutcome, DuePeriodicJobs, Failure, Fate, Fired, GateView, Handoff, LanePage, LeaderCycle,
     Lifted, LockTerms, Locked, Marked, Membership, MovedPage, MovedTimers, NodeView, Operated,
-    OperatedJobs, Origin, OrphanPage, OrphanQuery, PauseScope, PeriodicView, Renewed, Result,
-    SchemaStatus, Store, Succession, Suspended, SuspensionScope, TapOffer, TransactionId,
+    OperatedJobs, Origin, OrphanPage, OrphanQuery, PauseScope, PeriodicView, Release, Renewed,
+    Result, SchemaStatus, Store, Succession, Suspended, SuspensionScope, TapOffer, TransactionId,
     Triggered, Waiting, check_rules, measured,
 };
 use crate::event::stream::{EventStream, EventStreamState, StreamedEvent};
@@ -195,9 +195,9 @@ impl<S: Statements> Store for S {
         .await
     }
 
-    async fn release(&self, owner: NodeId, held: &[LockToken]) -> Result<BatchOutcome> {
-        let whole = self.run("release", || self.release_batch(owner, held));
-        held_page(self, "release", owner, held, whole, |part| {
+    async fn release(&self, owner: NodeId, released: &[Release]) -> Result<BatchOutcome> {
+        let whole = self.run("release", || self.release_batch(owner, released));
+        held_page(self, "release", owner, released, whole, |part| {
             let part = async move {
                 let release = || self.release_batch(owner, &part);
                 self.run("release", release).await
@@ -228,13 +228,13 @@ impl<S: Statements> Store for S {
     }
 
     async fn run_leader_cycle(&self, cycle: &LeaderCycle) -> Result<CycleOutcome> {
+        let began = Instant::now();
         let whole = self.run("take_turn", || self.cycle(cycle, None));
         let found = |at_most| {
             let marked = move || async move { Ok(Found::of(self.marked(at_most).await?, at_most)) };
             self.run("take_turn", marked).boxed()
         };
         let state = JobState::Executable;
-        let began = Instant::now();
         found_page(self, "take_turn", state, whole, found, |these| {
             let part = async move {
                 let cycle = &cycle.after(began.elapsed());

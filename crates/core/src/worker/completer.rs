@@ -27,7 +27,7 @@ use tokio::time::Instant;
 use crate::job::{JobId, LockToken};
 use crate::producer::commit_hook::Cause;
 use crate::runtime::supervisor::survived;
-use crate::store::{BatchOutcome, Completion, Failure, StoreError};
+use crate::store::{BatchOutcome, Completion, Failure, Release, StoreError};
 use crate::telemetry::metrics as m;
 use crate::worker::attempt::{Attempt, AttemptFate};
 use crate::worker::context::NodeContext;
@@ -153,7 +153,7 @@ async fn commit_or_leave(node: Arc<NodeContext>, finished: Vec<Finished>) {
 struct Batch {
     done: Vec<Completion>,
     failed: Vec<Failure>,
-    released: Vec<LockToken>,
+    released: Vec<Release>,
     /// The slots of the jobs that are done.
     slots_of_done: Vec<Slot>,
     /// The slots of the other jobs.
@@ -173,7 +173,8 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
                 batch.slots_of_done.extend(job.slot.take());
             }
             Ending::Failed { failure, .. } => batch.failed.push(*failure),
-            Ending::Release => batch.released.push(job.held),
+            Ending::Release => batch.released.push(Release::of_attempt(job.held)),
+            Ending::Unstarted => batch.released.push(Release::without_attempt(job.held)),
             Ending::Committed { settled, sent } => {
                 attempt.count(node, AttemptFate::Committed, now);
                 node.ended(&job.held, end_of(&job.held, &next_instances(&settled)));
@@ -226,9 +227,12 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
         let then = node.handoff();
         node.store.fail(node.id, &failed, &then).await
     });
-    let release = send(node, "release", released.iter(), || async {
-        node.store.release(node.id, &released).await
-    });
+    let release = send(
+        node,
+        "release",
+        released.iter().map(|r| &r.held),
+        || async { node.store.release(node.id, &released).await },
+    );
     // The results of one part are acted on without waiting for the other parts.
     let (completed, moved, released_batch) = tokio::join!(
         async {

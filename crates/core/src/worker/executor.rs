@@ -165,7 +165,7 @@ fn life(
                 lease.ends(true);
                 (ending, Some(slot), suspect)
             }
-            Admission::End(ending, slot) => (ending, slot, None),
+            Admission::End(ending, slot) => (ending.without_attempt(), slot, None),
         };
         // The slot of an exclusive job passes to the next job of its instance. A suspect keeps all
         // slots until its outcome is committed: if the next suspect ended the node before that,
@@ -203,7 +203,7 @@ async fn run(
 ) -> Ending {
     let mut run = match admit(node, job, held, lease, permit).await {
         Ok(run) => run,
-        Err(ending) => return ending,
+        Err(ending) => return ending.without_attempt(),
     };
     let metrics = node.cached_metrics.job_type(&job.job_type);
     let starts = Utc::now();
@@ -238,6 +238,9 @@ async fn run(
             break ending;
         }
     };
+    if !told {
+        ending = ending.without_attempt();
+    }
     let (outcome, took) = (ending.outcome(), started.elapsed());
     metrics.executed(outcome, took);
     run.record(&mut ending, took);

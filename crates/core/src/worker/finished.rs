@@ -33,6 +33,8 @@ pub(crate) enum Ending {
     },
     /// The job is released; no attempt is spent.
     Release,
+    /// The same, and its handler has not started, so that its strikes stay.
+    Unstarted,
     /// The job waits for a permit, and its lease has ended already; no attempt is spent.
     Parked,
     /// The lock is lost; there is nothing to commit.
@@ -43,12 +45,20 @@ pub(crate) enum Ending {
 }
 
 impl Ending {
+    /// Returns this ending for a job whose handler has not started.
+    pub(crate) fn without_attempt(self) -> Self {
+        match self {
+            Self::Release => Self::Unstarted,
+            other => other,
+        }
+    }
+
     pub(crate) const fn outcome(&self) -> &'static str {
         match self {
             Self::Done(_) | Self::Committed { .. } => "done",
             Self::Cancelled(_) => CANCELLED,
             Self::Failed { outcome, .. } => outcome,
-            Self::Release | Self::Parked => "interrupted",
+            Self::Release | Self::Unstarted | Self::Parked => "interrupted",
             Self::Lost => "lost-lock",
             Self::Left => "unknown",
         }

@@ -22,6 +22,11 @@
 //! If the call fails, or panics, each job of the group is run alone, so that one bad job costs the
 //! others nothing. So the handler must bear to see a job again: write under the id of the job, and
 //! ignore rows that exist.
+//!
+//! A job that is asked to stop leaves a group that fills. In a call that has begun it stays: the call
+//! may have done its work already, so the job waits for the answer, as long as any handler may. A job
+//! whose execution is dropped in a call drops the call, since another node may run the job now. The
+//! others run alone.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,6 +37,7 @@ use futures_util::FutureExt;
 use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::worker::handler::{
     Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, Outcome, Running,
@@ -109,9 +115,55 @@ struct Member<P> {
 /// The group that fills at the moment.
 struct Filling<P> {
     members: Vec<Member<P>>,
-    /// Grows with each group, so that a member sees whether its group was taken.
+    /// Grows with each group, so that a member sees whether its group was taken for a call.
     number: u64,
     until: Instant,
+    /// Ends the call of this group.
+    dropped: CancellationToken,
+}
+
+/// What a job knows of its group. Ends the call of the group if it is dropped before the call has
+/// ended.
+struct Place<'a, P> {
+    filling: &'a Mutex<Filling<P>>,
+    number: u64,
+    until: Instant,
+    /// The answer: whether the call has done the job.
+    told: oneshot::Receiver<bool>,
+    dropped: CancellationToken,
+}
+
+impl<P> Place<'_, P> {
+    /// Leaves the group, unless it was taken for a call. Returns whether the job is out of it.
+    fn leave(&mut self) -> bool {
+        // The lock keeps the group from being taken meanwhile.
+        let filling = locked(self.filling);
+        let fills = filling.number == self.number;
+        if fills {
+            self.told.close();
+        }
+        fills
+    }
+}
+
+impl<P> Drop for Place<'_, P> {
+    fn drop(&mut self) {
+        if !self.leave() {
+            // No effect on a call that has ended.
+            self.dropped.cancel();
+        }
+    }
+}
+
+/// Locks the group. A poisoned lock only means that a thread panicked elsewhere.
+fn locked<P>(filling: &Mutex<Filling<P>>) -> MutexGuard<'_, Filling<P>> {
+    filling.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A group that was taken for a call.
+struct Taken<P> {
+    members: Vec<Member<P>>,
+    dropped: CancellationToken,
 }
 
 /// The handler of groups of one type.
@@ -130,46 +182,47 @@ impl<F, P> GroupHandler<F, P> {
                 members: Vec::new(),
                 number: 0,
                 until: Instant::now(),
+                dropped: CancellationToken::new(),
             }),
         }
     }
 
-    /// Locks the group. A poisoned lock only means that a thread panicked elsewhere.
-    fn filling(&self) -> MutexGuard<'_, Filling<P>> {
-        self.filling.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Adds a job. Returns the number of its group, the end of the wait, and the group if it is
-    /// full.
-    fn join(&self, member: Member<P>) -> (u64, Instant, Vec<Member<P>>) {
-        let mut filling = self.filling();
+    /// Adds a job. Returns its place, and the group if it is full.
+    fn join(&self, job: Arc<Running<P>>) -> (Place<'_, P>, Option<Taken<P>>) {
+        let (done, told) = oneshot::channel();
+        let mut filling = locked(&self.filling);
         filling.drop_the_gone();
         if filling.members.is_empty() {
             filling.until = Instant::now() + self.options.within;
         }
-        filling.members.push(member);
-        let (number, until) = (filling.number, filling.until);
-        let full = filling.members.len() >= self.options.at_most;
-        let taken = if full { filling.take() } else { Vec::new() };
-        (number, until, taken)
+        filling.members.push(Member { job, done });
+        let place = Place {
+            filling: &self.filling,
+            number: filling.number,
+            until: filling.until,
+            told,
+            dropped: filling.dropped.clone(),
+        };
+        let is_full = filling.members.len() >= self.options.at_most;
+        let taken = is_full.then(|| filling.take());
+        (place, taken)
     }
 
     /// Takes the group of this number, unless another member has taken it.
-    fn take(&self, number: u64) -> Vec<Member<P>> {
-        let mut filling = self.filling();
-        if filling.number == number {
-            filling.take()
-        } else {
-            Vec::new()
-        }
+    fn take(&self, number: u64) -> Option<Taken<P>> {
+        let mut filling = locked(&self.filling);
+        (filling.number == number).then(|| filling.take())
     }
 }
 
 impl<P> Filling<P> {
-    fn take(&mut self) -> Vec<Member<P>> {
+    fn take(&mut self) -> Taken<P> {
         self.drop_the_gone();
         self.number += 1;
-        std::mem::take(&mut self.members)
+        Taken {
+            members: std::mem::take(&mut self.members),
+            dropped: std::mem::take(&mut self.dropped),
+        }
     }
 
     /// Removes the jobs whose executions were dropped. Their nodes or others run them again.
@@ -186,30 +239,47 @@ where
 {
     /// Works off a group, and tells each member whether it is done. Members that are told nothing,
     /// because this future was dropped, run alone as well.
-    async fn work_off(&self, group: Vec<Member<P>>) {
-        let (jobs, told): (Vec<_>, Vec<_>) = group.into_iter().map(|m| (m.job, m.done)).unzip();
-        let count = jobs.len();
-        let is_done = count > 1
-            && match AssertUnwindSafe(async { (self.run)(jobs).await })
-                .catch_unwind()
-                .await
-            {
-                Ok(Ok(())) => true,
-                Ok(Err(error)) => {
-                    tracing::info!(error = %error.message, count, "a group of jobs failed; each job runs alone");
-                    false
-                }
-                Err(_) => {
-                    tracing::warn!(
-                        count,
-                        "the handler of a group panicked; each job runs alone"
-                    );
-                    false
-                }
-            };
+    async fn work_off(&self, group: Taken<P>) {
+        let members = group.members.into_iter();
+        let (jobs, told): (Vec<_>, Vec<_>) = members.map(|m| (m.job, m.done)).unzip();
+        let is_done = jobs.len() > 1 && self.call(jobs, &group.dropped).await;
         for done in told {
-            // A member that was asked to stop no longer listens.
+            // A member whose execution was dropped no longer listens.
             let _ = done.send(is_done);
+        }
+    }
+
+    /// Calls the handler for several jobs, until the execution of one is dropped. Returns whether they
+    /// are done.
+    async fn call(&self, jobs: Vec<Arc<Running<P>>>, dropped: &CancellationToken) -> bool {
+        let count = jobs.len();
+        let call = AssertUnwindSafe(async { (self.run)(jobs).await }).catch_unwind();
+        let ended = tokio::select! {
+            biased;
+            () = dropped.cancelled() => None,
+            ended = call => Some(ended),
+        };
+        match ended {
+            Some(Ok(Ok(()))) => true,
+            Some(Ok(Err(error))) => {
+                tracing::info!(error = %error.message, count, "a group of jobs failed; each job runs alone");
+                false
+            }
+            Some(Err(_)) => {
+                tracing::warn!(
+                    count,
+                    "the handler of a group panicked; each job runs alone"
+                );
+                false
+            }
+            None => {
+                tracing::info!(
+                    count,
+                    "a job of a group was dropped, and the call of the group with it; each of the \
+                     others runs alone"
+                );
+                false
+            }
         }
     }
 }
@@ -227,33 +297,27 @@ where
             .decode()
             .map_err(|error| HandlerError::bad_payload(&job.job.job_type, job.sealed, &error))?;
         let job = Arc::new(job.with_payload(payload));
-        let (done, mut told) = oneshot::channel();
-        let member = Member {
-            job: job.clone(),
-            done,
-        };
-        let (number, until, full) = self.join(member);
-        let group = if full.is_empty() {
-            tokio::select! {
+        let (mut place, full) = self.join(job.clone());
+        let (number, until) = (place.number, place.until);
+        let group = match full {
+            Some(group) => Some(group),
+            None => tokio::select! {
                 biased;
-                answer = &mut told => return self.after(answer.unwrap_or(false), job).await,
-                // It leaves the group, unless the group has begun.
+                answer = &mut place.told => return self.after(answer.unwrap_or(false), job).await,
                 () = job.stop.cancelled() => {
-                    told.close();
-                    match told.try_recv() {
-                        Ok(is_done) => return self.after(is_done, job).await,
-                        Err(_) => return Err(stopped()),
+                    if place.leave() {
+                        return Err(stopped());
                     }
+                    None
                 }
                 () = tokio::time::sleep_until(until) => self.take(number),
-            }
-        } else {
-            full
+            },
         };
-        if !group.is_empty() {
+        if let Some(group) = group {
             self.work_off(group).await;
         }
-        self.after(told.await.unwrap_or(false), job).await
+        let is_done = (&mut place.told).await.unwrap_or(false);
+        self.after(is_done, job).await
     }
 }
 
@@ -285,7 +349,6 @@ fn stopped() -> HandlerError {
 mod tests {
     use chrono::Utc;
     use futures_util::future::join_all;
-    use tokio_util::sync::CancellationToken;
 
     use super::*;
     use crate::job::new_job::NewJob;
@@ -390,6 +453,75 @@ mod tests {
         assert_eq!(run(&handler, &[2]).await, [true]);
         assert_eq!(began.elapsed().as_secs(), 10);
         assert_eq!(*calls.lock().unwrap(), [vec![2]]);
+    }
+
+    /// A handler whose first call takes ten seconds, and those of single jobs no time. Notes its calls,
+    /// and those that were not dropped.
+    fn slow(calls: &Calls, ended: &Calls) -> Arc<dyn Handler> {
+        let (calls, ended) = (calls.clone(), ended.clone());
+        let options = GroupOptions::default().within(Duration::from_secs(1));
+        Arc::new(GroupHandler::new(
+            options,
+            move |jobs: Vec<Arc<Running<i64>>>| {
+                let (calls, ended) = (calls.clone(), ended.clone());
+                async move {
+                    let numbers: Vec<i64> = jobs.iter().map(|job| job.payload).collect();
+                    calls.lock().unwrap().push(numbers.clone());
+                    if numbers.len() > 1 {
+                        tokio::time::sleep(Duration::from_secs(10)).await;
+                    }
+                    ended.lock().unwrap().push(numbers);
+                    Ok(())
+                }
+            },
+        ))
+    }
+
+    /// The call may have done the work of the job already, so the job must not run elsewhere.
+    #[tokio::test(start_paused = true)]
+    async fn a_job_that_is_asked_to_stop_stays_in_a_call_that_has_begun() {
+        for which in [0, 1] {
+            let (calls, ended) = (Calls::default(), Calls::default());
+            let handler = slow(&calls, &ended);
+            let stop = CancellationToken::new();
+            let mut jobs = [job(&1.into()), job(&2.into())];
+            jobs[which].stop = Stop(StopSignal::OfAttempt(stop.clone()));
+            let [first, second] = jobs;
+            let runs = async { tokio::join!(handler.run(first), handler.run(second)) };
+            let stops = async {
+                tokio::time::sleep(Duration::from_secs(5)).await;
+                assert_eq!(*calls.lock().unwrap(), [vec![1, 2]]);
+                stop.cancel();
+            };
+            let ((first, second), ()) = tokio::join!(runs, stops);
+            assert!(matches!(first, Ok(Outcome::Done)), "{which}: {first:?}");
+            assert!(matches!(second, Ok(Outcome::Done)), "{which}: {second:?}");
+            assert_eq!(*ended.lock().unwrap(), [vec![1, 2]]);
+        }
+    }
+
+    /// The execution of a job was dropped in a call. Another node may run the job now, so the call does
+    /// not go on with it.
+    #[tokio::test(start_paused = true)]
+    async fn a_call_is_dropped_with_any_of_its_jobs_and_the_others_run_alone() {
+        for which in [1, 2] {
+            let (calls, ended) = (Calls::default(), Calls::default());
+            let handler = slow(&calls, &ended);
+            let began = Instant::now();
+            let limit = |n| Duration::from_secs(if n == which { 5 } else { 60 });
+            let run = |n: i64| tokio::time::timeout(limit(n), handler.run(job(&n.into())));
+            let (first, second, third) = tokio::join!(run(1), run(2), run(3));
+            assert_eq!(first.is_err(), which == 1);
+            assert_eq!(second.is_err(), which == 2);
+            assert!(matches!(third, Ok(Ok(Outcome::Done))));
+            let other = 3 - which;
+            assert_eq!(
+                *calls.lock().unwrap(),
+                [vec![1, 2, 3], vec![other], vec![3]]
+            );
+            assert_eq!(*ended.lock().unwrap(), [vec![other], vec![3]]);
+            assert_eq!(began.elapsed().as_secs(), 5);
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,14 +4,17 @@ use std::sync::Arc;
 
 use crate::job::LockToken;
 use crate::producer::commit_hook::Cause;
+use crate::store::Release;
 use crate::worker::context::NodeContext;
 
-/// Releases locks whose jobs do not run here. If this fails, the next look finds them.
+/// Releases locks whose jobs do not run here. No attempt of theirs has ended, so they keep their
+/// strikes. If this fails, the next look finds them.
 pub(crate) async fn release(node: &Arc<NodeContext>, held: Vec<LockToken>) {
     if held.is_empty() {
         return;
     }
-    match node.store.release(node.id, &held).await {
+    let released: Vec<Release> = held.iter().cloned().map(Release::without_attempt).collect();
+    match node.store.release(node.id, &released).await {
         Ok(released) => {
             let ready = released.ready;
             node.hook

@@ -10,8 +10,10 @@ use chrono::{DateTime, Utc};
 
 use crate::event::{JobEvent, JobEventKind, Listeners};
 use crate::hint::Ready;
-use crate::job::{Fence, Job, JobId, LockToken, NodeId};
-use crate::store::{BatchOutcome, CANCELLED, Completion, Destination, Failure, MovedTimers};
+use crate::job::{Fence, Job, JobId, NodeId};
+use crate::store::{
+    BatchOutcome, CANCELLED, Completion, Destination, Failure, MovedTimers, Release,
+};
 use crate::worker::attempt::Attempt;
 use crate::worker::context::NodeContext;
 
@@ -212,10 +214,10 @@ impl<'a> Told<'a> {
     }
 
     /// Tells of releases.
-    pub(crate) fn released(&self, released: &[LockToken], settled: &BatchOutcome) {
+    pub(crate) fn released(&self, released: &[Release], settled: &BatchOutcome) {
         self.each(
             released,
-            |held| held.id,
+            |released| released.held.id,
             settled,
             |teller, job, _| {
                 teller.tell_of(job, JobEventKind::Rejected);

@@ -33,7 +33,8 @@ SELECT (SELECT term FROM lead), statement_timestamp(), pg_snapshot_xmin(pg_curre
     ($5::timestamptz IS NULL OR clock_timestamp() BETWEEN $5 AND $6)
         AND clock_timestamp() - pg_postmaster_start_time() >= $7,
     l.node, l.transport,
-    (extract(epoch FROM CASE WHEN isfinite(l.expires_at) THEN l.expires_at - clock_timestamp() END) * 1000)::bigint
+    (extract(epoch FROM CASE WHEN isfinite(l.expires_at) THEN l.expires_at - clock_timestamp() END) * 1000)::bigint,
+    $5::timestamptz IS NOT NULL AND clock_timestamp() NOT BETWEEN $5 AND $6
 FROM (SELECT) AS one LEFT JOIN jobwire_engine.leader l ON l.engine = $1";
 
 /// The answer of the statement: the leader.
@@ -45,6 +46,8 @@ pub(crate) enum Lead {
         horizon: Option<Horizon>,
         /// Whether expired locks may be cleared.
         may_rescue: bool,
+        /// Whether the clock was outside of the window of the cycle.
+        clock_outside: bool,
     },
     /// Another node leads.
     Theirs {
@@ -85,6 +88,7 @@ pub(crate) async fn take(
         now: row.try_get(1)?,
         horizon: row.try_get::<Option<i64>, _>(2)?.map(Horizon),
         may_rescue: row.try_get::<Option<bool>, _>(3)?.unwrap_or(false),
+        clock_outside: row.try_get::<Option<bool>, _>(7)?.unwrap_or(false),
     })
 }
 

@@ -13,7 +13,7 @@ use jobwire_core::store::{
     BatchOutcome, ClaimOf, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion,
     CycleOutcome, Failure, Fate, Handoff, LanePage, LeaderCycle, Lifted, LockTerms, Locked,
     Membership, MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, OrphanPage, OrphanQuery,
-    Renewed, SchemaStatus, Store, Suspended, SuspensionScope, TransactionId,
+    Release, Renewed, SchemaStatus, Store, Suspended, SuspensionScope, TransactionId,
 };
 use jobwire_core::{Fence, Hint, Job, JobId, Lane, LaneRule, NodeId};
 use tokio::sync::watch;
@@ -158,8 +158,9 @@ impl Store for EndpointStore {
         self.settle("fail", owner, &held, then).await
     }
 
-    async fn release(&self, owner: NodeId, held: &[LockToken]) -> Result<BatchOutcome> {
-        self.settle("release", owner, held, &Handoff::Hint).await
+    async fn release(&self, owner: NodeId, released: &[Release]) -> Result<BatchOutcome> {
+        let held: Vec<LockToken> = released.iter().map(|r| r.held.clone()).collect();
+        self.settle("release", owner, &held, &Handoff::Hint).await
     }
 
     async fn begin_completing(

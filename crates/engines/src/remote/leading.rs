@@ -49,6 +49,7 @@ impl EndpointStore {
         let may_rescue = cycle
             .clock
             .is_none_or(|clock| (clock.from..=clock.until).contains(&leads.now));
+        report.clock_outside = !may_rescue;
         if may_rescue && cycle.reset_at_most > 0 {
             self.rescue(cycle, &mut report).await?;
         }

@@ -14,8 +14,8 @@ use jobwire_core::store::transaction::AfterCommit;
 use jobwire_core::store::{
     BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, CycleOutcome,
     Failure, Fate, Handoff, LanePage, LeaderCycle, Lifted, LockTerms, Locked, Marked, Membership,
-    MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, OrphanPage, OrphanQuery, Renewed,
-    SchemaStatus, Store, Suspended, SuspensionScope, TapOffer, TransactionId,
+    MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, OrphanPage, OrphanQuery, Release,
+    Renewed, SchemaStatus, Store, Suspended, SuspensionScope, TapOffer, TransactionId,
 };
 use jobwire_core::{Fence, Hint, Job, JobId, Lane, LaneRule, NodeId};
 use tokio::sync::watch;
@@ -183,9 +183,9 @@ impl Store for EngineStore {
         self.settle("fail", owner, held, then).await
     }
 
-    async fn release(&self, owner: NodeId, held: &[LockToken]) -> Result<BatchOutcome> {
-        self.settle("release", owner, held.to_vec(), &Handoff::Hint)
-            .await
+    async fn release(&self, owner: NodeId, released: &[Release]) -> Result<BatchOutcome> {
+        let held = released.iter().map(|r| r.held.clone()).collect();
+        self.settle("release", owner, held, &Handoff::Hint).await
     }
 
     async fn begin_completing(

@@ -109,13 +109,14 @@ impl EngineStore {
                 leader::take(pool, &options.name, cycle)
             })
             .await?;
-        let (term, now, horizon, may_rescue) = match lead {
+        let (term, now, horizon, may_rescue, clock_outside) = match lead {
             Lead::Ours {
                 term,
                 now,
                 horizon,
                 may_rescue,
-            } => (term, now, horizon, may_rescue),
+                clock_outside,
+            } => (term, now, horizon, may_rescue, clock_outside),
             Lead::Theirs {
                 leader,
                 transport,
@@ -139,6 +140,7 @@ impl EngineStore {
             term,
             now,
             horizon,
+            clock_outside,
             ..CycleReport::default()
         };
         let may_rescue = may_rescue && cycle.reset_at_most > 0;

@@ -263,7 +263,7 @@ pub enum Event {
         /// The lock.
         fence: Fence,
     },
-    /// The job was released, and waits for a permit of its limit. Its strikes stay.
+    /// The job was released before its start, or waits for a permit of its limit. Its strikes stay.
     Parked {
         /// The holder.
         owner: NodeId,

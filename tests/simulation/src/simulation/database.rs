@@ -103,6 +103,12 @@ impl Database {
         Database::new(DatabaseClock::real(), None, Arc::default())
     }
 
+    /// Returns empty tables with a clock that follows tokio's time.
+    #[must_use]
+    pub fn simulated() -> Database {
+        Database::new(DatabaseClock::simulated(), None, Arc::default())
+    }
+
     pub(super) fn new(clock: DatabaseClock, bug: Option<Bug>, trace: Arc<Trace>) -> Database {
         Database {
             clock,

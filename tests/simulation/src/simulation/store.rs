@@ -13,8 +13,8 @@ use jobwire_core::store::{
     BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, CycleOutcome,
     DuePeriodicJobs, Failure, Fate, Fired, Handoff, LanePage, LeaderCycle, Lifted, LockTerms,
     Locked, Membership, MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, Origin,
-    OrphanPage, OrphanQuery, PeriodicView, Refusal, Renewed, Result, SCHEMA_VERSION, SchemaStatus,
-    Suspended, SuspensionScope, TransactionId, Triggered,
+    OrphanPage, OrphanQuery, PeriodicView, Refusal, Release, Renewed, Result, SCHEMA_VERSION,
+    SchemaStatus, Suspended, SuspensionScope, TransactionId, Triggered,
 };
 use jobwire_core::{
     Fence, Job, JobId, JobQuery, JobView, Lane, LaneBacklog, LaneRule, LaneView, NodeId,
@@ -30,6 +30,8 @@ use crate::history::Event;
 pub struct MemoryStore {
     database: Arc<Mutex<Database>>,
     link: Option<Arc<Link>>,
+    /// The delay of the next leader cycle.
+    late_cycle: Arc<Mutex<Option<Duration>>>,
 }
 
 impl MemoryStore {
@@ -39,13 +41,26 @@ impl MemoryStore {
         MemoryStore {
             database: Arc::new(Mutex::new(database)),
             link: None,
+            late_cycle: Arc::default(),
         }
+    }
+
+    /// Makes the next leader cycle take effect this much after it was sent.
+    pub fn delay_next_cycle(&self, by: Duration) {
+        *self.late() = Some(by);
+    }
+
+    fn late(&self) -> MutexGuard<'_, Option<Duration>> {
+        self.late_cycle
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn over(&self, link: Arc<Link>) -> MemoryStore {
         MemoryStore {
             database: self.database.clone(),
             link: Some(link),
+            late_cycle: self.late_cycle.clone(),
         }
     }
 
@@ -174,9 +189,7 @@ impl Store for MemoryStore {
 
     async fn clear_strike(&self, lost: &[LockToken]) -> Result<bool> {
         let lost = lost.to_vec();
-        self.call("absolve", move |db| db.clear_strike(&lost))
-            .await?;
-        Ok(true)
+        self.call("absolve", move |db| db.clear_strike(&lost)).await
     }
 
     async fn complete(
@@ -201,9 +214,9 @@ impl Store for MemoryStore {
             .await
     }
 
-    async fn release(&self, owner: NodeId, held: &[LockToken]) -> Result<BatchOutcome> {
-        let held = held.to_vec();
-        self.call("release", move |db| db.release(owner, &held))
+    async fn release(&self, owner: NodeId, released: &[Release]) -> Result<BatchOutcome> {
+        let released = released.to_vec();
+        self.call("release", move |db| db.release(owner, &released))
             .await
     }
 
@@ -235,6 +248,10 @@ impl Store for MemoryStore {
 
     async fn run_leader_cycle(&self, turn: &LeaderCycle) -> Result<CycleOutcome> {
         let turn = turn.clone();
+        let late = self.late().take();
+        if let Some(by) = late {
+            tokio::time::sleep(by).await;
+        }
         self.call("turn", move |db| db.run_leader_cycle(&turn))
             .await
     }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use jobwire_core::job::{LockToken, LockedJob};
-use jobwire_core::store::{BatchOutcome, Completion, Handoff, Operated, Refusal, Store};
+use jobwire_core::store::{BatchOutcome, Completion, Handoff, Operated, Refusal, Release, Store};
 use jobwire_core::{Hint, JobId, NodeId};
 use jobwire_engines::EngineStore;
 use jobwire_tests::{EngineProgram, EngineServer, EngineSettings};
@@ -176,7 +176,8 @@ pub(super) async fn the_locks_of_an_engine_node_are_respected((engine, store, ro
     let theirs = jobs.iter().find(|job| job_id(&job.id) != ours.job.id);
     rows.change(LOCK, &theirs.unwrap().id).await;
     rows.change(LOCK_INSTANCE, &instance).await;
-    let outcome = store.release(owner, &[ours.held()]).await.unwrap();
+    let ended = [Release::of_attempt(ours.held())];
+    let outcome = store.release(owner, &ended).await.unwrap();
     assert_eq!(outcome.applied, [ours.job.id]);
     assert_eq!(rows.count(IS_LOCKED, &instance).await, 1);
 }
@@ -193,7 +194,8 @@ pub(super) async fn a_timer_waits_for_the_running_job((engine, store, rows): Sha
     assert_eq!(rows.jobs(TIMER, &instance).await.len(), 1);
     let again = moved.next_due.unwrap() - moved.now;
     assert!(again > chrono::Duration::zero(), "it is tried in a loop");
-    store.release(owner, &[running.held()]).await.unwrap();
+    let ended = [Release::of_attempt(running.held())];
+    store.release(owner, &ended).await.unwrap();
     let moved = store.move_due_timers(100).await.unwrap();
     let of_it = |ready: &jobwire_core::hint::Ready| ready.hint.id == job_id(&jobs[0].id);
     assert!(moved.ready.iter().any(of_it), "{moved:?}");
@@ -224,7 +226,8 @@ pub(super) async fn the_lock_of_the_engine_is_extended((engine, store, rows): Sh
     let later = "SELECT count(*) FROM act_ru_execution
         WHERE id_ = $1 AND lock_time_ > localtimestamp + interval '9 minutes'";
     assert_eq!(rows.count(later, &instance).await, 1);
-    store.release(owner, &[running.held()]).await.unwrap();
+    let ended = [Release::of_attempt(running.held())];
+    store.release(owner, &ended).await.unwrap();
 }
 
 /// Lets the job of a new instance fail until it is a dead letter. No node runs: an operator retries

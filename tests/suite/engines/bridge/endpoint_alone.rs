@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jobwire_core::job::scope::{Group, Scope, Services};
 use jobwire_core::job::{LockToken, LockedJob};
-use jobwire_core::store::{BatchOutcome, Completion, Handoff, LockTerms, Store};
+use jobwire_core::store::{BatchOutcome, Completion, Handoff, LockTerms, Release, Store};
 use jobwire_core::{Hint, NodeId};
 use jobwire_engines::{EndpointStore, EngineStore};
 use jobwire_tests::EngineServer;
@@ -111,10 +111,8 @@ async fn an_instance_whose_row_is_locked_is_handed_on_later() {
     user.rollback().await.unwrap();
     let outcome = settle(&store, &node, locked.held()).await;
     assert_eq!(outcome.next.len(), 1, "{outcome:?}");
-    store
-        .release(node.owner, &[outcome.next[0].held()])
-        .await
-        .unwrap();
+    let ended = [Release::of_attempt(outcome.next[0].held())];
+    store.release(node.owner, &ended).await.unwrap();
 }
 
 /// As by the operation for one job: each runs under its own lock, which the engine extends.
@@ -154,10 +152,8 @@ async fn a_list_extends_the_locks_of_its_jobs_and_runs_none_under_another_lock()
     assert!(rows.effects(&other).await.is_empty());
     let outcome = settle(&store, &node, held_lock.held()).await;
     assert_eq!(outcome.applied, [held_lock.job.id]);
-    store
-        .release(node.owner, &[other_lock.held()])
-        .await
-        .unwrap();
+    let ended = [Release::of_attempt(other_lock.held())];
+    store.release(node.owner, &ended).await.unwrap();
 }
 
 /// A node beside the database requests the same operation of the same endpoint.

@@ -1,6 +1,6 @@
 //! Lists of jobs over the execution endpoint of Flowable.
 
-use jobwire_core::store::Store;
+use jobwire_core::store::{Release, Store};
 use jobwire_core::{Hint, NodeId};
 use jobwire_engines::id::engine_id;
 use jobwire_tests::EngineServer;
@@ -55,7 +55,8 @@ async fn each_job_of_a_list_has_its_end_and_one_under_another_lock_is_not_run() 
     assert!(of(jobs[2].0).contains("\"status\":404"));
     let left = hints.pop().unwrap();
     let lock = locked.iter().find(|it| it.job.id == left.id).unwrap();
-    store.release(node, &[lock.held()]).await.unwrap();
+    let lock = Release::of_attempt(lock.held());
+    store.release(node, &[lock]).await.unwrap();
 }
 
 /// Jobs that wait are sent in lists, beside long ones, and each runs once.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use jobwire_core::job::{LockToken, LockedJob};
-use jobwire_core::store::{Completion, Handoff, Refusal, Store};
+use jobwire_core::store::{Completion, Handoff, Refusal, Release, Store};
 use jobwire_core::{Hint, JobId, JobQuery, JobState, NodeId};
 use jobwire_engines::EngineStore;
 use jobwire_tests::{EngineServer, EngineSettings};
@@ -152,7 +152,8 @@ async fn a_released_job_is_unlocked_with_its_instance_and_is_hinted() {
     let job = rows.job(JOB, &instance).await;
     let owner = NodeId::generate();
     let locked = lock_one(&store, owner, &job).await;
-    let outcome = store.release(owner, &[locked.held()]).await.unwrap();
+    let ended = [Release::of_attempt(locked.held())];
+    let outcome = store.release(owner, &ended).await.unwrap();
     assert_eq!(outcome.applied, [locked.job.id]);
     assert_eq!(outcome.ready.len(), 1);
     assert_eq!(outcome.ready[0].hint.instance.as_deref(), Some(&*instance));
@@ -160,7 +161,7 @@ async fn a_released_job_is_unlocked_with_its_instance_and_is_hinted() {
     assert_eq!(instance_lock(&rows, &instance).await, (None, false));
     // The fence has passed: the same outcome again changes nothing.
     lock_one(&store, NodeId::generate(), &job).await;
-    let late = store.release(owner, &[locked.held()]).await.unwrap();
+    let late = store.release(owner, &ended).await.unwrap();
     assert!(late.applied.is_empty() && late.left.is_empty(), "{late:?}");
     assert!(rows.job(JOB, &instance).await.is_locked());
 }

@@ -55,6 +55,7 @@ async fn turn(store: &EngineStore, node: NodeId) {
         transport: "in-process",
         reset_at_most: 0,
         clock: None,
+        may_wait: Duration::ZERO,
         grace: Duration::ZERO,
         services: Services::default(),
         again_after: Duration::from_secs(30),

@@ -169,6 +169,7 @@ impl Tables {
             transport: "in-process",
             reset_at_most: 100,
             clock: None,
+            may_wait: Duration::ZERO,
             grace: Duration::ZERO,
             services: Services::default(),
             again_after: Duration::from_secs(30),

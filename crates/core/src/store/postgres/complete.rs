@@ -16,7 +16,7 @@ use crate::job::{JobId, LockToken, NodeId};
 use crate::store::batch_outcome::applied_attempts;
 use crate::store::error::StoreError;
 use crate::store::statements::Completing;
-use crate::store::{BatchOutcome, Completion, Handoff, Origin, instances};
+use crate::store::{BatchOutcome, Completion, Handoff, Origin, Release, instances};
 
 /// Completes jobs. Deletes the lease first. The leader cycle that clears its owner changes the same
 /// row, so the guard is checked against the newest version. The guard names no time: an expired
@@ -121,6 +121,18 @@ WITH held AS (
 )
 SELECT *, false FROM ready UNION ALL SELECT *, true FROM cancelled"
 );
+
+/// Selects the strikes of jobs that are released, and locks their leases.
+const STRIKES: &str = "
+SELECT job_id, fence, strikes, struck FROM jobwire.job_lease
+WHERE job_id = ANY($1) AND owner = $2 AND strikes > 0 ORDER BY job_id FOR UPDATE";
+
+/// Writes leases without an owner. The next lock takes them, with their strikes.
+const KEEP_STRIKES: &str = "
+INSERT INTO jobwire.job_lease (job_id, fence, locked_at, expires_at, strikes, struck)
+SELECT u.id, u.fence, clock_timestamp(), clock_timestamp(), u.strikes, u.struck
+FROM unnest($1::uuid[], $2::bigint[], $3::integer[], $4::bigint[]) AS u (id, fence, strikes, struck)
+ON CONFLICT (job_id) DO NOTHING";
 
 /// Locks the leases of jobs that repeat. Selects those that an operator has cancelled.
 const CANCELLED: &str = "
@@ -332,6 +344,38 @@ pub(super) async fn release_in(
     Ok(settled)
 }
 
+/// Releases jobs like [`release_in`]. Those of `unstarted` had no attempt. If they have strikes, their
+/// leases stay without an owner.
+pub(super) async fn release_keeping(
+    connection: &mut PgConnection,
+    owner: NodeId,
+    held: &[LockToken],
+    unstarted: &[Uuid],
+    holders: &Holders,
+) -> Result<BatchOutcome, StoreError> {
+    if unstarted.is_empty() {
+        return release_in(connection, owner, held, holders).await;
+    }
+    let struck: Vec<(Uuid, i64, i32, Option<i64>)> = sqlx::query_as(STRIKES)
+        .bind(unstarted)
+        .bind(owner.0)
+        .fetch_all(&mut *connection)
+        .await?;
+    let released = release_in(&mut *connection, owner, held, holders).await?;
+    let waits = |id: &JobId| released.applied.contains(id) && !released.cancelled.contains(id);
+    let kept = || struck.iter().filter(|row| waits(&JobId(row.0)));
+    if kept().next().is_some() {
+        sqlx::query(KEEP_STRIKES)
+            .bind(kept().map(|row| row.0).collect::<Vec<_>>())
+            .bind(kept().map(|row| row.1).collect::<Vec<_>>())
+            .bind(kept().map(|row| row.2).collect::<Vec<_>>())
+            .bind(kept().map(|row| row.3).collect::<Vec<_>>())
+            .execute(connection)
+            .await?;
+    }
+    Ok(released)
+}
+
 impl Completing for PgStore {
     async fn complete_batch(
         &self,
@@ -371,12 +415,15 @@ impl Completing for PgStore {
     async fn release_batch(
         &self,
         owner: NodeId,
-        held: &[LockToken],
+        released: &[Release],
     ) -> Result<BatchOutcome, StoreError> {
+        let held: Vec<LockToken> = released.iter().map(|r| r.held.clone()).collect();
+        let unstarted = released.iter().filter(|r| !r.started);
+        let unstarted: Vec<Uuid> = unstarted.map(|r| r.held.id.0).collect();
         let names = instances(held.iter());
         let mut tx = begin_impatiently(&self.pool).await?;
         let holders = enter_held(&mut tx, &names).await?;
-        let settled = release_in(&mut tx, owner, held, &holders).await?;
+        let settled = release_keeping(&mut tx, owner, &held, &unstarted, &holders).await?;
         crash_point!("release-uncommitted");
         tx.commit().await?;
         crash_point!("released");

@@ -1,6 +1,6 @@
 //! The leader cycle: one statement (protocol rule 24).
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
@@ -71,10 +71,11 @@ WITH unlocked AS MATERIALIZED (
             term = least(l.term, 9223372036854775806) + CASE WHEN l.node = $1 THEN 0 ELSE 1 END
         WHERE l.node = $1 OR l.expires_at NOT BETWEEN clock_timestamp() AND clock_timestamp() + greatest(10 * $2, interval '1 minute')
     RETURNING l.term
+), clock AS MATERIALIZED (
+    SELECT $7::timestamptz IS NULL OR clock_timestamp() BETWEEN $7 AND $8 AS fits FROM lead
 ), may_reset AS (
-    SELECT FROM lead
-    WHERE ($7::timestamptz IS NULL OR clock_timestamp() BETWEEN $7 AND $8)
-      AND clock_timestamp() - pg_postmaster_start_time() >= $9
+    SELECT FROM clock
+    WHERE fits AND clock_timestamp() - pg_postmaster_start_time() >= $9
 ), late AS (
     SELECT l.job_id, l.ctid AS place, j.place AS place_of_job, l.owner, l.fence, l.locked_at, j.type, j.process_instance, j.tenant, ",
     strikes_count!("l"),
@@ -182,6 +183,7 @@ WITH unlocked AS MATERIALIZED (
         (SELECT array_agg(id) FROM cancelled) AS cancelled,
         (SELECT array_agg(DISTINCT process_instance) FILTER (WHERE exclusive) FROM cancelled) AS freed,
         EXISTS (SELECT FROM reaped) AS reaped,
+        EXISTS (SELECT FROM clock WHERE NOT fits) AS clock_outside,
         l.node AS leader, l.transport AS transport, CASE WHEN isfinite(l.expires_at) THEN l.expires_at - clock_timestamp() END AS remaining
     FROM (SELECT) AS one LEFT JOIN jobwire.leader l ON l.role = 'leader'
 )
@@ -190,7 +192,7 @@ SELECT ",
     ", hinted.strikes, hinted.owner, facts.term, facts.now, facts.next_due, facts.leased, facts.executable, facts.about_executable,
     facts.timers, facts.dead_letters, facts.oldest, facts.leader, facts.transport,
     (extract(epoch FROM facts.remaining) * 1000)::bigint, facts.horizon, hinted.deployment, hinted.category, hinted.tenant, hinted.priority, facts.next_periodic,
-    facts.suspensions, facts.cancelled, facts.freed, facts.reaped, facts.has_batches
+    facts.suspensions, facts.cancelled, facts.freed, facts.reaped, facts.has_batches, facts.clock_outside
 FROM facts LEFT JOIN hinted ON true
 ORDER BY hinted.seq"
         )
@@ -267,20 +269,24 @@ async fn take(
     cycle: &LeaderCycle,
     these: Option<&[JobId]>,
 ) -> Result<CycleOutcome, StoreError> {
+    let began = Instant::now();
     let rows = if let Some(these) = these {
         let mut tx = begin_part(pool, these).await?;
+        let cycle = &cycle.behind(began.elapsed());
         let query = bind_recording(TAKE_THESE, cycle)
             .bind(these.iter().map(|id| id.0).collect::<Vec<Uuid>>());
         let rows = aside::rows(&mut tx, query).await?;
         tx.commit().await?;
         rows
     } else {
+        let mut connection = pool.inner.acquire().await?;
+        let cycle = &cycle.behind(began.elapsed());
         let query = if cycle.attempts_kept.is_empty() {
             bind(TAKE, cycle)
         } else {
             bind_recording(TAKE_RECORDING, cycle)
         };
-        aside::rows(&mut *pool.inner.acquire().await?, query).await?
+        aside::rows(&mut *connection, query).await?
     };
     let mut report = CycleReport::default();
     let mut leads = false;
@@ -316,6 +322,7 @@ async fn take(
         report.oldest_ready_at = row.try_get(16)?;
         report.suspensions = counts(row.try_get("suspensions")?)?;
         report.freed_permits = row.try_get("reaped")?;
+        report.clock_outside = row.try_get("clock_outside")?;
         if freed.is_none() {
             let cancelled: Option<Vec<Uuid>> = row.try_get("cancelled")?;
             report.cancelled = cancelled.into_iter().flatten().map(JobId).collect();

@@ -153,6 +153,9 @@ async fn unknown(
 
 /// Clears strikes. A strike names the fence for which it was counted, so repeating this statement
 /// clears it only once. The outcome of a recorded attempt becomes `lost-lock`: its node did not die.
+///
+/// A lease that still has its owner under such a fence may get the strike later: a leader cycle that
+/// has not committed yet may be counting it.
 const ABSOLVE: &str = "
 WITH struck AS MATERIALIZED (
     SELECT l.job_id FROM jobwire.job_lease l JOIN unnest($1::uuid[], $2::bigint[]) AS d(id, fence) ON l.job_id = d.id
@@ -168,9 +171,13 @@ WITH struck AS MATERIALIZED (
     UPDATE jobwire.attempt SET outcome = 'lost-lock' WHERE fence = ANY(ARRAY(
         SELECT a.fence FROM jobwire.attempt a WHERE a.fence = ANY($2) AND a.outcome = 'node-died' FOR UPDATE SKIP LOCKED))
 )
-SELECT NOT EXISTS (SELECT FROM struck WHERE job_id NOT IN (SELECT job_id FROM free))";
+SELECT NOT EXISTS (SELECT FROM struck WHERE job_id NOT IN (SELECT job_id FROM free))
+    AND NOT EXISTS (
+        SELECT FROM jobwire.job_lease l JOIN unnest($1::uuid[], $2::bigint[]) AS d(id, fence) ON l.job_id = d.id
+        WHERE l.fence = d.fence AND l.owner IS NOT NULL)";
 
-/// Returns false if a row was locked; the caller then tries again.
+/// Returns false if a row was locked, or if a lease may still get its strike; the caller then tries
+/// again.
 async fn clear_strike(pool: &PgPool, lost: &[LockToken]) -> Result<bool, StoreError> {
     let (ids, fences) = guards(lost.iter());
     let all = sqlx::query_scalar(ABSOLVE).bind(ids).bind(fences);

@@ -2,17 +2,17 @@
 
 use std::collections::HashSet;
 
-use sqlx::SqliteConnection;
+use sqlx::{Row, SqliteConnection};
 
 use super::event_stream::{self, Cause};
-use super::sql::{ready_columns, release_leases};
+use super::sql::{ready_columns, release_leases, strikes};
 use super::{SqliteStore, attempts, decode, exclusive, insert};
 use crate::job::new_job::NewJob;
 use crate::job::{Fence, JobId, LockToken, NodeId};
 use crate::store::batch_outcome::applied_attempts;
 use crate::store::error::StoreError;
 use crate::store::statements::Completing;
-use crate::store::{BatchOutcome, Completion, Handoff, Origin, released};
+use crate::store::{BatchOutcome, Completion, Handoff, Origin, Release, released};
 
 /// Deletes the jobs of a batch, while their leases show that they are done and not deleted otherwise:
 /// the triggers of the event stream read them.
@@ -33,6 +33,21 @@ const FORGET: [&str; 2] = [
     "DELETE FROM job_exception WHERE job_id IN (SELECT value FROM json_each(?1))",
     "DELETE FROM job_progress WHERE job_id IN (SELECT value FROM json_each(?1))",
 ];
+
+/// Selects the strikes of jobs that are released.
+const STRIKES: &str = concat!(
+    "
+SELECT job_id, fence, ",
+    strikes!("job_lease"),
+    ", struck FROM job_lease
+WHERE job_id IN (SELECT value FROM json_each(?1)) AND owner = ?2 AND strikes > 0"
+);
+
+/// Writes leases without an owner. The next lock takes them, with their strikes.
+const KEEP_STRIKES: &str = "
+INSERT INTO job_lease (job_id, fence, locked_at, expires_at, strikes, struck)
+SELECT value ->> 0, value ->> 1, ?2, ?2, value ->> 2, value ->> 3 FROM json_each(?1) WHERE true
+ON CONFLICT (job_id) DO NOTHING";
 
 const READY_AGAIN: &str = concat!(
     "UPDATE job SET ready_at = ?2, hints = min(hints, 999999999) + 1 WHERE id IN (SELECT value FROM json_each(?1)) RETURNING ",
@@ -192,6 +207,38 @@ pub(super) async fn release_in(
     Ok(settled)
 }
 
+/// Releases jobs like [`release_in`]. Those of `unstarted` had no attempt. If they have strikes, their
+/// leases stay without an owner.
+pub(super) async fn release_keeping(
+    connection: &mut SqliteConnection,
+    owner: NodeId,
+    now: i64,
+    held: &[LockToken],
+    unstarted: &[JobId],
+) -> Result<BatchOutcome, StoreError> {
+    if unstarted.is_empty() {
+        return release_in(connection, owner, now, held).await;
+    }
+    let struck = sqlx::query(STRIKES)
+        .bind(decode::array(unstarted)?)
+        .bind(owner.to_string())
+        .fetch_all(&mut *connection)
+        .await?;
+    let ids = decode::job_ids(&struck)?;
+    let released = release_in(&mut *connection, owner, now, held).await?;
+    let mut kept: Vec<(JobId, i64, i32, Option<i64>)> = Vec::new();
+    for (row, id) in struck.iter().zip(ids) {
+        if released.applied.contains(&id) && !released.cancelled.contains(&id) {
+            kept.push((id, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?));
+        }
+    }
+    if !kept.is_empty() {
+        let keep = sqlx::query(KEEP_STRIKES).bind(decode::array(kept)?);
+        keep.bind(now).execute(connection).await?;
+    }
+    Ok(released)
+}
+
 impl Completing for SqliteStore {
     async fn complete_batch(
         &self,
@@ -208,10 +255,14 @@ impl Completing for SqliteStore {
     async fn release_batch(
         &self,
         owner: NodeId,
-        held: &[LockToken],
+        released: &[Release],
     ) -> Result<BatchOutcome, StoreError> {
+        let held: Vec<LockToken> = released.iter().map(|r| r.held.clone()).collect();
+        let unstarted = released.iter().filter(|r| !r.started);
+        let unstarted: Vec<JobId> = unstarted.map(|r| r.held.id).collect();
         let mut tx = self.write().await?;
-        let settled = release_in(&mut tx, owner, decode::now_micros(), held).await?;
+        let now = decode::now_micros();
+        let settled = release_keeping(&mut tx, owner, now, &held, &unstarted).await?;
         tx.commit().await?;
         Ok(settled)
     }

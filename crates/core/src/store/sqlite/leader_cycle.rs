@@ -1,7 +1,7 @@
 //! The leader cycle: one transaction (protocol rule 24).
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::{Row, SqliteConnection};
 
@@ -275,7 +275,9 @@ impl Leading for SqliteStore {
         these: Option<&[JobId]>,
     ) -> Result<CycleOutcome, StoreError> {
         let these = these.map(decode::array).transpose()?;
+        let began = Instant::now();
         let mut tx = self.write().await?;
+        let cycle = &cycle.behind(began.elapsed());
         let now = decode::now_micros();
         let term: Option<i64> = sqlx::query_scalar(LEAD)
             .bind(cycle.node.to_string())
@@ -445,6 +447,7 @@ async fn lead(
         suspensions: counts(facts.try_get(7)?)?,
         freed_permits,
         has_batches: facts.try_get(8)?,
+        clock_outside: !believed,
         has_more: false,
     })
 }

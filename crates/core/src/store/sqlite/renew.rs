@@ -42,6 +42,11 @@ const ABSOLVE: &str = "
 UPDATE job_lease SET strikes = strikes - 1, struck = NULL
 WHERE (job_id, struck) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1)) AND strikes > 0";
 
+/// Returns whether one of these leases still has its owner, so that it may get its strike later.
+const HELD: &str = "
+SELECT EXISTS (SELECT 1 FROM job_lease
+WHERE (job_id, fence) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1)) AND owner IS NOT NULL)";
+
 /// Corrects recorded attempts that did not end with the death of their node.
 const LIVED: &str = "
 UPDATE attempt SET outcome = 'lost-lock'
@@ -54,8 +59,12 @@ impl Leases for SqliteStore {
         for statement in [ABSOLVE, LIVED] {
             sqlx::query(statement).bind(&lost).execute(&mut *tx).await?;
         }
+        let held: bool = sqlx::query_scalar(HELD)
+            .bind(&lost)
+            .fetch_one(&mut *tx)
+            .await?;
         tx.commit().await?;
-        Ok(true)
+        Ok(!held)
     }
 
     async fn renew_batch(

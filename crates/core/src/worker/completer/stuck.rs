@@ -18,7 +18,7 @@ use super::committed::batch_outcome;
 use crate::job::LockToken;
 use crate::producer::commit_hook::Cause;
 use crate::runtime::supervisor::survived;
-use crate::store::{BatchOutcome, Completion, Failure, Handoff, StoreError};
+use crate::store::{BatchOutcome, Completion, Failure, Handoff, Release, StoreError};
 use crate::worker::attempt::{Attempt, AttemptFate};
 use crate::worker::context::NodeContext;
 use crate::worker::executor;
@@ -35,7 +35,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 pub(super) enum Refused {
     Done(Completion),
     Failed(Failure),
-    Released(LockToken),
+    Released(Release),
 }
 
 impl Refused {
@@ -43,7 +43,7 @@ impl Refused {
         match self {
             Self::Done(completion) => &completion.held,
             Self::Failed(failure) => &failure.held,
-            Self::Released(held) => held,
+            Self::Released(released) => &released.held,
         }
     }
 
@@ -60,7 +60,7 @@ impl Refused {
         match self {
             Self::Done(completion) => told.completed(std::slice::from_ref(completion), settled),
             Self::Failed(failure) => told.failed(std::slice::from_ref(failure), settled),
-            Self::Released(held) => told.released(std::slice::from_ref(held), settled),
+            Self::Released(released) => told.released(std::slice::from_ref(released), settled),
         }
     }
 
@@ -74,7 +74,7 @@ impl Refused {
                     .await
             }
             Self::Failed(failure) => store.fail(id, std::slice::from_ref(failure), &then).await,
-            Self::Released(held) => store.release(id, std::slice::from_ref(held)).await,
+            Self::Released(released) => store.release(id, std::slice::from_ref(released)).await,
         }
     }
 }

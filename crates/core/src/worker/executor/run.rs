@@ -72,6 +72,7 @@ impl<'a> Run<'a> {
             Ending::Failed { failure, outcome } => failure.attempt = self.attempt(outcome, ran),
             Ending::Committed { .. }
             | Ending::Release
+            | Ending::Unstarted
             | Ending::Parked
             | Ending::Lost
             | Ending::Left => {}

@@ -6,7 +6,8 @@ use std::time::Duration;
 use jobwire_core::hint::Ready;
 use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::{
-    BatchOutcome, Completion, Destination, Failure, Handoff, Origin, Refusal, Renewed, StoreError,
+    BatchOutcome, Completion, Destination, Failure, Handoff, Origin, Refusal, Release, Renewed,
+    StoreError,
 };
 use jobwire_core::{Fence, NodeId};
 
@@ -94,7 +95,8 @@ impl Database {
         ours
     }
 
-    pub(in crate::simulation) fn clear_strike(&mut self, lost: &[LockToken]) {
+    /// Returns whether no strike for these locks can follow.
+    pub(in crate::simulation) fn clear_strike(&mut self, lost: &[LockToken]) -> bool {
         for held in lost {
             if let Some(lease) = self.leases.get_mut(&held.id)
                 && lease.struck == Some(held.fence)
@@ -103,6 +105,11 @@ impl Database {
                 lease.struck = None;
             }
         }
+        let is_held = |held: &LockToken| {
+            let lease = self.leases.get(&held.id);
+            lease.is_some_and(|lease| lease.fence == held.fence && lease.owner.is_some())
+        };
+        !lost.iter().any(is_held)
     }
 
     pub(in crate::simulation) fn complete(
@@ -209,17 +216,23 @@ impl Database {
     pub(in crate::simulation) fn release(
         &mut self,
         owner: NodeId,
-        held: &[LockToken],
+        released: &[Release],
     ) -> BatchOutcome {
         let mut settled = BatchOutcome::default();
-        for held in held {
+        for Release { held, started } in released {
             let guarded = self.owns(owner, held);
             let there = self.leases.contains_key(&held.id);
-            let released = guarded || (there && self.has(Bug::ReleasesWithoutGuard));
-            if !released {
+            let ends = guarded || (there && self.has(Bug::ReleasesWithoutGuard));
+            if !ends {
                 continue;
             }
-            self.leases.remove(&held.id);
+            let lease = self.leases.get_mut(&held.id);
+            if let Some(lease) = lease.filter(|lease| !started && lease.strikes > 0) {
+                lease.owner = None;
+                lease.alone = false;
+            } else {
+                self.leases.remove(&held.id);
+            }
             let Some(ready) = self.mark(held.id) else {
                 continue;
             };
@@ -230,7 +243,8 @@ impl Database {
                 settled.ready.push(ready);
             }
         }
-        self.pass_on(held.iter(), &Handoff::Hint, &mut settled);
+        let held = released.iter().map(|released| &released.held);
+        self.pass_on(held, &Handoff::Hint, &mut settled);
         settled
     }
 

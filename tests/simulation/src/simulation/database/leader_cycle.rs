@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use jobwire_core::hint::{Hint, Ready};
 use jobwire_core::store::{
-    CycleOutcome, CycleReport, LeaderCycle, LockTerms, MovedTimers, Rescued,
+    ClockWindow, CycleOutcome, CycleReport, LeaderCycle, LockTerms, MovedTimers, Rescued,
 };
 use jobwire_core::{JobId, Lane, NodeId};
 
@@ -62,6 +63,7 @@ impl Database {
             horizon: None,
             has_batches: false,
             has_more: false,
+            clock_outside: Self::is_outside(turn, now),
             freed_permits: false,
             term,
             now,
@@ -99,12 +101,16 @@ impl Database {
         left.take(at_most).collect()
     }
 
+    /// Returns whether the clock is outside of the window in which the leader expects it.
+    fn is_outside(turn: &LeaderCycle, now: DateTime<Utc>) -> bool {
+        let outside = |clock: &ClockWindow| now < clock.from || now > clock.until;
+        turn.clock.as_ref().is_some_and(outside)
+    }
+
     /// Resets expired leases. Returns each job with its former holder.
     fn reset(&mut self, turn: &LeaderCycle) -> Vec<(JobId, Option<NodeId>)> {
         let now = self.now();
-        let outside =
-            |clock: &jobwire_core::store::ClockWindow| now < clock.from || now > clock.until;
-        if turn.clock.as_ref().is_some_and(outside) {
+        if Self::is_outside(turn, now) {
             return Vec::new();
         }
         let unguarded = self.has(Bug::SweepsLivingLeases);

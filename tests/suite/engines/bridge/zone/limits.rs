@@ -1,6 +1,7 @@
 //! Rows at the limits of PostgreSQL's types fail no statement.
 
 use jobwire_core::JobQuery;
+use jobwire_core::store::Release;
 
 use super::*;
 
@@ -102,7 +103,11 @@ async fn a_due_date_at_the_end_of_time_fails_no_statement_of_camunda() {
     tables.change(one_instance, &ready).await;
     let node = NodeId::generate();
     let locked = store.lock(&terms(node), &[hint(&ready.job)]).await.unwrap();
-    let held: Vec<_> = locked.jobs.iter().map(|locked| locked.held()).collect();
+    let held = locked
+        .jobs
+        .iter()
+        .map(|locked| Release::of_attempt(locked.held()));
+    let held: Vec<_> = held.collect();
     assert_eq!(held.len(), 1, "{locked:?}");
     let outcome = store.release(node, &held).await.unwrap();
     assert_eq!(outcome.applied, [job_id(&ready.job)]);

@@ -4,12 +4,11 @@
 use std::collections::HashSet;
 
 use serde::Serialize;
-use sqlx::{Row, SqliteConnection};
+use sqlx::SqliteConnection;
 
 use crate::job::{JobId, LockToken};
 use crate::store::error::StoreError;
 use crate::store::permits::{Asking, PermitAnswer, PermitKey, PermitRequest};
-use crate::store::sqlite::sql::strikes;
 use crate::store::sqlite::{complete, decode};
 
 const PARK: &str = "
@@ -18,21 +17,6 @@ SELECT value ->> 'job', value ->> 'limit', value ->> 'key', value ->> 'job_type'
 WHERE true
 ON CONFLICT (job_id) DO UPDATE SET limit_name = excluded.limit_name, key = excluded.key, type = excluded.type,
     seq = excluded.seq, woken_at = NULL";
-
-/// Selects the strikes of jobs that are parked.
-const STRIKES: &str = concat!(
-    "
-SELECT job_id, fence, ",
-    strikes!("job_lease"),
-    ", struck FROM job_lease
-WHERE job_id IN (SELECT value FROM json_each(?1)) AND owner = ?2 AND strikes > 0"
-);
-
-/// Writes leases without an owner. The next lock takes them, with their strikes.
-const KEEP_STRIKES: &str = "
-INSERT INTO job_lease (job_id, fence, locked_at, expires_at, strikes, struck)
-SELECT value ->> 0, value ->> 1, ?2, ?2, value ->> 2, value ->> 3 FROM json_each(?1) WHERE true
-ON CONFLICT (job_id) DO NOTHING";
 
 /// A waiting job in the form that the statement reads.
 #[derive(Serialize)]
@@ -56,14 +40,9 @@ pub(super) async fn park(
         return Ok(());
     }
     let held: Vec<LockToken> = refused.iter().map(|(_, job)| job.held.clone()).collect();
-    let ids = held.iter().map(|of| of.id);
-    let struck = sqlx::query(STRIKES)
-        .bind(decode::array(ids)?)
-        .bind(request.node.to_string())
-        .fetch_all(&mut *connection)
-        .await?;
-    let struck_ids = decode::job_ids(&struck)?;
-    let released = complete::release_in(connection, request.node, now, &held).await?;
+    let ids: Vec<JobId> = held.iter().map(|of| of.id).collect();
+    let released =
+        complete::release_keeping(&mut *connection, request.node, now, &held, &ids).await?;
     let parked: HashSet<JobId> = released.applied.iter().copied().collect();
     let rows = refused.iter().filter(|(_, job)| {
         parked.contains(&job.held.id) && !released.cancelled.contains(&job.held.id)
@@ -76,17 +55,7 @@ pub(super) async fn park(
         seq: job.seq,
     });
     let park = sqlx::query(PARK).bind(decode::array(rows)?);
-    park.execute(&mut *connection).await?;
-    let mut kept: Vec<(JobId, i64, i32, Option<i64>)> = Vec::new();
-    for (row, id) in struck.iter().zip(struck_ids) {
-        if parked.contains(&id) && !released.cancelled.contains(&id) {
-            kept.push((id, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?));
-        }
-    }
-    if !kept.is_empty() {
-        let keep = sqlx::query(KEEP_STRIKES).bind(decode::array(kept)?);
-        keep.bind(now).execute(connection).await?;
-    }
+    park.execute(connection).await?;
     let ready = released.ready.into_iter();
     answer
         .ready
