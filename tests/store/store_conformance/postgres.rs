@@ -216,7 +216,7 @@ async fn an_unreadable_row_of_a_node_hides_no_other_one() {
     assert_eq!(nodes[0].membership, it);
     let forgotten = w
         .store
-        .remove_silent_nodes(std::time::Duration::from_secs(300), &[])
+        .remove_silent_nodes(Duration::from_secs(300), &[])
         .await;
     assert_eq!(forgotten.unwrap(), 2000);
     w.store
