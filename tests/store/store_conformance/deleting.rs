@@ -86,7 +86,7 @@ async fn a_job_that_becomes_due_and_starts_during_its_deletion_keeps_its_lease()
         let id = due(&w).await;
         let (sibling, worker) = (w.one(work().instance("a")).await, node());
         let mut gate = w.store.pool().begin().await.unwrap();
-        let lock = "LOCK TABLE {s}dead_letter_job IN ACCESS EXCLUSIVE MODE";
+        let lock = "LOCK TABLE {s}job_exception IN ACCESS EXCLUSIVE MODE";
         PgStore::execute_in(&mut gate, lock).await;
         let (told, job) = tokio::join!(operate(&w.store, operation, id), async {
             until_waiting(&w.store, 1).await;
