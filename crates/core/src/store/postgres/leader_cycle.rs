@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
-use sqlx::{PgPool, Postgres, Row};
+use sqlx::{PgConnection, PgPool, Postgres, Row};
 use uuid::Uuid;
 
 use super::attempts::record_deaths;
@@ -12,7 +12,7 @@ use super::begin::begin_part;
 use super::connection_pool::ConnectionPool;
 use super::sql::{
     has_job, in_turn, not_suspended, not_waiting, ready_columns, served_by_fleet, strikes_count,
-    unexpired,
+    unexpired, unlocked,
 };
 use super::{PgStore, aside, decode, exclusive};
 use crate::hint::Ready;

@@ -8,7 +8,8 @@ use sqlx::{Row, SqliteConnection};
 use super::event_stream::{self, Cause};
 use super::membership::LEAVE;
 use super::sql::{
-    in_turn, ready_columns, served_by_fleet, strikes, strikes_count, suspended, unexpired, waits,
+    in_turn, ready_columns, served_by_fleet, strikes, strikes_count, suspended, unexpired,
+    unlocked, waits,
 };
 use super::{SqliteStore, attempts, complete, decode, exclusive};
 use crate::hint::Ready;
