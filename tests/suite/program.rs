@@ -15,6 +15,7 @@ mod order;
 mod periodic;
 mod priorities;
 mod purge;
+mod remedies;
 mod run;
 mod secured;
 mod settings;

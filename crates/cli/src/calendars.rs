@@ -25,6 +25,12 @@ const TABLES: Tables = Tables {
     noun: "calendar",
     nouns: "business calendars",
     most_bytes: 1 << 20,
+    examples: &[
+        ("name", "\"berlin-office\""),
+        ("time_zone", "\"Europe/Berlin\""),
+        ("hours", "{ \"Mon-Fri\" = \"09:00-17:00\" }"),
+    ],
+    changes: false,
 };
 
 /// A table of the file.
@@ -168,5 +174,17 @@ mod tests {
         ] {
             assert!(said.contains(part), "{part} in {said}");
         }
+        let missing = "[[calendar]]\nname = \"a\"\nhours = {}\n";
+        assert_eq!(
+            parse(missing).expect_err("mistakes"),
+            [
+                "calendar 1: missing field `time_zone`; add it, for example `time_zone = \"Europe/Berlin\"`"
+            ]
+        );
+        let said = parse("[[calendar]]\nname == \"a\"\n").expect_err("no TOML");
+        assert!(
+            said[0].starts_with("line 2: this is not TOML: "),
+            "{said:?}"
+        );
     }
 }

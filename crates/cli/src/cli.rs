@@ -1,5 +1,8 @@
 //! The command line.
 
+mod mistaken;
+
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -12,6 +15,7 @@ use crate::commands::{
 use crate::error::{self, Error};
 use crate::logging;
 use crate::settings::{Settings, Sources, flags};
+use mistaken::Mistaken;
 
 /// Jobs that live in your database, carried by your broker.
 #[derive(Debug, Parser)]
@@ -78,7 +82,7 @@ pub enum Command {
     Config(config::ConfigArgs),
 }
 
-/// Returns the command line, with a flag for every setting.
+/// Returns the command line, with the flags of the settings.
 #[must_use]
 pub fn command() -> clap::Command {
     flags::add_to(Cli::command())
@@ -88,9 +92,11 @@ pub fn command() -> clap::Command {
 #[must_use]
 pub fn main() -> ExitCode {
     jobwire_core::runtime::crash_point::arm();
-    let matches = match command().try_get_matches() {
+    let line: Vec<OsString> = std::env::args_os().collect();
+    let matches = match mistaken::matches(&line) {
         Ok(matches) => matches,
-        Err(error) => {
+        Err(Mistaken::Said(said)) => return report(&Error::Usage(said)),
+        Err(Mistaken::Clap(error)) => {
             // Help goes to standard output, mistakes to standard error. Both may be closed.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
@@ -98,16 +104,19 @@ pub fn main() -> ExitCode {
     };
     match start(&matches) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            if !error.is_silent() {
-                use std::io::Write;
-                let said = error::with_settings_alone(&error.to_string());
-                let said = jobwire_core::telemetry::plain::lines(&said);
-                let _ = writeln!(std::io::stderr(), "jobwire: {said}");
-            }
-            ExitCode::from(error.exit_code())
-        }
+        Err(error) => report(&error),
     }
+}
+
+/// Prints an error, and returns its exit code.
+fn report(error: &Error) -> ExitCode {
+    if !error.is_silent() {
+        use std::io::Write;
+        let said = error::with_settings_alone(&error.to_string());
+        let said = jobwire_core::telemetry::plain::lines(&said);
+        let _ = writeln!(std::io::stderr(), "jobwire: {said}");
+    }
+    ExitCode::from(error.exit_code())
 }
 
 fn start(matches: &ArgMatches) -> Result<(), Error> {
@@ -221,6 +230,19 @@ mod tests {
                 flags::found(&matches),
                 [("database_url", "sqlite:x.db".to_owned())]
             );
+        }
+        for line in [
+            &["jobwire", "--lanes", "bulk", "run"][..],
+            &["jobwire", "run", "--lanes", "bulk"],
+            &["jobwire", "bench", "drain", "--lanes", "bulk"],
+            &["jobwire", "bench", "--lanes", "bulk", "drain"],
+            &["jobwire", "engine", "run", "--lanes", "bulk"],
+            &["jobwire", "lanes", "list", "--lanes", "bulk"],
+        ] {
+            let line: Vec<OsString> = line.iter().map(OsString::from).collect();
+            let matches = mistaken::matches(&line).expect("parses");
+            let lanes = ("lanes", "bulk".to_owned());
+            assert_eq!(flags::found(&matches), [lanes], "{line:?}");
         }
     }
 }

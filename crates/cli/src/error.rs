@@ -132,12 +132,17 @@ impl From<InvalidJob> for Error {
 }
 
 /// Returns a message of the library for users of the program: of an option and its setting, as in
-/// `` `hook.max_age` (setting `hint_max_age`) ``, only the setting is left.
+/// `` `hook.max_age` (setting `hint_max_age`) ``, only the setting is left, and of a method and its
+/// command, as in `` `PgStore::migrate` (command `jobwire migrate up`) ``, only the command.
 pub(crate) fn with_settings_alone(text: &str) -> String {
-    const BETWEEN: &str = "` (setting `";
+    const BETWEEN: [&str; 2] = ["` (setting `", "` (command `"];
     let mut left = text;
     let mut said = String::new();
-    while let Some((before, after)) = left.split_once(BETWEEN) {
+    while let Some((before, after)) = BETWEEN
+        .iter()
+        .filter_map(|between| left.split_once(between))
+        .min_by_key(|(before, _)| before.len())
+    {
         let Some((setting, rest)) = after.split_once("`)") else {
             break;
         };
@@ -256,6 +261,10 @@ mod tests {
                 "`broker_tls_ca`: is wrong",
             ),
             ("` (setting `x", "` (setting `x"),
+            (
+                "call `A::b` (command `jobwire migrate up`), or set `d` (setting `e`)",
+                "call `jobwire migrate up`, or set `e`",
+            ),
             (
                 "the broker's URL (setting `broker_url`)",
                 "the broker's URL (setting `broker_url`)",

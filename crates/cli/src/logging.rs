@@ -13,8 +13,9 @@ use tracing_subscriber::{EnvFilter, Layer, fmt};
 use crate::settings::{LogFormat, Settings};
 use escaped::{Escaped, EscapedJson};
 
-/// The default filter of commands other than `run` and `demo`.
-pub const QUIET: &str = "warn";
+/// The default filter of commands other than `run` and `demo`. Rows that the database refuses are
+/// part of what a command prints.
+pub const QUIET: &str = "warn,jobwire_core::store::poison=error";
 /// The default filter of `demo`, some of whose jobs fail on purpose. Its account counts them.
 pub const DEMO: &str = "warn,jobwire_core::worker::executor::failure=error";
 

@@ -119,8 +119,9 @@ macro_rules! settings {
 
 settings! {
     database_url: SecretUrl = "sqlite:jobwire.db", "database" "URL",
-        "The database of the jobs: `sqlite:PATH` (created and migrated automatically) or \
-         `postgres://user:password@host/database`.";
+        "The database of the jobs: `sqlite:PATH` (`jobwire run`, `jobwire enqueue` \
+         and `jobwire migrate up` create the file with its tables; other commands update the tables of \
+         an older program) or `postgres://user:password@host/database`.";
     database_plaintext: Plaintext = "loopback", "database-plaintext" "WHERE",
         "The servers with which PostgreSQL may be used without verified TLS: `loopback` (this \
          machine only; for other hosts `sslmode=verify-full` is the default in the URL, and less \

@@ -17,6 +17,10 @@ pub(crate) struct Tables {
     pub(crate) nouns: &'static str,
     /// Maximum size of the file.
     pub(crate) most_bytes: u64,
+    /// Required fields of a table, each with an example of its value.
+    pub(crate) examples: &'static [(&'static str, &'static str)],
+    /// Whether commands read the file to change the database by it.
+    pub(crate) changes: bool,
 }
 
 impl Tables {
@@ -47,10 +51,11 @@ impl Tables {
             )));
         }
         parse(&text).map_err(|mistakes| {
-            Error::Input(format!(
-                "{name}: nothing was changed\n  {}",
-                mistakes.join("\n  ")
-            ))
+            let head = match self.changes {
+                true => format!("{name}: nothing was changed"),
+                false => format!("the {} in {name} have mistakes:", self.nouns),
+            };
+            Error::Input(format!("{head}\n  {}", mistakes.join("\n  ")))
         })
     }
 
@@ -64,8 +69,14 @@ impl Tables {
         mistakes: &mut Vec<String>,
     ) -> Result<Option<Vec<toml::Value>>, Vec<String>> {
         let Self { key, noun, .. } = self;
-        let mut table: toml::Table =
-            toml::from_str(text).map_err(|e| vec![format!("this is not TOML: {}", e.message())])?;
+        let mut table: toml::Table = toml::from_str(text).map_err(|error| {
+            let before = error.span().and_then(|span| text.get(..span.start));
+            let line = before.map_or(1, |before| before.matches('\n').count() + 1);
+            vec![format!(
+                "line {line}: this is not TOML: {}",
+                error.message()
+            )]
+        })?;
         let entries = table.remove(*key);
         let unknown = table.keys();
         mistakes.extend(
@@ -85,6 +96,16 @@ impl Tables {
 
     /// Returns a mistake with the number of its table, which is at place `at`.
     pub(crate) fn mistake(&self, at: usize, mistake: &str) -> String {
-        format!("{} {}: {mistake}", self.noun, at + 1)
+        let said = format!("{} {}: {mistake}", self.noun, at + 1);
+        let missing = mistake.strip_prefix("missing field `");
+        let missing = missing.and_then(|rest| rest.strip_suffix('`'));
+        match self
+            .examples
+            .iter()
+            .find(|(field, _)| Some(*field) == missing)
+        {
+            Some((field, value)) => format!("{said}; add it, for example `{field} = {value}`"),
+            None => said,
+        }
     }
 }

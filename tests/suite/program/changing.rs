@@ -67,14 +67,42 @@ async fn each_change_of_a_job_is_made_and_shown() {
     let suspend = ["jobs", "change", &id, "--suspend"];
     let said = fails(jobwire(&home, &suspend), 1).await;
     assert!(
-        said.contains("0 jobs changed") && said.contains("a state that this does not apply to"),
+        said.contains("0 jobs changed")
+            && said.contains("is a dead letter, to which")
+            && said.contains(&format!("jobwire jobs retry {id} --retries N")),
         "{said}"
     );
+    let other = create(&home, r#"{"type":"other"}"#).await;
+    let change = async |change: &str, code: i32| {
+        let change = jobwire(&home, &["jobs", "change", &other, change]);
+        match code {
+            0 => succeeds(change).await,
+            code => fails(change, code).await,
+        }
+    };
+    change("--suspend", 0).await;
+    let said = change("--make-executable", 1).await;
+    let activate = format!(
+        "is suspended, and this does not apply to it; `jobwire jobs change {other} --activate`"
+    );
+    assert!(said.contains(&activate), "{said}");
+    change("--activate", 0).await;
+    let said = change("--activate", 1).await;
+    assert!(
+        said.contains("is not suspended: its state is executable"),
+        "{said}"
+    );
+    for list in ["errors", "incidents"] {
+        let none = ["jobs", list, "--type", "nothing"];
+        let said = succeeds(jobwire(&home, &none)).await;
+        assert_eq!(said, format!("no {list}"));
+    }
     let all_of_type = ["jobs", "change", "--all", "--type", "noop", "--suspend"];
     create(&home, r#"{"type":"noop"}"#).await;
     let said = fails(jobwire(&home, &all_of_type), 2).await;
     assert!(
-        said.contains("1 job (1 executable)") && said.contains("--yes"),
+        said.contains("1 job (1 executable) matches and would be changed")
+            && said.contains("--yes"),
         "{said}"
     );
     let confirmed = [&all_of_type[..], &["--yes"]].concat();
@@ -106,16 +134,19 @@ async fn an_unlocked_job_has_no_holder_and_keeps_its_attempts() {
     assert!(said.contains("is running"), "{said}");
     assert_eq!(shown(&home, &id, &fields).await, held);
 
+    let said = fails(jobwire(&home, &["jobs", "delete", &id]), 1).await;
+    assert!(
+        said.contains("stop it with `jobwire jobs cancel`"),
+        "{said}"
+    );
+
     let unlock = ["jobs", "unlock", &id];
     let said = succeeds(jobwire(&home, &unlock)).await;
     assert!(said.contains("1 job unlocked"), "{said}");
     let free = json!(["executable", 3, Value::Null]);
     assert_eq!(shown(&home, &id, &fields).await, free);
     let said = fails(jobwire(&home, &unlock), 1).await;
-    assert!(
-        said.contains("a state that this does not apply to"),
-        "{said}"
-    );
+    assert!(said.contains("has no lock"), "{said}");
     // A cancelled job does not become ready again.
     let locked = store.lock(&terms, &[Hint::new(job)]).await.unwrap();
     assert_eq!(locked.jobs.len(), 1, "{:?}", locked.refused);
@@ -158,7 +189,7 @@ async fn attempts_errors_and_incidents_of_a_job_are_shown() {
     assert!(message.contains("scheme"), "{message}");
     let said = succeeds(jobwire(&home, &["jobs", "attempts", &id])).await;
     assert!(
-        said.contains("OUTCOME") && said.contains("dead-letter") && said.contains("scheme"),
+        said.contains("outcome") && said.contains("dead-letter") && said.contains("scheme"),
         "{said}"
     );
     let nobody = JobId::generate().to_string();
@@ -181,7 +212,7 @@ async fn attempts_errors_and_incidents_of_a_job_are_shown() {
     assert_eq!(others, json!([]));
     let said = succeeds(jobwire(&home, &["jobs", "errors", "--type", "http"])).await;
     assert!(
-        said.contains("ATTEMPTS") && said.contains("scheme"),
+        said.contains("attempts") && said.contains("scheme"),
         "{said}"
     );
 

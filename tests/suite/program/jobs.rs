@@ -185,7 +185,7 @@ async fn one_job_is_shown_executed_retried_and_deleted() {
     );
     let said = succeeds(jobwire(&home, &["jobs", "show", &id, "--history"])).await;
     assert!(
-        said.contains("OUTCOME") && said.contains("RESOLVED"),
+        said.contains("outcome") && said.contains("resolved"),
         "{said}"
     );
     let said = fails(jobwire(&home, &["jobs", "execute", &id]), 1).await;
@@ -457,7 +457,11 @@ async fn an_instance_and_start_timers_are_ended() {
         one_job(&home, line).await;
     }
     let said = fails(jobwire(&home, &["jobs", "end", "--instance", "one"]), 2).await;
-    assert!(said.contains("--yes"), "{said}");
+    let list = "2 jobs would be deleted; check with `jobwire jobs list --instance one` first";
+    assert!(said.contains(list) && said.contains("--yes"), "{said}");
+    let timers = ["jobs", "end", "--start-timers", "d"];
+    let said = fails(jobwire(&home, &timers), 2).await;
+    assert!(said.contains("1 job would be deleted"), "{said}");
     let end = ["jobs", "end", "--json", "--yes"];
     let ended = json(&home, &[&end[..], &["--instance", "one"]].concat()).await;
     assert_eq!(ended["deleted"].as_array().map(Vec::len), Some(2));
@@ -470,6 +474,19 @@ async fn an_instance_and_start_timers_are_ended() {
     assert!(said.contains("1 job deleted"), "{said}");
     let left = all(&store(&home).await).await;
     assert_eq!((left.len(), left[0].state), (1, JobState::Executable));
+}
+
+/// The command prints the refused job. A log line beside it would say the same.
+#[tokio::test]
+async fn a_fault_of_a_job_is_told_once() {
+    let home = Scratch::new();
+    let line = r#"{"type":"http","payload":7,"unique_key":"k"}"#;
+    let id = one_job(&home, line).await;
+    fails(jobwire(&home, &["jobs", "execute", &id]), 1).await;
+    one_job(&home, line).await;
+    let said = fails(jobwire(&home, &["jobs", "retry", &id]), 1).await;
+    assert_eq!(said.matches("unique key").count(), 1, "{said}");
+    assert!(!said.contains("WARN"), "{said}");
 }
 
 #[tokio::test]
@@ -494,7 +511,8 @@ async fn start_timers_are_replaced_by_those_of_a_file() {
         "timers.jsonl",
     ];
     let said = fails(jobwire(&home, &replace), 2).await;
-    assert!(said.contains("--yes"), "{said}");
+    let told = "1 start timer would be deleted, and those of the file created";
+    assert!(said.contains(told) && said.contains("--yes"), "{said}");
     let replace = [&replace[..], &["--yes", "--json"]].concat();
     let said = fails(jobwire(&home, &replace), 1).await;
     assert!(said.contains("timers.jsonl:2: field `due_at`"), "{said}");

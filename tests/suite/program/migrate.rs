@@ -56,7 +56,9 @@ async fn a_mistyped_path_makes_no_sqlite_file_unless_the_command_creates_one() {
         let program = jobwire(&home, arguments).args(["--database", "sqlite:jobwier.db"]);
         let said = fails(program, 1).await;
         assert!(
-            said.contains("no such file: jobwier.db"),
+            said.contains("no such file: jobwier.db")
+                && said.contains("create the file with `jobwire migrate up`")
+                && !said.contains("Sqlite"),
             "{arguments:?}: {said}"
         );
         assert!(!home.join("jobwier.db").exists(), "{arguments:?}");

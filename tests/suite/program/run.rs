@@ -193,7 +193,7 @@ async fn a_database_that_cannot_be_used_is_one_clear_line() {
     let url = shared::postgres().await.create_database().await;
     let run = |database: &str| jobwire(&home, &["run", "--http", "off", "--database", database]);
 
-    let missing = "has no Jobwire tables; call `migrate` of the store, or run `jobwire migrate up`";
+    let missing = "has no Jobwire tables; run `jobwire migrate up`";
     fails_saying(|| run(&url), 1, &[missing]).await;
 
     let mut wrong = Url::parse(&url).unwrap();

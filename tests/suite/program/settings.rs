@@ -1,8 +1,9 @@
 //! How the program reads its settings.
 
+use jobwire_core::Store;
 use jobwire_tests::Scratch;
 
-use super::{fails, jobwire, succeeds};
+use super::{all, fails, jobwire, lines, store, succeeds};
 
 #[tokio::test]
 async fn a_flag_beats_the_environment_and_the_environment_beats_the_file() {
@@ -37,6 +38,66 @@ async fn a_flag_beats_the_environment_and_the_environment_beats_the_file() {
     );
     assert_eq!(line("lanes"), ["lanes", "a,b", "jobwire.toml:3"]);
     assert_eq!(line("sweep_interval"), ["sweep_interval", "10s", "default"]);
+}
+
+/// `--tenants` looks like a filter. It is a setting, and a command that ignored it would delete the jobs
+/// of all tenants.
+#[tokio::test]
+async fn a_setting_of_a_node_is_refused_where_it_looks_like_a_filter() {
+    let home = Scratch::new();
+    let file = lines(&home, r#"{"type":"noop","tenant":"other"}"#, 2);
+    succeeds(jobwire(&home, &["enqueue", &file])).await;
+    for (arguments, filter) in [
+        (
+            &["jobs", "delete", "--all", "--tenants", "acme", "--yes"][..],
+            "the filter is --tenant",
+        ),
+        (
+            &["--tenants", "acme", "jobs", "delete", "--all", "--yes"],
+            "the filter is --tenant",
+        ),
+        (
+            &["jobs", "cancel", "--all", "--max-priority", "-1", "--yes"],
+            "the filter is --priority-at-most",
+        ),
+        (
+            &["pause", "--all", "--tenants", "acme"],
+            "use `jobwire suspend --tenant`",
+        ),
+    ] {
+        let said = fails(jobwire(&home, arguments), 2).await;
+        assert!(
+            said.contains("is a setting of a node"),
+            "{arguments:?}: {said}"
+        );
+        assert!(said.contains(filter), "{arguments:?}: {said}");
+    }
+    let store = store(&home).await;
+    assert_eq!(all(&store).await.len(), 2);
+    assert!(store.suspensions().await.unwrap().is_empty());
+    // One file and one environment serve all commands.
+    let _ = home.write("jobwire.toml", "tenants = [\"acme\"]\n");
+    let list = jobwire(&home, &["jobs", "list"]).env("JOBWIRE_MIN_PRIORITY", "7");
+    let said = succeeds(list).await;
+    assert!(said.contains("2 jobs"), "{said}");
+}
+
+#[tokio::test]
+async fn a_wrong_file_of_calendars_is_told_as_such() {
+    let home = Scratch::new();
+    let _ = home.write("bad.toml", "[[calendar]]\nname = \"a\"\nhours = {}\n");
+    let file = lines(&home, r#"{"type":"noop"}"#, 1);
+    let mistake = "calendar 1: missing field `time_zone`; add it, for example";
+    let doctor = fails(jobwire(&home, &["doctor", "--calendars", "bad.toml"]), 1).await;
+    assert!(doctor.contains("WRONG  calendars: "), "{doctor}");
+    assert!(doctor.contains("remark database: "), "{doctor}");
+    let enqueue = ["enqueue", &file, "--calendars", "bad.toml"];
+    let enqueue = fails(jobwire(&home, &enqueue), 1).await;
+    for said in [doctor, enqueue] {
+        assert!(said.contains("business calendars in bad.toml"), "{said}");
+        assert!(said.contains(mistake), "{said}");
+        assert!(!said.contains("nothing was changed"), "{said}");
+    }
 }
 
 #[tokio::test]

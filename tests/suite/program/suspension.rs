@@ -114,6 +114,45 @@ async fn the_jobs_that_an_activation_brings_back_are_counted_also_timers() {
 }
 
 #[tokio::test]
+async fn a_scope_without_a_job_is_remarked_and_a_definition_is_exact() {
+    let home = Scratch::new();
+    let line = r#"{"type":"noop","process_definition":"invoice:3:4711","process_instance":"i"}"#;
+    succeeds(jobwire(&home, &["enqueue", &lines(&home, line, 1)])).await;
+    let none = "remark: no job belongs to it now";
+    let versions = "jobs of other versions exist, such as `invoice:3:4711`";
+    let suspend = ["suspend", "--definition", "invoice"];
+    says(&home, &suspend, &["0 jobs moved", none, versions]).await;
+    says(
+        &home,
+        &["suspend", "--tenant", "acme"],
+        &["0 jobs moved", none],
+    )
+    .await;
+    let suspend = ["suspend", "--process-definition", "invoice:3:4711"];
+    says(&home, &suspend, &["1 job moved"]).await;
+    // It belongs to the scope, and is suspended already.
+    let said = succeeds(jobwire(&home, &suspend)).await;
+    assert!(
+        said.contains("0 jobs moved") && !said.contains("remark"),
+        "{said}"
+    );
+    let list = [
+        "jobs",
+        "list",
+        "--definition",
+        "invoice:3:4711",
+        "--instance",
+        "i",
+    ];
+    says(&home, &list, &["1 job"]).await;
+
+    let end = ["jobs", "end", "--definition", "invoice", "--yes"];
+    let none = "remark: no job belongs to this scope";
+    says(&home, &end, &["0 jobs deleted", none, versions]).await;
+    assert_eq!(all(&store(&home).await).await.len(), 1);
+}
+
+#[tokio::test]
 async fn a_change_at_a_date_is_a_timer_job() {
     let home = Scratch::new();
     succeeds(jobwire(&home, &["migrate", "up"])).await;
@@ -145,7 +184,12 @@ async fn a_scope_that_says_nothing_or_too_much_is_refused() {
     let home = Scratch::new();
     for (arguments, part) in [
         (&["pause"][..], "--category"),
-        (&["suspend", "--lane", "bulk"], "--lane"),
+        (&["suspend", "--lane", "bulk"], "use `jobwire pause --lane`"),
+        (&["suspend", "--all"], "use `jobwire pause --all`"),
+        (
+            &["pause", "--tenant", "acme"],
+            "use `jobwire suspend --tenant`",
+        ),
         (&["pause", "--all", "--lane", "bulk"], "cannot be used with"),
         (&["resume", "--category", ""], "1 to 1024"),
         (&["pause", "--lane", "a b"], "--lane: `a b` is not a lane's"),

@@ -31,8 +31,13 @@ pub struct DoctorArgs {
     pub json: bool,
 }
 
-pub(crate) async fn run(settings: Settings, args: DoctorArgs) -> Result<(), Error> {
+pub(crate) async fn run(mut settings: Settings, args: DoctorArgs) -> Result<(), Error> {
     let mut findings = Findings::default();
+    if let Some(Err(error)) = settings.calendars.as_deref().map(crate::calendars::read) {
+        findings.error("calendars", error.of_setting(&settings, "calendars"));
+        // The other checks need none.
+        settings.calendars = None;
+    }
     for remark in settings.remarks() {
         let found = format!("`{}` {}", remark.setting, remark.found);
         findings.remark("settings", found, remark.remedy);

@@ -160,7 +160,7 @@ pub enum Action {
         #[command(flatten)]
         scope: EndArgs,
         /// Confirm that all its jobs are deleted
-        #[arg(long, required = true)]
+        #[arg(long)]
         yes: bool,
         /// Print the result as JSON
         #[arg(long)]
@@ -172,7 +172,7 @@ pub enum Action {
         #[command(flatten)]
         replace: ReplaceArgs,
         /// Confirm that the present start timers are deleted
-        #[arg(long, required = true)]
+        #[arg(long)]
         yes: bool,
         /// Print the result as JSON
         #[arg(long)]
@@ -389,8 +389,9 @@ impl Jobs<'_> {
                 let by_state = operate::Matching::of(&mut selection, store).await?;
                 if by_state.more_than_dead_letters() && !yes {
                     return Err(Error::Usage(format!(
-                        "{by_state} match and would all run now; check with `{} list` first, then \
+                        "{by_state} {} and would run now; check with `{} list` first, then \
                          pass --yes, or leave --state out for dead letters only",
+                        by_state.verb(),
                         place.command()
                     )));
                 }
@@ -427,8 +428,9 @@ impl Jobs<'_> {
                 let matching = operate::Matching::in_states(&mut selection, &states, store).await?;
                 if selection.all && !yes {
                     return Err(Error::Usage(format!(
-                        "{matching} match and would all be changed; check with `{} list` first, \
+                        "{matching} {} and would be changed; check with `{} list` first, \
                          then pass --yes",
+                        matching.verb(),
                         place.command()
                     )));
                 }
@@ -474,9 +476,9 @@ impl Jobs<'_> {
                 let ids = selection.ids(store).await?;
                 operate::cancel(settings, store, &ids, json).await
             }
-            Action::End { scope, json, .. } => end::end(settings, scope, json).await,
-            Action::ReplaceTimers { replace, json, .. } => {
-                replace::replace(settings, replace, json).await
+            Action::End { scope, yes, json } => end::end(self, scope, yes, json).await,
+            Action::ReplaceTimers { replace, yes, json } => {
+                replace::replace(self, replace, yes, json).await
             }
             Action::Execute { id, json } => execute::execute(self, id, json).await,
         }

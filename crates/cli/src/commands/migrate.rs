@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use jobwire_core::store::{SCHEMA_VERSION, SchemaStatus};
 
 use crate::connect::Database;
-use crate::error::Error;
+use crate::error::{Error, with_settings_alone};
 use crate::output;
 use crate::settings::Settings;
 
@@ -86,7 +86,7 @@ async fn status(database: &Database, settings: &Settings) -> Result<(), Error> {
     let found = version(&status);
     let verdict = match status.ready() {
         Ok(()) => "ready".to_owned(),
-        Err(error) => error.to_string(),
+        Err(error) => with_settings_alone(&error.to_string()),
     };
     output::line(format_args!(
         "{}: schema version {found}, this program needs {SCHEMA_VERSION}: {verdict}",

@@ -75,7 +75,7 @@ pub struct ScopeArgs {
     #[arg(long = "type", value_name = "TYPE")]
     job_type: Option<String>,
     /// Jobs of this process definition
-    #[arg(long, value_name = "NAME", alias = "process-definition")]
+    #[arg(long, value_name = "NAME", visible_alias = "process-definition")]
     definition: Option<String>,
     /// History jobs
     #[arg(long)]
@@ -92,7 +92,7 @@ pub struct DefinitionArgs {
     #[arg(long = "type", value_name = "TYPE", required = true)]
     job_type: String,
     /// Only jobs of this process definition
-    #[arg(long, value_name = "NAME", alias = "process-definition")]
+    #[arg(long, value_name = "NAME", visible_alias = "process-definition")]
     definition: Option<String>,
     /// Only jobs of this element
     #[arg(long, value_name = "NAME")]

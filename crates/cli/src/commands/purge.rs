@@ -40,7 +40,7 @@ pub struct PurgeArgs {
 #[group(required = true, multiple = false)]
 pub struct PurgeScopeArgs {
     /// Everything of this process instance
-    #[arg(long, value_name = "NAME", alias = "process-instance")]
+    #[arg(long, value_name = "NAME", visible_alias = "process-instance")]
     pub instance: Option<String>,
     /// Everything of this tenant
     #[arg(long, value_name = "NAME")]

@@ -32,10 +32,10 @@ pub struct SuspensionArgs {
 #[group(required = true, multiple = false)]
 pub struct SuspensionScopeArgs {
     /// The jobs of this process instance
-    #[arg(long, value_name = "NAME", alias = "process-instance")]
+    #[arg(long, value_name = "NAME", visible_alias = "process-instance")]
     pub instance: Option<String>,
-    /// The jobs of all instances of this process definition
-    #[arg(long, value_name = "NAME", alias = "process-definition")]
+    /// The jobs of all instances of this process definition, by its exact id (invoice:3:4711)
+    #[arg(long, value_name = "NAME", visible_alias = "process-definition")]
     pub definition: Option<String>,
     /// The jobs of this handler type
     #[arg(long = "type", value_name = "TYPE")]
@@ -257,7 +257,44 @@ async fn make(
     if json {
         return output::json(&report);
     }
-    print(change, &report, begins)
+    print(change, &report, begins)?;
+    match change.gate() {
+        Gate::Suspension(scope) if begins && report.changed.moved == 0 && running == 0 => {
+            remark(store, scope).await
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Prints a remark if no job belongs to the scope: its name may be wrong.
+async fn remark(store: &dyn Store, scope: &SuspensionScope) -> Result<(), Error> {
+    let query = of_suspension(JobQuery::default(), scope);
+    if store.count_at_most(&query, 1).await? > 0 {
+        return Ok(());
+    }
+    output::line("remark: no job belongs to it now; jobs that are created later do not start")?;
+    match scope {
+        SuspensionScope::ProcessDefinition(name) => exact_definition(store, name).await,
+        _ => Ok(()),
+    }
+}
+
+/// Prints a remark if a scope that had no job is the key of definitions that have some.
+pub(super) async fn exact_definition(store: &dyn Store, name: &str) -> Result<(), Error> {
+    let versions = JobQuery::default().definition_key(name).limit(1);
+    let found = store.find(&versions).await?;
+    let Some(definition) = found
+        .first()
+        .and_then(|job| job.process_definition.as_deref())
+    else {
+        return Ok(());
+    };
+    let definition = plain::one_line(definition, 200);
+    let name = plain::one_line(name, 200);
+    output::line(format_args!(
+        "remark: jobs of other versions exist, such as `{definition}`; the scope is the exact id \
+         (`jobwire jobs list --definition-key {name}` lists the jobs of all versions)"
+    ))
 }
 
 /// Returns the error of a change. If its answer was lost, the change may have taken effect.
@@ -276,15 +313,20 @@ fn told(error: StoreError, look: &str) -> Error {
 fn running(gate: &Gate) -> JobQuery {
     let all = JobQuery::default().locked(true);
     match gate {
-        Gate::Suspension(SuspensionScope::ProcessInstance(name)) => all.instance(name),
-        Gate::Suspension(SuspensionScope::ProcessDefinition(name)) => all.process_definition(name),
-        Gate::Suspension(SuspensionScope::Tenant(name)) => all.tenant(name),
-        Gate::Suspension(SuspensionScope::Type(name)) | Gate::Pause(PauseScope::Type(name)) => {
-            all.job_type(name)
-        }
+        Gate::Suspension(scope) => of_suspension(all, scope),
+        Gate::Pause(PauseScope::Type(name)) => all.job_type(name),
         Gate::Pause(PauseScope::Category(name)) => all.category(name),
         Gate::Pause(PauseScope::Lane(lane)) => all.lane(lane.as_str()),
         Gate::Pause(_) => all,
+    }
+}
+
+fn of_suspension(query: JobQuery, scope: &SuspensionScope) -> JobQuery {
+    match scope {
+        SuspensionScope::ProcessInstance(name) => query.instance(name),
+        SuspensionScope::ProcessDefinition(name) => query.process_definition(name),
+        SuspensionScope::Tenant(name) => query.tenant(name),
+        SuspensionScope::Type(name) => query.job_type(name),
     }
 }
 

@@ -271,6 +271,7 @@ fn limits_of_types_are_read_and_mistakes_are_named() {
         ("http=2/0s", "neither a period"),
         ("http=2/1s/burst:0", "the burst of"),
         ("http=2/burst:1", "no period"),
+        ("http=100/1s/burst=20", "write `http=100/1s/burst:20`"),
         ("http=2/1s/2s", "and another one"),
         ("http=2/2d", "longer than a day"),
     ] {

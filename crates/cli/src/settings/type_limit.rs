@@ -52,6 +52,10 @@ impl TypeLimit {
     fn read(word: &str) -> Result<Self, String> {
         const FORM: &str = "write, for example, `http=10`, `http=100/1s`, `http=100/1s/burst:20` or \
                             `http=2/tenant`";
+        if word.contains("/burst=") {
+            let right = word.replace("/burst=", "/burst:");
+            return Err(format!("`{word}` has a burst with `=`; write `{right}`"));
+        }
         let Some((job_type, limit)) = word.rsplit_once('=') else {
             return Err(format!("`{word}` has no limit; {FORM}"));
         };

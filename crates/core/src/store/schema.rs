@@ -59,13 +59,13 @@ impl SchemaStatus {
         match self {
             Self::Ready { .. } => Ok(()),
             Self::Outdated { found: 0, .. } => Err(StoreError::Schema(
-                "the database has no Jobwire tables; call `migrate` of the store, or run `jobwire \
-                 migrate up`"
+                "the database has no Jobwire tables; run `PgStore::migrate` or `SqliteStore::migrate` \
+                 (command `jobwire migrate up`)"
                     .to_owned(),
             )),
             Self::Outdated { found, wanted } => Err(StoreError::Schema(format!(
-                "the database has schema version {found}, this program needs {wanted}; call \
-                 `migrate` of the store, or run `jobwire migrate up`"
+                "the database has schema version {found}, this program needs {wanted}; run \
+                 `PgStore::migrate` or `SqliteStore::migrate` (command `jobwire migrate up`)"
             ))),
             Self::TooNew {
                 found,

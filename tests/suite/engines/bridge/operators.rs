@@ -105,7 +105,7 @@ async fn jobs_are_seen_and_changed(world: &World) {
     }
     let all = ["jobs", "delete", "--all", "--process-instance", &instance];
     let said = operator.fails(&all, 2).await;
-    assert!(said.contains("1 job match"), "{said}");
+    assert!(said.contains("1 job matches"), "{said}");
     let said = operator.says(&[&all[..], &["--yes"]].concat()).await;
     assert!(said.contains("1 job deleted"), "{said}");
     assert_eq!(operator.jobs(&instance).await, Vec::<Value>::new());

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::error::with_settings_alone;
+
 /// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -78,7 +80,7 @@ impl Findings {
         self.0.push(Finding {
             about,
             level,
-            found,
+            found: with_settings_alone(&found),
             remedy,
         });
     }

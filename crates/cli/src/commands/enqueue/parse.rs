@@ -95,14 +95,15 @@ impl<'de> Visitor<'de> for OnceEach {
     }
 }
 
-/// Parses a line.
+/// Parses a line. `unknown` is the treatment of fields that no job has, `None` for a command without
+/// the options `--type` and `--unknown-fields`.
 ///
 /// # Errors
 /// Names the field, the mistake and the remedy.
 pub(in crate::commands) fn job(
     line: &[u8],
     default_type: Option<&str>,
-    unknown: UnknownFields,
+    unknown: Option<UnknownFields>,
 ) -> Result<NewJob, String> {
     let mut fields: Fields = serde_json::from_slice(line).map_err(|e| {
         format!(
@@ -117,7 +118,7 @@ pub(in crate::commands) fn job(
     ) {
         (Some(named), _) => named,
         (None, Some(default)) => default.to_owned(),
-        (None, None) => return Err("field `type` is missing; add it, or pass --type".to_owned()),
+        (None, None) => return Err(no_type(&fields, unknown)),
     };
     let own = [SUSPENSION_TYPE, BULK_TYPE];
     if job_type.starts_with("jobwire.") && !own.contains(&job_type.as_str()) {
@@ -136,8 +137,8 @@ pub(in crate::commands) fn job(
     }
     let payload = match (fields.is_empty(), unknown) {
         (true, _) => payload.unwrap_or_else(|| RawValue::NULL.to_owned()),
-        (false, UnknownFields::Payload) => merge(payload, fields)?,
-        (false, UnknownFields::Error) => return Err(no_such_field(&fields)),
+        (false, Some(UnknownFields::Payload)) => merge(payload, fields)?,
+        (false, unknown) => return Err(no_such_field(&fields, unknown)),
     };
     let mut job = NewJob::with_json(job_type, payload);
     let fields = &mut known;
@@ -246,16 +247,32 @@ fn cut(text: &str) -> String {
     shown
 }
 
-fn no_such_field(fields: &Fields) -> String {
+/// Returns the mistake of a line without a type, whose name may be misspelt.
+fn no_type(fields: &Fields, unknown: Option<UnknownFields>) -> String {
+    let mut others = fields
+        .keys()
+        .filter(|name| !FIELDS.contains(&name.as_str()));
+    match others.find(|name| closest(name, FIELDS) == Some("type")) {
+        Some(name) => format!(
+            "field `{}` is no field of a job; did you mean `type`?",
+            cut(name)
+        ),
+        None if unknown.is_some() => "field `type` is missing; add it, or pass --type".to_owned(),
+        None => "field `type` is missing; add it".to_owned(),
+    }
+}
+
+fn no_such_field(fields: &Fields, unknown: Option<UnknownFields>) -> String {
     let name = fields.keys().next().map_or("", String::as_str);
     let meant = closest(name, FIELDS)
         .map(|meant| format!("did you mean `{meant}`? Or "))
         .unwrap_or_default();
-    format!(
-        "field `{}` is no field of a job; {meant}put it into `payload`, or pass --unknown-fields \
-         payload",
-        cut(name)
-    )
+    let option = match unknown {
+        Some(_) => ", or pass --unknown-fields payload",
+        None => "",
+    };
+    let name = cut(name);
+    format!("field `{name}` is no field of a job; {meant}put it into `payload`{option}")
 }
 
 /// Merges unknown fields into the payload; fields of the payload take precedence.
@@ -286,7 +303,7 @@ mod tests {
     use super::*;
 
     fn error(line: &str) -> String {
-        job(line.as_bytes(), None, UnknownFields::Error)
+        job(line.as_bytes(), None, Some(UnknownFields::Error))
             .map(|job| format!("{job:?}"))
             .expect_err("refused")
     }
@@ -296,7 +313,7 @@ mod tests {
         let twice = error(r#"{"type":"noop","due_at":"2030-01-01T00:00:00Z","due_at":null}"#);
         assert!(twice.contains("field `due_at` has two values"), "{twice}");
         let line = br#"{"type":"noop","foo":1,"payload":{"foo":2}}"#;
-        let both = job(line, None, UnknownFields::Payload).expect_err("refused");
+        let both = job(line, None, Some(UnknownFields::Payload)).expect_err("refused");
         assert!(both.contains("field `foo` stands in the line"), "{both}");
     }
 
@@ -307,7 +324,7 @@ mod tests {
             "retry_policy":"R5/PT5M","due_at":"2031-01-31T08:00:00+01:00","repeat":"R3/PT10M",
             "repeat_until":"2032-01-31T08:00:00Z","correlation_id":"0198c0de-0000-7000-8000-000000000001",
             "lane":"bulk","custom_values":{"a":1},"trace_parent":null}"#;
-        let job = job(line.as_bytes(), None, UnknownFields::Error).expect("accepted");
+        let job = job(line.as_bytes(), None, Some(UnknownFields::Error)).expect("accepted");
         let shown = format!("{job:?}");
         // Numbers stay as they were written.
         for part in [
@@ -326,7 +343,7 @@ mod tests {
     #[test]
     fn a_batch_is_an_id() {
         let line = r#"{"type":"t","batch":"0198c0de-0000-7000-8000-000000000001"}"#;
-        let taken = job(line.as_bytes(), None, UnknownFields::Error).expect("accepted");
+        let taken = job(line.as_bytes(), None, Some(UnknownFields::Error)).expect("accepted");
         let id = "batch: Some(BatchId(0198c0de-0000-7000-8000-000000000001))";
         assert!(format!("{taken:?}").contains(id), "{taken:?}");
         for wrong in [
@@ -347,7 +364,7 @@ mod tests {
     fn a_kind_is_history() {
         let line = |fields: &str| format!(r#"{{"type":"t","kind":"history"{fields}}}"#);
         let taken = |fields: &str| {
-            let taken = job(line(fields).as_bytes(), None, UnknownFields::Error);
+            let taken = job(line(fields).as_bytes(), None, Some(UnknownFields::Error));
             format!("{:?}", taken.expect("accepted"))
         };
         let plain = taken("");
@@ -377,7 +394,7 @@ mod tests {
     #[test]
     fn a_unique_key_is_taken_with_its_options() {
         let line = r#"{"type":"t","unique_key":"k","unique_period":"1h","unique_dead_letters":true,"unique_global":true}"#;
-        let taken = job(line.as_bytes(), None, UnknownFields::Error).expect("accepted");
+        let taken = job(line.as_bytes(), None, Some(UnknownFields::Error)).expect("accepted");
         let key = UniqueKey::new("k").global().and_dead_letters();
         let key = key.once_per(std::time::Duration::from_secs(3_600));
         assert!(
@@ -410,6 +427,11 @@ mod tests {
             ("nonsense", "JSON", "write, for example"),
             ("[1]", "JSON", "write, for example"),
             ("{}", "`type` is missing", "--type"),
+            (
+                r#"{"typ":"noop"}"#,
+                "`typ` is no field",
+                "did you mean `type`?",
+            ),
             (r#"{"type":7}"#, "`type` is 7", "a string"),
             (r#"{"type":""}"#, "`type` is empty", "name the handler type"),
             (
@@ -468,16 +490,30 @@ mod tests {
     }
 
     #[test]
+    fn a_command_without_the_options_of_enqueue_does_not_name_them() {
+        let said = |line: &str| job(line.as_bytes(), None, None).expect_err("refused");
+        assert_eq!(said("{}"), "field `type` is missing; add it");
+        assert_eq!(
+            said(r#"{"type":"t","due":1}"#),
+            "field `due` is no field of a job; put it into `payload`"
+        );
+    }
+
+    #[test]
     fn unknown_fields_go_into_the_payload_when_asked() {
         let line = br#"{"order":17,"payload":{"total":9.90}}"#;
-        let job = job(line, Some("t"), UnknownFields::Payload).expect("accepted");
+        let job = job(line, Some("t"), Some(UnknownFields::Payload)).expect("accepted");
         let shown = format!("{job:?}");
         assert!(
             shown.contains(r#"\"order\":17"#) || shown.contains(r#""order":17"#),
             "{shown}"
         );
         assert!(shown.contains("9.90"), "{shown}");
-        let refused = super::job(br#"{"a":1,"payload":7}"#, Some("t"), UnknownFields::Payload);
+        let refused = super::job(
+            br#"{"a":1,"payload":7}"#,
+            Some("t"),
+            Some(UnknownFields::Payload),
+        );
         assert!(refused.is_err());
     }
 }

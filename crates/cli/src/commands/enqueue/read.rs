@@ -155,7 +155,7 @@ impl Reader {
         if at <= self.skip || line.trim_ascii().is_empty() {
             return Ok(None);
         }
-        parse::job(line, self.job_type.as_deref(), self.unknown)
+        parse::job(line, self.job_type.as_deref(), Some(self.unknown))
             .map(Some)
             .map_err(|problem| format!("{}:{at}: {problem}", self.source.name))
     }

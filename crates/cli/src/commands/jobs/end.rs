@@ -2,10 +2,13 @@
 //! [`Client::end`](jobwire_core::Client::end) does.
 
 use clap::Args;
-use jobwire_core::JobId;
 use jobwire_core::store::{Ended, EndedScope};
+use jobwire_core::telemetry::plain;
+use jobwire_core::{JobId, JobKind, JobQuery};
 use serde::Serialize;
 
+use super::Jobs;
+use crate::commands::suspension::exact_definition;
 use crate::connect::{Database, Outlet};
 use crate::error::Error;
 use crate::output;
@@ -16,13 +19,14 @@ use crate::settings::Settings;
 #[group(required = true, multiple = false)]
 pub struct EndArgs {
     /// All jobs of this process instance
-    #[arg(long, value_name = "NAME", alias = "process-instance")]
+    #[arg(long, value_name = "NAME", visible_alias = "process-instance")]
     pub instance: Option<String>,
     /// All jobs of this execution
     #[arg(long, value_name = "NAME")]
     pub execution: Option<String>,
-    /// All jobs of this process definition, those of its instances included
-    #[arg(long, value_name = "NAME", alias = "process-definition")]
+    /// All jobs of this process definition, by its exact id (invoice:3:4711), those of its instances
+    /// included
+    #[arg(long, value_name = "NAME", visible_alias = "process-definition")]
     pub definition: Option<String>,
     /// The start timers of this process definition
     #[arg(long, value_name = "DEFINITION")]
@@ -47,13 +51,82 @@ struct Report {
     running: Vec<JobId>,
 }
 
-/// Ends a scope.
-pub(super) async fn end(settings: &Settings, args: EndArgs, json: bool) -> Result<(), Error> {
+/// The scope as a query: its jobs.
+fn query(scope: &EndedScope) -> JobQuery {
+    let all = JobQuery::default();
+    match scope {
+        EndedScope::ProcessInstance(name) => all.instance(name),
+        EndedScope::Execution(name) => all.execution(name),
+        EndedScope::ProcessDefinition(name) => all.process_definition(name),
+        EndedScope::StartTimers(name) => start_timers(name),
+        _ => all,
+    }
+}
+
+/// Returns the query for the start timers of a definition.
+pub(super) fn start_timers(definition: &str) -> JobQuery {
+    JobQuery::default()
+        .process_definition(definition)
+        .without_instance()
+        .kinds([JobKind::Timer])
+}
+
+/// Returns the filters of `jobs list` that show the scope.
+fn filters(scope: &EndedScope) -> String {
+    match scope {
+        EndedScope::ProcessInstance(name) => format!("--instance {}", shown(name)),
+        EndedScope::Execution(name) => format!("--execution {}", shown(name)),
+        EndedScope::ProcessDefinition(name) => format!("--definition {}", shown(name)),
+        EndedScope::StartTimers(name) => of_start_timers(name),
+        _ => String::new(),
+    }
+}
+
+/// Returns the filters of `jobs list` that show the start timers of a definition.
+pub(super) fn of_start_timers(definition: &str) -> String {
+    format!(
+        "--definition {} --without-instance --kind timer",
+        shown(definition)
+    )
+}
+
+fn shown(name: &str) -> String {
+    plain::one_line(name, 200)
+}
+
+/// Ends a scope. Without a confirmation, tells how many jobs it would delete.
+pub(super) async fn end(
+    jobs: &Jobs<'_>,
+    args: EndArgs,
+    yes: bool,
+    json: bool,
+) -> Result<(), Error> {
     let scope = args.scope();
-    let database = Database::open_existing(settings).await?;
-    let ended = through_outlet(settings, &database, &scope).await;
-    database.store().close().await;
-    print(ended?, json)
+    let store = &*jobs.store;
+    if !yes {
+        let count = store.count(&query(&scope)).await?;
+        return Err(Error::Usage(format!(
+            "{} would be deleted; check with `jobwire jobs list {}` first, then pass --yes",
+            output::count(count.unsigned_abs(), "job"),
+            filters(&scope)
+        )));
+    }
+    let Some(database) = jobs.database else {
+        return Err(Error::Usage("this is for jobs of Jobwire".to_owned()));
+    };
+    let ended = through_outlet(jobs.settings, database, &scope).await?;
+    let none = ended.deleted.is_empty() && ended.running.is_empty();
+    print(ended, json)?;
+    if !none || json {
+        return Ok(());
+    }
+    output::line("remark: no job belongs to this scope")?;
+    match &scope {
+        EndedScope::ProcessDefinition(name) | EndedScope::StartTimers(name) => {
+            exact_definition(store, name).await
+        }
+        _ => Ok(()),
+    }
 }
 
 async fn through_outlet(

@@ -23,7 +23,11 @@ pub struct FilterArgs {
     #[arg(long = "type", value_name = "TYPE")]
     pub job_types: Vec<String>,
     /// Only of this process instance; repeat it for several (no commas)
-    #[arg(long = "process-instance", value_name = "NAME")]
+    #[arg(
+        long = "process-instance",
+        visible_alias = "instance",
+        value_name = "NAME"
+    )]
     pub process_instances: Vec<String>,
     /// Only jobs without a process instance
     #[arg(long, conflicts_with = "process_instances")]
@@ -32,7 +36,7 @@ pub struct FilterArgs {
     #[arg(long, value_name = "NAME")]
     pub execution: Option<String>,
     /// Only of this process definition
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, visible_alias = "definition", value_name = "NAME")]
     pub process_definition: Option<String>,
     /// Only of process definitions with this key, of any version: KEY, or KEY:VERSION:ID
     #[arg(long, value_name = "KEY")]
@@ -278,6 +282,8 @@ mod tests {
                 all().job_types(["a", "b"]),
             ),
             (vec!["--process-instance", "i"], all().instance("i")),
+            (vec!["--instance", "i"], all().instance("i")),
+            (vec!["--definition", "d:1"], all().process_definition("d:1")),
             (
                 vec!["--process-instance", "i", "--process-instance", "j"],
                 all().instances(["i", "j"]),

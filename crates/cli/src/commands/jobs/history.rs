@@ -57,7 +57,7 @@ pub(super) fn attempts_table(id: JobId, attempts: Vec<AttemptView>) -> Result<()
         })
         .collect();
     output::table(
-        ["STARTED", "ENDED", "OUTCOME", "NODE", "FENCE", "MESSAGE"],
+        ["started", "ended", "outcome", "node", "fence", "message"],
         &rows,
     )
 }
@@ -72,6 +72,9 @@ pub(super) async fn errors(
     if json {
         return output::json(&errors);
     }
+    if errors.is_empty() {
+        return output::line("no errors");
+    }
     let rows: Vec<[String; 5]> = errors
         .into_iter()
         .map(|error| {
@@ -84,7 +87,7 @@ pub(super) async fn errors(
             ]
         })
         .collect();
-    output::table(["JOBS", "ATTEMPTS", "LAST", "TYPE", "MESSAGE"], &rows)
+    output::table(["jobs", "attempts", "last", "type", "message"], &rows)
 }
 
 pub(super) async fn incidents(
@@ -100,6 +103,9 @@ pub(super) async fn incidents(
 }
 
 pub(super) fn incidents_table(incidents: Vec<Incident>) -> Result<(), Error> {
+    if incidents.is_empty() {
+        return output::line("no incidents");
+    }
     let rows: Vec<[String; 6]> = incidents
         .into_iter()
         .map(|incident| {
@@ -117,7 +123,7 @@ pub(super) fn incidents_table(incidents: Vec<Incident>) -> Result<(), Error> {
         })
         .collect();
     output::table(
-        ["OPENED", "RESOLVED", "STATE", "JOB", "TYPE", "MESSAGE"],
+        ["opened", "resolved", "state", "job", "type", "message"],
         &rows,
     )
 }

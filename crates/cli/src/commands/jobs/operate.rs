@@ -1,5 +1,6 @@
 //! `jobs retry` and `jobs delete`, for single jobs or for all that match; `jobs cancel`.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -64,6 +65,11 @@ impl Matching {
             counts.push((*state, store.count(&query).await?));
         }
         Ok(Self(counts))
+    }
+
+    /// Returns the verb for the matches.
+    pub(super) fn verb(&self) -> &'static str {
+        matches(self.0.iter().map(|(_, count)| count).sum())
     }
 
     pub(super) fn more_than_dead_letters(&self) -> bool {
@@ -131,8 +137,9 @@ impl Selection {
             ""
         };
         Err(Error::Usage(format!(
-            "{jobs} match{states} and would all be deleted; check with `{} list` first, then pass \
+            "{jobs} {}{states} and would be deleted; check with `{} list` first, then pass \
              --yes",
+            matches(count),
             place.command()
         )))
     }
@@ -157,6 +164,14 @@ impl Selection {
     }
 }
 
+/// Returns the verb for this number of jobs.
+const fn matches(count: i64) -> &'static str {
+    match count {
+        1 => "matches",
+        _ => "match",
+    }
+}
+
 pub(super) fn no_such_job(id: JobId) -> Error {
     Error::Failed(format!(
         "there is no job {}: it is done, was deleted, or was never in this database",
@@ -173,6 +188,9 @@ struct Report {
     /// Jobs in a state that the command does not apply to.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     other_state: Vec<JobId>,
+    /// Their states and remedies.
+    #[serde(skip)]
+    why: HashMap<JobId, String>,
     /// Cancelled jobs that still run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     cancelled: Vec<JobId>,
@@ -193,7 +211,8 @@ impl Report {
         }
     }
 
-    fn print(&self, what: &str, json: bool) -> Result<(), Error> {
+    /// Prints the report. `remedy` is for jobs that run.
+    fn print(&self, what: &str, remedy: &str, json: bool) -> Result<(), Error> {
         if json {
             output::json(self)?;
         } else {
@@ -204,15 +223,16 @@ impl Report {
             }
             for id in &self.running {
                 output::line(format_args!(
-                    "job {} is running; wait until it ends or its lease expires",
+                    "job {} is running; wait until it ends or its lease expires{remedy}",
                     written(*id)
                 ))?;
             }
             for id in &self.other_state {
-                output::line(format_args!(
-                    "job {} is in a state that this does not apply to; `jobwire jobs show` shows it",
-                    written(*id)
-                ))?;
+                let why = self.why.get(id).map_or(
+                    "is in a state that this does not apply to; `jobwire jobs show` shows it",
+                    String::as_str,
+                );
+                output::line(format_args!("job {} {why}", written(*id)))?;
             }
             for id in &self.deleted {
                 output::line(format_args!(
@@ -251,13 +271,17 @@ pub(super) async fn retry(
 ) -> Result<(), Error> {
     let batch = async |ids: &[JobId]| jobs.store.retry_many(ids, retries).await;
     let report = each(jobs, ids, batch).await?;
-    report.print(jobs.place.retried(), json)
+    report.print(jobs.place.retried(), "", json)
 }
 
 pub(super) async fn delete(jobs: &Jobs<'_>, ids: &[JobId], json: bool) -> Result<(), Error> {
     let batch = async |ids: &[JobId]| jobs.store.delete_many(ids).await;
     let report = each(jobs, ids, batch).await?;
-    report.print("deleted", json)
+    let remedy = match jobs.place {
+        Place::Own => ", or stop it with `jobwire jobs cancel`",
+        Place::Engine => "",
+    };
+    report.print("deleted", remedy, json)
 }
 
 pub(super) async fn change(
@@ -267,8 +291,15 @@ pub(super) async fn change(
     json: bool,
 ) -> Result<(), Error> {
     let batch = async |ids: &[JobId]| jobs.store.change_many(ids, change).await;
-    let report = each(jobs, ids, batch).await?;
-    report.print("changed", json)
+    let mut report = each(jobs, ids, batch).await?;
+    for id in report.other_state.iter().filter(|_| !json) {
+        let why = match jobs.store.get(*id).await? {
+            Some((job, ..)) => unchanged(*id, job.state, change),
+            None => "is done or was deleted meanwhile".to_owned(),
+        };
+        report.why.insert(*id, why);
+    }
+    report.print("changed", "", json)
 }
 
 pub(super) async fn unlock(jobs: &Jobs<'_>, ids: &[JobId], json: bool) -> Result<(), Error> {
@@ -282,8 +313,10 @@ pub(super) async fn unlock(jobs: &Jobs<'_>, ids: &[JobId], json: bool) -> Result
         }
         Ok(unlocked)
     };
-    let report = each(jobs, ids, batch).await?;
-    report.print("unlocked", json)
+    let mut report = each(jobs, ids, batch).await?;
+    let free = |id: &JobId| (*id, "has no lock: nothing was changed".to_owned());
+    report.why = report.other_state.iter().map(free).collect();
+    report.print("unlocked", "", json)
 }
 
 /// The time for which `jobs cancel` waits for running jobs to end, and the interval at which it looks
@@ -324,7 +357,34 @@ pub(super) async fn cancel(
     }
     outlet.close_and_tell().await;
     result?;
-    report.print("deleted", json)
+    report.print("deleted", "", json)
+}
+
+/// Returns why a change did not apply to a job of this state, and the command that helps.
+fn unchanged(id: JobId, state: JobState, change: &Change) -> String {
+    let id = written(id);
+    match (state, change) {
+        (JobState::DeadLetter, Change::MakeDeadLetter(_)) => "is a dead letter already".to_owned(),
+        (JobState::DeadLetter, _) => format!(
+            "is a dead letter, to which this does not apply; `jobwire jobs retry {id} --retries N` \
+             gives it attempts and makes it executable"
+        ),
+        (JobState::Suspended, Change::Activate) => {
+            "belongs to a scope that is suspended; `jobwire suspensions` shows it, and `jobwire \
+             activate` ends it"
+                .to_owned()
+        }
+        (JobState::Suspended, Change::Suspend) => "is suspended already".to_owned(),
+        (JobState::Suspended, _) => format!(
+            "is suspended, and this does not apply to it; `jobwire jobs change {id} --activate` \
+             activates it"
+        ),
+        (JobState::Executable, Change::MakeExecutable) => "is executable already".to_owned(),
+        (state, Change::Activate) => format!("is not suspended: its state is {state}"),
+        (state, _) => format!(
+            "is in the state {state}, to which this does not apply; `jobwire jobs show {id}` shows it"
+        ),
+    }
 }
 
 /// Tells the nodes of the running jobs that they are cancelled, until all have ended or

@@ -9,7 +9,8 @@ use jobwire_core::{JobId, NewJob};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
-use crate::commands::enqueue::{self, UnknownFields};
+use super::{Jobs, end};
+use crate::commands::enqueue;
 use crate::connect::{Database, Outlet};
 use crate::error::Error;
 use crate::output;
@@ -23,7 +24,7 @@ pub struct ReplaceArgs {
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// The process definition
-    #[arg(long, value_name = "NAME", alias = "process-definition")]
+    #[arg(long, value_name = "NAME", visible_alias = "process-definition")]
     pub definition: String,
 }
 
@@ -35,13 +36,26 @@ struct Report {
     running: Vec<JobId>,
 }
 
-/// Replaces the timers.
+/// Replaces the timers. Without a confirmation, tells how many it would delete.
 pub(super) async fn replace(
-    settings: &Settings,
+    jobs: &Jobs<'_>,
     args: ReplaceArgs,
+    yes: bool,
     json: bool,
 ) -> Result<(), Error> {
     let ReplaceArgs { file, definition } = args;
+    if !yes {
+        let count = jobs.store.count(&end::start_timers(&definition)).await?;
+        return Err(Error::Usage(format!(
+            "{} would be deleted, and those of the file created; check with `jobwire jobs list {}` \
+             first, then pass --yes",
+            output::count(count.unsigned_abs(), "start timer"),
+            end::of_start_timers(&definition)
+        )));
+    }
+    let Some(database) = jobs.database else {
+        return Err(Error::Usage("this is for jobs of Jobwire".to_owned()));
+    };
     let timers = enqueue::few(file.as_deref(), |line| timer(line, &definition))?;
     if timers.is_empty() {
         return Err(Error::Input(
@@ -51,9 +65,7 @@ pub(super) async fn replace(
         ));
     }
     let created = timers.iter().map(NewJob::id).collect();
-    let database = Database::open_existing(settings).await?;
-    let replaced = through_outlet(settings, &database, definition, timers).await;
-    database.store().close().await;
+    let replaced = through_outlet(jobs.settings, database, definition, timers).await;
     let Ended {
         deleted, running, ..
     } = replaced?;
@@ -92,7 +104,7 @@ struct Start {
 
 /// Reads a line, which has to be a start timer of the definition.
 fn timer(line: &[u8], definition: &str) -> Result<NewJob, String> {
-    let job = enqueue::job(line, None, UnknownFields::Error)?;
+    let job = enqueue::job(line, None, None)?;
     let start: Start = serde_json::from_slice(line).map_err(|error| error.to_string())?;
     if let Some(other) = start.process_definition.filter(|name| name != definition) {
         return Err(format!(

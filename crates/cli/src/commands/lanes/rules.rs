@@ -26,6 +26,8 @@ const TABLES: Tables = Tables {
     nouns: "rules",
     // Far more than rules need.
     most_bytes: 1 << 20,
+    examples: &[("lane", "\"bulk\"")],
+    changes: true,
 };
 
 pub(super) fn check(file: &Path) -> Result<(), Error> {

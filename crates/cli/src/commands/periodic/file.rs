@@ -15,7 +15,7 @@ use std::path::Path;
 use jobwire_core::PeriodicJob;
 use serde::Deserialize;
 
-use crate::commands::enqueue::{self, UnknownFields};
+use crate::commands::enqueue;
 use crate::error::Error;
 use crate::tables::Tables;
 
@@ -24,6 +24,12 @@ const TABLES: Tables = Tables {
     noun: "periodic job",
     nouns: "periodic jobs",
     most_bytes: 16 << 20,
+    examples: &[
+        ("name", "\"clean-up\""),
+        ("schedule", "\"0 2 * * *[Europe/Berlin]\""),
+        ("job", "{ type = \"noop\" }"),
+    ],
+    changes: true,
 };
 
 /// A table of the file.
@@ -72,7 +78,7 @@ fn job(entry: toml::Value) -> Result<PeriodicJob, String> {
         .try_into()
         .map_err(|error| error.message().to_owned())?;
     let line = json(toml::Value::Table(entry.job)).to_string();
-    let job = enqueue::job(line.as_bytes(), None, UnknownFields::Error)?;
+    let job = enqueue::job(line.as_bytes(), None, None)?;
     let job = PeriodicJob::new(entry.name, entry.schedule, job).version(entry.version);
     job.validate().map_err(|invalid| invalid.to_string())?;
     Ok(job)
@@ -132,7 +138,7 @@ mod tests {
             "periodic job 1: ",
             "`schedule`",
             "periodic job 2: ",
-            "`type`",
+            "field `typ` is no field of a job; did you mean `type`?",
             "periodic job 3: ",
             "`cron`",
             "`d` is there twice",
@@ -140,6 +146,11 @@ mod tests {
         ] {
             assert!(said.contains(part), "{part} in {said}");
         }
+        let missing =
+            parse("[[periodic]]\nname = \"a\"\nschedule = \"R/PT1H\"\n").expect_err("no job");
+        let said =
+            "periodic job 1: missing field `job`; add it, for example `job = { type = \"noop\" }`";
+        assert_eq!(missing, [said]);
         assert!(
             parse("= 3")
                 .expect_err("no TOML")

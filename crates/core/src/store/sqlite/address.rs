@@ -37,7 +37,7 @@ pub(super) fn connect_options(url: &str, create: bool) -> Result<SqliteConnectOp
         if !create && !path.exists() {
             return Err(StoreError::Config(format!(
                 "no such file: {}; correct the path of the database, or create the file with \
-                 `SqliteOptions::create` (`jobwire migrate up`)",
+                 `SqliteOptions::create` (command `jobwire migrate up`)",
                 path.display()
             )));
         }
