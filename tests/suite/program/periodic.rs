@@ -155,6 +155,42 @@ async fn schedules_that_can_not_be_created_hold_up_no_other() {
     assert!(said.contains("for the calendar `nowhere`"), "{said}");
 }
 
+#[tokio::test]
+async fn missed_dates_are_caught_up_in_slices() {
+    let home = Scratch::new();
+    let file = home.write("periodic.toml", FILE.replace("0 2 * * *", "* * * * * *"));
+    let file = file.display().to_string();
+    succeeds(jobwire(&home, &["migrate", "up"])).await;
+    let store = store(&home).await;
+    let put = "INSERT INTO periodic_job (name, version, schedule, template, next_due, created_at, changed_at)
+         VALUES ('old', 0, 'R/PT1S[catch-up=all]', '{\"type\":\"noop\"}', 1577836800000000, 1, 1)";
+    execute(&store, put).await;
+    let arguments = ["run", "--http", "127.0.0.1:0", "--periodic-jobs", &file];
+    let (node, _) = start(jobwire(&home, &arguments)).await;
+    let due = async |name: &str| {
+        let all = store.periodic_jobs().await.unwrap();
+        let view = all.into_iter().find(|view| view.name == name).unwrap();
+        (view.next_due.unwrap(), view.last_due)
+    };
+    let first = eventually("a date", SOON, || async { due("clean-up").await.1 }).await;
+    // Five seconds later: one slice, or two if a cycle has begun.
+    eventually("more dates", SOON, || async {
+        let last = due("clean-up").await.1?;
+        (last >= first + chrono::Duration::seconds(5)).then_some(())
+    })
+    .await;
+    let slices = (due("old").await.0.timestamp() - 1_577_836_800) / 100;
+    assert!((1..=2).contains(&slices), "{slices}");
+    let line = node.wait_for_line("many missed dates", SOON).await;
+    assert!(line.contains("missed=") && line.contains("old"), "{line}");
+    // The next slice follows.
+    eventually("the next slice", SOON, || async {
+        let now = (due("old").await.0.timestamp() - 1_577_836_800) / 100;
+        (now > slices).then_some(())
+    })
+    .await;
+}
+
 const CALENDARS: &str = r#"
 [[calendar]]
 name = "office"
