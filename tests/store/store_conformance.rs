@@ -558,6 +558,7 @@ conformance! {
             an_old_member_keeps_a_large_batch_open,
             a_batch_of_many_dead_letters_ends_in_slices,
             batches_are_listed_and_forgotten_after_their_time,
+            a_batch_whose_job_at_the_end_is_refused_ends_without_it,
             whatever_becomes_of_its_members_a_batch_ends_once,
         ]
     }
