@@ -159,6 +159,8 @@ conformance! {
             a_due_job_is_created_with_the_advance_of_its_schedule,
             an_operator_pauses_resumes_runs_and_removes,
             a_schedule_that_can_not_be_read_stops_no_other,
+            a_schedule_whose_job_the_database_refuses_keeps_its_date,
+            due_schedules_are_read_page_by_page,
             a_date_that_no_program_can_read_stops_no_other,
             over_two_changes_of_the_clock_and_killed_leaders_each_date_has_one_job,
         ]
@@ -569,6 +571,7 @@ conformance! {
             an_old_member_keeps_a_large_batch_open,
             a_batch_of_many_dead_letters_ends_in_slices,
             batches_are_listed_and_forgotten_after_their_time,
+            a_batch_whose_job_at_the_end_is_refused_ends_without_it,
             whatever_becomes_of_its_members_a_batch_ends_once,
         ]
     }

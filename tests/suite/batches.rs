@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jobwire_core::store::Change;
 use jobwire_core::{
@@ -101,6 +101,50 @@ async fn the_leader_ends_a_batch_whose_members_left_unnoticed() {
     until_ended(&world.store, batch).await;
     world.until_empty().await;
     assert_eq!(reports.load(Ordering::SeqCst), 1);
+    node.stop().await;
+}
+
+/// Batches whose job at the end can't be created, and batches that stay open. The leader's first look
+/// ends the batch whose member is gone.
+#[tokio::test]
+async fn batches_that_stay_open_or_have_no_valid_job_delay_no_other() {
+    let world = World::new().await;
+    let jobs = [NewJob::of("unserved", &())];
+    let batch = Batch::named("b").jobs(jobs).then(NewJob::of("report", &()));
+    let batch = world.jobs.create_batch(batch).await.unwrap();
+    for change in [
+        "DELETE FROM jobwire.job",
+        "SELECT jobwire.create_job(type => 'unserved', due_at => '9999-01-01')",
+        "INSERT INTO jobwire.batch (id, name, callback_id)
+         SELECT lpad(to_hex(g), 32, '0')::uuid, 'open', gen_random_uuid() FROM generate_series(1, 30000) g",
+        "INSERT INTO jobwire.batch_member (batch_id, job_id)
+         SELECT b.id, t.id FROM jobwire.batch b, jobwire.timer_job t WHERE b.name = 'open'",
+        r#"INSERT INTO jobwire.batch (id, name, callback_id, callback)
+         SELECT lpad(to_hex(g + 100000), 32, '0')::uuid, 'bad', gen_random_uuid(), '{"type":"noop","retries":"x"}'
+         FROM generate_series(1, 500) g"#,
+    ] {
+        sqlx::query(change)
+            .execute(world.store.pool())
+            .await
+            .unwrap();
+    }
+    let report = |_: Running<()>| async { Ok(Outcome::Done) };
+    let node = world.node().handler("report", report);
+    let node = node.start().await.unwrap();
+    let began = Instant::now();
+    until_ended(&world.store, batch).await;
+    // Thirty thousand open batches in pages of 100 took half a minute.
+    assert!(
+        began.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        began.elapsed()
+    );
+    let left = "SELECT count(*) FROM jobwire.batch WHERE name = 'bad' AND ended_at IS NULL";
+    let left: i64 = sqlx::query_scalar(left)
+        .fetch_one(world.store.pool())
+        .await
+        .unwrap();
+    assert_eq!(left, 0);
     node.stop().await;
 }
 

@@ -91,7 +91,8 @@ async fn alive(State(node): State<Node>) -> Response {
     let stuck: String = node.health.stuck().iter().map(describe).collect();
     if down.is_empty() {
         let unserved: String = node.health.unserved().iter().map(waits).collect();
-        return format!("alive\n{stuck}{unserved}").into_response();
+        let periodic: String = node.health.periodic().iter().map(not_created).collect();
+        return format!("alive\n{stuck}{unserved}{periodic}").into_response();
     }
     let text: String = down
         .iter()
@@ -106,6 +107,15 @@ fn waits(unserved: &UnservedType) -> String {
         "{} of type {} wait, and no living node takes them\n",
         output::count(unserved.jobs.unsigned_abs(), "job"),
         plain::one_line(&unserved.job_type, 255)
+    )
+}
+
+/// Describes a periodic job that can't be created, in one line.
+fn not_created((name, why): (&String, &String)) -> String {
+    format!(
+        "periodic job {} is not created: {}\n",
+        plain::one_line(name, 256),
+        plain::one_line(why, 1_000)
     )
 }
 

@@ -101,7 +101,7 @@ pub use membership::{MAX_NAMES, MAX_NODES, Membership, NodeView, received_by, se
 pub(crate) use moving::LANE_SLICE;
 pub use moving::{LanePage, MovedPage};
 pub use operating::{Action, Operated, OperatedJobs, Suspended};
-pub use periodic::{DuePeriodicJobs, Fired, PeriodicView, Triggered};
+pub use periodic::{DuePeriodicJobs, DuePlace, Fired, PeriodicView, Triggered};
 use permits::{PermitAnswer, PermitRequest, StalledKey, WaitingJob, WaitingType};
 pub use poison::StuckBatch;
 pub use process_lock::{ProcessLock, Succession};
@@ -778,9 +778,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Err(no_periodic_jobs(self.name()))
     }
 
-    /// Returns the periodic jobs that are due, except for some.
-    async fn due_periodic_jobs(&self, except: &[String], at_most: i64) -> Result<DuePeriodicJobs> {
-        let _ = (except, at_most);
+    /// Returns the periodic jobs that are due, behind a place, ordered by due date and name. Leaves
+    /// out those whose business calendar this program does not know.
+    async fn due_periodic_jobs(
+        &self,
+        after: Option<&DuePlace>,
+        at_most: i64,
+    ) -> Result<DuePeriodicJobs> {
+        let _ = (after, at_most);
         Err(no_periodic_jobs(self.name()))
     }
 
@@ -792,8 +797,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(Vec::new())
     }
 
-    /// Creates the jobs of a periodic job that is due, and advances it, in one transaction. Waits
-    /// for no row.
+    /// Creates the jobs of a periodic job that is due, and advances it, in one transaction. Creates
+    /// at most 100. Waits for no row.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidPeriodicJob`] for a row that can't be read. Such a periodic job has no next
+    /// due date any more, until it is declared again or resumed. With any other error it stays due.
     async fn fire_periodic_job(&self, name: &str) -> Result<Fired> {
         let _ = name;
         Err(no_periodic_jobs(self.name()))

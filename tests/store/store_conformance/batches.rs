@@ -461,6 +461,44 @@ pub(super) async fn batches_are_listed_and_forgotten_after_their_time<S: SqlBenc
     assert_eq!((next.over, next.next), (vec![second], Some(second)));
 }
 
+/// The values of the job are the reason, so it would be refused each time.
+pub(super) async fn a_batch_whose_job_at_the_end_is_refused_ends_without_it<S: SqlBench>(
+    w: &World<S>,
+) {
+    let other = w.one(work()).await.id;
+    for change in [
+        r#"callback = '{"type":"noop","retries":"x"}'"#.to_owned(),
+        r#"callback = '{"type":"jobwire.bulk"}'"#.to_owned(),
+        // The database refuses a second job with this id.
+        format!("callback_id = '{other}'"),
+        // The counts are as large as can be.
+        "departed = 4611686018427387903, callback = NULL".to_owned(),
+    ] {
+        let (batch, hints) = batch_of(w, 1).await;
+        let set = format!("UPDATE {{s}}batch SET {change} WHERE id = '{batch}'");
+        assert_eq!(w.store.execute(&set).await, 1);
+        let job = view(w, batch).await.callback;
+        w.store.delete(hints[0].id).await.unwrap();
+        let found = w.store.open_batches(None, 100).await.unwrap();
+        assert_eq!(found.over, [batch]);
+        let left = [hints[0].id];
+        let ended = w.store.end_batch(batch, &left).await.unwrap().unwrap();
+        assert!(ended.job.is_none() && ended.ready.is_empty(), "{ended:?}");
+        let view = view(w, batch).await;
+        assert_eq!(
+            (view.state, &view.refused),
+            (BatchState::Ended, &ended.refused)
+        );
+        assert_eq!(view.refused.is_some(), !change.contains("NULL"), "{view:?}");
+        if job != other {
+            assert!(w.view(job).await.is_none());
+        }
+        let listed = w.store.batches(true, 100).await.unwrap();
+        assert!(listed.contains(&view));
+        assert!(w.store.end_batch(batch, &[]).await.unwrap().is_none());
+    }
+}
+
 /// Any sequence of operations: the job at the end exists as soon as no member is left, and once.
 pub(super) async fn whatever_becomes_of_its_members_a_batch_ends_once<S: SqlBench>(w: &World<S>) {
     for _ in 0..5 {

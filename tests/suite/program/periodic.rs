@@ -4,7 +4,7 @@ use jobwire_core::{JobState, Store};
 use jobwire_tests::{Scratch, eventually, http};
 use serde_json::Value;
 
-use super::{SOON, all, fails, jobwire, start, store, succeeds};
+use super::{SOON, all, execute, fails, jobwire, start, store, succeeds};
 
 const FILE: &str = r#"
 [[periodic]]
@@ -97,6 +97,108 @@ async fn a_node_declares_its_file_and_runs_each_date() {
         said.contains("`schedule`") && said.contains("bad.toml"),
         "{said}"
     );
+}
+
+/// The row of each is as old as can be, and there are more than the leader reads at a time.
+#[tokio::test]
+async fn schedules_that_can_not_be_created_hold_up_no_other() {
+    let home = Scratch::new();
+    let file = home.write("periodic.toml", FILE.replace("0 2 * * *", "* * * * * *"));
+    let file = file.display().to_string();
+    succeeds(jobwire(&home, &["migrate", "up"])).await;
+    let store = store(&home).await;
+    let put = |name: &str, schedule: &str, of: &str, number: u32| {
+        format!(
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {number})
+             INSERT INTO periodic_job (name, version, schedule, template, next_due, created_at, changed_at)
+             SELECT '{name}-' || i, 0, '{schedule}', '{{\"type\":\"{of}\"}}', 1577836800000000, 1, 1 FROM n"
+        )
+    };
+    execute(&store, &put("unread", "garbage", "noop", 1_100)).await;
+    execute(
+        &store,
+        &put("undated", "R/PT1H[calendar=nowhere]", "noop", 1_100),
+    )
+    .await;
+    execute(&store, &put("barred", "R/PT1H", "barred", 250)).await;
+    let bar = "CREATE TRIGGER bar BEFORE INSERT ON job WHEN NEW.type = 'barred'
+         BEGIN SELECT RAISE(ABORT, 'barred'); END";
+    execute(&store, bar).await;
+    let arguments = ["run", "--http", "127.0.0.1:0", "--periodic-jobs", &file];
+    let (node, address) = start(jobwire(&home, &arguments)).await;
+    let of = async |name: &str| {
+        let all = store.periodic_jobs().await.unwrap();
+        all.into_iter().find(|view| view.name == name).unwrap()
+    };
+    eventually("a job of the honest schedule", SOON, || async {
+        of("clean-up").await.last_due.map(drop)
+    })
+    .await;
+    // Those that can't be read are stopped. Few lines tell of all.
+    let all = store.periodic_jobs().await.unwrap();
+    let stopped = all.iter().filter(|view| view.next_due.is_none()).count();
+    assert_eq!((stopped, all.len()), (1_100, 2_451));
+    let lines = node.lines().all();
+    let told = lines
+        .iter()
+        .filter(|line| line.contains("can't be created"));
+    assert!((1..10).contains(&told.count()), "{lines:?}");
+    let alive = http::get(&address, "/healthz").await.unwrap();
+    assert!(
+        alive.body.contains("periodic job barred-"),
+        "{}",
+        alive.body
+    );
+    let ready = http::get(&address, "/readyz").await.unwrap();
+    assert!(ready.body.contains("barred-"), "{}", ready.body);
+    let said = succeeds(jobwire(&home, &["periodic", "list"])).await;
+    assert!(said.contains("faulty"), "{said}");
+    assert!(
+        said.contains("periodic job `unread-1` creates no jobs"),
+        "{said}"
+    );
+    let said = succeeds(jobwire(&home, &["doctor"])).await;
+    assert!(
+        said.contains("1100 periodic jobs create no jobs, first `unread-"),
+        "{said}"
+    );
+    assert!(said.contains("for the calendar `nowhere`"), "{said}");
+}
+
+#[tokio::test]
+async fn missed_dates_are_caught_up_in_slices() {
+    let home = Scratch::new();
+    let file = home.write("periodic.toml", FILE.replace("0 2 * * *", "* * * * * *"));
+    let file = file.display().to_string();
+    succeeds(jobwire(&home, &["migrate", "up"])).await;
+    let store = store(&home).await;
+    let put = "INSERT INTO periodic_job (name, version, schedule, template, next_due, created_at, changed_at)
+         VALUES ('old', 0, 'R/PT1S[catch-up=all]', '{\"type\":\"noop\"}', 1577836800000000, 1, 1)";
+    execute(&store, put).await;
+    let arguments = ["run", "--http", "127.0.0.1:0", "--periodic-jobs", &file];
+    let (node, _) = start(jobwire(&home, &arguments)).await;
+    let due = async |name: &str| {
+        let all = store.periodic_jobs().await.unwrap();
+        let view = all.into_iter().find(|view| view.name == name).unwrap();
+        (view.next_due.unwrap(), view.last_due)
+    };
+    let first = eventually("a date", SOON, || async { due("clean-up").await.1 }).await;
+    // Five seconds later: one slice, or two if a cycle has begun.
+    eventually("more dates", SOON, || async {
+        let last = due("clean-up").await.1?;
+        (last >= first + chrono::Duration::seconds(5)).then_some(())
+    })
+    .await;
+    let slices = (due("old").await.0.timestamp() - 1_577_836_800) / 100;
+    assert!((1..=2).contains(&slices), "{slices}");
+    let line = node.wait_for_line("many missed dates", SOON).await;
+    assert!(line.contains("missed=") && line.contains("old"), "{line}");
+    // The next slice follows.
+    eventually("the next slice", SOON, || async {
+        let now = (due("old").await.0.timestamp() - 1_577_836_800) / 100;
+        (now > slices).then_some(())
+    })
+    .await;
 }
 
 const CALENDARS: &str = r#"

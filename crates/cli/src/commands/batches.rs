@@ -132,7 +132,18 @@ async fn list(store: &dyn Store, ended: bool, limit: i64, json: bool) -> Result<
         "dead letters",
         "created",
     ];
-    output::table(head, &rows)
+    output::table(head, &rows)?;
+    let refused = all
+        .iter()
+        .filter_map(|batch| Some((batch, batch.refused.as_ref()?)));
+    for (batch, why) in refused.take(NAMED) {
+        output::line(format_args!(
+            "batch {} ended without its job: {}",
+            batch.id,
+            plain::one_line(why, 1_000)
+        ))?;
+    }
+    Ok(())
 }
 
 async fn show(store: &dyn Store, id: BatchId, json: bool) -> Result<(), Error> {
@@ -158,7 +169,10 @@ async fn show(store: &dyn Store, id: BatchId, json: bool) -> Result<(), Error> {
         ],
         ["created".to_owned(), date(batch.created_at)],
     ];
-    if batch.state != BatchState::Cancelled {
+    if let Some(why) = &batch.refused {
+        let why = plain::one_line(why, 1_000);
+        rows.push(["job at the end".to_owned(), format!("not created: {why}")]);
+    } else if batch.state != BatchState::Cancelled {
         let id = batch.callback;
         let text = format!("{id} (exists after the end, if the batch has one)");
         rows.push(["job at the end".to_owned(), text]);

@@ -198,6 +198,10 @@ pub struct BatchView {
     pub callback: JobId,
     /// The time of creation.
     pub created_at: DateTime<Utc>,
+    /// Why the job at the end was not created: its fields are not valid, or another job has
+    /// its id. The batch has ended without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
     /// The time of the end, or of the cancel.
     pub ended_at: Option<DateTime<Utc>>,
 }

@@ -43,6 +43,8 @@ const SHORTEST: Duration = Duration::from_secs(1);
 pub const MAX_NAME_BYTES: usize = 256;
 /// Maximum number of missed occurrences that one transaction creates.
 const PAGE: usize = 100;
+/// Maximum number of missed occurrences that are counted one by one.
+const MOST_COUNTED: usize = 1_000;
 
 /// The declaration of a periodic job.
 ///
@@ -227,6 +229,17 @@ pub struct Firing {
     pub last: Option<DateTime<Utc>>,
     /// The next due date.
     pub next: Option<DateTime<Utc>>,
+    /// The dates that have passed and wait for a later transaction.
+    pub missed: Option<Missed>,
+}
+
+/// Missed due dates of a schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Missed {
+    /// The earliest of them.
+    pub since: DateTime<Utc>,
+    /// Their number. Those of a cron expression and of calendar periods are counted up to 1,000.
+    pub number: u64,
 }
 
 impl Declaration {
@@ -243,12 +256,17 @@ impl Declaration {
         if row.version > self.version {
             return Ok((Declared::Outdated, row.next_due));
         }
-        let same_dates = row.schedule == self.schedule;
-        let next = if same_dates {
+        let same_text = row.schedule == self.schedule;
+        // A schedule without a date has ended, or was stopped by a node that could not read it.
+        let next = if same_text && row.next_due.is_some() {
             row.next_due
         } else {
-            self.first(now, calendars)?
+            match self.first(now, calendars) {
+                Err(_) if same_text => None,
+                first => first?,
+            }
         };
+        let same_dates = same_text && next == row.next_due;
         let same = same_dates && row.template == self.template && row.version == self.version;
         let declared = if same {
             Declared::Same
@@ -330,11 +348,42 @@ impl Row {
             job.due_at = Some(due);
             Ok(job)
         };
+        let missed = is_due(&next).map(|since| Self::missed(&timing, since, now, calendars));
         Ok(Firing {
+            missed,
             jobs: dates.into_iter().map(job).collect::<Result<_, _>>()?,
             last,
             next,
         })
+    }
+
+    /// Returns why this row can't be read: its schedule, or the fields of its job.
+    #[must_use]
+    pub fn fault(&self) -> Option<InvalidJob> {
+        self.timing().and_then(|_| self.job()).err()
+    }
+
+    /// Returns the dates that have passed at `now`, the earliest of which is `since`.
+    fn missed(
+        timing: &Repeat,
+        since: DateTime<Utc>,
+        now: DateTime<Utc>,
+        calendars: &Calendars,
+    ) -> Missed {
+        let every = timing.interval().filter(|_| timing.calendar.is_none());
+        let until = timing.end.map_or(now, |end| end.min(now));
+        let number = if let Some(every) = every {
+            let passed = (until - since).to_std().unwrap_or_default();
+            u64::try_from(passed.as_micros() / every.as_micros().max(1))
+                .unwrap_or(u64::MAX)
+                .saturating_add(1)
+        } else {
+            let following = |date: &DateTime<Utc>| after(timing, *date, calendars).ok().flatten();
+            let dates = std::iter::successors(Some(since), following);
+            let passed = dates.take_while(|date| *date <= now).take(MOST_COUNTED);
+            passed.count() as u64
+        };
+        Missed { since, number }
     }
 
     fn timing(&self) -> Result<Repeat, InvalidJob> {
@@ -483,6 +532,24 @@ mod tests {
             declared("R/PT20M", 17, 0),
             (Declared::Changed, Some(at("2027-01-01T00:40:00Z")))
         );
+        // One that was stopped gets its next date, and one that has ended has none.
+        let stopped = Row {
+            next_due: None,
+            ..row.clone()
+        };
+        let same = PeriodicJob::new("n", "R/PT1H", NewJob::of("work", &17));
+        let same = same.declare().unwrap();
+        let again = same.against(&stopped, now, &none()).unwrap();
+        assert_eq!(again, (Declared::Changed, row.next_due));
+        let over = at("2027-01-01T00:00:00Z");
+        let ended = PeriodicJob::new("n", format!("R/PT1H/{over:?}"), NewJob::of("work", &17));
+        let ended = ended.declare().unwrap();
+        let of_it = Row {
+            schedule: ended.schedule.clone(),
+            ..stopped
+        };
+        let again = ended.against(&of_it, now, &none()).unwrap();
+        assert_eq!(again, (Declared::Same, None));
         let row = Row { version: 2, ..row };
         let late = PeriodicJob::new("n", "R/PT5M", NewJob::of("work", &1)).version(1);
         let late = late.declare().unwrap().against(&row, now, &none()).unwrap();
@@ -530,6 +597,13 @@ mod tests {
             .unwrap();
         assert_eq!(many.jobs.len(), PAGE);
         assert_eq!(many.next, Some(at("2027-01-01T05:01:40Z")));
+        let since = at("2027-01-01T05:01:40Z");
+        let missed = |number| Some(Missed { since, number });
+        assert_eq!(many.missed, missed(1_101));
+        let many = row("* * * * * *[catch-up=all]", "2027-01-01T05:00:00Z")
+            .fire(now, &none())
+            .unwrap();
+        assert_eq!(many.missed, missed(1_000));
         let last = row("R/PT1H/2027-01-01T05:00:00Z", "2027-01-01T05:00:00Z");
         assert_eq!(last.fire(now, &none()).unwrap().next, None);
         for schedule in ["a form of a later program", "R/PT0.001S"] {

@@ -19,10 +19,10 @@ use crate::telemetry::metrics as m;
 use crate::worker::batch_ends::end_batch;
 use crate::worker::context::NodeContext;
 
-/// Maximum number of batches in one query.
-const PAGE: i64 = 100;
+/// Maximum number of batches in one query. It answers only with those without a present member.
+const PAGE: i64 = 1_000;
 /// The pause between two queries.
-const BETWEEN: Duration = Duration::from_millis(100);
+const BETWEEN: Duration = Duration::from_millis(20);
 
 /// Looks whenever a cycle has found an open batch, until the node drains.
 pub(crate) async fn look_after(node: Arc<NodeContext>) {

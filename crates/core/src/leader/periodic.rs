@@ -6,55 +6,54 @@
 //! the database refuses holds up no other. Two leaders at once do no harm: the transaction locks
 //! the row of the schedule and advances it.
 //!
+//! The task goes through the due schedules in the order of their dates, and begins again with those
+//! that it left due only after [`AGAIN`]. So a schedule with many missed dates, or one whose job
+//! can't be created now, holds up no other, and nothing is remembered for each. A schedule that
+//! can't be read is stopped: the store takes its next due date away. One whose job the database
+//! refuses keeps it, since a new constraint may refuse all jobs.
+//!
 //! A leader may not know the [calendar](crate::calendar) of a schedule. So a node with calendars
 //! looks from time to time for schedules that stay due, and creates their jobs itself.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
+use crate::job::periodic::Missed;
 use crate::producer::commit_hook::Cause;
-use crate::store::StoreError;
+use crate::store::{DuePlace, Fired, StoreError};
+use crate::telemetry::plain::one_line;
 use crate::worker::context::NodeContext;
 use crate::worker::next_timer::Asker;
 
 /// Maximum number of schedules in one query.
 const PAGE: i64 = 100;
-/// The pause before the next attempt if other transactions have locked all due schedules.
+/// The pause before the next attempt if another transaction has locked a schedule.
 const BUSY_PAUSE: Duration = Duration::from_millis(25);
-/// The time for which a schedule that cannot be read, or whose job the database refuses, is left
-/// out.
-const ASIDE: Duration = Duration::from_secs(60);
-/// Maximum number of schedules that are left out at a time.
-const MOST_ASIDE: usize = 1_000;
+/// The number of these attempts.
+const BUSY_ATTEMPTS: usize = 3;
+/// The time between two attempts with a schedule that stays due: the longest time between two
+/// leader cycles of a busy fleet.
+const AGAIN: Duration = Duration::from_secs(10);
 
-/// The schedules that are left out, and until when.
+/// The way through the schedules that are due.
 #[derive(Default)]
-struct Aside(BTreeMap<String, Instant>);
-
-impl Aside {
-    fn names(&mut self) -> Vec<String> {
-        let now = Instant::now();
-        self.0.retain(|_, until| *until > now);
-        self.0.keys().cloned().collect()
-    }
-
-    /// Returns false if there is no room, so that the schedule stays at the head of the page.
-    fn put(&mut self, name: String) -> bool {
-        let has_room = self.0.len() < MOST_ASIDE;
-        if has_room {
-            self.0.insert(name, Instant::now() + ASIDE);
-        }
-        has_room
-    }
+struct Pass {
+    /// The last place.
+    after: Option<DuePlace>,
+    /// The time from which the task begins again. `None` if it has left no schedule due.
+    again: Option<Instant>,
+    /// Whether the last page was full.
+    goes_on: bool,
 }
 
 /// The result of creating the jobs of the schedules that are due.
 struct Page {
-    next_due: Option<chrono::DateTime<chrono::Utc>>,
-    now: chrono::DateTime<chrono::Utc>,
+    next_due: Option<DateTime<Utc>>,
+    now: DateTime<Utc>,
 }
 
 /// The time between two looks of a node with calendars that does not lead, and the time from which a
@@ -64,8 +63,7 @@ const LOOK: Duration = Duration::from_secs(10);
 /// Creates the jobs of schedules that stay due, while this node does not lead. They are those whose
 /// calendars the leader does not know.
 pub(crate) async fn create_left_jobs(node: Arc<NodeContext>) {
-    let mut before = BTreeSet::new();
-    let mut aside = Aside::default();
+    let (mut before, mut after) = (BTreeSet::new(), None);
     loop {
         tokio::select! {
             biased;
@@ -73,27 +71,29 @@ pub(crate) async fn create_left_jobs(node: Arc<NodeContext>) {
             () = tokio::time::sleep(LOOK) => {}
         }
         if *node.leadership.leads.borrow() {
-            before.clear();
+            (before, after) = (BTreeSet::new(), None);
             continue;
         }
-        match node.store.due_periodic_jobs(&aside.names(), PAGE).await {
-            Ok(due) => {
-                let due: BTreeSet<String> = due.names.into_iter().collect();
-                create_those_left(&node, due.intersection(&before), &mut aside).await;
-                before = due;
+        match node.store.due_periodic_jobs(after.as_ref(), PAGE).await {
+            Ok(page) => {
+                let is_full = is_full(&page.names);
+                let due: BTreeSet<String> = page.names.into_iter().collect();
+                create_those_left(&node, due.intersection(&before)).await;
+                // All of a full page stay due, whatever this node does: others may wait behind it.
+                if is_full && due.is_subset(&before) {
+                    (before, after) = (BTreeSet::new(), page.last);
+                } else {
+                    before = due;
+                    after = after.filter(|_| is_full);
+                }
             }
             Err(error) => tracing::debug!(%error, "could not look for schedules that stay due"),
         }
     }
 }
 
-/// Creates the jobs of these schedules. Those that this node can't create are left out for a while,
-/// so that they do not fill the page. The leader meets the same errors and reports them.
-async fn create_those_left(
-    node: &NodeContext,
-    names: impl Iterator<Item = &String>,
-    aside: &mut Aside,
-) {
+/// Creates the jobs of these schedules. The leader meets the same errors and reports them.
+async fn create_those_left(node: &NodeContext, names: impl Iterator<Item = &String>) {
     for name in names {
         if node.signals.draining.is_cancelled() || *node.leadership.leads.borrow() {
             return;
@@ -101,22 +101,25 @@ async fn create_those_left(
         match node.store.fire_periodic_job(name).await {
             Ok(fired) => node.hint_created(Cause::Timer, fired.ready),
             Err(error) => {
-                let name = crate::telemetry::plain::one_line(name, 256);
+                let name = one_line(name, 256);
                 tracing::debug!(%error, name, "could not create the jobs of a schedule that stays due");
                 // The server is away, or too slow for any schedule.
                 if error.is_transient() && !error.is_answer() {
                     return;
                 }
-                aside.put(name.clone());
             }
         }
     }
 }
 
+fn is_full(page: &[String]) -> bool {
+    i64::try_from(page.len()).is_ok_and(|found| found >= PAGE)
+}
+
 /// Creates the jobs of due schedules while this node leads.
 pub(crate) async fn create_jobs(node: Arc<NodeContext>) {
     let mut pause = Duration::from_millis(100);
-    let mut aside = Aside::default();
+    let mut pass = Pass::default();
     let (leadership, draining) = (&node.leadership, &node.signals.draining);
     while leadership
         .until_due(&leadership.next_periodic, draining)
@@ -124,7 +127,7 @@ pub(crate) async fn create_jobs(node: Arc<NodeContext>) {
     {
         node.leadership.next_periodic.asks(Asker::Mover);
         let sent = Instant::now();
-        match create_due(&node, &mut aside).await {
+        match create_due(&node, &mut pass).await {
             Ok(page) => {
                 pause = Duration::from_millis(100);
                 let next = &node.leadership.next_periodic;
@@ -144,49 +147,99 @@ pub(crate) async fn create_jobs(node: Arc<NodeContext>) {
 }
 
 /// Creates the jobs of a page of due schedules.
-async fn create_due(node: &Arc<NodeContext>, aside: &mut Aside) -> Result<Page, StoreError> {
-    let left_out = aside.names();
-    let due = node.store.due_periodic_jobs(&left_out, PAGE).await?;
-    let (mut advanced, mut is_full, found) = (false, false, !due.names.is_empty());
+async fn create_due(node: &Arc<NodeContext>, pass: &mut Pass) -> Result<Page, StoreError> {
+    // Without one that it left due, it begins again each time: schedules may have older dates.
+    if pass.again.is_none_or(|again| again <= Instant::now()) && !std::mem::take(&mut pass.goes_on)
+    {
+        *pass = Pass::default();
+    }
+    let due = node
+        .store
+        .due_periodic_jobs(pass.after.as_ref(), PAGE)
+        .await?;
+    let (mut busy, mut left) = (Vec::new(), false);
+    pass.goes_on = is_full(&due.names);
     for name in due.names {
         if node.signals.draining.is_cancelled() || !*node.leadership.leads.borrow() {
             break;
         }
-        match node.store.fire_periodic_job(&name).await {
-            Ok(fired) => {
-                advanced |= fired.advanced;
-                node.hint_created(Cause::Timer, fired.ready);
-            }
-            // The server is away, or too slow for any schedule.
-            Err(error) if error.is_transient() && !error.is_answer() => return Err(error),
-            // The other schedules go on.
-            Err(error) => {
-                tracing::warn!(
-                    %error,
-                    name = crate::telemetry::plain::one_line(&name, 256),
-                    wait = ASIDE.as_secs(),
-                    "a periodic job can't be created; register its calendar if one is missing, declare \
-                     it again, or remove it (`jobwire periodic remove`)"
-                );
-                if aside.put(name) {
-                    advanced = true;
-                } else {
-                    is_full = true;
-                }
-            }
+        match create(node, &name).await? {
+            Some(fired) if fired.busy => busy.push(name),
+            Some(fired) => left |= fired.missed.is_some(),
+            None => left = true,
         }
     }
-    let soon = match (found, advanced) {
-        // Nothing but schedules that fail, and more than are remembered.
-        (true, false) if is_full => Some(due.now + ASIDE),
-        // More may be due: the page was full, or a schedule has many missed occurrences.
-        (true, true) => Some(due.now),
-        (true, false) => Some(due.now + BUSY_PAUSE),
-        (false, _) if !left_out.is_empty() => Some(due.now + ASIDE),
-        (false, _) => None,
-    };
+    for _ in 0..BUSY_ATTEMPTS {
+        if busy.is_empty() || node.signals.draining.is_cancelled() {
+            break;
+        }
+        tokio::time::sleep(BUSY_PAUSE).await;
+        let mut still = Vec::new();
+        for name in busy {
+            match create(node, &name).await? {
+                Some(fired) if fired.busy => still.push(name),
+                Some(fired) => left |= fired.missed.is_some(),
+                None => left = true,
+            }
+        }
+        busy = still;
+    }
+    if left || !busy.is_empty() {
+        pass.again.get_or_insert_with(|| Instant::now() + AGAIN);
+    }
+    pass.after = due.last.or(pass.after.take());
+    let again = pass.again.map(|at| due.now + (at - Instant::now()));
+    let soon = if pass.goes_on { Some(due.now) } else { again };
     Ok(Page {
         next_due: soon.into_iter().chain(due.next_due).min(),
         now: due.now,
     })
+}
+
+/// Creates the jobs of a schedule. Returns `None` if it stays due, or is stopped, because they can't
+/// be created.
+async fn create(node: &NodeContext, name: &str) -> Result<Option<Fired>, StoreError> {
+    match node.store.fire_periodic_job(name).await {
+        Ok(mut fired) => {
+            node.hint_created(Cause::Timer, std::mem::take(&mut fired.ready));
+            if fired.advanced {
+                node.reports.periodic_runs(name);
+            }
+            if let Some(missed) = fired.missed {
+                tell_missed(node, name, missed);
+            }
+            Ok(Some(fired))
+        }
+        // The server is away, or too slow for any schedule.
+        Err(error) if error.is_transient() && !error.is_answer() => Err(error),
+        // The other schedules go on.
+        Err(error) => {
+            let text = error.to_string();
+            node.reports.periodic_fails(name, &text);
+            if let Some(more) = node.reports.throttled_lines.now("periodic: refused") {
+                tracing::warn!(
+                    %error,
+                    name = one_line(name, 256),
+                    more,
+                    "a periodic job can't be created; register its calendar if one is missing, declare \
+                     it again, or remove it (`jobwire periodic remove`)"
+                );
+            }
+            Ok(None)
+        }
+    }
+}
+
+/// Tells of the dates that wait for the next leader cycle.
+fn tell_missed(node: &NodeContext, name: &str, missed: Missed) {
+    if let Some(more) = node.reports.throttled_lines.now("periodic: missed") {
+        tracing::warn!(
+            name = one_line(name, 256),
+            missed = missed.number,
+            since = %missed.since,
+            more,
+            "a periodic job has many missed dates; each leader cycle creates 100 of its jobs. Declare it \
+             without `[catch-up=all]`, or pause and resume it, if the dates are not needed"
+        );
+    }
 }

@@ -37,6 +37,10 @@ pub struct NodeHealth {
     /// looks for them while jobs wait, first one `sweep_interval` after its term begins; on other
     /// nodes the list is empty. The node is still ready.
     pub unserved: Vec<UnservedType>,
+    /// Periodic jobs that this node, as the leader, could not create in the last hour, with the reason;
+    /// at most 20. The node is still ready. [`PeriodicView::fault`](crate::store::PeriodicView::fault)
+    /// tells them all.
+    pub periodic: BTreeMap<String, String>,
 }
 
 /// A handle that reports the health of a node.
@@ -68,6 +72,13 @@ impl HealthWatch {
     #[must_use]
     pub fn unserved(&self) -> Vec<UnservedType> {
         self.context.reports.unserved()
+    }
+
+    /// Returns the periodic jobs that this node could not create, with the reason; see
+    /// [`NodeHealth::periodic`].
+    #[must_use]
+    pub fn periodic(&self) -> BTreeMap<String, String> {
+        self.context.reports.periodic()
     }
 
     /// Returns the current health of the node, after a check that the database answers. Takes at
@@ -135,6 +146,7 @@ impl HealthWatch {
             problems,
             stuck: self.stuck(),
             unserved: self.unserved(),
+            periodic: self.periodic(),
         }
     }
 }

@@ -17,16 +17,27 @@
 //! deleted unnoticed, or if dead letters count as ended. Then the leader forgets them first, page by
 //! page, after it has seen that no member keeps the batch open.
 //!
+//! A batch whose job at the end can't be, since its fields are not valid or its id is taken, ends
+//! without it. The row keeps the reason, and the fields of the job, in place of the template.
+//!
 //! The row of a batch is locked before all other rows.
+
+use serde::{Deserialize, Serialize};
 
 use crate::hint::Ready;
 use crate::job::batch::{Batch, BatchEnd, add_end};
 use crate::job::new_job::NewJob;
 use crate::job::{BatchId, JobId, template};
 use crate::store::error::StoreError;
+use crate::telemetry::plain;
 
 /// Maximum number of members that the transaction reads which ends a batch.
 pub(crate) const AT_END: i64 = 5_000;
+/// Maximum number of members that the row of a batch counts.
+pub(super) const MOST_MEMBERS: i64 = 4_611_686_018_427_387_903;
+/// Maximum size of a refused template that the row keeps, and of the reason, in bytes.
+const MOST_KEPT: usize = 8_000;
+const MOST_REASON: usize = 1_000;
 
 /// A batch to be written.
 #[derive(Clone, Debug)]
@@ -72,6 +83,8 @@ pub struct EndedBatch {
     pub ready: Vec<Ready>,
     /// Its id, unless the batch has none.
     pub job: Option<JobId>,
+    /// Why the job at the end was refused.
+    pub refused: Option<String>,
 }
 
 /// A page of open batches.
@@ -123,6 +136,43 @@ pub(super) fn members(jobs: &[NewJob]) -> (Vec<BatchId>, Vec<(BatchId, JobId)>) 
 pub(super) fn all_open(batches: &[BatchId], open: &[BatchId]) -> Result<(), StoreError> {
     let missing = batches.iter().find(|batch| !open.contains(batch));
     missing.map_or(Ok(()), |batch| Err(StoreError::BatchEnded(*batch)))
+}
+
+/// What the row of a batch keeps of a job at the end that was refused.
+#[derive(Serialize, Deserialize)]
+struct Refusal {
+    refused: String,
+    /// The template as text, unless it is too long.
+    #[serde(default)]
+    callback: Option<String>,
+}
+
+/// Returns what the row keeps: the reason, and the template.
+pub(super) fn refusal(why: &str, template: &str) -> Option<String> {
+    let is_short = template.len() <= MOST_KEPT;
+    let refusal = Refusal {
+        refused: plain::one_line(why, MOST_REASON),
+        callback: is_short.then(|| template.to_owned()),
+    };
+    serde_json::to_string(&refusal).ok()
+}
+
+/// Returns the reason that the row of a batch keeps.
+pub(super) fn refused_by(kept: Option<String>) -> Option<String> {
+    let kept: Refusal = serde_json::from_str(&kept?).ok()?;
+    Some(plain::one_line(&kept.refused, MOST_REASON))
+}
+
+/// Returns whether the job at the end can never be created: its fields are not valid, or another job
+/// has its id. A constraint or a trigger may be corrected.
+pub(super) fn is_unusable(error: &StoreError) -> bool {
+    match error {
+        StoreError::BadRow(_) | StoreError::InvalidJob { .. } => true,
+        // SQLite: primary key, unique.
+        error => error
+            .sqlstate()
+            .is_some_and(|code| ["23505", "1555", "2067"].contains(&&*code)),
+    }
 }
 
 /// The job at the end of a batch, from its template.

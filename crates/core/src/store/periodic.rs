@@ -4,6 +4,9 @@ use chrono::{DateTime, Utc};
 
 use crate::hint::Ready;
 use crate::job::JobId;
+use crate::job::calendar::Calendars;
+use crate::job::new_job::InvalidJob;
+use crate::job::periodic::{Missed, Row};
 
 /// A periodic job, for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,11 +32,50 @@ pub struct PeriodicView {
     pub changed_at: DateTime<Utc>,
 }
 
+impl PeriodicView {
+    /// Returns why this periodic job creates no jobs: its row can't be read, or a node that
+    /// could not read it has stopped it. `None` if it creates jobs, is paused, or has ended.
+    #[must_use]
+    pub fn fault(&self, calendars: &Calendars) -> Option<InvalidJob> {
+        let row = Row {
+            version: self.version,
+            schedule: self.schedule.clone(),
+            template: self.template.clone(),
+            next_due: self.next_due,
+        };
+        if let Some(fault) = row.fault() {
+            return Some(fault);
+        }
+        if self.paused || self.next_due.is_some() {
+            return None;
+        }
+        let has_dates = matches!(row.resumed(Utc::now(), calendars), Ok(Some(_)));
+        has_dates.then(|| {
+            InvalidJob::new(
+                "next_due",
+                "is empty: a node of another version could not read this periodic job, and stopped it",
+                "declare it again, or resume it (`jobwire periodic resume`)",
+            )
+        })
+    }
+}
+
+/// A place in the order of the periodic jobs that are due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DuePlace {
+    /// The due date.
+    pub due: DateTime<Utc>,
+    /// The name.
+    pub name: String,
+}
+
 /// The periodic jobs that are due.
 #[derive(Clone, Debug, Default)]
 pub struct DuePeriodicJobs {
     /// Their names, the longest due first.
     pub names: Vec<String>,
+    /// The place of the last of them.
+    pub last: Option<DuePlace>,
     /// The next due date of the others.
     pub next_due: Option<DateTime<Utc>>,
     /// The database's clock.
@@ -48,6 +90,27 @@ pub struct Fired {
     /// Whether the schedule has advanced. False if it was not due, or if another node has locked
     /// it.
     pub advanced: bool,
+    /// Whether its row was locked.
+    pub busy: bool,
+    /// The dates that have passed and wait for the next leader cycle.
+    pub missed: Option<Missed>,
+}
+
+impl Fired {
+    /// Returns the result for a row that is locked, or gone.
+    #[must_use]
+    pub fn busy() -> Self {
+        Self {
+            busy: true,
+            ..Self::default()
+        }
+    }
+}
+
+/// Returns the texts by which a schedule names one of these calendars.
+pub(super) fn suffixes(calendars: &Calendars) -> Vec<String> {
+    let names = calendars.names();
+    names.map(|name| format!("[calendar={name}]")).collect()
 }
 
 /// The job that an operator's request created.

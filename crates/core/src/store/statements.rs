@@ -20,10 +20,11 @@ use super::purging::{PurgeScope, PurgeableJob, TableCount};
 use super::transaction::AfterCommit;
 use super::{
     BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, CycleOutcome,
-    DuePeriodicJobs, Failure, Fate, Fired, GateView, Handoff, LanePage, LeaderCycle, Lifted,
-    LockTerms, Locked, Marked, Membership, MovedPage, MovedTimers, NodeView, OperatedJobs, Origin,
-    OrphanPage, OrphanQuery, PauseScope, PeriodicView, Release, Renewed, Result, SchemaStatus,
-    Succession, Suspended, SuspensionScope, TapOffer, TransactionId, Triggered, Waiting,
+    DuePeriodicJobs, DuePlace, Failure, Fate, Fired, GateView, Handoff, LanePage, LeaderCycle,
+    Lifted, LockTerms, Locked, Marked, Membership, MovedPage, MovedTimers, NodeView, OperatedJobs,
+    Origin, OrphanPage, OrphanQuery, PauseScope, PeriodicView, Release, Renewed, Result,
+    SchemaStatus, Succession, Suspended, SuspensionScope, TapOffer, TransactionId, Triggered,
+    Waiting,
 };
 use crate::event::stream::{EventStream, EventStreamState, StreamedEvent};
 use crate::hint::{Hint, Ready};
@@ -642,13 +643,14 @@ pub(super) trait Periodic {
 
     fn due_schedules(
         &self,
-        except: &[String],
+        after: Option<&DuePlace>,
         at_most: i64,
     ) -> impl Future<Output = Result<DuePeriodicJobs>> + Send;
 
     /// Counts the occurrences without a date by calendar, the most frequent calendars first.
     fn count_pending(&self, limit: i64) -> impl Future<Output = Result<Vec<PendingJobs>>> + Send;
 
-    /// Creates the jobs of a schedule that is due, and advances it.
+    /// Creates the jobs of a schedule that is due, and advances it. Stops one that can't be
+    /// read.
     fn fire(&self, name: &str) -> impl Future<Output = Result<Fired>> + Send;
 }

@@ -20,11 +20,11 @@ use super::statements::{Purging, Statements};
 use super::transaction::AfterCommit;
 use super::{
     BatchOutcome, Change, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion,
-    CycleOutcome, DuePeriodicJobs, Failure, Fate, Fired, GateView, Handoff, LanePage, LeaderCycle,
-    Lifted, LockTerms, Locked, Marked, Membership, MovedPage, MovedTimers, NodeView, Operated,
-    OperatedJobs, Origin, OrphanPage, OrphanQuery, PauseScope, PeriodicView, Release, Renewed,
-    Result, SchemaStatus, Store, Succession, Suspended, SuspensionScope, TapOffer, TransactionId,
-    Triggered, Waiting, check_rules, measured,
+    CycleOutcome, DuePeriodicJobs, DuePlace, Failure, Fate, Fired, GateView, Handoff, LanePage,
+    LeaderCycle, Lifted, LockTerms, Locked, Marked, Membership, MovedPage, MovedTimers, NodeView,
+    Operated, OperatedJobs, Origin, OrphanPage, OrphanQuery, PauseScope, PeriodicView, Release,
+    Renewed, Result, SchemaStatus, Store, Succession, Suspended, SuspensionScope, TapOffer,
+    TransactionId, Triggered, Waiting, check_rules, measured,
 };
 use crate::event::stream::{EventStream, EventStreamState, StreamedEvent};
 use crate::hint::{Hint, Ready};
@@ -654,8 +654,12 @@ impl<S: Statements> Store for S {
             .await
     }
 
-    async fn due_periodic_jobs(&self, except: &[String], at_most: i64) -> Result<DuePeriodicJobs> {
-        let due = || self.due_schedules(except, at_most);
+    async fn due_periodic_jobs(
+        &self,
+        after: Option<&DuePlace>,
+        at_most: i64,
+    ) -> Result<DuePeriodicJobs> {
+        let due = || self.due_schedules(after, at_most);
         self.run("due_periodic", due).await
     }
 

@@ -132,9 +132,25 @@ pub(crate) async fn end_batch(
     batch: BatchId,
     left: &[JobId],
 ) -> Result<bool, StoreError> {
-    let Some(EndedBatch { end, ready, job }) = node.store.end_batch(batch, left).await? else {
+    let Some(ended) = node.store.end_batch(batch, left).await? else {
         return Ok(false);
     };
+    let EndedBatch {
+        end,
+        ready,
+        job,
+        refused,
+    } = ended;
+    if let Some(why) = &refused
+        && let Some(more) = node.reports.throttled_lines.now("batch: refused")
+    {
+        tracing::warn!(
+            %batch, name = crate::telemetry::plain::one_line(&end.name, 256),
+            why = crate::telemetry::plain::one_line(why, 1_000), more,
+            "a batch has ended without the job at its end, which can't be created; create it by hand if it \
+             is needed: the row of the batch keeps its fields"
+        );
+    }
     tracing::debug!(
         %batch, name = crate::telemetry::plain::one_line(&end.name, 256), members = end.members,
         dead_letters = end.dead_letters, ?job, "a batch has ended"

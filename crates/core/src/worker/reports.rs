@@ -3,12 +3,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::job::Lane;
 use crate::job::query::UnservedType;
 use crate::telemetry::gauges::Gauges;
 use crate::telemetry::log_throttle::ThrottledLines;
 use crate::telemetry::metrics as m;
+use crate::telemetry::plain;
+
+/// Maximum number of periodic jobs that are named.
+const PERIODIC_NAMED: usize = 20;
+/// The time for which a periodic job is named that could not be created.
+const PERIODIC_KEPT: Duration = Duration::from_secs(3_600);
 
 /// The reports of a node's parts.
 pub(crate) struct Reports {
@@ -18,6 +25,8 @@ pub(crate) struct Reports {
     claimed: Mutex<BTreeSet<Lane>>,
     /// The types that no living node takes, as the leader found them.
     unserved: Mutex<Vec<UnservedType>>,
+    /// The periodic jobs that the leader could not create, with the reason.
+    periodic: Mutex<BTreeMap<String, (Instant, String)>>,
     gauges: Gauges,
 }
 
@@ -29,6 +38,7 @@ impl Reports {
             throttled_lines: ThrottledLines::default(),
             claimed: Mutex::default(),
             unserved: Mutex::default(),
+            periodic: Mutex::default(),
             gauges,
         }
     }
@@ -69,6 +79,36 @@ impl Reports {
 
     fn lock_unserved(&self) -> MutexGuard<'_, Vec<UnservedType>> {
         self.unserved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records why a periodic job can't be created. Some are named, to bound them.
+    pub(crate) fn periodic_fails(&self, name: &str, why: &str) {
+        let mut failing = self.lock_periodic();
+        if failing.len() < PERIODIC_NAMED || failing.contains_key(name) {
+            let why = plain::one_line(why, 1_000);
+            failing.insert(name.to_owned(), (Instant::now(), why));
+        }
+    }
+
+    /// Records that the jobs of a periodic job are created.
+    pub(crate) fn periodic_runs(&self, name: &str) {
+        self.lock_periodic().remove(name);
+    }
+
+    /// Returns the periodic jobs that could not be created, with the reason.
+    pub(crate) fn periodic(&self) -> BTreeMap<String, String> {
+        let failing = self.lock_periodic();
+        let failing = failing.iter();
+        let named = failing.map(|(name, (_, why))| (name.clone(), why.clone()));
+        named.collect()
+    }
+
+    /// Returns the periodic jobs that could not be created lately.
+    fn lock_periodic(&self) -> MutexGuard<'_, BTreeMap<String, (Instant, String)>> {
+        let periodic = self.periodic.lock();
+        let mut periodic = periodic.unwrap_or_else(PoisonError::into_inner);
+        periodic.retain(|_, (at, _)| at.elapsed() < PERIODIC_KEPT);
+        periodic
     }
 
     /// Records whether a lane's jobs are claimed or come by hints.

@@ -11,10 +11,10 @@ use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::store::transaction::AfterCommit;
 use jobwire_core::store::{
     BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, CycleOutcome,
-    DuePeriodicJobs, Failure, Fate, Fired, Handoff, LanePage, LeaderCycle, Lifted, LockTerms,
-    Locked, Membership, MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, Origin,
-    OrphanPage, OrphanQuery, PeriodicView, Refusal, Release, Renewed, Result, SCHEMA_VERSION,
-    SchemaStatus, Suspended, SuspensionScope, TransactionId, Triggered,
+    DuePeriodicJobs, DuePlace, Failure, Fate, Fired, Handoff, LanePage, LeaderCycle, Lifted,
+    LockTerms, Locked, Membership, MovedPage, MovedTimers, NodeView, Operated, OperatedJobs,
+    Origin, OrphanPage, OrphanQuery, PeriodicView, Refusal, Release, Renewed, Result,
+    SCHEMA_VERSION, SchemaStatus, Suspended, SuspensionScope, TransactionId, Triggered,
 };
 use jobwire_core::{
     Fence, Job, JobId, JobQuery, JobView, Lane, LaneBacklog, LaneRule, LaneView, NodeId,
@@ -431,10 +431,14 @@ impl Store for MemoryStore {
             .await?
     }
 
-    async fn due_periodic_jobs(&self, except: &[String], at_most: i64) -> Result<DuePeriodicJobs> {
-        let except = except.to_vec();
+    async fn due_periodic_jobs(
+        &self,
+        after: Option<&DuePlace>,
+        at_most: i64,
+    ) -> Result<DuePeriodicJobs> {
+        let after = after.cloned();
         self.call("due periodic", move |db| {
-            db.due_periodic_jobs(&except, at_most)
+            db.due_periodic_jobs(after.as_ref(), at_most)
         })
         .await
     }

@@ -1,9 +1,10 @@
 //! Counts what waits for a business calendar: occurrences whose date no node has computed, and schedules
-//! that stay due.
+//! that stay due. Names periodic jobs that create no jobs.
 
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, SecondsFormat, Utc};
+use jobwire_core::store::PeriodicView;
 use jobwire_core::telemetry::plain;
 use jobwire_core::{Repeat, Store, StoreError};
 
@@ -48,7 +49,9 @@ async fn look(store: &dyn Store, findings: &mut Findings) -> Result<(), StoreErr
         );
         findings.remark("calendars", found, remedy);
     }
-    for (calendar, (schedules, since)) in late_schedules(store).await?.into_iter().take(NAMED) {
+    let periodic = store.periodic_jobs().await?;
+    faulty(store, &periodic, findings);
+    for (calendar, (schedules, since)) in late_schedules(&periodic).into_iter().take(NAMED) {
         let found = format!(
             "{} for the calendar `{}`, due since {}: no living node knows it, or it gives no date",
             waiting(schedules, "periodic job"),
@@ -65,13 +68,32 @@ async fn look(store: &dyn Store, findings: &mut Findings) -> Result<(), StoreErr
     Ok(())
 }
 
+/// Names the periodic jobs that create no jobs.
+fn faulty(store: &dyn Store, periodic: &[PeriodicView], findings: &mut Findings) {
+    let faulty = periodic.iter();
+    let faulty = faulty.filter_map(|view| Some((view, view.fault(store.calendars())?)));
+    let faulty: Vec<_> = faulty.collect();
+    let Some((first, why)) = faulty.first() else {
+        return;
+    };
+    let number = faulty.len() as u64;
+    let found = format!(
+        "{} {} no jobs, first `{}`: {}",
+        output::count(number, "periodic job"),
+        if number == 1 { "creates" } else { "create" },
+        plain::one_line(&first.name, 256),
+        plain::one_line(&why.to_string(), 500)
+    );
+    let remedy = "declare it again, resume it, or remove it (`jobwire periodic`); \
+                  `jobwire periodic list` names all";
+    findings.remark("periodic jobs", found, remedy);
+}
+
 /// Returns the number of schedules that stay due, and the earliest of their due dates, by calendar.
-async fn late_schedules(
-    store: &dyn Store,
-) -> Result<BTreeMap<String, (u64, DateTime<Utc>)>, StoreError> {
+fn late_schedules(periodic: &[PeriodicView]) -> BTreeMap<String, (u64, DateTime<Utc>)> {
     let mut late = BTreeMap::new();
     let before = Utc::now() - LATE;
-    for view in store.periodic_jobs().await? {
+    for view in periodic {
         let Some(due) = view.next_due.filter(|due| !view.paused && *due < before) else {
             continue;
         };
@@ -86,7 +108,7 @@ async fn late_schedules(
         *schedules += 1;
         *since = due.min(*since);
     }
-    Ok(late)
+    late
 }
 
 fn waiting(number: u64, noun: &str) -> String {

@@ -11,7 +11,10 @@ use super::begin::begin_impatiently;
 use super::{PgStore, batch_members, insert};
 use crate::job::batch::{BatchEnd, BatchState, BatchView};
 use crate::job::{BatchId, JobId};
-use crate::store::batches::{AT_END, BatchMembers, EndedBatch, NewBatch, OpenBatches, callback};
+use crate::store::batches::{
+    AT_END, BatchMembers, EndedBatch, MOST_MEMBERS, NewBatch, OpenBatches, callback, is_unusable,
+    refusal, refused_by,
+};
 use crate::store::statements::Batching;
 use crate::store::{Origin, Result};
 
@@ -36,7 +39,7 @@ WITH gone AS (
     WHERE m.batch_id = $1 AND m.job_id = ANY($2) AND NOT jobwire.is_present(m.job_id, true)
     RETURNING m.job_id
 )
-UPDATE jobwire.batch SET departed = departed + (SELECT count(*) FROM gone) WHERE id = $1 RETURNING departed";
+UPDATE jobwire.batch SET departed = least(departed + (SELECT count(*) FROM gone), 4611686018427387903) WHERE id = $1 RETURNING departed";
 
 /// Returns whether one of these members keeps the batch open.
 const KEEPS_OPEN: &str = "
@@ -51,8 +54,9 @@ WITH gone AS (
     DELETE FROM jobwire.batch_member m
     WHERE m.batch_id = $1 AND m.job_id = ANY($2) AND NOT jobwire.is_present(m.job_id, false) RETURNING m.job_id
 )
-UPDATE jobwire.batch SET departed = departed + (SELECT count(*) FROM gone),
-    dead_letters = dead_letters + (SELECT count(*) FROM gone g JOIN jobwire.dead_letter_job d ON d.id = g.job_id)
+UPDATE jobwire.batch SET departed = least(departed + (SELECT count(*) FROM gone), 4611686018427387903),
+    dead_letters = least(
+        dead_letters + (SELECT count(*) FROM gone g JOIN jobwire.dead_letter_job d ON d.id = g.job_id), 4611686018427387903)
 WHERE id = $1";
 
 /// Returns whether one of the latest members is present: most members that are gone are old.
@@ -69,7 +73,7 @@ FROM (SELECT job_id FROM jobwire.batch_member WHERE batch_id = $1 LIMIT $2) m
 LEFT JOIN jobwire.dead_letter_job d ON d.id = m.job_id";
 
 const END: &str = "
-UPDATE jobwire.batch SET ended_at = clock_timestamp(), departed = $2, dead_letters = $3, callback = NULL WHERE id = $1";
+UPDATE jobwire.batch SET ended_at = clock_timestamp(), departed = $2, dead_letters = $3, callback = $4::json WHERE id = $1";
 
 const FORGET: &str = "DELETE FROM jobwire.batch_member WHERE batch_id = $1";
 
@@ -90,6 +94,7 @@ macro_rules! list {
         concat!(
             "
 SELECT b.id, b.name, b.callback_id, b.or_dead_letters, b.created_at, b.ended_at, b.cancelled,
+    CASE WHEN b.ended_at IS NOT NULL AND octet_length(b.callback::text) <= 20000 THEN b.callback::text END AS refused,
     b.departed + c.members AS members,
     b.departed + c.gone - CASE WHEN b.ended_at IS NULL THEN b.dead_letters ELSE 0 END AS ended,
     b.dead_letters + CASE WHEN b.ended_at IS NULL THEN c.dead ELSE 0 END AS dead_letters
@@ -203,12 +208,19 @@ fn view(row: &PgRow) -> Result<BatchView> {
         or_dead_letters: row.try_get("or_dead_letters")?,
         callback: JobId(row.try_get("callback_id")?),
         created_at: row.try_get("created_at")?,
+        refused: refused_by(row.try_get("refused")?),
         ended_at,
     })
 }
 
-impl Batching for PgStore {
-    async fn end_if_over(&self, batch: BatchId, left: &[JobId]) -> Result<Option<EndedBatch>> {
+impl PgStore {
+    /// Ends a batch if it is over, without the job at its end if that is refused.
+    async fn try_to_end(
+        &self,
+        batch: BatchId,
+        left: &[JobId],
+        mut refused: Option<String>,
+    ) -> Result<Option<EndedBatch>> {
         let mut tx = begin_impatiently(&self.pool).await?;
         let entered = sqlx::query(ENTER).bind(batch.0);
         let Some(row) = entered.fetch_optional(&mut *tx).await? else {
@@ -239,8 +251,8 @@ impl Batching for PgStore {
             tx.commit().await?;
             return Ok(None);
         }
-        let dead_letters = dead_letters.saturating_add(settled);
-        let members = departed.saturating_add(others);
+        let dead_letters = dead_letters.saturating_add(settled).min(MOST_MEMBERS);
+        let members = departed.saturating_add(others).min(MOST_MEMBERS);
         let end = BatchEnd {
             batch,
             name,
@@ -248,23 +260,47 @@ impl Batching for PgStore {
             dead_letters: dead_letters.unsigned_abs(),
         };
         let mut ready = Vec::new();
-        if let Some(template) = &template {
-            let job = callback(JobId(job), template, &end)?;
-            let created = insert::insert(&mut tx, vec![job], Origin::Hook).await?;
-            ready = created.ready;
+        if let Some(template) = template.as_ref().filter(|_| refused.is_none()) {
+            match callback(JobId(job), template, &end) {
+                Ok(job) => {
+                    let created = insert::insert(&mut tx, vec![job], Origin::Hook).await?;
+                    ready = created.ready;
+                }
+                Err(error) => refused = Some(error.to_string()),
+            }
         }
+        let kept = refused.as_deref().zip(template.as_deref());
         sqlx::query(END)
             .bind(batch.0)
             .bind(members)
             .bind(dead_letters)
+            .bind(kept.and_then(|(why, job)| refusal(why, job)))
             .execute(&mut *tx)
             .await?;
         sqlx::query(FORGET).bind(batch.0).execute(&mut *tx).await?;
         crash_point!("batch-end-uncommitted");
         tx.commit().await?;
         crash_point!("batch-end-committed");
-        let job = template.is_some().then_some(JobId(job));
-        Ok(Some(EndedBatch { end, ready, job }))
+        let job = (template.is_some() && refused.is_none()).then_some(JobId(job));
+        Ok(Some(EndedBatch {
+            end,
+            ready,
+            job,
+            refused,
+        }))
+    }
+}
+
+impl Batching for PgStore {
+    async fn end_if_over(&self, batch: BatchId, left: &[JobId]) -> Result<Option<EndedBatch>> {
+        match self.try_to_end(batch, left, None).await {
+            // It would be refused each time.
+            Err(error) if is_unusable(&error) => {
+                let why = Some(error.to_string());
+                self.try_to_end(batch, left, why).await
+            }
+            tried => tried,
+        }
     }
 
     async fn page_of_open(&self, after: Option<BatchId>, at_most: i64) -> Result<OpenBatches> {

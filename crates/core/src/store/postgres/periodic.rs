@@ -10,8 +10,9 @@ use crate::job::calendar::Calendars;
 use crate::job::periodic::{Declaration, Declared, Row};
 use crate::job::query::PendingJobs;
 use crate::store::error::StoreError;
+use crate::store::periodic::suffixes;
 use crate::store::statements::Periodic;
-use crate::store::{DuePeriodicJobs, Fired, Origin, PeriodicView, Result, Triggered};
+use crate::store::{DuePeriodicJobs, DuePlace, Fired, Origin, PeriodicView, Result, Triggered};
 
 const CREATE: &str = "
 INSERT INTO jobwire.periodic_job (name, version, schedule, template, next_due) VALUES ($1, $2, $3, $4::json, $5)
@@ -35,13 +36,23 @@ const CHANGE: &str = "
 UPDATE jobwire.periodic_job SET version = $2, schedule = $3, template = $4::json, next_due = $5, changed_at = clock_timestamp()
 WHERE name = $1";
 
-/// Both times are those of one moment, so no schedule is neither due nor next.
+/// All times are those of one moment, so no schedule is neither due nor next.
 const DUE: &str = "
-SELECT ARRAY(
-        SELECT name FROM jobwire.periodic_job
-        WHERE NOT paused AND next_due <= statement_timestamp() AND name <> ALL($1) ORDER BY next_due LIMIT $2),
+WITH page AS (
+    SELECT name, next_due FROM jobwire.periodic_job
+    WHERE NOT paused AND next_due <= statement_timestamp()
+        AND ($1::timestamptz IS NULL OR next_due >= $1 AND (next_due, name) > ($1, $2))
+        AND (strpos(schedule, '[calendar=') = 0 OR EXISTS (SELECT FROM unnest($3::text[]) known WHERE strpos(schedule, known) > 0))
+    ORDER BY next_due, name LIMIT $4
+)
+SELECT ARRAY(SELECT name FROM page ORDER BY next_due, name),
+    (SELECT max(next_due) FROM page),
     (SELECT min(next_due) FROM jobwire.periodic_job WHERE NOT paused AND next_due > statement_timestamp()),
     statement_timestamp()";
+
+/// Takes the next due date from a schedule, unless it was declared again.
+const STOP: &str = "
+UPDATE jobwire.periodic_job SET next_due = NULL WHERE name = $1 AND schedule = $2 AND template::text = $3 AND NOT paused";
 
 const ADVANCE: &str = "UPDATE jobwire.periodic_job SET next_due = $2, last_due = coalesce($3, last_due) WHERE name = $1";
 
@@ -92,6 +103,14 @@ async fn write(
         .bind(&declaration.template)
         .bind(next_due);
     Ok(write.execute(connection).await?.rows_affected() > 0)
+}
+
+/// Stops a schedule that can't be read.
+async fn stop(connection: &mut PgConnection, name: &str, row: &Row) -> Result<()> {
+    let stop = sqlx::query(STOP).bind(name);
+    let stop = stop.bind(&row.schedule).bind(&row.template);
+    stop.execute(connection).await?;
+    Ok(())
 }
 
 /// Declares one periodic job.
@@ -175,7 +194,8 @@ impl Periodic for PgStore {
         let Some((row, now, was)) = find(&mut tx, LOCK, name).await? else {
             return Ok(false);
         };
-        if was != paused {
+        // A schedule without a date may be one that a node has stopped.
+        if was != paused || !paused && row.next_due.is_none() {
             let next = if paused {
                 row.next_due
             } else {
@@ -210,13 +230,26 @@ impl Periodic for PgStore {
         }))
     }
 
-    async fn due_schedules(&self, except: &[String], at_most: i64) -> Result<DuePeriodicJobs> {
-        let due = sqlx::query(DUE).bind(except).bind(at_most);
-        let row = due.fetch_one(&self.pool.inner).await?;
+    async fn due_schedules(
+        &self,
+        after: Option<&DuePlace>,
+        at_most: i64,
+    ) -> Result<DuePeriodicJobs> {
+        let row = sqlx::query(DUE)
+            .bind(after.map(|place| place.due))
+            .bind(after.map(|place| place.name.as_str()))
+            .bind(suffixes(&self.calendars))
+            .bind(at_most)
+            .fetch_one(&self.pool.inner)
+            .await?;
+        let names: Vec<String> = row.try_get(0)?;
+        let due: Option<DateTime<Utc>> = row.try_get(1)?;
+        let last = due.zip(names.last().cloned());
         Ok(DuePeriodicJobs {
-            names: row.try_get(0)?,
-            next_due: row.try_get(1)?,
-            now: row.try_get(2)?,
+            names,
+            last: last.map(|(due, name)| DuePlace { due, name }),
+            next_due: row.try_get(2)?,
+            now: row.try_get(3)?,
         })
     }
 
@@ -226,14 +259,23 @@ impl Periodic for PgStore {
 
     async fn fire(&self, name: &str) -> Result<Fired> {
         let mut tx = begin_impatiently(&self.pool).await?;
-        let Some((row, now, false)) = find(&mut tx, TRY_LOCK, name).await? else {
-            return Ok(Fired::default());
+        let Some((row, now, paused)) = find(&mut tx, TRY_LOCK, name).await? else {
+            return Ok(Fired::busy());
         };
-        let firing = row.fire(now, &self.calendars);
-        let firing = firing.map_err(StoreError::periodic(name))?;
-        if firing.last.is_none() {
+        if paused || row.next_due.is_none_or(|due| due > now) {
             return Ok(Fired::default());
         }
+        let firing = match row.fire(now, &self.calendars) {
+            Ok(firing) => firing,
+            Err(invalid) => {
+                // A calendar that gives no date is no fault of the row: another node may know it.
+                if row.fault().is_some() {
+                    stop(&mut tx, name, &row).await?;
+                    tx.commit().await?;
+                }
+                return Err(StoreError::periodic(name)(invalid));
+            }
+        };
         let created = insert::insert(&mut tx, firing.jobs, Origin::Hook).await?;
         let advance = sqlx::query(ADVANCE)
             .bind(name)
@@ -246,6 +288,8 @@ impl Periodic for PgStore {
         Ok(Fired {
             ready: created.ready,
             advanced: true,
+            missed: firing.missed,
+            ..Fired::default()
         })
     }
 }

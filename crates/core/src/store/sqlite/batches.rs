@@ -10,7 +10,10 @@ use sqlx::{Row as _, SqliteConnection};
 use super::{SqliteStore, batch_members, decode, insert};
 use crate::job::batch::{BatchEnd, BatchState, BatchView};
 use crate::job::{BatchId, JobId};
-use crate::store::batches::{AT_END, BatchMembers, EndedBatch, NewBatch, OpenBatches, callback};
+use crate::store::batches::{
+    AT_END, BatchMembers, EndedBatch, MOST_MEMBERS, NewBatch, OpenBatches, callback, is_unusable,
+    refusal, refused_by,
+};
 use crate::store::error::StoreError;
 use crate::store::statements::Batching;
 use crate::store::{Origin, Result};
@@ -41,7 +44,8 @@ const DEPART: &str = concat!(
     is_present!("true")
 );
 
-const COUNT_DEPARTED: &str = "UPDATE batch SET departed = departed + ?2 WHERE id = ?1";
+const COUNT_DEPARTED: &str =
+    "UPDATE batch SET departed = min(departed + ?2, 4611686018427387903) WHERE id = ?1";
 
 /// Selects an open batch that dead letters do not keep open.
 const ENTER_WITH_DEAD: &str =
@@ -59,7 +63,8 @@ SELECT EXISTS (
 
 /// Counts these members, and the dead letters among them.
 const COUNT_DEAD: &str = "
-UPDATE batch SET departed = departed + c.members, dead_letters = dead_letters + c.dead
+UPDATE batch SET departed = min(departed + c.members, 4611686018427387903),
+    dead_letters = min(dead_letters + c.dead, 4611686018427387903)
 FROM (
     SELECT count(*) AS members, count(d.id) AS dead
     FROM batch_member m LEFT JOIN dead_letter_job d ON d.id = m.job_id
@@ -84,7 +89,8 @@ const COUNT: &str = "
 SELECT count(*), count(d.id)
 FROM (SELECT job_id FROM batch_member WHERE batch_id = ?1 LIMIT ?2) m LEFT JOIN dead_letter_job d ON d.id = m.job_id";
 
-const END: &str = "UPDATE batch SET ended_at = ?2, departed = ?3, dead_letters = ?4, callback = NULL WHERE id = ?1";
+const END: &str =
+    "UPDATE batch SET ended_at = ?2, departed = ?3, dead_letters = ?4, callback = ?5 WHERE id = ?1";
 
 const FORGET: &str = "DELETE FROM batch_member WHERE batch_id = ?1";
 
@@ -105,6 +111,7 @@ macro_rules! list {
         concat!(
             "
 SELECT b.id, b.name, b.callback_id, b.or_dead_letters, b.created_at, b.ended_at, b.cancelled, b.departed, b.dead_letters,
+    CASE WHEN b.ended_at IS NOT NULL AND length(CAST(b.callback AS BLOB)) <= 20000 THEN b.callback END AS refused,
     (SELECT count(*) FROM batch_member m WHERE m.batch_id = b.id) AS members,
     (SELECT count(*) FROM batch_member m WHERE m.batch_id = b.id AND NOT ",
             is_present!("true"),
@@ -240,12 +247,19 @@ fn view(row: &SqliteRow) -> Result<BatchView> {
         or_dead_letters: row.try_get("or_dead_letters")?,
         callback: callback.parse().map_err(wrong)?,
         created_at: decode::moment(row.try_get("created_at")?)?,
+        refused: refused_by(row.try_get("refused")?),
         ended_at,
     })
 }
 
-impl Batching for SqliteStore {
-    async fn end_if_over(&self, batch: BatchId, left: &[JobId]) -> Result<Option<EndedBatch>> {
+impl SqliteStore {
+    /// Ends a batch if it is over, without the job at its end if that is refused.
+    async fn try_to_end(
+        &self,
+        batch: BatchId,
+        left: &[JobId],
+        mut refused: Option<String>,
+    ) -> Result<Option<EndedBatch>> {
         let mut tx = self.write().await?;
         let entered = sqlx::query(ENTER).bind(batch.to_string());
         let Some(row) = entered.fetch_optional(&mut *tx).await? else {
@@ -273,8 +287,8 @@ impl Batching for SqliteStore {
             tx.commit().await?;
             return Ok(None);
         }
-        let dead_letters = dead_letters.saturating_add(settled);
-        let members = departed.saturating_add(others);
+        let dead_letters = dead_letters.saturating_add(settled).min(MOST_MEMBERS);
+        let members = departed.saturating_add(others).min(MOST_MEMBERS);
         let end = BatchEnd {
             batch,
             name,
@@ -282,16 +296,22 @@ impl Batching for SqliteStore {
             dead_letters: dead_letters.unsigned_abs(),
         };
         let mut ready = Vec::new();
-        if let Some(template) = &template {
-            let job = callback(job, template, &end)?;
-            let created = insert::insert(&mut tx, vec![job], Origin::Hook).await?;
-            ready = created.ready;
+        if let Some(template) = template.as_ref().filter(|_| refused.is_none()) {
+            match callback(job, template, &end) {
+                Ok(job) => {
+                    let created = insert::insert(&mut tx, vec![job], Origin::Hook).await?;
+                    ready = created.ready;
+                }
+                Err(error) => refused = Some(error.to_string()),
+            }
         }
+        let kept = refused.as_deref().zip(template.as_deref());
         sqlx::query(END)
             .bind(batch.to_string())
             .bind(decode::now_micros())
             .bind(members)
             .bind(dead_letters)
+            .bind(kept.and_then(|(why, job)| refusal(why, job)))
             .execute(&mut *tx)
             .await?;
         sqlx::query(FORGET)
@@ -299,8 +319,26 @@ impl Batching for SqliteStore {
             .execute(&mut *tx)
             .await?;
         tx.commit().await?;
-        let job = template.is_some().then_some(job);
-        Ok(Some(EndedBatch { end, ready, job }))
+        let job = (template.is_some() && refused.is_none()).then_some(job);
+        Ok(Some(EndedBatch {
+            end,
+            ready,
+            job,
+            refused,
+        }))
+    }
+}
+
+impl Batching for SqliteStore {
+    async fn end_if_over(&self, batch: BatchId, left: &[JobId]) -> Result<Option<EndedBatch>> {
+        match self.try_to_end(batch, left, None).await {
+            // It would be refused each time.
+            Err(error) if is_unusable(&error) => {
+                let why = Some(error.to_string());
+                self.try_to_end(batch, left, why).await
+            }
+            tried => tried,
+        }
     }
 
     async fn page_of_open(&self, after: Option<BatchId>, at_most: i64) -> Result<OpenBatches> {

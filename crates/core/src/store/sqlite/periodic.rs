@@ -9,8 +9,9 @@ use crate::job::calendar::Calendars;
 use crate::job::periodic::{Declaration, Declared, Row};
 use crate::job::query::PendingJobs;
 use crate::store::error::StoreError;
+use crate::store::periodic::suffixes;
 use crate::store::statements::Periodic;
-use crate::store::{DuePeriodicJobs, Fired, Origin, PeriodicView, Result, Triggered};
+use crate::store::{DuePeriodicJobs, DuePlace, Fired, Origin, PeriodicView, Result, Triggered};
 
 const CREATE: &str = "
 INSERT INTO periodic_job (name, version, schedule, template, next_due, created_at, changed_at)
@@ -23,8 +24,13 @@ const CHANGE: &str = "
 UPDATE periodic_job SET version = ?2, schedule = ?3, template = ?4, next_due = ?5, changed_at = ?6 WHERE name = ?1";
 
 const DUE: &str = "
-SELECT name FROM periodic_job
-WHERE NOT paused AND next_due <= ?1 AND name NOT IN (SELECT value FROM json_each(?2)) ORDER BY next_due LIMIT ?3";
+SELECT name, next_due FROM periodic_job
+WHERE NOT paused AND next_due <= ?1 AND (?2 IS NULL OR next_due >= ?2 AND (next_due, name) > (?2, ?3))
+    AND (instr(schedule, '[calendar=') = 0 OR EXISTS (SELECT 1 FROM json_each(?4) WHERE instr(schedule, value) > 0))
+ORDER BY next_due, name LIMIT ?5";
+
+/// Takes the next due date from a schedule.
+const STOP: &str = "UPDATE periodic_job SET next_due = NULL WHERE name = ?1";
 
 /// Another program may have written any date.
 const NEXT: &str = "
@@ -74,6 +80,12 @@ async fn write(
         .bind(now)
         .execute(connection)
         .await?;
+    Ok(())
+}
+
+/// Stops a schedule that can't be read.
+async fn stop(connection: &mut SqliteConnection, name: &str) -> Result<()> {
+    sqlx::query(STOP).bind(name).execute(connection).await?;
     Ok(())
 }
 
@@ -136,7 +148,8 @@ impl Periodic for SqliteStore {
         let Some((row, was)) = find(&mut tx, name).await? else {
             return Ok(false);
         };
-        if was != paused {
+        // A schedule without a date may be one that a node has stopped.
+        if was != paused || !paused && row.next_due.is_none() {
             let next = if paused {
                 row.next_due
             } else {
@@ -177,11 +190,17 @@ impl Periodic for SqliteStore {
         }))
     }
 
-    async fn due_schedules(&self, except: &[String], at_most: i64) -> Result<DuePeriodicJobs> {
+    async fn due_schedules(
+        &self,
+        after: Option<&DuePlace>,
+        at_most: i64,
+    ) -> Result<DuePeriodicJobs> {
         let now = decode::now_micros();
-        let names = sqlx::query_scalar(DUE)
+        let page: Vec<(String, i64)> = sqlx::query_as(DUE)
             .bind(now)
-            .bind(decode::array(except)?)
+            .bind(after.map(|place| decode::micros(place.due)))
+            .bind(after.map(|place| place.name.as_str()))
+            .bind(decode::array(&suffixes(&self.calendars))?)
             .bind(at_most)
             .fetch_all(&self.readers)
             .await?;
@@ -189,8 +208,13 @@ impl Periodic for SqliteStore {
             .bind(now)
             .fetch_one(&self.readers)
             .await?;
+        let last = page.last().map(|(name, due)| DuePlace {
+            due: decode::shown(*due),
+            name: name.clone(),
+        });
         Ok(DuePeriodicJobs {
-            names,
+            names: page.into_iter().map(|(name, _)| name).collect(),
+            last,
             next_due: decode::maybe_moment(next)?,
             now: decode::moment(now)?,
         })
@@ -206,11 +230,20 @@ impl Periodic for SqliteStore {
             return Ok(Fired::default());
         };
         let now = decode::moment(decode::now_micros())?;
-        let firing = row.fire(now, &self.calendars);
-        let firing = firing.map_err(StoreError::periodic(name))?;
-        if firing.last.is_none() {
+        if row.next_due.is_none_or(|due| due > now) {
             return Ok(Fired::default());
         }
+        let firing = match row.fire(now, &self.calendars) {
+            Ok(firing) => firing,
+            Err(invalid) => {
+                // A calendar that gives no date is no fault of the row: another node may know it.
+                if row.fault().is_some() {
+                    stop(&mut tx, name).await?;
+                    tx.commit().await?;
+                }
+                return Err(StoreError::periodic(name)(invalid));
+            }
+        };
         let created = insert::insert(&mut tx, firing.jobs, Origin::Hook).await?;
         sqlx::query(ADVANCE)
             .bind(name)
@@ -222,6 +255,8 @@ impl Periodic for SqliteStore {
         Ok(Fired {
             ready: created.ready,
             advanced: true,
+            missed: firing.missed,
+            ..Fired::default()
         })
     }
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 use jobwire_core::job::periodic::{Declared, InvalidPeriodicJob, Row};
-use jobwire_core::store::{DuePeriodicJobs, Fired, Origin, PeriodicView, StoreError, Triggered};
+use jobwire_core::store::{
+    DuePeriodicJobs, DuePlace, Fired, Origin, PeriodicView, StoreError, Triggered,
+};
 use jobwire_core::{Calendars, PeriodicJob};
 
 use super::Database;
@@ -101,7 +103,7 @@ impl Database {
         let Some(schedule) = self.schedules.get_mut(name) else {
             return Ok(false);
         };
-        if schedule.paused != paused {
+        if schedule.paused != paused || !paused && schedule.row.next_due.is_none() {
             if !paused {
                 schedule.row.next_due = schedule
                     .row
@@ -140,19 +142,28 @@ impl Database {
         running.filter_map(|schedule| schedule.row.next_due).min()
     }
 
-    pub(crate) fn due_periodic_jobs(&mut self, except: &[String], at_most: i64) -> DuePeriodicJobs {
+    pub(crate) fn due_periodic_jobs(
+        &mut self,
+        after: Option<&DuePlace>,
+        at_most: i64,
+    ) -> DuePeriodicJobs {
         let now = self.now();
         let running = self.schedules.iter().filter(|(_, s)| !s.paused);
         let dated = running.filter_map(|(name, s)| Some((s.row.next_due?, name)));
         let (mut due, later): (Vec<_>, Vec<_>) = dated.partition(|(at, _)| *at <= now);
         due.sort_unstable();
-        let names = due.into_iter().map(|(_, name)| name.clone());
+        let places = due.into_iter().map(|(due, name)| DuePlace {
+            due,
+            name: name.clone(),
+        });
+        let is_behind = |place: &DuePlace| {
+            after.is_none_or(|after| (place.due, &place.name) > (after.due, &after.name))
+        };
         let at_most = usize::try_from(at_most).unwrap_or(0);
+        let page: Vec<DuePlace> = places.filter(is_behind).take(at_most).collect();
         DuePeriodicJobs {
-            names: names
-                .filter(|name| !except.contains(name))
-                .take(at_most)
-                .collect(),
+            names: page.iter().map(|place| place.name.clone()).collect(),
+            last: page.last().cloned(),
             next_due: later.into_iter().map(|(at, _)| at).min(),
             now,
         }
@@ -160,13 +171,18 @@ impl Database {
 
     pub(crate) fn fire_periodic_job(&mut self, name: &str) -> Result<Fired, StoreError> {
         let now = self.now();
-        let Some(schedule) = self.schedules.get(name).filter(|s| !s.paused) else {
+        let Some(schedule) = self.schedules.get_mut(name).filter(|s| !s.paused) else {
             return Ok(Fired::default());
         };
-        let firing = schedule
-            .row
-            .fire(now, &Calendars::default())
-            .map_err(unreadable(name))?;
+        let firing = match schedule.row.fire(now, &Calendars::default()) {
+            Ok(firing) => firing,
+            Err(invalid) => {
+                if schedule.row.fault().is_some() {
+                    schedule.row.next_due = None;
+                }
+                return Err(unreadable(name)(invalid));
+            }
+        };
         let Some(last) = firing.last else {
             return Ok(Fired::default());
         };
@@ -178,6 +194,8 @@ impl Database {
         Ok(Fired {
             ready: created.ready,
             advanced: true,
+            missed: firing.missed,
+            ..Fired::default()
         })
     }
 }
