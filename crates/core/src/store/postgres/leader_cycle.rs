@@ -286,7 +286,7 @@ async fn take(
         } else {
             bind_recording(TAKE_RECORDING, cycle)
         };
-        aside::rows(&mut *connection, query).await?
+        aside::rows(&mut connection, query).await?
     };
     let mut report = CycleReport::default();
     let mut leads = false;

@@ -200,7 +200,7 @@ impl Periodic for SqliteStore {
             .bind(now)
             .bind(after.map(|place| decode::micros(place.due)))
             .bind(after.map(|place| place.name.as_str()))
-            .bind(decode::array(&suffixes(&self.calendars))?)
+            .bind(decode::array(suffixes(&self.calendars))?)
             .bind(at_most)
             .fetch_all(&self.readers)
             .await?;
