@@ -34,7 +34,8 @@ async fn a_leader_that_dies_while_it_publishes_loses_no_event_and_repeats_ids_on
     let mut seen = BTreeSet::new();
     let mut repeated = 0;
     let mut done = Vec::new();
-    while done.len() < jobs.len() {
+    // The victim may have published the end of every job.
+    while done.len() < jobs.len() || repeated == 0 {
         let one = queue.next().await;
         if !seen.insert(one.text("id").to_owned()) {
             repeated += 1;
@@ -47,7 +48,6 @@ async fn a_leader_that_dies_while_it_publishes_loses_no_event_and_repeats_ids_on
             other => panic!("{other}"),
         }
     }
-    assert!(repeated > 0, "what the victim published came again");
     // Jobs whose holder died are locked twice.
     assert!(seen.len() >= 3 * jobs.len(), "{}", seen.len());
     done.sort_unstable();

@@ -45,7 +45,8 @@ async fn a_log_of_json_moves_no_cursor() {
     let refuse = "CREATE TRIGGER refuse BEFORE DELETE ON job
                   BEGIN SELECT RAISE(ABORT, 'no\u{9b}31m \u{7f}\u{85}INFO forged'); END";
     super::execute(&store, refuse).await;
-    let program = jobwire(&home, &["jobs", "delete", &id]).env("JOBWIRE_LOG_FORMAT", "json");
+    let delete = ["jobs", "delete", &id, "--log", "warn"];
+    let program = jobwire(&home, &delete).env("JOBWIRE_LOG_FORMAT", "json");
     let said = fails(program, 1).await;
     assert!(!said.chars().any(|c| c != '\n' && is_active(c)), "{said:?}");
     let mut events = said.lines().filter(|line| line.starts_with('{'));

@@ -187,7 +187,16 @@ async fn create_due(node: &Arc<NodeContext>, pass: &mut Pass) -> Result<Page, St
     if left || !busy.is_empty() {
         pass.again.get_or_insert_with(|| Instant::now() + AGAIN);
     }
-    pass.after = due.last.or(pass.after.take());
+    let place = if pass.goes_on {
+        due.last
+    } else {
+        // A schedule that has more missed dates waits for the next pass.
+        Some(DuePlace {
+            due: due.now,
+            name: String::new(),
+        })
+    };
+    pass.after = place.or(pass.after.take());
     let again = pass.again.map(|at| due.now + (at - Instant::now()));
     let soon = if pass.goes_on { Some(due.now) } else { again };
     Ok(Page {
