@@ -214,7 +214,8 @@ async fn dry_run(settings: &Settings, args: sweep::LookArgs) -> Result<(), Error
         .iter()
         .map(|name| (*name).to_owned())
         .collect();
-    let result = sweep::look(settings, &*store, types, &args).await;
+    let served = (types, vec![store.options().lane.clone()]);
+    let result = sweep::look(settings, &*store, served, &args).await;
     store.close().await;
     result
 }

@@ -135,17 +135,18 @@ pub(crate) async fn run(settings: Settings, args: SweepArgs) -> Result<(), Error
     let served: Arc<[String]> = served.into();
     let database = Database::open_existing(&settings).await?;
     let store = database.store();
-    let result = look(&settings, &*store, served, &args.look).await;
+    let lanes = settings.lanes.iter().map(|l| l.lane.clone()).collect();
+    let result = look(&settings, &*store, (served, lanes), &args.look).await;
     store.close().await;
     result
 }
 
-/// Looks at a store, and prints the sweeper's next actions. `served` are the types of a node
+/// Looks at a store, and prints the sweeper's next actions. `served` are the types and lanes of a node
 /// without a broker, which may not run now.
 pub(crate) async fn look(
     settings: &Settings,
     store: &dyn Store,
-    served: Arc<[String]>,
+    served: (Arc<[String]>, Vec<Lane>),
     args: &LookArgs,
 ) -> Result<(), Error> {
     let report = if connect::has_wakes(settings) {
@@ -169,10 +170,10 @@ pub(crate) async fn look(
         let nodes = store.nodes().await?;
         let received = match nodes.iter().any(NodeView::lives) {
             true => received_by(&nodes),
-            false => settings.lanes.iter().map(|l| l.lane.clone()).collect(),
+            false => served.1,
         };
         Report {
-            counted: store.sweepable(&served.into(), &received).await?,
+            counted: store.sweepable(&served.0.into(), &received).await?,
             nodes: nodes.iter().filter(|node| node.lives()).count(),
             lanes: BTreeMap::new(),
         }

@@ -292,8 +292,7 @@ impl Store for EngineStore {
                 sweepable::count(dialect, &pool.inner, &options.name, services)
             })
             .await?;
-        // While no node lives, the other classes tell more.
-        if !received.is_empty() && !received.contains(&options.lane) {
+        if !received.contains(&options.lane) {
             let kept = [&mut counted.ready, &mut counted.instance_held];
             counted.unreceived = kept.into_iter().map(std::mem::take).sum();
         }
