@@ -1,7 +1,7 @@
 //! Settings as flags.
 //!
 //! Most settings are options of every command. The settings of a node are options of the commands
-//! that start or judge a node ([`TAKES`]), and of no other command: there, `--tenants` would be taken
+//! that start or judge a node (`TAKES`), and of no other command: there, `--tenants` would be taken
 //! for a filter, and have no effect. In the file and the environment every setting may stand, because
 //! one file serves all commands.
 
