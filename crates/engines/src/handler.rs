@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | executed | the rows are read again, and the lock is released |
 //! | an error, and the row has moved | the engine has counted a failure, by its own rules |
-//! | an error, and the row is unchanged | a conflict, or a failure that the engine can't record: after a [wait](crate::traceless) that grows the job is ready again |
+//! | an error, and the row is unchanged | a conflict, or a failure that the engine can't record: after a wait that grows the job is ready again |
 //! | the job was given back | the same; or another job of its instance runs |
 //! | none, or that of a gateway | the lock stays until the row moves, or the execution has ended without a trace; over the endpoint alone the engine extends it |
 //! | not begun: too many executions are under way for a second | the job is ready again, for any node |
