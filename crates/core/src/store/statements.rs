@@ -572,11 +572,12 @@ pub(super) trait Permitting {
 /// Ends, lists and cancels batches.
 pub(super) trait Batching {
     /// Forgets the members among `left` that are no longer present, and ends the batch if no member
-    /// is.
+    /// is: with the job at its end, or without it if that was `refused` for this reason.
     fn end_if_over(
         &self,
         batch: BatchId,
         left: &[JobId],
+        refused: Option<String>,
     ) -> impl Future<Output = Result<Option<EndedBatch>>> + Send;
 
     /// Tells which batches of the next page of open ones have no present member.

@@ -12,8 +12,8 @@ use super::{PgStore, batch_members, insert};
 use crate::job::batch::{BatchEnd, BatchState, BatchView};
 use crate::job::{BatchId, JobId};
 use crate::store::batches::{
-    AT_END, BatchMembers, EndedBatch, MOST_MEMBERS, NewBatch, OpenBatches, callback, is_unusable,
-    refusal, refused_by,
+    AT_END, BatchMembers, EndedBatch, MOST_MEMBERS, NewBatch, OpenBatches, callback, refusal,
+    refused_by,
 };
 use crate::store::statements::Batching;
 use crate::store::{Origin, Result};
@@ -213,13 +213,12 @@ fn view(row: &PgRow) -> Result<BatchView> {
     })
 }
 
-impl PgStore {
-    /// Ends a batch if it is over, without the job at its end if that is refused.
-    async fn try_to_end(
+impl Batching for PgStore {
+    async fn end_if_over(
         &self,
         batch: BatchId,
         left: &[JobId],
-        mut refused: Option<String>,
+        refused: Option<String>,
     ) -> Result<Option<EndedBatch>> {
         let mut tx = begin_impatiently(&self.pool).await?;
         let entered = sqlx::query(ENTER).bind(batch.0);
@@ -261,13 +260,9 @@ impl PgStore {
         };
         let mut ready = Vec::new();
         if let Some(template) = template.as_ref().filter(|_| refused.is_none()) {
-            match callback(JobId(job), template, &end) {
-                Ok(job) => {
-                    let created = insert::insert(&mut tx, vec![job], Origin::Hook).await?;
-                    ready = created.ready;
-                }
-                Err(error) => refused = Some(error.to_string()),
-            }
+            let job = callback(JobId(job), template, &end)?;
+            let created = insert::insert(&mut tx, vec![job], Origin::Hook).await?;
+            ready = created.ready;
         }
         let kept = refused.as_deref().zip(template.as_deref());
         sqlx::query(END)
@@ -288,19 +283,6 @@ impl PgStore {
             job,
             refused,
         }))
-    }
-}
-
-impl Batching for PgStore {
-    async fn end_if_over(&self, batch: BatchId, left: &[JobId]) -> Result<Option<EndedBatch>> {
-        match self.try_to_end(batch, left, None).await {
-            // It would be refused each time.
-            Err(error) if is_unusable(&error) => {
-                let why = Some(error.to_string());
-                self.try_to_end(batch, left, why).await
-            }
-            tried => tried,
-        }
     }
 
     async fn page_of_open(&self, after: Option<BatchId>, at_most: i64) -> Result<OpenBatches> {
