@@ -197,6 +197,7 @@ conformance! {
         databases [
             a_flood_of_one_tenant_leaves_the_others_their_share,
             a_flood_under_a_limit_holds_up_no_other_tenant_of_its_lane,
+            a_flood_under_a_fair_limit_leaves_the_other_tenants_their_turns,
             timers_of_one_second_start_once_and_none_early,
         ]
     }
@@ -579,6 +580,8 @@ conformance! {
         databases [
             all_nodes_together_borrow_no_more_than_the_size,
             a_job_without_a_permit_waits_and_the_first_is_woken,
+            waiting_jobs_of_a_fair_limit_take_turns,
+            a_place_at_either_end_stops_no_job_of_a_fair_limit,
             a_waiting_job_is_passed_over_while_its_key_is_in_use,
             permits_of_a_dead_node_are_free_when_its_leases_have_ended,
             a_parked_exclusive_job_stays_the_first_of_its_instance,

@@ -210,8 +210,9 @@ settings! {
         "Limits of the whole fleet by type, separated by commas. `http=10`: ten jobs run at once. \
          `http=100/1s`: 100 jobs start in any second. `http=100/1s/burst:20`: also at most 20 in any \
          fifth of a second. A burst larger than the number lets that many start at once, and then none \
-         until they have cooled down. With `/tenant` at the end for each tenant. Jobs over the limit \
-         wait in the database. None by default. See docs/guides/limits.md.";
+         until they have cooled down. With `/tenant` at the end for each tenant. With `/fair:tenant` for \
+         all tenants, which take turns. Jobs over the limit wait in the database. None by default. See \
+         docs/guides/limits.md.";
     attempt_types: Vec<String> = "", "attempt-types" "TYPES",
         "Types whose attempts are recorded, separated by commas, for `jobwire jobs attempts`. A \
          completion of these types costs one more insert. None by default.";

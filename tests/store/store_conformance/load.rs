@@ -127,6 +127,59 @@ pub(super) async fn a_flood_under_a_limit_holds_up_no_other_tenant_of_its_lane<S
     assert_eq!(w.rows("permit").await, 0);
 }
 
+/// All tenants share two permits. While a hundred jobs of one of them wait, each job of another has the
+/// next turn but one.
+pub(super) async fn a_flood_under_a_fair_limit_leaves_the_other_tenants_their_turns<S: SqlBench>(
+    w: &World<S>,
+) {
+    const QUIET: [&str; 2] = ["a", "b"];
+    const FLOOD: usize = 100;
+    let bed = Bed::new(w);
+    let of = |tenant: &str| NewJob::of("note", tenant).tenant(tenant);
+    bed.create((0..FLOOD).map(|_| of("loud")).collect()).await;
+    let gate = Arc::new(Semaphore::new(0));
+    let noting = {
+        let (notes, gate) = (bed.notes.clone(), gate.clone());
+        move |job: Running<String>| {
+            let (notes, gate) = (notes.clone(), gate.clone());
+            async move {
+                gate.acquire().await?.forget();
+                notes.add(job.payload);
+                Ok(Outcome::Done)
+            }
+        }
+    };
+    let fair = HandlerOptions::default().limit(Limit::running(2).fair_per_tenant());
+    let node = bed
+        .node(quick().concurrency(4))
+        .handler_with("note", fair, noting)
+        .start()
+        .await
+        .unwrap();
+    let waiting = async |jobs: i64| {
+        eventually("jobs that wait", SOON, async || {
+            (w.rows("waiting_job").await == jobs).then_some(())
+        })
+        .await;
+    };
+    let of_flood = i64::try_from(FLOOD).unwrap() - 2;
+    waiting(of_flood).await;
+    bed.create(QUIET.map(of).into()).await;
+    waiting(of_flood + i64::try_from(QUIET.len()).unwrap()).await;
+    // Two run already, one of the flood has a turn before those that came late, and another one starts
+    // beside the last of them.
+    let soon = 2 + 1 + QUIET.len() + 1;
+    gate.add_permits(soon);
+    let ended = bed.notes.until(soon).await;
+    for tenant in QUIET {
+        assert!(ended.iter().any(|of| of == tenant), "{tenant}: {ended:?}");
+    }
+    gate.add_permits(FLOOD);
+    bed.until_left(0).await;
+    node.stop().await;
+    assert_eq!(w.rows("waiting_job").await, 0);
+}
+
 /// What became of a storm: how late each job started.
 struct Storm {
     late: Vec<Duration>,

@@ -28,6 +28,7 @@ fn asking(job: &LockedJob) -> Asking {
         held: job.held(),
         job_type: job.job.job_type.clone(),
         seq: job.job.seq,
+        fair_key: None,
     }
 }
 
@@ -148,6 +149,75 @@ pub(super) async fn a_job_without_a_permit_waits_and_the_first_is_woken<S: SqlBe
     assert_eq!(got.granted, [again.job.id]);
     assert_eq!(w.rows("waiting_job").await, 2);
     assert_eq!(sum(w).await, 1);
+}
+
+/// A request for permits of a fair limit of one, whose jobs take turns by their key.
+fn fair(keep: i32, jobs: &[LockedJob], fair_key: &str) -> KeyRequest {
+    let mut request = of("", 1, keep, &each(jobs));
+    for job in &mut request.asking {
+        job.fair_key = Some(fair_key.to_owned());
+    }
+    request
+}
+
+/// Gives the permit back, has the job that is woken run under it, and returns that job.
+async fn next_turn<S: SqlBench>(w: &World<S>, worker: NodeId) -> JobId {
+    let (_, answer) = exchange_one(w, worker, of("", 1, 0, &[])).await;
+    let woken = ids(&answer.ready);
+    assert_eq!(woken.len(), 1, "{woken:?}");
+    let held = w.hold(worker, &Hint::new(woken[0])).await;
+    let (got, _) = exchange_one(w, worker, of("", 1, 0, &[&held])).await;
+    assert_eq!(got.granted, woken);
+    woken[0]
+}
+
+pub(super) async fn waiting_jobs_of_a_fair_limit_take_turns<S: SqlBench>(w: &World<S>) {
+    let worker = node();
+    let running = hold_all(w, worker, 1).await;
+    exchange_one(w, worker, fair(0, &running, "loud")).await;
+    let loud = hold_all(w, worker, 6).await;
+    exchange_one(w, worker, fair(1, &loud[..4], "loud")).await;
+    exchange_one(w, worker, fair(1, &loud[4..], "loud")).await;
+    let quiet = hold_all(w, worker, 2).await;
+    exchange_one(w, worker, fair(1, &quiet, "quiet")).await;
+    let loud = job_ids(&loud);
+    let quiet = job_ids(&quiet);
+    for job in [loud[0], quiet[0], loud[1], quiet[1]] {
+        assert_eq!(next_turn(w, worker).await, job);
+    }
+    // A job that comes later has the next turn but one, also if its key had one just now.
+    for first in [loud[2], loud[3]] {
+        let late = hold_all(w, worker, 1).await;
+        exchange_one(w, worker, fair(1, &late, "late")).await;
+        assert_eq!(next_turn(w, worker).await, first);
+        assert_eq!(next_turn(w, worker).await, late[0].job.id);
+    }
+    for job in &loud[4..] {
+        assert_eq!(next_turn(w, worker).await, *job);
+    }
+    exchange_one(w, worker, of("", 1, 0, &[])).await;
+    assert_eq!(w.rows("waiting_job").await, 0);
+}
+
+/// Rows of another writer have the first and the last of all places.
+pub(super) async fn a_place_at_either_end_stops_no_job_of_a_fair_limit<S: SqlBench>(w: &World<S>) {
+    let worker = node();
+    let running = hold_all(w, worker, 1).await;
+    exchange_one(w, worker, fair(0, &running, "a")).await;
+    let jobs = hold_all(w, worker, 4).await;
+    exchange_one(w, worker, fair(1, &jobs[..2], "a")).await;
+    for (job, place) in [(&jobs[0], i64::MIN), (&jobs[1], i64::MAX)] {
+        let id = job.job.id;
+        let place = format!("UPDATE {{s}}waiting_job SET seq = {place} WHERE job_id = '{id}'");
+        assert_eq!(w.store.execute(&place).await, 1);
+    }
+    exchange_one(w, worker, fair(1, &jobs[2..3], "a")).await;
+    exchange_one(w, worker, fair(1, &jobs[3..], "b")).await;
+    let mut turns = Vec::new();
+    for _ in 0..4 {
+        turns.push(next_turn(w, worker).await);
+    }
+    assert_eq!(turns, [0, 3, 2, 1].map(|at| jobs[at].job.id));
 }
 
 async fn orphans<S: SqlBench>(w: &World<S>) -> Vec<JobId> {

@@ -21,6 +21,7 @@ fn of(size: i32, keep: i32, cool_down: Duration, jobs: &[LockedJob]) -> KeyReque
         held: job.held(),
         job_type: job.job.job_type.clone(),
         seq: job.job.seq,
+        fair_key: None,
     };
     KeyRequest {
         key: key(),

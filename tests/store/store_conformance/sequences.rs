@@ -218,6 +218,7 @@ impl<'w, S: SqlBench> Sequence<'w, S> {
             held: job.held(),
             job_type: job.job.job_type.clone(),
             seq: job.job.seq,
+            fair_key: None,
         };
         let request = KeyRequest {
             key: PermitKey {

@@ -70,6 +70,7 @@ async fn one(settings: &Settings, args: &LimitsArgs, keys: u32) -> Result<Report
             period: args.per,
             burst: None,
             per_tenant: true,
+            fair_per_tenant: false,
         }];
     }
     let make = make(move |n| {

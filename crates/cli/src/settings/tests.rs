@@ -237,27 +237,31 @@ fn retry_policies_of_types_are_read_and_mistakes_are_named() {
 #[test]
 fn limits_of_types_are_read_and_mistakes_are_named() {
     let settings = load(
-        "type_limits = [\"http = 10\", \"a=b=2/tenant\", \"mail=100/1s\", \"push= 1000 / 1h / burst:10 / tenant\"]\n",
+        "type_limits = [\"http = 10\", \"a=b=2/tenant\", \"mail=100/1s\", \"push= 1000 / 1h / burst:10 / tenant\", \"noop=5/fair:tenant\"]\n",
         &[],
         &[],
     )
     .expect("all is well");
     let limits = settings.type_limits.iter();
     let limits: Vec<_> = limits
-        .map(|of| (&*of.job_type, of.number, of.period, of.burst, of.per_tenant))
+        .map(|of| {
+            let tenants = (of.per_tenant, of.fair_per_tenant);
+            (&*of.job_type, of.number, of.period, of.burst, tenants)
+        })
         .collect();
     let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
     let expected = [
-        ("http", 10, None, None, false),
-        ("a=b", 2, None, None, true),
-        ("mail", 100, Some(second), None, false),
-        ("push", 1000, Some(hour), Some(10), true),
+        ("http", 10, None, None, (false, false)),
+        ("a=b", 2, None, None, (true, false)),
+        ("mail", 100, Some(second), None, (false, false)),
+        ("push", 1000, Some(hour), Some(10), (true, false)),
+        ("noop", 5, None, None, (false, true)),
     ];
     assert_eq!(limits, expected);
     let shown = settings.type_limits.shown();
     assert_eq!(
         shown,
-        "http=10,a=b=2/tenant,mail=100/1s,push=1000/1h/burst:10/tenant"
+        "http=10,a=b=2/tenant,mail=100/1s,push=1000/1h/burst:10/tenant,noop=5/fair:tenant"
     );
     assert_eq!(Value::read(&shown), Ok(settings.type_limits));
     for (text, part) in [
@@ -273,6 +277,8 @@ fn limits_of_types_are_read_and_mistakes_are_named() {
         ("http=2/burst:1", "no period"),
         ("http=100/1s/burst=20", "write `http=100/1s/burst:20`"),
         ("http=2/1s/2s", "and another one"),
+        ("http=2/fair", "nor `fair:tenant`"),
+        ("http=2/tenant/fair:tenant", "no others to take turns with"),
         ("http=2/2d", "longer than a day"),
     ] {
         let said = mistakes("", &[("JOBWIRE_TYPE_LIMITS", text)], &[]);

@@ -6,6 +6,7 @@
 //! | `http=100/1s` | 100 jobs start in any second |
 //! | `http=100/1s/burst:20` | also at most 20 in any fifth of a second |
 //! | `http=2/tenant`, `http=100/1s/tenant` | for each tenant |
+//! | `http=10/fair:tenant`, `http=100/1s/fair:tenant` | tenants take turns while jobs wait |
 
 use std::time::Duration;
 
@@ -30,6 +31,8 @@ pub struct TypeLimit {
     pub burst: Option<u32>,
     /// Whether the jobs of each tenant are counted alone.
     pub per_tenant: bool,
+    /// Whether tenants take turns while jobs wait.
+    pub fair_per_tenant: bool,
 }
 
 impl TypeLimit {
@@ -46,12 +49,15 @@ impl TypeLimit {
         if self.per_tenant {
             limit = limit.per_tenant();
         }
+        if self.fair_per_tenant {
+            limit = limit.fair_per_tenant();
+        }
         limit
     }
 
     fn read(word: &str) -> Result<Self, String> {
-        const FORM: &str = "write, for example, `http=10`, `http=100/1s`, `http=100/1s/burst:20` or \
-                            `http=2/tenant`";
+        const FORM: &str = "write, for example, `http=10`, `http=100/1s`, `http=100/1s/burst:20`, \
+                            `http=2/tenant` or `http=10/fair:tenant`";
         if word.contains("/burst=") {
             let right = word.replace("/burst=", "/burst:");
             return Err(format!("`{word}` has a burst with `=`; write `{right}`"));
@@ -71,10 +77,13 @@ impl TypeLimit {
             period: None,
             burst: None,
             per_tenant: false,
+            fair_per_tenant: false,
         };
         for part in parts {
             let is_new = if part == "tenant" {
                 !std::mem::replace(&mut of.per_tenant, true)
+            } else if part == "fair:tenant" {
+                !std::mem::replace(&mut of.fair_per_tenant, true)
             } else if let Some(burst) = part.strip_prefix("burst:") {
                 let burst = positive(burst.trim());
                 let burst = burst.ok_or_else(|| {
@@ -84,8 +93,8 @@ impl TypeLimit {
             } else {
                 let period = duration::parse(part).map_err(|_| {
                     format!(
-                        "`{part}` in `{word}` is neither a period, `burst:` with a number, nor \
-                         `tenant`; {FORM}"
+                        "`{part}` in `{word}` is neither a period, `burst:` with a number, \
+                         `tenant`, nor `fair:tenant`; {FORM}"
                     )
                 })?;
                 of.period.replace(period).is_none()
@@ -98,6 +107,12 @@ impl TypeLimit {
     }
 
     fn check(self, word: &str) -> Result<Self, String> {
+        if self.per_tenant && self.fair_per_tenant {
+            return Err(format!(
+                "`{word}` counts each tenant alone, so there are no others to take turns with; remove \
+                 `tenant` or `fair:tenant`"
+            ));
+        }
         let Some(period) = self.period else {
             return match self.burst {
                 Some(_) => Err(format!(
@@ -144,6 +159,9 @@ impl Value for Vec<TypeLimit> {
             }
             if of.per_tenant {
                 text.push_str("/tenant");
+            }
+            if of.fair_per_tenant {
+                text.push_str("/fair:tenant");
             }
             text
         };

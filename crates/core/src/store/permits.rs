@@ -16,6 +16,12 @@
 //! that no node may lock are deleted before. Claims and the sweeper pass a waiting job over. If no
 //! node has used its key for ten minutes, they take it like any other.
 //!
+//! The waiting jobs of a **fair** limit have turns in place of the creation order, as in start-time fair
+//! queueing (Goyal, Vin, Cheng: Start-time Fair Queuing, 1996). The turn of a job is two behind the last
+//! waiting job with its fair key. Without such a job, it is one behind the first waiting job of all, so it
+//! passes over all but the first round of the others. The turns go by the number of starts, not by
+//! the time for which jobs run.
+//!
 //! A permit of a **rate** is in use until it has **cooled down**: a cool-down after the start of its job.
 //! The node that holds it measures that time and reuses it, or gives it back when it is cold. It **hands
 //! over** permits that cool down when it ends, and those that cool down for long. Each becomes a row of
@@ -61,6 +67,8 @@ pub struct Asking {
     pub job_type: String,
     /// The creation order.
     pub seq: i64,
+    /// The key by which the jobs of a fair limit take turns.
+    pub fair_key: Option<String>,
 }
 
 /// The request of a node for one key.

@@ -44,7 +44,7 @@ const TEXT_BYTES: usize = 512;
 
 type Choose = dyn Fn(&Job) -> String + Send + Sync;
 
-/// The way in which a limit finds the key of a job.
+/// The way in which a limit finds a key of a job.
 #[derive(Clone)]
 enum KeyOf {
     /// All jobs have the same key.
@@ -55,6 +55,31 @@ enum KeyOf {
     CustomValue(String),
     /// A function.
     Function(Arc<Choose>),
+}
+
+impl KeyOf {
+    /// Returns the key of a job. Fails with the message of a panic.
+    fn of(&self, job: &Job) -> Result<String, String> {
+        let key = match self {
+            Self::All => String::new(),
+            Self::Tenant => job.tenant.clone().unwrap_or_default(),
+            Self::CustomValue(field) => custom_value(job, field),
+            Self::Function(choose) => catch_unwind(AssertUnwindSafe(|| choose(job)))
+                .map_err(|panic| panic_place::message(&*panic).to_owned())?,
+        };
+        Ok(fitting(key))
+    }
+}
+
+impl fmt::Debug for KeyOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::All => "all",
+            Self::Tenant => "tenant",
+            Self::CustomValue(field) => field,
+            Self::Function(_) => "function",
+        })
+    }
 }
 
 /// The longest cool-down of a permit.
@@ -79,11 +104,12 @@ enum Of {
 /// Handlers whose limits have the same name share the permits, and should have the same limit. While
 /// programs with different limits of one name run, each keeps to its own, so the more generous one
 /// holds.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Limit {
     of: Of,
     name: Option<String>,
     key: KeyOf,
+    fair: Option<KeyOf>,
 }
 
 impl Limit {
@@ -119,6 +145,7 @@ impl Limit {
             of,
             name: None,
             key: KeyOf::All,
+            fair: None,
         }
     }
 
@@ -174,6 +201,41 @@ impl Limit {
         self
     }
 
+    /// Lets the tenants take turns while jobs wait for a permit of one key: one job of each tenant, and
+    /// then the next of each. Jobs without a tenant take turns as one. So the many jobs of one tenant
+    /// hold up no other tenant, and a tenant alone has all permits. Default: creation order.
+    ///
+    /// ```
+    /// use jobwire_core::Limit;
+    ///
+    /// // Ten reports at once, and no tenant waits for all reports of another one.
+    /// let limit = Limit::running(10).fair_per_tenant();
+    /// ```
+    #[must_use]
+    pub fn fair_per_tenant(mut self) -> Self {
+        self.fair = Some(KeyOf::Tenant);
+        self
+    }
+
+    /// Lets the values of this field of the custom values take turns, like
+    /// [`fair_per_tenant`](Self::fair_per_tenant). Jobs without the field take turns as one.
+    #[must_use]
+    pub fn fair_per_custom_value(mut self, field: impl Into<String>) -> Self {
+        self.fair = Some(KeyOf::CustomValue(field.into()));
+        self
+    }
+
+    /// Lets the keys that the function names take turns, like [`fair_per_tenant`](Self::fair_per_tenant).
+    /// The function has the conditions of [`per_key`](Self::per_key).
+    #[must_use]
+    pub fn fair_per_key<F>(mut self, choose: F) -> Self
+    where
+        F: Fn(&Job) -> String + Send + Sync + 'static,
+    {
+        self.fair = Some(KeyOf::Function(Arc::new(choose)));
+        self
+    }
+
     /// Returns the number of permits of each key, and how long they cool down.
     pub(crate) fn terms(&self) -> Terms {
         let size = |of: u32| i32::try_from(of.max(1)).unwrap_or(i32::MAX);
@@ -217,33 +279,16 @@ impl Limit {
 
     /// Returns the key of a job. Fails with the message of a panic.
     pub(crate) fn key(&self, job: &Job) -> Result<PermitKey, String> {
-        let key = match &self.key {
-            KeyOf::All => String::new(),
-            KeyOf::Tenant => job.tenant.clone().unwrap_or_default(),
-            KeyOf::CustomValue(field) => custom_value(job, field),
-            KeyOf::Function(choose) => catch_unwind(AssertUnwindSafe(|| choose(job)))
-                .map_err(|panic| panic_place::message(&*panic).to_owned())?,
-        };
         Ok(PermitKey {
             limit: self.name_for(&job.job_type),
-            key: fitting(key),
+            key: self.key.of(job)?,
         })
     }
-}
 
-impl fmt::Debug for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let key = match &self.key {
-            KeyOf::All => "all",
-            KeyOf::Tenant => "tenant",
-            KeyOf::CustomValue(field) => field,
-            KeyOf::Function(_) => "function",
-        };
-        f.debug_struct("Limit")
-            .field("of", &self.of)
-            .field("name", &self.name)
-            .field("key", &key)
-            .finish()
+    /// Returns the key by which a job takes turns, if the limit is fair. Fails with the message of a
+    /// panic.
+    pub(crate) fn fair_key(&self, job: &Job) -> Result<Option<String>, String> {
+        self.fair.as_ref().map(|fair| fair.of(job)).transpose()
     }
 }
 

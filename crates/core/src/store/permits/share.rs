@@ -1,11 +1,11 @@
 //! The arithmetic of permits: what a request for one key gets. Both databases use it, each inside
 //! the transaction that has locked the key.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::job::JobId;
 use crate::store::permits::cooling::{Cooling, taken_over};
-use crate::store::permits::{COUNTED, KeyRequest};
+use crate::store::permits::{Asking, COUNTED, KeyRequest};
 
 /// The state of a key under its lock.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,8 +35,28 @@ pub(in crate::store) struct Share {
     pub(in crate::store) contended: bool,
 }
 
+/// Returns the asking jobs in the order in which they get permits: first those that were woken. The
+/// others follow in creation order or, if the limit is fair, one of each key after the other.
+fn in_order<'a>(asking: &'a [Asking], woken: &HashSet<JobId>) -> Vec<&'a Asking> {
+    let mut jobs: Vec<&Asking> = asking.iter().collect();
+    jobs.sort_by_key(|job| job.seq);
+    let mut turns: HashMap<&str, u32> = HashMap::new();
+    let mut placed = Vec::with_capacity(jobs.len());
+    for job in jobs {
+        let turn = job.fair_key.as_deref().map(|key| {
+            let turn = turns.entry(key).or_default();
+            *turn += 1;
+            *turn
+        });
+        placed.push(((!woken.contains(&job.held.id), turn), job));
+    }
+    // The sort keeps the creation order inside a turn.
+    placed.sort_by_key(|(place, _)| *place);
+    placed.into_iter().map(|(_, job)| job).collect()
+}
+
 /// Divides the free permits of a key: first to asking jobs that were woken, then to waiting jobs,
-/// then to the other asking jobs, each in creation order. The rest may be borrowed to spare.
+/// then to the other asking jobs. The rest may be borrowed to spare.
 pub(in crate::store) fn share(
     request: &KeyRequest,
     standing: &Standing,
@@ -47,11 +67,10 @@ pub(in crate::store) fn share(
     let cooling = taken_over(&request.cooling, standing.mine - keep);
     let cool: i64 = cooling.iter().map(|of| i64::from(of.number)).sum();
     let mut free = (i64::from(request.size) - standing.others - keep - cool).max(0);
-    let mut asking: Vec<_> = request.asking.iter().collect();
-    asking.sort_by_key(|job| (!woken.contains(&job.held.id), job.seq));
+    let asking = in_order(&request.asking, woken);
     let woken_here = asking.partition_point(|job| woken.contains(&job.held.id));
     let mut granted = Vec::new();
-    let mut give = |jobs: &[&super::Asking], free: &mut i64, among: i64| {
+    let mut give = |jobs: &[&Asking], free: &mut i64, among: i64| {
         let count = usize::try_from(among).unwrap_or(0).min(jobs.len());
         granted.extend(jobs.iter().take(count).map(|job| job.held.id));
         *free -= i64::try_from(count).unwrap_or(0);
@@ -89,7 +108,7 @@ mod tests {
 
     use super::*;
     use crate::job::{Fence, LockToken};
-    use crate::store::permits::{Asking, PermitKey};
+    use crate::store::permits::PermitKey;
 
     fn asking(seq: i64) -> Asking {
         Asking {
@@ -100,6 +119,7 @@ mod tests {
             },
             job_type: "mail".to_owned(),
             seq,
+            fair_key: None,
         }
     }
 
@@ -152,6 +172,21 @@ mod tests {
         let got = share(&of, &standing, &woken);
         assert_eq!(got.granted, Vec::from_iter(woken));
         assert_eq!((got.number, got.wake, got.contended), (1, 2, true));
+    }
+
+    #[test]
+    fn free_permits_of_a_fair_limit_go_to_its_keys_in_turn() {
+        let mut of = request(4, 0, 0, 6);
+        for (job, key) in of.asking.iter_mut().zip(["a", "a", "a", "a", "b", "c"]) {
+            job.fair_key = Some(key.to_owned());
+        }
+        let ids = ids(&of);
+        of.asking.reverse();
+        let got = share(&of, &Standing::default(), &HashSet::new());
+        assert_eq!(got.granted, [ids[0], ids[4], ids[5], ids[1]]);
+        let woken = [ids[3]].into();
+        let got = share(&of, &Standing::default(), &woken);
+        assert_eq!(got.granted, [ids[3], ids[0], ids[4], ids[5]]);
     }
 
     #[test]

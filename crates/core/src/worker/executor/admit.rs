@@ -191,14 +191,16 @@ async fn permit(run: &Run<'_>, limit: &Limit) -> Result<Permit, Ending> {
     let Run {
         node, job, held, ..
     } = *run;
-    let key = limit.key(&run.opened).map_err(|message| {
+    let panicked = |message| {
         let message = format!("the function of the limit's key panicked: {message}");
         failure(run, HandlerError::retry(message), "panic")
-    })?;
+    };
+    let key = limit.key(&run.opened).map_err(panicked)?;
     let asking = Asking {
         held: held.clone(),
         job_type: job.job_type.clone(),
         seq: job.seq,
+        fair_key: limit.fair_key(&run.opened).map_err(panicked)?,
     };
     let answer = match node.permits.ask(key, limit.terms(), asking) {
         Ok(permit) => return Ok(permit),

@@ -21,6 +21,7 @@ fn asking() -> Asking {
         },
         job_type: "mail".to_owned(),
         seq: 1,
+        fair_key: None,
     }
 }
 

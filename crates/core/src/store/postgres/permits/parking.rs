@@ -12,11 +12,24 @@ use crate::store::error::StoreError;
 use crate::store::permits::{Asking, PermitAnswer, PermitKey};
 use crate::store::postgres::complete;
 
+/// The place of a job in the queue of its key is its creation order or, if the limit is fair, its turn
+/// ([`permits`](crate::store::permits)).
 const PARK: &str = "
-INSERT INTO jobwire.waiting_job AS w (job_id, limit_name, key, type, seq)
-SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::bigint[])
+INSERT INTO jobwire.waiting_job AS w (job_id, limit_name, key, type, seq, fair_key)
+SELECT u.job_id, u.limit_name, u.key, u.type,
+    CASE WHEN u.fair_key IS NULL THEN u.seq ELSE coalesce(
+        (SELECT least(q.seq, 4611686018427387904) + 2 FROM jobwire.waiting_job q
+         WHERE q.limit_name = u.limit_name AND q.key = u.key AND q.fair_key = u.fair_key AND q.woken_at IS NULL
+         ORDER BY q.seq DESC LIMIT 1),
+        (SELECT least(q.seq, 4611686018427387904) + 1 FROM jobwire.waiting_job q
+         WHERE q.limit_name = u.limit_name AND q.key = u.key AND q.woken_at IS NULL
+         ORDER BY q.seq LIMIT 1),
+        0) + 2 * (row_number() OVER (PARTITION BY u.limit_name, u.key, u.fair_key ORDER BY u.seq) - 1)
+    END, u.fair_key
+FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[])
+    AS u (job_id, limit_name, key, type, seq, fair_key)
 ON CONFLICT (job_id) DO UPDATE SET limit_name = excluded.limit_name, key = excluded.key, type = excluded.type,
-    seq = excluded.seq, woken_at = NULL";
+    seq = excluded.seq, fair_key = excluded.fair_key, woken_at = NULL";
 
 /// Parks the asking jobs that got no permit.
 pub(super) async fn park(
@@ -47,6 +60,11 @@ pub(super) async fn park(
                 .collect::<Vec<_>>(),
         )
         .bind(rows().map(|(_, job)| job.seq).collect::<Vec<_>>())
+        .bind(
+            rows()
+                .map(|(_, job)| job.fair_key.as_deref())
+                .collect::<Vec<_>>(),
+        )
         .execute(connection)
         .await?;
     let ready = released.ready.into_iter();

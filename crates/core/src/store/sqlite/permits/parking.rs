@@ -11,12 +11,27 @@ use crate::store::error::StoreError;
 use crate::store::permits::{Asking, PermitAnswer, PermitKey, PermitRequest};
 use crate::store::sqlite::{complete, decode};
 
+/// The place of a job in the queue of its key is its creation order or, if the limit is fair, its turn
+/// ([`permits`](crate::store::permits)).
 const PARK: &str = "
-INSERT INTO waiting_job (job_id, limit_name, key, type, seq)
-SELECT value ->> 'job', value ->> 'limit', value ->> 'key', value ->> 'job_type', value ->> 'seq' FROM json_each(?1)
+WITH u AS MATERIALIZED (
+    SELECT value ->> 'job' AS job_id, value ->> 'limit' AS limit_name, value ->> 'key' AS key, value ->> 'job_type' AS type,
+        value ->> 'seq' AS seq, value ->> 'fair_key' AS fair_key FROM json_each(?1))
+INSERT INTO waiting_job (job_id, limit_name, key, type, seq, fair_key)
+SELECT u.job_id, u.limit_name, u.key, u.type,
+    CASE WHEN u.fair_key IS NULL THEN u.seq ELSE coalesce(
+        (SELECT min(q.seq, 4611686018427387904) + 2 FROM waiting_job q
+         WHERE q.limit_name = u.limit_name AND q.key = u.key AND q.fair_key = u.fair_key AND q.woken_at IS NULL
+         ORDER BY q.seq DESC LIMIT 1),
+        (SELECT min(q.seq, 4611686018427387904) + 1 FROM waiting_job q
+         WHERE q.limit_name = u.limit_name AND q.key = u.key AND q.woken_at IS NULL
+         ORDER BY q.seq LIMIT 1),
+        0) + 2 * (row_number() OVER (PARTITION BY u.limit_name, u.key, u.fair_key ORDER BY u.seq) - 1)
+    END, u.fair_key
+FROM u
 WHERE true
 ON CONFLICT (job_id) DO UPDATE SET limit_name = excluded.limit_name, key = excluded.key, type = excluded.type,
-    seq = excluded.seq, woken_at = NULL";
+    seq = excluded.seq, fair_key = excluded.fair_key, woken_at = NULL";
 
 /// A waiting job in the form that the statement reads.
 #[derive(Serialize)]
@@ -26,6 +41,7 @@ struct WaitingRow<'a> {
     key: &'a str,
     job_type: &'a str,
     seq: i64,
+    fair_key: Option<&'a str>,
 }
 
 /// Parks the asking jobs that got no permit.
@@ -53,6 +69,7 @@ pub(super) async fn park(
         key: &key.key,
         job_type: &job.job_type,
         seq: job.seq,
+        fair_key: job.fair_key.as_deref(),
     });
     let park = sqlx::query(PARK).bind(decode::array(rows)?);
     park.execute(connection).await?;
