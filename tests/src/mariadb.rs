@@ -33,6 +33,8 @@ impl MariaDb {
         install
             .arg("--no-defaults")
             .arg(format!("--datadir={}", data.display()))
+            // Servers that start at once delete each other's temporary tables.
+            .arg(format!("--tmpdir={}", scratch.path().display()))
             .args(["--auth-root-authentication-method=normal", "--skip-test-db"])
             .args(as_root());
         let output = tokio::process::Command::from(install).output().await;
@@ -48,6 +50,7 @@ impl MariaDb {
             .current_dir(scratch.path())
             .arg("--no-defaults")
             .arg(format!("--datadir={}", data.display()))
+            .arg(format!("--tmpdir={}", scratch.path().display()))
             .arg(format!("--socket={}", scratch.join("socket").display()))
             .arg(format!("--pid-file={}", scratch.join("pid").display()))
             .arg(format!("--port={port}"))

@@ -383,7 +383,7 @@ conformance! {
             one_job_is_shown_with_its_stack,
         ]
         databases [
-            what_a_client_without_hints_makes_ready_counts_no_hint,
+            what_a_client_without_hints_makes_ready_is_noted_for_a_leader,
         ]
     }
     querying {
@@ -523,6 +523,7 @@ conformance! {
     strict {
         databases [
             a_waiting_retry_keeps_its_siblings_waiting,
+            a_retry_that_is_put_off_again_keeps_its_siblings_waiting,
             a_dead_letter_keeps_its_siblings_waiting_until_it_is_deleted,
             a_suspended_job_keeps_its_siblings_waiting,
             a_job_created_during_a_suspension_keeps_its_siblings_waiting,

@@ -314,12 +314,19 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(Marked::default())
     }
 
-    /// Counts no hint for these jobs, because their hints reach no node: a leader finds them like jobs
-    /// that never had a hint. A job that a node has locked keeps its count. Waits for no row. Optional
-    /// for a store.
-    async fn forget_hints(&self, jobs: &[JobId]) -> Result<()> {
+    /// Notes jobs that became ready and whose hints nobody publishes: a leader
+    /// [hints](Self::announce_noted) them. Waits for no row of a job. Optional for a store.
+    async fn note_unannounced(&self, jobs: &[JobId]) -> Result<()> {
         let _ = jobs;
         Ok(())
+    }
+
+    /// Marks and returns jobs that were [noted](Self::note_unannounced), and forgets them. A job that a
+    /// node has locked is only forgotten. If the process dies now, the sweeper finds the jobs. Optional
+    /// for a store.
+    async fn announce_noted(&self, at_most: i64) -> Result<Vec<Ready>> {
+        let _ = at_most;
+        Ok(Vec::new())
     }
 
     /// Returns a number that changes when another connection writes (SQLite). `None` if the store
@@ -1065,17 +1072,6 @@ pub trait SqlStore: Store + Clone {
         action: &Action,
     ) -> Result<OperatedJobs>;
 
-    /// [Counts no hint](Store::forget_hints) for these jobs, over a connection that is inside the
-    /// caller's transaction.
-    async fn forget_hints_in(
-        &self,
-        connection: &mut <Self::Db as sqlx::Database>::Connection,
-        jobs: &[JobId],
-    ) -> Result<()> {
-        let _ = (connection, jobs);
-        Ok(())
-    }
-
     /// Returns the jobs with an open incident, as the caller's transaction sees them. For the events of
     /// an action. After an error the transaction can go on.
     async fn open_incidents_in(
@@ -1087,8 +1083,9 @@ pub trait SqlStore: Store + Clone {
         Ok(Vec::new())
     }
 
-    /// Returns the next job of each of these instances that no job holds. Called after a
-    /// transaction that [could not see it](BatchOutcome::unseen).
+    /// Returns the next job of each of these instances that no job holds. Called after the commit of a
+    /// transaction in which jobs left the instances, or that [could not see](BatchOutcome::unseen) the
+    /// next ones. A query before that commit would miss a job that commits in between and is refused.
     async fn next_of(&self, instances: &[String]) -> Result<Vec<Ready>> {
         let _ = instances;
         Ok(Vec::new())

@@ -265,7 +265,11 @@ pub(super) async fn the_end_of_an_execution_lets_the_next_job_of_its_instance_go
     let first = EndedScope::Execution("first".to_owned());
     let ended = client.end(&first).await.unwrap();
     assert_eq!(ended.deleted, [hints[0].id]);
-    assert_eq!(ids(&ended.ready), [hints[1].id]);
+    assert_eq!(ended.left, ["a"]);
+    assert_eq!(
+        ids(&w.store.next_of(&ended.left).await.unwrap()),
+        [hints[1].id]
+    );
     w.hold(node(), &hints[1]).await;
 }
 
@@ -297,7 +301,10 @@ pub(super) async fn a_definition_ends_with_its_instances_and_its_start_timers<S:
         (vec![hints[2].id], vec![])
     );
     // The job of the other definition was behind one of the same instance.
-    assert_eq!(ids(&ended.ready), [hints[1].id]);
+    assert_eq!(
+        ids(&w.store.next_of(&ended.left).await.unwrap()),
+        [hints[1].id]
+    );
     assert_eq!(w.find(JobQuery::default()).await, [hints[1].id]);
     w.hold(node(), &hints[1]).await;
 }

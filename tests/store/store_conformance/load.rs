@@ -177,7 +177,7 @@ pub(super) async fn a_flood_under_a_fair_limit_leaves_the_other_tenants_their_tu
     gate.add_permits(FLOOD);
     bed.until_left(0).await;
     node.stop().await;
-    assert_eq!(w.rows("waiting_job").await, 0);
+    assert_eq!(w.rows("permit").await, 0);
 }
 
 /// What became of a storm: how late each job started.

@@ -8,7 +8,7 @@ use jobwire_core::store::{
 use jobwire_core::{Client, JobId, JobQuery, JobState};
 
 use super::world::{
-    Bench, SqlBench, World, done, give_up, ids, node, retry_after, take, unserved, work,
+    Bench, LEADER, SqlBench, World, done, give_up, ids, node, retry_after, take, unserved, work,
 };
 
 /// Creates one job in each state: executable, timer, suspended, dead letter.
@@ -299,8 +299,8 @@ pub(super) async fn one_job_is_shown_with_its_stack<S: Bench>(w: &World<S>) {
     assert!(w.store.get(JobId::generate()).await.unwrap().is_none());
 }
 
-/// Nobody publishes the hints of such a client, so no row counts one, and a leader finds the jobs.
-pub(super) async fn what_a_client_without_hints_makes_ready_counts_no_hint<S: SqlBench>(
+/// Nobody publishes the hints of such a client. The counts of hints stay: other rules read them.
+pub(super) async fn what_a_client_without_hints_makes_ready_is_noted_for_a_leader<S: SqlBench>(
     w: &World<S>,
 ) {
     let client = Client::without_hints(w.store.clone());
@@ -341,7 +341,8 @@ pub(super) async fn what_a_client_without_hints_makes_ready_counts_no_hint<S: Sq
     let hint = w.one(work()).await;
     w.hold(worker, &hint).await;
     client.unlock(hint.id).await.unwrap();
-    ready.push(hint.id);
+    let unlocked = hint.id;
+    ready.push(unlocked);
     let tenant = SuspensionScope::Tenant("t".to_owned());
     client.suspend(&tenant).await.unwrap();
     let id = w.one(work().tenant("t")).await.id;
@@ -366,16 +367,25 @@ pub(super) async fn what_a_client_without_hints_makes_ready_counts_no_hint<S: Sq
     let scope = EndedScope::ProcessDefinition("d".to_owned());
     client.end(&scope).await.unwrap();
 
-    for id in &ready {
-        assert_eq!(w.view(*id).await.unwrap().hints, Some(0));
-    }
-    let mut found = ids(&w.store.unhinted(100).await.unwrap());
+    let hints = async |id: JobId| w.view(id).await.unwrap().hints.unwrap();
+    let before = hints(unlocked).await;
+    assert!(before > 1, "it was ready before: {before}");
+    let mut found = ids(&w.store.announce_noted(100).await.unwrap());
     found.sort_unstable();
     ready.sort_unstable();
     assert_eq!(found, ready);
-    // They count as hinted now. A job that runs keeps its count.
+    assert_eq!(hints(unlocked).await, before + 1);
+    assert!(w.store.announce_noted(100).await.unwrap().is_empty());
+    // A job that a node has locked meanwhile is forgotten, and so is one that is gone.
     let hint = w.one(work()).await;
+    let noted = [hint.id, JobId::generate()];
+    for _ in 0..2 {
+        w.store.note_unannounced(&noted).await.unwrap();
+    }
     w.hold(worker, &hint).await;
-    w.store.forget_hints(&[hint.id]).await.unwrap();
-    assert!(w.store.unhinted(100).await.unwrap().is_empty());
+    let report = w.lead(LEADER).await;
+    assert!(report.has_noted);
+    assert!(w.store.announce_noted(100).await.unwrap().is_empty());
+    assert_eq!(w.rows("unannounced_job").await, 0);
+    assert!(!w.lead(LEADER).await.has_noted);
 }

@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use jobwire_core::job::LockedJob;
-use jobwire_core::store::{Destination, OrphanQuery, Refusal, SuspensionScope};
-use jobwire_core::{Hint, Lane, NewJob, NodeId};
+use jobwire_core::store::{Change, Destination, OrphanQuery, Refusal, SuspensionScope};
+use jobwire_core::{Client, Hint, Lane, NewJob, NodeId};
 
+use super::changing::in_an_hour;
 use super::world::{SqlBench, World, give_up, ids, job_ids, node, retry_after, take, terms, work};
 
 fn of(instance: &str) -> NewJob {
@@ -58,6 +59,23 @@ pub(super) async fn a_waiting_retry_keeps_its_siblings_waiting<S: SqlBench>(w: &
     let again = w.hold(worker, &moved.ready[0].hint).await;
     let settled = w.complete(worker, &again, &take(worker)).await;
     assert_eq!(job_ids(&settled.next), [next.id]);
+}
+
+/// A process that publishes no hints retries the first job, and puts it off before a leader looks.
+pub(super) async fn a_retry_that_is_put_off_again_keeps_its_siblings_waiting<S: SqlBench>(
+    w: &World<S>,
+) {
+    let worker = node();
+    let (job, next) = held(w, worker).await;
+    let failure = retry_after(&job, Duration::from_secs(60));
+    w.fail(worker, failure).await;
+    let client = Client::without_hints(w.store.clone());
+    let in_an_hour = Change::Reschedule(in_an_hour());
+    for change in [in_an_hour, Change::Suspend] {
+        client.retry(job.job.id, 1).await.unwrap();
+        client.change(&[job.job.id], &change).await.unwrap();
+        waits(w, &next).await;
+    }
 }
 
 pub(super) async fn a_dead_letter_keeps_its_siblings_waiting_until_it_is_deleted<S: SqlBench>(

@@ -254,6 +254,9 @@ impl Leader {
         }
         self.rescue(report.rescued);
         self.hint_new(report.unhinted);
+        if report.has_noted {
+            self.announce_noted().await;
+        }
         node.leadership.last_cycle.send_replace(Some(LastCycle {
             term: report.term,
             now: report.now,
@@ -333,9 +336,25 @@ impl Leader {
             *last = version;
             if self.leads() {
                 self.hint_unhinted().await;
+                self.announce_noted().await;
                 // The timer task asks the database for the next due date.
                 let now = self.clock.now();
                 self.node.leadership.next_timer.earlier(now, now);
+            }
+        }
+    }
+
+    /// Hints jobs that operations made ready in processes without a transport.
+    async fn announce_noted(&mut self) {
+        match self.node.store.announce_noted(PAGE).await {
+            Ok(found) if !found.is_empty() => {
+                counter!(m::SWEPT, "class" => "unhinted").increment(found.len() as u64);
+                self.node.hook.publish(Cause::Operator, found);
+                self.busy = true;
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(%error, "could not look for jobs that operations made ready")
             }
         }
     }

@@ -41,6 +41,8 @@
 
 use std::sync::Arc;
 
+use tokio::runtime::Handle;
+
 use crate::event::JobListener;
 use crate::job::batch::Batch;
 use crate::job::new_job::NewJob;
@@ -52,7 +54,7 @@ use crate::store::created::{Noted, events_of_end};
 use crate::store::postgres::PgStore;
 #[cfg(feature = "sqlite")]
 use crate::store::sqlite::SqliteStore;
-use crate::store::transaction::operations::unannounced;
+use crate::store::transaction::operations::after_commit;
 use crate::store::transaction::{
     JobTransaction, answer, batch_parts, committed, dated, failed_before, sealed,
 };
@@ -274,9 +276,7 @@ impl<S: SqlStore> TransactionHook<S> {
         connection: &mut <S::Db as sqlx::Database>::Connection,
         scope: &EndedScope,
     ) -> Result<Ended, StoreError> {
-        let Client { store, origin, .. } = &self.client;
-        let ended = store.end(connection, scope).await?;
-        unannounced(store, connection, *origin, &ended.ready).await?;
+        let ended = self.client.store.end(connection, scope).await?;
         self.created.end(&ended);
         if self.client.hook.listeners().any() {
             self.created.events.extend(events_of_end(&ended));
@@ -311,13 +311,17 @@ impl<S: SqlStore> TransactionHook<S> {
         self,
         mut transaction: sqlx::Transaction<'_, S::Db>,
     ) -> Result<(), StoreError> {
-        let Self { client, created } = self;
+        let Self {
+            client,
+            mut created,
+        } = self;
         let intact = client.store.ensure_intact(&mut transaction);
         answer(&client.store, 1, intact)
             .await
             .map_err(failed_before)?;
         let committing = async { Ok(transaction.commit().await?) };
         committed(&client.store, &created, committing).await?;
+        after_commit(&client.store, client.origin, &mut created).await;
         client.hook.committed(created);
         Ok(())
     }
@@ -329,8 +333,29 @@ impl<S: SqlStore> TransactionHook<S> {
     /// succeeded, or use [`commit`](Self::commit), which checks it. A hint of a job that does not
     /// exist costs one refused lock. The hook of a savepoint that was rolled back must not be fired: the
     /// message of a [`cancel`](Self::cancel) would stop a handler, and listeners would be told.
+    ///
+    /// The next jobs of instances that exclusive jobs left are looked up in a task of the runtime that
+    /// calls this. Without a runtime the sweeper finds them.
     pub fn fire(self) {
-        self.client.hook.committed(self.created);
+        let Self {
+            client,
+            mut created,
+        } = self;
+        let mut operated = Created {
+            left: std::mem::take(&mut created.left),
+            operated: std::mem::take(&mut created.operated),
+            ..Created::default()
+        };
+        client.hook.committed(created);
+        if operated.left.is_empty() && operated.operated.is_empty() {
+            return;
+        }
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move {
+                after_commit(&client.store, client.origin, &mut operated).await;
+                client.hook.committed(operated);
+            });
+        }
     }
 }
 

@@ -36,6 +36,7 @@ use crate::event::{JobListener, Listeners};
 use crate::hint::{Hint, Ready};
 use crate::job::{JobId, Lane};
 use crate::store::transaction::AfterCommit;
+use crate::store::transaction::operations::note;
 use crate::store::{Created, Store};
 use crate::telemetry::label;
 use crate::telemetry::log_throttle::LogThrottle;
@@ -276,24 +277,15 @@ impl CommitHook {
         self.announce(store, Cause::Operator, ready).await;
     }
 
-    /// Publishes the hints of jobs that became ready. A hook without a transport reaches no node: then
-    /// the jobs count no hint, as those that [`Client::without_hints`] creates, and a leader does not
-    /// take them for jobs whose hint is under way.
-    ///
-    /// [`Client::without_hints`]: crate::Client::without_hints
+    /// Publishes the hints of jobs that became ready. A hook without a transport reaches no node: it notes
+    /// the jobs, so that a leader hints them in its next cycle.
     pub(crate) async fn announce(&self, store: &dyn Store, cause: Cause, ready: Vec<Ready>) {
         if self.is_connected() {
             return self.publish(cause, ready);
         }
         let jobs: Vec<JobId> = ready.iter().map(|ready| ready.hint.id).collect();
-        if jobs.is_empty() {
-            return;
-        }
-        if let Err(error) = store.forget_hints(&jobs).await {
-            tracing::warn!(
-                jobs = jobs.len(), %error,
-                "jobs are ready that no hint announces; the sweeper of a running node finds them"
-            );
+        if !jobs.is_empty() {
+            note(store, &jobs).await;
         }
     }
 

@@ -112,7 +112,6 @@ impl<S: SqlStore> TransactionHook<S> {
     ) -> Result<Vec<(JobId, Operated)>, StoreError> {
         let listens = self.client.hook.listeners().any();
         let (store, created) = (&self.client.store, &mut self.created);
-        let origin = self.client.origin;
-        operate(store, connection, origin, created, ids, &action, listens).await
+        operate(store, connection, created, ids, &action, listens).await
     }
 }

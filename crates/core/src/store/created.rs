@@ -20,8 +20,13 @@ pub struct Created {
     pub existing: Vec<(JobId, JobId)>,
     /// The earliest due date among the timers.
     pub timer: Option<DateTime<Utc>>,
-    /// Other jobs to hint after the commit: the next ones of instances that jobs have left.
+    /// Other jobs to hint after the commit: those that operations made ready, and the next ones of
+    /// instances.
     pub(crate) next: Vec<Ready>,
+    /// The instances that exclusive jobs have left.
+    pub(crate) left: Vec<String>,
+    /// The jobs that operations made ready.
+    pub(crate) operated: Vec<JobId>,
     /// Jobs whose handlers are asked to stop after the commit.
     pub(crate) stop: Vec<JobId>,
     /// The events to tell after the commit; none without a listener.
@@ -44,6 +49,8 @@ impl Created {
         self.existing.extend(other.existing);
         self.timer = earliest(self.timer, other.timer);
         self.next.extend(other.next);
+        self.left.extend(other.left);
+        self.operated.extend(other.operated);
         self.stop.extend(other.stop);
         self.events.extend(other.events);
         self.unfinished |= other.unfinished;
@@ -55,7 +62,7 @@ impl Created {
     /// Adds the end of a scope in the same transaction.
     pub(crate) fn end(&mut self, ended: &Ended) {
         self.delete(ended.deleted.iter().copied());
-        self.hint(&ended.ready);
+        self.left.extend_from_slice(&ended.left);
         self.stop.extend(&ended.running);
     }
 
@@ -76,6 +83,9 @@ impl Created {
             }
             Action::Change(_) | Action::Retry(_) | Action::Unlock => {}
         }
+        self.left.extend_from_slice(&acted.left);
+        self.operated
+            .extend(acted.ready.iter().map(|job| job.hint.id));
         self.hint(&acted.ready);
         self.timer = earliest(self.timer, acted.timer);
     }
@@ -90,7 +100,7 @@ impl Created {
     }
 
     /// Adds jobs to hint, each once.
-    fn hint(&mut self, jobs: &[Ready]) {
+    pub(crate) fn hint(&mut self, jobs: &[Ready]) {
         let noted = self.ready.iter_mut().chain(&mut self.next);
         let mut noted: HashMap<JobId, &mut Ready> = noted.map(|job| (job.hint.id, job)).collect();
         let mut others = Vec::new();
@@ -259,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_job_that_its_own_transaction_deletes_is_no_witness() {
-        let (gone, stays, next) = (ready(), ready(), ready());
+        let (gone, stays) = (ready(), ready());
         let mut created = Created {
             witness: Some(gone.hint.id),
             ready: vec![gone.clone(), stays.clone()],
@@ -267,11 +277,11 @@ mod tests {
         };
         created.end(&Ended {
             deleted: vec![gone.hint.id],
-            ready: vec![next.clone()],
+            left: vec!["i".to_owned()],
             ..Ended::default()
         });
         assert_eq!(ids(&created.ready), [gone.hint.id, stays.hint.id]);
-        assert_eq!(ids(&created.next), [next.hint.id]);
+        assert_eq!(created.left, ["i"]);
         // The row that shows the commit must be one that stays.
         assert_eq!(created.witness, Some(stays.hint.id));
         act(&mut created, &Action::Delete, &stays, Operated::Done, &[]);

@@ -1,6 +1,5 @@
 //! The end of an instance, an execution or a definition: all its jobs are deleted.
 
-use crate::hint::Ready;
 use crate::job::JobId;
 
 /// The jobs that end together.
@@ -38,6 +37,7 @@ pub struct Ended {
     pub dead_letters: Vec<JobId>,
     /// The jobs that run. They are not deleted: their handlers are asked to stop after the commit.
     pub running: Vec<JobId>,
-    /// The next exclusive jobs of other executions, to hint after the commit.
-    pub ready: Vec<Ready>,
+    /// The instances that exclusive jobs left. The next exclusive jobs of other executions are
+    /// [looked up](crate::store::SqlStore::next_of) after the commit.
+    pub left: Vec<String>,
 }

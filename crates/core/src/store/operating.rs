@@ -34,6 +34,9 @@ pub struct OperatedJobs {
     pub cancelled: Vec<JobId>,
     /// Jobs to hint.
     pub ready: Vec<Ready>,
+    /// The instances that exclusive jobs left in the caller's transaction. Their next jobs are
+    /// [looked up](crate::store::SqlStore::next_of) after its commit.
+    pub left: Vec<String>,
     /// The earliest due date that was written, if any.
     pub timer: Option<DateTime<Utc>>,
 }

@@ -266,8 +266,9 @@ pub(super) trait Leading {
     /// Returns the jobs that were never hinted: up to `at_most` of the oldest, and of the newest.
     fn find_unhinted(&self, at_most: i64) -> impl Future<Output = Result<Vec<JobId>>> + Send;
 
-    /// Counts no hint for those of these jobs that no node has locked.
-    fn count_no_hint(&self, jobs: &[JobId]) -> impl Future<Output = Result<()>> + Send;
+    fn note_jobs(&self, jobs: &[JobId]) -> impl Future<Output = Result<()>> + Send;
+
+    fn announce_jobs(&self, at_most: i64) -> impl Future<Output = Result<Vec<Ready>>> + Send;
 
     fn resign_leading(&self, node: NodeId) -> impl Future<Output = Result<()>> + Send;
 }

@@ -134,6 +134,8 @@ pub struct CycleReport {
     pub freed_permits: bool,
     /// Whether a batch is open.
     pub has_batches: bool,
+    /// Whether there are jobs to [announce](crate::Store::announce_noted).
+    pub has_noted: bool,
     /// Whether the database's clock was outside of the window, so that the cycle cleared no owner.
     pub clock_outside: bool,
     /// Whether the cycle was cut short, so that another one can mark more jobs at once.

@@ -184,15 +184,9 @@ impl<S: SqlStore> JobTransaction<S> {
             store,
             inner,
             intact,
-            origin,
             ..
         } = self;
-        let ending = async {
-            let ended = store.end(inner, scope).await?;
-            operations::unannounced(store, inner, *origin, &ended.ready).await?;
-            Ok(ended)
-        };
-        let ended = own(intact, answer(store, 5, ending)).await?;
+        let ended = own(intact, answer(store, 5, store.end(inner, scope))).await?;
         self.created.end(&ended);
         if self.after.listens() {
             self.created.events.extend(events_of_end(&ended));
@@ -232,8 +226,9 @@ impl<S: SqlStore> JobTransaction<S> {
         let Self {
             inner,
             intact,
-            created,
+            mut created,
             store,
+            origin,
             after,
             _permit,
             ..
@@ -246,6 +241,7 @@ impl<S: SqlStore> JobTransaction<S> {
             }
         };
         committed(&store, &created, committing).await?;
+        operations::after_commit(&store, origin, &mut created).await;
         after.committed(created);
         Ok(())
     }
@@ -439,14 +435,16 @@ impl<S: SqlStore> CompletingTransaction for JobTransaction<S> {
         // The last statement has succeeded, so COMMIT commits.
         let Self {
             inner,
-            created,
+            mut created,
             store,
+            origin,
             after,
             _permit,
             ..
         } = *self;
         let committing = async { Ok(inner.commit().await?) };
         committed(&store, &created, committing).await?;
+        operations::after_commit(&store, origin, &mut created).await;
         after.committed(created);
         if !settled.unseen.is_empty() {
             match store.next_of(&settled.unseen).await {

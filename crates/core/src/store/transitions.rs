@@ -272,8 +272,13 @@ impl<S: Statements> Store for S {
         self.mark_tapped(jobs).await
     }
 
-    async fn forget_hints(&self, jobs: &[JobId]) -> Result<()> {
-        self.run("forget_hints", || self.count_no_hint(jobs)).await
+    async fn note_unannounced(&self, jobs: &[JobId]) -> Result<()> {
+        self.run("note_unannounced", || self.note_jobs(jobs)).await
+    }
+
+    async fn announce_noted(&self, at_most: i64) -> Result<Vec<Ready>> {
+        self.run("announce_noted", || self.announce_jobs(at_most))
+            .await
     }
 
     async fn data_version(&self) -> Result<Option<i64>> {

@@ -1,11 +1,13 @@
 //! What only PostgreSQL needs: rows that other transactions have locked, and snapshots.
 
-use jobwire_core::store::{Change, EndedScope, Handoff, Operated};
+use jobwire_core::store::{Change, EndedScope, Handoff, Operated, Refusal, SqlStore, Store};
 use jobwire_core::{Client, JobEvent, JobState, PgStore, StoreError};
+use jobwire_harness::eventually;
 use jobwire_harness::world::{SOON, until_waiting};
 
-use super::super::world::{SqlBench, World, node, work};
-use super::caller::{KINDS, Kind, Operation, Transaction, with_orders};
+use super::super::changing::in_an_hour;
+use super::super::world::{SqlBench, World, give_up, node, work};
+use super::caller::{KINDS, Kind, Operation, Outlet, Transaction, with_orders};
 
 /// Locks the only row of a table in another transaction.
 async fn row_locked(w: &World<PgStore>, of: &str) -> sqlx::Transaction<'static, sqlx::Postgres> {
@@ -89,6 +91,72 @@ async fn a_cancel_and_an_unlock_do_not_wait_long_for_a_locked_row() {
     assert_eq!(w.rows("orders").await, 4);
     let settled = w.complete(worker, &job, &Handoff::Hint).await;
     assert_eq!(settled.applied, [hint.id]);
+}
+
+/// Under strict order, a sibling that commits during the caller's transaction is refused because of the
+/// elder one, and its hint is settled.
+#[tokio::test]
+async fn a_sibling_that_commits_during_the_transaction_is_hinted_after_it() {
+    let w = World::<PgStore>::open().await;
+    with_orders(&w).await;
+    w.store.set_strict_order(true).await.unwrap();
+    let worker = node();
+    for (kind, operation) in [
+        (Kind::OfTheClient, Operation::Delete),
+        (Kind::OfTheCaller, Operation::DeleteMany),
+    ] {
+        let outlet = Outlet::default();
+        let client = outlet.client(&w);
+        let elder = w.one(work().instance("a")).await;
+        let job = w.hold(worker, &elder).await;
+        w.fail(worker, give_up(&job)).await;
+        let mut tx = Transaction::begin(kind, &client).await;
+        tx.operate(&operation, &[elder.id]).await.unwrap();
+        let sibling = w.one(work().instance("a")).await;
+        assert_eq!(w.refusal(node(), &sibling).await, Some(Refusal::Gone));
+        tx.commit().await.unwrap();
+        eventually("the hint", SOON, async || {
+            outlet.told().hints.contains(&sibling.id).then_some(())
+        })
+        .await;
+        client.delete(sibling.id).await.unwrap();
+    }
+    // The end of a scope, and a hook that the caller fires.
+    let outlet = Outlet::default();
+    let client = outlet.client(&w);
+    let elder = w.one(work().instance("a").process_definition("d")).await;
+    let job = w.hold(worker, &elder).await;
+    w.fail(worker, give_up(&job)).await;
+    let mut tx = w.store.begin().await.unwrap();
+    let mut hook = client.hook();
+    let scope = EndedScope::ProcessDefinition("d".to_owned());
+    hook.end(&mut tx, &scope).await.unwrap();
+    let sibling = w.one(work().instance("a")).await;
+    assert_eq!(w.refusal(node(), &sibling).await, Some(Refusal::Gone));
+    tx.commit().await.unwrap();
+    hook.fire();
+    eventually("the hint", SOON, async || {
+        outlet.told().hints.contains(&sibling.id).then_some(())
+    })
+    .await;
+}
+
+/// A caller's transaction may last long, so it locks no row of a job that it does not name.
+#[tokio::test]
+async fn a_transaction_that_deletes_a_job_leaves_its_sibling_free() {
+    let w = World::<PgStore>::open().await;
+    with_orders(&w).await;
+    for (kind, instance) in [(Kind::OfTheClient, "a"), (Kind::OfTheCaller, "b")] {
+        let timer = work().instance(instance).due(in_an_hour());
+        let id = timer.id();
+        w.create(vec![timer]).await;
+        let sibling = w.one(work().instance(instance)).await;
+        let client = Client::without_hints(w.store.clone());
+        let mut tx = Transaction::begin(kind, &client).await;
+        tx.operate(&Operation::Delete, &[id]).await.unwrap();
+        w.hold(node(), &sibling).await;
+        tx.commit().await.unwrap();
+    }
 }
 
 #[tokio::test]

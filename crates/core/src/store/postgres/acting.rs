@@ -14,11 +14,11 @@ use sqlx::PgConnection;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::attempts;
 use super::change::change_free;
 use super::complete::{enter_held, release_in};
 use super::operate::{ROWS_AGAIN, ROWS_WITHIN, delete_free, retry_free, sorted, still};
 use super::sql::unlocked;
-use super::{attempts, exclusive};
 use crate::job::{Fence, JobId, JobState, LockToken, NodeId};
 use crate::store::error::StoreError;
 use crate::store::{Action, Operated, OperatedJobs};
@@ -107,9 +107,7 @@ async fn act(
     }
     left.sort_unstable();
     left.dedup();
-    acted
-        .ready
-        .extend(exclusive::next(connection, &left).await?);
+    acted.left = left;
     Ok(acted)
 }
 

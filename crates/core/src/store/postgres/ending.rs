@@ -18,7 +18,6 @@ use uuid::Uuid;
 
 use super::acting::that_run;
 use super::change_statements::ENTER;
-use super::exclusive;
 use super::sql::unlocked;
 use crate::job::JobId;
 use crate::store::error::StoreError;
@@ -154,7 +153,7 @@ pub(super) async fn end(
     }
     instances.sort_unstable();
     instances.dedup();
-    ended.ready = exclusive::next(connection, &instances).await?;
+    ended.left = instances;
     Ok(ended)
 }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
-use sqlx::{PgConnection, PgPool, Postgres, Row};
+use sqlx::{PgPool, Postgres, Row};
 use uuid::Uuid;
 
 use super::attempts::record_deaths;
@@ -168,6 +168,7 @@ WITH unlocked AS MATERIALIZED (
         (SELECT min(due_at) FROM jobwire.timer_job) AS next_due,
         (SELECT min(next_due) FROM jobwire.periodic_job WHERE NOT paused) AS next_periodic,
         EXISTS (SELECT FROM jobwire.batch WHERE ended_at IS NULL) AS has_batches,
+        EXISTS (SELECT FROM jobwire.unannounced_job) AS has_noted,
         (SELECT count(*) FROM jobwire.job_lease l
          WHERE owner IS NOT NULL AND ",
     unexpired!("l"),
@@ -192,7 +193,7 @@ SELECT ",
     ", hinted.strikes, hinted.owner, facts.term, facts.now, facts.next_due, facts.leased, facts.executable, facts.about_executable,
     facts.timers, facts.dead_letters, facts.oldest, facts.leader, facts.transport,
     (extract(epoch FROM facts.remaining) * 1000)::bigint, facts.horizon, hinted.deployment, hinted.category, hinted.tenant, hinted.priority, facts.next_periodic,
-    facts.suspensions, facts.cancelled, facts.freed, facts.reaped, facts.has_batches, facts.clock_outside
+    facts.suspensions, facts.cancelled, facts.freed, facts.reaped, facts.has_batches, facts.has_noted, facts.clock_outside
 FROM facts LEFT JOIN hinted ON true
 ORDER BY hinted.seq"
         )
@@ -311,6 +312,7 @@ async fn take(
         report.next_due = row.try_get(10)?;
         report.next_periodic = row.try_get("next_periodic")?;
         report.has_batches = row.try_get("has_batches")?;
+        report.has_noted = row.try_get("has_noted")?;
         report.leased = row.try_get(11)?;
         report.executable = if executable > COUNT_LIMIT {
             executable.max(row.try_get(13)?)
@@ -399,28 +401,38 @@ async fn find_unhinted(pool: &PgPool, at_most: i64) -> Result<Vec<JobId>, StoreE
     Ok(ids.into_iter().map(JobId).collect())
 }
 
-/// Counts no hint for jobs whose hints reach no node.
-const FORGET_HINTS: &str = concat!(
+/// Notes jobs that became ready. One that has left the executable table meanwhile is forgotten later.
+const NOTE: &str = "
+INSERT INTO jobwire.unannounced_job (job_id) SELECT unnest($1::uuid[]) ORDER BY 1 ON CONFLICT DO NOTHING";
+
+const FORGET_NOTED: &str = "
+DELETE FROM jobwire.unannounced_job WHERE job_id = ANY(ARRAY(
+    SELECT job_id FROM jobwire.unannounced_job ORDER BY job_id LIMIT $1 FOR UPDATE SKIP LOCKED))
+RETURNING job_id";
+
+const ANNOUNCE: &str = concat!(
     "
 WITH free AS (
-    SELECT j.id FROM jobwire.job j WHERE j.id = ANY($1) AND j.hints > 0 AND ",
+    SELECT j.id FROM jobwire.job j WHERE j.id = ANY($1) AND ",
     unlocked!("j"),
-    " ORDER BY j.id FOR UPDATE SKIP LOCKED
+    " FOR UPDATE SKIP LOCKED
 )
-UPDATE jobwire.job j SET hints = 0 FROM free WHERE j.id = free.id"
+UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = least(j.hints, 999999999) + 1
+FROM free WHERE j.id = free.id
+RETURNING ",
+    ready_columns!("j")
 );
 
-/// Counts no hint for those of these jobs that no node has locked.
-pub(super) async fn forget_hints(
-    connection: &mut PgConnection,
-    jobs: &[JobId],
-) -> Result<(), StoreError> {
-    let ids: Vec<Uuid> = jobs.iter().map(|id| id.0).collect();
-    sqlx::query(FORGET_HINTS)
-        .bind(ids)
-        .execute(connection)
-        .await?;
-    Ok(())
+/// Forgets the jobs that were noted before it marks them, so that a row that can't be marked holds up no
+/// other one for ever.
+async fn announce(pool: &PgPool, at_most: i64) -> Result<Vec<Ready>, StoreError> {
+    let noted = sqlx::query_scalar(FORGET_NOTED).bind(at_most);
+    let noted: Vec<Uuid> = noted.fetch_all(pool).await?;
+    if noted.is_empty() {
+        return Ok(Vec::new());
+    }
+    let query = sqlx::query(ANNOUNCE).bind(noted);
+    decode::all_ready(&aside::rows(&mut *pool.acquire().await?, query).await?)
 }
 
 /// Marks up to `at_most` jobs that were never hinted.
@@ -464,8 +476,15 @@ impl Leading for PgStore {
         }
     }
 
-    async fn count_no_hint(&self, jobs: &[JobId]) -> Result<(), StoreError> {
-        forget_hints(&mut *self.pool.inner.acquire().await?, jobs).await
+    async fn note_jobs(&self, jobs: &[JobId]) -> Result<(), StoreError> {
+        let ids: Vec<Uuid> = jobs.iter().map(|id| id.0).collect();
+        let note = sqlx::query(NOTE).bind(ids);
+        note.execute(&self.pool.inner).await?;
+        Ok(())
+    }
+
+    async fn announce_jobs(&self, at_most: i64) -> Result<Vec<Ready>, StoreError> {
+        announce(&self.pool.inner, at_most).await
     }
 
     async fn find_unhinted(&self, at_most: i64) -> Result<Vec<JobId>, StoreError> {

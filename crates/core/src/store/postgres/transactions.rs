@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use sqlx::{PgConnection, Postgres};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{PgStore, acting, batches, begin, complete, ending, exclusive, insert, leader_cycle};
+use super::{PgStore, acting, batches, begin, complete, ending, exclusive, insert};
 use crate::hint::Ready;
 use crate::job::new_job::NewJob;
 use crate::job::{JobId, NodeId};
@@ -101,10 +101,6 @@ impl SqlStore for PgStore {
         metrics::histogram!(m::STATEMENT, "statement" => action.name())
             .record(started.elapsed().as_secs_f64());
         acted
-    }
-
-    async fn forget_hints_in(&self, connection: &mut PgConnection, jobs: &[JobId]) -> Result<()> {
-        leader_cycle::forget_hints(connection, jobs).await
     }
 
     async fn open_incidents_in(

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use sqlx::{Row, SqliteConnection};
 
+use super::decode;
 use super::sql::unlocked;
-use super::{decode, exclusive};
 use crate::store::error::StoreError;
 use crate::store::{Ended, EndedScope};
 
@@ -105,8 +105,6 @@ pub(super) async fn end(
             .execute(&mut *connection)
             .await?;
     }
-    if !instances.is_empty() {
-        ended.ready = exclusive::next(connection, &Vec::from_iter(instances)).await?;
-    }
+    ended.left = Vec::from_iter(instances);
     Ok(ended)
 }

@@ -154,9 +154,16 @@ const HINT: &str = concat!(
     ", seq"
 );
 
-/// Counts no hint for jobs whose hints reach no node.
-const FORGET_HINTS: &str = concat!(
-    "UPDATE job AS j SET hints = 0 WHERE j.id IN (SELECT value FROM json_each(?1)) AND ",
+/// Notes jobs that became ready. One that has left the executable table meanwhile is forgotten later.
+const NOTE: &str = "
+INSERT INTO unannounced_job (job_id) SELECT value FROM json_each(?1) WHERE true ON CONFLICT DO NOTHING";
+
+const FORGET_NOTED: &str = "
+DELETE FROM unannounced_job WHERE job_id IN (SELECT job_id FROM unannounced_job ORDER BY job_id LIMIT ?1)
+RETURNING job_id";
+
+const UNLOCKED: &str = concat!(
+    "SELECT j.id FROM job j WHERE j.id IN (SELECT value FROM json_each(?1)) AND ",
     unlocked!("j")
 );
 
@@ -175,7 +182,8 @@ SELECT
     (SELECT ready_at FROM job ORDER BY id LIMIT 1),
     (SELECT max(min(min(next_due), 253402300799999999), -62135596800000000) FROM periodic_job WHERE NOT paused),
     (SELECT json_group_object(scope, n) FROM (SELECT scope, count(*) AS n FROM suspension GROUP BY scope)),
-    EXISTS (SELECT 1 FROM batch WHERE ended_at IS NULL)"
+    EXISTS (SELECT 1 FROM batch WHERE ended_at IS NULL),
+    EXISTS (SELECT 1 FROM unannounced_job)"
 );
 
 /// Expires the leases of a node that is proven dead.
@@ -201,16 +209,6 @@ async fn hint(
         .fetch_all(connection)
         .await?;
     decode::ready_in_order(&rows)
-}
-
-/// Counts no hint for those of these jobs that no node has locked.
-pub(super) async fn forget_hints(
-    connection: &mut SqliteConnection,
-    jobs: &[JobId],
-) -> Result<(), StoreError> {
-    let query = sqlx::query(FORGET_HINTS).bind(decode::array(jobs)?);
-    query.execute(connection).await?;
-    Ok(())
 }
 
 /// Counts a hint for jobs that have none (created by plain SQL), oldest first, and returns them.
@@ -296,10 +294,30 @@ impl Leading for SqliteStore {
         Ok(outcome)
     }
 
-    async fn count_no_hint(&self, jobs: &[JobId]) -> Result<(), StoreError> {
+    async fn note_jobs(&self, jobs: &[JobId]) -> Result<(), StoreError> {
         let mut tx = self.write().await?;
-        forget_hints(&mut tx, jobs).await?;
+        let note = sqlx::query(NOTE).bind(decode::array(jobs)?);
+        note.execute(&mut *tx).await?;
         Ok(tx.commit().await?)
+    }
+
+    async fn announce_jobs(&self, at_most: i64) -> Result<Vec<Ready>, StoreError> {
+        let mut tx = self.write().await?;
+        let noted: Vec<String> = sqlx::query_scalar(FORGET_NOTED)
+            .bind(at_most)
+            .fetch_all(&mut *tx)
+            .await?;
+        // First, so that a row that can't be marked holds up no other one for ever.
+        tx.commit().await?;
+        if noted.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut tx = self.write().await?;
+        let free = sqlx::query(UNLOCKED).bind(decode::array(noted)?);
+        let free = decode::job_ids(&free.fetch_all(&mut *tx).await?)?;
+        let ready = hint(&mut tx, decode::now_micros(), &free).await?;
+        tx.commit().await?;
+        Ok(ready)
     }
 
     async fn resign_leading(&self, node: NodeId) -> Result<(), StoreError> {
@@ -447,6 +465,7 @@ async fn lead(
         suspensions: counts(facts.try_get(7)?)?,
         freed_permits,
         has_batches: facts.try_get(8)?,
+        has_noted: facts.try_get(9)?,
         clock_outside: !believed,
         has_more: false,
     })

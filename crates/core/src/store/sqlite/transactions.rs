@@ -5,11 +5,13 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use sqlx::{Sqlite, SqliteConnection};
 
-use super::{SqliteStore, acting, attempts, batches, complete, ending, insert, leader_cycle};
+use super::{SqliteStore, acting, attempts, batches, complete, ending, exclusive, insert};
+use crate::hint::Ready;
 use crate::job::new_job::NewJob;
 use crate::job::{JobId, NodeId};
 use crate::store::batches::NewBatch;
 use crate::store::error::StoreError;
+use crate::store::statements::Database;
 use crate::store::{
     Action, BatchOutcome, Completion, Created, Ended, EndedScope, Handoff, OperatedJobs, Origin,
     Result, SqlStore,
@@ -87,12 +89,11 @@ impl SqlStore for SqliteStore {
         acted
     }
 
-    async fn forget_hints_in(
-        &self,
-        connection: &mut SqliteConnection,
-        jobs: &[JobId],
-    ) -> Result<()> {
-        leader_cycle::forget_hints(connection, jobs).await
+    async fn next_of(&self, instances: &[String]) -> Result<Vec<Ready>> {
+        self.run("next_of", || async {
+            exclusive::next(&mut *self.readers.acquire().await?, instances).await
+        })
+        .await
     }
 
     async fn open_incidents_in(

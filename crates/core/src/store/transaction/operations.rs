@@ -7,9 +7,8 @@
 use std::collections::BTreeSet;
 
 use super::{JobTransaction, answer, failed_before, own};
-use crate::hint::Ready;
 use crate::job::JobId;
-use crate::store::{Action, Change, Created, Operated, Origin, SqlStore, StoreError};
+use crate::store::{Action, Change, Created, Operated, Origin, SqlStore, Store, StoreError};
 
 impl<S: SqlStore> JobTransaction<S> {
     /// Makes a job executable now, with this number of attempts; see
@@ -100,19 +99,10 @@ impl<S: SqlStore> JobTransaction<S> {
             inner,
             intact,
             created,
-            origin,
             after,
             ..
         } = self;
-        let acting = operate(
-            store,
-            inner,
-            *origin,
-            created,
-            ids,
-            &action,
-            after.listens(),
-        );
+        let acting = operate(store, inner, created, ids, &action, after.listens());
         // Statements for the savepoints, the incidents, the locks, the rows, the instances and the ends.
         own(intact, answer(store, 12, acting)).await
     }
@@ -123,7 +113,6 @@ impl<S: SqlStore> JobTransaction<S> {
 pub(crate) async fn operate<S: SqlStore>(
     store: &S,
     connection: &mut <S::Db as sqlx::Database>::Connection,
-    origin: Origin,
     created: &mut Created,
     ids: &[JobId],
     action: &Action,
@@ -149,9 +138,6 @@ pub(crate) async fn operate<S: SqlStore>(
     // An earlier operation may have been interrupted.
     let unfinished = std::mem::replace(&mut created.unfinished, true);
     let acted = store.operate(connection, &ids, action).await;
-    if let Ok(acted) = &acted {
-        unannounced(store, connection, origin, &acted.ready).await?;
-    }
     created.unfinished = unfinished;
     let acted = acted.map_err(failed_before)?;
     created.act(action, &acted);
@@ -162,18 +148,39 @@ pub(crate) async fn operate<S: SqlStore>(
     Ok(acted.operated)
 }
 
-/// Counts no hint for jobs that became ready, if nobody publishes their hints after the commit.
-pub(crate) async fn unannounced<S: SqlStore>(
-    store: &S,
-    connection: &mut <S::Db as sqlx::Database>::Connection,
-    origin: Origin,
-    ready: &[Ready],
-) -> Result<(), StoreError> {
-    if origin == Origin::Hook || ready.is_empty() {
-        return Ok(());
+/// Looks up the next jobs of the instances that exclusive jobs have left, after the commit. If nobody
+/// publishes hints, notes them for a leader, and the jobs that operations made ready. If a query fails,
+/// the sweeper finds the jobs.
+pub(crate) async fn after_commit<S: SqlStore>(store: &S, origin: Origin, created: &mut Created) {
+    let mut left = std::mem::take(&mut created.left);
+    left.sort_unstable();
+    left.dedup();
+    let mut unannounced = std::mem::take(&mut created.operated);
+    if !left.is_empty() {
+        match store.next_of(&left).await {
+            Ok(next) => {
+                unannounced.extend(next.iter().map(|job| job.hint.id));
+                created.hint(&next);
+            }
+            Err(error) => tracing::warn!(
+                %error, instances = left.len(),
+                "the next jobs of instances could not be looked up; the sweeper will find them"
+            ),
+        }
     }
-    let jobs: Vec<JobId> = ready.iter().map(|ready| ready.hint.id).collect();
-    store.forget_hints_in(connection, &jobs).await
+    if origin != Origin::Hook && !unannounced.is_empty() {
+        note(store, &unannounced).await;
+    }
+}
+
+/// Notes jobs that became ready and that no hint announces.
+pub(crate) async fn note(store: &dyn Store, jobs: &[JobId]) {
+    if let Err(error) = store.note_unannounced(jobs).await {
+        tracing::warn!(
+            jobs = jobs.len(), %error,
+            "jobs are ready that no hint announces; the sweeper of a running node finds them"
+        );
+    }
 }
 
 /// Reports that the open incidents of jobs could not be found before an operation, which may succeed

@@ -62,6 +62,7 @@ impl Database {
         CycleOutcome::Leads(Box::new(CycleReport {
             horizon: None,
             has_batches: false,
+            has_noted: false,
             has_more: false,
             clock_outside: Self::is_outside(turn, now),
             freed_permits: false,

@@ -1,0 +1,2 @@
+DROP TABLE unannounced_job;
+DELETE FROM schema_version WHERE version = 18;
