@@ -19,3 +19,7 @@ BEGIN
     END LOOP;
 END
 $$;
+
+-- A role that writes periodic jobs must not pause the others by one, unless it may write suspensions.
+CREATE TRIGGER may_change_gates BEFORE INSERT OR UPDATE OF template ON jobwire.periodic_job
+    FOR EACH ROW WHEN (starts_with(NEW.template ->> 'type', 'jobwire.')) EXECUTE FUNCTION jobwire.may_change_gates();

@@ -289,9 +289,14 @@ conformance! {
             a_suspension_keeps_only_its_own_jobs_from_being_locked,
             what_is_suspended_twice_stays_until_both_are_lifted,
             activating_what_was_never_suspended_does_nothing,
+            an_element_is_suspended_in_its_definition_only,
+            elements_whose_names_run_together_are_told_apart,
+            an_element_of_a_suspended_definition_waits_for_both,
         ]
         databases [
             a_timer_comes_back_as_a_timer,
+            a_suspended_element_is_listed_with_its_jobs,
+            an_older_schema_forgets_elements_only,
         ]
     }
     pausing {
@@ -313,6 +318,7 @@ conformance! {
     dated_gates {
         databases [
             a_scope_is_suspended_and_activated_at_a_date,
+            an_element_is_suspended_and_activated_at_a_date,
             a_scope_is_paused_and_resumed_at_a_date,
         ]
     }

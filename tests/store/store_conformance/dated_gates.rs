@@ -29,21 +29,38 @@ async fn is_kept<S: SqlBench>(w: &World<S>, id: JobId, gate: &Gate) {
 }
 
 pub(super) async fn a_scope_is_suspended_and_activated_at_a_date<S: SqlBench>(w: &World<S>) {
+    let acme = SuspensionScope::Tenant("acme".to_owned());
+    changes_at_its_dates(w, &acme, |job| job.tenant("acme")).await;
+}
+
+pub(super) async fn an_element_is_suspended_and_activated_at_a_date<S: SqlBench>(w: &World<S>) {
+    let pay = SuspensionScope::Element {
+        definition: "invoice:3".to_owned(),
+        element: "pay".to_owned(),
+    };
+    let of = |job: NewJob| job.process_definition("invoice:3").element("pay");
+    changes_at_its_dates(w, &pay, of).await;
+}
+
+async fn changes_at_its_dates<S: SqlBench>(
+    w: &World<S>,
+    scope: &SuspensionScope,
+    its: impl Fn(NewJob) -> NewJob,
+) {
     let bed = Bed::new(w);
     let node = bed.node(quick()).handler("note", noting(&bed.notes));
     let node = node.start().await.unwrap();
-    let acme = SuspensionScope::Tenant("acme".to_owned());
-    let of = |what: &str| NewJob::of("note", what).tenant("acme");
+    let of = |what: &str| its(NewJob::of("note", what));
     let later = of("later").delay(Duration::from_secs(3_600));
     let later = bed.create(vec![later]).await[0];
     bed.create(vec![of("before")]).await;
     assert_eq!(bed.notes.until(1).await, ["before"]);
 
     let date = in_half_a_second();
-    let planned = bed.client.suspend_at(&acme, date).await.unwrap();
+    let planned = bed.client.suspend_at(scope, date).await.unwrap();
     bed.until_done(planned).await;
     assert!(Utc::now() >= date, "it is suspended before the date");
-    let gate = Gate::from(acme.clone());
+    let gate = Gate::from(scope.clone());
     assert_eq!(gates(w).await, std::slice::from_ref(&gate));
     assert_eq!(w.state(later).await, Some(JobState::Suspended));
     let kept = bed.create(vec![of("kept")]).await[0];
@@ -52,7 +69,7 @@ pub(super) async fn a_scope_is_suspended_and_activated_at_a_date<S: SqlBench>(w:
     is_kept(w, kept, &gate).await;
 
     let date = in_half_a_second();
-    let planned = bed.client.activate_at(&acme, date).await.unwrap();
+    let planned = bed.client.activate_at(scope, date).await.unwrap();
     assert_eq!(bed.notes.until(3).await, ["before", "free", "kept"]);
     assert!(Utc::now() >= date, "it is activated before the date");
     bed.until_done(planned).await;

@@ -332,7 +332,12 @@ pub(super) async fn a_leader_cycle_counts_suspensions_and_pauses_by_scope<S: Sql
         let tenant = SuspensionScope::Tenant(tenant.to_owned());
         w.store.suspend(&tenant).await.unwrap();
     }
+    let pay = SuspensionScope::Element {
+        definition: "d".to_owned(),
+        element: "pay".to_owned(),
+    };
+    w.store.suspend(&pay).await.unwrap();
     let counted = w.lead(leader).await.suspensions;
     let counted: Vec<(&str, i64)> = counted.iter().map(|(k, v)| (k.as_str(), *v)).collect();
-    assert_eq!(counted, [("pause_all", 1), ("tenant", 2)]);
+    assert_eq!(counted, [("element", 1), ("pause_all", 1), ("tenant", 2)]);
 }

@@ -18,7 +18,7 @@ use super::random_jobs::{
     CATEGORIES, DEFINITIONS, INSTANCES, JOBS, KEYS, MESSAGES, PATTERNS, TENANTS, TYPES, moment,
     node, populate, quoted, wanted_values,
 };
-use super::world::{Bench, SqlBench, World, work};
+use super::world::{Bench, SqlBench, World, ids, work};
 
 const QUERIES: usize = 160;
 
@@ -316,14 +316,24 @@ pub(super) async fn one_row_of_odd_custom_values_ends_no_query<S: SqlBench>(w: &
 pub(super) async fn a_job_that_was_created_during_a_suspension_counts_as_suspended<S: Bench>(
     w: &World<S>,
 ) {
-    let before = w.one(work().tenant("t")).await;
-    let of = SuspensionScope::Tenant("t".to_owned());
-    w.store.suspend(&of).await.unwrap();
-    let after = w.create(vec![work().tenant("t")]).await.ready;
-    let later = after.first().map(|ready| ready.hint.id);
-    let other = w.one(work()).await;
+    let tenant = || work().tenant("t");
+    let element = || work().process_definition("d").element("e");
+    let before = w.ready(vec![tenant(), element()]).await;
+    for of in [
+        SuspensionScope::Tenant("t".to_owned()),
+        SuspensionScope::Element {
+            definition: "d".to_owned(),
+            element: "e".to_owned(),
+        },
+    ] {
+        w.store.suspend(&of).await.unwrap();
+    }
+    let after = w.create(vec![tenant(), element()]).await.ready;
+    let other = w.one(work().process_definition("d")).await;
+    let mut all: Vec<_> = before.iter().map(|hint| hint.id).collect();
+    all.extend(ids(&after));
     let suspended = w.find(JobQuery::default().suspended(true)).await;
-    assert_eq!(suspended, [before.id, later.unwrap()]);
+    assert_eq!(suspended, all);
     assert_eq!(
         w.find(JobQuery::default().suspended(false)).await,
         [other.id]

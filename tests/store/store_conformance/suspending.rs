@@ -1,12 +1,24 @@
 use std::time::Duration;
 
-use jobwire_core::JobState;
-use jobwire_core::store::{Handoff, Refusal, SuspensionScope};
+use jobwire_core::store::{Gate, Handoff, Refusal, SuspensionScope};
+use jobwire_core::{JobState, NewJob};
 
 use super::world::{Bench, SqlBench, World, ids, job_ids, node, retry_after, why, work};
 
 fn instance(name: &str) -> SuspensionScope {
     SuspensionScope::ProcessInstance(name.to_owned())
+}
+
+fn element(definition: &str, element: &str) -> SuspensionScope {
+    SuspensionScope::Element {
+        definition: definition.to_owned(),
+        element: element.to_owned(),
+    }
+}
+
+/// Returns a job of an element.
+fn at(definition: &str, element: &str) -> NewJob {
+    work().process_definition(definition).element(element)
 }
 
 pub(super) async fn what_is_suspended_is_put_aside_and_comes_back<S: Bench>(w: &World<S>) {
@@ -19,10 +31,11 @@ pub(super) async fn what_is_suspended_is_put_aside_and_comes_back<S: Bench>(w: &
             SuspensionScope::ProcessDefinition("d".into()),
             work().process_definition("d"),
         ),
+        (element("d", "e"), at("d", "e")),
         (SuspensionScope::Tenant("t".into()), work().tenant("t")),
         (
             SuspensionScope::Type("other-work".into()),
-            jobwire_core::NewJob::of("other-work", &()),
+            NewJob::of("other-work", &()),
         ),
     ];
     let bystander = w.one(work()).await;
@@ -190,4 +203,145 @@ pub(super) async fn activating_what_was_never_suspended_does_nothing<S: Bench>(w
             .ready
             .is_empty()
     );
+}
+
+pub(super) async fn an_element_is_suspended_in_its_definition_only<S: Bench>(w: &World<S>) {
+    let pay = element("invoice:3", "pay");
+    let others = [
+        at("invoice:3", "send"),
+        at("invoice:4", "pay"),
+        work().process_definition("invoice:3"),
+        work().element("pay"),
+        work(),
+    ];
+    let mut others = w.ready(others.to_vec()).await;
+    let own = w
+        .ready(vec![at("invoice:3", "pay"), at("invoice:3", "pay")])
+        .await;
+    let later = at("invoice:3", "pay").delay(Duration::from_secs(600));
+    let other_later = at("invoice:4", "pay").delay(Duration::from_secs(600));
+    let (later_id, other_later_id) = (later.id(), other_later.id());
+    w.create(vec![later, other_later]).await;
+    let worker = node();
+    let running = w.hold(worker, &own[0]).await;
+
+    assert_eq!(w.store.suspend(&pay).await.unwrap().moved, 2);
+    for id in [own[1].id, later_id] {
+        assert_eq!(w.state(id).await, Some(JobState::Suspended));
+    }
+    assert_eq!(w.state(other_later_id).await, Some(JobState::Timer));
+    let failed = w.fail(worker, retry_after(&running, Duration::ZERO)).await;
+    assert_eq!(failed.applied, [own[0].id]);
+    assert_eq!(w.state(own[0].id).await, Some(JobState::Suspended));
+    let during = w.one(at("invoice:3", "pay")).await;
+    assert_eq!(w.refusal(node(), &during).await, Some(Refusal::Suspended));
+    others.push(w.one(at("invoice:3", "send")).await);
+    assert_eq!(w.lock(node(), &others).await.jobs.len(), others.len());
+
+    let mut ready = ids(&w.store.activate(&pay).await.unwrap().ready);
+    ready.sort_unstable();
+    let mut waited = [own[0].id, own[1].id, during.id];
+    waited.sort_unstable();
+    assert_eq!(ready, waited);
+    assert_eq!(w.state(later_id).await, Some(JobState::Timer));
+    w.hold(node(), &during).await;
+}
+
+/// The text of both names is the same without the length of the first one.
+pub(super) async fn elements_whose_names_run_together_are_told_apart<S: Bench>(w: &World<S>) {
+    let alike = [
+        ("1:a", "b"),
+        ("1", ":ab"),
+        ("1:", "ab"),
+        ("1:ab", ""),
+        ("ü1", ":€"),
+        ("ü", "1:€"),
+    ];
+    let jobs = alike.map(|(definition, element)| at(definition, element));
+    let hints = w.ready(jobs.to_vec()).await;
+    for ((definition, name), hint) in alike.into_iter().zip(&hints) {
+        let scope = element(definition, name);
+        assert_eq!(w.store.suspend(&scope).await.unwrap().moved, 1);
+        assert_eq!(w.state(hint.id).await, Some(JobState::Suspended));
+        let ready = w.store.activate(&scope).await.unwrap().ready;
+        assert_eq!(ids(&ready), [hint.id]);
+    }
+}
+
+pub(super) async fn an_element_of_a_suspended_definition_waits_for_both<S: Bench>(w: &World<S>) {
+    let (pay, all) = (
+        element("d", "pay"),
+        SuspensionScope::ProcessDefinition("d".to_owned()),
+    );
+    let hints = w.ready(vec![at("d", "pay"), at("d", "send")]).await;
+    assert_eq!(w.store.suspend(&pay).await.unwrap().moved, 1);
+    assert_eq!(w.store.suspend(&all).await.unwrap().moved, 1);
+    let during = w.one(at("d", "pay")).await;
+    let ready = w.store.activate(&all).await.unwrap().ready;
+    assert_eq!(ids(&ready), [hints[1].id]);
+    assert_eq!(w.refusal(node(), &during).await, Some(Refusal::Suspended));
+    assert_eq!(w.state(hints[0].id).await, Some(JobState::Suspended));
+    w.store.suspend(&all).await.unwrap();
+    assert_eq!(
+        ids(&w.store.activate(&pay).await.unwrap().ready),
+        [],
+        "the definition is suspended"
+    );
+    let ready = w.store.activate(&all).await.unwrap().ready;
+    assert_eq!(ready.len(), 3);
+}
+
+pub(super) async fn a_suspended_element_is_listed_with_its_jobs<S: SqlBench>(w: &World<S>) {
+    let long = "x".repeat(1024);
+    let (pay, longest) = (element("d", "pay"), element(&long, &long));
+    w.ready(vec![at("d", "pay"), at("d", "send"), at("e", "pay")])
+        .await;
+    w.ready(vec![at(&long, &long)]).await;
+    for scope in [&pay, &longest] {
+        assert_eq!(w.store.suspend(scope).await.unwrap().moved, 1);
+    }
+    let during = w
+        .ready(vec![at("d", "pay"), at("d", "pay"), at("d", "send")])
+        .await;
+    let listed = w.store.suspensions().await.unwrap();
+    let listed: Vec<_> = listed
+        .into_iter()
+        .map(|view| (view.gate, view.moved, view.waiting))
+        .collect();
+    let gate = Gate::from(pay);
+    assert_eq!(listed, [(gate.clone(), 1, 2), (longest.into(), 1, 0)]);
+    assert_eq!(w.view(during[0].id).await.unwrap().gate, Some(gate));
+    assert_eq!(w.view(during[2].id).await.unwrap().gate, None);
+    let too_long = "x".repeat(2048);
+    for (scope, value) in [
+        ("process_definition", &too_long[..1025]),
+        ("element", &format!("1024:{too_long}x")),
+    ] {
+        let insert = format!(
+            "INSERT INTO {{s}}suspension (scope, value, since) VALUES ('{scope}', '{value}', {{now}})"
+        );
+        let refused = w.store.try_execute(&insert).await.unwrap_err();
+        assert!(
+            refused.to_string().contains("value_is_at_most"),
+            "{refused}"
+        );
+    }
+}
+
+/// The schema of an older program has no such scope.
+pub(super) async fn an_older_schema_forgets_elements_only<S: SqlBench>(w: &World<S>) {
+    let tenant = SuspensionScope::Tenant("t".to_owned());
+    for scope in [&element("d", "pay"), &tenant] {
+        w.store.suspend(scope).await.unwrap();
+    }
+    w.store.down_to(15).await;
+    assert_eq!(w.rows("suspension").await, 1);
+    let insert =
+        "INSERT INTO {s}suspension (scope, value, since) VALUES ('element', '1:dpay', {now})";
+    assert!(w.store.try_execute(insert).await.is_err());
+    w.store.up().await;
+    let listed = w.store.suspensions().await.unwrap();
+    assert_eq!(listed.len(), 1);
+    assert_eq!(listed[0].gate, Gate::from(tenant));
+    w.store.suspend(&element("d", "pay")).await.unwrap();
 }

@@ -153,6 +153,70 @@ async fn a_scope_without_a_job_is_remarked_and_a_definition_is_exact() {
 }
 
 #[tokio::test]
+async fn one_element_of_a_definition_is_suspended_and_activated() {
+    let home = Scratch::new();
+    for element in ["pay", "send"] {
+        let line = format!(
+            r#"{{"type":"noop","process_definition":"invoice:3:4711","element":"{element}"}}"#
+        );
+        succeeds(jobwire(&home, &["enqueue", &lines(&home, &line, 1)])).await;
+    }
+    let scope = ["--definition", "invoice:3:4711", "--element", "pay"];
+    let command = |word| [&[word], &scope[..]].concat();
+    let is_suspended = "element pay of invoice:3:4711 is suspended";
+    says(&home, &command("suspend"), &[is_suspended, "1 job moved"]).await;
+    let line = r#"{"type":"noop","process_definition":"invoice:3:4711","element":"pay"}"#;
+    succeeds(jobwire(&home, &["enqueue", &lines(&home, line, 2)])).await;
+    let nobody = format!("nobody: {is_suspended}");
+    says(&home, &["jobs", "list"], &[&nobody]).await;
+    let listed = answer(&home, &["suspensions", "--json"]).await;
+    let mut listed = listed[0].clone();
+    listed.as_object_mut().unwrap().remove("since");
+    let row = json!({
+        "state": "suspended", "scope": "element", "value": "pay", "definition": "invoice:3:4711",
+        "moved": 1, "waiting": 2,
+    });
+    assert_eq!(listed, row);
+    says(&home, &["suspensions"], &["pay of invoice:3:4711"]).await;
+    let said = jobwire(&home, &["doctor"]).run(super::SOON).await.1;
+    let remedy = "to end it: jobwire activate --definition invoice:3:4711 --element pay";
+    assert!(said.iter().any(|line| line.contains(remedy)), "{said:?}");
+
+    // The whole definition is another scope.
+    let whole = ["activate", "--definition", "invoice:3:4711"];
+    says(
+        &home,
+        &whole,
+        &["no suspension of definition invoice:3:4711"],
+    )
+    .await;
+    let ended = "element pay of invoice:3:4711 is no longer suspended: 1 job came back, 3 waiting";
+    says(&home, &command("activate"), &[ended]).await;
+
+    let of_old = ["suspend", "--definition", "invoice", "--element", "pay"];
+    let none = "remark: no job belongs to it now";
+    says(&home, &of_old, &[none, "such as `invoice:3:4711`"]).await;
+    // A definition without a version has no others.
+    let plain = r#"{"type":"noop","process_definition":"order","element":"pay"}"#;
+    succeeds(jobwire(&home, &["enqueue", &lines(&home, plain, 1)])).await;
+    let unknown = ["suspend", "--definition", "order", "--element", "send"];
+    let said = succeeds(jobwire(&home, &unknown)).await;
+    assert!(said.contains(none), "{said}");
+    assert!(!said.contains("other versions"), "{said}");
+    let at = ["--at", "2091-01-31T08:00:00Z"];
+    let planned = [&command("suspend")[..], &at].concat();
+    says(
+        &home,
+        &planned,
+        &["suspend element pay of invoice:3:4711 at 2091"],
+    )
+    .await;
+    let list = ["jobs", "list", "--type", SUSPENSION_TYPE, "--json"];
+    let jobs = succeeds(jobwire(&home, &list)).await;
+    assert!(jobs.contains("2091-01-31"), "{jobs}");
+}
+
+#[tokio::test]
 async fn a_change_at_a_date_is_a_timer_job() {
     let home = Scratch::new();
     succeeds(jobwire(&home, &["migrate", "up"])).await;
@@ -191,6 +255,35 @@ async fn a_scope_that_says_nothing_or_too_much_is_refused() {
             "use `jobwire suspend --tenant`",
         ),
         (&["pause", "--all", "--lane", "bulk"], "cannot be used with"),
+        (
+            &["suspend", "--element", "pay"],
+            "give both: --definition NAME --element ELEMENT",
+        ),
+        (
+            &["activate", "--element", "pay", "--tenant", "acme"],
+            "cannot be used with",
+        ),
+        (
+            &["suspend", "--instance", "i", "--definition", "d"],
+            "cannot be used with",
+        ),
+        (
+            &["suspend", "--definition", "d", "--type", "t"],
+            "cannot be used with",
+        ),
+        (
+            &["suspend", "--definition", "d", "--element", ""],
+            "--element has 0 bytes",
+        ),
+        (
+            &["suspend", "--definition", "", "--element", "pay"],
+            "--definition has 0 bytes",
+        ),
+        (
+            &["pause", "--element", "pay"],
+            "use `jobwire suspend --element`",
+        ),
+        (&["suspend"], "--definition"),
         (&["resume", "--category", ""], "1 to 1024"),
         (&["pause", "--lane", "a b"], "--lane: `a b` is not a lane's"),
         (

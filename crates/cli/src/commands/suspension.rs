@@ -29,16 +29,21 @@ pub struct SuspensionArgs {
 
 /// One scope of a suspension.
 #[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
+#[group(required = true)]
 pub struct SuspensionScopeArgs {
     /// The jobs of this process instance
-    #[arg(long, value_name = "NAME", visible_alias = "process-instance")]
+    #[arg(long, value_name = "NAME", visible_alias = "process-instance",
+        conflicts_with_all = ["definition", "element", "job_type", "tenant"])]
     pub instance: Option<String>,
     /// The jobs of all instances of this process definition, by its exact id (invoice:3:4711)
-    #[arg(long, value_name = "NAME", visible_alias = "process-definition")]
+    #[arg(long, value_name = "NAME", visible_alias = "process-definition",
+        conflicts_with_all = ["job_type", "tenant"])]
     pub definition: Option<String>,
+    /// With --definition: only the jobs of this element of it, such as an activity
+    #[arg(long, value_name = "ELEMENT", conflicts_with_all = ["job_type", "tenant"])]
+    pub element: Option<String>,
     /// The jobs of this handler type
-    #[arg(long = "type", value_name = "TYPE")]
+    #[arg(long = "type", value_name = "TYPE", conflicts_with = "tenant")]
     pub job_type: Option<String>,
     /// The jobs of this tenant
     #[arg(long, value_name = "NAME")]
@@ -98,6 +103,18 @@ impl SuspensionScopeArgs {
     fn gate(self) -> Result<Gate, Error> {
         let scope = if let Some(value) = self.instance {
             SuspensionScope::ProcessInstance(value)
+        } else if let Some(element) = self.element {
+            let definition = self.definition.ok_or_else(|| {
+                Error::Usage(
+                    "--element needs --definition, because an element belongs to one process \
+                     definition; give both: --definition NAME --element ELEMENT"
+                        .to_owned(),
+                )
+            })?;
+            SuspensionScope::Element {
+                definition,
+                element,
+            }
         } else if let Some(value) = self.definition {
             SuspensionScope::ProcessDefinition(value)
         } else if let Some(value) = self.job_type {
@@ -126,13 +143,14 @@ impl PauseScopeArgs {
 }
 
 fn checked(gate: Gate) -> Result<Gate, Error> {
-    let (_, value) = gate.parts();
-    if value.is_empty() || value.len() > 1024 {
-        return Err(Error::Usage(format!(
-            "--{} has {} bytes; give a name of 1 to 1024",
-            gate.scope(),
-            value.len()
-        )));
+    let definition = gate.definition().map(|name| ("definition", name));
+    for (flag, name) in definition.into_iter().chain([(gate.scope(), gate.value())]) {
+        if name.is_empty() || name.len() > 1024 {
+            return Err(Error::Usage(format!(
+                "--{flag} has {} bytes; give a name of 1 to 1024",
+                name.len()
+            )));
+        }
     }
     Ok(gate)
 }
@@ -274,7 +292,8 @@ async fn remark(store: &dyn Store, scope: &SuspensionScope) -> Result<(), Error>
     }
     output::line("remark: no job belongs to it now; jobs that are created later do not start")?;
     match scope {
-        SuspensionScope::ProcessDefinition(name) => exact_definition(store, name).await,
+        SuspensionScope::ProcessDefinition(definition)
+        | SuspensionScope::Element { definition, .. } => exact_definition(store, definition).await,
         _ => Ok(()),
     }
 }
@@ -286,6 +305,7 @@ pub(super) async fn exact_definition(store: &dyn Store, name: &str) -> Result<()
     let Some(definition) = found
         .first()
         .and_then(|job| job.process_definition.as_deref())
+        .filter(|definition| *definition != name)
     else {
         return Ok(());
     };
@@ -325,6 +345,10 @@ fn of_suspension(query: JobQuery, scope: &SuspensionScope) -> JobQuery {
     match scope {
         SuspensionScope::ProcessInstance(name) => query.instance(name),
         SuspensionScope::ProcessDefinition(name) => query.process_definition(name),
+        SuspensionScope::Element {
+            definition,
+            element,
+        } => query.process_definition(definition).element(element),
         SuspensionScope::Tenant(name) => query.tenant(name),
         SuspensionScope::Type(name) => query.job_type(name),
     }
@@ -397,7 +421,7 @@ fn written(change: &GateChange) -> String {
 fn scope(gate: &Gate) -> String {
     match gate {
         Gate::Pause(PauseScope::All) => "everything".to_owned(),
-        gate => format!("{} {}", gate.scope(), plain::one_line(gate.parts().1, 200)),
+        gate => format!("{} {}", gate.scope(), plain::one_line(&gate.name(), 200)),
     }
 }
 
@@ -424,7 +448,7 @@ pub(crate) async fn list(settings: Settings, args: SuspensionsArgs) -> Result<()
             [
                 view.gate.state().to_owned(),
                 view.gate.scope().to_owned(),
-                plain::one_line(view.gate.parts().1, 80),
+                plain::one_line(&view.gate.name(), 80),
                 moment(view.since),
                 view.moved.to_string(),
                 view.waiting.to_string(),

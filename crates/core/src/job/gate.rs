@@ -4,6 +4,7 @@
 //! **suspension** moves waiting jobs to the suspended table. A **pause** moves nothing: its jobs
 //! stay ready, and no statement locks them.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use chrono::{DateTime, Utc};
@@ -23,22 +24,51 @@ pub enum SuspensionScope {
     ProcessInstance(String),
     /// All instances of a definition.
     ProcessDefinition(String),
-    /// One handler type (job definition).
+    /// One element of a process definition: a job definition of Camunda 7.
+    Element {
+        /// The process definition, by its exact id.
+        definition: String,
+        /// The element, for example an activity.
+        element: String,
+    },
+    /// One handler type.
     Type(String),
     /// One tenant.
     Tenant(String),
 }
 
 impl SuspensionScope {
-    /// Returns the word in the table, and the value.
+    /// Returns the word in the table, and the value. That of an element begins with the number of
+    /// characters of the definition, so that no other two names have the same value. SQL makes the
+    /// same text of the columns of a job.
     #[must_use]
-    pub fn parts(&self) -> (&'static str, &str) {
-        match self {
+    pub fn parts(&self) -> (&'static str, Cow<'_, str>) {
+        let (word, value) = match self {
             Self::ProcessInstance(v) => ("process_instance", v),
             Self::ProcessDefinition(v) => ("process_definition", v),
+            Self::Element {
+                definition,
+                element,
+            } => {
+                let length = definition.chars().count();
+                return ("element", format!("{length}:{definition}{element}").into());
+            }
             Self::Type(v) => ("type", v),
             Self::Tenant(v) => ("tenant", v),
-        }
+        };
+        (word, Cow::Borrowed(value))
+    }
+
+    /// Returns the element of a value, or `None` if it has another form.
+    fn element(value: &str) -> Option<Self> {
+        let (length, names) = value.split_once(':')?;
+        let starts = names.char_indices().map(|(start, _)| start);
+        let end = starts.chain([names.len()]).nth(length.parse().ok()?)?;
+        let (definition, element) = names.split_at(end);
+        Some(Self::Element {
+            definition: definition.to_owned(),
+            element: element.to_owned(),
+        })
     }
 }
 
@@ -80,9 +110,10 @@ pub enum Gate {
 
 impl Gate {
     /// The words of all gates in the table.
-    pub const WORDS: [&'static str; 8] = [
+    pub const WORDS: [&'static str; 9] = [
         "process_instance",
         "process_definition",
+        "element",
         "type",
         "tenant",
         "pause_type",
@@ -93,20 +124,24 @@ impl Gate {
 
     /// Returns the word in the table, and the value.
     #[must_use]
-    pub fn parts(&self) -> (&'static str, &str) {
+    pub fn parts(&self) -> (&'static str, Cow<'_, str>) {
         match self {
             Self::Suspension(scope) => scope.parts(),
-            Self::Pause(scope) => scope.parts(),
+            Self::Pause(scope) => {
+                let (word, value) = scope.parts();
+                (word, Cow::Borrowed(value))
+            }
         }
     }
 
-    /// Returns the gate of a row, or `None` if a newer program wrote a word that this one does not
-    /// know.
+    /// Returns the gate of a row, or `None` if a newer program wrote a word or a value that this one
+    /// does not know.
     #[must_use]
     pub fn parse(word: &str, value: String) -> Option<Self> {
         Some(match word {
             "process_instance" => Self::Suspension(SuspensionScope::ProcessInstance(value)),
             "process_definition" => Self::Suspension(SuspensionScope::ProcessDefinition(value)),
+            "element" => Self::Suspension(SuspensionScope::element(&value)?),
             "type" => Self::Suspension(SuspensionScope::Type(value)),
             "tenant" => Self::Suspension(SuspensionScope::Tenant(value)),
             "pause_type" => Self::Pause(PauseScope::Type(value)),
@@ -118,16 +153,20 @@ impl Gate {
     }
 
     /// Returns the suspension of this scope in the words of the program, or `None` if there is no
-    /// such scope.
+    /// such scope. Reads `definition` for an element only.
     #[must_use]
-    pub fn suspension(scope: &str, value: String) -> Option<Self> {
-        let word = match scope {
-            "instance" => "process_instance",
-            "definition" => "process_definition",
-            "type" | "tenant" => scope,
+    pub fn suspension(scope: &str, value: String, definition: String) -> Option<Self> {
+        Some(Self::Suspension(match scope {
+            "instance" => SuspensionScope::ProcessInstance(value),
+            "definition" => SuspensionScope::ProcessDefinition(value),
+            "element" => SuspensionScope::Element {
+                definition,
+                element: value,
+            },
+            "type" => SuspensionScope::Type(value),
+            "tenant" => SuspensionScope::Tenant(value),
             _ => return None,
-        };
-        Self::parse(word, value)
+        }))
     }
 
     /// Returns the pause of this scope in the words of the program, or `None` if there is no such
@@ -149,18 +188,53 @@ impl Gate {
         }
     }
 
-    /// Returns the scope in the words of the program: `instance`, `definition`, `type`, `tenant`,
-    /// `category`, `lane` or `all`.
+    /// Returns the scope in the words of the program: `instance`, `definition`, `element`, `type`,
+    /// `tenant`, `category`, `lane` or `all`.
     #[must_use]
     pub fn scope(&self) -> &'static str {
         match self {
             Self::Suspension(SuspensionScope::ProcessInstance(_)) => "instance",
             Self::Suspension(SuspensionScope::ProcessDefinition(_)) => "definition",
+            Self::Suspension(SuspensionScope::Element { .. }) => "element",
             Self::Suspension(SuspensionScope::Type(_)) | Self::Pause(PauseScope::Type(_)) => "type",
             Self::Suspension(SuspensionScope::Tenant(_)) => "tenant",
             Self::Pause(PauseScope::Category(_)) => "category",
             Self::Pause(PauseScope::Lane(_)) => "lane",
             Self::Pause(PauseScope::All) => "all",
+        }
+    }
+
+    /// Returns the name of the instance, definition, element, type, tenant, category or lane; empty
+    /// for a pause of everything.
+    #[must_use]
+    pub fn value(&self) -> &str {
+        match self {
+            Self::Suspension(
+                SuspensionScope::ProcessInstance(v)
+                | SuspensionScope::ProcessDefinition(v)
+                | SuspensionScope::Element { element: v, .. }
+                | SuspensionScope::Type(v)
+                | SuspensionScope::Tenant(v),
+            ) => v,
+            Self::Pause(scope) => scope.parts().1,
+        }
+    }
+
+    /// Returns the process definition of an element.
+    #[must_use]
+    pub fn definition(&self) -> Option<&str> {
+        match self {
+            Self::Suspension(SuspensionScope::Element { definition, .. }) => Some(definition),
+            _ => None,
+        }
+    }
+
+    /// Returns the value for people: `pay of invoice:3:4711` for an element.
+    #[must_use]
+    pub fn name(&self) -> Cow<'_, str> {
+        match self.definition() {
+            Some(definition) => format!("{} of {definition}", self.value()).into(),
+            None => self.value().into(),
         }
     }
 }
@@ -169,7 +243,7 @@ impl fmt::Display for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pause(PauseScope::All) => f.write_str("everything is paused"),
-            gate => write!(f, "{} {} is {}", gate.scope(), gate.parts().1, gate.state()),
+            gate => write!(f, "{} {} is {}", gate.scope(), gate.name(), gate.state()),
         }
     }
 }
@@ -177,10 +251,15 @@ impl fmt::Display for Gate {
 impl Serialize for Gate {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeStruct;
-        let mut fields = serializer.serialize_struct("Gate", 3)?;
+        let definition = self.definition();
+        let number = if definition.is_some() { 4 } else { 3 };
+        let mut fields = serializer.serialize_struct("Gate", number)?;
         fields.serialize_field("state", self.state())?;
         fields.serialize_field("scope", self.scope())?;
-        fields.serialize_field("value", self.parts().1)?;
+        fields.serialize_field("value", self.value())?;
+        if let Some(definition) = definition {
+            fields.serialize_field("definition", definition)?;
+        }
         fields.end()
     }
 }
@@ -231,11 +310,67 @@ mod tests {
     #[test]
     fn every_gate_is_read_back_from_its_row() {
         for word in Gate::WORDS {
-            let value = if word == "pause_all" { "" } else { "v" };
+            let value = match word {
+                "pause_all" => "",
+                "element" => "7:invoicepay",
+                _ => "v",
+            };
             let gate = Gate::parse(word, value.to_owned()).expect(word);
-            assert_eq!(gate.parts(), (word, value));
+            assert_eq!(gate.parts(), (word, value.into()));
         }
         assert_eq!(Gate::parse("pause_moon", String::new()), None);
+    }
+
+    fn element(definition: &str, element: &str) -> SuspensionScope {
+        SuspensionScope::Element {
+            definition: definition.to_owned(),
+            element: element.to_owned(),
+        }
+    }
+
+    #[test]
+    fn no_two_elements_have_the_same_value() {
+        let names = [
+            ("1:a", "b"),
+            ("1", ":ab"),
+            ("1", "a:b"),
+            ("", "1:ab"),
+            ("1:ab", ""),
+            ("ü:1", "€"),
+            ("ü", ":1€"),
+        ];
+        let scopes = names.map(|(definition, name)| element(definition, name));
+        for scope in &scopes {
+            let (word, value) = scope.parts();
+            let same = scopes.iter().filter(|other| other.parts().1 == value);
+            assert_eq!(same.count(), 1, "{value}");
+            let read = Gate::parse(word, value.into_owned());
+            assert_eq!(read, Some(scope.clone().into()));
+        }
+        for value in [
+            "",
+            "invoice",
+            "3:ab",
+            "-1:ab",
+            ":ab",
+            "99999999999999999999:ab",
+        ] {
+            assert_eq!(Gate::parse("element", value.to_owned()), None, "{value}");
+        }
+    }
+
+    #[test]
+    fn an_element_is_written_with_its_definition() {
+        let gate = Gate::from(element("invoice:3:4711", "pay"));
+        assert_eq!(
+            gate.to_string(),
+            "element pay of invoice:3:4711 is suspended"
+        );
+        let json = serde_json::to_value(&gate).expect("writes");
+        let written = serde_json::json!({
+            "state": "suspended", "scope": "element", "value": "pay", "definition": "invoice:3:4711",
+        });
+        assert_eq!(json, written);
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(super) fn serve(handlers: &mut Handlers, store: &Arc<dyn Store>, hook: &Comm
                 tracing::info!(
                     action = change.action(),
                     scope = change.gate().scope(),
-                    value = change.gate().parts().1,
+                    value = %change.gate().name(),
                     changed = changed.changed,
                     moved = changed.moved,
                     hinted = changed.hinted,

@@ -9,7 +9,7 @@
 //!
 //! | action | scopes |
 //! | --- | --- |
-//! | `suspend`, `activate` | `instance`, `definition`, `type`, `tenant` |
+//! | `suspend`, `activate` | `instance`, `definition`, `element` (with a `definition`), `type`, `tenant` |
 //! | `pause`, `resume` | `type`, `category`, `lane`, `all` (without a value) |
 //!
 //! A change that is in effect already changes nothing, so a job that runs twice does no harm.
@@ -62,6 +62,9 @@ struct Payload {
     scope: String,
     #[serde(default)]
     value: String,
+    /// The process definition of an element.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    definition: String,
 }
 
 impl GateChange {
@@ -103,7 +106,8 @@ impl GateChange {
         let payload = Payload {
             action: self.action().to_owned(),
             scope: self.gate.scope().to_owned(),
-            value: self.gate.parts().1.to_owned(),
+            value: self.gate.value().to_owned(),
+            definition: self.gate.definition().unwrap_or_default().to_owned(),
         };
         NewJob::of(SUSPENSION_TYPE, &payload).due(date)
     }
@@ -117,6 +121,7 @@ impl GateChange {
             action,
             scope,
             value,
+            definition,
         } = serde_json::from_str(payload).map_err(|error| {
             format!(
                 "field `payload` is not an object with `action`, `scope` and `value`: {error}; \
@@ -126,13 +131,13 @@ impl GateChange {
         let is_all = scope == "all";
         let (gate, change, scopes) = match &*action {
             "suspend" | "activate" => (
-                Gate::suspension(&scope, value.clone()),
+                Gate::suspension(&scope, value.clone(), definition.clone()),
                 if action == "suspend" {
                     Change::Begin
                 } else {
                     Change::End
                 },
-                "`instance`, `definition`, `type` or `tenant`",
+                "`instance`, `definition`, `element`, `type` or `tenant`",
             ),
             "pause" | "resume" => (
                 Gate::pause(&scope, value.clone()),
@@ -160,6 +165,13 @@ impl GateChange {
             return Err(format!(
                 "field `payload.value` is `{}`; give the {scope}, and none with the scope `all`",
                 value.escape_debug()
+            ));
+        }
+        if definition.is_empty() == (scope == "element") {
+            return Err(format!(
+                "field `payload.definition` is `{}`; give the process definition with the scope \
+                 `element`, and none with another scope",
+                definition.escape_debug()
             ));
         }
         Ok(Self { gate, change })
@@ -243,11 +255,17 @@ mod tests {
     fn a_change_is_read_back_from_the_payload_of_its_job() {
         let all = Gate::from(PauseScope::All);
         let tenant = Gate::from(SuspensionScope::Tenant("acme".to_owned()));
+        let element = Gate::from(SuspensionScope::Element {
+            definition: "invoice:3:4711".to_owned(),
+            element: "pay".to_owned(),
+        });
         for change in [
             GateChange::begin(all.clone()),
             GateChange::end(all),
             GateChange::begin(tenant.clone()),
             GateChange::end(tenant),
+            GateChange::begin(element.clone()),
+            GateChange::end(element),
         ] {
             let job = change.at(Utc::now());
             let payload = job.payload.expect("JSON").get().to_owned();
@@ -274,6 +292,14 @@ mod tests {
             (
                 r#"{"action":"resume","scope":"all","value":"x"}"#,
                 "none with the scope `all`",
+            ),
+            (
+                r#"{"action":"suspend","scope":"element","value":"pay"}"#,
+                "`payload.definition` is ``; give the process definition",
+            ),
+            (
+                r#"{"action":"suspend","scope":"tenant","value":"t","definition":"d"}"#,
+                "none with another scope",
             ),
         ] {
             let error = GateChange::parse(payload).expect_err(payload);

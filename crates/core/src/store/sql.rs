@@ -115,6 +115,22 @@ macro_rules! strikes_count {
     };
 }
 
+/// The value of the suspension of a job's element, as `SuspensionScope::parts` makes it; NULL if the
+/// job has no process definition or no element. `length` counts characters on every database.
+macro_rules! element_of {
+    ($t:literal) => {
+        concat!(
+            "(length(",
+            $t,
+            ".process_definition) || ':' || ",
+            $t,
+            ".process_definition || ",
+            $t,
+            ".element)"
+        )
+    };
+}
+
 /// True if the row `s` is a suspension that covers the job. It moves the job to the suspended table.
 macro_rules! suspends {
     ($t:literal) => {
@@ -123,7 +139,9 @@ macro_rules! suspends {
             $t,
             ".process_instance) OR (s.scope = 'process_definition' AND s.value = ",
             $t,
-            ".process_definition) OR (s.scope = 'type' AND s.value = ",
+            ".process_definition) OR (s.scope = 'element' AND s.value = ",
+            $crate::store::sql::element_of!($t),
+            ") OR (s.scope = 'type' AND s.value = ",
             $t,
             ".type) OR (s.scope = 'tenant' AND s.value = ",
             $t,
@@ -189,7 +207,9 @@ macro_rules! in_gate {
             $t,
             ".process_instance WHEN 'process_definition' THEN ",
             $t,
-            ".process_definition WHEN 'type' THEN ",
+            ".process_definition WHEN 'element' THEN ",
+            $crate::store::sql::element_of!($t),
+            " WHEN 'type' THEN ",
             $t,
             ".type WHEN 'tenant' THEN ",
             $t,
@@ -248,6 +268,6 @@ macro_rules! rule_columns {
 }
 
 pub(super) use {
-    covers, gate_of, in_gate, job_columns, lane_by_rule, moved_columns, pauses, priority_columns,
-    ready_columns, rule_columns, strikes_count, suspends,
+    covers, element_of, gate_of, in_gate, job_columns, lane_by_rule, moved_columns, pauses,
+    priority_columns, ready_columns, rule_columns, strikes_count, suspends,
 };

@@ -189,7 +189,7 @@ metrics! {
     DEAD_LETTERS = "jobwire_dead_letter_jobs" Gauge []
         "Dead letters; reported by the leader.";
     SUSPENSIONS = "jobwire_suspensions" Gauge ["scope"]
-        "Suspensions and pauses, by scope: process_instance, process_definition, type, tenant, \
+        "Suspensions and pauses, by scope: process_instance, process_definition, element, type, tenant, \
          pause_type, pause_category, pause_lane, pause_all; reported by the leader.";
     LEASED = "jobwire_leased_jobs" Gauge []
         "Jobs that a node holds by a lease, fleet-wide; reported by the leader.";

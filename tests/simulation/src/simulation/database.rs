@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use jobwire_core::hint::{Hint, Ready};
-use jobwire_core::store::{Created, NodeView, Origin, StoreError, SuspensionScope};
+use jobwire_core::store::{Created, Gate, NodeView, Origin, StoreError, SuspensionScope};
 use jobwire_core::{Fence, Job, JobId, JobState, Lane, NewJob, NodeId};
 
 use super::bug::Bug;
@@ -280,6 +280,13 @@ pub(super) fn ready(job: &Job) -> Ready {
 }
 
 pub(super) fn belongs(job: &Job, scope: &str, value: &str) -> bool {
+    if let Some(Gate::Suspension(SuspensionScope::Element {
+        definition,
+        element,
+    })) = Gate::parse(scope, value.to_owned())
+    {
+        return job.process_definition == Some(definition) && job.element == Some(element);
+    }
     let field = match scope {
         "process_instance" => job.process_instance.as_deref(),
         "process_definition" => job.process_definition.as_deref(),
@@ -292,7 +299,7 @@ pub(super) fn belongs(job: &Job, scope: &str, value: &str) -> bool {
 
 pub(super) fn scope(scope: &SuspensionScope) -> (&'static str, String) {
     let (kind, value) = scope.parts();
-    (kind, value.to_owned())
+    (kind, value.into_owned())
 }
 
 /// Returns the creation of a new job, for the checker.

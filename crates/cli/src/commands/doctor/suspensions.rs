@@ -24,7 +24,10 @@ pub(super) async fn examine(store: &dyn Store, findings: &mut Findings) {
             "paused" => "resume",
             _ => "activate",
         };
-        let (scope, value) = (view.gate.scope(), plain::one_line(view.gate.parts().1, 200));
+        let (scope, value) = (view.gate.scope(), plain::one_line(view.gate.value(), 200));
+        let of = view.gate.definition().map_or_else(String::new, |name| {
+            format!("--definition {} ", plain::one_line(name, 200))
+        });
         findings.remark(
             "suspensions",
             format!(
@@ -34,7 +37,7 @@ pub(super) async fn examine(store: &dyn Store, findings: &mut Findings) {
                     .to_rfc3339_opts(chrono::SecondsFormat::Secs, true),
                 output::count(jobs, "job")
             ),
-            format!("to end it: jobwire {end} --{scope} {value}").trim_end(),
+            format!("to end it: jobwire {end} {of}--{scope} {value}").trim_end(),
         );
     }
     if found.len() > NAMED {

@@ -3,7 +3,7 @@
 /// Counts the jobs of a table by the value of a scope. Reads none if no suspension or pause has this
 /// scope.
 macro_rules! count_of {
-    ($schema:literal, $table:literal, $column:literal, $scope:literal, $and:expr) => {
+    ($schema:literal, $table:literal, $column:expr, $scope:literal, $and:expr) => {
         concat!(
             "SELECT '",
             $scope,
@@ -25,14 +25,14 @@ macro_rules! count_of {
 
 /// Counts jobs in the suspended table.
 macro_rules! moved_of {
-    ($schema:literal, $column:literal, $scope:literal) => {
+    ($schema:literal, $column:expr, $scope:literal) => {
         $crate::store::gates::list::count_of!($schema, "suspended_job", $column, $scope, "")
     };
 }
 
 /// Counts unlocked jobs in the executable table.
 macro_rules! waiting_of {
-    ($schema:literal, $column:literal, $scope:literal, $and:literal) => {
+    ($schema:literal, $column:expr, $scope:literal, $and:literal) => {
         $crate::store::gates::list::count_of!(
             $schema,
             "job",
@@ -63,6 +63,12 @@ WITH moved AS (
                 "process_definition"
             ),
             " UNION ALL ",
+            $crate::store::gates::list::moved_of!(
+                $schema,
+                $crate::store::sql::element_of!("j"),
+                "element"
+            ),
+            " UNION ALL ",
             $crate::store::gates::list::moved_of!($schema, "type", "type"),
             " UNION ALL ",
             $crate::store::gates::list::moved_of!($schema, "tenant", "tenant"),
@@ -80,6 +86,13 @@ WITH moved AS (
                 $schema,
                 "process_definition",
                 "process_definition",
+                ""
+            ),
+            " UNION ALL ",
+            $crate::store::gates::list::waiting_of!(
+                $schema,
+                $crate::store::sql::element_of!("j"),
+                "element",
                 ""
             ),
             " UNION ALL ",

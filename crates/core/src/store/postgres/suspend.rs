@@ -92,9 +92,9 @@ const SUSPENDABLE: &str = concat!(
 /// even if its row can't be moved.
 async fn suspendable(pool: &PgPool, scope: &SuspensionScope) -> Result<Vec<JobId>, StoreError> {
     let (kind, value) = scope.parts();
-    let note = sqlx::query(NOTE).bind(kind).bind(value);
+    let note = sqlx::query(NOTE).bind(kind).bind(&*value);
     note.execute(pool).await?;
-    let query = sqlx::query_scalar(SUSPENDABLE).bind(kind).bind(value);
+    let query = sqlx::query_scalar(SUSPENDABLE).bind(kind).bind(&*value);
     let ids: Vec<Uuid> = query.fetch_all(pool).await?;
     Ok(ids.into_iter().map(JobId).collect())
 }
@@ -110,18 +110,18 @@ async fn suspend(
     let mut tx = begin(pool).await?;
     sqlx::query(NOTE)
         .bind(kind)
-        .bind(value)
+        .bind(&*value)
         .execute(&mut *tx)
         .await?;
     let ids: Vec<Uuid> = sqlx::query_scalar(ENTER)
         .bind(kind)
-        .bind(value)
+        .bind(&*value)
         .bind(&these)
         .fetch_all(&mut *tx)
         .await?;
     let (moved, left): (i64, Option<Vec<String>>) = sqlx::query_as(PUT_ASIDE)
         .bind(kind)
-        .bind(value)
+        .bind(&*value)
         .bind(ids)
         .bind(these)
         .fetch_one(&mut *tx)
@@ -271,25 +271,28 @@ async fn end_part(
     let mut tx = begin(pool).await?;
     let gates: Vec<bool> = sqlx::query_scalar(ONE_BY_ONE)
         .bind(kind)
-        .bind(value)
+        .bind(&*value)
         .fetch_all(&mut *tx)
         .await?;
     if !gates.contains(&true) {
         return Ok(Activated::default());
     }
-    let query = sqlx::query(BRING_BACK).bind(kind).bind(value).bind(at_most);
+    let query = sqlx::query(BRING_BACK)
+        .bind(kind)
+        .bind(&*value)
+        .bind(at_most);
     let moved = count(&aside::rows(&mut tx, query).await?)?;
     // Asked by a later statement: a row of the page may have been deleted meanwhile, so a page that is
     // not full is not the last one.
     let left = sqlx::query_scalar::<_, Uuid>(ASIDE)
         .bind(kind)
-        .bind(value)
+        .bind(&*value)
         .bind(1_i64)
         .fetch_optional(&mut *tx)
         .await?;
     let ended = left.is_none();
     if ended {
-        let forget = sqlx::query(FORGET).bind(kind).bind(value);
+        let forget = sqlx::query(FORGET).bind(kind).bind(&*value);
         forget.execute(&mut *tx).await?;
     }
     tx.commit().await?;
@@ -318,7 +321,7 @@ async fn put_aside(
     let (kind, value) = scope.parts();
     let query = sqlx::query_scalar(ASIDE)
         .bind(kind)
-        .bind(value)
+        .bind(&*value)
         .bind(at_most);
     let ids: Vec<Uuid> = query.fetch_all(pool).await?;
     Ok(ids.into_iter().map(JobId).collect())
@@ -333,7 +336,7 @@ async fn bring_back(
     let (kind, value) = scope.parts();
     let query = sqlx::query(BRING_THESE_BACK)
         .bind(kind)
-        .bind(value)
+        .bind(&*value)
         .bind(these.iter().map(|id| id.0).collect::<Vec<Uuid>>());
     count(&aside::rows(&mut *pool.acquire().await?, query).await?)
 }
@@ -342,7 +345,7 @@ async fn waited(pool: &PgPool, waiting: &Waiting) -> Result<Lifted, StoreError> 
     let (kind, value) = waiting.gate.parts();
     let rows = sqlx::query(WAITED)
         .bind(kind)
-        .bind(value)
+        .bind(&*value)
         .bind(waiting.after.map(|id| id.0))
         .bind(waiting.before)
         .bind(waiting.at_most)

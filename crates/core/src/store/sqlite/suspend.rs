@@ -189,7 +189,7 @@ async fn aside(
     at_most: i64,
 ) -> Result<Vec<JobId>, StoreError> {
     let (kind, value) = scope.parts();
-    let query = sqlx::query(ASIDE).bind(kind).bind(value).bind(at_most);
+    let query = sqlx::query(ASIDE).bind(kind).bind(&*value).bind(at_most);
     decode::job_ids(&query.fetch_all(connection).await?)
 }
 
@@ -201,11 +201,11 @@ impl Suspending for SqliteStore {
         let mut tx = self.write().await?;
         sqlx::query(NOTE)
             .bind(kind)
-            .bind(value)
+            .bind(&*value)
             .bind(decode::now_micros())
             .execute(&mut *tx)
             .await?;
-        let query = sqlx::query(SUSPENDABLE).bind(kind).bind(value);
+        let query = sqlx::query(SUSPENDABLE).bind(kind).bind(&*value);
         let rows = query.fetch_all(&mut *tx).await?;
         tx.commit().await?;
         decode::job_ids(&rows)
@@ -227,7 +227,7 @@ impl Suspending for SqliteStore {
         let now = decode::now_micros();
         let left: Vec<String> = sqlx::query_scalar(left)
             .bind(kind)
-            .bind(value)
+            .bind(&*value)
             .bind(now)
             .bind(&these)
             .fetch_all(&mut *tx)
@@ -237,7 +237,7 @@ impl Suspending for SqliteStore {
         for statement in std::iter::once(NOTE).chain(put_aside) {
             let result = sqlx::query(statement)
                 .bind(kind)
-                .bind(value)
+                .bind(&*value)
                 .bind(now)
                 .bind(&these)
                 .execute(&mut *tx)
@@ -291,7 +291,7 @@ impl Suspending for SqliteStore {
         let mut tx = self.write().await?;
         let is_there: bool = sqlx::query_scalar(IS_THERE)
             .bind(kind)
-            .bind(value)
+            .bind(&*value)
             .fetch_one(&mut *tx)
             .await?;
         if !is_there {
@@ -302,7 +302,7 @@ impl Suspending for SqliteStore {
         let moved = back.len() as u64;
         let ended = moved < u64::try_from(at_most).unwrap_or(0);
         if ended {
-            let forget = sqlx::query(FORGET).bind(kind).bind(value);
+            let forget = sqlx::query(FORGET).bind(kind).bind(&*value);
             forget.execute(&mut *tx).await?;
         }
         tx.commit().await?;
@@ -342,7 +342,7 @@ impl Suspending for SqliteStore {
         let before = waiting.before.map_or(now, decode::micros);
         let query = sqlx::query(WAITED)
             .bind(kind)
-            .bind(value)
+            .bind(&*value)
             .bind(waiting.after.map(|id| id.to_string()).unwrap_or_default())
             .bind(before)
             .bind(waiting.at_most);

@@ -119,6 +119,7 @@ impl Database {
         let waited = self.executable.values();
         let waited = waited.filter(|row| belongs(&row.job, kind, &value));
         let waited = waited.filter(|row| !back.contains(&row.job.id));
+        let waited = waited.filter(|row| !self.is_suspended(&row.job));
         let waited = waited.filter(|row| !self.is_locked(row.job.id));
         let waited: Vec<JobId> = waited.map(|row| row.job.id).collect();
         ready.extend(waited.into_iter().filter_map(|id| self.mark(id)));
