@@ -39,6 +39,28 @@ pub fn json(value: &impl Serialize) -> Result<(), Error> {
     line(plain::json(&text))
 }
 
+/// Formats a word for a command line that the user copies to a shell: quoted, unless no shell interprets
+/// it. Escapes characters that a terminal interprets in the form `$'…'`, which bash, zsh and ksh read.
+#[must_use]
+pub fn shell_word(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+,".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    if !text.chars().any(plain::is_active) {
+        return format!("'{}'", text.replace('\'', r"'\''"));
+    }
+    let mut word = String::from("$'");
+    for c in text.chars() {
+        match c {
+            '\\' | '\'' => word.extend(['\\', c]),
+            c if plain::is_active(c) => word.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => word.push(c),
+        }
+    }
+    word + "'"
+}
+
 /// Formats a count: `1 job`, `2 jobs`.
 #[must_use]
 pub fn count(number: impl Into<u64>, noun: &str) -> String {
@@ -75,4 +97,24 @@ pub fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> Result<()
     print(&mut head.into_iter())?;
     rows.iter()
         .try_for_each(|row| print(&mut row.iter().map(String::as_str)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shell_word;
+
+    #[test]
+    fn a_word_from_outside_is_one_word_for_the_shell() {
+        for (text, word) in [
+            ("invoice:3:4711", "invoice:3:4711"),
+            ("", "''"),
+            ("a b", "'a b'"),
+            (";rm -r $HOME;", "';rm -r $HOME;'"),
+            ("it's", r"'it'\''s'"),
+            ("x\ny'\\", r"$'x\u000ay\'\\'"),
+            ("*", "'*'"),
+        ] {
+            assert_eq!(shell_word(text), word);
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use jobwire_core::telemetry::plain;
 use serde::Serialize;
 
 use crate::error::with_settings_alone;
@@ -77,11 +78,12 @@ impl Findings {
     }
 
     fn add(&mut self, about: &'static str, level: Level, found: String, remedy: Option<String>) {
+        // Names from the database may contain line ends that forge a finding.
         self.0.push(Finding {
             about,
             level,
-            found: with_settings_alone(&found),
-            remedy,
+            found: plain::one_line(&with_settings_alone(&found), usize::MAX),
+            remedy: remedy.map(|remedy| plain::one_line(&remedy, usize::MAX)),
         });
     }
 }

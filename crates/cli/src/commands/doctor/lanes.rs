@@ -11,7 +11,7 @@ use crate::output;
 use crate::settings::Settings;
 
 /// Maximum number of lanes that are named.
-const NAMED: i64 = 20;
+const NAMED: usize = 20;
 
 pub(super) async fn examine(settings: &Settings, store: &dyn Store, findings: &mut Findings) {
     if let Err(error) = look(settings, store, findings).await {
@@ -37,28 +37,44 @@ async fn look(
     let ruled: BTreeSet<&Lane> = rules.iter().map(|rule| &rule.lane).collect();
     let mut ruled: Vec<&Lane> = ruled.into_iter().collect();
     ruled.retain(|lane| !received.contains(lane));
-    let waiting = store.lanes_outside(&received, NAMED).await?;
+    let waiting = store
+        .lanes_outside(&received, i64::try_from(NAMED).unwrap_or(i64::MAX))
+        .await?;
     if waiting.is_empty() && ruled.is_empty() {
         findings.fine("lanes", format!("nothing waits in a lane that {nobody}"));
         return Ok(());
     }
-    for lane in ruled {
+    for lane in ruled.iter().take(NAMED) {
         findings.remark(
             "lanes",
             format!("a rule sends jobs to lane {lane}, which {nobody}"),
             format!("add {lane} to `lanes` of a node, or change the rule"),
         );
     }
+    if ruled.len() > NAMED {
+        findings.remark(
+            "lanes",
+            format!("rules send jobs to {} more such lanes", ruled.len() - NAMED),
+            "`jobwire lanes list` lists the rules",
+        );
+    }
     for backlog in &waiting {
         let lane = &backlog.lane;
         let jobs = output::count(backlog.jobs.unsigned_abs(), "job");
+        let to = received.first().map_or(Lane::DEFAULT, |l| l.as_str());
+        let moving = format!(
+            "move its jobs: jobwire lanes move {} {}",
+            output::shell_word(&lane.0),
+            output::shell_word(to)
+        );
+        let remedy = match Lane::is_valid(&lane.0) {
+            true => format!("add {lane} to `lanes` of a node, or {moving}"),
+            false => moving,
+        };
         findings.remark(
             "lanes",
             format!("{jobs} ready in lane {lane}, which {nobody}"),
-            format!(
-                "add {lane} to `lanes` of a node, or move its jobs: jobwire lanes move {lane} {}",
-                received.first().map_or(Lane::DEFAULT, |l| l.as_str())
-            ),
+            remedy,
         );
     }
     Ok(())

@@ -24,9 +24,13 @@ pub(super) async fn examine(store: &dyn Store, findings: &mut Findings) {
             "paused" => "resume",
             _ => "activate",
         };
-        let (scope, value) = (view.gate.scope(), plain::one_line(view.gate.value(), 200));
+        let (scope, value) = (view.gate.scope(), view.gate.value());
+        let value = match value {
+            "" => String::new(),
+            value => output::shell_word(value),
+        };
         let of = view.gate.definition().map_or_else(String::new, |name| {
-            format!("--definition {} ", plain::one_line(name, 200))
+            format!("--definition {} ", output::shell_word(name))
         });
         findings.remark(
             "suspensions",
