@@ -64,10 +64,10 @@ async fn look(
         let to = received.first().map_or(Lane::DEFAULT, |l| l.as_str());
         let moving = format!(
             "move its jobs: jobwire lanes move {} {}",
-            output::shell_word(&lane.0),
+            output::shell_word(lane.as_str()),
             output::shell_word(to)
         );
-        let remedy = match Lane::is_valid(&lane.0) {
+        let remedy = match Lane::is_valid(lane.as_str()) {
             true => format!("add {lane} to `lanes` of a node, or {moving}"),
             false => moving,
         };
