@@ -100,6 +100,10 @@ conformance! {
             a_node_locks_jobs_of_its_priorities_only,
             a_priority_that_no_group_of_nodes_takes_is_gated,
         ]
+        databases [
+            a_node_whose_row_is_from_the_future_is_read_and_a_heard_one_is_kept,
+            thousands_of_rows_from_the_future_hide_no_node,
+        ]
     }
     registry {
         databases [

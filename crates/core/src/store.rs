@@ -343,11 +343,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Removes the row of a node that stops.
     async fn remove_node(&self, node: NodeId) -> Result<()>;
 
-    /// Removes the rows of nodes that have not written for `silent_for` and are not in `heard`.
-    /// Waits for no row.
+    /// Removes the rows of nodes that have not written for `silent_for`, and rows from the future, but none
+    /// of a node in `heard`. Waits for no row.
     async fn remove_silent_nodes(&self, silent_for: Duration, heard: &[NodeId]) -> Result<u64>;
 
-    /// Returns the nodes that have a row, the latest writers first; at most [`MAX_NODES`].
+    /// Returns the nodes that have a row, the latest writers first, and rows from the future last; at most
+    /// [`MAX_NODES`].
     async fn nodes(&self) -> Result<Vec<NodeView>>;
 
     /// Gives up the lead.
