@@ -163,6 +163,7 @@ conformance! {
             a_due_job_is_created_with_the_advance_of_its_schedule,
             an_operator_pauses_resumes_runs_and_removes,
             a_schedule_that_can_not_be_read_stops_no_other,
+            a_schedule_that_can_be_read_again_creates_its_job_without_a_declaration,
             a_schedule_whose_job_the_database_refuses_keeps_its_date,
             due_schedules_are_read_page_by_page,
             a_date_that_no_program_can_read_stops_no_other,

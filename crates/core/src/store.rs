@@ -802,8 +802,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// at most 100. Waits for no row.
     ///
     /// # Errors
-    /// [`StoreError::InvalidPeriodicJob`] for a row that can't be read. Such a periodic job has no next
-    /// due date any more, until it is declared again or resumed. With any other error it stays due.
+    /// [`StoreError::InvalidPeriodicJob`] for a row that this program can't read. With any error the
+    /// periodic job stays due.
     async fn fire_periodic_job(&self, name: &str) -> Result<Fired> {
         let _ = name;
         Err(no_periodic_jobs(self.name()))
