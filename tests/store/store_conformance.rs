@@ -577,7 +577,9 @@ conformance! {
             an_old_member_keeps_a_large_batch_open,
             a_batch_of_many_dead_letters_ends_in_slices,
             batches_are_listed_and_forgotten_after_their_time,
-            a_batch_whose_job_at_the_end_is_refused_ends_without_it,
+            a_batch_whose_id_at_the_end_is_taken_ends_without_its_job_and_keeps_the_fields,
+            a_job_at_the_end_that_a_trigger_refuses_keeps_its_batch_open_until_it_is_dropped,
+            a_batch_whose_template_can_not_be_read_stays_open_and_stops_no_other,
             whatever_becomes_of_its_members_a_batch_ends_once,
         ]
     }

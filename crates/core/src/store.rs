@@ -862,6 +862,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// nothing if a member is present, if more than 5,000 are not forgotten, or if the batch is not
     /// open. `left` are members that the caller believes to have ended; the others are looked for. See
     /// the [module](batches). Optional for a store, like the other methods of batches.
+    ///
+    /// If a job has the id of the job at the end, the batch ends without it. With an error it stays open.
     async fn end_batch(&self, batch: BatchId, left: &[JobId]) -> Result<Option<EndedBatch>> {
         let _ = (batch, left);
         Ok(None)
