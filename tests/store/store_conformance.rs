@@ -100,6 +100,10 @@ conformance! {
             a_node_locks_jobs_of_its_priorities_only,
             a_priority_that_no_group_of_nodes_takes_is_gated,
         ]
+        databases [
+            a_node_whose_row_is_from_the_future_is_read_and_a_heard_one_is_kept,
+            thousands_of_rows_from_the_future_hide_no_node,
+        ]
     }
     registry {
         databases [
@@ -159,6 +163,7 @@ conformance! {
             a_due_job_is_created_with_the_advance_of_its_schedule,
             an_operator_pauses_resumes_runs_and_removes,
             a_schedule_that_can_not_be_read_stops_no_other,
+            a_schedule_that_can_be_read_again_creates_its_job_without_a_declaration,
             a_schedule_whose_job_the_database_refuses_keeps_its_date,
             due_schedules_are_read_page_by_page,
             a_date_that_no_program_can_read_stops_no_other,
@@ -579,7 +584,9 @@ conformance! {
             an_old_member_keeps_a_large_batch_open,
             a_batch_of_many_dead_letters_ends_in_slices,
             batches_are_listed_and_forgotten_after_their_time,
-            a_batch_whose_job_at_the_end_is_refused_ends_without_it,
+            a_batch_whose_id_at_the_end_is_taken_ends_without_its_job_and_keeps_the_fields,
+            a_job_at_the_end_that_a_trigger_refuses_keeps_its_batch_open_until_it_is_dropped,
+            a_batch_whose_template_can_not_be_read_stays_open_and_stops_no_other,
             whatever_becomes_of_its_members_a_batch_ends_once,
         ]
     }

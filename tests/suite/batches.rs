@@ -139,12 +139,25 @@ async fn batches_that_stay_open_or_have_no_valid_job_delay_no_other() {
         "{:?}",
         began.elapsed()
     );
-    let left = "SELECT count(*) FROM jobwire.batch WHERE name = 'bad' AND ended_at IS NULL";
-    let left: i64 = sqlx::query_scalar(left)
-        .fetch_one(world.store.pool())
+    let left = async || {
+        let left = "SELECT count(*) FROM jobwire.batch WHERE name = 'bad' AND ended_at IS NULL";
+        let left = sqlx::query_scalar::<_, i64>(left);
+        left.fetch_one(world.store.pool()).await.unwrap()
+    };
+    assert_eq!(left().await, 500);
+    // Their rows are corrected. A new leader tries at once.
+    node.stop().await;
+    let correct = r#"UPDATE jobwire.batch SET callback = '{"type":"report"}' WHERE name = 'bad'"#;
+    sqlx::query(correct)
+        .execute(world.store.pool())
         .await
         .unwrap();
-    assert_eq!(left, 0);
+    let node = world.node().handler("report", report);
+    let node = node.start().await.unwrap();
+    eventually("all to end", SOON, async || {
+        (left().await == 0).then_some(())
+    })
+    .await;
     node.stop().await;
 }
 

@@ -350,11 +350,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Removes the row of a node that stops.
     async fn remove_node(&self, node: NodeId) -> Result<()>;
 
-    /// Removes the rows of nodes that have not written for `silent_for` and are not in `heard`.
-    /// Waits for no row.
+    /// Removes the rows of nodes that have not written for `silent_for`, and rows from the future, but none
+    /// of a node in `heard`. Waits for no row.
     async fn remove_silent_nodes(&self, silent_for: Duration, heard: &[NodeId]) -> Result<u64>;
 
-    /// Returns the nodes that have a row, the latest writers first; at most [`MAX_NODES`].
+    /// Returns the nodes that have a row, the latest writers first, and rows from the future last; at most
+    /// [`MAX_NODES`].
     async fn nodes(&self) -> Result<Vec<NodeView>>;
 
     /// Gives up the lead.
@@ -808,8 +809,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// at most 100. Waits for no row.
     ///
     /// # Errors
-    /// [`StoreError::InvalidPeriodicJob`] for a row that can't be read. Such a periodic job has no next
-    /// due date any more, until it is declared again or resumed. With any other error it stays due.
+    /// [`StoreError::InvalidPeriodicJob`] for a row that this program can't read. With any error the
+    /// periodic job stays due.
     async fn fire_periodic_job(&self, name: &str) -> Result<Fired> {
         let _ = name;
         Err(no_periodic_jobs(self.name()))
@@ -868,6 +869,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// nothing if a member is present, if more than 5,000 are not forgotten, or if the batch is not
     /// open. `left` are members that the caller believes to have ended; the others are looked for. See
     /// the [module](batches). Optional for a store, like the other methods of batches.
+    ///
+    /// If a job has the id of the job at the end, the batch ends without it. With an error it stays open.
     async fn end_batch(&self, batch: BatchId, left: &[JobId]) -> Result<Option<EndedBatch>> {
         let _ = (batch, left);
         Ok(None)

@@ -1,6 +1,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use chrono::Utc;
 use jobwire_core::job::LockedJob;
 use jobwire_core::producer::batches::cancel;
 use jobwire_core::store::{Change, Handoff, SuspensionScope};
@@ -461,41 +462,139 @@ pub(super) async fn batches_are_listed_and_forgotten_after_their_time<S: SqlBenc
     assert_eq!((next.over, next.next), (vec![second], Some(second)));
 }
 
-/// The values of the job are the reason, so it would be refused each time.
-pub(super) async fn a_batch_whose_job_at_the_end_is_refused_ends_without_it<S: SqlBench>(
+/// Writes these columns of a batch, and deletes its only member.
+async fn spoil<S: SqlBench>(w: &World<S>, set: &str) -> BatchId {
+    let (batch, hints) = batch_of(w, 1).await;
+    let set = format!("UPDATE {{s}}batch SET {set} WHERE id = '{batch}'");
+    assert_eq!(w.store.execute(&set).await, 1);
+    w.store.delete(hints[0].id).await.unwrap();
+    batch
+}
+
+pub(super) async fn a_batch_whose_id_at_the_end_is_taken_ends_without_its_job_and_keeps_the_fields<
+    S: SqlBench,
+>(
     w: &World<S>,
 ) {
-    let other = w.one(work()).await.id;
-    for change in [
-        r#"callback = '{"type":"noop","retries":"x"}'"#.to_owned(),
-        r#"callback = '{"type":"jobwire.bulk"}'"#.to_owned(),
-        // The database refuses a second job with this id.
-        format!("callback_id = '{other}'"),
-        // The counts are as large as can be.
-        "departed = 4611686018427387903, callback = NULL".to_owned(),
-    ] {
-        let (batch, hints) = batch_of(w, 1).await;
-        let set = format!("UPDATE {{s}}batch SET {change} WHERE id = '{batch}'");
-        assert_eq!(w.store.execute(&set).await, 1);
-        let job = view(w, batch).await.callback;
-        w.store.delete(hints[0].id).await.unwrap();
-        let found = w.store.open_batches(None, 100).await.unwrap();
-        assert_eq!(found.over, [batch]);
-        let left = [hints[0].id];
-        let ended = w.store.end_batch(batch, &left).await.unwrap().unwrap();
+    let text = "x".repeat(20_000);
+    let template = format!(r#"{{"type":"at-end","payload":{{"n":1.50,"text":"{text}"}}}}"#);
+    let others = w.ready((0..4).map(|_| work()).collect()).await;
+    let others: Vec<JobId> = others.iter().map(|hint| hint.id).collect();
+    let due = Utc::now() + chrono::Duration::days(1);
+    for (id, change) in others[1..].iter().zip([
+        Change::Reschedule(due),
+        Change::Suspend,
+        Change::MakeDeadLetter("enough".to_owned()),
+    ]) {
+        w.store.change_many(&[*id], &change).await.unwrap();
+    }
+    for other in others {
+        let set = format!("callback_id = '{other}', callback = '{template}'");
+        let batch = spoil(w, &set).await;
+        assert_eq!(w.store.open_batches(None, 100).await.unwrap().over, [batch]);
+        let before = w.state(other).await;
+        let ended = w.store.end_batch(batch, &[]).await.unwrap().unwrap();
         assert!(ended.job.is_none() && ended.ready.is_empty(), "{ended:?}");
         let view = view(w, batch).await;
-        assert_eq!(
-            (view.state, &view.refused),
-            (BatchState::Ended, &ended.refused)
-        );
-        assert_eq!(view.refused.is_some(), !change.contains("NULL"), "{view:?}");
-        if job != other {
-            assert!(w.view(job).await.is_none());
-        }
-        let listed = w.store.batches(true, 100).await.unwrap();
-        assert!(listed.contains(&view));
+        assert_eq!(view.state, BatchState::Ended);
+        assert!(view.refused.as_ref().unwrap().contains(&other.to_string()));
+        assert_eq!(view.refused, ended.refused);
+        assert!(w.store.batches(true, 100).await.unwrap().contains(&view));
         assert!(w.store.end_batch(batch, &[]).await.unwrap().is_none());
+        assert_eq!(w.state(other).await, before);
+        let kept = match w.store.name() {
+            "sqlite" => "json_extract(callback, '$.callback.payload.text')",
+            _ => "callback #>> '{callback,payload,text}'",
+        };
+        let kept = format!(
+            "SELECT count(*) FROM {{s}}batch WHERE id = '{batch}' AND {kept} = '{text}'
+             AND CAST(callback AS text) LIKE '%:1.50,%'"
+        );
+        assert_eq!(w.store.number(&kept).await, 1);
+    }
+    // Without a job at the end, and with counts as large as can be.
+    let batch = spoil(w, "departed = 4611686018427387903, callback = NULL").await;
+    assert!(ends(w, batch).await);
+    let view = view(w, batch).await;
+    assert_eq!((view.refused, view.fault), (None, None));
+}
+
+/// The error is the one that another job with the same id would cause.
+pub(super) async fn a_job_at_the_end_that_a_trigger_refuses_keeps_its_batch_open_until_it_is_dropped<
+    S: SqlBench,
+>(
+    w: &World<S>,
+) {
+    let (refuse, drop) = match w.store.name() {
+        "sqlite" => (
+            &[
+                "CREATE TABLE mine (id INTEGER UNIQUE)",
+                "CREATE TRIGGER refuse BEFORE INSERT ON job WHEN NEW.type = 'at-end'
+                 BEGIN INSERT INTO mine VALUES (1), (1); END",
+            ][..],
+            "DROP TRIGGER refuse",
+        ),
+        _ => (
+            &[
+                "CREATE FUNCTION {s}refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                     RAISE EXCEPTION 'not now' USING ERRCODE = 'unique_violation';
+                 END $$",
+                "CREATE TRIGGER refuse BEFORE INSERT ON {s}job FOR EACH ROW WHEN (NEW.type = 'at-end')
+                 EXECUTE FUNCTION {s}refuse()",
+            ][..],
+            "DROP TRIGGER refuse ON {s}job",
+        ),
+    };
+    for statement in refuse {
+        w.store.execute(statement).await;
+    }
+    let (batch, hints) = batch_of(w, 1).await;
+    complete(w, &hints[0]).await;
+    let left = [hints[0].id];
+    let refused = w.store.end_batch(batch, &left).await.unwrap_err();
+    let codes = ["23505", "2067"];
+    assert!(codes.contains(&&*refused.sqlstate().unwrap()), "{refused}");
+    assert_eq!(view(w, batch).await.state, BatchState::Open);
+    assert_eq!(w.rows("batch_member").await, 1);
+    w.store.execute(drop).await;
+    assert!(ends(w, batch).await);
+    assert_eq!(account(w, batch).await.members, 1);
+}
+
+/// A newer program may read it.
+pub(super) async fn a_batch_whose_template_can_not_be_read_stays_open_and_stops_no_other<
+    S: SqlBench,
+>(
+    w: &World<S>,
+) {
+    let mut bad = Vec::new();
+    for template in [
+        r#"{"type":"at-end","retries":"x"}"#,
+        r#"{"type":"jobwire.bulk"}"#,
+        r#"{"type":""}"#,
+        "7",
+    ] {
+        bad.push(spoil(w, &format!("callback = '{template}'")).await);
+    }
+    let (good, hints) = batch_of(w, 1).await;
+    complete(w, &hints[0]).await;
+    let over = w.store.open_batches(None, 100).await.unwrap().over;
+    assert_eq!(over, [&bad[..], &[good]].concat());
+    for batch in &bad {
+        let refused = w.store.end_batch(*batch, &[]).await.unwrap_err();
+        assert!(!refused.is_transient(), "{refused}");
+        let view = view(w, *batch).await;
+        assert_eq!((view.state, &view.refused), (BatchState::Open, &None));
+        assert!(view.fault.is_some(), "{view:?}");
+        assert!(w.store.batches(false, 100).await.unwrap().contains(&view));
+    }
+    assert!(ends(w, good).await);
+    assert_eq!(view(w, good).await.fault, None);
+    let correct = r#"UPDATE {s}batch SET callback = '{"type":"at-end"}' WHERE ended_at IS NULL"#;
+    assert_eq!(w.store.execute(correct).await, 4);
+    for batch in bad {
+        assert!(ends(w, batch).await);
+        assert_eq!(account(w, batch).await.members, 1);
     }
 }
 

@@ -9,7 +9,7 @@ use jobwire_core::store::attempts::AttemptsKept;
 use jobwire_core::store::{LockTerms, Membership, NodeView, OrphanQuery, Refusal, services_of};
 use jobwire_core::{Lane, NodeId};
 
-use super::world::{Bench, World, ids, job_ids, node, terms, why, work};
+use super::world::{Bench, SqlBench, World, ids, job_ids, node, terms, why, work};
 
 pub(super) fn membership(id: NodeId) -> Membership {
     Membership {
@@ -68,6 +68,70 @@ pub(super) async fn rows_of_silent_nodes_are_removed_but_not_of_those_that_are_h
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert_eq!(remove(Duration::from_millis(10)).await.unwrap(), 1);
     assert_eq!(of(&w.store.nodes().await.unwrap()), [&membership(heard)]);
+}
+
+/// Moves the dates of the rows of nodes with this host ahead, by so many seconds.
+async fn move_ahead<S: SqlBench>(w: &World<S>, host: &str, seconds: u32) {
+    let sql = format!(
+        "UPDATE {{s}}node SET seen_at = {{now}} + {seconds} * {{second}} WHERE host = '{host}'"
+    );
+    w.store.execute(&sql).await;
+}
+
+/// The clock of the database was set back by ten minutes.
+pub(super) async fn a_node_whose_row_is_from_the_future_is_read_and_a_heard_one_is_kept<
+    S: SqlBench,
+>(
+    w: &World<S>,
+) {
+    let (heard, unheard) = (node(), node());
+    for id in [heard, unheard] {
+        w.store.write_node(&membership(id)).await.unwrap();
+    }
+    move_ahead(w, "host-1", 600).await;
+    let nodes = w.store.nodes().await.unwrap();
+    let read: HashSet<NodeId> = nodes.iter().map(|node| node.membership.id).collect();
+    assert_eq!(read, HashSet::from([heard, unheard]));
+    // Who hears no node takes such a date for no sign of life.
+    assert!(nodes.iter().all(|node| !node.lives()), "{nodes:?}");
+    let listed = [heard];
+    let minute = Duration::from_secs(60);
+    let removed = w.store.remove_silent_nodes(minute, &listed).await.unwrap();
+    assert_eq!(removed, 1);
+    assert_eq!(of(&w.store.nodes().await.unwrap()), [&membership(heard)]);
+    // The clock was set back by less.
+    move_ahead(w, "host-1", 240).await;
+    assert!(w.store.nodes().await.unwrap()[0].lives());
+}
+
+pub(super) async fn thousands_of_rows_from_the_future_hide_no_node<S: SqlBench>(w: &World<S>) {
+    let honest = node();
+    let mut forged = membership(node());
+    forged.host = "forged".to_owned();
+    w.store.write_node(&membership(honest)).await.unwrap();
+    w.store.write_node(&forged).await.unwrap();
+    for seconds in [10, 600] {
+        let (id, n) = match w.store.name() {
+            "sqlite" => (
+                "lower(hex(randomblob(4))) || '-0000-7000-8000-' || lower(hex(randomblob(6)))",
+                "(WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000) SELECT i FROM n)",
+            ),
+            _ => ("gen_random_uuid()", "generate_series(1, 5000)"),
+        };
+        let forge = format!(
+            "INSERT INTO {{s}}node (id, revision, types, lanes, host, version, transport, started_at, seen_at)
+             SELECT {id}, revision, types, lanes, host, version, transport, started_at, seen_at
+             FROM {{s}}node, {n} AS g WHERE id = '{}'",
+            forged.id
+        );
+        assert_eq!(w.store.execute(&forge).await, 5_000);
+        move_ahead(w, "forged", seconds).await;
+        let nodes = w.store.nodes().await.unwrap();
+        assert_eq!(nodes[0].membership, membership(honest));
+    }
+    // They are removed at the latest when nobody hears them.
+    let removed = w.store.remove_silent_nodes(Duration::from_secs(60), &[]);
+    assert_eq!(removed.await.unwrap(), 10_001);
 }
 
 fn scoped(owner: NodeId, scope: Scope) -> LockTerms {

@@ -5,7 +5,7 @@ use jobwire_core::{BULK_TYPE, Batch, Client, JobState, NewJob};
 use jobwire_tests::{Scratch, eventually, http};
 use serde_json::Value;
 
-use super::{SOON, all, fails, jobwire, start, store, succeeds};
+use super::{SOON, all, execute, fails, jobwire, start, store, succeeds};
 
 #[tokio::test]
 async fn a_batch_is_listed_shown_and_cancelled() {
@@ -45,6 +45,24 @@ async fn a_batch_is_listed_shown_and_cancelled() {
         let said = fails(batches(action), 1).await;
         assert!(said.contains("there is no batch"), "{said}");
     }
+}
+
+#[tokio::test]
+async fn a_batch_whose_job_at_the_end_can_not_be_created_is_named_with_the_reason() {
+    let home = Scratch::new();
+    succeeds(jobwire(&home, &["migrate", "up"])).await;
+    let store = store(&home).await;
+    let client = Client::without_hints(store.clone());
+    let batch = Batch::named("b")
+        .job(NewJob::of("noop", &1))
+        .then(NewJob::of("noop", &9));
+    let id = client.create_batch(batch).await.unwrap().to_string();
+    let spoil = r#"UPDATE batch SET callback = '{"type":"noop","retries":"x"}'"#;
+    execute(&store, spoil).await;
+    let said = succeeds(jobwire(&home, &["batches", "list"])).await;
+    assert!(said.contains(&format!("batch {id} can't end: ")), "{said}");
+    let said = succeeds(jobwire(&home, &["batches", "show", &id])).await;
+    assert!(said.contains("can't be created: "), "{said}");
 }
 
 #[tokio::test]

@@ -143,6 +143,16 @@ async fn list(store: &dyn Store, ended: bool, limit: i64, json: bool) -> Result<
             plain::one_line(why, 1_000)
         ))?;
     }
+    let faulty = all
+        .iter()
+        .filter_map(|batch| Some((batch, batch.fault.as_ref()?)));
+    for (batch, why) in faulty.take(NAMED) {
+        output::line(format_args!(
+            "batch {} can't end: {}",
+            batch.id,
+            plain::one_line(why, 1_000)
+        ))?;
+    }
     Ok(())
 }
 
@@ -172,6 +182,12 @@ async fn show(store: &dyn Store, id: BatchId, json: bool) -> Result<(), Error> {
     if let Some(why) = &batch.refused {
         let why = plain::one_line(why, 1_000);
         rows.push(["job at the end".to_owned(), format!("not created: {why}")]);
+    } else if let Some(why) = &batch.fault {
+        let why = plain::one_line(why, 1_000);
+        rows.push([
+            "job at the end".to_owned(),
+            format!("can't be created: {why}"),
+        ]);
     } else if batch.state != BatchState::Cancelled {
         let id = batch.callback;
         let text = format!("{id} (exists after the end, if the batch has one)");

@@ -198,10 +198,14 @@ pub struct BatchView {
     pub callback: JobId,
     /// The time of creation.
     pub created_at: DateTime<Utc>,
-    /// Why the job at the end was not created: its fields are not valid, or another job has
-    /// its id. The batch has ended without it.
+    /// Why the job at the end was not created: a job with its id existed already. The batch has
+    /// ended without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
+    /// Why this program can't create the job at the end of this open batch: its fields are not valid.
+    /// Lists look only at fields of up to 20,000 bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
     /// The time of the end, or of the cancel.
     pub ended_at: Option<DateTime<Utc>>,
 }

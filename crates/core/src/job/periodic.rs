@@ -257,7 +257,7 @@ impl Declaration {
             return Ok((Declared::Outdated, row.next_due));
         }
         let same_text = row.schedule == self.schedule;
-        // A schedule without a date has ended, or was stopped by a node that could not read it.
+        // A schedule without a date has ended, or was stopped by another program.
         let next = if same_text && row.next_due.is_some() {
             row.next_due
         } else {
@@ -357,7 +357,7 @@ impl Row {
         })
     }
 
-    /// Returns why this row can't be read: its schedule, or the fields of its job.
+    /// Returns why this program can't read the row: its schedule, or the fields of its job.
     #[must_use]
     pub fn fault(&self) -> Option<InvalidJob> {
         self.timing().and_then(|_| self.job()).err()

@@ -7,9 +7,16 @@
 //! of a bounded size, until it finds one that keeps the batch open. If there is none, it asks for the
 //! end. Of a batch with more dead letters than the transaction of the end reads, it forgets the dead
 //! letters before, in further transactions.
+//!
+//! A batch that can't be ended, since the job at its end can't be created now, is tried again with a
+//! growing wait. The wait is kept in memory, so a new leader begins with a short one. A look tries such
+//! batches after all others, and only for a short time: any number of them delays no other batch.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::job::{BatchId, JobId};
 use crate::store::StoreError;
@@ -23,17 +30,86 @@ use crate::worker::context::NodeContext;
 const PAGE: i64 = 1_000;
 /// The pause between two queries.
 const BETWEEN: Duration = Duration::from_millis(20);
+/// The first and the longest wait of a batch that can't be ended. It doubles each time.
+const FIRST_WAIT: Duration = Duration::from_secs(10);
+const LONGEST_WAIT: Duration = Duration::from_secs(600);
+/// Maximum number of batches whose waits are kept. Those beyond are tried with each look.
+const MOST_WAITS: usize = 100_000;
+/// The time within which a look begins further tries of batches whose waits are over.
+const RETRIES_FOR: Duration = Duration::from_secs(2);
+
+/// The batches that could not be ended.
+#[derive(Default)]
+struct Waits {
+    batches: HashMap<BatchId, Wait>,
+    /// The number of the look.
+    look: u64,
+}
+
+struct Wait {
+    tries: u32,
+    until: Instant,
+    /// The last look that has found the batch.
+    look: u64,
+}
+
+impl Waits {
+    /// Begins a look.
+    fn begin(&mut self) {
+        self.look += 1;
+    }
+
+    /// Tells that the look has found this batch. Returns whether it has a wait.
+    fn found(&mut self, batch: BatchId) -> bool {
+        let wait = self.batches.get_mut(&batch);
+        wait.map(|wait| wait.look = self.look).is_some()
+    }
+
+    /// Begins the next wait of a batch that could not be ended.
+    fn fails(&mut self, batch: BatchId) {
+        let has_room = self.batches.len() < MOST_WAITS;
+        if !has_room && !self.batches.contains_key(&batch) {
+            return;
+        }
+        let wait = self.batches.entry(batch).or_insert(Wait {
+            tries: 0,
+            until: Instant::now(),
+            look: self.look,
+        });
+        let doubled = FIRST_WAIT.saturating_mul(1 << wait.tries.min(16));
+        wait.until = Instant::now() + doubled.min(LONGEST_WAIT);
+        wait.tries = wait.tries.saturating_add(1);
+    }
+
+    /// Forgets a batch that has ended, or is open for another reason.
+    fn forget(&mut self, batch: BatchId) {
+        self.batches.remove(&batch);
+    }
+
+    /// Ends a look at all batches: forgets those that it has not found. Returns those whose wait is over,
+    /// the longest first.
+    fn due(&mut self) -> Vec<BatchId> {
+        let (look, now) = (self.look, Instant::now());
+        self.batches.retain(|_, wait| wait.look == look);
+        let due = self.batches.iter().filter(|(_, wait)| wait.until <= now);
+        let mut due: Vec<(Instant, BatchId)> =
+            due.map(|(batch, wait)| (wait.until, *batch)).collect();
+        due.sort_unstable();
+        due.into_iter().map(|(_, batch)| batch).collect()
+    }
+}
 
 /// Looks whenever a cycle has found an open batch, until the node drains.
 pub(crate) async fn look_after(node: Arc<NodeContext>) {
     let (mut failed, mut stuck) = (LogThrottle::default(), LogThrottle::default());
+    let mut waits = Waits::default();
     loop {
         tokio::select! {
             biased;
             () = node.signals.draining.cancelled() => return,
             () = node.leadership.open_batches.notified() => {}
         }
-        if let Err(error) = look(&node, &mut stuck).await
+        if let Err(error) = look(&node, &mut waits, &mut stuck).await
             && let Some(more) = failed.now()
         {
             tracing::warn!(%error, more, "could not look for batches that have ended");
@@ -41,8 +117,13 @@ pub(crate) async fn look_after(node: Arc<NodeContext>) {
     }
 }
 
-async fn look(node: &Arc<NodeContext>, stuck: &mut LogThrottle) -> Result<(), StoreError> {
+async fn look(
+    node: &Arc<NodeContext>,
+    waits: &mut Waits,
+    stuck: &mut LogThrottle,
+) -> Result<(), StoreError> {
     let (mut after, mut open) = (None, 0);
+    waits.begin();
     loop {
         let page = node.store.open_batches(after, PAGE).await?;
         open += page.number;
@@ -50,24 +131,8 @@ async fn look(node: &Arc<NodeContext>, stuck: &mut LogThrottle) -> Result<(), St
             if node.signals.draining.is_cancelled() {
                 return Ok(());
             }
-            match end(node, batch).await {
-                Ok(has_ended) => open -= usize::from(has_ended),
-                // The database is away, or too slow for any batch.
-                Err(error) if error.is_transient() && !error.is_answer() => return Err(error),
-                // A transaction adds members, or a node has just asked.
-                Err(error) if error.is_conflict() => {
-                    tracing::debug!(%batch, %error, "a batch is busy; looking again with the next cycle");
-                }
-                // The other batches go on.
-                Err(error) => {
-                    if let Some(more) = stuck.now() {
-                        tracing::warn!(
-                            %batch, %error, more,
-                            "a batch can't be ended; correct the cause, or cancel the batch \
-                             (`jobwire batches cancel`)"
-                        );
-                    }
-                }
+            if !waits.found(batch) {
+                open -= usize::from(try_to_end(node, batch, waits, stuck).await?);
             }
         }
         after = page.next;
@@ -75,13 +140,60 @@ async fn look(node: &Arc<NodeContext>, stuck: &mut LogThrottle) -> Result<(), St
             return Ok(());
         }
         if after.is_none() {
-            #[allow(clippy::cast_precision_loss, reason = "a gauge needs no 53 bits")]
-            node.gauges.of_node(m::OPEN_BATCHES).set(open as f64);
-            return Ok(());
+            break;
         }
         tokio::select! {
             () = node.signals.draining.cancelled() => return Ok(()),
             () = tokio::time::sleep(BETWEEN) => {}
+        }
+    }
+    let began = Instant::now();
+    for batch in waits.due() {
+        if node.signals.draining.is_cancelled() || !*node.leadership.leads.borrow() {
+            return Ok(());
+        }
+        if began.elapsed() >= RETRIES_FOR {
+            break;
+        }
+        open -= usize::from(try_to_end(node, batch, waits, stuck).await?);
+    }
+    #[allow(clippy::cast_precision_loss, reason = "a gauge needs no 53 bits")]
+    node.gauges.of_node(m::OPEN_BATCHES).set(open as f64);
+    Ok(())
+}
+
+/// Ends a batch if it is over. Returns whether it has ended. One that can't be ended begins a wait.
+///
+/// # Errors
+/// The database is away, or too slow for any batch.
+async fn try_to_end(
+    node: &Arc<NodeContext>,
+    batch: BatchId,
+    waits: &mut Waits,
+    stuck: &mut LogThrottle,
+) -> Result<bool, StoreError> {
+    match end(node, batch).await {
+        Ok(has_ended) => {
+            waits.forget(batch);
+            Ok(has_ended)
+        }
+        Err(error) if error.is_transient() && !error.is_answer() => Err(error),
+        // A transaction adds members, or a node has just asked.
+        Err(error) if error.is_conflict() => {
+            tracing::debug!(%batch, %error, "a batch is busy; looking again with the next cycle");
+            Ok(false)
+        }
+        // The other batches go on.
+        Err(error) => {
+            waits.fails(batch);
+            if let Some(more) = stuck.now() {
+                tracing::warn!(
+                    %batch, %error, more,
+                    "a batch can't be ended; correct the cause, or cancel the batch (`jobwire batches \
+                     cancel`). It is tried again after 10 s, then after up to 10 min"
+                );
+            }
+            Ok(false)
         }
     }
 }
@@ -130,4 +242,45 @@ async fn next_page(
     let members = node.store.batch_members(batch, *after, AT_END).await?.jobs;
     *after = members.last().copied();
     Ok(after.is_some().then_some(members))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_that_can_not_be_ended_is_tried_again_with_a_growing_wait() {
+        let (batch, other) = (BatchId::generate(), BatchId::generate());
+        let mut waits = Waits::default();
+        waits.begin();
+        assert!(!waits.found(batch));
+        for wait in [10, 20, 40, 80, 160, 320, 600, 600] {
+            waits.fails(batch);
+            tokio::time::advance(Duration::from_secs(wait) - Duration::from_millis(1)).await;
+            waits.begin();
+            assert!(waits.found(batch) && !waits.found(other));
+            assert!(waits.due().is_empty(), "{wait}");
+            tokio::time::advance(Duration::from_millis(1)).await;
+            assert_eq!(waits.due(), [batch], "{wait}");
+        }
+        // A look that does not find it forgets it.
+        waits.begin();
+        assert!(waits.due().is_empty() && !waits.found(batch));
+        waits.fails(batch);
+        waits.forget(batch);
+        assert!(!waits.found(batch));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_batches_whose_waits_are_kept_are_bounded() {
+        let mut waits = Waits::default();
+        let first = BatchId::generate();
+        waits.fails(first);
+        for _ in 0..MOST_WAITS {
+            waits.fails(BatchId::generate());
+        }
+        assert_eq!(waits.batches.len(), MOST_WAITS);
+        waits.fails(first);
+        assert_eq!(waits.batches[&first].tries, 2);
+    }
 }

@@ -8,14 +8,14 @@
 //!
 //! The task goes through the due schedules in the order of their dates, and begins again with those
 //! that it left due only after [`AGAIN`]. So a schedule with many missed dates, or one whose job
-//! can't be created now, holds up no other, and nothing is remembered for each. A schedule that
-//! can't be read is stopped: the store takes its next due date away. One whose job the database
-//! refuses keeps it, since a new constraint may refuse all jobs.
+//! can't be created now, holds up no other. A schedule that this program can't read stays due, as does
+//! one whose job the database refuses: a newer program may read it, and a new constraint may refuse all
+//! jobs.
 //!
 //! A leader may not know the [calendar](crate::calendar) of a schedule. So a node with calendars
 //! looks from time to time for schedules that stay due, and creates their jobs itself.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,6 +38,8 @@ const BUSY_ATTEMPTS: usize = 3;
 /// The time between two attempts with a schedule that stays due: the longest time between two
 /// leader cycles of a busy fleet.
 const AGAIN: Duration = Duration::from_secs(10);
+/// Maximum number of schedules with more missed dates that a pass remembers.
+const MOST_BEHIND: usize = 10_000;
 
 /// The way through the schedules that are due.
 #[derive(Default)]
@@ -48,6 +50,15 @@ struct Pass {
     again: Option<Instant>,
     /// Whether the last page was full.
     goes_on: bool,
+    /// The schedules with more missed dates. Their next dates may lie ahead in this pass.
+    behind: HashSet<String>,
+}
+
+impl Pass {
+    /// Notes that a schedule stays due.
+    fn leaves_one(&mut self) {
+        self.again.get_or_insert_with(|| Instant::now() + AGAIN);
+    }
 }
 
 /// The result of creating the jobs of the schedules that are due.
@@ -157,35 +168,17 @@ async fn create_due(node: &Arc<NodeContext>, pass: &mut Pass) -> Result<Page, St
         .store
         .due_periodic_jobs(pass.after.as_ref(), PAGE)
         .await?;
-    let (mut busy, mut left) = (Vec::new(), false);
     pass.goes_on = is_full(&due.names);
-    for name in due.names {
-        if node.signals.draining.is_cancelled() || !*node.leadership.leads.borrow() {
-            break;
-        }
-        match create(node, &name).await? {
-            Some(fired) if fired.busy => busy.push(name),
-            Some(fired) => left |= fired.missed.is_some(),
-            None => left = true,
-        }
-    }
+    let mut busy = create_each(node, due.names, pass).await?;
     for _ in 0..BUSY_ATTEMPTS {
         if busy.is_empty() || node.signals.draining.is_cancelled() {
             break;
         }
         tokio::time::sleep(BUSY_PAUSE).await;
-        let mut still = Vec::new();
-        for name in busy {
-            match create(node, &name).await? {
-                Some(fired) if fired.busy => still.push(name),
-                Some(fired) => left |= fired.missed.is_some(),
-                None => left = true,
-            }
-        }
-        busy = still;
+        busy = create_each(node, busy, pass).await?;
     }
-    if left || !busy.is_empty() {
-        pass.again.get_or_insert_with(|| Instant::now() + AGAIN);
+    if !busy.is_empty() {
+        pass.leaves_one();
     }
     let place = if pass.goes_on {
         due.last
@@ -205,8 +198,36 @@ async fn create_due(node: &Arc<NodeContext>, pass: &mut Pass) -> Result<Page, St
     })
 }
 
-/// Creates the jobs of a schedule. Returns `None` if it stays due, or is stopped, because they can't
-/// be created.
+/// Creates the jobs of these schedules. Returns those whose rows are locked.
+async fn create_each(
+    node: &Arc<NodeContext>,
+    names: Vec<String>,
+    pass: &mut Pass,
+) -> Result<Vec<String>, StoreError> {
+    let mut busy = Vec::new();
+    for name in names {
+        if node.signals.draining.is_cancelled() || !*node.leadership.leads.borrow() {
+            break;
+        }
+        if pass.behind.contains(&name) {
+            continue;
+        }
+        match create(node, &name).await? {
+            Some(fired) if fired.busy => busy.push(name),
+            Some(fired) if fired.missed.is_none() => {}
+            Some(_) => {
+                pass.leaves_one();
+                if pass.behind.len() < MOST_BEHIND {
+                    pass.behind.insert(name);
+                }
+            }
+            None => pass.leaves_one(),
+        }
+    }
+    Ok(busy)
+}
+
+/// Creates the jobs of a schedule. Returns `None` if they can't be created. Then it stays due.
 async fn create(node: &NodeContext, name: &str) -> Result<Option<Fired>, StoreError> {
     match node.store.fire_periodic_job(name).await {
         Ok(mut fired) => {

@@ -17,12 +17,15 @@
 //! deleted unnoticed, or if dead letters count as ended. Then the leader forgets them first, page by
 //! page, after it has seen that no member keeps the batch open.
 //!
-//! A batch whose job at the end can't be, since its fields are not valid or its id is taken, ends
-//! without it. The row keeps the reason, and the fields of the job, in place of the template.
+//! A batch ends without its job for one reason only: a job with the id of the job at the end exists
+//! in a table of jobs. Then the row keeps that reason, and all fields of the job, in place of the
+//! template. Any other error leaves the batch open: a trigger or a row may be corrected, and another
+//! program may read what this one can't.
 //!
 //! The row of a batch is locked before all other rows.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
 
 use crate::hint::Ready;
 use crate::job::batch::{Batch, BatchEnd, add_end};
@@ -35,8 +38,7 @@ use crate::telemetry::plain;
 pub(crate) const AT_END: i64 = 5_000;
 /// Maximum number of members that the row of a batch counts.
 pub(super) const MOST_MEMBERS: i64 = 4_611_686_018_427_387_903;
-/// Maximum size of a refused template that the row keeps, and of the reason, in bytes.
-const MOST_KEPT: usize = 8_000;
+/// Maximum length of the reason that the row of a batch keeps, in bytes.
 const MOST_REASON: usize = 1_000;
 
 /// A batch to be written.
@@ -138,41 +140,50 @@ pub(super) fn all_open(batches: &[BatchId], open: &[BatchId]) -> Result<(), Stor
     missing.map_or(Ok(()), |batch| Err(StoreError::BatchEnded(*batch)))
 }
 
-/// What the row of a batch keeps of a job at the end that was refused.
-#[derive(Serialize, Deserialize)]
+/// What the row of a batch keeps of a job at the end that was refused. The reason comes first, so that
+/// lists read only the beginning.
+#[derive(Serialize)]
 struct Refusal {
     refused: String,
-    /// The template as text, unless it is too long.
-    #[serde(default)]
-    callback: Option<String>,
+    callback: Box<RawValue>,
 }
 
-/// Returns what the row keeps: the reason, and the template.
-pub(super) fn refusal(why: &str, template: &str) -> Option<String> {
-    let is_short = template.len() <= MOST_KEPT;
+/// Returns the reason for which a batch ends without its job.
+pub(super) fn taken(job: JobId) -> String {
+    format!("a job with the id {job} exists already")
+}
+
+/// Returns what the row keeps: the reason, and the whole template. A template that is no JSON is kept
+/// as text.
+///
+/// # Errors
+/// [`StoreError::BadRow`]: the template can't be written as JSON.
+pub(super) fn refusal(why: &str, template: &str) -> Result<String, StoreError> {
+    let wrong = |error: serde_json::Error| StoreError::BadRow(error.to_string());
+    let callback = match RawValue::from_string(template.to_owned()) {
+        Ok(callback) => callback,
+        Err(_) => to_raw_value(template).map_err(wrong)?,
+    };
     let refusal = Refusal {
         refused: plain::one_line(why, MOST_REASON),
-        callback: is_short.then(|| template.to_owned()),
+        callback,
     };
-    serde_json::to_string(&refusal).ok()
+    serde_json::to_string(&refusal).map_err(wrong)
 }
 
-/// Returns the reason that the row of a batch keeps.
-pub(super) fn refused_by(kept: Option<String>) -> Option<String> {
-    let kept: Refusal = serde_json::from_str(&kept?).ok()?;
-    Some(plain::one_line(&kept.refused, MOST_REASON))
+/// Returns the reason that the row of a batch keeps, from the beginning of its text.
+pub(super) fn refused_by(beginning: Option<&str>) -> Option<String> {
+    let why = beginning?.strip_prefix(r#"{"refused":"#)?;
+    let mut texts = serde_json::Deserializer::from_str(why).into_iter::<String>();
+    Some(plain::one_line(&texts.next()?.ok()?, MOST_REASON))
 }
 
-/// Returns whether the job at the end can never be created: its fields are not valid, or another job
-/// has its id. A constraint or a trigger may be corrected.
-pub(super) fn is_unusable(error: &StoreError) -> bool {
-    match error {
-        StoreError::BadRow(_) | StoreError::InvalidJob { .. } => true,
-        // SQLite: primary key, unique.
-        error => error
-            .sqlstate()
-            .is_some_and(|code| ["23505", "1555", "2067"].contains(&&*code)),
-    }
+/// Returns why this program can't create the job at the end of an open batch.
+pub(super) fn fault(id: JobId, template: Option<&str>, end: &BatchEnd) -> Option<String> {
+    let invalid = |source| StoreError::InvalidJob { id, source };
+    let job = callback(id, template?, end);
+    let fault = job.and_then(|job| job.validate().map_err(invalid)).err()?;
+    Some(plain::one_line(&fault.to_string(), MOST_REASON))
 }
 
 /// The job at the end of a batch, from its template.
@@ -195,4 +206,31 @@ pub(super) fn callback(id: JobId, template: &str, end: &BatchEnd) -> Result<NewJ
     let values = add_end(job.custom_values.as_deref(), end);
     job.custom_values = Some(values.map_err(|error| wrong(error.to_string()))?);
     Ok(job)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_template_is_kept_whole_behind_the_reason() {
+        let text = "x".repeat(20_000);
+        for template in [
+            format!(r#"{{"type":"a", "payload":{{"n": 1.50, "text":"{text}"}}}}"#),
+            format!("no JSON: \" {text}"),
+        ] {
+            let kept = refusal("it is \"taken\"", &template).unwrap();
+            assert_eq!(
+                refused_by(Some(&kept[..200])).as_deref(),
+                Some("it is \"taken\"")
+            );
+            let callback =
+                &kept[kept.find("callback").unwrap() + "callback\":".len()..kept.len() - 1];
+            let read = serde_json::from_str::<String>(callback);
+            assert_eq!(read.unwrap_or_else(|_| callback.to_owned()), template);
+        }
+        for other in [None, Some(""), Some("null"), Some(r#"{"type":"a"}"#)] {
+            assert_eq!(refused_by(other), None);
+        }
+    }
 }

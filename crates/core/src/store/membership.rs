@@ -49,13 +49,29 @@ pub struct NodeView {
     pub started_at: DateTime<Utc>,
     /// The time at which it last wrote its row.
     pub seen_at: DateTime<Utc>,
-    /// The time between that write and this read, by the database's clock.
+    /// The time between that write and this read, by the database's clock. Of a write that seems to lie in
+    /// the future: zero up to five minutes, and the distance beyond.
     pub silent_for: Duration,
 }
 
 /// The age of a row from which its node counts as dead, if no beats are received. A node writes its
 /// row once a minute, so it may miss two writes.
 const LIVES: Duration = Duration::from_secs(150);
+
+/// A date that lies further in the future is no sign of life. The clock was set back by more, or
+/// another program has written the row.
+pub(super) const AHEAD: Duration = Duration::from_secs(300);
+
+/// Returns the time for which a node is silent, by the age of its row in seconds. The age of a row from
+/// the future is negative.
+pub(super) fn silence(age: f64) -> Duration {
+    let silent = if age < -AHEAD.as_secs_f64() {
+        -age
+    } else {
+        age.max(0.0)
+    };
+    Duration::try_from_secs_f64(silent).unwrap_or(Duration::MAX)
+}
 
 impl NodeView {
     /// Returns whether the node has written its row lately.
@@ -169,6 +185,13 @@ impl Membership {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_date_far_in_the_future_is_no_sign_of_life() {
+        let seconds = |age| silence(age).as_secs();
+        assert_eq!([-300.0, -1.0, 0.0, 7.0].map(seconds), [0, 0, 0, 7]);
+        assert_eq!([-600.0, 1e300].map(seconds), [600, u64::MAX]);
+    }
 
     #[test]
     fn of_the_types_that_record_attempts_only_the_unreadable_ones_are_left_out() {

@@ -33,8 +33,8 @@ pub struct PeriodicView {
 }
 
 impl PeriodicView {
-    /// Returns why this periodic job creates no jobs: its row can't be read, or a node that
-    /// could not read it has stopped it. `None` if it creates jobs, is paused, or has ended.
+    /// Returns why this periodic job creates no jobs: this program can't read its row, or another
+    /// program has stopped it. `None` if it creates jobs, is paused, or has ended.
     #[must_use]
     pub fn fault(&self, calendars: &Calendars) -> Option<InvalidJob> {
         let row = Row {
@@ -53,7 +53,7 @@ impl PeriodicView {
         has_dates.then(|| {
             InvalidJob::new(
                 "next_due",
-                "is empty: a node of another version could not read this periodic job, and stopped it",
+                "is empty although the schedule has dates: another program has stopped this periodic job",
                 "declare it again, or resume it (`jobwire periodic resume`)",
             )
         })

@@ -573,12 +573,11 @@ pub(super) trait Permitting {
 /// Ends, lists and cancels batches.
 pub(super) trait Batching {
     /// Forgets the members among `left` that are no longer present, and ends the batch if no member
-    /// is: with the job at its end, or without it if that was `refused` for this reason.
+    /// is: with the job at its end, or without it if a job with its id exists.
     fn end_if_over(
         &self,
         batch: BatchId,
         left: &[JobId],
-        refused: Option<String>,
     ) -> impl Future<Output = Result<Option<EndedBatch>>> + Send;
 
     /// Tells which batches of the next page of open ones have no present member.

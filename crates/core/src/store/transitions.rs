@@ -11,7 +11,7 @@ use chrono::{DateTime, Utc};
 use futures_util::FutureExt;
 
 use super::attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter};
-use super::batches::{BatchMembers, EndedBatch, OpenBatches, is_unusable};
+use super::batches::{BatchMembers, EndedBatch, OpenBatches};
 use super::error::StoreError;
 use super::permits::{PermitAnswer, PermitRequest, StalledKey, WaitingJob, WaitingType};
 use super::poison::{Found, StuckBatch, found_page, held_page, told_page};
@@ -714,17 +714,8 @@ impl<S: Statements> Store for S {
     }
 
     async fn end_batch(&self, batch: BatchId, left: &[JobId]) -> Result<Option<EndedBatch>> {
-        let end = || async {
-            match self.end_if_over(batch, left, None).await {
-                // The job at the end would be refused each time.
-                Err(error) if is_unusable(&error) => {
-                    let why = error.to_string();
-                    self.end_if_over(batch, left, Some(why)).await
-                }
-                ended => ended,
-            }
-        };
-        self.run("end_batch", end).await
+        self.run("end_batch", || self.end_if_over(batch, left))
+            .await
     }
 
     async fn open_batches(&self, after: Option<BatchId>, at_most: i64) -> Result<OpenBatches> {

@@ -3,8 +3,8 @@
 //! It runs after the commit of an outcome, so it delays no outcome and fails none. While a batch is
 //! asked for, the departures of its other members gather. Up to four batches are asked for at once. One
 //! that gives no answer, or a late one, pauses for itself, and new batches go before those that pause. A
-//! node without batches sends nothing. The leader finds the departures that are lost with the node, and
-//! the batches that do not get their turn (`leader/batches.rs`).
+//! node without batches sends nothing. The leader finds the departures that are lost with the node, the
+//! batches that do not get their turn, and those that can't be ended now (`leader/batches.rs`).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -97,7 +97,7 @@ async fn ask(node: &Arc<NodeContext>, batch: BatchId, left: Left) {
             // A creator of members may keep the batch open for long.
             let is_busy = error.is_conflict();
             let attempts = left.attempts + u32::from(!is_busy);
-            let again = attempts < ATTEMPTS;
+            let again = error.is_transient() && attempts < ATTEMPTS;
             // Another question costs the database as much.
             let pause = if error.is_slow() {
                 LONGEST_PAUSE
@@ -106,9 +106,9 @@ async fn ask(node: &Arc<NodeContext>, batch: BatchId, left: Left) {
             };
             if is_busy {
                 tracing::debug!(%batch, %error, "a batch is busy; looking again whether it has ended");
-            } else {
+            } else if let Some(more) = node.reports.throttled_lines.now("batch: not ended") {
                 tracing::warn!(
-                    %batch, %error, again,
+                    %batch, %error, again, more,
                     "could not look whether a batch has ended; the leader looks, too"
                 );
             }
@@ -147,8 +147,8 @@ pub(crate) async fn end_batch(
         tracing::warn!(
             %batch, name = crate::telemetry::plain::one_line(&end.name, 256),
             why = crate::telemetry::plain::one_line(why, 1_000), more,
-            "a batch has ended without the job at its end, which can't be created; create it by hand if it \
-             is needed: the row of the batch keeps its fields"
+            "a batch has ended without the job at its end, since its id is taken; create the job by hand if \
+             it is needed: the row of the batch keeps its fields"
         );
     }
     tracing::debug!(

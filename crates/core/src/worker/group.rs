@@ -122,14 +122,16 @@ struct Filling<P> {
     dropped: CancellationToken,
 }
 
-/// What a job knows of its group. Ends the call of the group if it is dropped before the call has
-/// ended.
+/// What a job knows of its group. Ends the call of the group if it is dropped while the job is in it
+/// and has no answer.
 struct Place<'a, P> {
     filling: &'a Mutex<Filling<P>>,
     number: u64,
     until: Instant,
     /// The answer: whether the call has done the job.
     told: oneshot::Receiver<bool>,
+    /// Whether the job has left the group, or has the answer. No call is its business any more.
+    is_over: bool,
     dropped: CancellationToken,
 }
 
@@ -141,15 +143,22 @@ impl<P> Place<'_, P> {
         let fills = filling.number == self.number;
         if fills {
             self.told.close();
+            self.is_over = true;
         }
         fills
+    }
+
+    /// Waits for the answer. False if the call was dropped.
+    async fn answer(&mut self) -> bool {
+        let is_done = (&mut self.told).await.unwrap_or(false);
+        self.is_over = true;
+        is_done
     }
 }
 
 impl<P> Drop for Place<'_, P> {
     fn drop(&mut self) {
-        if !self.leave() {
-            // No effect on a call that has ended.
+        if !self.is_over && !self.leave() {
             self.dropped.cancel();
         }
     }
@@ -201,6 +210,7 @@ impl<F, P> GroupHandler<F, P> {
             number: filling.number,
             until: filling.until,
             told,
+            is_over: false,
             dropped: filling.dropped.clone(),
         };
         let is_full = filling.members.len() >= self.options.at_most;
@@ -303,7 +313,7 @@ where
             Some(group) => Some(group),
             None => tokio::select! {
                 biased;
-                answer = &mut place.told => return self.after(answer.unwrap_or(false), job).await,
+                is_done = place.answer() => return self.after(is_done, job).await,
                 () = job.stop.cancelled() => {
                     if place.leave() {
                         return Err(stopped());
@@ -316,7 +326,7 @@ where
         if let Some(group) = group {
             self.work_off(group).await;
         }
-        let is_done = (&mut place.told).await.unwrap_or(false);
+        let is_done = place.answer().await;
         self.after(is_done, job).await
     }
 }
@@ -439,6 +449,34 @@ mod tests {
         assert!(first.is_err());
         assert!(matches!(second, Ok(Outcome::Done)));
         assert_eq!(*calls.lock().unwrap(), [vec![2]]);
+    }
+
+    /// The job has left, and then another member takes the group for a call.
+    #[tokio::test(start_paused = true)]
+    async fn a_job_that_has_left_its_group_drops_no_call_of_it() {
+        let handler =
+            GroupHandler::new(GroupOptions::default(), |_: Vec<Arc<Running<i64>>>| async {
+                HandlerResult::Ok(())
+            });
+        let of = |n: i64| Arc::new(job(&n.into()).with_payload(n));
+        let (mut leaves, _) = handler.join(of(1));
+        let (mut stays, _) = handler.join(of(2));
+        let (dropped, _) = handler.join(of(3));
+        assert!(leaves.leave());
+        let taken = handler.take(stays.number).unwrap();
+        let numbers = taken.members.iter().map(|member| member.job.payload);
+        assert_eq!(numbers.collect::<Vec<i64>>(), [2, 3]);
+        drop(leaves);
+        assert!(!taken.dropped.is_cancelled());
+        // One that has the answer drops none either. One that waits for it does.
+        let call = taken.dropped.clone();
+        let mut members = taken.members.into_iter();
+        members.next().unwrap().done.send(true).unwrap();
+        assert!(stays.answer().await);
+        drop(stays);
+        assert!(!call.is_cancelled());
+        drop(dropped);
+        assert!(call.is_cancelled());
     }
 
     /// The execution of a job was dropped while its group filled. The next group is another one.

@@ -56,11 +56,12 @@ pub(crate) async fn leave(pool: &PgPool, node: NodeId) -> Result<(), StoreError>
     Ok(())
 }
 
-/// Selects the nodes that were seen last, if there are too many.
+/// Selects the nodes that were seen last, if there are too many. Rows from the future come last.
 const READ: &str = "
 SELECT id, revision, types, lanes, deployments, categories, tenants, host, version, transport, started_at, seen_at,
     greatest(extract(epoch FROM clock_timestamp() - seen_at), 0)::double precision AS silent_for
-FROM jobwire_engine.node WHERE engine = $1 ORDER BY seen_at DESC LIMIT $2";
+FROM jobwire_engine.node WHERE engine = $1
+ORDER BY seen_at > clock_timestamp(), abs(extract(epoch FROM clock_timestamp() - seen_at)) LIMIT $2";
 
 pub(crate) async fn read(pool: &PgPool, engine: &str) -> Result<Vec<NodeView>, StoreError> {
     let limit = i64::try_from(MAX_NODES).unwrap_or(i64::MAX);

@@ -1,8 +1,10 @@
 //! Operators' actions in the caller's transaction.
 //!
 //! An action that fails is undone by a savepoint. No statement waits for the row of a job, of its lease
-//! or of its instance: if another transaction has locked it, the action tries again. So two callers, or
-//! a caller and a node, can't deadlock over these rows.
+//! or of its instance: if another transaction has locked it, the action tries again. So no action waits
+//! in a deadlock over these rows. A node's completion does wait for them. Two handlers in transactions
+//! that cancel or unlock each other's jobs hold each other's lease: their completions deadlock, PostgreSQL
+//! ends one with 40P01, and that handler runs again, as after any conflict.
 //!
 //! A caller's transaction may last long, so it must not keep the row of a job that runs: the job's
 //! completion would wait. A node may lock a job after a statement has looked at the leases and before it

@@ -12,8 +12,8 @@ use super::{PgStore, batch_members, insert};
 use crate::job::batch::{BatchEnd, BatchState, BatchView};
 use crate::job::{BatchId, JobId};
 use crate::store::batches::{
-    AT_END, BatchMembers, EndedBatch, MOST_MEMBERS, NewBatch, OpenBatches, callback, refusal,
-    refused_by,
+    AT_END, BatchMembers, EndedBatch, MOST_MEMBERS, NewBatch, OpenBatches, callback, fault,
+    refusal, refused_by, taken,
 };
 use crate::store::statements::Batching;
 use crate::store::{Origin, Result};
@@ -66,9 +66,12 @@ SELECT EXISTS (
         SELECT m.job_id FROM jobwire.batch_member m WHERE m.batch_id = $1 ORDER BY m.job_id DESC LIMIT $3) m
     WHERE jobwire.is_present(m.job_id, NOT $2))";
 
-/// Counts the members, up to a limit, and the dead letters among them.
+/// Counts the members, up to a limit, and the dead letters among them. Tells whether a job has the id of
+/// the job at the end.
 const COUNT: &str = "
-SELECT count(*), count(d.id)
+SELECT count(*), count(d.id),
+    EXISTS (SELECT FROM jobwire.job WHERE id = $3) OR EXISTS (SELECT FROM jobwire.timer_job WHERE id = $3)
+    OR EXISTS (SELECT FROM jobwire.suspended_job WHERE id = $3) OR EXISTS (SELECT FROM jobwire.dead_letter_job WHERE id = $3)
 FROM (SELECT job_id FROM jobwire.batch_member WHERE batch_id = $1 LIMIT $2) m
 LEFT JOIN jobwire.dead_letter_job d ON d.id = m.job_id";
 
@@ -89,12 +92,16 @@ SELECT p.id, NOT EXISTS (
     WHERE jobwire.is_present(m.job_id, NOT p.or_dead_letters))
 FROM page p ORDER BY p.id";
 
+/// Reads no more than the beginning of the row's text of a batch that has ended.
 macro_rules! list {
-    ($where:literal) => {
+    ($where:literal, $with_template:literal) => {
         concat!(
             "
 SELECT b.id, b.name, b.callback_id, b.or_dead_letters, b.created_at, b.ended_at, b.cancelled,
-    CASE WHEN b.ended_at IS NOT NULL AND octet_length(b.callback::text) <= 20000 THEN b.callback::text END AS refused,
+    CASE WHEN b.ended_at IS NOT NULL THEN left(b.callback::text, 8000) END AS refused,
+    CASE WHEN b.ended_at IS NULL AND ",
+            $with_template,
+            " THEN b.callback::text END AS template,
     b.departed + c.members AS members,
     b.departed + c.gone - CASE WHEN b.ended_at IS NULL THEN b.dead_letters ELSE 0 END AS ended,
     b.dead_letters + CASE WHEN b.ended_at IS NULL THEN c.dead ELSE 0 END AS dead_letters
@@ -116,8 +123,11 @@ ORDER BY b.id DESC"
     };
 }
 
-const LIST: &str = list!("($1 OR ended_at IS NULL)");
-const SHOW: &str = list!("id = $1");
+const LIST: &str = list!(
+    "($1 OR ended_at IS NULL)",
+    "octet_length(b.callback::text) <= 20000"
+);
+const SHOW: &str = list!("id = $1", "true");
 
 const CANCEL: &str = "
 UPDATE jobwire.batch SET ended_at = clock_timestamp(), cancelled = true, callback = NULL
@@ -198,15 +208,23 @@ fn view(row: &PgRow) -> Result<BatchView> {
         Ok(number.max(0).unsigned_abs())
     };
     let ended_at: Option<DateTime<Utc>> = row.try_get("ended_at")?;
-    Ok(BatchView {
-        id: BatchId(row.try_get("id")?),
+    let callback = JobId(row.try_get("callback_id")?);
+    let end = BatchEnd {
+        batch: BatchId(row.try_get("id")?),
         name: row.try_get("name")?,
+        members: 0,
+        dead_letters: 0,
+    };
+    Ok(BatchView {
+        fault: fault(callback, row.try_get("template")?, &end),
+        id: end.batch,
+        name: end.name,
         state: BatchState::of(ended_at.is_some(), row.try_get("cancelled")?),
         members: number("members")?,
         ended: number("ended")?,
         dead_letters: number("dead_letters")?,
         or_dead_letters: row.try_get("or_dead_letters")?,
-        callback: JobId(row.try_get("callback_id")?),
+        callback,
         created_at: row.try_get("created_at")?,
         refused: refused_by(row.try_get("refused")?),
         ended_at,
@@ -214,12 +232,7 @@ fn view(row: &PgRow) -> Result<BatchView> {
 }
 
 impl Batching for PgStore {
-    async fn end_if_over(
-        &self,
-        batch: BatchId,
-        left: &[JobId],
-        refused: Option<String>,
-    ) -> Result<Option<EndedBatch>> {
+    async fn end_if_over(&self, batch: BatchId, left: &[JobId]) -> Result<Option<EndedBatch>> {
         let mut tx = begin_impatiently(&self.pool).await?;
         let entered = sqlx::query(ENTER).bind(batch.0);
         let Some(row) = entered.fetch_optional(&mut *tx).await? else {
@@ -241,9 +254,10 @@ impl Batching for PgStore {
             tx.commit().await?;
             return Ok(None);
         }
-        let (others, dead_letters): (i64, i64) = sqlx::query_as(COUNT)
+        let (others, dead_letters, is_taken): (i64, i64, bool) = sqlx::query_as(COUNT)
             .bind(batch.0)
             .bind(AT_END + 1)
+            .bind(job)
             .fetch_one(&mut *tx)
             .await?;
         if others > AT_END {
@@ -258,29 +272,37 @@ impl Batching for PgStore {
             members: members.unsigned_abs(),
             dead_letters: dead_letters.unsigned_abs(),
         };
-        let mut ready = Vec::new();
-        if let Some(template) = template.as_ref().filter(|_| refused.is_none()) {
-            let job = callback(JobId(job), template, &end)?;
-            let created = insert::insert(&mut tx, vec![job], Origin::Hook).await?;
-            ready = created.ready;
+        let (mut ready, mut created, mut refused, mut kept) = (Vec::new(), None, None, None);
+        match template {
+            None => {}
+            Some(template) if is_taken => {
+                let why = taken(JobId(job));
+                kept = Some(refusal(&why, &template)?);
+                refused = Some(why);
+            }
+            Some(template) => {
+                let new = callback(JobId(job), &template, &end)?;
+                ready = insert::insert(&mut tx, vec![new], Origin::Hook)
+                    .await?
+                    .ready;
+                created = Some(JobId(job));
+            }
         }
-        let kept = refused.as_deref().zip(template.as_deref());
         sqlx::query(END)
             .bind(batch.0)
             .bind(members)
             .bind(dead_letters)
-            .bind(kept.and_then(|(why, job)| refusal(why, job)))
+            .bind(kept)
             .execute(&mut *tx)
             .await?;
         sqlx::query(FORGET).bind(batch.0).execute(&mut *tx).await?;
         crash_point!("batch-end-uncommitted");
         tx.commit().await?;
         crash_point!("batch-end-committed");
-        let job = (template.is_some() && refused.is_none()).then_some(JobId(job));
         Ok(Some(EndedBatch {
             end,
             ready,
-            job,
+            job: created,
             refused,
         }))
     }

@@ -10,7 +10,7 @@ use super::PgStore;
 use crate::job::scope::Scope;
 use crate::job::{Lane, NodeId};
 use crate::store::error::StoreError;
-use crate::store::membership::{kept_as_text, read_kept};
+use crate::store::membership::{kept_as_text, read_kept, silence};
 use crate::store::statements::Members;
 use crate::store::{MAX_NODES, Membership, NodeView, readable};
 
@@ -57,13 +57,14 @@ async fn leave(pool: &PgPool, node: NodeId) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Selects the nodes that were seen last, if there are too many. A row from the future is no sign of
-/// life, beyond what a clock that was set back explains.
+/// Selects the nodes that were seen last, if there are too many. Rows from the future come last, so
+/// forged ones hide no node. They are read: the clock may have been set back, and their nodes may live.
 const READ: &str = "
 SELECT id, revision, types, lanes, deployments, categories, tenants, host, version, transport, started_at, seen_at,
     min_priority, max_priority, attempts_kept::text AS attempts_kept,
-    greatest(extract(epoch FROM clock_timestamp() - seen_at), 0)::double precision AS silent_for
-FROM jobwire.node WHERE seen_at < clock_timestamp() + interval '5 minutes' ORDER BY seen_at DESC LIMIT $1";
+    extract(epoch FROM clock_timestamp() - seen_at)::double precision AS age
+FROM jobwire.node
+ORDER BY seen_at > clock_timestamp(), abs(extract(epoch FROM clock_timestamp() - seen_at)) LIMIT $1";
 
 async fn read(pool: &PgPool) -> Result<Vec<NodeView>, StoreError> {
     let rows = sqlx::query(READ).bind(MAX_NODES as i64);
@@ -101,13 +102,12 @@ fn view(row: &PgRow) -> Result<NodeView, StoreError> {
         },
         started_at: row.try_get("started_at")?,
         seen_at: row.try_get("seen_at")?,
-        silent_for: Duration::try_from_secs_f64(row.try_get("silent_for")?)
-            .unwrap_or(Duration::MAX),
+        silent_for: silence(row.try_get("age")?),
     })
 }
 
-/// Deletes the rows of silent nodes, and those from the future. Skips locked rows. A living node writes
-/// its row again within a minute.
+/// Deletes the rows of silent nodes, and those from the future, but never that of a node that is heard.
+/// Skips locked rows. A living node writes its row again within a minute.
 const FORGET: &str = "
 DELETE FROM jobwire.node WHERE id IN (
     SELECT id FROM jobwire.node WHERE seen_at NOT BETWEEN clock_timestamp() - $1 AND clock_timestamp() + interval '5 minutes'

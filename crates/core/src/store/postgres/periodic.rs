@@ -50,10 +50,6 @@ SELECT ARRAY(SELECT name FROM page ORDER BY next_due, name),
     (SELECT min(next_due) FROM jobwire.periodic_job WHERE NOT paused AND next_due > statement_timestamp()),
     statement_timestamp()";
 
-/// Takes the next due date from a schedule, unless it was declared again.
-const STOP: &str = "
-UPDATE jobwire.periodic_job SET next_due = NULL WHERE name = $1 AND schedule = $2 AND template::text = $3 AND NOT paused";
-
 const ADVANCE: &str = "UPDATE jobwire.periodic_job SET next_due = $2, last_due = coalesce($3, last_due) WHERE name = $1";
 
 const PAUSE: &str = "
@@ -103,14 +99,6 @@ async fn write(
         .bind(&declaration.template)
         .bind(next_due);
     Ok(write.execute(connection).await?.rows_affected() > 0)
-}
-
-/// Stops a schedule that can't be read.
-async fn stop(connection: &mut PgConnection, name: &str, row: &Row) -> Result<()> {
-    let stop = sqlx::query(STOP).bind(name);
-    let stop = stop.bind(&row.schedule).bind(&row.template);
-    stop.execute(connection).await?;
-    Ok(())
 }
 
 /// Declares one periodic job.
@@ -194,7 +182,7 @@ impl Periodic for PgStore {
         let Some((row, now, was)) = find(&mut tx, LOCK, name).await? else {
             return Ok(false);
         };
-        // A schedule without a date may be one that a node has stopped.
+        // A schedule without a date may be one that another program has stopped.
         if was != paused || !paused && row.next_due.is_none() {
             let next = if paused {
                 row.next_due
@@ -265,17 +253,9 @@ impl Periodic for PgStore {
         if paused || row.next_due.is_none_or(|due| due > now) {
             return Ok(Fired::default());
         }
-        let firing = match row.fire(now, &self.calendars) {
-            Ok(firing) => firing,
-            Err(invalid) => {
-                // A calendar that gives no date is no fault of the row: another node may know it.
-                if row.fault().is_some() {
-                    stop(&mut tx, name, &row).await?;
-                    tx.commit().await?;
-                }
-                return Err(StoreError::periodic(name)(invalid));
-            }
-        };
+        // One that this program can't read stays due: another program may read it.
+        let firing = row.fire(now, &self.calendars);
+        let firing = firing.map_err(StoreError::periodic(name))?;
         let created = insert::insert(&mut tx, firing.jobs, Origin::Hook).await?;
         let advance = sqlx::query(ADVANCE)
             .bind(name)

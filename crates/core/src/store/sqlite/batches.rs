@@ -11,8 +11,8 @@ use super::{SqliteStore, batch_members, decode, insert};
 use crate::job::batch::{BatchEnd, BatchState, BatchView};
 use crate::job::{BatchId, JobId};
 use crate::store::batches::{
-    AT_END, BatchMembers, EndedBatch, MOST_MEMBERS, NewBatch, OpenBatches, callback, refusal,
-    refused_by,
+    AT_END, BatchMembers, EndedBatch, MOST_MEMBERS, NewBatch, OpenBatches, callback, fault,
+    refusal, refused_by, taken,
 };
 use crate::store::error::StoreError;
 use crate::store::statements::Batching;
@@ -84,9 +84,12 @@ SELECT EXISTS (
     ")"
 );
 
-/// Counts the members, up to a limit, and the dead letters among them.
+/// Counts the members, up to a limit, and the dead letters among them. Tells whether a job has the id of
+/// the job at the end.
 const COUNT: &str = "
-SELECT count(*), count(d.id)
+SELECT count(*), count(d.id),
+    EXISTS (SELECT 1 FROM job WHERE id = ?3) OR EXISTS (SELECT 1 FROM timer_job WHERE id = ?3)
+    OR EXISTS (SELECT 1 FROM suspended_job WHERE id = ?3) OR EXISTS (SELECT 1 FROM dead_letter_job WHERE id = ?3)
 FROM (SELECT job_id FROM batch_member WHERE batch_id = ?1 LIMIT ?2) m LEFT JOIN dead_letter_job d ON d.id = m.job_id";
 
 const END: &str =
@@ -106,12 +109,16 @@ FROM (SELECT id, or_dead_letters FROM batch WHERE ended_at IS NULL AND id > coal
 ORDER BY p.id"
 );
 
+/// Reads no more than the beginning of the row's text of a batch that has ended.
 macro_rules! list {
-    ($where:literal) => {
+    ($where:literal, $with_template:literal) => {
         concat!(
             "
 SELECT b.id, b.name, b.callback_id, b.or_dead_letters, b.created_at, b.ended_at, b.cancelled, b.departed, b.dead_letters,
-    CASE WHEN b.ended_at IS NOT NULL AND length(CAST(b.callback AS BLOB)) <= 20000 THEN b.callback END AS refused,
+    CASE WHEN b.ended_at IS NOT NULL THEN substr(b.callback, 1, 8000) END AS refused,
+    CASE WHEN b.ended_at IS NULL AND ",
+            $with_template,
+            " THEN b.callback END AS template,
     (SELECT count(*) FROM batch_member m WHERE m.batch_id = b.id) AS members,
     (SELECT count(*) FROM batch_member m WHERE m.batch_id = b.id AND NOT ",
             is_present!("true"),
@@ -124,8 +131,11 @@ FROM batch b WHERE ",
     };
 }
 
-const LIST: &str = list!("(?1 OR b.ended_at IS NULL)");
-const SHOW: &str = list!("b.id = ?1");
+const LIST: &str = list!(
+    "(?1 OR b.ended_at IS NULL)",
+    "length(CAST(b.callback AS BLOB)) <= 20000"
+);
+const SHOW: &str = list!("b.id = ?1", "true");
 
 const CANCEL: &str = "UPDATE batch SET ended_at = ?2, cancelled = 1, callback = NULL WHERE id = ?1 AND ended_at IS NULL";
 
@@ -237,15 +247,23 @@ fn view(row: &SqliteRow) -> Result<BatchView> {
     let positive = |number: i64| number.max(0).unsigned_abs();
     let callback: String = row.try_get("callback_id")?;
     let wrong = |_| StoreError::BadRow(format!("`{callback}` is no id of a job"));
-    Ok(BatchView {
-        id: BatchId(decode::uuid(row, 0)?),
+    let callback: JobId = callback.parse().map_err(wrong)?;
+    let end = BatchEnd {
+        batch: BatchId(decode::uuid(row, 0)?),
         name: row.try_get("name")?,
+        members: 0,
+        dead_letters: 0,
+    };
+    Ok(BatchView {
+        fault: fault(callback, row.try_get("template")?, &end),
+        id: end.batch,
+        name: end.name,
         state: BatchState::of(ended_at.is_some(), row.try_get("cancelled")?),
         members: positive(departed.saturating_add(number("members")?)),
         ended: positive(ended.saturating_add(number("gone")?)),
         dead_letters: positive(dead_letters),
         or_dead_letters: row.try_get("or_dead_letters")?,
-        callback: callback.parse().map_err(wrong)?,
+        callback,
         created_at: decode::moment(row.try_get("created_at")?)?,
         refused: refused_by(row.try_get("refused")?),
         ended_at,
@@ -253,12 +271,7 @@ fn view(row: &SqliteRow) -> Result<BatchView> {
 }
 
 impl Batching for SqliteStore {
-    async fn end_if_over(
-        &self,
-        batch: BatchId,
-        left: &[JobId],
-        refused: Option<String>,
-    ) -> Result<Option<EndedBatch>> {
+    async fn end_if_over(&self, batch: BatchId, left: &[JobId]) -> Result<Option<EndedBatch>> {
         let mut tx = self.write().await?;
         let entered = sqlx::query(ENTER).bind(batch.to_string());
         let Some(row) = entered.fetch_optional(&mut *tx).await? else {
@@ -277,9 +290,10 @@ impl Batching for SqliteStore {
             tx.commit().await?;
             return Ok(None);
         }
-        let (others, dead_letters): (i64, i64) = sqlx::query_as(COUNT)
+        let (others, dead_letters, is_taken): (i64, i64, bool) = sqlx::query_as(COUNT)
             .bind(batch.to_string())
             .bind(AT_END + 1)
+            .bind(job.to_string())
             .fetch_one(&mut *tx)
             .await?;
         if others > AT_END {
@@ -294,19 +308,28 @@ impl Batching for SqliteStore {
             members: members.unsigned_abs(),
             dead_letters: dead_letters.unsigned_abs(),
         };
-        let mut ready = Vec::new();
-        if let Some(template) = template.as_ref().filter(|_| refused.is_none()) {
-            let job = callback(job, template, &end)?;
-            let created = insert::insert(&mut tx, vec![job], Origin::Hook).await?;
-            ready = created.ready;
+        let (mut ready, mut created, mut refused, mut kept) = (Vec::new(), None, None, None);
+        match template {
+            None => {}
+            Some(template) if is_taken => {
+                let why = taken(job);
+                kept = Some(refusal(&why, &template)?);
+                refused = Some(why);
+            }
+            Some(template) => {
+                let new = callback(job, &template, &end)?;
+                ready = insert::insert(&mut tx, vec![new], Origin::Hook)
+                    .await?
+                    .ready;
+                created = Some(job);
+            }
         }
-        let kept = refused.as_deref().zip(template.as_deref());
         sqlx::query(END)
             .bind(batch.to_string())
             .bind(decode::now_micros())
             .bind(members)
             .bind(dead_letters)
-            .bind(kept.and_then(|(why, job)| refusal(why, job)))
+            .bind(kept)
             .execute(&mut *tx)
             .await?;
         sqlx::query(FORGET)
@@ -314,11 +337,10 @@ impl Batching for SqliteStore {
             .execute(&mut *tx)
             .await?;
         tx.commit().await?;
-        let job = (template.is_some() && refused.is_none()).then_some(job);
         Ok(Some(EndedBatch {
             end,
             ready,
-            job,
+            job: created,
             refused,
         }))
     }

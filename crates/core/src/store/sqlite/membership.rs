@@ -9,7 +9,7 @@ use super::{SqliteStore, decode};
 use crate::job::scope::{Names, Scope};
 use crate::job::{Lane, NodeId};
 use crate::store::error::StoreError;
-use crate::store::membership::{kept_as_text, read_kept};
+use crate::store::membership::{AHEAD, kept_as_text, read_kept, silence};
 use crate::store::statements::Members;
 use crate::store::{MAX_NODES, Membership, NodeView, readable};
 
@@ -24,13 +24,16 @@ ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, types = excluded.ty
 
 pub(super) const LEAVE: &str = "DELETE FROM node WHERE id = ?1";
 
+/// Selects the nodes that were seen last, if there are too many. Rows from the future come last, so
+/// forged ones hide no node.
 const READ: &str = "
 SELECT id, revision, types, lanes, deployments, categories, tenants, host, version, transport, started_at, seen_at, min_priority,
     max_priority, attempts_kept
-FROM node ORDER BY seen_at DESC LIMIT ?1";
+FROM node ORDER BY seen_at > ?2, abs(seen_at - ?2) LIMIT ?1";
 
+/// Deletes the rows of silent nodes, and those from the future, but never that of a node that is heard.
 const FORGET: &str = "
-DELETE FROM node WHERE seen_at < ?1 AND id NOT IN (SELECT value FROM json_each(?2))";
+DELETE FROM node WHERE seen_at NOT BETWEEN ?1 AND ?3 AND id NOT IN (SELECT value FROM json_each(?2))";
 
 impl Members for SqliteStore {
     async fn write_membership(&self, node: &Membership) -> Result<(), StoreError> {
@@ -64,9 +67,9 @@ impl Members for SqliteStore {
     }
 
     async fn read_nodes(&self) -> Result<Vec<NodeView>, StoreError> {
-        let rows = sqlx::query(READ).bind(MAX_NODES as i64);
-        let rows = rows.fetch_all(&self.readers).await?;
         let now = decode::now_micros();
+        let rows = sqlx::query(READ).bind(MAX_NODES as i64).bind(now);
+        let rows = rows.fetch_all(&self.readers).await?;
         Ok(readable(rows.iter().map(|row| view(row, now))))
     }
 
@@ -79,7 +82,8 @@ impl Members for SqliteStore {
         let now = decode::now_micros();
         let forget = sqlx::query(FORGET)
             .bind(now - (decode::later(now, silent_for) - now))
-            .bind(decode::array(heard)?);
+            .bind(decode::array(heard)?)
+            .bind(decode::later(now, AHEAD));
         let forgotten = forget.execute(&mut *tx).await?.rows_affected();
         tx.commit().await?;
         Ok(forgotten)
@@ -119,6 +123,6 @@ fn view(row: &SqliteRow, now: i64) -> Result<NodeView, StoreError> {
         },
         started_at: decode::moment(row.try_get("started_at")?)?,
         seen_at: decode::moment(seen_at)?,
-        silent_for: Duration::from_micros(now.saturating_sub(seen_at).max(0).cast_unsigned()),
+        silent_for: silence(now.saturating_sub(seen_at) as f64 / 1e6),
     })
 }

@@ -29,9 +29,6 @@ WHERE NOT paused AND next_due <= ?1 AND (?2 IS NULL OR next_due >= ?2 AND (next_
     AND (instr(schedule, '[calendar=') = 0 OR EXISTS (SELECT 1 FROM json_each(?4) WHERE instr(schedule, value) > 0))
 ORDER BY next_due, name LIMIT ?5";
 
-/// Takes the next due date from a schedule.
-const STOP: &str = "UPDATE periodic_job SET next_due = NULL WHERE name = ?1";
-
 /// Another program may have written any date.
 const NEXT: &str = "
 SELECT min(min(next_due), 253402300799999999) FROM periodic_job WHERE NOT paused AND next_due > ?1";
@@ -80,12 +77,6 @@ async fn write(
         .bind(now)
         .execute(connection)
         .await?;
-    Ok(())
-}
-
-/// Stops a schedule that can't be read.
-async fn stop(connection: &mut SqliteConnection, name: &str) -> Result<()> {
-    sqlx::query(STOP).bind(name).execute(connection).await?;
     Ok(())
 }
 
@@ -148,7 +139,7 @@ impl Periodic for SqliteStore {
         let Some((row, was)) = find(&mut tx, name).await? else {
             return Ok(false);
         };
-        // A schedule without a date may be one that a node has stopped.
+        // A schedule without a date may be one that another program has stopped.
         if was != paused || !paused && row.next_due.is_none() {
             let next = if paused {
                 row.next_due
@@ -233,17 +224,9 @@ impl Periodic for SqliteStore {
         if row.next_due.is_none_or(|due| due > now) {
             return Ok(Fired::default());
         }
-        let firing = match row.fire(now, &self.calendars) {
-            Ok(firing) => firing,
-            Err(invalid) => {
-                // A calendar that gives no date is no fault of the row: another node may know it.
-                if row.fault().is_some() {
-                    stop(&mut tx, name).await?;
-                    tx.commit().await?;
-                }
-                return Err(StoreError::periodic(name)(invalid));
-            }
-        };
+        // One that this program can't read stays due: another program may read it.
+        let firing = row.fire(now, &self.calendars);
+        let firing = firing.map_err(StoreError::periodic(name))?;
         let created = insert::insert(&mut tx, firing.jobs, Origin::Hook).await?;
         sqlx::query(ADVANCE)
             .bind(name)

@@ -171,18 +171,11 @@ impl Database {
 
     pub(crate) fn fire_periodic_job(&mut self, name: &str) -> Result<Fired, StoreError> {
         let now = self.now();
-        let Some(schedule) = self.schedules.get_mut(name).filter(|s| !s.paused) else {
+        let Some(schedule) = self.schedules.get(name).filter(|s| !s.paused) else {
             return Ok(Fired::default());
         };
-        let firing = match schedule.row.fire(now, &Calendars::default()) {
-            Ok(firing) => firing,
-            Err(invalid) => {
-                if schedule.row.fault().is_some() {
-                    schedule.row.next_due = None;
-                }
-                return Err(unreadable(name)(invalid));
-            }
-        };
+        let firing = schedule.row.fire(now, &Calendars::default());
+        let firing = firing.map_err(unreadable(name))?;
         let Some(last) = firing.last else {
             return Ok(Fired::default());
         };
