@@ -165,6 +165,7 @@ conformance! {
             a_schedule_that_can_not_be_read_stops_no_other,
             a_schedule_that_can_be_read_again_creates_its_job_without_a_declaration,
             a_schedule_whose_job_the_database_refuses_keeps_its_date,
+            each_second_of_a_schedule_has_its_job,
             due_schedules_are_read_page_by_page,
             a_date_that_no_program_can_read_stops_no_other,
             over_two_changes_of_the_clock_and_killed_leaders_each_date_has_one_job,

@@ -6,9 +6,12 @@ use jobwire_core::chrono_tz::Tz;
 use jobwire_core::job::periodic::Declared;
 use jobwire_core::store::{Origin, PeriodicView};
 use jobwire_core::{JobQuery, JobState, NewJob, PeriodicJob};
+use jobwire_harness::eventually;
+use jobwire_harness::world::quick;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
+use super::bed::{Bed, noting};
 use super::world::{Bench, SqlBench, World, node};
 
 fn periodic(name: &str, schedule: &str) -> PeriodicJob {
@@ -20,12 +23,17 @@ async fn view<S: Bench>(w: &World<S>, name: &str) -> PeriodicView {
     all.into_iter().find(|view| view.name == name).unwrap()
 }
 
-/// Makes a schedule due at a date.
-async fn set_due<S: SqlBench>(w: &World<S>, name: &str, at: DateTime<Utc>) {
-    let date = match w.store.name() {
+/// Returns a date as the database reads it.
+fn date<S: SqlBench>(w: &World<S>, at: DateTime<Utc>) -> String {
+    match w.store.name() {
         "sqlite" => at.timestamp_micros().to_string(),
         _ => format!("timestamptz '{}'", at.to_rfc3339()),
-    };
+    }
+}
+
+/// Makes a schedule due at a date.
+async fn set_due<S: SqlBench>(w: &World<S>, name: &str, at: DateTime<Utc>) {
+    let date = date(w, at);
     let sql = format!("UPDATE {{s}}periodic_job SET next_due = {date} WHERE name = '{name}'");
     assert_eq!(w.store.execute(&sql).await, 1);
 }
@@ -439,4 +447,36 @@ pub(super) async fn over_two_changes_of_the_clock_and_killed_leaders_each_date_h
     dates.sort_unstable();
     assert!(days.len() > 35 && dates.len() > 1_800);
     assert_eq!(dates, expected);
+}
+
+/// The leader's cycles are rare, so only the task itself finds the next date in time. Older schedules that
+/// can't be read stay due meanwhile.
+pub(super) async fn each_second_of_a_schedule_has_its_job<S: SqlBench>(w: &World<S>) {
+    const SECONDS: usize = 4;
+    const LONG: Duration = Duration::from_secs(30);
+    let bed = Bed::new(w);
+    let job = NewJob::of("note", "tick").max_attempts(1);
+    let every_second = [PeriodicJob::new("tick", "R/PT1S", job)];
+    w.store.declare_periodic_jobs(&every_second).await.unwrap();
+    let options = quick().sweep_interval(LONG);
+    let node = bed.node(options).handler("note", noting(&bed.notes));
+    let node = node.start().await.unwrap();
+    let ticks = async |more: usize| {
+        let wanted = bed.notes.all().len() + more;
+        let within = LONG - Duration::from_secs(5);
+        eventually("a job of each second", within, async || {
+            (bed.notes.all().len() >= wanted).then_some(())
+        })
+        .await;
+    };
+    ticks(SECONDS).await;
+    let (old, new) = (date(w, DateTime::UNIX_EPOCH), date(w, Utc::now()));
+    let unreadable = format!(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000)
+         INSERT INTO {{s}}periodic_job (name, version, schedule, template, next_due, created_at, changed_at)
+         SELECT 'unread-' || i, 0, 'garbage', '{{}}', {old}, {new}, {new} FROM n"
+    );
+    assert_eq!(w.store.execute(&unreadable).await, 3_000);
+    ticks(2 * SECONDS).await;
+    node.stop().await;
 }

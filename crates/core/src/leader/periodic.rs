@@ -7,7 +7,8 @@
 //! the row of the schedule and advances it.
 //!
 //! The task goes through the due schedules in the order of their dates, and begins again with those
-//! that it left due only after [`AGAIN`]. So a schedule with many missed dates, or one whose job
+//! that it left due only after [`AGAIN`]. While there are such schedules, it looks with each page for
+//! those whose dates have just passed. So a schedule with many missed dates, or one whose job
 //! can't be created now, holds up no other. A schedule that this program can't read stays due, as does
 //! one whose job the database refuses: a newer program may read it, and a new constraint may refuse all
 //! jobs.
@@ -46,12 +47,16 @@ const MOST_BEHIND: usize = 10_000;
 struct Pass {
     /// The last place.
     after: Option<DuePlace>,
+    /// The last place among the dates that have just passed. `None` if no schedule is left due.
+    recent: Option<DuePlace>,
     /// The time from which the task begins again. `None` if it has left no schedule due.
     again: Option<Instant>,
     /// Whether the last page was full.
     goes_on: bool,
     /// The schedules with more missed dates. Their next dates may lie ahead in this pass.
     behind: HashSet<String>,
+    /// The earliest of the dates that schedules got with this page.
+    next: Option<DateTime<Utc>>,
 }
 
 impl Pass {
@@ -157,18 +162,67 @@ pub(crate) async fn create_jobs(node: Arc<NodeContext>) {
     }
 }
 
-/// Creates the jobs of a page of due schedules.
+/// Creates the jobs of a page of due schedules, and of those whose dates have just passed.
 async fn create_due(node: &Arc<NodeContext>, pass: &mut Pass) -> Result<Page, StoreError> {
+    pass.next = None;
+    let mut dates = Vec::new();
+    if let Some(recent) = pass.recent.clone() {
+        let page = create_page(node, Some(&recent), pass).await?;
+        dates.extend(page.is_full.then_some(page.now));
+        pass.recent = Some(page.end);
+    }
     // Without one that it left due, it begins again each time: schedules may have older dates.
     if pass.again.is_none_or(|again| again <= Instant::now()) && !std::mem::take(&mut pass.goes_on)
     {
-        *pass = Pass::default();
+        *pass = Pass {
+            recent: pass.recent.take(),
+            next: pass.next,
+            ..Pass::default()
+        };
     }
-    let due = node
-        .store
-        .due_periodic_jobs(pass.after.as_ref(), PAGE)
-        .await?;
-    pass.goes_on = is_full(&due.names);
+    let page = create_page(node, pass.after.clone().as_ref(), pass).await?;
+    pass.goes_on = page.is_full;
+    // A schedule that has more missed dates waits for the next pass.
+    pass.after = Some(page.end);
+    if pass.again.is_some() {
+        let since = || DuePlace {
+            due: page.now - AGAIN,
+            name: String::new(),
+        };
+        pass.recent.get_or_insert_with(since);
+    } else if !pass.goes_on {
+        pass.recent = None;
+    }
+    dates.extend(page.is_full.then_some(page.now));
+    dates.extend(pass.again.map(|at| page.now + (at - Instant::now())));
+    dates.extend(page.next_due);
+    // The queries came before these dates.
+    dates.extend(pass.next);
+    Ok(Page {
+        next_due: dates.into_iter().min(),
+        now: page.now,
+    })
+}
+
+/// A page of due schedules whose jobs were created.
+struct Created {
+    /// Whether more schedules may be due behind it.
+    is_full: bool,
+    /// The place at which the next page begins.
+    end: DuePlace,
+    /// The next due date of the others.
+    next_due: Option<DateTime<Utc>>,
+    now: DateTime<Utc>,
+}
+
+/// Creates the jobs of the schedules that are due behind a place.
+async fn create_page(
+    node: &Arc<NodeContext>,
+    after: Option<&DuePlace>,
+    pass: &mut Pass,
+) -> Result<Created, StoreError> {
+    let due = node.store.due_periodic_jobs(after, PAGE).await?;
+    let is_full = is_full(&due.names);
     let mut busy = create_each(node, due.names, pass).await?;
     for _ in 0..BUSY_ATTEMPTS {
         if busy.is_empty() || node.signals.draining.is_cancelled() {
@@ -180,20 +234,14 @@ async fn create_due(node: &Arc<NodeContext>, pass: &mut Pass) -> Result<Page, St
     if !busy.is_empty() {
         pass.leaves_one();
     }
-    let place = if pass.goes_on {
-        due.last
-    } else {
-        // A schedule that has more missed dates waits for the next pass.
-        Some(DuePlace {
-            due: due.now,
-            name: String::new(),
-        })
+    let now = DuePlace {
+        due: due.now,
+        name: String::new(),
     };
-    pass.after = place.or(pass.after.take());
-    let again = pass.again.map(|at| due.now + (at - Instant::now()));
-    let soon = if pass.goes_on { Some(due.now) } else { again };
-    Ok(Page {
-        next_due: soon.into_iter().chain(due.next_due).min(),
+    Ok(Created {
+        is_full,
+        end: due.last.filter(|_| is_full).unwrap_or(now),
+        next_due: due.next_due,
         now: due.now,
     })
 }
@@ -214,7 +262,9 @@ async fn create_each(
         }
         match create(node, &name).await? {
             Some(fired) if fired.busy => busy.push(name),
-            Some(fired) if fired.missed.is_none() => {}
+            Some(fired) if fired.missed.is_none() => {
+                pass.next = pass.next.into_iter().chain(fired.next).min();
+            }
             Some(_) => {
                 pass.leaves_one();
                 if pass.behind.len() < MOST_BEHIND {

@@ -90,6 +90,8 @@ pub struct Fired {
     /// Whether the schedule has advanced. False if it was not due, or if another node has locked
     /// it.
     pub advanced: bool,
+    /// Its next due date, if it has advanced and has one.
+    pub next: Option<DateTime<Utc>>,
     /// Whether its row was locked.
     pub busy: bool,
     /// The dates that have passed and wait for the next leader cycle.

@@ -268,6 +268,7 @@ impl Periodic for PgStore {
         Ok(Fired {
             ready: created.ready,
             advanced: true,
+            next: firing.next,
             missed: firing.missed,
             ..Fired::default()
         })

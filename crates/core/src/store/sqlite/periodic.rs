@@ -238,6 +238,7 @@ impl Periodic for SqliteStore {
         Ok(Fired {
             ready: created.ready,
             advanced: true,
+            next: firing.next,
             missed: firing.missed,
             ..Fired::default()
         })

@@ -187,6 +187,7 @@ impl Database {
         Ok(Fired {
             ready: created.ready,
             advanced: true,
+            next: firing.next,
             missed: firing.missed,
             ..Fired::default()
         })
