@@ -650,32 +650,40 @@ async fn a_role_that_inserts_jobs_needs_a_right_to_pause_others() {
     let role = format!("inserts_{}", uuid::Uuid::new_v4().simple());
     let sql = format!(
         "CREATE ROLE {role}; GRANT USAGE ON SCHEMA jobwire TO {role};
-         GRANT INSERT ON jobwire.job TO {role}; GRANT USAGE ON SEQUENCE jobwire.job_seq TO {role}"
+         GRANT INSERT ON jobwire.job, jobwire.periodic_job TO {role}; GRANT USAGE ON SEQUENCE jobwire.job_seq TO {role}"
     );
+    let pool = w.store.pool();
     sqlx::raw_sql(AssertSqlSafe(sql))
-        .execute(w.store.pool())
+        .execute(pool)
         .await
         .unwrap();
-    let insert = |job_type: &str| {
+    let job = |job_type: &str| {
         format!(
-            "BEGIN; SET LOCAL ROLE {role};
-             INSERT INTO jobwire.job (id, type, correlation_id) VALUES (gen_random_uuid(), '{job_type}', gen_random_uuid());
-             COMMIT"
+            "INSERT INTO jobwire.job (id, type, correlation_id) VALUES (gen_random_uuid(), '{job_type}', gen_random_uuid())"
         )
     };
-    let pool = w.store.pool();
-    sqlx::raw_sql(AssertSqlSafe(insert("report")))
-        .execute(pool)
-        .await
-        .unwrap();
-    let refused = sqlx::raw_sql(AssertSqlSafe(insert("jobwire.suspension")))
-        .execute(pool)
-        .await;
-    let refused = refused.unwrap_err().to_string();
-    assert!(
-        refused.contains("may not write jobwire.suspension"),
-        "{refused}"
-    );
+    let periodic = |job_type: &str| {
+        format!(
+            "INSERT INTO jobwire.periodic_job (name, schedule, template)
+             VALUES (gen_random_uuid(), 'R/P1D', '{{\"type\":\"{job_type}\"}}')"
+        )
+    };
+    for insert in [&job as &dyn Fn(&str) -> String, &periodic] {
+        for (job_type, may) in [("report", true), ("jobwire.suspension", false)] {
+            // A refused statement leaves the transaction of its connection open.
+            let mut connection = pool.acquire().await.unwrap().detach();
+            let sql = format!("BEGIN; SET LOCAL ROLE {role}; {}; COMMIT", insert(job_type));
+            let inserted = sqlx::raw_sql(AssertSqlSafe(sql))
+                .execute(&mut connection)
+                .await;
+            let refused = inserted.err().map_or(String::new(), |e| e.to_string());
+            assert_eq!(refused.is_empty(), may, "{job_type}: {refused}");
+            assert!(
+                may || refused.contains("may not write jobwire.suspension"),
+                "{refused}"
+            );
+        }
+    }
     let sql = format!("DROP OWNED BY {role}; DROP ROLE {role}");
     sqlx::raw_sql(AssertSqlSafe(sql))
         .execute(pool)
