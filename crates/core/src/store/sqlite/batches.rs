@@ -14,7 +14,6 @@ use crate::store::batches::{
     AT_END, BatchMembers, EndedBatch, MOST_MEMBERS, NewBatch, OpenBatches, callback, refusal,
     refused_by,
 };
-use crate::store::error::StoreError;
 use crate::store::statements::Batching;
 use crate::store::{Origin, Result};
 
@@ -102,7 +101,7 @@ SELECT p.id, NOT EXISTS (
     WHERE ",
     is_present!("NOT p.or_dead_letters"),
     ")
-FROM (SELECT id, or_dead_letters FROM batch WHERE ended_at IS NULL AND id > coalesce(?1, '') ORDER BY id LIMIT ?2) p
+FROM (SELECT id, or_dead_letters FROM batch WHERE ended_at IS NULL AND octet_length(id) = 36 AND id > coalesce(?1, '') ORDER BY id LIMIT ?2) p
 ORDER BY p.id"
 );
 
@@ -235,19 +234,17 @@ fn view(row: &SqliteRow) -> Result<BatchView> {
         Some(_) => (departed, settled),
     };
     let positive = |number: i64| number.max(0).unsigned_abs();
-    let callback: String = row.try_get("callback_id")?;
-    let wrong = |_| StoreError::BadRow(format!("`{callback}` is no id of a job"));
     Ok(BatchView {
-        id: BatchId(decode::uuid(row, 0)?),
-        name: row.try_get("name")?,
+        id: BatchId(decode::shown_id(row, 0)?),
+        name: decode::text(row, "name")?,
         state: BatchState::of(ended_at.is_some(), row.try_get("cancelled")?),
         members: positive(departed.saturating_add(number("members")?)),
         ended: positive(ended.saturating_add(number("gone")?)),
         dead_letters: positive(dead_letters),
         or_dead_letters: row.try_get("or_dead_letters")?,
-        callback: callback.parse().map_err(wrong)?,
+        callback: JobId(decode::shown_id(row, "callback_id")?),
         created_at: decode::moment(row.try_get("created_at")?)?,
-        refused: refused_by(row.try_get("refused")?),
+        refused: refused_by(decode::maybe_text(row, "refused")?),
         ended_at,
     })
 }
@@ -264,9 +261,9 @@ impl Batching for SqliteStore {
         let Some(row) = entered.fetch_optional(&mut *tx).await? else {
             return Ok(None);
         };
-        let name: String = row.try_get(0)?;
+        let name = decode::text(&row, 0)?;
         let job = JobId(decode::uuid(&row, 1)?);
-        let template: Option<String> = row.try_get(2)?;
+        let template = decode::maybe_text(&row, 2)?;
         let or_dead_letters: bool = row.try_get(3)?;
         let mut departed: i64 = row.try_get(4)?;
         let settled: i64 = row.try_get(5)?;
@@ -364,16 +361,15 @@ impl Batching for SqliteStore {
         after: Option<JobId>,
         at_most: i64,
     ) -> Result<BatchMembers> {
-        let jobs: Vec<String> = sqlx::query_scalar(MEMBERS)
+        let jobs = sqlx::query(MEMBERS)
             .bind(batch.to_string())
             .bind(after.map(|id| id.to_string()))
             .bind(at_most)
             .fetch_all(&self.readers)
             .await?;
-        let inner: Vec<String> = sqlx::query_scalar(INNER)
-            .bind(decode::array(&jobs)?)
-            .fetch_all(&self.readers)
-            .await?;
+        let jobs = decode::texts(&jobs)?;
+        let inner = sqlx::query(INNER).bind(decode::array(&jobs)?);
+        let inner = decode::texts(&inner.fetch_all(&self.readers).await?)?;
         Ok(BatchMembers {
             jobs: jobs.iter().filter_map(|id| id.parse().ok()).collect(),
             inner: inner.iter().filter_map(|id| id.parse().ok()).collect(),
