@@ -1,5 +1,7 @@
 //! Cases of SQLite only: files, one writer, a database in memory.
 
+mod texts;
+
 use std::time::Duration;
 
 use jobwire_core::store::{ClaimOf, ClaimPage, Handoff, Origin};

@@ -25,6 +25,14 @@ pub(super) trait JobRow {
     fn short(&self, at: usize) -> Result<&str>;
     fn text(&self, at: usize) -> Result<String>;
     fn maybe_text(&self, at: usize) -> Result<Option<String>>;
+    /// Reads a text to show it, or to compare it with names: one of another program may not be UTF-8.
+    fn shown(&self, at: usize) -> Result<String> {
+        self.text(at)
+    }
+    /// Like [`shown`](Self::shown), for a text that may be missing.
+    fn maybe_shown(&self, at: usize) -> Result<Option<String>> {
+        self.maybe_text(at)
+    }
     fn long(&self, at: usize) -> Result<i64>;
     fn maybe_long(&self, at: usize) -> Result<Option<i64>>;
     fn int(&self, at: usize) -> Result<i32>;
@@ -176,19 +184,21 @@ fn job_with(how: &mut impl Unreadable, row: &impl JobRow, at: usize) -> Result<J
     })
 }
 
-/// Reads a ready job from the columns of `ready_columns!`, which begin the row.
+/// Reads a ready job from the columns of `ready_columns!`, which begin the row. An instance that is not
+/// UTF-8 can't be asked for, so the hint names none: then the job is locked by its id, and is
+/// unreadable.
 pub(super) fn ready(row: &impl JobRow) -> Result<Ready> {
     let exclusive = row.flag(2)?;
-    let instance = row.maybe_text(3)?;
-    let job_type = row.text(5)?;
+    let instance = row.maybe_text(3).unwrap_or_default();
+    let job_type = row.shown(5)?;
     Ok(Ready {
-        lane: Lane(row.text(1)?),
+        lane: Lane(row.shown(1)?),
         hint: Hint {
             id: JobId(row.id(0)?),
             instance: instance.filter(|_| exclusive),
             job_type: (!exclusive).then_some(job_type),
             committed_at: None,
-            trace_parent: row.maybe_text(4)?,
+            trace_parent: row.maybe_shown(4)?,
         },
     })
 }
@@ -201,10 +211,10 @@ pub(super) fn all_ready(rows: &[impl JobRow]) -> Result<Vec<Ready>> {
 /// Reads a rule from the columns of `rule_columns!`.
 pub(super) fn lane_rule(row: &impl JobRow) -> Result<LaneRule> {
     Ok(LaneRule {
-        lane: Lane(row.text(0)?),
-        job_type: row.maybe_text(1)?,
-        category: row.maybe_text(2)?,
-        tenant: row.maybe_text(3)?,
+        lane: Lane(row.shown(0)?),
+        job_type: row.maybe_shown(1)?,
+        category: row.maybe_shown(2)?,
+        tenant: row.maybe_shown(3)?,
         min_priority: row.maybe_long(4)?,
         max_priority: row.maybe_long(5)?,
     })
@@ -213,7 +223,7 @@ pub(super) fn lane_rule(row: &impl JobRow) -> Result<LaneRule> {
 /// Reads a rule from the columns of `priority_columns!`.
 pub(super) fn priority_rule(row: &impl JobRow) -> Result<PriorityRule> {
     let word = row.short(0)?;
-    let names = [row.text(1)?, row.text(2)?, row.text(3)?];
+    let names = [row.shown(1)?, row.shown(2)?, row.shown(3)?];
     let scope = PriorityScope::parse(word, names).ok_or_else(|| {
         let problem = "is of no scope that this program knows";
         StoreError::BadRow(format!("priority rule `{}` {problem}", word.escape_debug()))
@@ -224,7 +234,7 @@ pub(super) fn priority_rule(row: &impl JobRow) -> Result<PriorityRule> {
 /// Reads the numbers of jobs in a lane, in the order of the fields.
 pub(super) fn lane_view(row: &impl JobRow) -> Result<LaneView> {
     Ok(LaneView {
-        lane: Lane(row.text(0)?),
+        lane: Lane(row.shown(0)?),
         ready: row.long(1)?,
         running: row.long(2)?,
         timers: row.long(3)?,
@@ -238,7 +248,7 @@ pub(super) fn lane_view(row: &impl JobRow) -> Result<LaneView> {
 /// Reads a lane and its number of jobs.
 pub(super) fn lane_backlog(row: &impl JobRow) -> Result<LaneBacklog> {
     Ok(LaneBacklog {
-        lane: Lane(row.text(0)?),
+        lane: Lane(row.shown(0)?),
         jobs: row.long(1)?,
     })
 }

@@ -52,6 +52,8 @@ pub(super) enum Part {
 pub(super) struct Dialect {
     /// The table of each state, as ` FROM table j`, with the select of its columns.
     pub(super) tables: [(JobState, Table); 4],
+    /// The condition that the id of a job can be read.
+    pub(super) has_id: &'static str,
     pub(super) leases: &'static str,
     pub(super) suspensions: &'static str,
     pub(super) unique_jobs: &'static str,

@@ -55,6 +55,7 @@ mod suspend;
 mod timers;
 mod transactions;
 mod unique;
+mod unnamed;
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -25,7 +25,8 @@ impl JobQuery {
 impl Statement<'_> {
     /// Adds the conditions for the table of a state, which [may match](JobQuery::may_match).
     pub(super) fn conditions(&mut self, state: JobState) {
-        self.sql(" WHERE true");
+        let has_id = self.dialect.has_id;
+        self.sql(" WHERE ").sql(has_id);
         self.of_query(state);
         if self.query.any_of.is_empty() {
             return;

@@ -51,6 +51,7 @@ static DIALECT: Dialect = Dialect {
             table!("dead-letter", "dead_letter_job"),
         ),
     ],
+    has_id: "true",
     leases: "jobwire.job_lease",
     suspensions: "jobwire.suspension",
     unique_jobs: "jobwire.unique_job",

@@ -80,7 +80,7 @@ async fn unlock(
             let held = LockToken {
                 id,
                 fence: Fence(row.try_get(1)?),
-                instance: row.try_get(2)?,
+                instance: decode::instance(&row, 2),
             };
             let owner = NodeId(decode::uuid(&row, 0)?);
             let now = decode::now_micros();

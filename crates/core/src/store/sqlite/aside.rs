@@ -112,11 +112,11 @@ impl SqliteStore {
             if !is_unlocked.fetch_one(&mut *tx).await? {
                 return Ok(None);
             }
-            let instance: Option<Option<String>> = sqlx::query_scalar(INSTANCE)
+            let instance = sqlx::query(INSTANCE)
                 .bind(id.to_string())
                 .fetch_optional(&mut *tx)
                 .await?;
-            names.extend(instance.flatten());
+            names.extend(instance.and_then(|row| decode::instance(&row, 0)));
         }
         self.bury_in(tx, state, id, names, reason).await
     }

@@ -162,13 +162,13 @@ impl Recording for SqliteStore {
                 Ok(AttemptView {
                     job: decode::job_id(row)?,
                     fence: Fence(row.try_get(1)?),
-                    job_type: row.try_get(2)?,
-                    node: decode::node_id(row, "node")?,
+                    job_type: decode::text(row, 2)?,
+                    node: NodeId(decode::shown_id(row, "node")?),
                     started_at: decode::moment(row.try_get(4)?)?,
                     ended_at: decode::moment(row.try_get(5)?)?,
-                    outcome: row.try_get(6)?,
-                    message: row.try_get(7)?,
-                    stack: row.try_get(8)?,
+                    outcome: decode::text(row, 6)?,
+                    message: decode::maybe_text(row, 7)?,
+                    stack: decode::maybe_text(row, 8)?,
                 })
             })
             .collect()
@@ -185,18 +185,18 @@ impl Recording for SqliteStore {
             .await?;
         rows.iter()
             .map(|row| {
-                let resolution: Option<&str> = row.try_get(9)?;
+                let resolution = decode::maybe_text(row, 9)?;
                 Ok(Incident {
-                    job: decode::job_id(row)?,
-                    job_type: row.try_get(1)?,
-                    process_instance: row.try_get(2)?,
-                    process_definition: row.try_get(3)?,
-                    element: row.try_get(4)?,
-                    tenant: row.try_get(5)?,
-                    message: row.try_get(6)?,
+                    job: JobId(decode::shown_id(row, 0)?),
+                    job_type: decode::text(row, 1)?,
+                    process_instance: decode::maybe_text(row, 2)?,
+                    process_definition: decode::maybe_text(row, 3)?,
+                    element: decode::maybe_text(row, 4)?,
+                    tenant: decode::maybe_text(row, 5)?,
+                    message: decode::maybe_text(row, 6)?,
                     opened_at: decode::moment(row.try_get(7)?)?,
                     resolved_at: decode::maybe_moment(row.try_get(8)?)?,
-                    resolution: resolution.and_then(Resolution::parse),
+                    resolution: resolution.as_deref().and_then(Resolution::parse),
                 })
             })
             .collect()
@@ -219,8 +219,8 @@ impl Recording for SqliteStore {
         rows.iter()
             .map(|row| {
                 Ok(ErrorGroup {
-                    job_type: row.try_get(0)?,
-                    message: row.try_get(1)?,
+                    job_type: decode::text(row, 0)?,
+                    message: decode::text(row, 1)?,
                     jobs: row.try_get(2)?,
                     attempts: row.try_get(3)?,
                     last_at: decode::maybe_moment(row.try_get(4)?)?,

@@ -36,10 +36,11 @@ pub(super) async fn join_these(
     batches: &[BatchId],
     members: &[(BatchId, JobId)],
 ) -> Result<()> {
-    let open: Vec<String> = sqlx::query_scalar(KEEP_OPEN)
+    let open = sqlx::query(KEEP_OPEN)
         .bind(decode::array(batches)?)
         .fetch_all(&mut *connection)
         .await?;
+    let open = decode::texts(&open)?;
     let open: Vec<BatchId> = open.iter().filter_map(|id| id.parse().ok()).collect();
     all_open(batches, &open)?;
     sqlx::query(JOIN)

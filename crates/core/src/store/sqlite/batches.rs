@@ -14,7 +14,6 @@ use crate::store::batches::{
     AT_END, BatchMembers, EndedBatch, MOST_MEMBERS, NewBatch, OpenBatches, callback, fault,
     refusal, refused_by, taken,
 };
-use crate::store::error::StoreError;
 use crate::store::statements::Batching;
 use crate::store::{Origin, Result};
 
@@ -105,7 +104,7 @@ SELECT p.id, NOT EXISTS (
     WHERE ",
     is_present!("NOT p.or_dead_letters"),
     ")
-FROM (SELECT id, or_dead_letters FROM batch WHERE ended_at IS NULL AND id > coalesce(?1, '') ORDER BY id LIMIT ?2) p
+FROM (SELECT id, or_dead_letters FROM batch WHERE ended_at IS NULL AND octet_length(id) = 36 AND id > coalesce(?1, '') ORDER BY id LIMIT ?2) p
 ORDER BY p.id"
 );
 
@@ -245,17 +244,15 @@ fn view(row: &SqliteRow) -> Result<BatchView> {
         Some(_) => (departed, settled),
     };
     let positive = |number: i64| number.max(0).unsigned_abs();
-    let callback: String = row.try_get("callback_id")?;
-    let wrong = |_| StoreError::BadRow(format!("`{callback}` is no id of a job"));
-    let callback: JobId = callback.parse().map_err(wrong)?;
+    let callback = JobId(decode::shown_id(row, "callback_id")?);
     let end = BatchEnd {
-        batch: BatchId(decode::uuid(row, 0)?),
-        name: row.try_get("name")?,
+        batch: BatchId(decode::shown_id(row, 0)?),
+        name: decode::text(row, "name")?,
         members: 0,
         dead_letters: 0,
     };
     Ok(BatchView {
-        fault: fault(callback, row.try_get("template")?, &end),
+        fault: fault(callback, decode::maybe_text(row, "template")?.as_deref(), &end),
         id: end.batch,
         name: end.name,
         state: BatchState::of(ended_at.is_some(), row.try_get("cancelled")?),
@@ -265,7 +262,7 @@ fn view(row: &SqliteRow) -> Result<BatchView> {
         or_dead_letters: row.try_get("or_dead_letters")?,
         callback,
         created_at: decode::moment(row.try_get("created_at")?)?,
-        refused: refused_by(row.try_get("refused")?),
+        refused: refused_by(decode::maybe_text(row, "refused")?),
         ended_at,
     })
 }
@@ -277,9 +274,9 @@ impl Batching for SqliteStore {
         let Some(row) = entered.fetch_optional(&mut *tx).await? else {
             return Ok(None);
         };
-        let name: String = row.try_get(0)?;
+        let name = decode::text(&row, 0)?;
         let job = JobId(decode::uuid(&row, 1)?);
-        let template: Option<String> = row.try_get(2)?;
+        let template = decode::maybe_text(&row, 2)?;
         let or_dead_letters: bool = row.try_get(3)?;
         let mut departed: i64 = row.try_get(4)?;
         let settled: i64 = row.try_get(5)?;
@@ -386,16 +383,15 @@ impl Batching for SqliteStore {
         after: Option<JobId>,
         at_most: i64,
     ) -> Result<BatchMembers> {
-        let jobs: Vec<String> = sqlx::query_scalar(MEMBERS)
+        let jobs = sqlx::query(MEMBERS)
             .bind(batch.to_string())
             .bind(after.map(|id| id.to_string()))
             .bind(at_most)
             .fetch_all(&self.readers)
             .await?;
-        let inner: Vec<String> = sqlx::query_scalar(INNER)
-            .bind(decode::array(&jobs)?)
-            .fetch_all(&self.readers)
-            .await?;
+        let jobs = decode::texts(&jobs)?;
+        let inner = sqlx::query(INNER).bind(decode::array(&jobs)?);
+        let inner = decode::texts(&inner.fetch_all(&self.readers).await?)?;
         Ok(BatchMembers {
             jobs: jobs.iter().filter_map(|id| id.parse().ok()).collect(),
             inner: inner.iter().filter_map(|id| id.parse().ok()).collect(),

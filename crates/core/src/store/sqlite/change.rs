@@ -243,7 +243,7 @@ pub(super) async fn change(
         .fetch_all(&mut *connection)
         .await?;
     for (id, row) in decode::job_ids(&rows)?.into_iter().zip(&rows) {
-        let state: String = row.try_get(1)?;
+        let state = decode::text(row, 1)?;
         let applies = JobState::parse(&state).is_some_and(|state| change.applies_to(state));
         let kept: bool = row.try_get(2)?;
         let result = match (applies, kept, state.as_str()) {
@@ -262,8 +262,8 @@ pub(super) async fn change(
     let now = decode::now_micros();
     let leaves = change.applies_to(JobState::Executable) && !change.keeps_the_table();
     let left: Vec<String> = if leaves {
-        let left = sqlx::query_scalar(LEFT).bind(&these);
-        left.fetch_all(&mut *connection).await?
+        let left = sqlx::query(LEFT).bind(&these);
+        decode::instances(&left.fetch_all(&mut *connection).await?)
     } else {
         Vec::new()
     };

@@ -3,7 +3,7 @@
 use sqlx::{Row, SqliteConnection};
 
 use super::lock::lock_in;
-use super::sql::{in_turn, served, suspended, waits};
+use super::sql::{has_id, in_turn, served, suspended, waits};
 use super::{SqliteStore, decode};
 use crate::hint::Hint;
 use crate::store::error::StoreError;
@@ -11,7 +11,11 @@ use crate::store::statements::Claiming;
 use crate::store::{ClaimOf, ClaimPage, Claimable, Claimed, LockTerms};
 
 /// Selects the last row that one claim reads, if there are more.
-const SLICE: &str = "SELECT id FROM job WHERE id > ?1 ORDER BY id LIMIT 1 OFFSET ?2";
+const SLICE: &str = concat!(
+    "SELECT id FROM job WHERE id > ?1 AND ",
+    has_id!("id"),
+    " ORDER BY id LIMIT 1 OFFSET ?2"
+);
 
 /// Finds jobs in the order of the primary key. There is one writer, so no other node locks a job
 /// between this read and the lock. Jobs with strikes have their own share of the slots and are
@@ -22,6 +26,8 @@ const FIND: &str = concat!(
 SELECT j.id, j.exclusive, j.process_instance
 FROM job j
 WHERE j.id > ?1 AND (?2 IS NULL OR j.id <= ?2) AND j.lane = ?3 AND ",
+    has_id!("j.id"),
+    " AND ",
     served!("j", "?4", "?6"),
     "
   AND NOT EXISTS (SELECT 1 FROM job_lease l WHERE l.job_id = j.id AND (l.owner IS NOT NULL OR l.strikes > 0))
@@ -42,6 +48,8 @@ const FIND_STRUCK: &str = concat!(
 SELECT j.id, j.exclusive, j.process_instance
 FROM job_lease l CROSS JOIN job j ON j.id = l.job_id
 WHERE l.owner IS NULL AND (l.strikes >= 2) = ?4 AND j.id > ?5 AND j.lane = ?1 AND ",
+    has_id!("j.id"),
+    " AND ",
     served!("j", "?2", "?6"),
     " AND NOT ",
     suspended!("j"),
@@ -124,7 +132,7 @@ async fn claimable(
     let mut hints = Vec::with_capacity(rows.len());
     for (row, id) in rows.iter().zip(decode::job_ids(&rows)?) {
         let exclusive: bool = row.try_get(1)?;
-        let instance: Option<String> = row.try_get(2)?;
+        let instance = decode::instance(row, 2);
         hints.push(Hint {
             instance: instance.filter(|_| exclusive),
             ..Hint::new(id)

@@ -70,6 +70,56 @@ pub(super) fn array<T: Serialize>(
         .map_err(|e| StoreError::BadRow(format!("values do not serialise: {e}")))
 }
 
+/// Reads a text. SQLite checks no text of another program: bytes that are not UTF-8 are replaced, so
+/// that the row stops no other one. A text that was changed so addresses no row.
+pub(super) fn text<I: sqlx::ColumnIndex<SqliteRow>>(
+    row: &SqliteRow,
+    at: I,
+) -> Result<String, StoreError> {
+    Ok(lossy(row.try_get(at)?))
+}
+
+/// Reads a text that may be missing, like [`text`].
+pub(super) fn maybe_text<I: sqlx::ColumnIndex<SqliteRow>>(
+    row: &SqliteRow,
+    at: I,
+) -> Result<Option<String>, StoreError> {
+    Ok(row.try_get::<Option<Vec<u8>>, _>(at)?.map(lossy))
+}
+
+/// Reads the texts in the first column of the rows, without those that are missing.
+pub(super) fn texts(rows: &[SqliteRow]) -> Result<Vec<String>, StoreError> {
+    rows.iter()
+        .filter_map(|row| maybe_text(row, 0).transpose())
+        .collect()
+}
+
+/// Converts the bytes of a text.
+pub(super) fn lossy(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}
+
+/// Reads an instance to ask for it. One that is not UTF-8 can't be asked for, and is none.
+pub(super) fn instance(row: &SqliteRow, at: usize) -> Option<String> {
+    row.try_get(at).unwrap_or_default()
+}
+
+/// Reads the instances in the first column of the rows, like [`instance`].
+pub(super) fn instances(rows: &[SqliteRow]) -> Vec<String> {
+    rows.iter().filter_map(|row| instance(row, 0)).collect()
+}
+
+/// Reads an id to show it. A text of another program that is no id becomes the nil id.
+pub(super) fn shown_id<I: sqlx::ColumnIndex<SqliteRow>>(
+    row: &SqliteRow,
+    at: I,
+) -> Result<Uuid, StoreError> {
+    Ok(maybe_text(row, at)?
+        .and_then(|text| Uuid::parse_str(&text).ok())
+        .unwrap_or_default())
+}
+
 /// Reads an id from a column.
 pub(super) fn uuid<I: sqlx::ColumnIndex<SqliteRow>>(
     row: &SqliteRow,
@@ -91,6 +141,11 @@ pub(super) fn node_id(row: &SqliteRow, column: &str) -> Result<NodeId, StoreErro
 /// Reads the job ids in the first column of the rows.
 pub(super) fn job_ids(rows: &[SqliteRow]) -> Result<Vec<JobId>, StoreError> {
     rows.iter().map(job_id).collect()
+}
+
+/// Reads the job ids in the first column of the rows, without those that can't be read.
+pub(super) fn readable_job_ids(rows: &[SqliteRow]) -> Vec<JobId> {
+    rows.iter().filter_map(|row| job_id(row).ok()).collect()
 }
 
 /// Reads the job ids of rows, and those whose second column is true.
@@ -122,6 +177,14 @@ impl JobRow for SqliteRow {
 
     fn maybe_text(&self, at: usize) -> Result<Option<String>, StoreError> {
         Ok(self.try_get(at)?)
+    }
+
+    fn shown(&self, at: usize) -> Result<String, StoreError> {
+        text(self, at)
+    }
+
+    fn maybe_shown(&self, at: usize) -> Result<Option<String>, StoreError> {
+        maybe_text(self, at)
     }
 
     fn long(&self, at: usize) -> Result<i64, StoreError> {
@@ -156,10 +219,10 @@ impl JobRow for SqliteRow {
 /// Reads the needs of a job from the columns of these names.
 pub(super) fn needs(row: &SqliteRow) -> Result<Needs, StoreError> {
     Ok(Needs {
-        job_type: row.try_get("type")?,
-        deployment: row.try_get("deployment")?,
-        category: row.try_get("category")?,
-        tenant: row.try_get("tenant")?,
+        job_type: text(row, "type")?,
+        deployment: maybe_text(row, "deployment")?,
+        category: maybe_text(row, "category")?,
+        tenant: maybe_text(row, "tenant")?,
         priority: Some(row.try_get("priority")?),
     })
 }
@@ -177,21 +240,21 @@ pub(super) fn ready_in_order(rows: &[SqliteRow]) -> Result<Vec<Ready>, StoreErro
 
 /// Reads one line of a job list; see `find.rs` for the columns.
 pub(super) fn view(row: &SqliteRow) -> Result<JobView, StoreError> {
-    let state: &str = row.try_get("state")?;
+    let state = text(row, "state")?;
     Ok(JobView {
         id: JobId(uuid(row, "id")?),
-        state: JobState::parse(state)
+        state: JobState::parse(&state)
             .ok_or_else(|| StoreError::BadRow(format!("the state is `{state}`")))?,
         seq: row.try_get("seq")?,
-        kind: kind(row.try_get("kind")?)?,
-        job_type: row.try_get("type")?,
-        process_instance: row.try_get("process_instance")?,
-        execution: row.try_get("execution")?,
-        process_definition: row.try_get("process_definition")?,
-        element: row.try_get("element")?,
-        tenant: row.try_get("tenant")?,
-        tags: tags::of(row.try_get::<Option<&str>, _>("custom_values")?),
-        lane: Lane(row.try_get("lane")?),
+        kind: kind(&text(row, "kind")?)?,
+        job_type: text(row, "type")?,
+        process_instance: maybe_text(row, "process_instance")?,
+        execution: maybe_text(row, "execution")?,
+        process_definition: maybe_text(row, "process_definition")?,
+        element: maybe_text(row, "element")?,
+        tenant: maybe_text(row, "tenant")?,
+        tags: tags::of(maybe_text(row, "custom_values")?.as_deref()),
+        lane: Lane(text(row, "lane")?),
         hints: Some(row.try_get("hints")?),
         priority: row.try_get("priority")?,
         exclusive: row.try_get("exclusive")?,
@@ -200,8 +263,8 @@ pub(super) fn view(row: &SqliteRow) -> Result<JobView, StoreError> {
         due_at: maybe_moment(row.try_get("due_at")?)?,
         created_at: moment(row.try_get("created_at")?)?,
         ready_at: moment(row.try_get("ready_at")?)?,
-        correlation_id: uuid(row, "correlation_id")?,
-        exception_message: row.try_get("exception_message")?,
+        correlation_id: shown_id(row, "correlation_id")?,
+        exception_message: maybe_text(row, "exception_message")?,
         // Another program may have written any values into a lease. They do not fail the list.
         lock_owner: match row.try_get::<Option<Hyphenated>, _>("owner") {
             Ok(owner) => owner.map(Hyphenated::into_uuid),
@@ -211,11 +274,11 @@ pub(super) fn view(row: &SqliteRow) -> Result<JobView, StoreError> {
         locked_at: maybe_moment(row.try_get("locked_at")?).unwrap_or_default(),
         fence: row.try_get("fence")?,
         cancelled_at: maybe_moment(row.try_get("cancelled_at")?).unwrap_or_default(),
-        gate: gate(row.try_get("gate")?),
+        gate: gate(maybe_text(row, "gate")?),
         progress: ProgressView::read(
             row.try_get("done")?,
             row.try_get("total")?,
-            row.try_get("message")?,
+            maybe_text(row, "message")?,
             maybe_moment(row.try_get("reported_at")?).unwrap_or_default(),
         ),
         checkpoint_at: maybe_moment(row.try_get("checkpoint_at")?).unwrap_or_default(),

@@ -81,7 +81,7 @@ pub(super) async fn end(
         .fetch_all(&mut *connection)
         .await?;
     let mut ended = Ended {
-        running: decode::job_ids(&running)?,
+        running: decode::readable_job_ids(&running),
         ..Ended::default()
     };
     let mut instances = BTreeSet::new();
@@ -90,11 +90,11 @@ pub(super) async fn end(
             .bind(value)
             .fetch_all(&mut *connection)
             .await?;
-        ended.dead_letters = decode::job_ids(&gone)?;
+        ended.dead_letters = decode::readable_job_ids(&gone);
         ended.deleted.extend(&ended.dead_letters);
         for row in &gone {
             if row.try_get::<bool, _>(1)? {
-                instances.extend(row.try_get::<Option<String>, _>(2)?);
+                instances.extend(decode::instance(row, 2));
             }
         }
     }

@@ -109,12 +109,12 @@ fn names(text: &str) -> Result<Vec<String>, StoreError> {
 }
 
 fn uuid(row: &SqliteRow, column: &str) -> Result<Option<uuid::Uuid>, StoreError> {
-    let text: Option<&str> = row.try_get(column)?;
+    let text = decode::maybe_text(row, column)?;
     let parse = |text: &str| {
         uuid::Uuid::parse_str(text)
             .map_err(|e| StoreError::BadRow(format!("the column {column} of an event: {e}")))
     };
-    text.map(parse).transpose()
+    text.as_deref().map(parse).transpose()
 }
 
 fn event(row: &SqliteRow) -> Result<StreamedEvent, StoreError> {
@@ -123,19 +123,19 @@ fn event(row: &SqliteRow) -> Result<StreamedEvent, StoreError> {
         seq: row.try_get("seq")?,
         id: uuid(row, "id")?.unwrap_or_default(),
         at: decode::moment(row.try_get("at")?)?,
-        kind: row.try_get("kind")?,
-        job_type: row.try_get("type")?,
-        process_instance: row.try_get("process_instance")?,
-        process_definition: row.try_get("process_definition")?,
-        element: row.try_get("element")?,
-        tenant: row.try_get("tenant")?,
-        category: row.try_get("category")?,
+        kind: decode::text(row, "kind")?,
+        job_type: decode::text(row, "type")?,
+        process_instance: decode::maybe_text(row, "process_instance")?,
+        process_definition: decode::maybe_text(row, "process_definition")?,
+        element: decode::maybe_text(row, "element")?,
+        tenant: decode::maybe_text(row, "tenant")?,
+        category: decode::maybe_text(row, "category")?,
         correlation_id: uuid(row, "correlation_id")?,
-        trace_parent: row.try_get("trace_parent")?,
+        trace_parent: decode::maybe_text(row, "trace_parent")?,
         attempt: row.try_get("attempt")?,
         retries: row.try_get("retries")?,
         due_at: decode::maybe_moment(row.try_get("due_at")?)?,
-        message: row.try_get("message")?,
+        message: decode::maybe_text(row, "message")?,
         node: uuid(row, "node")?.map(NodeId),
         fence: row.try_get("fence")?,
     })
@@ -180,10 +180,10 @@ impl Streaming for SqliteStore {
         let Some(row) = sqlx::query(STREAM).fetch_optional(&self.readers).await? else {
             return Ok(None);
         };
-        let types: Option<&str> = row.try_get(2)?;
-        let mut stream = EventStream::new(row.try_get::<String, _>(0)?);
-        stream.kinds = names(row.try_get(1)?)?;
-        stream.types = types.map(names).transpose()?;
+        let types = decode::maybe_text(&row, 2)?;
+        let mut stream = EventStream::new(decode::text(&row, 0)?);
+        stream.kinds = names(&decode::text(&row, 1)?)?;
+        stream.types = types.as_deref().map(names).transpose()?;
         let keep = u64::try_from(row.try_get::<i64, _>(3)?).unwrap_or(0);
         stream.keep = Duration::from_micros(keep);
         Ok(Some(stream))

@@ -10,7 +10,8 @@ use sqlx::{Row, SqliteConnection};
 use super::decode;
 use super::lease::lease;
 use super::sql::{
-    in_strict_order, is_put_aside, job_columns, paused, ready_columns, served, strikes, unlocked,
+    has_id, in_strict_order, is_put_aside, job_columns, paused, ready_columns, served, strikes,
+    unlocked,
 };
 use crate::hint::Ready;
 use crate::job::LockedJob;
@@ -39,7 +40,9 @@ macro_rules! free_instances {
 macro_rules! first_sibling {
     () => {
         concat!(
-            "(SELECT s.id FROM job s WHERE s.exclusive AND s.process_instance = name.value AND NOT ",
+            "(SELECT s.id FROM job s WHERE s.exclusive AND s.process_instance = name.value AND ",
+            has_id!("s.id"),
+            " AND NOT ",
             is_put_aside!("s"),
             " AND ",
             unlocked!("s"),

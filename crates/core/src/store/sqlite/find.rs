@@ -3,7 +3,7 @@
 use sqlx::sqlite::SqlitePool;
 use sqlx::{QueryBuilder, Row, Sqlite};
 
-use super::sql::{gate_of, in_turn, job_columns, moved_columns};
+use super::sql::{gate_of, has_id, in_turn, job_columns, moved_columns};
 use super::{SqliteStore, decode};
 use crate::job::query::{JobQuery, JobView, LikePattern};
 use crate::job::{Job, JobId, JobState};
@@ -38,6 +38,7 @@ static DIALECT: Dialect = Dialect {
             table!("dead-letter", "dead_letter_job"),
         ),
     ],
+    has_id: has_id!("j.id"),
     leases: "job_lease",
     suspensions: "suspension",
     unique_jobs: "unique_job",
@@ -133,7 +134,7 @@ async fn get(pool: &SqlitePool, id: JobId) -> Result<Option<(Job, Option<String>
         .bind(id.to_string())
         .fetch_optional(pool)
         .await?;
-    let job = found.map(|row| Ok((decode::job(&row, 1)?, row.try_get(0)?)));
+    let job = found.map(|row| Ok((decode::job(&row, 1)?, decode::maybe_text(&row, 0)?)));
     job.transpose()
 }
 

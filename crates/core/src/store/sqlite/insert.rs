@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use serde::Serialize;
-use sqlx::{Row, SqliteConnection};
+use sqlx::SqliteConnection;
 
 use super::sql::{lane_by_rule, moved_columns, priority_by_rule};
 use super::{batch_members, decode, unique};
@@ -288,7 +288,7 @@ async fn insert_chunk(
             .fetch_all(&mut *connection)
             .await?;
         for row in &inserted {
-            lanes.insert(decode::job_id(row)?, Lane(row.try_get(1)?));
+            lanes.insert(decode::job_id(row)?, Lane(decode::text(row, 1)?));
         }
     }
     created.ready = ready

@@ -1,10 +1,10 @@
 //! Lanes: the rules that choose one, the backlog of each, and moving jobs from one to another.
 
+use sqlx::SqliteConnection;
 use sqlx::sqlite::SqlitePool;
-use sqlx::{Row, SqliteConnection};
 use uuid::Uuid;
 
-use super::sql::{is_put_aside, ready_columns, rule_columns, suspended, unlocked};
+use super::sql::{has_id, is_put_aside, ready_columns, rule_columns, suspended, unlocked};
 use super::{SqliteStore, decode};
 use crate::hint::Ready;
 use crate::job::query::{LaneBacklog, LaneView};
@@ -99,7 +99,9 @@ macro_rules! look {
         concat!(
             "SELECT id, lane FROM ",
             $table,
-            " WHERE id > ?1 ORDER BY id LIMIT ?2"
+            " WHERE id > ?1 AND ",
+            has_id!("id"),
+            " ORDER BY id LIMIT ?2"
         )
     };
 }
@@ -164,7 +166,7 @@ async fn look_at(
     for row in &seen {
         let id = decode::uuid(row, 0)?;
         last = Some(id);
-        let lane: &str = row.try_get(1)?;
+        let lane = decode::text(row, 1)?;
         if lane == page.from.0 && i64::try_from(found.len()).is_ok_and(|n| n < page.at_most) {
             found.push(id);
         }

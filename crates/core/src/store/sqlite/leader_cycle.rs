@@ -8,7 +8,7 @@ use sqlx::{Row, SqliteConnection};
 use super::event_stream::{self, Cause};
 use super::membership::LEAVE;
 use super::sql::{
-    in_turn, ready_columns, served_by_fleet, strikes, strikes_count, suspended, unexpired,
+    has_id, in_turn, ready_columns, served_by_fleet, strikes, strikes_count, suspended, unexpired,
     unlocked, waits,
 };
 use super::{SqliteStore, attempts, complete, decode, exclusive};
@@ -38,6 +38,8 @@ macro_rules! late {
             "SELECT l.job_id, l.owner, l.cancelled_at IS NOT NULL FROM job_lease AS l JOIN job j ON j.id = l.job_id
 WHERE l.owner IS NOT NULL AND NOT ",
             unexpired!("l", "?1"),
+            " AND ",
+            has_id!("j.id"),
             $where,
             " ORDER BY l.job_id LIMIT ?2"
         )
@@ -84,6 +86,8 @@ macro_rules! left_over {
             "
 SELECT j.id FROM job_lease l CROSS JOIN job j ON j.id = l.job_id
 WHERE l.owner IS NULL AND ",
+            has_id!("j.id"),
+            " AND ",
             served_by_fleet!("j", "?1", "?5"),
             "
   AND j.ready_at <= ?2 - ?3 * (1 << min(max(j.hints, 2) - 2, 6)) AND NOT ",
@@ -114,7 +118,8 @@ WHERE j.id IN (SELECT value FROM json_each(?1))"
 macro_rules! unhinted {
     ($where:literal) => {
         concat!(
-            "SELECT id FROM job WHERE hints = 0",
+            "SELECT id FROM job WHERE hints = 0 AND ",
+            has_id!("id"),
             $where,
             " ORDER BY seq LIMIT ?1"
         )
@@ -132,21 +137,33 @@ SELECT id FROM (
     SELECT job_id AS id, NULL AS seq FROM job_lease AS l
     WHERE EXISTS (SELECT 1 FROM job j WHERE j.id = l.job_id) AND (owner IS NULL OR NOT ",
     unexpired!("l", "?1"),
-    ")
+    ") AND ",
+    has_id!("l.job_id"),
+    "
     UNION ALL
-    SELECT * FROM (SELECT id, seq FROM job WHERE hints = 0 ORDER BY seq LIMIT ?2)
+    SELECT * FROM (SELECT id, seq FROM job WHERE hints = 0 AND ",
+    has_id!("id"),
+    " ORDER BY seq LIMIT ?2)
     UNION ALL
-    SELECT * FROM (SELECT id, seq FROM job WHERE hints = 0 ORDER BY seq DESC LIMIT ?2)
+    SELECT * FROM (SELECT id, seq FROM job WHERE hints = 0 AND ",
+    has_id!("id"),
+    " ORDER BY seq DESC LIMIT ?2)
 ) GROUP BY id ORDER BY min(seq) NULLS FIRST"
 );
 
 /// Selects the oldest and the newest jobs that were never hinted.
-const FIND_UNHINTED: &str = "
+const FIND_UNHINTED: &str = concat!(
+    "
 SELECT id FROM (
-    SELECT * FROM (SELECT id, seq FROM job WHERE hints = 0 ORDER BY seq LIMIT ?1)
+    SELECT * FROM (SELECT id, seq FROM job WHERE hints = 0 AND ",
+    has_id!("id"),
+    " ORDER BY seq LIMIT ?1)
     UNION
-    SELECT * FROM (SELECT id, seq FROM job WHERE hints = 0 ORDER BY seq DESC LIMIT ?1)
-) ORDER BY seq";
+    SELECT * FROM (SELECT id, seq FROM job WHERE hints = 0 AND ",
+    has_id!("id"),
+    " ORDER BY seq DESC LIMIT ?1)
+) ORDER BY seq"
+);
 
 const HINT: &str = concat!(
     "UPDATE job SET ready_at = ?2, hints = min(hints, 999999999) + 1 WHERE id IN (SELECT value FROM json_each(?1)) RETURNING ",
@@ -303,10 +320,8 @@ impl Leading for SqliteStore {
 
     async fn announce_jobs(&self, at_most: i64) -> Result<Vec<Ready>, StoreError> {
         let mut tx = self.write().await?;
-        let noted: Vec<String> = sqlx::query_scalar(FORGET_NOTED)
-            .bind(at_most)
-            .fetch_all(&mut *tx)
-            .await?;
+        let noted = sqlx::query(FORGET_NOTED).bind(at_most);
+        let noted = decode::texts(&noted.fetch_all(&mut *tx).await?)?;
         // First, so that a row that can't be marked holds up no other one for ever.
         tx.commit().await?;
         if noted.is_empty() {
@@ -462,7 +477,7 @@ async fn lead(
         timers: facts.try_get(3)?,
         dead_letters: facts.try_get(4)?,
         oldest_ready_at: decode::maybe_moment(facts.try_get(5)?)?,
-        suspensions: counts(facts.try_get(7)?)?,
+        suspensions: counts(decode::maybe_text(&facts, 7)?.as_deref())?,
         freed_permits,
         has_batches: facts.try_get(8)?,
         has_noted: facts.try_get(9)?,
@@ -482,7 +497,7 @@ async fn delete_cancelled(
     }
     let these = decode::array(cancelled)?;
     event_stream::begin_cause(connection, Cause::Cancelled).await?;
-    let instances: Vec<Option<String>> = sqlx::query_scalar(DELETE_CANCELLED)
+    let instances = sqlx::query(DELETE_CANCELLED)
         .bind(&these)
         .fetch_all(&mut *connection)
         .await?;
@@ -492,7 +507,7 @@ async fn delete_cancelled(
         .execute(&mut *connection)
         .await?;
     complete::forget(connection, cancelled).await?;
-    let mut instances: Vec<String> = instances.into_iter().flatten().collect();
+    let mut instances = decode::instances(&instances);
     instances.sort_unstable();
     instances.dedup();
     exclusive::next(connection, &instances).await
@@ -503,7 +518,7 @@ async fn follow(connection: &mut SqliteConnection, now: i64) -> Result<CycleOutc
     let expires_at: i64 = leader.try_get(2)?;
     Ok(CycleOutcome::Follows {
         leader: NodeId(decode::uuid(&leader, 0).unwrap_or_default()),
-        transport: leader.try_get(1)?,
+        transport: decode::text(&leader, 1)?,
         remaining: Duration::from_micros(
             u64::try_from(expires_at.saturating_sub(now)).unwrap_or(0),
         ),

@@ -96,11 +96,11 @@ fn view(row: &SqliteRow, now: i64) -> Result<NodeView, StoreError> {
             .map_err(|e| StoreError::BadRow(format!("column `{column}` of table `node`: {e}")))
     };
     let names = |column: &str| -> Result<Names, StoreError> {
-        let text: Option<String> = row.try_get(column)?;
+        let text = decode::maybe_text(row, column)?;
         let names = text.map(|text| read(column, text)).transpose()?;
         Ok(names.map(|names| names.into_iter().collect()))
     };
-    let lanes = read("lanes", row.try_get("lanes")?)?;
+    let lanes = read("lanes", decode::text(row, "lanes")?)?;
     let scope = Scope {
         deployments: names("deployments")?,
         categories: names("categories")?,
@@ -113,13 +113,13 @@ fn view(row: &SqliteRow, now: i64) -> Result<NodeView, StoreError> {
         membership: Membership {
             id: decode::node_id(row, "id")?,
             revision: row.try_get("revision")?,
-            types: read("types", row.try_get("types")?)?,
+            types: read("types", decode::text(row, "types")?)?,
             lanes: lanes.into_iter().map(Lane).collect(),
             scope,
-            host: row.try_get("host")?,
-            version: row.try_get("version")?,
-            transport: row.try_get("transport")?,
-            attempts_kept: read_kept(row.try_get("attempts_kept")?),
+            host: decode::text(row, "host")?,
+            version: decode::text(row, "version")?,
+            transport: decode::text(row, "transport")?,
+            attempts_kept: read_kept(decode::maybe_text(row, "attempts_kept")?.as_deref()),
         },
         started_at: decode::moment(row.try_get("started_at")?)?,
         seen_at: decode::moment(seen_at)?,

@@ -179,7 +179,7 @@ pub(super) async fn delete_many(
                 deleted.operated.push((id, Operated::Done));
             }
             if gone.try_get::<bool, _>(1)? {
-                left.extend(gone.try_get::<Option<String>, _>(2)?);
+                left.extend(decode::instance(gone, 2));
             }
         }
     }

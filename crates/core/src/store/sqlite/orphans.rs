@@ -2,7 +2,9 @@
 
 use sqlx::Row;
 
-use super::sql::{in_turn, ready_columns, served_by_fleet, suspended, unexpired, unlocked, waits};
+use super::sql::{
+    has_id, in_turn, ready_columns, served_by_fleet, suspended, unexpired, unlocked, waits,
+};
 use super::{SqliteStore, decode, exclusive};
 use crate::hint::Ready;
 use crate::job::query::{Sweepable, UnservedType};
@@ -25,6 +27,8 @@ SELECT ",
             "
 FROM job j
 WHERE j.id > ?1 AND j.id < ?2 AND j.lane = ?3 AND ",
+            has_id!("j.id"),
+            " AND ",
             served_by_fleet!("j", "?4", "?8"),
             "
   AND j.ready_at <= ?5 - ((1 << min(max(j.hints, 1) - 1, 6)) - 1) * 5000000
@@ -110,6 +114,9 @@ SELECT i.process_instance FROM instance_lock i
 WHERE NOT EXISTS (SELECT 1 FROM job_lease l WHERE l.job_id = i.job_id AND l.fence = i.fence)
 ORDER BY i.process_instance LIMIT 1000";
 
+/// Deletes the row of an instance whose name is not UTF-8: no statement could name it.
+const FORGET_UNNAMED: &str = "DELETE FROM instance_lock WHERE process_instance = CAST(?1 AS TEXT)";
+
 impl Orphans for SqliteStore {
     async fn count_sweepable(
         &self,
@@ -144,16 +151,15 @@ impl Orphans for SqliteStore {
         services: &Services,
         limit: i64,
     ) -> Result<Vec<UnservedType>, StoreError> {
-        let rows: Vec<(String, i64)> = sqlx::query_as(UNSERVED_TYPES)
+        let rows = sqlx::query(UNSERVED_TYPES)
             .bind(decode::array(&services.types[..])?)
             .bind(services.bound())
             .bind(limit)
             .fetch_all(&self.readers)
             .await?;
-        let types = rows.into_iter();
-        Ok(types
-            .map(|(job_type, jobs)| UnservedType::new(job_type, jobs))
-            .collect())
+        rows.iter()
+            .map(|row| Ok(UnservedType::new(decode::text(row, 0)?, row.try_get(1)?)))
+            .collect()
     }
 
     /// Finds orphans, or only those among `these`, if given.
@@ -191,12 +197,17 @@ impl Orphans for SqliteStore {
 
     async fn free_left_over(&self) -> Result<Vec<Ready>, StoreError> {
         let mut tx = self.write().await?;
-        let names: Vec<String> = sqlx::query(LEFT_OVER)
-            .fetch_all(&mut *tx)
-            .await?
-            .iter()
-            .map(|r| r.try_get(0))
-            .collect::<Result<_, _>>()?;
+        let found: Vec<Vec<u8>> = sqlx::query_scalar(LEFT_OVER).fetch_all(&mut *tx).await?;
+        let mut names = Vec::with_capacity(found.len());
+        for name in found {
+            match String::from_utf8(name) {
+                Ok(name) => names.push(name),
+                Err(error) => {
+                    let forget = sqlx::query(FORGET_UNNAMED).bind(error.into_bytes());
+                    forget.execute(&mut *tx).await?;
+                }
+            }
+        }
         let ready = if names.is_empty() {
             Vec::new()
         } else {

@@ -1,6 +1,6 @@
 //! Occurrences whose date waits for a node that knows the calendar.
 
-use sqlx::SqlitePool;
+use sqlx::{Row, SqlitePool};
 
 use super::decode;
 use crate::job::query::PendingJobs;
@@ -21,15 +21,15 @@ FROM (
 GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT ?1";
 
 pub(super) async fn count(readers: &SqlitePool, limit: i64) -> Result<Vec<PendingJobs>> {
-    let count = sqlx::query_as(PENDING)
+    let count = sqlx::query(PENDING)
         .bind(limit)
         .bind(decode::now_micros().saturating_add(WITHIN));
-    let rows: Vec<(String, i64, i64)> = count.fetch_all(readers).await?;
-    let pending = rows.into_iter().map(|(calendar, jobs, since)| {
+    let rows = count.fetch_all(readers).await?;
+    let pending = rows.iter().map(|row| {
         Ok(PendingJobs {
-            calendar,
-            jobs,
-            since: decode::moment(since)?,
+            calendar: decode::text(row, 0)?,
+            jobs: row.try_get(1)?,
+            since: decode::moment(row.try_get(2)?)?,
         })
     });
     pending.collect()

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, SqliteConnection};
 
-use super::{SqliteStore, decode, insert, pending};
+use super::{SqliteStore, decode, insert, pending, unnamed};
 use crate::job::calendar::Calendars;
 use crate::job::periodic::{Declaration, Declared, Row};
 use crate::job::query::PendingJobs;
@@ -52,8 +52,8 @@ async fn find(connection: &mut SqliteConnection, name: &str) -> Result<Option<(R
     row.map(|row| {
         let found = Row {
             version: row.try_get(0)?,
-            schedule: row.try_get(1)?,
-            template: row.try_get(2)?,
+            schedule: decode::text(&row, 1)?,
+            template: decode::text(&row, 2)?,
             next_due: row.try_get::<Option<_>, _>(3)?.map(decode::shown),
         };
         Ok((found, row.try_get(4)?))
@@ -104,10 +104,10 @@ async fn declare(
 
 fn view(row: &SqliteRow) -> Result<PeriodicView> {
     Ok(PeriodicView {
-        name: row.try_get("name")?,
+        name: decode::text(row, "name")?,
         version: row.try_get("version")?,
-        schedule: row.try_get("schedule")?,
-        template: row.try_get("template")?,
+        schedule: decode::text(row, "schedule")?,
+        template: decode::text(row, "template")?,
         paused: row.try_get("paused")?,
         next_due: row.try_get::<Option<_>, _>("next_due")?.map(decode::shown),
         last_due: row.try_get::<Option<_>, _>("last_due")?.map(decode::shown),
@@ -187,14 +187,20 @@ impl Periodic for SqliteStore {
         at_most: i64,
     ) -> Result<DuePeriodicJobs> {
         let now = decode::now_micros();
-        let page: Vec<(String, i64)> = sqlx::query_as(DUE)
-            .bind(now)
-            .bind(after.map(|place| decode::micros(place.due)))
-            .bind(after.map(|place| place.name.as_str()))
-            .bind(decode::array(suffixes(&self.calendars))?)
-            .bind(at_most)
-            .fetch_all(&self.readers)
-            .await?;
+        let suffixes = decode::array(suffixes(&self.calendars))?;
+        let page = loop {
+            let rows: Vec<(Vec<u8>, i64)> = sqlx::query_as(DUE)
+                .bind(now)
+                .bind(after.map(|place| decode::micros(place.due)))
+                .bind(after.map(|place| place.name.as_str()))
+                .bind(&suffixes)
+                .bind(at_most)
+                .fetch_all(&self.readers)
+                .await?;
+            if let Some(page) = unnamed::named(self, rows).await? {
+                break page;
+            }
+        };
         let next: Option<i64> = sqlx::query_scalar(NEXT)
             .bind(now)
             .fetch_one(&self.readers)

@@ -104,7 +104,10 @@ impl Progressing for SqliteStore {
     }
 
     async fn read_checkpoint(&self, id: JobId) -> Result<Option<String>, StoreError> {
-        let read = sqlx::query_scalar::<_, Option<String>>(READ).bind(id.to_string());
-        Ok(read.fetch_optional(&self.readers).await?.flatten())
+        let read = sqlx::query(READ).bind(id.to_string());
+        match read.fetch_optional(&self.readers).await? {
+            Some(row) => decode::maybe_text(&row, 0),
+            None => Ok(None),
+        }
     }
 }

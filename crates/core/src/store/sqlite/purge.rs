@@ -27,7 +27,7 @@ impl Purging for SqliteStore {
             .await?;
         let mut counts = Vec::with_capacity(rows.len());
         for row in rows {
-            counts.extend(count_of(row.try_get(0)?, row.try_get(1)?));
+            counts.extend(count_of(&decode::text(&row, 0)?, row.try_get(1)?));
         }
         Ok(counts)
     }
@@ -48,7 +48,7 @@ impl Purging for SqliteStore {
         for row in rows {
             jobs.push(PurgeableJob {
                 id: decode::job_id(&row)?,
-                state: state_of(row.try_get(1)?)?,
+                state: state_of(&decode::text(&row, 1)?)?,
                 has_stack: row.try_get(2)?,
                 has_progress: row.try_get(3)?,
             });
@@ -82,7 +82,7 @@ impl Purging for SqliteStore {
                 .fetch_all(&mut *tx)
                 .await?;
             counts.push((table, of.len() as u64));
-            jobs.extend(decode::job_ids(&of)?);
+            jobs.extend(decode::readable_job_ids(&of));
         }
         tx.commit().await?;
         Ok((counts, jobs))
@@ -94,11 +94,12 @@ impl Purging for SqliteStore {
         at_most: i64,
     ) -> Result<Vec<TableCount>, StoreError> {
         let mut tx = self.write().await?;
-        let batches: Vec<String> = sqlx::query_scalar(scope.of(SCOPES).batches)
+        let batches = sqlx::query(scope.of(SCOPES).batches)
             .bind(scope.value())
             .bind(BATCHES)
             .fetch_all(&mut *tx)
             .await?;
+        let batches = decode::texts(&batches)?;
         let mut counts = Vec::new();
         if !batches.is_empty() {
             let batches = decode::array(&batches)?;

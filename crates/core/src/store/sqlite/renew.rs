@@ -6,7 +6,7 @@ use std::time::Duration;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
-use super::sql::{job_columns, strikes};
+use super::sql::{has_id, job_columns, strikes};
 use super::{SqliteStore, complete, decode};
 use crate::job::{Fence, LockToken, LockedJob, NodeId};
 use crate::store::Renewed;
@@ -29,7 +29,9 @@ SELECT l.fence, ",
     job_columns!("j"),
     "
 FROM job_lease l CROSS JOIN job j ON j.id = l.job_id
-WHERE l.owner = ?2 AND l.fence NOT IN (SELECT value FROM json_each(?1))
+WHERE l.owner = ?2 AND l.fence NOT IN (SELECT value FROM json_each(?1)) AND ",
+    has_id!("j.id"),
+    "
 ORDER BY j.seq"
 );
 

@@ -91,6 +91,14 @@ macro_rules! waits {
     };
 }
 
+/// True if the id of a row can be read. The checks of the tables read a text up to its first NUL, so
+/// another program can write an id with a rest. No statement passes such a job on: it has no name.
+macro_rules! has_id {
+    ($id:literal) => {
+        concat!("octet_length(", $id, ") = 36")
+    };
+}
+
 /// True if no lease of the job has an owner.
 macro_rules! unlocked {
     ($t:literal) => {
@@ -150,7 +158,9 @@ macro_rules! in_turn {
             $t,
             ".process_instance AND e.seq < ",
             $t,
-            ".seq AND NOT ",
+            ".seq AND ",
+            $crate::store::sqlite::sql::has_id!("e.id"),
+            " AND NOT ",
             $crate::store::sqlite::sql::is_put_aside!("e"),
             ") \
                AND NOT EXISTS (SELECT 1 FROM instance_lock i \
@@ -292,7 +302,7 @@ pub(super) use crate::store::sql::{
     strikes_count, suspends,
 };
 pub(super) use {
-    in_node_scope, in_scope, in_strict_order, in_turn, is_put_aside, job_columns, paused,
+    has_id, in_node_scope, in_scope, in_strict_order, in_turn, is_put_aside, job_columns, paused,
     priority_by_rule, release_leases, served, served_by_fleet, strikes, suspended, unexpired,
     unlocked, waits,
 };

@@ -6,7 +6,7 @@ use sqlx::{Row, SqliteConnection, SqliteExecutor};
 
 use super::event_stream::{self, Cause};
 use super::sql::{
-    in_scope, is_put_aside, moved_columns, ready_columns, suspended, suspends, unlocked,
+    has_id, in_scope, is_put_aside, moved_columns, ready_columns, suspended, suspends, unlocked,
 };
 use super::{SqliteStore, decode, exclusive};
 use crate::job::JobId;
@@ -90,9 +90,13 @@ const SUSPENDABLE: &str = concat!(
     "SELECT j.id FROM job j WHERE ",
     in_scope!("j"),
     " AND ",
+    has_id!("j.id"),
+    " AND ",
     unlocked!("j"),
     " UNION ALL SELECT j.id FROM timer_job j WHERE ",
     in_scope!("j"),
+    " AND ",
+    has_id!("j.id"),
     " ORDER BY 1"
 );
 
@@ -104,6 +108,8 @@ const IS_THERE: &str = "SELECT EXISTS (SELECT 1 FROM suspension WHERE scope = ?1
 const ASIDE: &str = concat!(
     "SELECT j.id FROM suspended_job j WHERE ",
     in_scope!("j"),
+    " AND ",
+    has_id!("j.id"),
     " AND NOT EXISTS (SELECT 1 FROM suspension s WHERE (s.scope, s.value) <> (?1, ?2) AND ",
     suspends!("j"),
     ") ORDER BY j.id LIMIT ?3"
@@ -148,6 +154,8 @@ const WAITED: &str = concat!(
 SELECT j.id FROM job j WHERE ",
     in_scope!("j"),
     " AND j.id > ?3 AND j.ready_at <= ?4 AND ",
+    has_id!("j.id"),
+    " AND ",
     unlocked!("j"),
     " AND NOT ",
     suspended!("j"),
@@ -225,7 +233,7 @@ impl Suspending for SqliteStore {
         let these = decode::array(these.unwrap_or_default())?;
         let mut tx = self.write().await?;
         let now = decode::now_micros();
-        let left: Vec<String> = sqlx::query_scalar(left)
+        let left = sqlx::query(left)
             .bind(kind)
             .bind(&*value)
             .bind(now)
@@ -247,7 +255,7 @@ impl Suspending for SqliteStore {
             }
         }
         event_stream::end_cause(&mut tx).await?;
-        let ready = exclusive::next(&mut tx, &left).await?;
+        let ready = exclusive::next(&mut tx, &decode::instances(&left)).await?;
         tx.commit().await?;
         Ok(Suspended {
             moved,
@@ -359,7 +367,7 @@ impl Suspending for SqliteStore {
         let mut gates = Vec::new();
         for row in sqlx::query(GATES).fetch_all(&self.readers).await? {
             // A row whose word this program does not know belongs to a newer one.
-            if let Some(gate) = Gate::parse(row.try_get(0)?, row.try_get(1)?) {
+            if let Some(gate) = Gate::parse(&decode::text(&row, 0)?, decode::text(&row, 1)?) {
                 let since = decode::shown(row.try_get(2)?);
                 gates.push(GateView::new(gate, since, row.try_get(3)?, row.try_get(4)?));
             }

@@ -3,7 +3,7 @@
 use sqlx::Row;
 
 use super::lock::lock_in;
-use super::sql::{moved_columns, ready_columns};
+use super::sql::{has_id, moved_columns, ready_columns};
 use super::{SqliteStore, decode};
 use crate::hint::{Hint, Ready};
 use crate::job::{JobId, Lane};
@@ -16,7 +16,8 @@ macro_rules! due {
         concat!(
             "SELECT ",
             ready_columns!("t"),
-            ", t.due_at FROM timer_job t WHERE t.due_at <= ?1",
+            ", t.due_at FROM timer_job t WHERE t.due_at <= ?1 AND ",
+            has_id!("t.id"),
             $where,
             " ORDER BY t.due_at, t.seq LIMIT ?2"
         )
@@ -26,12 +27,18 @@ macro_rules! due {
 const DUE: &str = due!("");
 
 /// Selects the oldest and the newest due timers.
-const OLDEST_AND_NEWEST: &str = "
+const OLDEST_AND_NEWEST: &str = concat!(
+    "
 SELECT id FROM (
-    SELECT * FROM (SELECT id, due_at, seq FROM timer_job WHERE due_at <= ?1 ORDER BY due_at, seq LIMIT ?2)
+    SELECT * FROM (SELECT id, due_at, seq FROM timer_job WHERE due_at <= ?1 AND ",
+    has_id!("id"),
+    " ORDER BY due_at, seq LIMIT ?2)
     UNION
-    SELECT * FROM (SELECT id, due_at, seq FROM timer_job WHERE due_at <= ?1 ORDER BY due_at DESC, seq DESC LIMIT ?2)
-) ORDER BY due_at, seq";
+    SELECT * FROM (SELECT id, due_at, seq FROM timer_job WHERE due_at <= ?1 AND ",
+    has_id!("id"),
+    " ORDER BY due_at DESC, seq DESC LIMIT ?2)
+) ORDER BY due_at, seq"
+);
 
 /// Like [`DUE`], for given timers, in the search for a refused row.
 const DUE_THESE: &str = due!(" AND t.id IN (SELECT value FROM json_each(?3))");

@@ -112,7 +112,10 @@ pub(super) async fn claim(
         .await?;
     let mut holders = HashMap::with_capacity(rows.len());
     for row in &rows {
-        holders.insert(JobId(decode::uuid(row, 0)?), JobId(decode::uuid(row, 1)?));
+        holders.insert(
+            JobId(decode::uuid(row, 0)?),
+            JobId(decode::shown_id(row, 1)?),
+        );
     }
     let firsts = claims.firsts.iter().map(|claim| claim.id);
     let taken = firsts.filter(|id| !claimed.contains(id)).collect();

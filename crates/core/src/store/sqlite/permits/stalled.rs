@@ -35,6 +35,10 @@ WHERE EXISTS (SELECT 1 FROM waiting_job w WHERE w.limit_name = k.limit_name AND 
                 WHERE w.limit_name = k.limit_name AND w.key = k.key AND w.woken_at > ?1 AND w.woken_at <= ?3)
 ORDER BY k.limit_name, k.key LIMIT ?2";
 
+/// Deletes the row of a key that is not UTF-8: no node could name it. Then its jobs no longer wait.
+const FORGET_UNNAMED: &str = "
+DELETE FROM permit_key WHERE limit_name = CAST(?1 AS TEXT) AND key = CAST(?2 AS TEXT)";
+
 const WAITING_TYPES: &str = "
 SELECT w.type, count(*) FROM waiting_job w
 WHERE w.woken_at IS NULL AND EXISTS (SELECT 1 FROM job j WHERE j.id = w.job_id)
@@ -64,15 +68,23 @@ pub(super) async fn find(
         .bind(reserved_since(now))
         .bind(STALLED)
         .bind(now)
-        .fetch_all(connection)
+        .fetch_all(&mut *connection)
         .await?;
-    let stalled = |row: &sqlx::sqlite::SqliteRow| {
-        Ok(StalledKey {
-            key: key(row.try_get(0)?, row.try_get(1)?),
-            size: row.try_get(2)?,
-        })
-    };
-    rows.iter().map(stalled).collect()
+    let mut stalled = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let (limit, name): (Vec<u8>, Vec<u8>) = (row.try_get(0)?, row.try_get(1)?);
+        match (str::from_utf8(&limit), str::from_utf8(&name)) {
+            (Ok(limit), Ok(name)) => stalled.push(StalledKey {
+                key: key(limit.to_owned(), name.to_owned()),
+                size: row.try_get(2)?,
+            }),
+            _ => {
+                let forget = sqlx::query(FORGET_UNNAMED).bind(limit).bind(name);
+                forget.execute(&mut *connection).await?;
+            }
+        }
+    }
+    Ok(stalled)
 }
 
 fn key(limit: String, key: String) -> PermitKey {
@@ -84,12 +96,15 @@ pub(super) async fn count_waiting(
     readers: &SqlitePool,
     limit: i64,
 ) -> Result<Vec<WaitingType>, StoreError> {
-    let count = sqlx::query_as(WAITING_TYPES).bind(limit);
-    let rows: Vec<(String, i64)> = count.fetch_all(readers).await?;
-    let types = rows.into_iter();
-    Ok(types
-        .map(|(job_type, jobs)| WaitingType { job_type, jobs })
-        .collect())
+    let count = sqlx::query(WAITING_TYPES).bind(limit);
+    let rows = count.fetch_all(readers).await?;
+    let types = rows.iter().map(|row| {
+        Ok(WaitingType {
+            job_type: decode::text(row, 0)?,
+            jobs: row.try_get(1)?,
+        })
+    });
+    types.collect()
 }
 
 /// Returns those of these jobs that wait.
@@ -102,7 +117,7 @@ pub(super) async fn find_waiting(
     let waiting = |row: &sqlx::sqlite::SqliteRow| {
         Ok(WaitingJob {
             id: decode::job_id(row)?,
-            key: key(row.try_get(1)?, row.try_get(2)?),
+            key: key(decode::text(row, 1)?, decode::text(row, 2)?),
         })
     };
     rows.iter().map(waiting).collect()

@@ -6,13 +6,15 @@ use crate::hint::Ready;
 use crate::store::error::StoreError;
 use crate::store::permits::PermitKey;
 use crate::store::sqlite::decode;
-use crate::store::sqlite::sql::{in_turn, ready_columns, suspended, unlocked};
+use crate::store::sqlite::sql::{has_id, in_turn, ready_columns, suspended, unlocked};
 
 /// True if a node may lock this job now: it is free, in its turn, not suspended and not paused, and
 /// a node takes such jobs. While no node has a row, every job counts as taken.
 macro_rules! lockable {
     () => {
         concat!(
+            has_id!("j.id"),
+            " AND ",
             unlocked!("j"),
             " AND NOT ",
             suspended!("j"),
