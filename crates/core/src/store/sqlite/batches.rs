@@ -252,7 +252,11 @@ fn view(row: &SqliteRow) -> Result<BatchView> {
         dead_letters: 0,
     };
     Ok(BatchView {
-        fault: fault(callback, decode::maybe_text(row, "template")?.as_deref(), &end),
+        fault: fault(
+            callback,
+            decode::maybe_text(row, "template")?.as_deref(),
+            &end,
+        ),
         id: end.batch,
         name: end.name,
         state: BatchState::of(ended_at.is_some(), row.try_get("cancelled")?),
@@ -262,7 +266,7 @@ fn view(row: &SqliteRow) -> Result<BatchView> {
         or_dead_letters: row.try_get("or_dead_letters")?,
         callback,
         created_at: decode::moment(row.try_get("created_at")?)?,
-        refused: refused_by(decode::maybe_text(row, "refused")?),
+        refused: refused_by(decode::maybe_text(row, "refused")?.as_deref()),
         ended_at,
     })
 }
