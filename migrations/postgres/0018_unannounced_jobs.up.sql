@@ -3,7 +3,10 @@
 INSERT INTO jobwire.schema_version (version, readable_by) VALUES (18, 1);
 
 -- A row of a job that is gone is deleted by the leader.
-CREATE TABLE jobwire.unannounced_job (job_id uuid NOT NULL PRIMARY KEY);
+CREATE TABLE jobwire.unannounced_job (
+    job_id   uuid        NOT NULL PRIMARY KEY,
+    noted_at timestamptz NOT NULL DEFAULT clock_timestamp() CHECK (isfinite(noted_at) AND noted_at < timestamptz '262143-01-01 00:00+00')
+);
 
 -- Roles that operate on jobs today go on operating on them.
 DO $$
@@ -17,6 +20,29 @@ BEGIN
     LOOP
         EXECUTE format('GRANT %s ON jobwire.unannounced_job TO %s', held.privilege, held.role);
     END LOOP;
+END
+$$;
+
+-- A transaction that has written periodic jobs and stays open would make all others wait behind the lock. So it is tried again
+-- and again, each time for a moment.
+DO $$
+DECLARE
+    before text := current_setting('lock_timeout');
+BEGIN
+    PERFORM set_config('lock_timeout', '3s', true);
+    FOR attempt IN 1..20 LOOP
+        BEGIN
+            LOCK TABLE jobwire.periodic_job IN SHARE ROW EXCLUSIVE MODE;
+            EXIT;
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+            IF attempt = 20 THEN
+                RAISE EXCEPTION 'a transaction keeps the table of periodic jobs busy; end it (pg_stat_activity shows it), then migrate again'
+                    USING ERRCODE = 'lock_not_available';
+            END IF;
+            PERFORM pg_sleep(1);
+        END;
+    END LOOP;
+    PERFORM set_config('lock_timeout', before, true);
 END
 $$;
 

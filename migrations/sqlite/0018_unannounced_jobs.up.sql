@@ -3,4 +3,7 @@
 INSERT INTO schema_version (version, readable_by) VALUES (18, 1);
 
 -- A row of a job that is gone is deleted by the leader.
-CREATE TABLE unannounced_job (job_id TEXT NOT NULL PRIMARY KEY) STRICT, WITHOUT ROWID;
+CREATE TABLE unannounced_job (
+    job_id   TEXT    NOT NULL PRIMARY KEY,
+    noted_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;

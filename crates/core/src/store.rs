@@ -109,8 +109,8 @@ pub use row_locks::{HeldRows, RowHold, RowTerms};
 use schema::schema_status;
 pub use schema::{SCHEMA_VERSION, SchemaStatus};
 pub use sweeping::{
-    COUNT_LIMIT, ClockWindow, CycleOutcome, CycleReport, Horizon, LeaderCycle, MovedTimers,
-    OrphanPage, OrphanQuery, Rescued,
+    Announced, COUNT_LIMIT, ClockWindow, CycleOutcome, CycleReport, Horizon, LeaderCycle,
+    MovedTimers, OrphanPage, OrphanQuery, Rescued,
 };
 pub use tap::{CommitTap, Committed, Marked, TapMode, TapNews, TapOffer};
 use transaction::AfterCommit;
@@ -322,11 +322,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Marks and returns jobs that were [noted](Self::note_unannounced), and forgets them. A job that a
-    /// node has locked is only forgotten. If the process dies now, the sweeper finds the jobs. Optional
+    /// node has locked, or that was hinted since, is only forgotten. If the process dies now, the sweeper finds the jobs. Optional
     /// for a store.
-    async fn announce_noted(&self, at_most: i64) -> Result<Vec<Ready>> {
+    async fn announce_noted(&self, at_most: i64) -> Result<Announced> {
         let _ = at_most;
-        Ok(Vec::new())
+        Ok(Announced::default())
     }
 
     /// Returns a number that changes when another connection writes (SQLite). `None` if the store

@@ -370,12 +370,22 @@ pub(super) async fn what_a_client_without_hints_makes_ready_is_noted_for_a_leade
     let hints = async |id: JobId| w.view(id).await.unwrap().hints.unwrap();
     let before = hints(unlocked).await;
     assert!(before > 1, "it was ready before: {before}");
-    let mut found = ids(&w.store.announce_noted(100).await.unwrap());
+    let mut found = ids(&w.store.announce_noted(100).await.unwrap().ready);
     found.sort_unstable();
     ready.sort_unstable();
     assert_eq!(found, ready);
     assert_eq!(hints(unlocked).await, before + 1);
-    assert!(w.store.announce_noted(100).await.unwrap().is_empty());
+    assert!(w.store.announce_noted(100).await.unwrap().ready.is_empty());
+    // One that was hinted since is forgotten: it would get a second hint.
+    w.store.note_unannounced(&[unlocked]).await.unwrap();
+    let hinted = "UPDATE {s}job SET ready_at = ready_at + 3600 * {second}";
+    assert!(w.store.execute(hinted).await > 0);
+    assert!(w.store.announce_noted(100).await.unwrap().ready.is_empty());
+    // Of more than a page, the rest follows.
+    w.store.note_unannounced(&ready[..2]).await.unwrap();
+    assert!(w.store.announce_noted(1).await.unwrap().more);
+    assert!(w.store.announce_noted(1).await.unwrap().more);
+    assert!(!w.store.announce_noted(1).await.unwrap().more);
     // A job that a node has locked meanwhile is forgotten, and so is one that is gone.
     let hint = w.one(work()).await;
     let noted = [hint.id, JobId::generate()];
@@ -385,7 +395,7 @@ pub(super) async fn what_a_client_without_hints_makes_ready_is_noted_for_a_leade
     w.hold(worker, &hint).await;
     let report = w.lead(LEADER).await;
     assert!(report.has_noted);
-    assert!(w.store.announce_noted(100).await.unwrap().is_empty());
+    assert!(w.store.announce_noted(100).await.unwrap().ready.is_empty());
     assert_eq!(w.rows("unannounced_job").await, 0);
     assert!(!w.lead(LEADER).await.has_noted);
 }

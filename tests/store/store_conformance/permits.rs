@@ -199,6 +199,31 @@ pub(super) async fn waiting_jobs_of_a_fair_limit_take_turns<S: SqlBench>(w: &Wor
     assert_eq!(w.rows("waiting_job").await, 0);
 }
 
+/// Its hint came after its reservation had ended, and another job has the permit.
+pub(super) async fn a_woken_job_that_comes_too_late_keeps_its_turn<S: SqlBench>(w: &World<S>) {
+    let worker = node();
+    let running = hold_all(w, worker, 1).await;
+    exchange_one(w, worker, fair(0, &running, "a")).await;
+    let jobs = hold_all(w, worker, 3).await;
+    exchange_one(w, worker, fair(1, &jobs, "a")).await;
+    let jobs = job_ids(&jobs);
+    let (_, answer) = exchange_one(w, worker, of("", 1, 0, &[])).await;
+    assert_eq!(ids(&answer.ready), [jobs[0]]);
+    let late =
+        "UPDATE {s}waiting_job SET woken_at = woken_at - 6 * {second} WHERE woken_at IS NOT NULL";
+    assert_eq!(w.store.execute(late).await, 1);
+    let (_, answer) = exchange_one(w, worker, of("", 1, 0, &[])).await;
+    assert_eq!(ids(&answer.ready), [jobs[1]]);
+    let held = w.hold(worker, &Hint::new(jobs[0])).await;
+    let (got, _) = exchange_one(w, worker, fair(0, &[held], "a")).await;
+    assert_eq!(got.granted, []);
+    let held = w.hold(worker, &Hint::new(jobs[1])).await;
+    let (got, _) = exchange_one(w, worker, fair(0, &[held], "a")).await;
+    assert_eq!(got.granted, [jobs[1]]);
+    assert_eq!(next_turn(w, worker).await, jobs[0]);
+    assert_eq!(next_turn(w, worker).await, jobs[2]);
+}
+
 /// Rows of another writer have the first and the last of all places.
 pub(super) async fn a_place_at_either_end_stops_no_job_of_a_fair_limit<S: SqlBench>(w: &World<S>) {
     let worker = node();

@@ -11,7 +11,7 @@ use super::{Leader, REST, SHORTEST_REST, rescue};
 use crate::hint::Ready;
 use crate::job::NodeId;
 use crate::producer::commit_hook::Cause;
-use crate::store::{COUNT_LIMIT, CycleOutcome, CycleReport, Gate, LeaderCycle, Rescued};
+use crate::store::{Announced, COUNT_LIMIT, CycleOutcome, CycleReport, Gate, LeaderCycle, Rescued};
 use crate::telemetry::metrics as m;
 use crate::worker::leadership::LastCycle;
 use crate::worker::next_timer::Asker;
@@ -347,14 +347,18 @@ impl Leader {
     /// Hints jobs that operations made ready in processes without a transport.
     async fn announce_noted(&mut self) {
         match self.node.store.announce_noted(PAGE).await {
-            Ok(found) if !found.is_empty() => {
-                counter!(m::SWEPT, "class" => "unhinted").increment(found.len() as u64);
-                self.node.hook.publish(Cause::Operator, found);
-                self.busy = true;
+            Ok(Announced { ready, more }) => {
+                if more {
+                    self.next_cycle = Instant::now();
+                }
+                if !ready.is_empty() {
+                    counter!(m::SWEPT, "class" => "unhinted").increment(ready.len() as u64);
+                    self.node.hook.publish(Cause::Operator, ready);
+                    self.busy = true;
+                }
             }
-            Ok(_) => {}
             Err(error) => {
-                tracing::warn!(%error, "could not look for jobs that operations made ready")
+                tracing::warn!(%error, "could not look for jobs that operations made ready");
             }
         }
     }

@@ -41,8 +41,6 @@
 
 use std::sync::Arc;
 
-use tokio::runtime::Handle;
-
 use crate::event::JobListener;
 use crate::job::batch::Batch;
 use crate::job::new_job::NewJob;
@@ -54,7 +52,7 @@ use crate::store::created::{Noted, events_of_end};
 use crate::store::postgres::PgStore;
 #[cfg(feature = "sqlite")]
 use crate::store::sqlite::SqliteStore;
-use crate::store::transaction::operations::after_commit;
+use crate::store::transaction::operations::{committed_soon, committed_with};
 use crate::store::transaction::{
     JobTransaction, answer, batch_parts, committed, dated, failed_before, sealed,
 };
@@ -311,18 +309,14 @@ impl<S: SqlStore> TransactionHook<S> {
         self,
         mut transaction: sqlx::Transaction<'_, S::Db>,
     ) -> Result<(), StoreError> {
-        let Self {
-            client,
-            mut created,
-        } = self;
+        let Self { client, created } = self;
         let intact = client.store.ensure_intact(&mut transaction);
         answer(&client.store, 1, intact)
             .await
             .map_err(failed_before)?;
         let committing = async { Ok(transaction.commit().await?) };
         committed(&client.store, &created, committing).await?;
-        after_commit(&client.store, client.origin, &mut created).await;
-        client.hook.committed(created);
+        committed_with(&client.store, client.origin, &client.hook, created).await;
         Ok(())
     }
 
@@ -337,25 +331,13 @@ impl<S: SqlStore> TransactionHook<S> {
     /// The next jobs of instances that exclusive jobs left are looked up in a task of the runtime that
     /// calls this. Without a runtime the sweeper finds them.
     pub fn fire(self) {
-        let Self {
-            client,
-            mut created,
-        } = self;
-        let mut operated = Created {
-            left: std::mem::take(&mut created.left),
-            operated: std::mem::take(&mut created.operated),
-            ..Created::default()
-        };
-        client.hook.committed(created);
-        if operated.left.is_empty() && operated.operated.is_empty() {
-            return;
-        }
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(async move {
-                after_commit(&client.store, client.origin, &mut operated).await;
-                client.hook.committed(operated);
-            });
-        }
+        let Client {
+            store,
+            origin,
+            hook,
+            ..
+        } = self.client;
+        committed_soon(store, origin, Arc::new(hook), self.created);
     }
 }
 

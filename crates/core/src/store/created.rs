@@ -100,7 +100,7 @@ impl Created {
     }
 
     /// Adds jobs to hint, each once.
-    pub(crate) fn hint(&mut self, jobs: &[Ready]) {
+    fn hint(&mut self, jobs: &[Ready]) {
         let noted = self.ready.iter_mut().chain(&mut self.next);
         let mut noted: HashMap<JobId, &mut Ready> = noted.map(|job| (job.hint.id, job)).collect();
         let mut others = Vec::new();

@@ -246,6 +246,9 @@ pub(super) trait Timers {
     ) -> impl Future<Output = Result<MovedTimers>> + Send;
 }
 
+/// A job that was noted, unless the row has no id, and the time of the note in microseconds since 1970.
+pub(super) type Noted = (Option<JobId>, i64);
+
 /// Runs the leader cycle.
 pub(super) trait Leading {
     fn cycle(
@@ -268,7 +271,11 @@ pub(super) trait Leading {
 
     fn note_jobs(&self, jobs: &[JobId]) -> impl Future<Output = Result<()>> + Send;
 
-    fn announce_jobs(&self, at_most: i64) -> impl Future<Output = Result<Vec<Ready>>> + Send;
+    /// Forgets jobs that were noted, and returns them.
+    fn forget_noted(&self, at_most: i64) -> impl Future<Output = Result<Vec<Noted>>> + Send;
+
+    /// Counts a hint for those of these jobs that are free and were not hinted since, and returns them.
+    fn announce_jobs(&self, noted: &[Noted]) -> impl Future<Output = Result<Vec<Ready>>> + Send;
 
     fn resign_leading(&self, node: NodeId) -> impl Future<Output = Result<()>> + Send;
 }

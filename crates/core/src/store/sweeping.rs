@@ -142,6 +142,15 @@ pub struct CycleReport {
     pub has_more: bool,
 }
 
+/// Jobs that operations made ready in processes that publish no hints.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Announced {
+    /// The jobs to hint.
+    pub ready: Vec<Ready>,
+    /// Whether more jobs may be noted.
+    pub more: bool,
+}
+
 /// A job whose holder has died.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rescued {

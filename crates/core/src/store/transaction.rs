@@ -226,7 +226,7 @@ impl<S: SqlStore> JobTransaction<S> {
         let Self {
             inner,
             intact,
-            mut created,
+            created,
             store,
             origin,
             after,
@@ -241,8 +241,7 @@ impl<S: SqlStore> JobTransaction<S> {
             }
         };
         committed(&store, &created, committing).await?;
-        operations::after_commit(&store, origin, &mut created).await;
-        after.committed(created);
+        operations::committed_with(&store, origin, &*after, created).await;
         Ok(())
     }
 
@@ -435,7 +434,7 @@ impl<S: SqlStore> CompletingTransaction for JobTransaction<S> {
         // The last statement has succeeded, so COMMIT commits.
         let Self {
             inner,
-            mut created,
+            created,
             store,
             origin,
             after,
@@ -444,8 +443,8 @@ impl<S: SqlStore> CompletingTransaction for JobTransaction<S> {
         } = *self;
         let committing = async { Ok(inner.commit().await?) };
         committed(&store, &created, committing).await?;
-        operations::after_commit(&store, origin, &mut created).await;
-        after.committed(created);
+        // The next job is locked already, so nothing may take long.
+        operations::committed_soon(store.clone(), origin, after, created);
         if !settled.unseen.is_empty() {
             match store.next_of(&settled.unseen).await {
                 Ok(ready) => settled.ready.extend(ready),

@@ -19,12 +19,12 @@ use super::purging::{PurgeScope, PurgeableJob, TableCount};
 use super::statements::{Purging, Statements};
 use super::transaction::AfterCommit;
 use super::{
-    BatchOutcome, Change, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion,
-    CycleOutcome, DuePeriodicJobs, DuePlace, Failure, Fate, Fired, GateView, Handoff, LanePage,
-    LeaderCycle, Lifted, LockTerms, Locked, Marked, Membership, MovedPage, MovedTimers, NodeView,
-    Operated, OperatedJobs, Origin, OrphanPage, OrphanQuery, PauseScope, PeriodicView, Release,
-    Renewed, Result, SchemaStatus, Store, Succession, Suspended, SuspensionScope, TapOffer,
-    TransactionId, Triggered, Waiting, check_rules, measured,
+    Announced, BatchOutcome, Change, ClaimPage, Claimable, Claimed, CompletingTransaction,
+    Completion, CycleOutcome, DuePeriodicJobs, DuePlace, Failure, Fate, Fired, GateView, Handoff,
+    LanePage, LeaderCycle, Lifted, LockTerms, Locked, Marked, Membership, MovedPage, MovedTimers,
+    NodeView, Operated, OperatedJobs, Origin, OrphanPage, OrphanQuery, PauseScope, PeriodicView,
+    Release, Renewed, Result, SchemaStatus, Store, Succession, Suspended, SuspensionScope,
+    TapOffer, TransactionId, Triggered, Waiting, check_rules, measured,
 };
 use crate::event::stream::{EventStream, EventStreamState, StreamedEvent};
 use crate::hint::{Hint, Ready};
@@ -43,6 +43,8 @@ use crate::lane::start_order::Rank;
 
 /// How often a cancel is tried while the job ends and starts again in between.
 const CANCEL_ROUNDS: usize = 5;
+/// Maximum number of noted jobs that one statement marks.
+const ANNOUNCED_AT_ONCE: usize = 500;
 
 /// Returns the result of a request for one job.
 fn alone(id: JobId, told: OperatedJobs) -> Result<(Operated, Vec<Ready>)> {
@@ -276,9 +278,27 @@ impl<S: Statements> Store for S {
         self.run("note_unannounced", || self.note_jobs(jobs)).await
     }
 
-    async fn announce_noted(&self, at_most: i64) -> Result<Vec<Ready>> {
-        self.run("announce_noted", || self.announce_jobs(at_most))
-            .await
+    async fn announce_noted(&self, at_most: i64) -> Result<Announced> {
+        // They are forgotten first, so that a row that can't be marked holds up no other one for ever.
+        let noted = self.run("forget_noted", || self.forget_noted(at_most));
+        let noted = noted.await?;
+        let mut announced = Announced {
+            ready: Vec::new(),
+            more: i64::try_from(noted.len()).is_ok_and(|found| found >= at_most),
+        };
+        for part in noted.chunks(ANNOUNCED_AT_ONCE) {
+            match self
+                .run("announce_noted", || self.announce_jobs(part))
+                .await
+            {
+                Ok(ready) => announced.ready.extend(ready),
+                Err(error) => tracing::warn!(
+                    %error, jobs = part.len(),
+                    "jobs that operations made ready could not be hinted; the sweeper finds them"
+                ),
+            }
+        }
+        Ok(announced)
     }
 
     async fn data_version(&self) -> Result<Option<i64>> {

@@ -19,7 +19,7 @@ use crate::hint::Ready;
 use crate::job::{JobId, NodeId};
 use crate::store::decode::counts;
 use crate::store::error::StoreError;
-use crate::store::statements::Leading;
+use crate::store::statements::{Leading, Noted};
 use crate::store::{COUNT_LIMIT, CycleOutcome, CycleReport, Horizon, LeaderCycle, Rescued};
 
 /// Takes the lead if no other node leads. As leader, clears the owners of expired leases and counts
@@ -403,37 +403,29 @@ async fn find_unhinted(pool: &PgPool, at_most: i64) -> Result<Vec<JobId>, StoreE
 
 /// Notes jobs that became ready. One that has left the executable table meanwhile is forgotten later.
 const NOTE: &str = "
-INSERT INTO jobwire.unannounced_job (job_id) SELECT unnest($1::uuid[]) ORDER BY 1 ON CONFLICT DO NOTHING";
+INSERT INTO jobwire.unannounced_job (job_id) SELECT unnest($1::uuid[]) ORDER BY 1
+ON CONFLICT (job_id) DO UPDATE SET noted_at = clock_timestamp()";
 
+/// The dates are microseconds since 1970, rounded up: the job was ready before.
 const FORGET_NOTED: &str = "
 DELETE FROM jobwire.unannounced_job WHERE job_id = ANY(ARRAY(
     SELECT job_id FROM jobwire.unannounced_job ORDER BY job_id LIMIT $1 FOR UPDATE SKIP LOCKED))
-RETURNING job_id";
+RETURNING job_id, ceil(extract(epoch FROM noted_at) * 1000000)::bigint";
 
+/// Marks the noted jobs that are free and were not hinted since.
 const ANNOUNCE: &str = concat!(
     "
 WITH free AS (
-    SELECT j.id FROM jobwire.job j WHERE j.id = ANY($1) AND ",
+    SELECT j.id FROM unnest($1::uuid[], $2::bigint[]) AS n (id, noted_at) JOIN jobwire.job j ON j.id = n.id
+    WHERE extract(epoch FROM j.ready_at) * 1000000 <= n.noted_at AND ",
     unlocked!("j"),
-    " FOR UPDATE SKIP LOCKED
+    " FOR UPDATE OF j SKIP LOCKED
 )
 UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = least(j.hints, 999999999) + 1
 FROM free WHERE j.id = free.id
 RETURNING ",
     ready_columns!("j")
 );
-
-/// Forgets the jobs that were noted before it marks them, so that a row that can't be marked holds up no
-/// other one for ever.
-async fn announce(pool: &PgPool, at_most: i64) -> Result<Vec<Ready>, StoreError> {
-    let noted = sqlx::query_scalar(FORGET_NOTED).bind(at_most);
-    let noted: Vec<Uuid> = noted.fetch_all(pool).await?;
-    if noted.is_empty() {
-        return Ok(Vec::new());
-    }
-    let query = sqlx::query(ANNOUNCE).bind(noted);
-    decode::all_ready(&aside::rows(&mut *pool.acquire().await?, query).await?)
-}
 
 /// Marks up to `at_most` jobs that were never hinted.
 async fn unhinted(pool: &PgPool, at_most: i64) -> Result<Vec<Ready>, StoreError> {
@@ -483,8 +475,20 @@ impl Leading for PgStore {
         Ok(())
     }
 
-    async fn announce_jobs(&self, at_most: i64) -> Result<Vec<Ready>, StoreError> {
-        announce(&self.pool.inner, at_most).await
+    async fn forget_noted(&self, at_most: i64) -> Result<Vec<Noted>, StoreError> {
+        let noted = sqlx::query_as(FORGET_NOTED).bind(at_most);
+        let noted: Vec<(Uuid, i64)> = noted.fetch_all(&self.pool.inner).await?;
+        let noted = noted.into_iter().map(|(id, at)| (Some(JobId(id)), at));
+        Ok(noted.collect())
+    }
+
+    async fn announce_jobs(&self, noted: &[Noted]) -> Result<Vec<Ready>, StoreError> {
+        let noted = noted
+            .iter()
+            .filter_map(|(job, at)| Some((job.as_ref()?.0, *at)));
+        let (ids, dates): (Vec<Uuid>, Vec<i64>) = noted.unzip();
+        let query = sqlx::query(ANNOUNCE).bind(ids).bind(dates);
+        decode::all_ready(&aside::rows(&mut *self.pool.inner.acquire().await?, query).await?)
     }
 
     async fn find_unhinted(&self, at_most: i64) -> Result<Vec<JobId>, StoreError> {

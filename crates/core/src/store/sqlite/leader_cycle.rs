@@ -16,7 +16,7 @@ use crate::hint::Ready;
 use crate::job::{JobId, NodeId};
 use crate::store::decode::counts;
 use crate::store::error::StoreError;
-use crate::store::statements::Leading;
+use crate::store::statements::{Leading, Noted};
 use crate::store::{COUNT_LIMIT, CycleOutcome, CycleReport, LeaderCycle, Rescued};
 
 /// Takes or renews the leader's lease, unless another node leads.
@@ -173,14 +173,19 @@ const HINT: &str = concat!(
 
 /// Notes jobs that became ready. One that has left the executable table meanwhile is forgotten later.
 const NOTE: &str = "
-INSERT INTO unannounced_job (job_id) SELECT value FROM json_each(?1) WHERE true ON CONFLICT DO NOTHING";
+INSERT INTO unannounced_job (job_id, noted_at) SELECT value, ?2 FROM json_each(?1)
+WHERE true ON CONFLICT (job_id) DO UPDATE SET noted_at = excluded.noted_at";
 
 const FORGET_NOTED: &str = "
 DELETE FROM unannounced_job WHERE job_id IN (SELECT job_id FROM unannounced_job ORDER BY job_id LIMIT ?1)
-RETURNING job_id";
+RETURNING job_id, noted_at";
 
-const UNLOCKED: &str = concat!(
-    "SELECT j.id FROM job j WHERE j.id IN (SELECT value FROM json_each(?1)) AND ",
+/// Selects the noted jobs that are free and were not hinted since.
+const STILL_NOTED: &str = concat!(
+    "SELECT j.id FROM json_each(?1) n CROSS JOIN job j ON j.id = n.value ->> 0
+WHERE j.ready_at <= n.value ->> 1 AND ",
+    has_id!("j.id"),
+    " AND ",
     unlocked!("j")
 );
 
@@ -188,7 +193,9 @@ const UNLOCKED: &str = concat!(
 const FACTS: &str = concat!(
     "
 SELECT
-    (SELECT min(due_at) FROM timer_job),
+    (SELECT due_at FROM timer_job WHERE ",
+    has_id!("id"),
+    " ORDER BY due_at LIMIT 1),
     (SELECT count(*) FROM job_lease l WHERE owner IS NOT NULL AND ",
     unexpired!("l", "?1"),
     "
@@ -313,22 +320,31 @@ impl Leading for SqliteStore {
 
     async fn note_jobs(&self, jobs: &[JobId]) -> Result<(), StoreError> {
         let mut tx = self.write().await?;
-        let note = sqlx::query(NOTE).bind(decode::array(jobs)?);
-        note.execute(&mut *tx).await?;
+        sqlx::query(NOTE)
+            .bind(decode::array(jobs)?)
+            .bind(decode::now_micros())
+            .execute(&mut *tx)
+            .await?;
         Ok(tx.commit().await?)
     }
 
-    async fn announce_jobs(&self, at_most: i64) -> Result<Vec<Ready>, StoreError> {
+    async fn forget_noted(&self, at_most: i64) -> Result<Vec<Noted>, StoreError> {
         let mut tx = self.write().await?;
         let noted = sqlx::query(FORGET_NOTED).bind(at_most);
-        let noted = decode::texts(&noted.fetch_all(&mut *tx).await?)?;
-        // First, so that a row that can't be marked holds up no other one for ever.
+        let noted = noted.fetch_all(&mut *tx).await?;
         tx.commit().await?;
-        if noted.is_empty() {
-            return Ok(Vec::new());
-        }
+        // What is no id names no job.
+        let noted = noted.iter().map(|row| {
+            let job = decode::uuid(row, 0).ok().map(JobId);
+            Ok((job, row.try_get(1)?))
+        });
+        noted.collect()
+    }
+
+    async fn announce_jobs(&self, noted: &[Noted]) -> Result<Vec<Ready>, StoreError> {
+        let noted = noted.iter().filter_map(|(job, at)| Some(((*job)?, *at)));
         let mut tx = self.write().await?;
-        let free = sqlx::query(UNLOCKED).bind(decode::array(noted)?);
+        let free = sqlx::query(STILL_NOTED).bind(decode::array(noted)?);
         let free = decode::job_ids(&free.fetch_all(&mut *tx).await?)?;
         let ready = hint(&mut tx, decode::now_micros(), &free).await?;
         tx.commit().await?;

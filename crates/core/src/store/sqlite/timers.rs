@@ -55,7 +55,12 @@ SELECT id, seq, min(revision, 999999999) + 1, kind, type, payload, process_insta
 FROM timer_job WHERE id IN (SELECT value FROM json_each(?1))"
 );
 const DELETE: &str = "DELETE FROM timer_job WHERE id IN (SELECT value FROM json_each(?1))";
-const NEXT_DUE: &str = "SELECT min(due_at) FROM timer_job";
+/// Passes over what no move can name, or the next date would stay in the past.
+const NEXT_DUE: &str = concat!(
+    "SELECT due_at FROM timer_job WHERE ",
+    has_id!("id"),
+    " ORDER BY due_at LIMIT 1"
+);
 
 impl Timers for SqliteStore {
     /// Returns the ids of due timers: `at_most` of the oldest, and of the newest.
@@ -105,7 +110,9 @@ impl Timers for SqliteStore {
             locked = lock_in(&mut tx, terms, &hints).await?.jobs;
             ready.retain(|r| locked.iter().all(|l| l.job.id != r.hint.id));
         }
-        let next_due: Option<i64> = sqlx::query_scalar(NEXT_DUE).fetch_one(&mut *tx).await?;
+        let next_due: Option<i64> = sqlx::query_scalar(NEXT_DUE)
+            .fetch_optional(&mut *tx)
+            .await?;
         tx.commit().await?;
         for row in &rows {
             let due: i64 = row.try_get(6)?;

@@ -4,9 +4,12 @@
 //! it made ready are added to [`Created`] and hinted after the commit, like those that the transaction
 //! creates.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
 
-use super::{JobTransaction, answer, failed_before, own};
+use tokio::runtime::Handle;
+
+use super::{AfterCommit, JobTransaction, answer, failed_before, own};
 use crate::job::JobId;
 use crate::store::{Action, Change, Created, Operated, Origin, SqlStore, Store, StoreError};
 
@@ -148,19 +151,82 @@ pub(crate) async fn operate<S: SqlStore>(
     Ok(acted.operated)
 }
 
-/// Looks up the next jobs of the instances that exclusive jobs have left, after the commit. If nobody
-/// publishes hints, notes them for a leader, and the jobs that operations made ready. If a query fails,
-/// the sweeper finds the jobs.
-pub(crate) async fn after_commit<S: SqlStore>(store: &S, origin: Origin, created: &mut Created) {
-    let mut left = std::mem::take(&mut created.left);
-    left.sort_unstable();
-    left.dedup();
-    let mut unannounced = std::mem::take(&mut created.operated);
-    if !left.is_empty() {
-        match store.next_of(&left).await {
-            Ok(next) => {
-                unannounced.extend(next.iter().map(|job| job.hint.id));
-                created.hint(&next);
+/// What is looked up after the commit.
+struct ToLookUp {
+    /// The instances that exclusive jobs have left.
+    left: Vec<String>,
+    /// The jobs that operations made ready.
+    operated: Vec<JobId>,
+    /// The jobs that are hinted already.
+    hinted: HashSet<JobId>,
+}
+
+/// Hands over what a transaction created and changed, at once, and returns what has to be looked up.
+fn hand_over(after: &dyn AfterCommit, mut created: Created) -> Option<ToLookUp> {
+    let left = std::mem::take(&mut created.left);
+    let operated = std::mem::take(&mut created.operated);
+    let to_look_up = (!left.is_empty() || !operated.is_empty()).then(|| {
+        let hinted = created.ready.iter().chain(&created.next);
+        ToLookUp {
+            left,
+            operated,
+            hinted: hinted.map(|job| job.hint.id).collect(),
+        }
+    });
+    after.committed(created);
+    to_look_up
+}
+
+/// Hands over what a committed transaction created and changed. Then looks up the next jobs of the
+/// instances that exclusive jobs have left. If nobody publishes hints, notes them for a leader, and the
+/// jobs that operations made ready. If a query fails, the sweeper finds the jobs.
+pub(crate) async fn committed_with<S: SqlStore>(
+    store: &S,
+    origin: Origin,
+    after: &dyn AfterCommit,
+    created: Created,
+) {
+    if let Some(what) = hand_over(after, created) {
+        look_up(store, origin, after, what).await;
+    }
+}
+
+/// Like [`committed_with`], but looks up in a task of the runtime. Without a runtime, the sweeper finds
+/// the jobs.
+pub(crate) fn committed_soon<S: SqlStore>(
+    store: S,
+    origin: Origin,
+    after: Arc<dyn AfterCommit>,
+    created: Created,
+) {
+    let Some(what) = hand_over(&*after, created) else {
+        return;
+    };
+    if let Ok(runtime) = Handle::try_current() {
+        runtime.spawn(async move { look_up(&store, origin, &*after, what).await });
+    }
+}
+
+/// Maximum number of instances in one query.
+const AT_ONCE: usize = 1_000;
+
+async fn look_up<S: SqlStore>(
+    store: &S,
+    origin: Origin,
+    after: &dyn AfterCommit,
+    mut what: ToLookUp,
+) {
+    what.left.sort_unstable();
+    what.left.dedup();
+    for left in what.left.chunks(AT_ONCE) {
+        match store.next_of(left).await {
+            Ok(mut next) => {
+                what.operated.extend(next.iter().map(|job| job.hint.id));
+                next.retain(|job| !what.hinted.contains(&job.hint.id));
+                after.committed(Created {
+                    next,
+                    ..Created::default()
+                });
             }
             Err(error) => tracing::warn!(
                 %error, instances = left.len(),
@@ -168,8 +234,8 @@ pub(crate) async fn after_commit<S: SqlStore>(store: &S, origin: Origin, created
             ),
         }
     }
-    if origin != Origin::Hook && !unannounced.is_empty() {
-        note(store, &unannounced).await;
+    if origin != Origin::Hook && !what.operated.is_empty() {
+        note(store, &what.operated).await;
     }
 }
 

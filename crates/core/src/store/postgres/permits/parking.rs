@@ -13,7 +13,7 @@ use crate::store::permits::{Asking, PermitAnswer, PermitKey};
 use crate::store::postgres::complete;
 
 /// The place of a job in the queue of its key is its creation order or, if the limit is fair, its turn
-/// ([`permits`](crate::store::permits)).
+/// ([`permits`](crate::store::permits)). A job that was woken and came too late keeps its turn.
 const PARK: &str = "
 INSERT INTO jobwire.waiting_job AS w (job_id, limit_name, key, type, seq, fair_key)
 SELECT u.job_id, u.limit_name, u.key, u.type,
@@ -24,12 +24,14 @@ SELECT u.job_id, u.limit_name, u.key, u.type,
         (SELECT least(q.seq, 4611686018427387904) + 1 FROM jobwire.waiting_job q
          WHERE q.limit_name = u.limit_name AND q.key = u.key AND q.woken_at IS NULL
          ORDER BY q.seq LIMIT 1),
-        0) + 2 * (row_number() OVER (PARTITION BY u.limit_name, u.key, u.fair_key ORDER BY u.seq) - 1)
+        min(u.seq) OVER (PARTITION BY u.limit_name, u.key)) + 2 * (row_number() OVER (PARTITION BY u.limit_name, u.key, u.fair_key ORDER BY u.seq) - 1)
     END, u.fair_key
 FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[])
     AS u (job_id, limit_name, key, type, seq, fair_key)
 ON CONFLICT (job_id) DO UPDATE SET limit_name = excluded.limit_name, key = excluded.key, type = excluded.type,
-    seq = excluded.seq, fair_key = excluded.fair_key, woken_at = NULL";
+    seq = CASE WHEN (w.limit_name, w.key, w.fair_key) IS NOT DISTINCT FROM (excluded.limit_name, excluded.key, excluded.fair_key)
+        THEN least(w.seq, excluded.seq) ELSE excluded.seq END,
+    fair_key = excluded.fair_key, woken_at = NULL";
 
 /// Parks the asking jobs that got no permit.
 pub(super) async fn park(

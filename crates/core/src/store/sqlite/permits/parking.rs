@@ -12,7 +12,7 @@ use crate::store::permits::{Asking, PermitAnswer, PermitKey, PermitRequest};
 use crate::store::sqlite::{complete, decode};
 
 /// The place of a job in the queue of its key is its creation order or, if the limit is fair, its turn
-/// ([`permits`](crate::store::permits)).
+/// ([`permits`](crate::store::permits)). A job that was woken and came too late keeps its turn.
 const PARK: &str = "
 WITH u AS MATERIALIZED (
     SELECT value ->> 'job' AS job_id, value ->> 'limit' AS limit_name, value ->> 'key' AS key, value ->> 'job_type' AS type,
@@ -26,12 +26,14 @@ SELECT u.job_id, u.limit_name, u.key, u.type,
         (SELECT min(q.seq, 4611686018427387904) + 1 FROM waiting_job q
          WHERE q.limit_name = u.limit_name AND q.key = u.key AND q.woken_at IS NULL
          ORDER BY q.seq LIMIT 1),
-        0) + 2 * (row_number() OVER (PARTITION BY u.limit_name, u.key, u.fair_key ORDER BY u.seq) - 1)
+        min(u.seq) OVER (PARTITION BY u.limit_name, u.key)) + 2 * (row_number() OVER (PARTITION BY u.limit_name, u.key, u.fair_key ORDER BY u.seq) - 1)
     END, u.fair_key
 FROM u
 WHERE true
 ON CONFLICT (job_id) DO UPDATE SET limit_name = excluded.limit_name, key = excluded.key, type = excluded.type,
-    seq = excluded.seq, fair_key = excluded.fair_key, woken_at = NULL";
+    seq = CASE WHEN limit_name = excluded.limit_name AND key = excluded.key AND fair_key IS excluded.fair_key
+        THEN min(seq, excluded.seq) ELSE excluded.seq END,
+    fair_key = excluded.fair_key, woken_at = NULL";
 
 /// A waiting job in the form that the statement reads.
 #[derive(Serialize)]
