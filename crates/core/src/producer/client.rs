@@ -316,7 +316,7 @@ impl<S: SqlStore> TransactionHook<S> {
             .map_err(failed_before)?;
         let committing = async { Ok(transaction.commit().await?) };
         committed(&client.store, &created, committing).await?;
-        committed_with(&client.store, client.origin, &client.hook, created).await;
+        committed_with(&client.store, client.origin, &*client.hook, created).await;
         Ok(())
     }
 
@@ -337,7 +337,7 @@ impl<S: SqlStore> TransactionHook<S> {
             hook,
             ..
         } = self.client;
-        committed_soon(store, origin, Arc::new(hook), self.created);
+        committed_soon(store, origin, hook, self.created);
     }
 }
 
