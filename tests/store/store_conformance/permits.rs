@@ -214,12 +214,12 @@ pub(super) async fn a_woken_job_that_comes_too_late_keeps_its_turn<S: SqlBench>(
     assert_eq!(w.store.execute(late).await, 1);
     let (_, answer) = exchange_one(w, worker, of("", 1, 0, &[])).await;
     assert_eq!(ids(&answer.ready), [jobs[1]]);
-    let held = w.hold(worker, &Hint::new(jobs[0])).await;
-    let (got, _) = exchange_one(w, worker, fair(0, &[held], "a")).await;
-    assert_eq!(got.granted, []);
     let held = w.hold(worker, &Hint::new(jobs[1])).await;
     let (got, _) = exchange_one(w, worker, fair(0, &[held], "a")).await;
     assert_eq!(got.granted, [jobs[1]]);
+    let held = w.hold(worker, &Hint::new(jobs[0])).await;
+    let (got, _) = exchange_one(w, worker, fair(1, &[held], "a")).await;
+    assert_eq!(got.granted, []);
     assert_eq!(next_turn(w, worker).await, jobs[0]);
     assert_eq!(next_turn(w, worker).await, jobs[2]);
 }

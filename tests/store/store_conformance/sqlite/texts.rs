@@ -160,7 +160,7 @@ async fn put_bad_everywhere(w: &Sqlite) {
             "job_progress(job_id, fence, message)",
             format!("{BAD}, 1, {BAD}"),
         ),
-        ("unannounced_job(job_id)", BAD.to_owned()),
+        ("unannounced_job(job_id, noted_at)", format!("{BAD}, 1")),
         (
             "leader(role, node, term, transport, expires_at)",
             format!("'leader', {BAD}, 1, {BAD}, 0"),
