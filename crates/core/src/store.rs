@@ -314,7 +314,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(Marked::default())
     }
 
-    /// Notes jobs that became ready and whose hints nobody publishes: a leader
+    /// Notes jobs that became ready in a process without a transport. A leader
     /// [hints](Self::announce_noted) them. Waits for no row of a job. Optional for a store.
     async fn note_unannounced(&self, jobs: &[JobId]) -> Result<()> {
         let _ = jobs;
@@ -322,8 +322,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Marks and returns jobs that were [noted](Self::note_unannounced), and forgets them. A job that a
-    /// node has locked, or that was hinted since, is only forgotten. If the process dies now, the sweeper finds the jobs. Optional
-    /// for a store.
+    /// node has locked, or that was hinted since, is only forgotten. If the process dies now, the sweeper
+    /// finds the jobs. Optional for a store.
     async fn announce_noted(&self, at_most: i64) -> Result<Announced> {
         let _ = at_most;
         Ok(Announced::default())

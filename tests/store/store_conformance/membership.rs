@@ -129,7 +129,7 @@ pub(super) async fn thousands_of_rows_from_the_future_hide_no_node<S: SqlBench>(
         let nodes = w.store.nodes().await.unwrap();
         assert_eq!(nodes[0].membership, membership(honest));
     }
-    // They are removed at the latest when nobody hears them.
+    // They are removed at the latest when no beat of them is heard.
     let removed = w.store.remove_silent_nodes(Duration::from_secs(60), &[]);
     assert_eq!(removed.await.unwrap(), 10_001);
 }

@@ -299,7 +299,7 @@ pub(super) async fn one_job_is_shown_with_its_stack<S: Bench>(w: &World<S>) {
     assert!(w.store.get(JobId::generate()).await.unwrap().is_none());
 }
 
-/// Nobody publishes the hints of such a client. The counts of hints stay: other rules read them.
+/// Such a client publishes no hints. The counts of hints stay: other rules read them.
 pub(super) async fn what_a_client_without_hints_makes_ready_is_noted_for_a_leader<S: SqlBench>(
     w: &World<S>,
 ) {

@@ -19,8 +19,8 @@
 //! The waiting jobs of a **fair** limit have turns in place of the creation order, as in start-time fair
 //! queueing (Goyal, Vin, Cheng: Start-time Fair Queuing, 1996). The turn of a job is two behind the last
 //! waiting job with its fair key. Without such a job, it is one behind the first waiting job of all, so it
-//! passes over all but the first round of the others. The turns go by the number of starts, not by
-//! the time for which jobs run.
+//! passes over all but the first round of the others. An empty queue begins at the creation order of its
+//! first job. The turns go by the number of starts, not by the time for which jobs run.
 //!
 //! A permit of a **rate** is in use until it has **cooled down**: a cool-down after the start of its job.
 //! The node that holds it measures that time and reuses it, or gives it back when it is cold. It **hands

@@ -333,7 +333,7 @@ impl Leading for SqliteStore {
         let noted = sqlx::query(FORGET_NOTED).bind(at_most);
         let noted = noted.fetch_all(&mut *tx).await?;
         tx.commit().await?;
-        // What is no id names no job.
+        // Another program may have written a text that is no id.
         let noted = noted.iter().map(|row| {
             let job = decode::uuid(row, 0).ok().map(JobId);
             Ok((job, row.try_get(1)?))

@@ -151,7 +151,7 @@ pub(crate) async fn operate<S: SqlStore>(
     Ok(acted.operated)
 }
 
-/// What is looked up after the commit.
+/// The queries that a transaction needs after its commit.
 struct ToLookUp {
     /// The instances that exclusive jobs have left.
     left: Vec<String>,
@@ -161,7 +161,8 @@ struct ToLookUp {
     hinted: HashSet<JobId>,
 }
 
-/// Hands over what a transaction created and changed, at once, and returns what has to be looked up.
+/// Hands over the jobs, events and messages of a committed transaction, and returns the queries that it
+/// needs. Does not wait.
 fn hand_over(after: &dyn AfterCommit, mut created: Created) -> Option<ToLookUp> {
     let left = std::mem::take(&mut created.left);
     let operated = std::mem::take(&mut created.operated);
@@ -177,9 +178,9 @@ fn hand_over(after: &dyn AfterCommit, mut created: Created) -> Option<ToLookUp> 
     to_look_up
 }
 
-/// Hands over what a committed transaction created and changed. Then looks up the next jobs of the
-/// instances that exclusive jobs have left. If nobody publishes hints, notes them for a leader, and the
-/// jobs that operations made ready. If a query fails, the sweeper finds the jobs.
+/// Hands over the jobs, events and messages of a committed transaction. Then looks up the next jobs of the
+/// instances that exclusive jobs have left. Without a transport, notes these jobs for a leader, and those
+/// that operations made ready. If a query fails, the sweeper finds the jobs.
 pub(crate) async fn committed_with<S: SqlStore>(
     store: &S,
     origin: Origin,
