@@ -597,6 +597,7 @@ conformance! {
             a_job_without_a_permit_waits_and_the_first_is_woken,
             waiting_jobs_of_a_fair_limit_take_turns,
             a_woken_job_that_comes_too_late_keeps_its_turn,
+            jobs_without_a_turn_are_not_overtaken_by_a_flood_of_newer_ones,
             a_place_at_either_end_stops_no_job_of_a_fair_limit,
             a_waiting_job_is_passed_over_while_its_key_is_in_use,
             permits_of_a_dead_node_are_free_when_its_leases_have_ended,

@@ -42,6 +42,7 @@ pub(crate) mod timers;
 mod unserved_lanes;
 mod unserved_types;
 mod waiting_types;
+mod waits;
 
 use std::sync::Arc;
 use std::time::Duration;

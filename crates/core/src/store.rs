@@ -97,7 +97,9 @@ pub use gates::{Lifted, Waiting};
 pub(crate) use locking::Tried;
 pub use locking::{ClaimOf, ClaimPage, Claimable, Claimed, LockTerms, Locked, Refusal};
 use membership::readable;
-pub use membership::{MAX_NAMES, MAX_NODES, Membership, NodeView, received_by, services_of};
+pub use membership::{
+    MAX_NAMES, MAX_NODES, Membership, NodeView, received_by, services_of, silence,
+};
 pub(crate) use moving::LANE_SLICE;
 pub use moving::{LanePage, MovedPage};
 pub use operating::{Action, Operated, OperatedJobs, Suspended};

@@ -224,6 +224,27 @@ pub(super) async fn a_woken_job_that_comes_too_late_keeps_its_turn<S: SqlBench>(
     assert_eq!(next_turn(w, worker).await, jobs[2]);
 }
 
+/// They wait since before the limit was fair. Many other jobs were created between them.
+pub(super) async fn jobs_without_a_turn_are_not_overtaken_by_a_flood_of_newer_ones<S: SqlBench>(
+    w: &World<S>,
+) {
+    let worker = node();
+    let without = hold_all(w, worker, 3).await;
+    exchange_one(w, worker, of("", 1, 0, &each(&without))).await;
+    let before = "UPDATE {s}waiting_job SET seq = seq - 1000 WHERE job_id = '{id}'";
+    let before = before.replace("{id}", &without[1].job.id.to_string());
+    assert_eq!(w.store.execute(&before).await, 1);
+    let flood = hold_all(w, worker, 4).await;
+    exchange_one(w, worker, fair(1, &flood, "loud")).await;
+    let quiet = hold_all(w, worker, 1).await;
+    exchange_one(w, worker, fair(1, &quiet, "quiet")).await;
+    // Behind them, the keys take turns again.
+    let turns = without[1..].iter().chain(&flood[..2]).chain(&quiet);
+    for job in turns.chain(&flood[2..]) {
+        assert_eq!(next_turn(w, worker).await, job.job.id);
+    }
+}
+
 /// Rows of another writer have the first and the last of all places.
 pub(super) async fn a_place_at_either_end_stops_no_job_of_a_fair_limit<S: SqlBench>(w: &World<S>) {
     let worker = node();

@@ -12,12 +12,12 @@
 //! growing wait. The wait is kept in memory, so a new leader begins with a short one. A look tries such
 //! batches after all others, and only for a short time: any number of them delays no other batch.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::waits::Waits;
 use crate::job::{BatchId, JobId};
 use crate::store::StoreError;
 use crate::store::batches::AT_END;
@@ -38,71 +38,10 @@ const MOST_WAITS: usize = 100_000;
 /// The time within which a look begins further tries of batches whose waits are over.
 const RETRIES_FOR: Duration = Duration::from_secs(2);
 
-/// The batches that could not be ended.
-#[derive(Default)]
-struct Waits {
-    batches: HashMap<BatchId, Wait>,
-    /// The number of the look.
-    look: u64,
-}
-
-struct Wait {
-    tries: u32,
-    until: Instant,
-    /// The last look that has found the batch.
-    look: u64,
-}
-
-impl Waits {
-    /// Begins a look.
-    fn begin(&mut self) {
-        self.look += 1;
-    }
-
-    /// Tells that the look has found this batch. Returns whether it has a wait.
-    fn found(&mut self, batch: BatchId) -> bool {
-        let wait = self.batches.get_mut(&batch);
-        wait.map(|wait| wait.look = self.look).is_some()
-    }
-
-    /// Begins the next wait of a batch that could not be ended.
-    fn fails(&mut self, batch: BatchId) {
-        let has_room = self.batches.len() < MOST_WAITS;
-        if !has_room && !self.batches.contains_key(&batch) {
-            return;
-        }
-        let wait = self.batches.entry(batch).or_insert(Wait {
-            tries: 0,
-            until: Instant::now(),
-            look: self.look,
-        });
-        let doubled = FIRST_WAIT.saturating_mul(1 << wait.tries.min(16));
-        wait.until = Instant::now() + doubled.min(LONGEST_WAIT);
-        wait.tries = wait.tries.saturating_add(1);
-    }
-
-    /// Forgets a batch that has ended, or is open for another reason.
-    fn forget(&mut self, batch: BatchId) {
-        self.batches.remove(&batch);
-    }
-
-    /// Ends a look at all batches: forgets those that it has not found. Returns those whose wait is over,
-    /// the longest first.
-    fn due(&mut self) -> Vec<BatchId> {
-        let (look, now) = (self.look, Instant::now());
-        self.batches.retain(|_, wait| wait.look == look);
-        let due = self.batches.iter().filter(|(_, wait)| wait.until <= now);
-        let mut due: Vec<(Instant, BatchId)> =
-            due.map(|(batch, wait)| (wait.until, *batch)).collect();
-        due.sort_unstable();
-        due.into_iter().map(|(_, batch)| batch).collect()
-    }
-}
-
 /// Looks whenever a cycle has found an open batch, until the node drains.
 pub(crate) async fn look_after(node: Arc<NodeContext>) {
     let (mut failed, mut stuck) = (LogThrottle::default(), LogThrottle::default());
-    let mut waits = Waits::default();
+    let mut waits = Waits::new(FIRST_WAIT, LONGEST_WAIT, MOST_WAITS);
     loop {
         tokio::select! {
             biased;
@@ -119,7 +58,7 @@ pub(crate) async fn look_after(node: Arc<NodeContext>) {
 
 async fn look(
     node: &Arc<NodeContext>,
-    waits: &mut Waits,
+    waits: &mut Waits<BatchId>,
     stuck: &mut LogThrottle,
 ) -> Result<(), StoreError> {
     let (mut after, mut open) = (None, 0);
@@ -131,7 +70,7 @@ async fn look(
             if node.signals.draining.is_cancelled() {
                 return Ok(());
             }
-            if !waits.found(batch) {
+            if waits.found(&batch).is_none() {
                 open -= usize::from(try_to_end(node, batch, waits, stuck).await?);
             }
         }
@@ -147,6 +86,7 @@ async fn look(
             () = tokio::time::sleep(BETWEEN) => {}
         }
     }
+    waits.end();
     let began = Instant::now();
     for batch in waits.due() {
         if node.signals.draining.is_cancelled() || !*node.leadership.leads.borrow() {
@@ -169,12 +109,12 @@ async fn look(
 async fn try_to_end(
     node: &Arc<NodeContext>,
     batch: BatchId,
-    waits: &mut Waits,
+    waits: &mut Waits<BatchId>,
     stuck: &mut LogThrottle,
 ) -> Result<bool, StoreError> {
     match end(node, batch).await {
         Ok(has_ended) => {
-            waits.forget(batch);
+            waits.forget(&batch);
             Ok(has_ended)
         }
         Err(error) if error.is_transient() && !error.is_answer() => Err(error),
@@ -242,45 +182,4 @@ async fn next_page(
     let members = node.store.batch_members(batch, *after, AT_END).await?.jobs;
     *after = members.last().copied();
     Ok(after.is_some().then_some(members))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_batch_that_can_not_be_ended_is_tried_again_with_a_growing_wait() {
-        let (batch, other) = (BatchId::generate(), BatchId::generate());
-        let mut waits = Waits::default();
-        waits.begin();
-        assert!(!waits.found(batch));
-        for wait in [10, 20, 40, 80, 160, 320, 600, 600] {
-            waits.fails(batch);
-            tokio::time::advance(Duration::from_secs(wait) - Duration::from_millis(1)).await;
-            waits.begin();
-            assert!(waits.found(batch) && !waits.found(other));
-            assert!(waits.due().is_empty(), "{wait}");
-            tokio::time::advance(Duration::from_millis(1)).await;
-            assert_eq!(waits.due(), [batch], "{wait}");
-        }
-        // A look that does not find it forgets it.
-        waits.begin();
-        assert!(waits.due().is_empty() && !waits.found(batch));
-        waits.fails(batch);
-        waits.forget(batch);
-        assert!(!waits.found(batch));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_batches_whose_waits_are_kept_are_bounded() {
-        let mut waits = Waits::default();
-        let first = BatchId::generate();
-        waits.fails(first);
-        for _ in 0..MOST_WAITS {
-            waits.fails(BatchId::generate());
-        }
-        assert_eq!(waits.batches.len(), MOST_WAITS);
-        waits.fails(first);
-        assert_eq!(waits.batches[&first].tries, 2);
-    }
 }

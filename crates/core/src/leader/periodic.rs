@@ -6,23 +6,24 @@
 //! the database refuses holds up no other. Two leaders at once do no harm: the transaction locks
 //! the row of the schedule and advances it.
 //!
-//! The task goes through the due schedules in the order of their dates, and begins again with those
-//! that it left due only after [`AGAIN`]. While there are such schedules, it looks with each page for
-//! those whose dates have just passed. So a schedule with many missed dates, or one whose job
-//! can't be created now, holds up no other. A schedule that this program can't read stays due, as does
-//! one whose job the database refuses: a newer program may read it, and a new constraint may refuse all
-//! jobs.
+//! The task goes through the due schedules in the order of their dates. If it has left some due, it
+//! rests before it begins again: for [`AGAIN`], and for as long as that pass took. Meanwhile it looks
+//! with each page for those whose dates have just passed. So a schedule with many missed dates, or one
+//! whose job can't be created now, holds up no other. A schedule that this program can't read stays due,
+//! as does one whose job the database refuses: a newer program may read it, and a new constraint may
+//! refuse all jobs. It is tried again with a growing wait.
 //!
 //! A leader may not know the [calendar](crate::calendar) of a schedule. So a node with calendars
 //! looks from time to time for schedules that stay due, and creates their jobs itself.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
+use super::waits::Waits;
 use crate::job::periodic::Missed;
 use crate::producer::commit_hook::Cause;
 use crate::store::{DuePlace, Fired, StoreError};
@@ -39,30 +40,63 @@ const BUSY_ATTEMPTS: usize = 3;
 /// The time between two attempts with a schedule that stays due: the longest time between two
 /// leader cycles of a busy fleet.
 const AGAIN: Duration = Duration::from_secs(10);
-/// Maximum number of schedules with more missed dates that a pass remembers.
-const MOST_BEHIND: usize = 10_000;
+/// The longest of these times, with a schedule that fails each time. They double.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// Maximum number of schedules whose waits are kept. Those beyond are tried with each pass.
+const MOST_WAITS: usize = 10_000;
+/// A declaration may be committed this long after its first date.
+const LATE: Duration = Duration::from_secs(1);
 
 /// The way through the schedules that are due.
-#[derive(Default)]
 struct Pass {
+    /// The time of its begin.
+    began: Instant,
     /// The last place.
     after: Option<DuePlace>,
     /// The last place among the dates that have just passed. `None` if no schedule is left due.
     recent: Option<DuePlace>,
-    /// The time from which the task begins again. `None` if it has left no schedule due.
+    /// Whether it has left a schedule due.
+    leaves: bool,
+    /// The time from which the task begins again. `None` before the end, and if no schedule is left due.
     again: Option<Instant>,
     /// Whether the last page was full.
     goes_on: bool,
-    /// The schedules with more missed dates. Their next dates may lie ahead in this pass.
-    behind: HashSet<String>,
+    /// The schedules that wait: those that failed, and those with more missed dates.
+    waits: Waits<String>,
     /// The earliest of the dates that schedules got with this page.
     next: Option<DateTime<Utc>>,
 }
 
 impl Pass {
-    /// Notes that a schedule stays due.
-    fn leaves_one(&mut self) {
-        self.again.get_or_insert_with(|| Instant::now() + AGAIN);
+    fn new() -> Self {
+        Self {
+            began: Instant::now(),
+            after: None,
+            recent: None,
+            leaves: false,
+            again: None,
+            goes_on: false,
+            waits: Waits::new(AGAIN, LONGEST_WAIT, MOST_WAITS),
+            next: None,
+        }
+    }
+
+    /// Begins again with the first schedule.
+    fn begin(&mut self) {
+        self.began = Instant::now();
+        (self.after, self.again, self.leaves) = (None, None, false);
+        self.waits.begin();
+    }
+
+    /// Ends with the last schedule. The rest is as long as the pass.
+    fn end(&mut self) {
+        self.waits.end();
+        if self.leaves {
+            let now = Instant::now();
+            self.again = Some(now + AGAIN.max(now - self.began));
+        } else {
+            self.recent = None;
+        }
     }
 }
 
@@ -135,7 +169,7 @@ fn is_full(page: &[String]) -> bool {
 /// Creates the jobs of due schedules while this node leads.
 pub(crate) async fn create_jobs(node: Arc<NodeContext>) {
     let mut pause = Duration::from_millis(100);
-    let mut pass = Pass::default();
+    let mut pass = Pass::new();
     let (leadership, draining) = (&node.leadership, &node.signals.draining);
     while leadership
         .until_due(&leadership.next_periodic, draining)
@@ -169,29 +203,27 @@ async fn create_due(node: &Arc<NodeContext>, pass: &mut Pass) -> Result<Page, St
     if let Some(recent) = pass.recent.clone() {
         let page = create_page(node, Some(&recent), pass).await?;
         dates.extend(page.is_full.then_some(page.now));
-        pass.recent = Some(page.end);
+        // The clock may have been set back.
+        pass.recent = Some(if page.is_full {
+            page.end
+        } else {
+            before(page.now, LATE)
+        });
     }
-    // Without one that it left due, it begins again each time: schedules may have older dates.
-    if pass.again.is_none_or(|again| again <= Instant::now()) && !std::mem::take(&mut pass.goes_on)
-    {
-        *pass = Pass {
-            recent: pass.recent.take(),
-            next: pass.next,
-            ..Pass::default()
-        };
+    let rests = pass.again.is_some_and(|again| again > Instant::now());
+    // Without a schedule that it left due, it begins again each time: schedules may have older dates.
+    if !rests && !pass.goes_on {
+        pass.begin();
     }
     let page = create_page(node, pass.after.clone().as_ref(), pass).await?;
-    pass.goes_on = page.is_full;
-    // A schedule that has more missed dates waits for the next pass.
+    // Those that it left due are tried again in the next pass.
     pass.after = Some(page.end);
-    if pass.again.is_some() {
-        let since = || DuePlace {
-            due: page.now - AGAIN,
-            name: String::new(),
-        };
-        pass.recent.get_or_insert_with(since);
-    } else if !pass.goes_on {
-        pass.recent = None;
+    pass.goes_on = page.is_full;
+    if pass.leaves {
+        pass.recent.get_or_insert_with(|| before(page.now, AGAIN));
+    }
+    if !pass.goes_on && pass.again.is_none() {
+        pass.end();
     }
     dates.extend(page.is_full.then_some(page.now));
     dates.extend(pass.again.map(|at| page.now + (at - Instant::now())));
@@ -202,6 +234,14 @@ async fn create_due(node: &Arc<NodeContext>, pass: &mut Pass) -> Result<Page, St
         next_due: dates.into_iter().min(),
         now: page.now,
     })
+}
+
+/// Returns the place of the schedules that were due before this time.
+fn before(now: DateTime<Utc>, by: Duration) -> DuePlace {
+    DuePlace {
+        due: now - by,
+        name: String::new(),
+    }
 }
 
 /// A page of due schedules whose jobs were created.
@@ -231,16 +271,10 @@ async fn create_page(
         tokio::time::sleep(BUSY_PAUSE).await;
         busy = create_each(node, busy, pass).await?;
     }
-    if !busy.is_empty() {
-        pass.leaves_one();
-    }
-    let now = DuePlace {
-        due: due.now,
-        name: String::new(),
-    };
+    pass.leaves |= !busy.is_empty();
     Ok(Created {
         is_full,
-        end: due.last.filter(|_| is_full).unwrap_or(now),
+        end: (due.last.filter(|_| is_full)).unwrap_or_else(|| before(due.now, Duration::ZERO)),
         next_due: due.next_due,
         now: due.now,
     })
@@ -257,21 +291,25 @@ async fn create_each(
         if node.signals.draining.is_cancelled() || !*node.leadership.leads.borrow() {
             break;
         }
-        if pass.behind.contains(&name) {
+        let waits = pass.waits.found(&name);
+        if waits.is_some_and(|until| until > Instant::now()) {
+            pass.leaves = true;
             continue;
         }
         match create(node, &name).await? {
             Some(fired) if fired.busy => busy.push(name),
             Some(fired) if fired.missed.is_none() => {
+                pass.waits.forget(&name);
                 pass.next = pass.next.into_iter().chain(fired.next).min();
             }
             Some(_) => {
-                pass.leaves_one();
-                if pass.behind.len() < MOST_BEHIND {
-                    pass.behind.insert(name);
-                }
+                pass.leaves = true;
+                pass.waits.goes_on_later(name);
             }
-            None => pass.leaves_one(),
+            None => {
+                pass.leaves = true;
+                pass.waits.fails(name);
+            }
         }
     }
     Ok(busy)

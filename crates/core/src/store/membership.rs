@@ -64,7 +64,9 @@ pub(super) const AHEAD: Duration = Duration::from_secs(300);
 
 /// Returns the time for which a node is silent, by the age of its row in seconds. The age of a row from
 /// the future is negative.
-pub(super) fn silence(age: f64) -> Duration {
+#[doc(hidden)]
+#[must_use]
+pub fn silence(age: f64) -> Duration {
     let silent = if age < -AHEAD.as_secs_f64() {
         -age
     } else {

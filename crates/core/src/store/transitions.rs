@@ -3,6 +3,7 @@
 
 mod parts;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -275,7 +276,9 @@ impl<S: Statements> Store for S {
     }
 
     async fn note_unannounced(&self, jobs: &[JobId]) -> Result<()> {
-        self.run("note_unannounced", || self.note_jobs(jobs)).await
+        // A statement of PostgreSQL can't write a row twice.
+        let jobs = Vec::from_iter(BTreeSet::from_iter(jobs.iter().copied()));
+        self.run("note_unannounced", || self.note_jobs(&jobs)).await
     }
 
     async fn announce_noted(&self, at_most: i64) -> Result<Announced> {
@@ -292,10 +295,16 @@ impl<S: Statements> Store for S {
                 .await
             {
                 Ok(ready) => announced.ready.extend(ready),
-                Err(error) => tracing::warn!(
-                    %error, jobs = part.len(),
-                    "jobs that operations made ready could not be hinted; the sweeper finds them"
-                ),
+                Err(error) => {
+                    tracing::warn!(
+                        %error, jobs = part.len(),
+                        "jobs that operations made ready could not be hinted; the sweeper finds them"
+                    );
+                    // The other parts would wait for the same database.
+                    if error.is_transient() {
+                        break;
+                    }
+                }
             }
         }
         Ok(announced)

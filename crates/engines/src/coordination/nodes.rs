@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jobwire_core::job::scope::{Names, Scope};
 use jobwire_core::store::attempts::AttemptsKept;
-use jobwire_core::store::{MAX_NODES, Membership, NodeView};
+use jobwire_core::store::{MAX_NODES, Membership, NodeView, silence};
 use jobwire_core::{Lane, NodeId, StoreError};
 use sqlx::postgres::PgRow;
 use sqlx::{PgPool, Row};
@@ -59,7 +59,7 @@ pub(crate) async fn leave(pool: &PgPool, node: NodeId) -> Result<(), StoreError>
 /// Selects the nodes that were seen last, if there are too many. Rows from the future come last.
 const READ: &str = "
 SELECT id, revision, types, lanes, deployments, categories, tenants, host, version, transport, started_at, seen_at,
-    greatest(extract(epoch FROM clock_timestamp() - seen_at), 0)::double precision AS silent_for
+    extract(epoch FROM clock_timestamp() - seen_at)::double precision AS age
 FROM jobwire_engine.node WHERE engine = $1
 ORDER BY seen_at > clock_timestamp(), abs(extract(epoch FROM clock_timestamp() - seen_at)) LIMIT $2";
 
@@ -85,7 +85,6 @@ fn view(row: &PgRow) -> Result<NodeView, StoreError> {
     scope.deployments = names("deployments")?;
     scope.categories = names("categories")?;
     scope.tenants = names("tenants")?;
-    let silent: f64 = row.try_get("silent_for")?;
     Ok(NodeView {
         membership: Membership {
             id: NodeId::from_uuid(row.try_get::<Uuid, _>("id")?),
@@ -100,15 +99,16 @@ fn view(row: &PgRow) -> Result<NodeView, StoreError> {
         },
         started_at: row.try_get("started_at")?,
         seen_at: row.try_get("seen_at")?,
-        silent_for: Duration::try_from_secs_f64(silent).unwrap_or(Duration::MAX),
+        silent_for: silence(row.try_get("age")?),
     })
 }
 
-/// Deletes the rows of silent nodes. Skips locked rows.
+/// Deletes the rows of silent nodes, and those from the future. Skips locked rows.
 const FORGET: &str = "
 DELETE FROM jobwire_engine.node WHERE id IN (
     SELECT id FROM jobwire_engine.node
-    WHERE engine = $1 AND seen_at < clock_timestamp() - $2 AND id <> ALL($3) FOR UPDATE SKIP LOCKED)";
+    WHERE engine = $1 AND seen_at NOT BETWEEN clock_timestamp() - $2 AND clock_timestamp() + interval '5 minutes'
+        AND id <> ALL($3) FOR UPDATE SKIP LOCKED)";
 
 pub(crate) async fn forget(
     pool: &PgPool,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jobwire_core::job::scope::Scope;
 use jobwire_core::store::attempts::AttemptsKept;
-use jobwire_core::store::{Membership, NodeView};
+use jobwire_core::store::{Membership, NodeView, silence};
 use jobwire_core::{Lane, NodeId, StoreError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -109,17 +109,16 @@ impl EndpointStore {
             },
             started_at: member.started,
             seen_at: member.seen,
-            silent_for: (now - member.seen).to_std().unwrap_or(Duration::ZERO),
+            silent_for: silent_for(member, now),
         })
     }
 
     /// Removes the rows of nodes that have been silent for this time and are not in `heard`.
-    pub(super) async fn forget(&self, silent_for: Duration, heard: &[NodeId]) -> Result<u64> {
+    pub(super) async fn forget(&self, limit: Duration, heard: &[NodeId]) -> Result<u64> {
         let all: Nodes = self.0.client.ask("nodes", "nodes", &Nothing {}).await?;
-        let silent = chrono::Duration::from_std(silent_for).unwrap_or(chrono::Duration::MAX);
         let mut removed = 0;
         for member in &all.nodes {
-            let is_silent = all.now - member.seen > silent;
+            let is_silent = silent_for(member, all.now) > limit;
             let node: Option<NodeId> = member.node.parse().ok();
             let Some(node) = node.filter(|node| is_silent && !heard.contains(node)) else {
                 continue;
@@ -129,4 +128,8 @@ impl EndpointStore {
         }
         Ok(removed)
     }
+}
+
+fn silent_for(member: &Member, now: chrono::DateTime<chrono::Utc>) -> Duration {
+    silence((now - member.seen).as_seconds_f64())
 }

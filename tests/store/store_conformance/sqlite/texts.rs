@@ -203,7 +203,10 @@ async fn a_text_that_is_not_utf8_stops_no_other_row() {
     assert!(w.store.unhinted(100).await.unwrap().is_empty());
     w.make_old(60).await;
     assert!(orphans(&w).await.contains(&orphan));
-    w.store.announce_noted(100).await.unwrap();
+    w.store.note_unannounced(&[orphan]).await.unwrap();
+    let announced = w.store.announce_noted(100).await.unwrap();
+    assert_eq!(ids(&announced.ready), [orphan]);
+    assert_eq!(w.rows("unannounced_job").await, 0);
     w.store.move_due_timers(100).await.unwrap();
     w.store.free_instances().await.unwrap();
     assert_eq!(w.rows("instance_lock").await, 0);

@@ -161,7 +161,9 @@ SELECT j.id FROM job j WHERE ",
     suspended!("j"),
     " AND (NOT j.exclusive OR NOT EXISTS (
     SELECT 1 FROM job e
-    WHERE e.exclusive AND e.process_instance = j.process_instance AND e.seq < j.seq AND NOT ",
+    WHERE e.exclusive AND e.process_instance = j.process_instance AND e.seq < j.seq AND ",
+    has_id!("e.id"),
+    " AND NOT ",
     is_put_aside!("e"),
     " AND ",
     unlocked!("e"),

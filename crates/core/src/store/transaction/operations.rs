@@ -229,10 +229,16 @@ async fn look_up<S: SqlStore>(
                     ..Created::default()
                 });
             }
-            Err(error) => tracing::warn!(
-                %error, instances = left.len(),
-                "the next jobs of instances could not be looked up; the sweeper will find them"
-            ),
+            Err(error) => {
+                tracing::warn!(
+                    %error, instances = left.len(),
+                    "the next jobs of instances could not be looked up; the sweeper will find them"
+                );
+                // The other queries would wait for the same database.
+                if error.is_transient() {
+                    break;
+                }
+            }
         }
     }
     if origin != Origin::Hook && !what.operated.is_empty() {

@@ -12,21 +12,26 @@ use crate::store::permits::{Asking, PermitAnswer, PermitKey, PermitRequest};
 use crate::store::sqlite::{complete, decode};
 
 /// The place of a job in the queue of its key is its creation order or, if the limit is fair, its turn
-/// ([`permits`](crate::store::permits)). A job that was woken and came too late keeps its turn.
+/// ([`permits`](crate::store::permits)). While a job without a turn stands first, a turn is at least the
+/// creation order, so those without turns are not overtaken. A job that was woken and came too late keeps
+/// its turn.
 const PARK: &str = "
 WITH u AS MATERIALIZED (
     SELECT value ->> 'job' AS job_id, value ->> 'limit' AS limit_name, value ->> 'key' AS key, value ->> 'job_type' AS type,
         value ->> 'seq' AS seq, value ->> 'fair_key' AS fair_key FROM json_each(?1))
 INSERT INTO waiting_job (job_id, limit_name, key, type, seq, fair_key)
 SELECT u.job_id, u.limit_name, u.key, u.type,
-    CASE WHEN u.fair_key IS NULL THEN u.seq ELSE coalesce(
+    CASE WHEN u.fair_key IS NULL THEN u.seq ELSE max(coalesce(
         (SELECT min(q.seq, 4611686018427387904) + 2 FROM waiting_job q
          WHERE q.limit_name = u.limit_name AND q.key = u.key AND q.fair_key = u.fair_key AND q.woken_at IS NULL
          ORDER BY q.seq DESC LIMIT 1),
         (SELECT min(q.seq, 4611686018427387904) + 1 FROM waiting_job q
          WHERE q.limit_name = u.limit_name AND q.key = u.key AND q.woken_at IS NULL
          ORDER BY q.seq LIMIT 1),
-        min(u.seq) OVER (PARTITION BY u.limit_name, u.key)) + 2 * (row_number() OVER (PARTITION BY u.limit_name, u.key, u.fair_key ORDER BY u.seq) - 1)
+        min(u.seq) OVER (PARTITION BY u.limit_name, u.key)),
+        coalesce((SELECT CASE WHEN q.fair_key IS NULL THEN u.seq END FROM waiting_job q
+         WHERE q.limit_name = u.limit_name AND q.key = u.key AND q.woken_at IS NULL
+         ORDER BY q.seq LIMIT 1), 0)) + 2 * (row_number() OVER (PARTITION BY u.limit_name, u.key, u.fair_key ORDER BY u.seq) - 1)
     END, u.fair_key
 FROM u
 WHERE true
