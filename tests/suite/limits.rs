@@ -5,8 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use jobwire_core::{HandlerOptions, Limit, NewJob, Outcome, Running};
-use jobwire_harness::world::World;
+use jobwire_core::{
+    Client, HandlerOptions, InProcessTransport, JobQuery, Limit, NewJob, Node, NodeOptions,
+    Outcome, Running, Store,
+};
+use jobwire_harness::world::{SOON, World};
 use jobwire_tests::chaos::world;
 use jobwire_tests::{Program, Signal, eventually, shared};
 use serde_json::json;
@@ -218,4 +221,54 @@ async fn jobs_of_a_key_exclude_each_other_and_hold_no_slot_from_other_jobs() {
     assert_eq!(most.load(Ordering::SeqCst), 1);
     node.stop().await;
     assert_eq!(world.count("SELECT count(*) FROM jobwire.permit").await, 0);
+}
+
+/// Protocol rule 33. A node that ends frees its permits, and wakes the next jobs by hints that end with
+/// it. The next node looks for those that wait only once a minute, but at its start.
+#[tokio::test]
+async fn limited_jobs_on_sqlite_go_on_with_the_start_of_the_next_node() {
+    let (store, _scratch) = crate::event_stream::sqlite().await;
+    let begun = Calls::default();
+    let begin = async || {
+        let transport = InProcessTransport::new();
+        let mut options = NodeOptions::default();
+        options.lease = Duration::from_secs(600);
+        options.sweep_interval = Duration::from_secs(300);
+        options.suspect_after = Duration::from_secs(300);
+        options.shutdown_timeout = Duration::from_secs(1);
+        let calls = begun.clone();
+        let limited = HandlerOptions::default().limit(Limit::running(1));
+        let node = Node::builder(store.clone(), Arc::new(transport)).options(options);
+        let node = node.handler_with("work", limited, move |_: Running<()>| {
+            let calls = calls.clone();
+            async move {
+                calls.begin();
+                // The first node ends while its job runs.
+                if calls.begun.load(Ordering::SeqCst) == 1 {
+                    std::future::pending::<()>().await;
+                }
+                Ok(Outcome::Done)
+            }
+        });
+        node.start().await.unwrap()
+    };
+    let node = begin().await;
+    let jobs = Client::new(store.clone(), node.hook());
+    for _ in 0..5 {
+        jobs.create(NewJob::of("work", &())).await.unwrap();
+    }
+    eventually("four jobs to wait", SOON, async || {
+        let waiting = store.waiting_for_permits(10).await.unwrap();
+        (waiting.first()?.jobs == 4).then_some(())
+    })
+    .await;
+    node.stop().await;
+    let next = begin().await;
+    eventually("all jobs to run", Duration::from_secs(10), async || {
+        let left = store.count(&JobQuery::default()).await.unwrap();
+        (left == 0).then_some(())
+    })
+    .await;
+    assert_eq!(begun.begun.load(Ordering::SeqCst), 6);
+    next.stop().await;
 }

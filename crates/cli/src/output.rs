@@ -61,6 +61,14 @@ pub fn shell_word(text: &str) -> String {
     word + "'"
 }
 
+/// Formats an option of a command line, like [`shell_word`]: `--name value`, or `--name=value` if the value
+/// would be read as an option.
+#[must_use]
+pub fn shell_option(name: &str, value: &str) -> String {
+    let separator = if value.starts_with('-') { '=' } else { ' ' };
+    format!("--{name}{separator}{}", shell_word(value))
+}
+
 /// Formats a count: `1 job`, `2 jobs`.
 #[must_use]
 pub fn count(number: impl Into<u64>, noun: &str) -> String {
@@ -101,7 +109,7 @@ pub fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> Result<()
 
 #[cfg(test)]
 mod tests {
-    use super::shell_word;
+    use super::{shell_option, shell_word};
 
     #[test]
     fn a_word_from_outside_is_one_word_for_the_shell() {
@@ -116,5 +124,7 @@ mod tests {
         ] {
             assert_eq!(shell_word(text), word);
         }
+        assert_eq!(shell_option("lane", "a b"), "--lane 'a b'");
+        assert_eq!(shell_option("lane", "-x"), "--lane=-x");
     }
 }

@@ -1,10 +1,12 @@
 //! `jobwire doctor`.
 
-use jobwire_core::PgStore;
 use jobwire_core::store::SCHEMA_VERSION;
+use jobwire_core::{Batch, NewJob, PgStore};
 use jobwire_tests::{Scratch, eventually, http, port, shared};
 use serde_json::Value;
 use url::Url;
+
+use crate::world::World;
 
 use super::{SOON, fails, fails_saying, jobwire, lines, start, succeeds};
 
@@ -57,6 +59,31 @@ async fn an_embedded_set_up_passes_and_nothing_is_made() {
     let said = succeeds(jobwire(&home, &["doctor"])).await;
     let schema = format!("schema: version {SCHEMA_VERSION},");
     assert!(said.contains(&schema), "{said}");
+}
+
+/// Another program deleted the only member, and no node runs.
+#[tokio::test]
+async fn a_batch_without_a_job_is_named() {
+    let home = Scratch::new();
+    let world = World::new().await;
+    let batch = Batch::named("import").jobs([NewJob::of("row", &())]);
+    let batch = batch.then(NewJob::of("report", &()));
+    let batch = world.jobs.create_batch(batch).await.unwrap();
+    let doctor = async || {
+        let program = jobwire(&home, &["doctor", "--database", &world.url]);
+        program.run(SOON).await.1.join("\n")
+    };
+    let said = doctor().await;
+    assert!(!said.contains("batches:"), "{said}");
+    let deleted = sqlx::query("DELETE FROM jobwire.job WHERE type = 'row'");
+    deleted.execute(world.store.pool()).await.unwrap();
+    let said = doctor().await;
+    let named = format!("batches: batch {batch} has no job left");
+    assert!(said.contains(&named), "{said}");
+    assert!(
+        said.contains(&format!("jobwire batches cancel {batch}")),
+        "{said}"
+    );
 }
 
 #[tokio::test]

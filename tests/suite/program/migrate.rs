@@ -21,6 +21,8 @@ async fn tables_come_and_go_on_postgresql() {
     assert!(said.contains(&up), "{said}");
     let said = succeeds(program(&["migrate", "up"])).await;
     assert!(said.contains("nothing to do"), "{said}");
+    let said = fails(program(&["migrate", "down", "--to", "9999"]), 2).await;
+    assert!(said.contains("which is below 9999"), "{said}");
     let said = succeeds(program(&["migrate", "status"])).await;
     assert!(said.contains("ready") && said.contains(":***@"), "{said}");
 

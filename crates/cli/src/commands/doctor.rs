@@ -4,6 +4,7 @@
 //! creates no SQLite file. On the broker it declares the lanes, as any node does, and sends one
 //! marker through each, which nodes ignore.
 
+mod batches;
 mod broker;
 mod calendars;
 mod database;

@@ -63,7 +63,12 @@ async fn down(database: &Database, to: Option<i32>, yes: bool) -> Result<(), Err
     let status = database.status().await?;
     let found = version(&status);
     let to = to.unwrap_or_else(|| (found - 1).max(0));
-    if found <= to {
+    if found < to {
+        return Err(Error::Usage(format!(
+            "the tables have schema version {found}, which is below {to}; `jobwire migrate up` updates them"
+        )));
+    }
+    if found == to {
         return output::line(format_args!("schema version {found}: nothing to do"));
     }
     if !yes {

@@ -73,7 +73,9 @@ impl TypeLimit {
         let number = positive(parts.next().unwrap_or_default());
         let mut of = Self {
             job_type: job_type.to_owned(),
-            number: number.ok_or_else(|| format!("`{word}` names no number above zero; {FORM}"))?,
+            number: number.ok_or_else(|| {
+                format!("`{word}` names no number from 1 to {}; {FORM}", u32::MAX)
+            })?,
             period: None,
             burst: None,
             per_tenant: false,
@@ -87,7 +89,10 @@ impl TypeLimit {
             } else if let Some(burst) = part.strip_prefix("burst:") {
                 let burst = positive(burst.trim());
                 let burst = burst.ok_or_else(|| {
-                    format!("the burst of `{word}` is no number above zero; {FORM}")
+                    format!(
+                        "the burst of `{word}` is no number from 1 to {}; {FORM}",
+                        u32::MAX
+                    )
                 })?;
                 of.burst.replace(burst).is_none()
             } else {

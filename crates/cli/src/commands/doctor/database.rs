@@ -9,7 +9,7 @@ use jobwire_core::store::postgres::examine::Examination;
 use url::Url;
 
 use super::finding::Findings;
-use super::{calendars, events, lanes, limits, nodes, suspensions, tap};
+use super::{batches, calendars, events, lanes, limits, nodes, suspensions, tap};
 use crate::connect::Database;
 use crate::error::Error;
 use crate::settings::Settings;
@@ -43,6 +43,7 @@ pub(super) async fn examine(settings: &Settings, findings: &mut Findings) {
         nodes::examine(settings, &*database.store(), findings).await;
         suspensions::examine(&*database.store(), findings).await;
         limits::examine(&*database.store(), findings).await;
+        batches::examine(&*database.store(), findings).await;
         calendars::examine(&*database.store(), findings).await;
         events::examine(settings, &*database.store(), findings).await;
     }

@@ -62,8 +62,10 @@ async fn look(
         let lane = &backlog.lane;
         let jobs = output::count(backlog.jobs.unsigned_abs(), "job");
         let to = received.first().map_or(Lane::DEFAULT, |l| l.as_str());
+        let is_option = [lane.as_str(), to].iter().any(|name| name.starts_with('-'));
         let moving = format!(
-            "move its jobs: jobwire lanes move {} {}",
+            "move its jobs: jobwire lanes move {}{} {}",
+            if is_option { "-- " } else { "" },
             output::shell_word(lane.as_str()),
             output::shell_word(to)
         );

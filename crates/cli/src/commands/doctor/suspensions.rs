@@ -24,13 +24,12 @@ pub(super) async fn examine(store: &dyn Store, findings: &mut Findings) {
             "paused" => "resume",
             _ => "activate",
         };
-        let (scope, value) = (view.gate.scope(), view.gate.value());
-        let value = match value {
-            "" => String::new(),
-            value => output::shell_word(value),
+        let scope = match (view.gate.scope(), view.gate.value()) {
+            (scope, "") => format!("--{scope}"),
+            (scope, value) => output::shell_option(scope, value),
         };
         let of = view.gate.definition().map_or_else(String::new, |name| {
-            format!("--definition {} ", output::shell_word(name))
+            output::shell_option("definition", name) + " "
         });
         findings.remark(
             "suspensions",
@@ -41,7 +40,7 @@ pub(super) async fn examine(store: &dyn Store, findings: &mut Findings) {
                     .to_rfc3339_opts(chrono::SecondsFormat::Secs, true),
                 output::count(jobs, "job")
             ),
-            format!("to end it: jobwire {end} {of}--{scope} {value}").trim_end(),
+            format!("to end it: jobwire {end} {of}{scope}"),
         );
     }
     if found.len() > NAMED {

@@ -101,8 +101,9 @@ impl Database for SqliteStore {
                 return Ok(Succession::Unknown);
             }
         };
-        if let Some(dead) = lock.predecessor() {
-            let jobs = self.run("succeed", || self.end_leases_of(dead)).await?;
+        let predecessor = lock.predecessor();
+        let jobs = self.run("succeed", || self.take_over(predecessor)).await?;
+        if let Some(dead) = predecessor {
             tracing::info!(
                 node = %dead,
                 jobs,

@@ -11,7 +11,7 @@ use super::sql::{
     has_id, in_turn, ready_columns, served_by_fleet, strikes, strikes_count, suspended, unexpired,
     unlocked, waits,
 };
-use super::{SqliteStore, attempts, complete, decode, exclusive};
+use super::{SqliteStore, attempts, complete, decode, exclusive, permits};
 use crate::hint::Ready;
 use crate::job::{JobId, NodeId};
 use crate::store::decode::counts;
@@ -383,17 +383,23 @@ impl Leading for SqliteStore {
 }
 
 impl SqliteStore {
-    /// Ends the leases and the leadership of a node that is proven dead. Returns the number of
-    /// leases.
-    pub(super) async fn end_leases_of(&self, dead: NodeId) -> Result<u64, StoreError> {
-        let (dead, now) = (dead.to_string(), decode::now_micros());
+    /// Prepares the database for the only node: ends the leases and the leadership of the node before it,
+    /// if that one is proven dead, and lets the jobs wait again that it had woken. Returns the number of
+    /// ended leases.
+    pub(super) async fn take_over(&self, dead: Option<NodeId>) -> Result<u64, StoreError> {
+        let now = decode::now_micros();
         let mut tx = self.write().await?;
-        let ended = sqlx::query(END_LEASES).bind(&dead).bind(now);
-        let ended = ended.execute(&mut *tx).await?.rows_affected();
-        let resigned = sqlx::query(RESIGN).bind(&dead).bind(now);
-        resigned.execute(&mut *tx).await?;
-        // The node is dead, so no beat keeps its row.
-        sqlx::query(LEAVE).bind(&dead).execute(&mut *tx).await?;
+        permits::wait_again(&mut tx).await?;
+        let mut ended = 0;
+        if let Some(dead) = dead {
+            let dead = dead.to_string();
+            let end = sqlx::query(END_LEASES).bind(&dead).bind(now);
+            ended = end.execute(&mut *tx).await?.rows_affected();
+            let resigned = sqlx::query(RESIGN).bind(&dead).bind(now);
+            resigned.execute(&mut *tx).await?;
+            // The node is dead, so no beat keeps its row.
+            sqlx::query(LEAVE).bind(&dead).execute(&mut *tx).await?;
+        }
         tx.commit().await?;
         Ok(ended)
     }

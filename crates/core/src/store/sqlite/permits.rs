@@ -29,6 +29,13 @@ DELETE FROM waiting_job WHERE job_id IN (
     SELECT l.job_id FROM json_each(?1) u CROSS JOIN job_lease l ON l.job_id = u.value ->> 0
     WHERE l.fence = u.value ->> 1 AND l.owner = ?2)";
 
+/// Lets all woken jobs wait again. Their hints were in the memory of a process that has ended.
+pub(super) async fn wait_again(connection: &mut SqliteConnection) -> Result<(), StoreError> {
+    let all = sqlx::query("UPDATE waiting_job SET woken_at = NULL WHERE woken_at IS NOT NULL");
+    all.execute(connection).await?;
+    Ok(())
+}
+
 /// Returns the time before which a woken job has no reservation any more.
 fn reserved_since(now: i64) -> i64 {
     now.saturating_sub(i64::try_from(RESERVED.as_micros()).unwrap_or(i64::MAX))
