@@ -118,7 +118,8 @@ async fn the_stream_has_what_was_asked_for<S: SqlStore>(store: S, age: impl Asyn
     let left = waiting(&store).await;
     assert_eq!(left.len(), 1);
     assert_ne!(left[0].job, job);
-    assert_eq!(store.forget_events(&[left[0].seq]).await.unwrap(), 1);
+    let published = (left[0].seq, left[0].id);
+    assert_eq!(store.forget_events(&[published]).await.unwrap(), 1);
     assert_eq!(store.waiting_events().await.unwrap(), (0, None));
 
     let bad = stream().kinds(["started"]);

@@ -10,7 +10,7 @@
 //! CloudEvents has no binding to AMQP 0-9-1, so the message has the form that its JSON format has
 //! everywhere. The messages are not mandatory: an event without a bound queue is confirmed and gone.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
@@ -142,27 +142,33 @@ impl EventPublisher for Events {
             Err(problem) => return all(problem),
         };
         let exchange = self.topology.events_exchange();
-        let publishing = join_all(
-            events
-                .iter()
-                .map(|event| self.confirmed(&channel, &exchange, event)),
-        );
+        // The confirms that have come count, whatever becomes of the others.
+        let results: Vec<OnceLock<Result<(), TransportError>>> =
+            events.iter().map(|_| OnceLock::new()).collect();
+        let publishing = join_all(events.iter().zip(&results).map(async |(event, result)| {
+            let _ = result.set(self.confirmed(&channel, &exchange, event).await);
+        }));
         let problem = tokio::select! {
             biased;
-            () = session.over() => session.why(),
-            reason = session.becomes_blocked() => TransportError::Blocked(reason),
-            results = tokio::time::timeout(self.options.confirm_timeout, publishing) => match results {
-                Ok(results) => return results,
-                Err(_) => TransportError::Timeout(self.options.confirm_timeout),
+            () = session.over() => Some(session.why()),
+            reason = session.becomes_blocked() => Some(TransportError::Blocked(reason)),
+            done = tokio::time::timeout(self.options.confirm_timeout, publishing) => {
+                done.err().map(|_| TransportError::Timeout(self.options.confirm_timeout))
             }
         };
         // lapin keeps a list of confirms that are not awaited; it ends with the channel.
-        if let Some((_, channel)) = self.channel.lock().await.take() {
+        if problem.is_some()
+            && let Some((_, channel)) = self.channel.lock().await.take()
+        {
             tokio::spawn(async move {
                 let _ = channel.close(200, "OK".into()).await;
             });
         }
-        all(problem)
+        let unconfirmed = problem.unwrap_or(TransportError::Closed);
+        let results = results.into_iter().map(OnceLock::into_inner);
+        results
+            .map(|result| result.unwrap_or_else(|| Err(unconfirmed.clone())))
+            .collect()
     }
 }
 

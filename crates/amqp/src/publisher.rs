@@ -11,8 +11,8 @@
 //! Messages are published as *mandatory*: a message whose queue was deleted is returned. lapin
 //! attaches a returned message to the next confirm that resolves, which may be that of another
 //! message. So each lane has its own channel, and a return fails all publishes of the lane that are
-//! under way: no lost message is reported as published. The next publish checks the queue again,
-//! and the sweeper publishes lost hints again.
+//! under way when it is noticed. One that has ended before may have been the returned one. The next
+//! publish checks the queue again, and the sweeper publishes lost hints again.
 //!
 //! A publisher declares only the queues of `default` and of the lanes that its process receives
 //! ([`OwnLanes`]). The receivers of any other lane declare its queue. Hints for a lane that no node

@@ -110,6 +110,7 @@ pub use process_lock::{ProcessLock, Succession};
 pub use row_locks::{HeldRows, RowHold, RowTerms};
 use schema::schema_status;
 pub use schema::{SCHEMA_VERSION, SchemaStatus};
+pub(crate) use sweeping::BACK_OFF;
 pub use sweeping::{
     Announced, COUNT_LIMIT, ClockWindow, CycleOutcome, CycleReport, Horizon, LeaderCycle,
     MovedTimers, OrphanPage, OrphanQuery, Rescued,
@@ -641,8 +642,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(Vec::new())
     }
 
-    /// Deletes published events, by their numbers.
-    async fn forget_events(&self, published: &[i64]) -> Result<u64> {
+    /// Deletes published events, by their numbers and ids. A database that has lost its last commits gives
+    /// the same numbers to other events.
+    async fn forget_events(&self, published: &[(i64, uuid::Uuid)]) -> Result<u64> {
         let _ = published;
         Ok(0)
     }

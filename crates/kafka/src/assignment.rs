@@ -201,6 +201,7 @@ impl Assignment {
     pub(crate) fn arrive(&mut self, partition: i32, offset: i64) -> Option<(Ticket, bool)> {
         let number = u64::try_from(offset).ok()?;
         self.patience.arrived(partition);
+        self.troubled = false;
         let (epoch, tracker) = self.partitions.get_mut(&partition)?;
         let epoch = *epoch;
         let arrival = tracker.arrive(offset);

@@ -75,6 +75,8 @@ struct Wanted {
     topic: String,
     partitions: i32,
     retention: Duration,
+    /// The loss of a confirmed message is final: no sweeper publishes it again.
+    keeps: bool,
 }
 
 /// The actual properties of a topic.
@@ -129,6 +131,7 @@ impl Topology {
             topic: self.endpoint.topic(lane),
             partitions: self.options.partitions,
             retention: self.options.retention,
+            keeps: false,
         };
         self.ensure(wanted).await
     }
@@ -139,6 +142,7 @@ impl Topology {
             topic: self.endpoint.control_topic(),
             partitions: 1,
             retention: CONTROL_RETENTION,
+            keeps: false,
         };
         self.ensure(wanted).await
     }
@@ -149,6 +153,7 @@ impl Topology {
             topic: self.endpoint.events_topic(),
             partitions: self.options.partitions,
             retention: EVENT_RETENTION,
+            keeps: true,
         };
         self.ensure(wanted).await
     }
@@ -231,7 +236,7 @@ impl Topology {
         let retention = wanted.retention.as_millis().to_string();
         // Segments are deleted as a whole, so a segment must be much shorter than the retention.
         let segment = (wanted.retention / 4).as_millis().to_string();
-        let topic = NewTopic::new(
+        let mut topic = NewTopic::new(
             &wanted.topic,
             wanted.partitions,
             TopicReplication::Fixed(copies),
@@ -239,6 +244,9 @@ impl Topology {
         .set("cleanup.policy", "delete")
         .set("retention.ms", &retention)
         .set("segment.ms", &segment);
+        if wanted.keeps && copies > 2 {
+            topic = topic.set("min.insync.replicas", "2");
+        }
         let options = AdminOptions::new()
             .request_timeout(Some(ANSWER))
             .operation_timeout(Some(ANSWER));
@@ -301,7 +309,13 @@ impl Topology {
                          broker is away no hint is published; lower it"
                     );
                 }
-                if found.copies > 2 && in_sync == Some(1) {
+                if found.copies > 2 && in_sync == Some(1) && wanted.keeps {
+                    tracing::warn!(
+                        %topic,
+                        "min.insync.replicas is 1: a broker that fails may lose events that it has \
+                         confirmed; set it to 2"
+                    );
+                } else if found.copies > 2 && in_sync == Some(1) {
                     tracing::info!(
                         %topic,
                         "min.insync.replicas is 1: a broker that fails may lose hints; the sweeper \

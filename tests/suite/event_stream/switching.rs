@@ -69,7 +69,10 @@ async fn an_event_that_commits_late_is_found_before_later_ones() {
         client.create(NewJob::of("work", &1)).await.unwrap();
         let page = waiting(&store).await;
         assert_eq!(page.len(), 1);
-        store.forget_events(&[page[0].seq]).await.unwrap();
+        store
+            .forget_events(&[(page[0].seq, page[0].id)])
+            .await
+            .unwrap();
     }
     late.commit().await.unwrap();
     client.cancel(JobId::from_uuid(id)).await.unwrap();

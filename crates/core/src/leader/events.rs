@@ -56,6 +56,8 @@ struct Relay {
     tidied: Option<Instant>,
     pause: Duration,
     refused: RefusedKeys,
+    /// Whether the broker did not take all events of the last page.
+    fails: bool,
     failed: LogThrottle,
     /// When the log last said that there is no broker.
     unfit: Option<Instant>,
@@ -120,6 +122,7 @@ impl Relay {
             return Ok(OFF);
         };
         let Some(publisher) = node.transport.events() else {
+            self.fails = true;
             if self.unfit.is_none_or(|at| at.elapsed() >= UNFIT) {
                 self.unfit = Some(Instant::now());
                 tracing::error!(
@@ -136,9 +139,15 @@ impl Relay {
         let events = node.store.next_events(at_most).await?;
         let took = asked.elapsed();
         if events.is_empty() {
+            self.fails = false;
             return Ok(self.longer_pause().max(took));
         }
-        let page = publish_page(&*publisher, stream, &events, &mut self.refused).await;
+        // Another leader publishes the events of a node that was frozen.
+        let may_publish = || {
+            *node.leadership.leads.borrow()
+                && asked.elapsed() < node.options.sweep_interval.max(took)
+        };
+        let page = publish_page(&*publisher, stream, &events, &mut self.refused, may_publish).await;
         crash_point!("events-published");
         if !page.confirmed.is_empty() {
             node.store.forget_events(&page.confirmed).await?;
@@ -159,6 +168,7 @@ impl Relay {
         } else {
             self.longer_pause()
         };
+        self.fails = page.problem.is_some();
         if let Some(problem) = page.problem {
             counter!(m::STREAM_FAILURES).increment(1);
             if let Some(more) = self.failed.now() {
@@ -178,10 +188,12 @@ impl Relay {
         self.pause
     }
 
-    /// Drops events that have waited for too long, and writes the gauges.
+    /// Drops events that have waited for too long, and writes the gauges. While the broker takes events,
+    /// old ones are published: the whole fleet was stopped, or the transaction of their writer was long.
     async fn tidy(&mut self, node: &NodeContext) -> Result<()> {
         let mut dropped = 0;
-        for _ in 0..SLICES {
+        let slices = if self.fails { SLICES } else { 0 };
+        for _ in 0..slices {
             let slice = node.store.drop_old_events(SLICE).await?;
             dropped += slice;
             let is_full = i64::try_from(slice).is_ok_and(|slice| slice >= SLICE);
@@ -220,7 +232,7 @@ impl Relay {
         if self.stream.take().is_some() {
             self.forget_gauges(node);
         }
-        self.tidied = None;
+        (self.tidied, self.fails) = (None, false);
         self.refused = RefusedKeys::default();
     }
 }

@@ -43,7 +43,7 @@ use tokio::time::Instant;
 use crate::hint::Marker;
 use crate::job::{JobId, Lane};
 use crate::producer::commit_hook::Cause;
-use crate::store::{Horizon, OrphanPage, OrphanQuery};
+use crate::store::{BACK_OFF, Horizon, OrphanPage, OrphanQuery};
 use crate::telemetry::label;
 use crate::telemetry::metrics as m;
 use crate::transport::TransportError;
@@ -73,6 +73,8 @@ struct Before {
     ready: DateTime<Utc>,
     /// Their transactions had ended at this horizon.
     horizon: Option<Horizon>,
+    /// See [`OrphanQuery::back_off`].
+    back_off: Duration,
 }
 
 struct Sent {
@@ -183,6 +185,7 @@ impl Sweeper {
         let before = Before {
             ready: now - age,
             horizon: self.horizon(horizon, age.to_std().unwrap_or(Duration::MAX)),
+            back_off: BACK_OFF,
         };
         self.send_outstanding(node, due, before).await;
     }
@@ -259,11 +262,12 @@ impl Sweeper {
 
     /// Sends markers for a node that serves alone and has just started. Earlier hints are gone with
     /// the previous process, or wait in the lane before this marker. So jobs of any age are
-    /// suspected. Returns false if a marker could not be sent.
+    /// suspected, whatever number of hints they had. Returns false if a marker could not be sent.
     pub(crate) async fn start_alone(&mut self, node: &NodeContext, now: DateTime<Utc>) -> bool {
         let before = Before {
             ready: now,
             horizon: None,
+            back_off: Duration::ZERO,
         };
         self.send_outstanding(node, node.fleet.lanes(), before)
             .await
@@ -407,5 +411,6 @@ fn query(node: &NodeContext, lane: &Lane, before: Before, limit: i64) -> OrphanQ
     let services = node.fleet.services();
     let mut query = OrphanQuery::new(lane.clone(), services, before.ready, limit);
     query.horizon = before.horizon;
+    query.back_off = before.back_off;
     query
 }

@@ -551,7 +551,10 @@ pub(super) trait Streaming {
 
     fn events_page(&self, at_most: i64) -> impl Future<Output = Result<Vec<StreamedEvent>>> + Send;
 
-    fn delete_events(&self, published: &[i64]) -> impl Future<Output = Result<u64>> + Send;
+    fn delete_events(
+        &self,
+        published: &[(i64, uuid::Uuid)],
+    ) -> impl Future<Output = Result<u64>> + Send;
 
     fn delete_old_events(&self, at_most: i64) -> impl Future<Output = Result<u64>> + Send;
 }

@@ -186,6 +186,9 @@ pub struct OrphanQuery {
     /// The first transaction whose rows are not suspected, unless they have been ready for ten
     /// minutes. Such rows became ready before the marker left, but may have been committed later.
     pub horizon: Option<Horizon>,
+    /// The time that is added after the second hint of a job; it doubles with each further one, six
+    /// times at most. Default: 5 s. Zero if earlier hints are gone for certain.
+    pub back_off: Duration,
     /// Jobs whose hints are known to be on their way.
     pub held: Arc<[JobId]>,
     /// The lane of the jobs.
@@ -202,6 +205,9 @@ pub struct OrphanQuery {
     pub mark: bool,
 }
 
+/// The usual [`OrphanQuery::back_off`].
+pub(crate) const BACK_OFF: Duration = Duration::from_secs(5);
+
 impl OrphanQuery {
     /// Returns a query for all rows of a lane that were ready then, at most `limit` in one page. It
     /// changes none of them.
@@ -216,6 +222,7 @@ impl OrphanQuery {
             ready_before,
             services: services.into(),
             horizon: None,
+            back_off: BACK_OFF,
             held: Arc::default(),
             lane,
             after: None,

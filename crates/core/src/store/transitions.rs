@@ -546,7 +546,7 @@ impl<S: Statements> Store for S {
         self.run("next_events", || self.events_page(at_most)).await
     }
 
-    async fn forget_events(&self, published: &[i64]) -> Result<u64> {
+    async fn forget_events(&self, published: &[(i64, uuid::Uuid)]) -> Result<u64> {
         self.run("forget_events", || self.delete_events(published))
             .await
     }

@@ -2,14 +2,16 @@
 //!
 //! A wave has at most one event of each key, so an event is sent after the broker has confirmed the one
 //! before it: neither a refused message nor a retry changes the order. The events with the key of a
-//! refused one wait. After a wave of which nothing is confirmed because the broker is away, the rest of
-//! the page waits.
+//! refused one wait, for longer with each refusal. After a wave of which nothing is confirmed because the
+//! broker is away, the rest of the page waits, and so it does if the node may no longer publish: another
+//! leader may publish the same events.
 
 use std::collections::HashSet;
 use std::time::Duration;
 
 use metrics::counter;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use crate::event::stream::{EventStream, OutgoingEvent, StreamedEvent};
 use crate::telemetry::metrics as m;
@@ -20,8 +22,9 @@ const PAGE: i64 = 500;
 /// Maximum number of events that are read at once: a page, and the events before it that wait because
 /// the broker has refused one with their key.
 pub(super) const READ: i64 = 5_000;
-/// The time for which a refused key waits.
+/// The time for which refused keys wait first, and at most. It doubles while some are refused again.
 const REFUSED: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(30);
 
 /// The keys of events that the broker has refused. Events with these keys wait.
 #[derive(Default)]
@@ -29,6 +32,8 @@ pub(super) struct RefusedKeys {
     keys: HashSet<String>,
     /// The time at which the events are tried again.
     until: Option<Instant>,
+    /// The length of the last wait, if the page after it refused events again or is not published yet.
+    waited: Option<Duration>,
     /// The number of events with these keys in the last page.
     events: i64,
 }
@@ -37,15 +42,28 @@ impl RefusedKeys {
     /// Ends the wait when its time has come. Returns the number of events to read.
     pub(super) fn next_page(&mut self) -> i64 {
         if self.until.is_some_and(|until| until <= Instant::now()) {
-            *self = Self::default();
+            *self = Self {
+                waited: self.waited,
+                ..Self::default()
+            };
         }
         PAGE.saturating_add(self.events).min(READ)
     }
 
     fn add(&mut self, keys: impl IntoIterator<Item = String>) {
         self.keys.extend(keys);
-        if !self.keys.is_empty() {
-            self.until.get_or_insert_with(|| Instant::now() + REFUSED);
+        if !self.keys.is_empty() && self.until.is_none() {
+            let wait = self.waited.map_or(REFUSED, |last| (last * 2).min(LONGEST));
+            self.waited = Some(wait);
+            self.until = Some(Instant::now() + wait);
+        }
+    }
+
+    /// Ends a page. The next refusal begins a first wait, if this page had none.
+    fn end_page(&mut self, waiting: usize) {
+        self.events = i64::try_from(waiting).unwrap_or(READ);
+        if self.keys.is_empty() {
+            self.waited = None;
         }
     }
 
@@ -56,8 +74,8 @@ impl RefusedKeys {
 /// The result of publishing a page.
 #[derive(Default)]
 pub(super) struct Page {
-    /// The numbers of the confirmed events.
-    pub(super) confirmed: Vec<i64>,
+    /// The numbers and ids of the confirmed events.
+    pub(super) confirmed: Vec<(i64, Uuid)>,
     /// The first failure.
     pub(super) problem: Option<TransportError>,
     /// Nothing of the last wave was confirmed, because the broker is away.
@@ -72,20 +90,22 @@ const fn is_refusal(problem: &TransportError) -> bool {
     )
 }
 
-/// Publishes a page in waves, without the events whose key is refused.
+/// Publishes a page in waves, without the events whose key is refused, while `may_publish` returns true.
 pub(super) async fn publish_page(
     publisher: &dyn EventPublisher,
     stream: &EventStream,
     events: &[StreamedEvent],
     refused: &mut RefusedKeys,
+    may_publish: impl Fn() -> bool,
 ) -> Page {
     let mut page = Page::default();
-    let mut left: Vec<(i64, &str, OutgoingEvent)> = events
+    let number = |event: &StreamedEvent| (event.seq, event.id);
+    let mut left: Vec<((i64, Uuid), &str, OutgoingEvent)> = events
         .iter()
         .filter(|event| !refused.has(event))
-        .map(|event| (event.seq, &*event.kind, event.outgoing(&stream.source)))
+        .map(|event| (number(event), &*event.kind, event.outgoing(&stream.source)))
         .collect();
-    while !left.is_empty() && !page.is_outage {
+    while !left.is_empty() && !page.is_outage && may_publish() {
         let mut keys: HashSet<String> = HashSet::new();
         let (wave, later): (Vec<_>, Vec<_>) = left
             .into_iter()
@@ -93,16 +113,16 @@ pub(super) async fn publish_page(
         left = later;
         let (numbers, outgoing): (Vec<_>, Vec<_>) = wave
             .into_iter()
-            .map(|(seq, kind, event)| ((seq, kind), event))
+            .map(|(number, kind, event)| ((number, kind), event))
             .unzip();
         let results = publisher.publish_events(&outgoing).await;
         let mut unconfirmed = HashSet::new();
         let mut is_away = true;
-        for (((seq, kind), event), result) in numbers.into_iter().zip(outgoing).zip(results) {
+        for (((number, kind), event), result) in numbers.into_iter().zip(outgoing).zip(results) {
             match result {
                 Ok(()) => {
                     counter!(m::STREAM_PUBLISHED, "kind" => kind.to_owned()).increment(1);
-                    page.confirmed.push(seq);
+                    page.confirmed.push(number);
                     is_away = false;
                 }
                 Err(problem) => {
@@ -120,7 +140,7 @@ pub(super) async fn publish_page(
         }
     }
     let waits = events.iter().filter(|event| refused.has(event)).count();
-    refused.events = i64::try_from(waits).unwrap_or(READ);
+    refused.end_page(waits);
     page
 }
 
@@ -173,15 +193,19 @@ mod tests {
             .collect();
         let mut refused = RefusedKeys::default();
         let stream = EventStream::new("here");
-        let page = publish_page(&broker, &stream, &events, &mut refused).await;
+        let page = publish_page(&broker, &stream, &events, &mut refused, || true).await;
         (broker.waves.into_inner().unwrap(), page, refused)
+    }
+
+    fn numbers(page: &Page) -> Vec<i64> {
+        page.confirmed.iter().map(|(number, _)| *number).collect()
     }
 
     #[tokio::test]
     async fn an_event_is_sent_after_the_one_before_it_is_confirmed() {
         let (waves, page, _) = waves("none").await;
         assert_eq!(waves, [vec!["a", "b", "c"], vec!["a", "b"], vec!["a"]]);
-        assert_eq!(page.confirmed, [1, 3, 5, 2, 6, 4]);
+        assert_eq!(numbers(&page), [1, 3, 5, 2, 6, 4]);
         assert!(page.problem.is_none());
     }
 
@@ -189,7 +213,7 @@ mod tests {
     async fn nothing_is_sent_behind_a_refused_event() {
         let (waves, page, mut refused) = waves("a").await;
         assert_eq!(waves, [vec!["a", "b", "c"], vec!["b"]]);
-        assert_eq!(page.confirmed, [3, 5, 6]);
+        assert_eq!(numbers(&page), [3, 5, 6]);
         assert!(page.problem.is_some() && !page.is_outage);
         assert!(refused.has(&event(7, Some("a"))) && !refused.has(&event(8, Some("b"))));
         assert_eq!(refused.next_page(), PAGE + 3);
@@ -208,12 +232,19 @@ mod tests {
         let stream = EventStream::new("here");
         let mut refused = RefusedKeys::default();
         let first: Vec<StreamedEvent> = (1..=PAGE).map(|seq| event(seq, Some("a"))).collect();
-        let page = publish_page(&broker, &stream, &first, &mut refused).await;
+        let page = publish_page(&broker, &stream, &first, &mut refused, || true).await;
         assert!(page.confirmed.is_empty() && !page.is_outage);
         assert_eq!(refused.next_page(), PAGE * 2);
         let more = first.into_iter().chain([event(PAGE + 1, Some("b"))]);
-        let page = publish_page(&broker, &stream, &more.collect::<Vec<_>>(), &mut refused).await;
-        assert_eq!(page.confirmed, [PAGE + 1]);
+        let page = publish_page(
+            &broker,
+            &stream,
+            &more.collect::<Vec<_>>(),
+            &mut refused,
+            || true,
+        )
+        .await;
+        assert_eq!(numbers(&page), [PAGE + 1]);
         assert!(page.problem.is_none());
 
         let away = Broker {
@@ -221,8 +252,54 @@ mod tests {
             waves: Mutex::default(),
         };
         let events = [event(1, Some("away")), event(2, Some("away"))];
-        let page = publish_page(&away, &stream, &events, &mut RefusedKeys::default()).await;
+        let page = publish_page(&away, &stream, &events, &mut RefusedKeys::default(), || {
+            true
+        })
+        .await;
         assert!(page.is_outage && page.confirmed.is_empty());
         assert_eq!(away.waves.into_inner().unwrap().len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refused_keys_wait_for_longer_with_each_refusal() {
+        let broker = Broker {
+            refuses: "a",
+            waves: Mutex::default(),
+        };
+        let stream = EventStream::new("here");
+        let mut refused = RefusedKeys::default();
+        for wait in [1, 2, 4, 8, 16, 30, 30] {
+            for key in ["a", "b"] {
+                let events = [event(1, Some(key))];
+                publish_page(&broker, &stream, &events, &mut refused, || true).await;
+            }
+            tokio::time::advance(Duration::from_secs(wait) - Duration::from_millis(1)).await;
+            refused.next_page();
+            assert!(refused.has(&event(1, Some("a"))), "{wait}");
+            tokio::time::advance(Duration::from_millis(1)).await;
+            refused.next_page();
+            assert!(!refused.has(&event(1, Some("a"))), "{wait}");
+        }
+        let events = [event(2, Some("b"))];
+        publish_page(&broker, &stream, &events, &mut refused, || true).await;
+        assert_eq!(refused.waited, None);
+    }
+
+    #[tokio::test]
+    async fn a_node_that_may_no_longer_publish_ends_its_page() {
+        let broker = Broker {
+            refuses: "none",
+            waves: Mutex::default(),
+        };
+        let (stream, mut refused) = (EventStream::new("here"), RefusedKeys::default());
+        let events = [
+            event(1, Some("a")),
+            event(2, Some("a")),
+            event(3, Some("a")),
+        ];
+        let waves = || broker.waves.lock().unwrap().len();
+        let page = publish_page(&broker, &stream, &events, &mut refused, || waves() < 2).await;
+        assert_eq!(numbers(&page), [1, 2]);
+        assert!(page.problem.is_none() && !page.is_outage);
     }
 }

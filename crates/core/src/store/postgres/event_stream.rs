@@ -40,7 +40,10 @@ SELECT seq, id, at, kind, job_id, type, process_instance, process_definition, el
     pg_snapshot_xmin(pg_current_snapshot())::text::bigint, pg_current_xact_id()::text::bigint
 FROM jobwire.event WHERE seq >= $2 ORDER BY seq LIMIT $1";
 
-const FORGET: &str = "DELETE FROM jobwire.event WHERE seq = ANY($1)";
+const FORGET: &str = "
+DELETE FROM jobwire.event e USING unnest($1::bigint[], $2::uuid[]) AS p (seq, id) WHERE e.seq = p.seq AND e.id = p.id";
+
+const DROP_UNREADABLE: &str = "DELETE FROM jobwire.event WHERE seq = ANY($1)";
 
 /// Deletes the oldest events only: their numbers grow with their times, apart from transactions that
 /// run at once.
@@ -162,14 +165,16 @@ impl Streaming for PgStore {
         }
         let (events, unreadable) = events(found.into_iter());
         if !unreadable.is_empty() {
-            let dropped = self.delete_events(&unreadable).await?;
+            let drop = sqlx::query(DROP_UNREADABLE).bind(&unreadable);
+            let dropped = drop.execute(&self.pool.inner).await?.rows_affected();
             counter!(m::STREAM_DROPPED).increment(dropped);
         }
         Ok(events)
     }
 
-    async fn delete_events(&self, published: &[i64]) -> Result<u64, StoreError> {
-        let query = sqlx::query(FORGET).bind(published);
+    async fn delete_events(&self, published: &[(i64, uuid::Uuid)]) -> Result<u64, StoreError> {
+        let (numbers, ids): (Vec<i64>, Vec<uuid::Uuid>) = published.iter().copied().unzip();
+        let query = sqlx::query(FORGET).bind(numbers).bind(ids);
         Ok(query.execute(&self.pool.inner).await?.rows_affected())
     }
 

@@ -42,7 +42,7 @@ WITH lost AS (
     WHERE ($1::uuid IS NULL OR j.id > $1) AND j.id < $2 AND j.lane = $3 AND ",
     served_by_fleet!("j", "$4", "$11"),
     "
-      AND j.ready_at <= $5 - (power(2, least(greatest(j.hints, 1) - 1, 6)) - 1) * interval '5 seconds'
+      AND j.ready_at <= $5 - (power(2, least(greatest(j.hints, 1) - 1, 6)) - 1) * $12::interval
       AND ($8::bigint IS NULL OR ($8 - j.xmin::text::bigint) & 4294967295 BETWEEN 1 AND 2147483648 OR j.ready_at <= $5 - $9)
       AND j.id NOT IN (SELECT unnest($10::uuid[]))
       AND ",
@@ -75,7 +75,7 @@ SELECT ",
 const FIND: &str = find!("");
 
 /// Like [`FIND`], for given jobs, in the search for a refused row.
-const FIND_THESE: &str = find!(" AND j.id = ANY($12)");
+const FIND_THESE: &str = find!(" AND j.id = ANY($13)");
 
 /// Finds orphans, in all jobs or only in `these`.
 async fn find(
@@ -98,7 +98,8 @@ async fn find(
         .bind(query.horizon.map(|horizon| horizon.0))
         .bind(LONG_READY)
         .bind(query.held.iter().map(|id| id.0).collect::<Vec<Uuid>>())
-        .bind(query.services.bound());
+        .bind(query.services.bound())
+        .bind(query.back_off);
     if let Some(these) = these {
         find = find.bind(these.iter().map(|id| id.0).collect::<Vec<Uuid>>());
     }

@@ -89,6 +89,7 @@ SELECT job_id, seq, id, at, kind, type, process_instance, process_definition, el
     trace_parent, attempt, retries, due_at, message, node, fence
 FROM event ORDER BY seq LIMIT ?1";
 
+/// A number is given once: there is no standby, and `AUTOINCREMENT` remembers the last one.
 const FORGET: &str = "DELETE FROM event WHERE seq IN (SELECT value FROM json_each(?1))";
 
 /// The oldest events only: their numbers grow with their times.
@@ -139,6 +140,16 @@ fn event(row: &SqliteRow) -> Result<StreamedEvent, StoreError> {
         node: uuid(row, "node")?.map(NodeId),
         fence: row.try_get("fence")?,
     })
+}
+
+impl SqliteStore {
+    async fn delete_numbers(&self, numbers: &[i64]) -> Result<u64, StoreError> {
+        let mut tx = self.write().await?;
+        let query = sqlx::query(FORGET).bind(decode::array(numbers)?);
+        let gone = query.execute(&mut *tx).await?.rows_affected();
+        tx.commit().await?;
+        Ok(gone)
+    }
 }
 
 impl Streaming for SqliteStore {
@@ -220,18 +231,15 @@ impl Streaming for SqliteStore {
         }
         let (events, unreadable) = events(found.into_iter());
         if !unreadable.is_empty() {
-            let dropped = self.delete_events(&unreadable).await?;
+            let dropped = self.delete_numbers(&unreadable).await?;
             counter!(m::STREAM_DROPPED).increment(dropped);
         }
         Ok(events)
     }
 
-    async fn delete_events(&self, published: &[i64]) -> Result<u64, StoreError> {
-        let mut tx = self.write().await?;
-        let query = sqlx::query(FORGET).bind(decode::array(published)?);
-        let gone = query.execute(&mut *tx).await?.rows_affected();
-        tx.commit().await?;
-        Ok(gone)
+    async fn delete_events(&self, published: &[(i64, uuid::Uuid)]) -> Result<u64, StoreError> {
+        let numbers: Vec<i64> = published.iter().map(|(number, _)| *number).collect();
+        self.delete_numbers(&numbers).await
     }
 
     async fn delete_old_events(&self, at_most: i64) -> Result<u64, StoreError> {

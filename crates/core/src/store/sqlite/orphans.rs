@@ -31,7 +31,7 @@ WHERE j.id > ?1 AND j.id < ?2 AND j.lane = ?3 AND ",
             " AND ",
             served_by_fleet!("j", "?4", "?8"),
             "
-  AND j.ready_at <= ?5 - ((1 << min(max(j.hints, 1) - 1, 6)) - 1) * 5000000
+  AND j.ready_at <= ?5 - ((1 << min(max(j.hints, 1) - 1, 6)) - 1) * ?9
   AND j.id NOT IN (SELECT value FROM json_each(?7))
   AND ",
             unlocked!("j"),
@@ -52,7 +52,7 @@ ORDER BY j.id LIMIT ?6"
 const FIND: &str = find!("");
 
 /// Like [`FIND`], for given jobs, in the search for a refused row.
-const FIND_THESE: &str = find!(" AND j.id IN (SELECT value FROM json_each(?9))");
+const FIND_THESE: &str = find!(" AND j.id IN (SELECT value FROM json_each(?10))");
 
 const MARK: &str = "
 UPDATE job SET ready_at = ?2, hints = min(hints, 999999999) + 1 WHERE id IN (SELECT value FROM json_each(?1))";
@@ -179,7 +179,8 @@ impl Orphans for SqliteStore {
             .bind(decode::micros(query.ready_before))
             .bind(query.limit)
             .bind(decode::array(&query.held[..])?)
-            .bind(query.services.bound());
+            .bind(query.services.bound())
+            .bind(i64::try_from(query.back_off.as_micros()).unwrap_or(i64::MAX));
         if let Some(these) = these {
             find = find.bind(decode::array(these)?);
         }
