@@ -149,6 +149,24 @@ impl Assignment {
         self.partitions.iter().filter_map(idle).collect()
     }
 
+    /// Passes over the marks of transactions, which are no messages, in partitions that have not changed
+    /// since the position was read.
+    pub(crate) fn pass_marks(&mut self, flowing: &Flowing, position: impl Fn(i32) -> Option<i64>) {
+        let mut moved = Vec::new();
+        for (partition, (epoch, expects)) in flowing {
+            if let Some((of, tracker)) = self.partitions.get_mut(partition)
+                && (*of, tracker.expects()) == (*epoch, *expects)
+                && let Some(position) = position(*partition)
+                && let Some(low) = tracker.pass_to(position)
+            {
+                moved.push((*partition, low));
+            }
+        }
+        if !moved.is_empty() {
+            self.store(moved.into_iter());
+        }
+    }
+
     /// Records that the group's rebalance is over, and how.
     pub(crate) fn place(&mut self, partitions: impl Iterator<Item = i32>) {
         self.assigned(partitions);

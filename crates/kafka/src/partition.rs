@@ -137,6 +137,17 @@ impl Tracker {
         self.low().filter(|_| self.low() != before)
     }
 
+    /// Passes over offsets without a message, up to `position`: the marks of ended transactions. Does
+    /// nothing if a message is undecided, or none has arrived: the client's position may then be of an
+    /// earlier assignment. Returns the offset to commit, if it changed.
+    pub(crate) fn pass_to(&mut self, position: i64) -> Option<i64> {
+        if !self.undecided.is_empty() || self.next.is_none_or(|next| position <= next) {
+            return None;
+        }
+        self.next = Some(position);
+        self.next
+    }
+
     /// Requeues a message. Returns false if it was not held.
     pub(crate) fn requeue(&mut self, offset: i64) -> bool {
         match self.undecided.get_mut(&offset) {
@@ -258,6 +269,17 @@ mod tests {
         assert_eq!(tracker.arrive(3), Arrival::Known);
         assert_eq!(tracker.notice_gone(3), Some(3));
         assert_eq!((tracker.held(), tracker.settle(3)), (1, Some(4)));
+    }
+
+    #[test]
+    fn offsets_without_a_message_are_passed_when_all_messages_are_decided() {
+        assert_eq!(Tracker::default().pass_to(9), None);
+        let mut tracker = tracker(&[7]);
+        assert_eq!(tracker.pass_to(9), None);
+        assert_eq!(tracker.settle(7), Some(8));
+        assert_eq!((tracker.pass_to(9), tracker.pass_to(9)), (Some(9), None));
+        assert_eq!(tracker.arrive(9), Arrival::New);
+        assert_eq!(tracker.settle(9), Some(10));
     }
 
     #[test]

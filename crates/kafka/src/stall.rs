@@ -127,10 +127,14 @@ async fn look(
         return Ok(BTreeMap::new());
     }
     let (topic, client) = (state.assignment().topic.clone(), client.clone());
+    let state = state.clone();
     blocking(move || {
         let failed = |error| explain_error(&error, &topic);
-        // The client passes over the marks of ended transactions, which are no messages.
+        // The client passes over the marks of ended transactions, which are no messages. Without this
+        // the group would never be at the end of the log.
         let passed = client.position().map_err(failed)?;
+        let position = |partition| offset_of(&passed, &topic, partition);
+        state.assignment().pass_marks(&flowing, position);
         let position = |partition: i32| match flowing.get(&partition)?.1 {
             Expected::Again(offset) => Some(offset),
             Expected::After(next) => next.max(offset_of(&passed, &topic, partition)),

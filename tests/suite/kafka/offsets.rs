@@ -4,10 +4,11 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use jobwire_core::hint::Marker;
+use jobwire_core::hint::{Marker, Message};
 use jobwire_core::transport::{Control, Receiver, Transport};
 use jobwire_core::{Hint, JobId, Lane, NewJob, NodeId};
 use jobwire_tests::{eventually, wait::patience};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use tokio::sync::broadcast;
 
 use super::fleet::*;
@@ -133,4 +134,42 @@ async fn a_marker_comes_back_when_the_group_has_passed_what_lay_before_it() {
     admin.delete_topic(&fleet.topic()).await;
     admin.create_topic(&fleet.topic(), 2).await;
     assert!(back(&mut heard, second, patience(HEALED)).await);
+}
+
+/// Another producer publishes in a Kafka transaction. The mark of its end is an offset without a message.
+#[tokio::test]
+async fn a_marker_comes_back_behind_the_marks_of_transactions() {
+    let _logged = logged();
+    let fleet = Fleet::new().await;
+    let lane = Lane::default();
+    let mut heard = fleet.transport.listen();
+    // Creates the topic.
+    publish(&fleet.transport, &lane, vec![Hint::new(JobId::generate())]).await;
+    let servers = fleet.url.strip_prefix("kafka://").unwrap();
+    let (servers, topic) = (servers.split('/').next().unwrap().to_owned(), fleet.topic());
+    let transaction = move || {
+        let mut config = rdkafka::ClientConfig::new();
+        config
+            .set("bootstrap.servers", &servers)
+            .set("transactional.id", &topic);
+        let within = Duration::from_secs(60);
+        let producer: BaseProducer = config.create().unwrap();
+        producer.init_transactions(within).unwrap();
+        producer.begin_transaction().unwrap();
+        for partition in 0..4 {
+            let hint = Message::hints(vec![Hint::new(JobId::generate())]).encode();
+            let record = BaseRecord::<(), _>::to(&topic).partition(partition);
+            assert!(producer.send(record.payload(&hint)).is_ok());
+        }
+        producer.commit_transaction(within).unwrap();
+    };
+    tokio::task::spawn_blocking(transaction).await.unwrap();
+    let marker = marker(1);
+    publish_marker(&fleet.transport, &lane, marker).await;
+    let node = connect_with(&fleet.url, patient()).await;
+    let mut receiver = subscribe(&node, 100).await;
+    tokio::select! {
+        back = back(&mut heard, marker, patience(HEALED)) => assert!(back),
+        () = settle_all(&mut receiver) => {}
+    }
 }
