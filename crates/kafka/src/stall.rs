@@ -119,7 +119,7 @@ async fn answers(state: &LaneState, client: &LaneClient) -> bool {
 
 /// Returns the partitions in which messages wait.
 async fn look(
-    state: &LaneState,
+    state: &Arc<LaneState>,
     client: &LaneClient,
     flowing: Flowing,
 ) -> Result<BTreeMap<i32, Idle>, TransportError> {

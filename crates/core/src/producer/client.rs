@@ -77,8 +77,8 @@ impl<S: SqlStore> Client<S> {
     pub fn new(store: S, hook: CommitHook) -> Self {
         Self {
             store,
-            origin: hook.origin(),
             hook: Arc::new(hook),
+            origin: Origin::Hook,
             encryption: None,
         }
     }
@@ -88,7 +88,12 @@ impl<S: SqlStore> Client<S> {
     /// [`cancel`](Self::cancel) with the next renewal of the lease.
     #[must_use]
     pub fn without_hints(store: S) -> Self {
-        Self::new(store, CommitHook::disconnected())
+        Self {
+            store,
+            hook: Arc::new(CommitHook::disconnected()),
+            origin: Origin::Sql,
+            encryption: None,
+        }
     }
 
     /// Adds a [listener](crate::event) to this client and its later clones. It is told the events of

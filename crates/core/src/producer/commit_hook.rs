@@ -37,7 +37,7 @@ use crate::hint::{Hint, Ready};
 use crate::job::{JobId, Lane};
 use crate::store::transaction::AfterCommit;
 use crate::store::transaction::operations::note;
-use crate::store::{Created, Origin, Store};
+use crate::store::{Created, Store};
 use crate::telemetry::label;
 use crate::telemetry::log_throttle::LogThrottle;
 use crate::telemetry::metrics as m;
@@ -212,15 +212,6 @@ impl CommitHook {
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.0.is_some()
-    }
-
-    /// Returns the origin of the jobs whose hints leave through this hook.
-    pub(crate) fn origin(&self) -> Origin {
-        if self.is_connected() {
-            Origin::Hook
-        } else {
-            Origin::Sql
-        }
     }
 
     /// Publishes the hints of a committed transaction. Never waits.

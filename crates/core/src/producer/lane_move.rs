@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use crate::job::{JobState, Lane};
 use crate::producer::commit_hook::{Cause, CommitHook};
 use crate::store::error::StoreError;
-use crate::store::{LanePage, Store};
+use crate::store::{LanePage, Origin, Store};
 
 /// The default rate, in jobs per second.
 pub const DEFAULT_RATE: u32 = 1_000;
@@ -129,7 +129,11 @@ impl LaneMove {
                 state,
                 after: None,
                 at_most: i64::from((self.rate / PAGES_A_SECOND).clamp(1, PAGE)),
-                origin: hook.origin(),
+                origin: if hook.is_connected() {
+                    Origin::Hook
+                } else {
+                    Origin::Sql
+                },
             };
             loop {
                 let done = store.move_lane(&page).await?;
