@@ -58,6 +58,8 @@ pub(crate) struct Tracker {
     rewound_to: Option<i64>,
     /// Number of repeated fetches without success.
     tries: u8,
+    /// The client's position at the last [`Tracker::pass_to`] since an arrival.
+    seen_position: Option<i64>,
 }
 
 impl Tracker {
@@ -82,6 +84,7 @@ impl Tracker {
 
     /// Records the arrival of a message.
     pub(crate) fn arrive(&mut self, offset: i64) -> Arrival {
+        self.seen_position = None;
         let known_from = match (self.low(), self.rewound_to) {
             (Some(low), Some(rewound)) => Some(low.min(rewound)),
             (low, _) => low,
@@ -137,11 +140,14 @@ impl Tracker {
         self.low().filter(|_| self.low() != before)
     }
 
-    /// Passes over offsets without a message, up to `position`: the marks of ended transactions. Does
-    /// nothing if a message is undecided, or none has arrived: the client's position may then be of an
-    /// earlier assignment. Returns the offset to commit, if it changed.
+    /// Passes over offsets without a message, up to the client's `position`: the marks of ended
+    /// transactions. Does nothing if a message is undecided, and with the first call after an arrival: the
+    /// client may have returned a message that arrives next. Returns the offset to commit, if it changed.
     pub(crate) fn pass_to(&mut self, position: i64) -> Option<i64> {
-        if !self.undecided.is_empty() || self.next.is_none_or(|next| position <= next) {
+        if !self.undecided.is_empty() || self.next.is_some_and(|next| position <= next) {
+            return None;
+        }
+        if self.seen_position.replace(position) != Some(position) {
             return None;
         }
         self.next = Some(position);
@@ -273,13 +279,19 @@ mod tests {
 
     #[test]
     fn offsets_without_a_message_are_passed_when_all_messages_are_decided() {
-        assert_eq!(Tracker::default().pass_to(9), None);
+        let passed = |tracker: &mut Tracker, to| [tracker.pass_to(to), tracker.pass_to(to)];
+        assert_eq!(passed(&mut Tracker::default(), 9), [None, Some(9)]);
         let mut tracker = tracker(&[7]);
-        assert_eq!(tracker.pass_to(9), None);
+        assert_eq!(passed(&mut tracker, 9), [None, None], "one is held");
         assert_eq!(tracker.settle(7), Some(8));
-        assert_eq!((tracker.pass_to(9), tracker.pass_to(9)), (Some(9), None));
+        assert_eq!(passed(&mut tracker, 9), [None, Some(9)]);
         assert_eq!(tracker.arrive(9), Arrival::New);
         assert_eq!(tracker.settle(9), Some(10));
+        // A message arrives between two calls.
+        assert_eq!(tracker.pass_to(11), None);
+        assert_eq!(tracker.arrive(10), Arrival::New);
+        assert_eq!(tracker.settle(10), Some(11));
+        assert_eq!(passed(&mut tracker, 11), [None, None]);
     }
 
     #[test]

@@ -78,7 +78,7 @@ async fn a_batch_without_a_job_is_named() {
     let deleted = sqlx::query("DELETE FROM jobwire.job WHERE type = 'row'");
     deleted.execute(world.store.pool()).await.unwrap();
     let said = doctor().await;
-    let named = format!("batches: batch {batch} has no job left");
+    let named = format!("batches: batch {batch} seems to have no job left");
     assert!(said.contains(&named), "{said}");
     assert!(
         said.contains(&format!("jobwire batches cancel {batch}")),

@@ -144,8 +144,7 @@ impl Relay {
         }
         // Another leader publishes the events of a node that was frozen.
         let may_publish = || {
-            *node.leadership.leads.borrow()
-                && asked.elapsed() < node.options.sweep_interval.max(took)
+            *node.leadership.leads.borrow() && asked.elapsed() < took + node.options.sweep_interval
         };
         let page = publish_page(&*publisher, stream, &events, &mut self.refused, may_publish).await;
         crash_point!("events-published");
@@ -168,7 +167,7 @@ impl Relay {
         } else {
             self.longer_pause()
         };
-        self.fails = page.problem.is_some();
+        self.fails = page.problem.is_some() || self.refused.any();
         if let Some(problem) = page.problem {
             counter!(m::STREAM_FAILURES).increment(1);
             if let Some(more) = self.failed.now() {

@@ -7,7 +7,7 @@
 //! the row of the schedule and advances it.
 //!
 //! The task goes through the due schedules in the order of their dates. If it has left some due, it
-//! rests before it begins again: for [`AGAIN`], and for as long as that pass took. Meanwhile it looks
+//! rests before it begins again: for as long as that pass took, and from [`AGAIN`] to a minute. Meanwhile it looks
 //! with each page for those whose dates have just passed. So a schedule with many missed dates, or one
 //! whose job can't be created now, holds up no other. A schedule that this program can't read stays due,
 //! as does one whose job the database refuses: a newer program may read it, and a new constraint may
@@ -88,12 +88,17 @@ impl Pass {
         self.waits.begin();
     }
 
-    /// Ends with the last schedule. The rest is as long as the pass.
+    /// Gives the pass up: the next page is the first of a new one.
+    fn give_up(&mut self) {
+        (self.goes_on, self.again) = (false, None);
+    }
+
+    /// Ends with the last schedule. The rest is as long as the pass, a minute at most.
     fn end(&mut self) {
         self.waits.end();
         if self.leaves {
             let now = Instant::now();
-            self.again = Some(now + AGAIN.max(now - self.began));
+            self.again = Some(now + (now - self.began).clamp(AGAIN, LONGEST_WAIT));
         } else {
             self.recent = None;
         }
@@ -182,8 +187,12 @@ pub(crate) async fn create_jobs(node: Arc<NodeContext>) {
                 pause = Duration::from_millis(100);
                 let next = &node.leadership.next_periodic;
                 next.answered(Asker::Mover, sent, page.now, page.next_due);
+                if !*leadership.leads.borrow() {
+                    pass.give_up();
+                }
             }
             Err(error) => {
+                pass.give_up();
                 tracing::warn!(%error, "could not create periodic jobs; trying again");
                 tokio::select! {
                     biased;

@@ -1,4 +1,4 @@
-//! Names the open batches that have no job left: the job at their end can't be created.
+//! Names the open batches whose latest jobs are gone: perhaps the job at their end can't be created.
 
 use jobwire_core::Store;
 
@@ -28,18 +28,18 @@ pub(super) async fn examine(store: &dyn Store, findings: &mut Findings) {
     for batch in over.iter().take(NAMED) {
         findings.remark(
             "batches",
-            format!("batch {batch} has no job left and has not ended"),
+            format!("batch {batch} seems to have no job left, and has not ended"),
             format!(
-                "nothing to do if it has just become so; otherwise the job at its end can't be created, \
-                 the log of the leader says why, and it is tried again within ten minutes. To give it \
-                 up: jobwire batches cancel {batch}"
+                "`jobwire batches show {batch}` counts its jobs. If it stays so while a node runs, the job \
+                 at its end can't be created: the log of the leader says why, and it is tried again \
+                 within ten minutes. To give it up: jobwire batches cancel {batch}"
             ),
         );
     }
     if over.len() > NAMED {
         findings.remark(
             "batches",
-            format!("{} more have no job left", over.len() - NAMED),
+            format!("{} more seem to have no job left", over.len() - NAMED),
             "`jobwire batches list` lists the open ones",
         );
     }

@@ -6,7 +6,7 @@
 //! broker is away, the rest of the page waits, and so it does if the node may no longer publish: another
 //! leader may publish the same events.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use metrics::counter;
@@ -22,55 +22,61 @@ const PAGE: i64 = 500;
 /// Maximum number of events that are read at once: a page, and the events before it that wait because
 /// the broker has refused one with their key.
 pub(super) const READ: i64 = 5_000;
-/// The time for which refused keys wait first, and at most. It doubles while some are refused again.
+/// The time for which a refused key waits first, and at most. It doubles while the key is refused again.
 const REFUSED: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(30);
 
 /// The keys of events that the broker has refused. Events with these keys wait.
 #[derive(Default)]
 pub(super) struct RefusedKeys {
-    keys: HashSet<String>,
-    /// The time at which the events are tried again.
-    until: Option<Instant>,
-    /// The length of the last wait, if the page after it refused events again or is not published yet.
-    waited: Option<Duration>,
+    keys: HashMap<String, Wait>,
     /// The number of events with these keys in the last page.
     events: i64,
 }
 
+struct Wait {
+    until: Instant,
+    length: Duration,
+}
+
 impl RefusedKeys {
-    /// Ends the wait when its time has come. Returns the number of events to read.
-    pub(super) fn next_page(&mut self) -> i64 {
-        if self.until.is_some_and(|until| until <= Instant::now()) {
-            *self = Self {
-                waited: self.waited,
-                ..Self::default()
-            };
-        }
-        PAGE.saturating_add(self.events).min(READ)
+    /// Returns the number of events to read.
+    pub(super) fn next_page(&self) -> i64 {
+        let events = if self.any() { self.events } else { 0 };
+        PAGE.saturating_add(events).min(READ)
     }
 
-    fn add(&mut self, keys: impl IntoIterator<Item = String>) {
-        self.keys.extend(keys);
-        if !self.keys.is_empty() && self.until.is_none() {
-            let wait = self.waited.map_or(REFUSED, |last| (last * 2).min(LONGEST));
-            self.waited = Some(wait);
-            self.until = Some(Instant::now() + wait);
-        }
+    /// Returns whether events wait.
+    pub(super) fn any(&self) -> bool {
+        let now = Instant::now();
+        self.keys.values().any(|wait| wait.until > now)
     }
 
-    /// Ends a page. The next refusal begins a first wait, if this page had none.
+    /// Begins the next wait of a key.
+    fn refuse(&mut self, key: String) {
+        let last = self.keys.get(&key).map(|wait| wait.length);
+        let length = last.map_or(REFUSED, |last| (last * 2).min(LONGEST));
+        let until = Instant::now() + length;
+        self.keys.insert(key, Wait { until, length });
+    }
+
+    fn confirm(&mut self, key: &str) {
+        self.keys.remove(key);
+    }
+
+    fn has(&self, event: &StreamedEvent, now: Instant) -> bool {
+        !self.keys.is_empty() && (self.keys.get(&event.key())).is_some_and(|wait| wait.until > now)
+    }
+
+    /// Ends a page in which this number of events waits. Forgets keys that were not tried again: their
+    /// events are gone.
     fn end_page(&mut self, waiting: usize) {
         self.events = i64::try_from(waiting).unwrap_or(READ);
-        if self.keys.is_empty() {
-            self.waited = None;
-        }
-    }
-
-    fn has(&self, event: &StreamedEvent) -> bool {
-        !self.keys.is_empty() && self.keys.contains(&event.key())
+        let now = Instant::now();
+        self.keys.retain(|_, wait| wait.until + LONGEST > now);
     }
 }
+
 /// The result of publishing a page.
 #[derive(Default)]
 pub(super) struct Page {
@@ -100,9 +106,11 @@ pub(super) async fn publish_page(
 ) -> Page {
     let mut page = Page::default();
     let number = |event: &StreamedEvent| (event.seq, event.id);
+    // Of a key, all events wait or none.
+    let now = Instant::now();
     let mut left: Vec<((i64, Uuid), &str, OutgoingEvent)> = events
         .iter()
-        .filter(|event| !refused.has(event))
+        .filter(|event| !refused.has(event, now))
         .map(|event| (number(event), &*event.kind, event.outgoing(&stream.source)))
         .collect();
     while !left.is_empty() && !page.is_outage && may_publish() {
@@ -123,6 +131,7 @@ pub(super) async fn publish_page(
                 Ok(()) => {
                     counter!(m::STREAM_PUBLISHED, "kind" => kind.to_owned()).increment(1);
                     page.confirmed.push(number);
+                    refused.confirm(&event.key);
                     is_away = false;
                 }
                 Err(problem) => {
@@ -136,10 +145,14 @@ pub(super) async fn publish_page(
             page.is_outage = true;
         } else {
             left.retain(|(_, _, event)| !unconfirmed.contains(&event.key));
-            refused.add(unconfirmed);
+            unconfirmed.into_iter().for_each(|key| refused.refuse(key));
         }
     }
-    let waits = events.iter().filter(|event| refused.has(event)).count();
+    let now = Instant::now();
+    let waits = events
+        .iter()
+        .filter(|event| refused.has(event, now))
+        .count();
     refused.end_page(waits);
     page
 }
@@ -211,15 +224,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn nothing_is_sent_behind_a_refused_event() {
-        let (waves, page, mut refused) = waves("a").await;
+        let (waves, page, refused) = waves("a").await;
+        let waits = |key| refused.has(&event(7, Some(key)), Instant::now());
         assert_eq!(waves, [vec!["a", "b", "c"], vec!["b"]]);
         assert_eq!(numbers(&page), [3, 5, 6]);
         assert!(page.problem.is_some() && !page.is_outage);
-        assert!(refused.has(&event(7, Some("a"))) && !refused.has(&event(8, Some("b"))));
+        assert!(waits("a") && !waits("b") && refused.any());
         assert_eq!(refused.next_page(), PAGE + 3);
         tokio::time::advance(REFUSED).await;
         assert_eq!(refused.next_page(), PAGE);
-        assert!(!refused.has(&event(7, Some("a"))));
+        assert!(!waits("a") && !refused.any());
     }
 
     /// A whole page of refused events stops no event behind it; an outage of the broker ends the page.
@@ -261,28 +275,33 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn refused_keys_wait_for_longer_with_each_refusal() {
-        let broker = Broker {
+    async fn a_refused_key_waits_for_longer_with_each_refusal() {
+        let mut broker = Broker {
             refuses: "a",
             waves: Mutex::default(),
         };
         let stream = EventStream::new("here");
         let mut refused = RefusedKeys::default();
+        let waits = |refused: &RefusedKeys| refused.has(&event(1, Some("a")), Instant::now());
+        let events = [event(1, Some("a")), event(2, Some("b"))];
         for wait in [1, 2, 4, 8, 16, 30, 30] {
-            for key in ["a", "b"] {
-                let events = [event(1, Some(key))];
+            for _ in 0..2 {
                 publish_page(&broker, &stream, &events, &mut refused, || true).await;
             }
             tokio::time::advance(Duration::from_secs(wait) - Duration::from_millis(1)).await;
-            refused.next_page();
-            assert!(refused.has(&event(1, Some("a"))), "{wait}");
+            assert!(waits(&refused), "{wait}");
             tokio::time::advance(Duration::from_millis(1)).await;
-            refused.next_page();
-            assert!(!refused.has(&event(1, Some("a"))), "{wait}");
+            assert!(!waits(&refused), "{wait}");
         }
-        let events = [event(2, Some("b"))];
+        broker.refuses = "none";
         publish_page(&broker, &stream, &events, &mut refused, || true).await;
-        assert_eq!(refused.waited, None);
+        assert!(refused.keys.is_empty());
+        // The events of a refused key were dropped.
+        broker.refuses = "a";
+        publish_page(&broker, &stream, &events, &mut refused, || true).await;
+        tokio::time::advance(REFUSED + LONGEST).await;
+        publish_page(&broker, &stream, &events[1..], &mut refused, || true).await;
+        assert!(refused.keys.is_empty());
     }
 
     #[tokio::test]
