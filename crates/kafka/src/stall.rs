@@ -130,14 +130,14 @@ async fn look(
     let state = state.clone();
     blocking(move || {
         let failed = |error| explain_error(&error, &topic);
-        // The client passes over the marks of ended transactions, which are no messages. Without this
-        // the group would never be at the end of the log.
-        let passed = client.position().map_err(failed)?;
-        let position = |partition| offset_of(&passed, &topic, partition);
-        state.assignment().pass_marks(&flowing, position);
+        // The client passes over the marks of ended transactions, which are no messages. The group must
+        // pass over them, too, or it would never be at the end of the log.
+        let positions = client.position().map_err(failed)?;
+        let passed = |partition| offset_of(&positions, &topic, partition);
+        state.assignment().pass_marks(&flowing, passed);
         let position = |partition: i32| match flowing.get(&partition)?.1 {
             Expected::Again(offset) => Some(offset),
-            Expected::After(next) => next.max(offset_of(&passed, &topic, partition)),
+            Expected::After(next) => next.max(passed(partition)),
         };
         let ends = edges(&**client, &topic, flowing.keys().copied(), Offset::End)?;
         let ends = ends.into_iter();

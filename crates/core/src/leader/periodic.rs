@@ -159,7 +159,7 @@ async fn create_those_left(node: &NodeContext, names: impl Iterator<Item = &Stri
                 let name = one_line(name, 256);
                 tracing::debug!(%error, name, "could not create the jobs of a schedule that stays due");
                 // The server is away, or too slow for any schedule.
-                if error.is_transient() && !error.is_answer() {
+                if error.is_unanswered() {
                     return;
                 }
             }
@@ -338,7 +338,7 @@ async fn create(node: &NodeContext, name: &str) -> Result<Option<Fired>, StoreEr
             Ok(Some(fired))
         }
         // The server is away, or too slow for any schedule.
-        Err(error) if error.is_transient() && !error.is_answer() => Err(error),
+        Err(error) if error.is_unanswered() => Err(error),
         // The other schedules go on.
         Err(error) => {
             let text = error.to_string();

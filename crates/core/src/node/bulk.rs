@@ -80,7 +80,7 @@ fn counted(total: Result<u64, StoreError>, job: JobId) -> Result<Option<u64>, Ha
 
 /// A conflict, and an error of a database that is away, spend no attempt.
 fn failed(error: StoreError) -> HandlerError {
-    if error.is_conflict() || (error.is_transient() && !error.is_answer()) {
+    if error.is_conflict() || error.is_unanswered() {
         HandlerError::conflict(error.to_string())
     } else {
         HandlerError::retry(error.to_string())

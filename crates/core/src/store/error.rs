@@ -236,6 +236,12 @@ impl StoreError {
         self.sqlstate().is_some() && !is_away
     }
 
+    /// Returns whether the error is temporary and no row is its reason: the server is away, or too slow
+    /// for any statement. Others would fail like this one.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        self.is_transient() && !self.is_answer()
+    }
+
     /// Returns whether a row stayed locked for longer than the statement waits.
     #[doc(hidden)]
     #[must_use]

@@ -301,7 +301,7 @@ impl<S: Statements> Store for S {
                         "jobs that operations made ready could not be hinted; the sweeper finds them"
                     );
                     // The other parts would wait for the same database.
-                    if error.is_transient() && !error.is_answer() {
+                    if error.is_unanswered() {
                         break;
                     }
                 }

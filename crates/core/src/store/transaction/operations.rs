@@ -235,7 +235,7 @@ async fn look_up<S: SqlStore>(
                     "the next jobs of instances could not be looked up; the sweeper will find them"
                 );
                 // The other queries would wait for the same database.
-                if error.is_transient() && !error.is_answer() {
+                if error.is_unanswered() {
                     break;
                 }
             }
