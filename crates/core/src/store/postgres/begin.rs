@@ -37,6 +37,10 @@ const BY_KEY_IMPATIENTLY: &str = begin!(
     "; SET LOCAL enable_seqscan = off; SET LOCAL ",
     lock_timeout!()
 );
+const FIRST_IN_ORDER: &str = begin!(
+    "; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL ",
+    lock_timeout!()
+);
 const TO_CLAIM: &str = begin!(
     "; SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_hashjoin = off; \
      SET LOCAL enable_mergejoin = off; SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL ",
@@ -111,6 +115,17 @@ pub(super) async fn begin_by_key_impatiently(
     pool: &ConnectionPool,
 ) -> Result<Transaction<'static, Postgres>, StoreError> {
     begin_with(pool, BY_KEY_IMPATIENTLY).await
+}
+
+/// Like [`begin_by_key_impatiently`], for a statement that reads the first job of each instance.
+/// While the tables have no statistics, the server would read all jobs of an instance and sort them,
+/// and would read the whole table of leases for each of them: 1.3 s for 512 instances of 60 jobs. A
+/// plain scan of the index by instance has the order of the jobs and stops at the first one. (With
+/// `enable_sort = off` the sorts that remain cost so much that no other cost counts: 3 s.)
+pub(super) async fn begin_first_in_order(
+    pool: &ConnectionPool,
+) -> Result<Transaction<'static, Postgres>, StoreError> {
+    begin_with(pool, FIRST_IN_ORDER).await
 }
 
 /// Like [`begin_by_key_impatiently`], but keeps its plans: planning took three times as long as the

@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use sqlx::{PgExecutor, Row};
 use uuid::Uuid;
 
-use super::begin::begin_impatiently;
+use super::begin::begin_first_in_order;
 use super::exclusive::Enter;
 use super::lately::Lately;
 use super::sql::{
@@ -85,7 +85,7 @@ fn lock_new_statement(suspended: &Lately, scope: &Scope) -> &'static str {
 }
 
 /// The time for which lock statements wait for no row, after an instance's row stayed locked for
-/// longer than [`begin_impatiently`] waits. So a transaction that hangs delays at most one lock
+/// longer than [`begin_first_in_order`] waits. So a transaction that hangs delays at most one lock
 /// statement a second.
 const UNWAITED: Duration = Duration::from_secs(1);
 
@@ -293,7 +293,7 @@ impl PgStore {
         names: &[String],
         how: Enter,
     ) -> Result<Vec<Tried>, StoreError> {
-        let mut tx = begin_impatiently(&self.pool).await?;
+        let mut tx = begin_first_in_order(&self.pool).await?;
         let entered = exclusive::enter(&mut tx, names, how).await?;
         let tried = exclusive::take_first(&mut tx, terms, &entered).await?;
         tx.commit().await?;
