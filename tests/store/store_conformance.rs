@@ -361,6 +361,7 @@ conformance! {
         ]
         databases [
             an_id_from_the_future_is_found_in_the_whole_table,
+            a_job_that_became_ready_in_the_future_is_suspected,
             what_an_open_transaction_may_have_written_is_not_suspected,
             jobs_that_no_node_takes_are_counted_by_type,
             a_dry_run_counts_jobs_in_lanes_that_no_node_receives_apart,

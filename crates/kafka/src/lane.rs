@@ -368,6 +368,7 @@ fn configuration(
         .set("enable.auto.offset.store", "false")
         // A group without offsets starts at the oldest hint: its job may still wait.
         .set("auto.offset.reset", "earliest")
+        .set("isolation.level", crate::offsets::ISOLATION)
         .set(
             "queued.min.messages",
             (share * 4).clamp(64, 100_000).to_string(),

@@ -7,6 +7,11 @@ use rdkafka::{Offset, TopicPartitionList};
 use crate::connection::ANSWER;
 use crate::error::explain_error;
 
+/// The messages of a lane that are read, and that count for its end. A foreign producer's transaction
+/// that stays open would hide all later messages of its partition, for up to 15 minutes. The hint of
+/// an aborted transaction is harmless: its job does not exist, or is found in the database.
+pub(crate) const ISOLATION: &str = "read_uncommitted";
+
 /// Returns the number of each partition and its start or end, in the order of `partitions`. One
 /// request to each broker: `fetch_watermarks` would take one for each partition, one after another.
 /// For the search by time, the protocol gives both edges a number as their time (`ListOffsets`, -2

@@ -32,7 +32,7 @@ use crate::connection::Context;
 use crate::control::ControlLine;
 use crate::ending::Elsewhere;
 use crate::error::explain_error;
-use crate::offsets::{committed, edges, offset_of};
+use crate::offsets::{ISOLATION, committed, edges, offset_of};
 use crate::topology::Topology;
 
 /// The interval between two reads of the group's offsets while markers are open.
@@ -84,7 +84,8 @@ pub(crate) fn settled(
 ) -> (Arc<Settled>, Watch) {
     config
         .set("enable.auto.commit", "false")
-        .set("enable.auto.offset.store", "false");
+        .set("enable.auto.offset.store", "false")
+        .set("isolation.level", ISOLATION);
     let (questions, asked) = mpsc::channel(OPEN);
     let settled = Arc::new(Settled {
         topology,

@@ -75,6 +75,16 @@ pub(super) async fn an_id_from_the_future_is_found_in_the_whole_table<S: SqlBenc
     );
 }
 
+/// The database's clock was an hour ahead when the job became ready, and was set back.
+pub(super) async fn a_job_that_became_ready_in_the_future_is_suspected<S: SqlBench>(w: &World<S>) {
+    let hint = w.one(work()).await;
+    w.make_old(60).await;
+    let ahead = "UPDATE {s}job SET ready_at = {now} + 3600 * {second}";
+    assert_eq!(w.store.execute(ahead).await, 1);
+    assert_eq!(orphans(w, LONG, true).await, [hint.id]);
+    assert!(orphans(w, LONG, true).await.is_empty(), "it was marked");
+}
+
 pub(super) async fn what_is_gated_is_not_suspected<S: Bench>(w: &World<S>) {
     let suspended = SuspensionScope::Tenant("t".to_owned());
     w.store.suspend(&suspended).await.unwrap();

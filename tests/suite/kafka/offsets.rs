@@ -173,3 +173,61 @@ async fn a_marker_comes_back_behind_the_marks_of_transactions() {
         () = settle_all(&mut receiver) => {}
     }
 }
+
+/// A transaction of another producer stays open. The hints that come after it are received, and the
+/// marker returns only when they are settled.
+#[tokio::test]
+async fn an_open_transaction_holds_up_no_hints() {
+    let _logged = logged();
+    let fleet = Fleet::new().await;
+    let lane = Lane::default();
+    let mut heard = fleet.transport.listen();
+    // Creates the topic.
+    publish(&fleet.transport, &lane, vec![Hint::new(JobId::generate())]).await;
+    let servers = fleet.url.strip_prefix("kafka://").unwrap();
+    let (servers, topic) = (servers.split('/').next().unwrap().to_owned(), fleet.topic());
+    let open = move || {
+        let mut config = rdkafka::ClientConfig::new();
+        config
+            .set("bootstrap.servers", &servers)
+            .set("transactional.id", &topic)
+            .set("transaction.timeout.ms", "600000");
+        let within = Duration::from_secs(60);
+        let producer: BaseProducer = config.create().unwrap();
+        producer.init_transactions(within).unwrap();
+        producer.begin_transaction().unwrap();
+        for partition in 0..4 {
+            let hint = Message::hints(vec![Hint::new(JobId::generate())]).encode();
+            let record = BaseRecord::<(), _>::to(&topic).partition(partition);
+            assert!(producer.send(record.payload(&hint)).is_ok());
+        }
+        producer.flush(within).unwrap();
+        producer
+    };
+    let producer = tokio::task::spawn_blocking(open).await.unwrap();
+    let after: Vec<Hint> = (0..20).map(|_| Hint::new(JobId::generate())).collect();
+    let mut missing: HashSet<JobId> = after.iter().map(|hint| hint.id).collect();
+    publish(&fleet.transport, &lane, after).await;
+    let marker = marker(1);
+    publish_marker(&fleet.transport, &lane, marker).await;
+    assert!(!back(&mut heard, marker, Duration::from_secs(3)).await);
+    let node = connect_with(&fleet.url, patient()).await;
+    let mut receiver = subscribe(&node, 100).await;
+    let all = async {
+        while !missing.is_empty() {
+            let batch = take(&mut receiver, 1).await;
+            receiver.settle(&tickets(&batch)).await;
+            for id in ids(&batch) {
+                missing.remove(&id);
+            }
+        }
+    };
+    tokio::time::timeout(patience(HEALED), all).await.unwrap();
+    tokio::select! {
+        back = back(&mut heard, marker, patience(HEALED)) => assert!(back),
+        () = settle_all(&mut receiver) => {}
+    }
+    tokio::task::spawn_blocking(move || drop(producer))
+        .await
+        .unwrap();
+}

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use jobwire_core::producer::commit_hook::HookOptions;
+use jobwire_core::transport::Control;
 use jobwire_core::{
     Client, CommitHook, Fence, HandlerError, HandlerOptions, Handlers, InProcessTransport,
     JobQuery, JobState, NewJob, Node, NodeOptions, Outcome, PgStore, RetryPolicy, Running, Store,
@@ -358,5 +359,46 @@ async fn a_job_whose_time_ends_while_the_server_is_away_goes_back_without_an_att
     assert_eq!(notes.all(), ["in", "1 with 5", "1 with 5", "2 with 5"]);
     let fences = fences.lock().unwrap().clone();
     assert_ne!(fences[0], fences[1], "the same lock");
+    node.stop().await;
+}
+
+/// A job is asked to stop when its lease could not be renewed for long, and by any message that says
+/// that it was cancelled. Its handler then returns an error, as handlers do at a shutdown.
+#[tokio::test]
+async fn the_error_of_a_job_that_was_asked_to_stop_changes_no_order_and_spends_no_attempt() {
+    let world = Fixture::on(&shared::postgres().await.create_database().await).await;
+    let (notes, runs) = (Notes::default(), Arc::new(AtomicUsize::new(0)));
+    let mut handlers = Handlers::default();
+    let noted = notes.clone();
+    // Siblings pass a job that waits for a retry.
+    let long = HandlerOptions::default().retry(RetryPolicy::Fixed(Duration::from_secs(3600)));
+    handlers.add_with("effect", long, move |job: Running<i64>| {
+        let (notes, run) = (noted.clone(), runs.fetch_add(1, Ordering::SeqCst));
+        async move {
+            notes.add(format!("{} with {}", job.payload, job.job.retries));
+            if run < 2 {
+                job.stop.cancelled().await;
+                return Err(HandlerError::retry("asked to stop"));
+            }
+            Ok(Outcome::Done)
+        }
+    });
+    let node = world.start(handlers).await;
+    world.create(2).await;
+    for run in 1..=2 {
+        eventually("the job to run", SOON, async || {
+            (notes.all().len() == run).then_some(())
+        })
+        .await;
+        let jobs = world.store.find(&JobQuery::default()).await.unwrap();
+        let first = jobs.iter().map(|job| job.id).min().unwrap();
+        let publisher = world.transport.publisher();
+        publisher.tell(Control::Cancel { job: first });
+    }
+    world.until_left(0).await;
+    assert_eq!(
+        notes.all(),
+        ["1 with 5", "1 with 5", "1 with 5", "2 with 5"]
+    );
     node.stop().await;
 }

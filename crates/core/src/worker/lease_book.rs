@@ -41,7 +41,8 @@ struct Entry {
     hold: Hold,
     /// An earlier holder of this job has died.
     struck: bool,
-    /// Someone says that the job is cancelled. The next renewal asks the database.
+    /// Someone says that the job is cancelled, or the machine slept. The next renewal asks the
+    /// database.
     asked: bool,
     lease: Arc<Lease>,
 }
@@ -324,6 +325,13 @@ impl LeaseBook {
             self.asked.notify_one();
         }
         known
+    }
+
+    /// Makes all leases due, so that the next renewal asks the database about each.
+    pub(crate) fn ask_about_all(&self) {
+        for entry in self.entries().values_mut() {
+            entry.asked = true;
+        }
     }
 
     /// Waits until [`cancel`](Self::cancel) is called. Cancel-safe.

@@ -6,12 +6,17 @@
 //! [reconciles](crate::worker::lost_leases) the book with the database, in a separate task: a
 //! reconciliation that hangs or gets no connection delays no renewal.
 //!
+//! The monotonic clock stands still while a machine sleeps, so the book trusts its leases for longer
+//! than they last. Where the wall clock has run ahead of the monotonic one since the last check, all
+//! leases are renewed at once, and the database names those that another node has taken.
+//!
 //! On the same pace it writes the [progress](crate::worker::life_signs) that handlers have reported:
 //! one statement for all jobs of the node, in a task of its own.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use metrics::counter;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -36,6 +41,7 @@ pub(crate) async fn renew_all(node: Arc<NodeContext>) {
     let mut renewal: Option<JoinHandle<bool>> = None;
     let mut writing: Option<JoinHandle<()>> = None;
     let mut reconciliation: Option<JoinHandle<()>> = None;
+    let mut last = Check::now();
     loop {
         tokio::select! {
             biased;
@@ -46,6 +52,14 @@ pub(crate) async fn renew_all(node: Arc<NodeContext>) {
         }
         // Runs on every tick, even while a renewal hangs.
         book.expire();
+        let now = Check::now();
+        if now.wall_ran_ahead(last, pace) {
+            tracing::info!(
+                "the machine slept, or its clock was set; all leases are renewed at once"
+            );
+            book.ask_about_all();
+        }
+        last = now;
         if writing.as_ref().is_none_or(JoinHandle::is_finished) {
             let reports = book.take_progress();
             writing = (!reports.is_empty()).then(|| tokio::spawn(write(node.clone(), reports)));
@@ -87,6 +101,30 @@ pub(crate) async fn renew_all(node: Arc<NodeContext>) {
     let _ = tokio::time::timeout_at(until, node.refused.tasks.wait()).await;
     if book.is_in_doubt() {
         lost_leases::last_look(&node).await;
+    }
+}
+
+/// A moment by both clocks.
+#[derive(Clone, Copy)]
+struct Check {
+    monotonic: Instant,
+    wall: DateTime<Utc>,
+}
+
+impl Check {
+    fn now() -> Self {
+        Self {
+            monotonic: Instant::now(),
+            wall: Utc::now(),
+        }
+    }
+
+    /// Returns whether the wall clock has run ahead of the monotonic one by more than this since an
+    /// earlier check.
+    fn wall_ran_ahead(self, earlier: Self, by: Duration) -> bool {
+        let monotonic = self.monotonic.saturating_duration_since(earlier.monotonic);
+        let wall = self.wall.signed_duration_since(earlier.wall).to_std();
+        wall.is_ok_and(|wall| wall > monotonic.saturating_add(by))
     }
 }
 
@@ -142,5 +180,28 @@ async fn reconcile(node: Arc<NodeContext>, look: bool) {
                 tracing::debug!(jobs = lost.len(), %error, "could not take strikes back yet");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_that_slept_is_told_from_a_node_that_was_frozen() {
+        let pace = Duration::from_secs(2);
+        let minute = Duration::from_secs(60);
+        let before = Check::now();
+        let after = |monotonic, wall: chrono::TimeDelta| Check {
+            monotonic: before.monotonic + monotonic,
+            wall: before.wall + wall,
+        };
+        let slept = after(pace, chrono::TimeDelta::seconds(62));
+        assert!(slept.wall_ran_ahead(before, pace));
+        // Both clocks run while a process is frozen.
+        let frozen = after(minute, chrono::TimeDelta::seconds(60));
+        assert!(!frozen.wall_ran_ahead(before, pace));
+        let set_back = after(pace, chrono::TimeDelta::seconds(-60));
+        assert!(!set_back.wall_ran_ahead(before, pace));
     }
 }

@@ -31,7 +31,7 @@ WITH unlocked AS MATERIALIZED (
 )
 SELECT (SELECT term FROM lead), statement_timestamp(), pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
     ($5::timestamptz IS NULL OR clock_timestamp() BETWEEN $5 AND $6)
-        AND clock_timestamp() - pg_postmaster_start_time() >= $7,
+        AND clock_timestamp() - pg_postmaster_start_time() NOT BETWEEN interval '0' AND $7,
     l.node, l.transport,
     (extract(epoch FROM CASE WHEN isfinite(l.expires_at) THEN l.expires_at - clock_timestamp() END) * 1000)::bigint,
     $5::timestamptz IS NOT NULL AND clock_timestamp() NOT BETWEEN $5 AND $6

@@ -11,8 +11,8 @@ use super::attempts::record_deaths;
 use super::begin::begin_part;
 use super::connection_pool::ConnectionPool;
 use super::sql::{
-    has_job, in_turn, not_suspended, not_waiting, ready_columns, served_by_fleet, strikes_count,
-    unexpired, unlocked,
+    has_job, in_turn, not_suspended, not_waiting, ready_before, ready_columns, served_by_fleet,
+    strikes_count, unexpired, unlocked,
 };
 use super::{PgStore, aside, decode, exclusive};
 use crate::hint::Ready;
@@ -75,7 +75,7 @@ WITH unlocked AS MATERIALIZED (
     SELECT $7::timestamptz IS NULL OR clock_timestamp() BETWEEN $7 AND $8 AS fits FROM lead
 ), may_reset AS (
     SELECT FROM clock
-    WHERE fits AND clock_timestamp() - pg_postmaster_start_time() >= $9
+    WHERE fits AND clock_timestamp() - pg_postmaster_start_time() NOT BETWEEN interval '0' AND $9
 ), late AS (
     SELECT l.job_id, l.ctid AS place, j.place AS place_of_job, l.owner, l.fence, l.locked_at, j.type, j.process_instance, j.tenant, ",
     strikes_count!("l"),
@@ -133,7 +133,9 @@ WITH unlocked AS MATERIALIZED (
     CROSS JOIN LATERAL (SELECT j.ctid AS place FROM jobwire.job j WHERE j.id = l.job_id AND ",
     served_by_fleet!("j", "$10", "$12"),
     "
-      AND j.ready_at <= clock_timestamp() - $11 * power(2, least(greatest(j.hints, 2) - 2, 6))
+      AND ",
+    ready_before!("j", "clock_timestamp() - $11 * power(2, least(greatest(j.hints, 2) - 2, 6))"),
+    "
       AND ",
     not_suspended!("j"),
     " AND ",

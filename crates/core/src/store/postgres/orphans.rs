@@ -6,7 +6,8 @@ use uuid::Uuid;
 use super::begin::{begin, begin_by_key, begin_part};
 use super::connection_pool::ConnectionPool;
 use super::sql::{
-    in_turn, not_suspended, not_waiting, ready_columns, served_by_fleet, unexpired, unlocked,
+    in_turn, not_suspended, not_waiting, ready_before, ready_columns, served_by_fleet, unexpired,
+    unlocked,
 };
 use super::{PgStore, aside, decode, exclusive};
 use crate::hint::Ready;
@@ -42,8 +43,12 @@ WITH lost AS (
     WHERE ($1::uuid IS NULL OR j.id > $1) AND j.id < $2 AND j.lane = $3 AND ",
     served_by_fleet!("j", "$4", "$11"),
     "
-      AND j.ready_at <= $5 - (power(2, least(greatest(j.hints, 1) - 1, 6)) - 1) * $12::interval
-      AND ($8::bigint IS NULL OR ($8 - j.xmin::text::bigint) & 4294967295 BETWEEN 1 AND 2147483648 OR j.ready_at <= $5 - $9)
+      AND ",
+    ready_before!("j", "$5 - (power(2, least(greatest(j.hints, 1) - 1, 6)) - 1) * $12::interval"),
+    "
+      AND ($8::bigint IS NULL OR ($8 - j.xmin::text::bigint) & 4294967295 BETWEEN 1 AND 2147483648 OR ",
+    ready_before!("j", "$5 - $9"),
+    ")
       AND j.id NOT IN (SELECT unnest($10::uuid[]))
       AND ",
     unlocked!("j"),
@@ -59,7 +64,9 @@ WITH lost AS (
     ORDER BY j.id LIMIT $6
 ), free AS MATERIALIZED (
     SELECT j.id FROM lost CROSS JOIN LATERAL (
-        SELECT j.id FROM jobwire.job j WHERE j.id = lost.id AND j.ready_at <= $5 FOR UPDATE SKIP LOCKED) j
+        SELECT j.id FROM jobwire.job j WHERE j.id = lost.id AND ",
+    ready_before!("j", "$5"),
+    " FOR UPDATE SKIP LOCKED) j
     WHERE $7
 ), marked AS (
     UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = least(j.hints, 999999999) + 1

@@ -125,6 +125,22 @@ macro_rules! unexpired {
     };
 }
 
+/// True if a job became ready by this moment, or in the future: then it became ready before the clock
+/// was set back. The dates that statements write to mark a job are never a minute ahead.
+macro_rules! ready_before {
+    ($t:literal, $moment:literal) => {
+        concat!(
+            "(",
+            $t,
+            ".ready_at <= ",
+            $moment,
+            " OR ",
+            $t,
+            ".ready_at > clock_timestamp() + interval '1 minute')"
+        )
+    };
+}
+
 /// True if no lease of this job has an owner. A value, as [`unleased`].
 macro_rules! unlocked {
     ($t:literal) => {
@@ -290,6 +306,6 @@ pub(super) use crate::store::sql::{
 };
 pub(super) use {
     has_job, in_scope, in_strict_order, in_turn, job_columns, no_gate, not_paused, not_put_aside,
-    not_suspended, not_waiting, not_waiting_by_key, nothing_suspended, or_take_ownerless, served,
-    served_by_fleet, unexpired, unleased, unlocked,
+    not_suspended, not_waiting, not_waiting_by_key, nothing_suspended, or_take_ownerless,
+    ready_before, served, served_by_fleet, unexpired, unleased, unlocked,
 };

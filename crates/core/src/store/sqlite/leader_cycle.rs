@@ -8,8 +8,8 @@ use sqlx::{Row, SqliteConnection};
 use super::event_stream::{self, Cause};
 use super::membership::LEAVE;
 use super::sql::{
-    has_id, in_turn, ready_columns, served_by_fleet, strikes, strikes_count, suspended, unexpired,
-    unlocked, waits,
+    has_id, in_turn, ready_before, ready_columns, served_by_fleet, strikes, strikes_count,
+    suspended, unexpired, unlocked, waits,
 };
 use super::{SqliteStore, attempts, complete, decode, exclusive, permits};
 use crate::hint::Ready;
@@ -90,7 +90,9 @@ WHERE l.owner IS NULL AND ",
             " AND ",
             served_by_fleet!("j", "?1", "?5"),
             "
-  AND j.ready_at <= ?2 - ?3 * (1 << min(max(j.hints, 2) - 2, 6)) AND NOT ",
+  AND ",
+            ready_before!("j", "?2 - ?3 * (1 << min(max(j.hints, 2) - 2, 6))"),
+            " AND NOT ",
             suspended!("j"),
             " AND NOT ",
             waits!("j"),

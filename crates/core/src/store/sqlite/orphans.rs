@@ -3,7 +3,8 @@
 use sqlx::Row;
 
 use super::sql::{
-    has_id, in_turn, ready_columns, served_by_fleet, suspended, unexpired, unlocked, waits,
+    has_id, in_turn, ready_before, ready_columns, served_by_fleet, suspended, unexpired, unlocked,
+    waits,
 };
 use super::{SqliteStore, decode, exclusive};
 use crate::hint::Ready;
@@ -31,7 +32,9 @@ WHERE j.id > ?1 AND j.id < ?2 AND j.lane = ?3 AND ",
             " AND ",
             served_by_fleet!("j", "?4", "?8"),
             "
-  AND j.ready_at <= ?5 - ((1 << min(max(j.hints, 1) - 1, 6)) - 1) * ?9
+  AND ",
+            ready_before!("j", "?5 - ((1 << min(max(j.hints, 1) - 1, 6)) - 1) * ?9"),
+            "
   AND j.id NOT IN (SELECT value FROM json_each(?7))
   AND ",
             unlocked!("j"),

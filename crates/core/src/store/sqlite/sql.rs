@@ -91,6 +91,22 @@ macro_rules! waits {
     };
 }
 
+/// True if a job became ready by this moment, or in the future: then it became ready before the clock
+/// was set back. The dates that statements write to mark a job are never a minute ahead.
+macro_rules! ready_before {
+    ($t:literal, $moment:literal) => {
+        concat!(
+            "(",
+            $t,
+            ".ready_at <= ",
+            $moment,
+            " OR ",
+            $t,
+            ".ready_at > (unixepoch() + 60) * 1000000)"
+        )
+    };
+}
+
 /// True if the id of a row can be read. The checks of the tables read a text up to its first NUL, so
 /// another program can write an id with a rest. No statement passes such a job on: it has no name.
 macro_rules! has_id {
@@ -303,6 +319,6 @@ pub(super) use crate::store::sql::{
 };
 pub(super) use {
     has_id, in_node_scope, in_scope, in_strict_order, in_turn, is_put_aside, job_columns, paused,
-    priority_by_rule, release_leases, served, served_by_fleet, strikes, suspended, unexpired,
-    unlocked, waits,
+    priority_by_rule, ready_before, release_leases, served, served_by_fleet, strikes, suspended,
+    unexpired, unlocked, waits,
 };

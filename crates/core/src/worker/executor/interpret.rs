@@ -132,8 +132,11 @@ fn answered(run: &Run<'_>, answer: HandlerResult<Outcome>, started: Instant) -> 
             }),
             outcome: "snooze",
         },
-        // A handler that a shutdown stopped may return an error. No attempt is spent.
-        Err(_) if run.node.signals.stop_jobs.is_cancelled() => Ending::Release,
+        // A handler that was asked to stop, by a shutdown or because its lease could not be renewed,
+        // may return an error. No attempt is spent, and no sibling passes the job.
+        Err(_) if run.node.signals.stop_jobs.is_cancelled() || run.lease.stop.is_given() => {
+            Ending::Release
+        }
         Err(error) => {
             let outcome = match error.verdict {
                 Verdict::Conflict => "conflict",

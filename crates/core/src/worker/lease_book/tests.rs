@@ -116,3 +116,19 @@ fn a_lease_that_was_not_renewed_is_lost_unless_its_row_was_busy() {
     assert!(!waits.lost.is_given());
     assert_eq!(book.due(), [busy], "it is renewed again soon");
 }
+
+#[test]
+fn after_a_sleep_of_the_machine_every_lease_is_due() {
+    let book = LeaseBook::new(Duration::from_secs(9), Gauge::noop());
+    let fresh = held(1);
+    hold(&book, fresh.clone(), Instant::now());
+    assert_eq!(book.due(), []);
+    book.ask_about_all();
+    assert_eq!(book.due(), std::slice::from_ref(&fresh));
+    let answer = Renewed {
+        renewed: vec![fresh.id],
+        ..Renewed::default()
+    };
+    book.renewed(std::slice::from_ref(&fresh), &answer, Instant::now());
+    assert_eq!(book.due(), []);
+}
