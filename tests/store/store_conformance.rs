@@ -179,6 +179,7 @@ conformance! {
             without_a_suffix_one_of_the_missed_occurrences_runs,
             all_runs_each_missed_occurrence,
             skip_runs_none_of_the_missed_occurrences,
+            a_wait_in_the_lane_is_no_reason_for_a_second_late_run,
         ]
     }
     locking {
