@@ -147,9 +147,11 @@ conformance! {
             the_rules_give_the_jobs_of_a_batch_their_priority,
             a_change_of_priority_moves_a_job_to_its_lane_unless_its_creator_named_it,
             of_an_instance_and_of_suspended_jobs_only_what_may_run_is_hinted,
+            a_job_that_leaves_a_paused_lane_is_hinted,
             a_running_job_keeps_its_priority,
             an_occurrence_has_the_priority_and_the_lane_of_the_one_before,
             an_override_cascades_to_all_but_running_jobs,
+            a_cascade_goes_through_many_pages,
             a_cascade_leaves_jobs_with_a_more_specific_override,
             a_rule_whose_names_do_not_fit_its_scope_is_refused,
             a_lane_that_may_have_been_named_stays,
@@ -177,6 +179,7 @@ conformance! {
             without_a_suffix_one_of_the_missed_occurrences_runs,
             all_runs_each_missed_occurrence,
             skip_runs_none_of_the_missed_occurrences,
+            a_wait_in_the_lane_is_no_reason_for_a_second_late_run,
         ]
     }
     locking {
@@ -326,6 +329,8 @@ conformance! {
             a_scope_is_suspended_and_activated_at_a_date,
             an_element_is_suspended_and_activated_at_a_date,
             a_scope_is_paused_and_resumed_at_a_date,
+            changes_that_are_due_at_once_take_effect_by_their_dates,
+            an_end_waits_for_a_beginning_that_is_tried_again,
         ]
     }
     leading {

@@ -95,3 +95,30 @@ pub(super) async fn skip_runs_none_of_the_missed_occurrences<S: SqlBench>(w: &Wo
     assert_eq!(after.repeat.as_deref(), Some("R7/PT3600S[catch-up=skip]"));
     assert_eq!(after.next, after.missed + HOUR * 5);
 }
+
+/// The job became ready an hour ago, and no consumer was free before now. The series goes on from now.
+pub(super) async fn a_wait_in_the_lane_is_no_reason_for_a_second_late_run<S: SqlBench>(
+    w: &World<S>,
+) {
+    let job = NewJob::of("note", &())
+        .due(Utc::now() - Duration::from_secs(4_200))
+        .repeat_text("R7/PT10M");
+    let id = job.id();
+    w.create(vec![job]).await;
+    let since = Utc::now() - HOUR;
+    w.make_old(3_600).await;
+    assert!(w.view(id).await.unwrap().ready_at < since + Duration::from_secs(60));
+    let bed = Bed::new(w);
+    let node = bed.node(quick()).handler("note", |_: Running<()>| async {
+        Ok::<_, jobwire_core::HandlerError>(Outcome::Done)
+    });
+    let node = node.start().await.unwrap();
+    let next = eventually("the next occurrence", SOON, async || {
+        let left = w.store.find(&JobQuery::default()).await.ok()?;
+        left.into_iter().find(|view| view.id != id)
+    })
+    .await;
+    node.stop().await;
+    let due = next.due_at.unwrap();
+    assert!(due > Utc::now() + Duration::from_secs(300), "{due}");
+}

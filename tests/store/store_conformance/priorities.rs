@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jobwire_core::store::{Change, Handoff, Operated, SuspensionScope};
+use jobwire_core::store::{Change, Handoff, Operated, PauseScope, SuspensionScope};
 use jobwire_core::{
     BULK_TYPE, Batch, BulkOperation, Client, CommitHook, JobDefinition, JobId, JobQuery, JobState,
     Lane, LaneRule, NewJob, PriorityRule, PriorityScope, StoreError,
@@ -223,6 +223,17 @@ pub(super) async fn of_an_instance_and_of_suspended_jobs_only_what_may_run_is_hi
     assert_eq!(of(w, gated.id).await.1, "urgent");
 }
 
+/// A pause of the former lane keeps no job that moves out of it, and one of the new lane does.
+pub(super) async fn a_job_that_leaves_a_paused_lane_is_hinted<S: SqlBench>(w: &World<S>) {
+    lanes_by_priority(w).await;
+    let paused = PauseScope::Lane(Lane::default());
+    w.store.pause(&paused).await.unwrap();
+    let hint = w.one(work()).await;
+    assert_eq!(change(w, hint.id, 100).await, [hint.id]);
+    assert_eq!(of(w, hint.id).await.1, "urgent");
+    assert!(change(w, hint.id, 0).await.is_empty(), "its lane is paused");
+}
+
 pub(super) async fn a_running_job_keeps_its_priority<S: Bench>(w: &World<S>) {
     lanes_by_priority(w).await;
     let hint = w.one(work()).await;
@@ -305,6 +316,27 @@ pub(super) async fn a_rule_whose_names_do_not_fit_its_scope_is_refused<S: SqlBen
         assert!(refused.contains("names_fit_the_scope"), "{refused}");
     }
     w.ready(vec![work()]).await;
+}
+
+/// Those that keep their priority do not stop the cascade, and are read once.
+pub(super) async fn a_cascade_goes_through_many_pages<S: Bench>(w: &World<S>) {
+    use jobwire_core::producer::priority_cascade::PriorityCascade;
+
+    let special = PriorityScope::Override(JobDefinition::of("work").element("notify"));
+    set(w, special, 500).await;
+    let special = (0..600).map(|_| work().element("notify"));
+    w.create(special.collect()).await;
+    w.create((0..600).map(|_| work()).collect()).await;
+    let cascade = PriorityCascade {
+        definition: JobDefinition::of("work"),
+        priority: 1,
+    };
+    let hook = CommitHook::disconnected();
+    let cascaded = cascade.run(&w.store, &hook).await.unwrap();
+    assert_eq!(cascaded.changed, 600);
+    let of_priority = |n| JobQuery::default().min_priority(n).max_priority(n);
+    assert_eq!(w.store.count(&of_priority(1)).await.unwrap(), 600);
+    assert_eq!(w.store.count(&of_priority(500)).await.unwrap(), 600);
 }
 
 pub(super) async fn a_cascade_leaves_jobs_with_a_more_specific_override<S: Bench>(w: &World<S>) {

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jobwire_core::store::{Operated, Store};
 use jobwire_core::{NewJob, Node};
 use jobwire_tests::{Direction, Flow, eventually};
 use metrics_exporter_prometheus::PrometheusBuilder;
@@ -18,6 +19,16 @@ use crate::world::{Notes, World, patient, proxy_before};
 /// COMMIT is lost. The sibling still starts, under the same lock, and no strike is counted.
 #[tokio::test]
 async fn a_sibling_that_a_lost_answer_has_locked_is_adopted() {
+    answer_is_lost(false).await;
+}
+
+/// An operator cancels the sibling before the node finds its lease. It does not start.
+#[tokio::test]
+async fn a_cancelled_sibling_that_a_lost_answer_has_locked_is_released() {
+    answer_is_lost(true).await;
+}
+
+async fn answer_is_lost(cancelled: bool) {
     let recorder = PrometheusBuilder::new().build_recorder();
     let _here = metrics::set_default_local_recorder(&recorder);
     let world = World::new().await;
@@ -35,7 +46,7 @@ async fn a_sibling_that_a_lost_answer_has_locked_is_adopted() {
     until_led(&world.store).await;
     let sibling = || NewJob::of("work", &()).instance("order");
     let first = create(&world.store, sibling()).await;
-    create(&world.store, sibling()).await;
+    let second = create(&world.store, sibling()).await;
     let publisher = jobwire_core::Transport::publisher(&world.transport);
     publisher
         .publish(&jobwire_core::Lane::default(), vec![first])
@@ -57,6 +68,10 @@ async fn a_sibling_that_a_lost_answer_has_locked_is_adopted() {
     let held = "SELECT count(*) FROM jobwire.job_lease WHERE owner IS NOT NULL AND strikes = 0";
     assert_eq!(world.count(held).await, 1, "the sibling is locked");
     assert_eq!(notes.all().len(), 1, "the node does not know it");
+    if cancelled {
+        let (told, _) = world.store.cancel(second.id).await.unwrap();
+        assert_eq!(told, Operated::Running);
+    }
     proxy.cut();
     // The connections must be reset before the answer can pass: all tasks run on this thread.
     for _ in 0..1_000 {
@@ -64,6 +79,13 @@ async fn a_sibling_that_a_lost_answer_has_locked_is_adopted() {
     }
     proxy.set_both(Flow::Pass);
 
+    if cancelled {
+        world.until_empty().await;
+        let released = r#"jobwire_leases_reconciled_total{how="released"}"#;
+        assert_eq!(counted(&recorder.handle(), released), 1);
+        assert_eq!(notes.all().len(), 1, "the cancelled job did not start");
+        return node.stop().await;
+    }
     notes.until_within(2, SOON).await;
     assert_eq!(world.count(held).await, 1, "no strike");
     let adopted = r#"jobwire_leases_reconciled_total{how="adopted"}"#;

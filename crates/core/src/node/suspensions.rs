@@ -1,11 +1,15 @@
 //! The built-in handler of the jobs that suspend, activate, pause or resume at a date.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::producer::commit_hook::CommitHook;
 use crate::producer::gate_change::GateChange;
 use crate::store::{MAX_NAMES, SUSPENSION_TYPE, Store, StoreError};
 use crate::worker::handler::{HandlerError, Handlers, Outcome, Running};
+
+/// The time after which a change looks again whether those with earlier dates are made.
+const IN_TURN: Duration = Duration::from_secs(2);
 
 /// Adds the handler, unless the user has registered one for this type, the node has as many types
 /// as it may have, or the store has no suspensions.
@@ -23,7 +27,18 @@ pub(super) fn serve(handlers: &mut Handlers, store: &Arc<dyn Store>, hook: &Comm
             async move {
                 let change =
                     GateChange::parse(job.payload.get()).map_err(HandlerError::unrecoverable)?;
+                // The look comes first: see `GateChange::earlier`.
+                let earlier = GateChange::earlier(&*store, &job.job)
+                    .await
+                    .map_err(failed)?;
+                if change.begins() && (earlier.begins || earlier.ends) {
+                    return Ok(Outcome::Snooze(IN_TURN));
+                }
                 let changed = change.make(&*store, &hook).await.map_err(failed)?;
+                // What ends nothing and runs again is not told.
+                if !changed.changed && earlier.begins {
+                    return Ok(Outcome::Snooze(IN_TURN));
+                }
                 tracing::info!(
                     action = change.action(),
                     scope = change.gate().scope(),
@@ -34,6 +49,9 @@ pub(super) fn serve(handlers: &mut Handlers, store: &Arc<dyn Store>, hook: &Comm
                     refused = changed.refused.len(),
                     "a suspension or pause was changed at its date"
                 );
+                if earlier.begins {
+                    return Ok(Outcome::Snooze(IN_TURN));
+                }
                 Ok(Outcome::Done)
             }
         },

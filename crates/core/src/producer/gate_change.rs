@@ -14,14 +14,24 @@
 //!
 //! A change that is in effect already changes nothing, so a job that runs twice does no harm.
 //!
+//! The changes of one gate take effect in the order of their dates, also if several are due at once:
+//! after a standstill of the fleet for example, or if one of them failed and waits for its retry. Each job
+//! names its gate and its date in its custom values, under `jobwire.gate`. The job looks for other changes of its
+//! gate that have an earlier date and are open. A beginning waits for them. An end ends what it finds, and
+//! runs again as long as an earlier beginning is open. Jobs of earlier programs, and those
+//! that `jobwire enqueue` creates, name nothing and are not waited for.
+//!
 //! The jobs that waited for the end of a suspension or pause are hinted in pages. If the process dies
 //! in between, or the broker takes no hints, the sweeper finds the rest.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
+use serde_json::value::{RawValue, to_raw_value};
 
-use crate::job::JobId;
 use crate::job::new_job::NewJob;
+use crate::job::query::{JobQuery, JobSort, JobView, SortBy};
+use crate::job::{Job, JobId, JobState};
 use crate::producer::commit_hook::CommitHook;
 use crate::producer::hint_room::room;
 use crate::store::{Gate, Lifted, SUSPENSION_TYPE, Store, StoreError};
@@ -53,6 +63,42 @@ pub struct GateChanged {
     /// Jobs that the database refused to move, with the reason. No node locks them before the
     /// suspension ends.
     pub refused: Vec<(JobId, String)>,
+}
+
+/// The name of the custom value of a job that changes a gate.
+const PLAN: &str = "jobwire.gate";
+/// A timer that never failed counts as open if it is due within this time: it waits for another change,
+/// or becomes ready just now. One that is due later was given another date.
+const SOON: chrono::TimeDelta = chrono::TimeDelta::minutes(1);
+/// Maximum number of changes of one gate that are looked at, those with the earliest due dates first.
+const LOOKED_AT: i64 = 1_000;
+
+/// The gate and the date of a change, as its job's custom value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Plan {
+    scope: String,
+    value: String,
+    begins: bool,
+    date: DateTime<Utc>,
+}
+
+impl Plan {
+    fn read(values: Option<&RawValue>) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Values {
+            #[serde(rename = "jobwire.gate")]
+            plan: Plan,
+        }
+        let read: Values = serde_json::from_str(values?.get()).ok()?;
+        Some(read.plan)
+    }
+}
+
+/// The open changes of a gate with a date before that of a job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Earlier {
+    pub(crate) begins: bool,
+    pub(crate) ends: bool,
 }
 
 /// The payload of a job that changes a gate.
@@ -109,7 +155,63 @@ impl GateChange {
             value: self.gate.value().to_owned(),
             definition: self.gate.definition().unwrap_or_default().to_owned(),
         };
-        NewJob::of(SUSPENSION_TYPE, &payload).due(date)
+        let (scope, value) = self.gate.parts();
+        let plan = Plan {
+            scope: scope.to_owned(),
+            value: value.into_owned(),
+            begins: self.begins(),
+            date,
+        };
+        let job = NewJob::of(SUSPENSION_TYPE, &payload).due(date);
+        match to_raw_value(&json!({ PLAN: plan })) {
+            Ok(values) => job.custom_values(values),
+            Err(_) => job,
+        }
+    }
+
+    /// Returns whether this change begins a suspension or a pause.
+    pub(crate) fn begins(&self) -> bool {
+        self.change == Change::Begin
+    }
+
+    /// Returns which changes of the gate have an earlier date than this job, and are open. The caller looks
+    /// before it makes the change: a beginning that is not open any more has committed then.
+    ///
+    /// # Errors
+    /// A database error.
+    pub(crate) async fn earlier(store: &dyn Store, own: &Job) -> Result<Earlier, StoreError> {
+        let mut earlier = Earlier::default();
+        let plan = Plan::read(own.custom_values.as_deref());
+        // The custom values of a series name the date of its first occurrence.
+        let Some(plan) = plan.filter(|_| own.repeat.is_none()) else {
+            return Ok(earlier);
+        };
+        let of_gate = json!({ PLAN: { "scope": plan.scope, "value": plan.value } });
+        let filter = JobQuery::default()
+            .job_type(SUSPENSION_TYPE)
+            .states([JobState::Executable, JobState::Timer])
+            .custom_values(of_gate)
+            .sort(JobSort::ascending(SortBy::Due))
+            .limit(LOOKED_AT);
+        let now = Utc::now();
+        let open = store.find(&filter).await?.into_iter();
+        for view in open.filter(|view| view.id != own.id && is_open(view, now)) {
+            // One that is gone meanwhile is made.
+            let Some((_, other, _)) = store.get(view.id).await? else {
+                continue;
+            };
+            let Some(its) = Plan::read(other.custom_values.as_deref()) else {
+                continue;
+            };
+            if (its.date, other.id) < (plan.date, own.id) {
+                if its.begins {
+                    earlier.begins = true;
+                } else {
+                    earlier.ends = true;
+                }
+            }
+        }
+        Ok(earlier)
     }
 
     /// Reads the payload of a job that changes a gate.
@@ -210,6 +312,13 @@ impl GateChange {
             }
         }
     }
+}
+
+/// Returns whether a change has been due and is not made yet.
+fn is_open(view: &JobView, now: DateTime<Utc>) -> bool {
+    let has_failed = view.failures > 0 || view.exception_message.is_some();
+    let is_soon = || view.due_at.is_none_or(|due| due <= now + SOON);
+    view.state == JobState::Executable || has_failed || is_soon()
 }
 
 /// Publishes the hints of the first page, and of those that follow.

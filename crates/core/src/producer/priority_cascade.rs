@@ -2,22 +2,20 @@
 //!
 //! The jobs of a job definition are changed page by page, each in a transaction of its own, as
 //! [`Change::SetPriority`] does it: a ready job whose lane the rules chose is hinted in its new lane.
-//! A job with a more specific override keeps its priority. A running job is not changed. A cascade that was
-//! interrupted is continued by another one.
-
-use std::collections::HashSet;
+//! A job with a more specific override keeps its priority. A running job is not changed. The cascade goes
+//! through the jobs once, in the order of their ids: a job that is created meanwhile gets its priority by
+//! the override. A cascade that was interrupted is continued by another one.
 
 use crate::job::JobId;
-use crate::job::query::{JobQuery, JobView};
+use crate::job::query::{JobCursor, JobQuery, JobSort, JobView, SortBy};
 use crate::lane::priority::{JobDefinition, PriorityScope};
 use crate::producer::commit_hook::CommitHook;
 use crate::producer::hint_room::room;
 use crate::store::{Change, Operated, Store, StoreError};
 
-/// Maximum number of jobs that one list names. Each list reads all jobs.
-const LISTED: usize = 10_000;
-/// Maximum number of jobs in one transaction.
-const PAGE: usize = 500;
+/// Maximum number of jobs in one list, and in one transaction.
+const PAGE: i64 = 500;
+
 /// The priority that the existing jobs of a definition get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PriorityCascade {
@@ -65,25 +63,21 @@ impl PriorityCascade {
             let (definition, element) = (view.process_definition.as_ref(), view.element.as_ref());
             overrides.iter().any(|of| of.covers(definition, element))
         };
+        filter.sort = JobSort::ascending(SortBy::Id);
+        filter.limit = PAGE;
         let mut done = PriorityCascaded::default();
-        let mut kept: HashSet<JobId> = HashSet::new();
         loop {
-            // Those that keep their priority are listed again.
-            let limit = LISTED + kept.len();
-            filter.limit = i64::try_from(limit).unwrap_or(i64::MAX);
             let found = store.find(&filter).await?;
-            let is_last = found.len() < limit;
-            let excepted = found.iter().filter(|view| is_excepted(view));
-            kept.extend(excepted.map(|view| view.id));
-            let ids = found.iter().map(|view| view.id);
-            let ids: Vec<JobId> = ids.filter(|id| !kept.contains(id)).collect();
-            for page in ids.chunks(PAGE) {
-                self.change(store, hook, page, &mut done, &mut kept).await?;
+            let Some(last) = found.last() else {
+                return Ok(done);
+            };
+            filter.after = Some(JobCursor::after(last, filter.sort));
+            let changes = found.iter().filter(|view| !is_excepted(view));
+            let page: Vec<JobId> = changes.map(|view| view.id).collect();
+            if !page.is_empty() {
+                self.change(store, hook, &page, &mut done).await?;
                 // Without room, the sweeper publishes the hints of the rest.
                 room(hook).await;
-            }
-            if is_last {
-                return Ok(done);
             }
         }
     }
@@ -102,30 +96,25 @@ impl PriorityCascade {
             .collect())
     }
 
-    /// Changes these jobs, and adds those that keep their priority to `kept`.
+    /// Changes these jobs, and counts them.
     async fn change(
         &self,
         store: &dyn Store,
         hook: &CommitHook,
         page: &[JobId],
         done: &mut PriorityCascaded,
-        kept: &mut HashSet<JobId>,
     ) -> Result<(), StoreError> {
         let change = Change::SetPriority(self.priority);
         let changed = store.change_many(page, &change).await?;
         hook.operated(store, changed.ready).await;
-        for (id, operated) in changed.operated {
+        for (_, operated) in changed.operated {
             match operated {
                 Operated::Done => done.changed += 1,
-                Operated::Running if kept.insert(id) => done.running += 1,
+                Operated::Running => done.running += 1,
                 _ => {}
             }
         }
-        for (id, why) in changed.refused {
-            if kept.insert(id) {
-                done.refused.push((id, why));
-            }
-        }
+        done.refused.extend(changed.refused);
         Ok(())
     }
 }

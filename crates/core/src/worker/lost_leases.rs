@@ -11,16 +11,18 @@
 //!   statement ──► no answer ──► doubt ──► look for leases of this node that are not in its book
 //!                                           │ wait for the statements that were under way
 //!                                           ├─ an answer contained it: its job runs already
-//!                                           ├─ slot free, no handler ran under it: adopted
+//!                                           ├─ slot free, no handler ran under it, not
+//!                                           │  cancelled meanwhile: adopted
 //!                                           └─ otherwise: released, the job is hinted
 //! ```
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use metrics::counter;
 use tokio::time::Instant;
 
-use crate::job::LockedJob;
+use crate::job::{JobId, LockToken, LockedJob};
 use crate::store::StoreError;
 use crate::telemetry::metrics as m;
 use crate::worker::context::NodeContext;
@@ -90,19 +92,40 @@ async fn unknown(node: &Arc<NodeContext>) -> Result<Option<Found>, StoreError> {
     }
 }
 
-/// Starts the jobs for which a slot is free; releases the others.
+/// Returns those of the jobs that an operator has cancelled. The answer to a renewal tells it.
+async fn cancelled(
+    node: &Arc<NodeContext>,
+    strange: &[LockedJob],
+) -> Result<HashSet<JobId>, StoreError> {
+    let held: Vec<LockToken> = strange.iter().map(LockedJob::held).collect();
+    let renewed = node.store.renew(node.id, node.options.lease, &held).await?;
+    Ok(renewed.cancelled.into_iter().collect())
+}
+
+/// Starts the jobs for which a slot is free; releases the others. The release of a cancelled job deletes
+/// it.
 async fn adopt(node: &Arc<NodeContext>, strange: Vec<LockedJob>, sent: Instant) {
     if strange.is_empty() {
         return;
     }
     let (mut adopted, mut slots, mut released) = (Vec::new(), Vec::new(), Vec::new());
     let takes_work = !node.signals.draining.is_cancelled() && !node.suspects.any();
+    let cancelled = match cancelled(node, &strange).await {
+        Ok(cancelled) => Some(cancelled),
+        Err(error) => {
+            tracing::debug!(%error, "could not ask whether these jobs are cancelled; releasing them");
+            None
+        }
+    };
     for locked in strange {
         let served = node.served.handler(&locked.job.job_type).is_some();
         // Each run of a handler has its own fence: if one ran under this lock, the job is locked
         // again.
         let fresh = !node.leases.under_way().is_used(locked.fence);
-        let slot = if takes_work && served && fresh {
+        let wanted = cancelled
+            .as_ref()
+            .is_some_and(|cancelled| !cancelled.contains(&locked.job.id));
+        let slot = if takes_work && served && fresh && wanted {
             node.slots.of_node.try_take()
         } else {
             None

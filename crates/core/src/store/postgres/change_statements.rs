@@ -314,7 +314,7 @@ macro_rules! set_priority {
 }
 
 /// A job that changes its lane becomes ready there. Of an instance, only the first ready sibling is
-/// hinted.
+/// hinted. A pause of the former lane does not cover it any more, and one of the new lane does.
 pub(super) const SET_PRIORITY: &str = concat!(
     "WITH places AS MATERIALIZED (
     SELECT j.id, ",
@@ -329,7 +329,9 @@ pub(super) const SET_PRIORITY: &str = concat!(
     "
     RETURNING ",
     ready_columns!("j"),
-    ", j.seq
+    ", j.seq, ",
+    not_suspended!("j"),
+    " AS may_run
 ), ",
     set_priority!("timer", "timer_job"),
     ", ",
@@ -338,9 +340,7 @@ pub(super) const SET_PRIORITY: &str = concat!(
     set_priority!("letter", "dead_letter_job"),
     "
 SELECT x.id, x.lane, x.exclusive, x.process_instance, x.trace_parent, x.type,
-    was.lane <> x.lane AND ",
-    not_suspended!("was"),
-    " AND (NOT x.exclusive OR NOT EXISTS (
+    was.lane <> x.lane AND x.may_run AND (NOT x.exclusive OR NOT EXISTS (
         SELECT FROM jobwire.job e
         WHERE e.exclusive AND e.process_instance = x.process_instance AND e.seq < x.seq AND ",
     not_put_aside!("e"),

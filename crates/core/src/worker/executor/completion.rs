@@ -1,5 +1,8 @@
 //! The completion of a job, and its commit in the transaction of the handler.
 
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
 use super::failure::failure;
@@ -13,9 +16,25 @@ use crate::worker::finished::Ending;
 use crate::worker::handler::HandlerError;
 use crate::worker::handler_transaction::HandlerTransaction;
 
+/// The longest wait for the database's clock.
+const CLOCK_WITHIN: Duration = Duration::from_secs(1);
+
+/// Returns the database's clock for the next occurrence of a series. `None` for a job without a series,
+/// and if the answer takes long.
+pub(super) async fn clock(run: &Run<'_>) -> Option<DateTime<Utc>> {
+    run.job.repeat.as_ref()?;
+    // Boxed because series are rare.
+    let clock = Box::pin(run.node.store.database_clock());
+    tokio::time::timeout(CLOCK_WITHIN, clock).await.ok()?.ok()?
+}
+
 /// Returns the completion of a job that started at `started`, with the next occurrence of its
-/// series.
-pub(super) fn completion(run: &Run<'_>, started: Instant) -> Completion {
+/// series. `clock` is that of the database, if it is known.
+pub(super) fn completion(
+    run: &Run<'_>,
+    started: Instant,
+    clock: Option<DateTime<Utc>>,
+) -> Completion {
     let Run {
         node, job, held, ..
     } = *run;
@@ -23,9 +42,11 @@ pub(super) fn completion(run: &Run<'_>, started: Instant) -> Completion {
         return completion_with(held, job, None);
     }
     // Uses the database's clock, which set `ready_at`. This machine's clock may be wrong by hours,
-    // and would delay the next occurrence by as much.
+    // and would delay the next occurrence by as much. The job may have waited long since it became
+    // ready, so the present time of the database counts, if it is known.
     let ran = chrono::Duration::from_std(started.elapsed()).unwrap_or_default();
     let now = job.ready_at.checked_add_signed(ran).unwrap_or(job.ready_at);
+    let now = clock.map_or(now, |clock| clock.max(now));
     let following = series::following(job, now, node.store.calendars());
     if let Some(fault) = following.fault {
         say_no_date(run, &fault);
