@@ -656,6 +656,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(0)
     }
 
+    /// Deletes those of these events, by their numbers and ids, that have waited longer than the stream
+    /// keeps them. Returns their number.
+    async fn drop_failed_events(&self, failed: &[(i64, uuid::Uuid)]) -> Result<u64> {
+        let _ = failed;
+        Ok(0)
+    }
+
     /// Suspends a scope. Its waiting jobs move to the suspended table now, and running ones when
     /// they fail. Jobs that are created later stay executable and are not locked, and neither is a
     /// job that the database refuses to move.

@@ -557,6 +557,12 @@ pub(super) trait Streaming {
     ) -> impl Future<Output = Result<u64>> + Send;
 
     fn delete_old_events(&self, at_most: i64) -> impl Future<Output = Result<u64>> + Send;
+
+    /// Deletes those of these events that have waited longer than the stream keeps them.
+    fn delete_failed_events(
+        &self,
+        failed: &[(i64, uuid::Uuid)],
+    ) -> impl Future<Output = Result<u64>> + Send;
 }
 
 /// Grants permits of limits, and parks and wakes jobs.

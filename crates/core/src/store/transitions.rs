@@ -556,6 +556,11 @@ impl<S: Statements> Store for S {
             .await
     }
 
+    async fn drop_failed_events(&self, failed: &[(i64, uuid::Uuid)]) -> Result<u64> {
+        self.run("drop_failed_events", || self.delete_failed_events(failed))
+            .await
+    }
+
     async fn strict_order(&self) -> Result<bool> {
         self.run("strict_order", || self.is_strict()).await
     }
