@@ -763,11 +763,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Gives a page of jobs another lane. See [`crate::producer::lane_move`].
     async fn move_lane(&self, page: &LanePage) -> Result<MovedPage>;
 
-    /// Declares periodic jobs, all or none of them, and returns the result of each. Optional for a
-    /// store, like the other methods of periodic jobs.
+    /// Declares periodic jobs and returns the result of each. Optional for a store, like the other methods
+    /// of periodic jobs. A store may declare them in several transactions: after an error some of them may
+    /// be declared, and the same call declares the others.
     ///
     /// # Errors
-    /// [`StoreError::InvalidPeriodicJob`] before anything is changed.
+    /// [`StoreError::InvalidPeriodicJob`]. For a schedule or job that is not valid before anything is
+    /// changed.
     async fn declare_periodic_jobs(&self, jobs: &[PeriodicJob]) -> Result<Vec<Declared>> {
         let _ = jobs;
         Err(no_periodic_jobs(self.name()))

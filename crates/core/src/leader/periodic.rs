@@ -158,7 +158,7 @@ async fn create_those_left(node: &NodeContext, names: impl Iterator<Item = &Stri
             Err(error) => {
                 let name = one_line(name, 256);
                 tracing::debug!(%error, name, "could not create the jobs of a schedule that stays due");
-                // The server is away, or too slow for any schedule.
+                // The server is away, or can't run any statement now.
                 if error.is_unanswered() {
                     return;
                 }
@@ -337,7 +337,7 @@ async fn create(node: &NodeContext, name: &str) -> Result<Option<Fired>, StoreEr
             }
             Ok(Some(fired))
         }
-        // The server is away, or too slow for any schedule.
+        // The server is away, or can't run any statement now.
         Err(error) if error.is_unanswered() => Err(error),
         // The other schedules go on.
         Err(error) => {

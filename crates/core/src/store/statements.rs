@@ -640,6 +640,7 @@ pub(super) trait Batching {
 
 /// Keeps the periodic jobs, and creates their jobs.
 pub(super) trait Periodic {
+    /// Declares these, in the order of their names, in one transaction.
     fn declare_all(
         &self,
         declarations: &[Declaration],

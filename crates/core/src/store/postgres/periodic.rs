@@ -158,15 +158,9 @@ impl Periodic for PgStore {
         let now: DateTime<Utc> = sqlx::query_scalar("SELECT clock_timestamp()")
             .fetch_one(&mut *tx)
             .await?;
-        // In the order of their names, so that two programs wait for each other in no circle.
-        let mut sorted: Vec<(usize, &Declaration)> = declarations.iter().enumerate().collect();
-        sorted.sort_by_key(|(_, declaration)| &declaration.name);
-        let mut declared = vec![Declared::Same; declarations.len()];
-        for (place, declaration) in sorted {
-            let what = declare(&mut tx, declaration, now, &self.calendars).await?;
-            if let Some(of) = declared.get_mut(place) {
-                *of = what;
-            }
+        let mut declared = Vec::with_capacity(declarations.len());
+        for declaration in declarations {
+            declared.push(declare(&mut tx, declaration, now, &self.calendars).await?);
         }
         tx.commit().await?;
         Ok(declared)
