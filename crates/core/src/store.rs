@@ -829,6 +829,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Err(no_periodic_jobs(self.name()))
     }
 
+    /// Gives periodic jobs whose last date lies in the future their next date from now on: the database's
+    /// clock was set ahead for a while, and has been set back. Looks at `at_most` of them, and reads all
+    /// periodic jobs. Waits for no row. Returns their names. Optional for a store.
+    async fn revise_periodic_jobs(&self, at_most: i64) -> Result<Vec<String>> {
+        let _ = at_most;
+        Ok(Vec::new())
+    }
+
     /// Returns whether this store keeps permits of limits.
     fn has_permits(&self) -> bool {
         false

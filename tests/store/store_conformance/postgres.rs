@@ -831,7 +831,7 @@ async fn a_node_waits_for_schedules_that_another_one_changes() {
     // Those before it are changed and committed.
     eventually("the first slice", SOON, async || {
         let all = w.store.periodic_jobs().await.unwrap();
-        (all[9].schedule == "R/PT2H").then_some(())
+        (all[9].schedule == "R/PT7200S").then_some(())
     })
     .await;
     tokio::time::sleep(Duration::from_millis(600)).await;

@@ -668,6 +668,13 @@ pub(super) trait Periodic {
     /// Counts the occurrences without a date by calendar, the most frequent calendars first.
     fn count_pending(&self, limit: i64) -> impl Future<Output = Result<Vec<PendingJobs>>> + Send;
 
+    /// Returns the names of schedules whose last date lies in the future.
+    fn find_ahead(&self, at_most: i64) -> impl Future<Output = Result<Vec<String>>> + Send;
+
+    /// Gives a schedule whose last date lies in the future its next date from now on. Returns false if it
+    /// is no such schedule, or if its row is locked.
+    fn revise(&self, name: &str) -> impl Future<Output = Result<bool>> + Send;
+
     /// Creates the jobs of a schedule that is due, and advances it. Stops one that can't be
     /// read.
     fn fire(&self, name: &str) -> impl Future<Output = Result<Fired>> + Send;

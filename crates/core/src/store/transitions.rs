@@ -41,6 +41,7 @@ use crate::job::{BatchId, Fence, Job, JobId, JobState, Lane, LockToken, LockedJo
 use crate::lane::priority::{PriorityRule, PriorityScope};
 use crate::lane::rule::LaneRule;
 use crate::lane::start_order::Rank;
+use crate::telemetry::plain::one_line;
 
 /// How often a cancel is tried while the job ends and starts again in between.
 const CANCEL_ROUNDS: usize = 5;
@@ -735,6 +736,24 @@ impl<S: Statements> Store for S {
 
     async fn fire_periodic_job(&self, name: &str) -> Result<Fired> {
         self.run("fire_periodic", || self.fire(name)).await
+    }
+
+    async fn revise_periodic_jobs(&self, at_most: i64) -> Result<Vec<String>> {
+        let ahead = self.run("revise_periodic", || self.find_ahead(at_most));
+        let mut revised = Vec::new();
+        for name in ahead.await? {
+            match self.run("revise_periodic", || self.revise(&name)).await {
+                Ok(true) => revised.push(name),
+                Ok(false) => {}
+                Err(error) if error.is_unanswered() => return Err(error),
+                // This program can't read it. The others go on.
+                Err(error) => {
+                    let name = one_line(&name, 256);
+                    tracing::debug!(%error, name, "a periodic job gets no new date");
+                }
+            }
+        }
+        Ok(revised)
     }
 
     fn has_permits(&self) -> bool {
