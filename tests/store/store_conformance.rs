@@ -169,6 +169,8 @@ conformance! {
             a_schedule_whose_job_the_database_refuses_keeps_its_date,
             each_second_of_a_schedule_has_its_job,
             due_schedules_are_read_page_by_page,
+            a_due_schedule_tells_whether_it_was_changed,
+            a_clock_that_was_set_back_leaves_no_schedule_in_the_future,
             a_date_that_no_program_can_read_stops_no_other,
             over_two_changes_of_the_clock_and_killed_leaders_each_date_has_one_job,
         ]

@@ -112,8 +112,14 @@ async fn the_stream_has_what_was_asked_for<S: SqlStore>(store: S, age: impl Asyn
     assert_eq!(store.event_stream().await.unwrap(), Some(asked));
 
     assert_eq!(store.drop_old_events(10).await.unwrap(), 0);
+    client.create(NewJob::of("work", &5)).await.unwrap();
     age(&store).await;
     client.create(NewJob::of("work", &2)).await.unwrap();
+    // Of the events of a key that failed for long, the old ones are dropped.
+    let events = waiting(&store).await;
+    let failed = [1, 2].map(|place: usize| (events[place].seq, events[place].id));
+    assert_eq!(store.drop_failed_events(&failed).await.unwrap(), 1);
+    assert_eq!(store.drop_failed_events(&failed).await.unwrap(), 0);
     assert_eq!(store.drop_old_events(10).await.unwrap(), 1);
     let left = waiting(&store).await;
     assert_eq!(left.len(), 1);

@@ -472,6 +472,10 @@ impl Node {
         workers.spawn("periodic jobs", draining.clone(), move || {
             periodic::create_jobs(node.clone())
         });
+        let node = context.clone();
+        workers.spawn("dates of periodic jobs", draining.clone(), move || {
+            periodic::correct_dates(node.clone())
+        });
         if !context.store.calendars().is_empty() {
             let node = context.clone();
             workers.spawn("left periodic jobs", draining.clone(), move || {

@@ -656,6 +656,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(0)
     }
 
+    /// Deletes those of these events, by their numbers and ids, that have waited longer than the stream
+    /// keeps them. Returns their number.
+    async fn drop_failed_events(&self, failed: &[(i64, uuid::Uuid)]) -> Result<u64> {
+        let _ = failed;
+        Ok(0)
+    }
+
     /// Suspends a scope. Its waiting jobs move to the suspended table now, and running ones when
     /// they fail. Jobs that are created later stay executable and are not locked, and neither is a
     /// job that the database refuses to move.
@@ -756,11 +763,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Gives a page of jobs another lane. See [`crate::producer::lane_move`].
     async fn move_lane(&self, page: &LanePage) -> Result<MovedPage>;
 
-    /// Declares periodic jobs, all or none of them, and returns the result of each. Optional for a
-    /// store, like the other methods of periodic jobs.
+    /// Declares periodic jobs and returns the result of each. Optional for a store, like the other methods
+    /// of periodic jobs. A store may declare them in several transactions: after an error some of them may
+    /// be declared, and the same call declares the others.
     ///
     /// # Errors
-    /// [`StoreError::InvalidPeriodicJob`] before anything is changed.
+    /// [`StoreError::InvalidPeriodicJob`]. For a schedule or job that is not valid before anything is
+    /// changed.
     async fn declare_periodic_jobs(&self, jobs: &[PeriodicJob]) -> Result<Vec<Declared>> {
         let _ = jobs;
         Err(no_periodic_jobs(self.name()))
@@ -827,6 +836,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     async fn fire_periodic_job(&self, name: &str) -> Result<Fired> {
         let _ = name;
         Err(no_periodic_jobs(self.name()))
+    }
+
+    /// Gives periodic jobs whose last date lies in the future their next date from now on: the database's
+    /// clock was set ahead for a while, and has been set back. Looks at `at_most` of them, and reads all
+    /// periodic jobs. Waits for no row. Returns their names. Optional for a store.
+    async fn revise_periodic_jobs(&self, at_most: i64) -> Result<Vec<String>> {
+        let _ = at_most;
+        Ok(Vec::new())
     }
 
     /// Returns whether this store keeps permits of limits.

@@ -326,6 +326,74 @@ pub(super) async fn due_schedules_are_read_page_by_page<S: SqlBench>(w: &World<S
     assert_eq!(page.names, ["a", "b"]);
 }
 
+/// A schedule that can't be created now waits, and one that was corrected does not.
+pub(super) async fn a_due_schedule_tells_whether_it_was_changed<S: SqlBench>(w: &World<S>) {
+    let declare = async |schedule: &str| {
+        let jobs = ["a", "b"].map(|name| periodic(name, schedule));
+        w.store.declare_periodic_jobs(&jobs).await.unwrap();
+        let past = Utc::now() - chrono::Duration::minutes(5);
+        set_due(w, "a", past).await;
+        set_due(w, "b", past).await;
+    };
+    let marks = async || {
+        let due = w.store.due_periodic_jobs(None, 10).await.unwrap();
+        assert_eq!(due.names, ["a", "b"]);
+        <[String; 2]>::try_from(due.changed).unwrap()
+    };
+    declare("R/PT1H").await;
+    let first = marks().await;
+    declare("R/PT1H").await;
+    assert_eq!(marks().await, first);
+    assert!(w.store.pause_periodic_job("a", true).await.unwrap());
+    assert!(w.store.pause_periodic_job("a", false).await.unwrap());
+    set_due(w, "a", Utc::now() - chrono::Duration::minutes(6)).await;
+    let resumed = marks().await;
+    assert!(resumed[0] != first[0] && resumed[1] == first[1]);
+    declare("R/PT2H").await;
+    assert_ne!(marks().await[1], first[1]);
+}
+
+/// The database's clock was 30 days ahead for one leader cycle.
+pub(super) async fn a_clock_that_was_set_back_leaves_no_schedule_in_the_future<S: SqlBench>(
+    w: &World<S>,
+) {
+    let mut jobs = ["ahead", "paused", "near", "other"]
+        .map(|name| periodic(name, "@daily"))
+        .to_vec();
+    jobs.push(periodic("strange", "@daily"));
+    w.store.declare_periodic_jobs(&jobs).await.unwrap();
+    let all = w.store.periodic_jobs().await.unwrap();
+    let first = all[0].next_due.unwrap();
+    let later = Utc::now() + chrono::Duration::days(30);
+    let set = async |name: &str, last: DateTime<Utc>| {
+        let (next, last) = (date(w, later), date(w, last));
+        let sql = format!(
+            "UPDATE {{s}}periodic_job SET next_due = {next}, last_due = {last} WHERE name = '{name}'"
+        );
+        assert_eq!(w.store.execute(&sql).await, 1);
+    };
+    let ahead = Utc::now() + chrono::Duration::hours(20);
+    set("ahead", ahead).await;
+    set("strange", ahead).await;
+    set("near", Utc::now() + chrono::Duration::seconds(30)).await;
+    set("other", Utc::now() - chrono::Duration::hours(1)).await;
+    assert!(w.store.pause_periodic_job("paused", true).await.unwrap());
+    set("paused", ahead).await;
+    let spoil = "UPDATE {s}periodic_job SET schedule = 'a later form' WHERE name = 'strange'";
+    w.store.execute(spoil).await;
+    let before = w.store.periodic_jobs().await.unwrap();
+
+    assert_eq!(w.store.revise_periodic_jobs(10).await.unwrap(), ["ahead"]);
+    let after = view(w, "ahead").await;
+    assert_eq!(after.last_due, None);
+    let next = after.next_due.unwrap();
+    // The test may run at midnight.
+    assert!(next == first || next == first + chrono::Duration::days(1));
+    assert!(w.store.revise_periodic_jobs(10).await.unwrap().is_empty());
+    let others = w.store.periodic_jobs().await.unwrap();
+    assert_eq!(others[1..], before[1..]);
+}
+
 /// Another program may have written any date.
 pub(super) async fn a_date_that_no_program_can_read_stops_no_other<S: SqlBench>(w: &World<S>) {
     let jobs = ["a", "b"].map(|name| periodic(name, "R/PT1H"));

@@ -802,9 +802,52 @@ async fn a_locked_schedule_stops_no_node_that_changes_nothing() {
         .unwrap();
     let declared = w.store.declare_periodic_jobs(&jobs).await.unwrap();
     assert_eq!(declared, [Declared::Same]);
-    let changed = [PeriodicJob::new("nightly", "R/PT2H", work())];
-    let refused = w.store.declare_periodic_jobs(&changed).await;
-    assert!(refused.is_err(), "{refused:?}");
+    drop(other);
+}
+
+/// Two nodes of a new release start together, and one of them is slow. The other waits for its rows for
+/// longer than one statement does.
+#[tokio::test]
+async fn a_node_waits_for_schedules_that_another_one_changes() {
+    let w = World::<PgStore>::open().await;
+    let jobs = |schedule: &str| -> Vec<PeriodicJob> {
+        let names = (0..35).rev().map(|number| format!("job-{number:02}"));
+        names
+            .map(|name| PeriodicJob::new(name, schedule, work()))
+            .collect()
+    };
+    w.store
+        .declare_periodic_jobs(&jobs("R/PT1H"))
+        .await
+        .unwrap();
+    let mut other = w.store.pool().begin().await.unwrap();
+    sqlx::query("SELECT FROM jobwire.periodic_job WHERE name = 'job-17' FOR UPDATE")
+        .execute(&mut *other)
+        .await
+        .unwrap();
+    let store = w.store.clone();
+    let changed = jobs("R/PT2H");
+    let declaring = tokio::spawn(async move { store.declare_periodic_jobs(&changed).await });
+    // Those before it are changed and committed.
+    eventually("the first slice", SOON, async || {
+        let all = w.store.periodic_jobs().await.unwrap();
+        (all[9].schedule == "R/PT7200S").then_some(())
+    })
+    .await;
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    assert!(!declaring.is_finished());
+    other.rollback().await.unwrap();
+    let declared = declaring.await.unwrap().unwrap();
+    assert_eq!(declared, [Declared::Changed; 35]);
+    let mut some = jobs("R/PT2H");
+    some[3] = PeriodicJob::new("job-31", "R/PT3H", work());
+    let declared = w.store.declare_periodic_jobs(&some).await.unwrap();
+    let places = declared.iter().enumerate();
+    let changed: Vec<usize> = places
+        .filter(|(_, declared)| **declared == Declared::Changed)
+        .map(|(place, _)| place)
+        .collect();
+    assert_eq!(changed, [3]);
 }
 
 /// Returns how many entries of this index were read so far.

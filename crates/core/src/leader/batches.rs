@@ -105,7 +105,7 @@ async fn look(
 /// Ends a batch if it is over. Returns whether it has ended. One that can't be ended begins a wait.
 ///
 /// # Errors
-/// The database is away, or too slow for any batch.
+/// The database is away, or can't end any batch now.
 async fn try_to_end(
     node: &Arc<NodeContext>,
     batch: BatchId,

@@ -131,6 +131,7 @@ impl Leader {
         match taken {
             Ok(CycleOutcome::Leads(report)) => {
                 self.leads_until = sent + cycle.lease;
+                (node.leadership.leads_until).send_replace(Some(self.leads_until));
                 node.reports.part("leader", None);
                 let was_late = report.clock_outside && !waits;
                 self.led(*report, sent).await;

@@ -11,8 +11,12 @@
 //! events, and neither sends an event before the earlier ones of its key.
 //!
 //! An idle stream is read once a second, a busy one without a pause. While the stream is switched off,
-//! its options are read once a minute. While the broker is away, events wait in the table, and the oldest
-//! are dropped after their time. No job waits for this task.
+//! its options are read once a minute. No job waits for this task.
+//!
+//! While the broker is away, events wait in the table. Old events are dropped only if the broker has taken
+//! nothing for as long as the stream keeps events, and those of one key only if it has taken nothing of this
+//! key for as long. This time is measured by the leader, from its first failure: events that waited because
+//! no node ran are published, and a new leader begins the time anew.
 //!
 //! The gauges `jobwire_event_stream_waiting` and `jobwire_event_stream_oldest_seconds` are written by the
 //! leader every ten seconds.
@@ -25,13 +29,14 @@ use std::time::Duration;
 use chrono::Utc;
 use metrics::counter;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use crate::event::stream::EventStream;
 use crate::store::Result;
 use crate::telemetry::log_throttle::LogThrottle;
 use crate::telemetry::metrics as m;
 use crate::worker::context::NodeContext;
-use page::{READ, RefusedKeys, publish_page};
+use page::{Page, READ, RefusedKeys, publish_page};
 
 /// The pause after a page that was not full, and its maximum while no event is found.
 const SOON: Duration = Duration::from_millis(50);
@@ -56,8 +61,10 @@ struct Relay {
     tidied: Option<Instant>,
     pause: Duration,
     refused: RefusedKeys,
-    /// Whether the broker did not take all events of the last page.
-    fails: bool,
+    /// Since when the broker has taken nothing although events wait.
+    fails_since: Option<Instant>,
+    /// The numbers and ids of events whose keys have failed for as long as the stream keeps events.
+    stale: Vec<(i64, Uuid)>,
     failed: LogThrottle,
     /// When the log last said that there is no broker.
     unfit: Option<Instant>,
@@ -110,8 +117,9 @@ impl Relay {
     async fn go_on(&mut self, node: &NodeContext) -> Result<Duration> {
         if self.tidied.is_none_or(|at| at.elapsed() >= TIDY) {
             self.stream = node.store.event_stream().await?;
-            if self.stream.is_some() {
-                self.tidy(node).await?;
+            if let Some(stream) = &self.stream {
+                let keep = stream.keep;
+                self.tidy(node, keep).await?;
             } else {
                 self.forget_gauges(node);
             }
@@ -122,7 +130,7 @@ impl Relay {
             return Ok(OFF);
         };
         let Some(publisher) = node.transport.events() else {
-            self.fails = true;
+            self.fails();
             if self.unfit.is_none_or(|at| at.elapsed() >= UNFIT) {
                 self.unfit = Some(Instant::now());
                 tracing::error!(
@@ -135,23 +143,23 @@ impl Relay {
             return Ok(TIDY);
         };
         let at_most = self.refused.next_page();
+        // Another leader publishes the events of a node that was frozen, after its lease has ended.
+        let may_publish = node.leadership.watch_lease();
         let asked = Instant::now();
         let events = node.store.next_events(at_most).await?;
         let took = asked.elapsed();
         if events.is_empty() {
-            self.fails = false;
+            self.succeeds();
             return Ok(self.longer_pause().max(took));
         }
-        // Another leader publishes the events of a node that was frozen.
-        let may_publish = || {
-            *node.leadership.leads.borrow() && asked.elapsed() < took + node.options.sweep_interval
-        };
-        let page = publish_page(&*publisher, stream, &events, &mut self.refused, may_publish).await;
+        let mut page =
+            publish_page(&*publisher, stream, &events, &mut self.refused, may_publish).await;
         crash_point!("events-published");
         if !page.confirmed.is_empty() {
             node.store.forget_events(&page.confirmed).await?;
         }
         let is_full = i64::try_from(events.len()).is_ok_and(|read| read >= at_most);
+        self.note(&mut page, is_full && at_most >= READ);
         let pause = if !page.confirmed.is_empty() {
             self.pause = Duration::ZERO;
             if page.problem.is_some() || !is_full {
@@ -167,7 +175,6 @@ impl Relay {
         } else {
             self.longer_pause()
         };
-        self.fails = page.problem.is_some() || self.refused.any();
         if let Some(problem) = page.problem {
             counter!(m::STREAM_FAILURES).increment(1);
             if let Some(more) = self.failed.now() {
@@ -181,17 +188,46 @@ impl Relay {
         Ok(if took > SOON { pause.max(took) } else { pause })
     }
 
+    /// Records whether the broker takes events. `is_longest` says that no later events can be read.
+    fn note(&mut self, page: &mut Page, is_longest: bool) {
+        self.stale = std::mem::take(&mut page.stale);
+        if !page.confirmed.is_empty() {
+            self.succeeds();
+        } else if page.is_outage || is_longest {
+            self.fails();
+        }
+    }
+
+    fn fails(&mut self) {
+        self.fails_since.get_or_insert_with(Instant::now);
+    }
+
+    fn succeeds(&mut self) {
+        self.fails_since = None;
+    }
+
+    /// Returns whether the broker has taken nothing for this time.
+    fn has_failed_for(&self, keep: Duration) -> bool {
+        self.fails_since
+            .is_some_and(|since| since.elapsed() >= keep)
+    }
+
     /// Returns the pause after a page of which nothing was published.
     fn longer_pause(&mut self) -> Duration {
         self.pause = (self.pause * 2).clamp(SOON, IDLE);
         self.pause
     }
 
-    /// Drops events that have waited for too long, and writes the gauges. While the broker takes events,
-    /// old ones are published: the whole fleet was stopped, or the transaction of their writer was long.
-    async fn tidy(&mut self, node: &NodeContext) -> Result<()> {
+    /// Drops events that have waited for too long and that the broker did not take for as long, and writes
+    /// the gauges. Other old events are published: the whole fleet was stopped, or the transaction of their
+    /// writer was long.
+    async fn tidy(&mut self, node: &NodeContext, keep: Duration) -> Result<()> {
         let mut dropped = 0;
-        let slices = if self.fails { SLICES } else { 0 };
+        if !self.stale.is_empty() {
+            dropped += node.store.drop_failed_events(&self.stale).await?;
+            self.stale.clear();
+        }
+        let slices = if self.has_failed_for(keep) { SLICES } else { 0 };
         for _ in 0..slices {
             let slice = node.store.drop_old_events(SLICE).await?;
             dropped += slice;
@@ -231,7 +267,44 @@ impl Relay {
         if self.stream.take().is_some() {
             self.forget_gauges(node);
         }
-        (self.tidied, self.fails) = (None, false);
+        (self.tidied, self.fails_since) = (None, None);
+        self.stale.clear();
         self.refused = RefusedKeys::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    fn page(confirmed: &[(i64, Uuid)], is_outage: bool) -> Page {
+        Page {
+            confirmed: confirmed.to_vec(),
+            is_outage,
+            ..Page::default()
+        }
+    }
+
+    /// What waits for the broker is dropped only if the broker has taken nothing for the whole time.
+    #[tokio::test(start_paused = true)]
+    async fn only_a_broker_that_takes_nothing_for_the_whole_time_loses_events() {
+        let mut relay = Relay::default();
+        relay.note(&mut page(&[], true), false);
+        tokio::time::advance(HOUR - TIDY).await;
+        assert!(!relay.has_failed_for(HOUR));
+        relay.note(&mut page(&[], true), false);
+        tokio::time::advance(TIDY).await;
+        assert!(relay.has_failed_for(HOUR));
+        // A confirm begins the time anew, and a refused key is no failure of the broker.
+        relay.note(&mut page(&[(1, Uuid::nil())], true), true);
+        relay.note(&mut page(&[], false), false);
+        tokio::time::advance(HOUR).await;
+        assert!(!relay.has_failed_for(HOUR));
+        // Refused events fill the longest page: nothing behind them can be read.
+        relay.note(&mut page(&[], false), true);
+        tokio::time::advance(HOUR).await;
+        assert!(relay.has_failed_for(HOUR));
     }
 }

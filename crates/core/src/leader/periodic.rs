@@ -13,6 +13,10 @@
 //! as does one whose job the database refuses: a newer program may read it, and a new constraint may
 //! refuse all jobs. It is tried again with a growing wait.
 //!
+//! If the database's clock is set ahead for a while and then back, schedules have dates far in the future.
+//! So the leader looks once a minute for those whose last date has not come yet, and gives them their next
+//! date from now on.
+//!
 //! A leader may not know the [calendar](crate::calendar) of a schedule. So a node with calendars
 //! looks from time to time for schedules that stay due, and creates their jobs itself.
 
@@ -47,6 +51,10 @@ const MOST_WAITS: usize = 10_000;
 /// A declaration may be committed this long after its first date.
 const LATE: Duration = Duration::from_secs(1);
 
+/// A schedule that is due: its name, and a text that is another one after a change of the schedule. One that
+/// was corrected does not wait.
+type Due = (String, String);
+
 /// The way through the schedules that are due.
 struct Pass {
     /// The time of its begin.
@@ -62,7 +70,7 @@ struct Pass {
     /// Whether the last page was full.
     goes_on: bool,
     /// The schedules that wait: those that failed, and those with more missed dates.
-    waits: Waits<String>,
+    waits: Waits<Due>,
     /// The earliest of the dates that schedules got with this page.
     next: Option<DateTime<Utc>>,
 }
@@ -158,10 +166,53 @@ async fn create_those_left(node: &NodeContext, names: impl Iterator<Item = &Stri
             Err(error) => {
                 let name = one_line(name, 256);
                 tracing::debug!(%error, name, "could not create the jobs of a schedule that stays due");
-                // The server is away, or too slow for any schedule.
+                // The server is away, or can't run any statement now.
                 if error.is_unanswered() {
                     return;
                 }
+            }
+        }
+    }
+}
+
+/// The time between two looks for schedules whose last date lies in the future.
+const LOOK_AHEAD: Duration = Duration::from_secs(60);
+
+/// Corrects the dates of schedules after the database's clock was set back, while this node leads.
+pub(crate) async fn correct_dates(node: Arc<NodeContext>) {
+    let mut leads = node.leadership.leads.subscribe();
+    let mut pause = Duration::ZERO;
+    loop {
+        let is_leader = *leads.borrow_and_update();
+        tokio::select! {
+            biased;
+            () = node.signals.draining.cancelled() => return,
+            changed = leads.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                pause = Duration::ZERO;
+                continue;
+            }
+            () = tokio::time::sleep(pause), if is_leader => {}
+        }
+        pause = LOOK_AHEAD;
+        match node.store.revise_periodic_jobs(PAGE).await {
+            Ok(revised) => {
+                if let Some(name) = revised.first() {
+                    tracing::warn!(
+                        number = revised.len(),
+                        name = one_line(name, 256),
+                        "the database's clock was set back; periodic jobs had created jobs of later dates, \
+                         and get their next dates from now on"
+                    );
+                }
+                if is_full(&revised) {
+                    pause = AGAIN;
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%error, "could not look for schedules ahead of the clock")
             }
         }
     }
@@ -272,7 +323,9 @@ async fn create_page(
 ) -> Result<Created, StoreError> {
     let due = node.store.due_periodic_jobs(after, PAGE).await?;
     let is_full = is_full(&due.names);
-    let mut busy = create_each(node, due.names, pass).await?;
+    let changed = (due.changed.into_iter()).chain(std::iter::repeat_with(String::new));
+    let schedules = due.names.into_iter().zip(changed).collect();
+    let mut busy = create_each(node, schedules, pass).await?;
     for _ in 0..BUSY_ATTEMPTS {
         if busy.is_empty() || node.signals.draining.is_cancelled() {
             break;
@@ -292,32 +345,32 @@ async fn create_page(
 /// Creates the jobs of these schedules. Returns those whose rows are locked.
 async fn create_each(
     node: &Arc<NodeContext>,
-    names: Vec<String>,
+    schedules: Vec<Due>,
     pass: &mut Pass,
-) -> Result<Vec<String>, StoreError> {
+) -> Result<Vec<Due>, StoreError> {
     let mut busy = Vec::new();
-    for name in names {
+    for schedule in schedules {
         if node.signals.draining.is_cancelled() || !*node.leadership.leads.borrow() {
             break;
         }
-        let waits = pass.waits.found(&name);
+        let waits = pass.waits.found(&schedule);
         if waits.is_some_and(|until| until > Instant::now()) {
             pass.leaves = true;
             continue;
         }
-        match create(node, &name).await? {
-            Some(fired) if fired.busy => busy.push(name),
+        match create(node, &schedule.0).await? {
+            Some(fired) if fired.busy => busy.push(schedule),
             Some(fired) if fired.missed.is_none() => {
-                pass.waits.forget(&name);
+                pass.waits.forget(&schedule);
                 pass.next = pass.next.into_iter().chain(fired.next).min();
             }
             Some(_) => {
                 pass.leaves = true;
-                pass.waits.goes_on_later(name);
+                pass.waits.goes_on_later(schedule);
             }
             None => {
                 pass.leaves = true;
-                pass.waits.fails(name);
+                pass.waits.fails(schedule);
             }
         }
     }
@@ -337,7 +390,7 @@ async fn create(node: &NodeContext, name: &str) -> Result<Option<Fired>, StoreEr
             }
             Ok(Some(fired))
         }
-        // The server is away, or too slow for any schedule.
+        // The server is away, or can't run any statement now.
         Err(error) if error.is_unanswered() => Err(error),
         // The other schedules go on.
         Err(error) => {
@@ -368,5 +421,29 @@ fn tell_missed(node: &NodeContext, name: &str, missed: Missed) {
             "a periodic job has many missed dates; each leader cycle creates 100 of its jobs. Declare it \
              without `[catch-up=all]`, or pause and resume it, if the dates are not needed"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_schedule_that_was_changed_does_not_wait() {
+        let due = |changed: &str| ("nightly".to_owned(), changed.to_owned());
+        let mut pass = Pass::new();
+        for _ in 0..4 {
+            pass.begin();
+            pass.waits.fails(due("1"));
+            pass.end();
+        }
+        pass.begin();
+        assert!(pass.waits.found(&due("1")).is_some());
+        assert_eq!(pass.waits.found(&due("2")), None);
+        // The wait of the row as it was is forgotten with the pass that does not find it.
+        pass.begin();
+        pass.waits.found(&due("2"));
+        pass.end();
+        assert_eq!(pass.waits.found(&due("1")), None);
     }
 }

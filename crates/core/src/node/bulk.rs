@@ -78,7 +78,7 @@ fn counted(total: Result<u64, StoreError>, job: JobId) -> Result<Option<u64>, Ha
     }
 }
 
-/// A conflict, and an error of a database that is away, spend no attempt.
+/// A conflict, and an error of a database that is away or lacks resources, spend no attempt.
 fn failed(error: StoreError) -> HandlerError {
     if error.is_conflict() || error.is_unanswered() {
         HandlerError::conflict(error.to_string())

@@ -58,7 +58,7 @@ pub(super) fn serve(handlers: &mut Handlers, store: &Arc<dyn Store>, hook: &Comm
     );
 }
 
-/// An error of a database that is away spends no attempt: nothing else ends a pause at its date. A
+/// An error of a database that is away, or lacks resources, spends no attempt: nothing else ends a pause at its date. A
 /// statement that takes too long does, so that an operator learns of it.
 fn failed(error: StoreError) -> HandlerError {
     if error.is_unanswered() {

@@ -236,10 +236,25 @@ impl StoreError {
         self.sqlstate().is_some() && !is_away
     }
 
-    /// Returns whether the error is temporary and no row is its reason: the server is away, or too slow
-    /// for any statement. Others would fail like this one.
+    /// Returns whether the error is temporary and no row is its reason: the server is away, gave no answer
+    /// in time, or lacks the resources for any statement. Others would fail like this one. False for a
+    /// statement that the server cancelled after its time: a row may be the reason.
     pub(crate) fn is_unanswered(&self) -> bool {
-        self.is_transient() && !self.is_answer()
+        self.is_transient() && !self.is_answer() || self.lacks_resources()
+    }
+
+    /// Returns whether the database as a whole can't run statements now, although it answers: the disk is
+    /// full, memory or connections are used up (SQLSTATE class 53, without limits of one statement), or
+    /// another connection has locked the file (`SQLITE_BUSY`, `SQLITE_LOCKED`, `SQLITE_FULL`).
+    fn lacks_resources(&self) -> bool {
+        match self.sqlstate().as_deref() {
+            // 53400 is a limit of the configuration, as that of a statement's temporary files.
+            Some(state) if state.len() == 5 => state.starts_with("53") && state != "53400",
+            Some(code) => code
+                .parse::<i32>()
+                .is_ok_and(|code| matches!(code & 0xff, 5 | 6 | 13)),
+            None => false,
+        }
     }
 
     /// Returns whether a row stayed locked for longer than the statement waits.
@@ -426,6 +441,27 @@ pub(crate) mod tests {
         }
         assert!(!StoreError::Timeout(Duration::from_secs(1)).is_row_fault());
         assert!(StoreError::BadRow(String::new()).is_row_fault());
+    }
+
+    /// What ails every statement begins no wait of one batch or schedule.
+    #[test]
+    fn a_database_without_resources_is_no_answer_about_a_row() {
+        // Out of disk, memory and connections, shutdown, read-only; SQLite: busy, locked and full, with
+        // extended codes.
+        for code in [
+            "53000", "53100", "53200", "53300", "57P01", "25006", "5", "517", "6", "262", "13",
+        ] {
+            assert!(said(code).is_unanswered(), "{code}");
+        }
+        // A statement's time and temporary files, a locked row, a conflict, a constraint; SQLite: error,
+        // constraint.
+        for code in [
+            "57014", "53400", "55P03", "40P01", "40001", "23505", "22003", "1", "19", "2067",
+        ] {
+            assert!(!said(code).is_unanswered(), "{code}");
+        }
+        assert!(StoreError::Timeout(Duration::from_secs(1)).is_unanswered());
+        assert!(!StoreError::BadRow(String::new()).is_unanswered());
     }
 
     #[test]

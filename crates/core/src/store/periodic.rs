@@ -1,5 +1,7 @@
 //! Arguments and results of the statements about periodic jobs.
 
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
 
 use crate::hint::Ready;
@@ -74,6 +76,8 @@ pub struct DuePlace {
 pub struct DuePeriodicJobs {
     /// Their names, the longest due first.
     pub names: Vec<String>,
+    /// A text for each of them that is another one after a change by a declaration or an operator.
+    pub changed: Vec<String>,
     /// The place of the last of them.
     pub last: Option<DuePlace>,
     /// The next due date of the others.
@@ -108,6 +112,10 @@ impl Fired {
         }
     }
 }
+
+/// The time by which the last date of a periodic job lies ahead of the database's clock at least if the
+/// clock was set back. Clocks that are adjusted in small steps, and those of standbys, differ by less.
+pub(super) const SET_BACK: Duration = Duration::from_secs(60);
 
 /// Returns the texts by which a schedule names one of these calendars.
 pub(super) fn suffixes(calendars: &Calendars) -> Vec<String> {

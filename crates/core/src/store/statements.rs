@@ -557,6 +557,12 @@ pub(super) trait Streaming {
     ) -> impl Future<Output = Result<u64>> + Send;
 
     fn delete_old_events(&self, at_most: i64) -> impl Future<Output = Result<u64>> + Send;
+
+    /// Deletes those of these events that have waited longer than the stream keeps them.
+    fn delete_failed_events(
+        &self,
+        failed: &[(i64, uuid::Uuid)],
+    ) -> impl Future<Output = Result<u64>> + Send;
 }
 
 /// Grants permits of limits, and parks and wakes jobs.
@@ -634,6 +640,7 @@ pub(super) trait Batching {
 
 /// Keeps the periodic jobs, and creates their jobs.
 pub(super) trait Periodic {
+    /// Declares these, in the order of their names, in one transaction.
     fn declare_all(
         &self,
         declarations: &[Declaration],
@@ -663,6 +670,13 @@ pub(super) trait Periodic {
 
     /// Counts the occurrences without a date by calendar, the most frequent calendars first.
     fn count_pending(&self, limit: i64) -> impl Future<Output = Result<Vec<PendingJobs>>> + Send;
+
+    /// Returns the names of schedules whose last date lies in the future.
+    fn find_ahead(&self, at_most: i64) -> impl Future<Output = Result<Vec<String>>> + Send;
+
+    /// Gives a schedule whose last date lies in the future its next date from now on. Returns false if it
+    /// is no such schedule, or if its row is locked.
+    fn revise(&self, name: &str) -> impl Future<Output = Result<bool>> + Send;
 
     /// Creates the jobs of a schedule that is due, and advances it. Stops one that can't be
     /// read.

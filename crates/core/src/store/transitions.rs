@@ -31,7 +31,7 @@ use crate::event::stream::{EventStream, EventStreamState, StreamedEvent};
 use crate::hint::{Hint, Ready};
 use crate::job::batch::BatchView;
 use crate::job::calendar::Calendars;
-use crate::job::periodic::{Declared, PeriodicJob};
+use crate::job::periodic::{Declaration, Declared, PeriodicJob};
 use crate::job::progress::Progress;
 use crate::job::query::{
     JobQuery, JobView, LaneBacklog, LaneView, PendingJobs, Sweepable, UnservedType,
@@ -41,11 +41,17 @@ use crate::job::{BatchId, Fence, Job, JobId, JobState, Lane, LockToken, LockedJo
 use crate::lane::priority::{PriorityRule, PriorityScope};
 use crate::lane::rule::LaneRule;
 use crate::lane::start_order::Rank;
+use crate::telemetry::plain::one_line;
 
 /// How often a cancel is tried while the job ends and starts again in between.
 const CANCEL_ROUNDS: usize = 5;
 /// Maximum number of noted jobs that one statement marks.
 const ANNOUNCED_AT_ONCE: usize = 500;
+/// The number of periodic jobs that one transaction declares. Others wait for its rows for a quarter of a
+/// second.
+const DECLARED_AT_ONCE: usize = 10;
+/// The pause before the next attempt if another transaction has locked one of their rows.
+const DECLARED_AGAIN: Duration = Duration::from_millis(50);
 
 /// Returns the result of a request for one job.
 fn alone(id: JobId, told: OperatedJobs) -> Result<(Operated, Vec<Ready>)> {
@@ -556,6 +562,11 @@ impl<S: Statements> Store for S {
             .await
     }
 
+    async fn drop_failed_events(&self, failed: &[(i64, uuid::Uuid)]) -> Result<u64> {
+        self.run("drop_failed_events", || self.delete_failed_events(failed))
+            .await
+    }
+
     async fn strict_order(&self) -> Result<bool> {
         self.run("strict_order", || self.is_strict()).await
     }
@@ -665,8 +676,30 @@ impl<S: Statements> Store for S {
         let declared: std::result::Result<Vec<_>, _> =
             jobs.iter().map(PeriodicJob::declare).collect();
         let declared = declared.map_err(StoreError::InvalidPeriodicJob)?;
-        self.run("declare_periodic", || self.declare_all(&declared))
-            .await
+        // In the order of their names, so that two programs wait for each other in no circle.
+        let mut sorted: Vec<(usize, Declaration)> = declared.into_iter().enumerate().collect();
+        sorted.sort_by(|(_, one), (_, other)| one.name.cmp(&other.name));
+        let (places, sorted): (Vec<usize>, Vec<Declaration>) = sorted.into_iter().unzip();
+        let began = Instant::now();
+        let mut results = Vec::with_capacity(sorted.len());
+        for slice in sorted.chunks(DECLARED_AT_ONCE) {
+            let declared = loop {
+                match self
+                    .run("declare_periodic", || self.declare_all(slice))
+                    .await
+                {
+                    // Another node declares the same ones, or the leader creates their jobs.
+                    Err(error) if error.is_lock_timeout() && began.elapsed() < self.within() => {
+                        tokio::time::sleep(DECLARED_AGAIN).await;
+                    }
+                    declared => break declared?,
+                }
+            };
+            results.extend(declared);
+        }
+        let mut results: Vec<(usize, Declared)> = places.into_iter().zip(results).collect();
+        results.sort_unstable_by_key(|(place, _)| *place);
+        Ok(results.into_iter().map(|(_, declared)| declared).collect())
     }
 
     async fn periodic_jobs(&self) -> Result<Vec<PeriodicView>> {
@@ -708,6 +741,24 @@ impl<S: Statements> Store for S {
 
     async fn fire_periodic_job(&self, name: &str) -> Result<Fired> {
         self.run("fire_periodic", || self.fire(name)).await
+    }
+
+    async fn revise_periodic_jobs(&self, at_most: i64) -> Result<Vec<String>> {
+        let ahead = self.run("revise_periodic", || self.find_ahead(at_most));
+        let mut revised = Vec::new();
+        for name in ahead.await? {
+            match self.run("revise_periodic", || self.revise(&name)).await {
+                Ok(true) => revised.push(name),
+                Ok(false) => {}
+                Err(error) if error.is_unanswered() => return Err(error),
+                // This program can't read it. The others go on.
+                Err(error) => {
+                    let name = one_line(&name, 256);
+                    tracing::debug!(%error, name, "a periodic job gets no new date");
+                }
+            }
+        }
+        Ok(revised)
     }
 
     fn has_permits(&self) -> bool {

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use chrono::{DateTime, Utc};
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::job::Lane;
@@ -24,6 +25,8 @@ pub(crate) struct LastCycle {
 /// The lead of a node, and the next wakes of its timer task and of the task of periodic jobs.
 pub(crate) struct Leadership {
     pub(crate) leads: watch::Sender<bool>,
+    /// The end of the leader's lease, by this machine's clock. `None` if the node does not lead.
+    pub(crate) leads_until: watch::Sender<Option<Instant>>,
     /// The last cycle of this node as a leader. `None` if the node does not lead.
     pub(crate) last_cycle: watch::Sender<Option<LastCycle>>,
     /// A lane that living nodes receive and to which this node, the leader, can't publish.
@@ -42,6 +45,7 @@ impl Leadership {
     pub(crate) fn none() -> Self {
         Self {
             leads: watch::Sender::new(false),
+            leads_until: watch::Sender::new(None),
             last_cycle: watch::Sender::new(None),
             unreachable: watch::Sender::new(None),
             numbers: AtomicU64::new(0),
@@ -56,9 +60,21 @@ impl Leadership {
         self.numbers.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    /// Returns a question: does the node lead without a break since this call, and has its lease not
+    /// ended? The lease of a node that was frozen has ended when it goes on.
+    pub(crate) fn watch_lease(&self) -> impl Fn() -> bool + use<> {
+        let (leads, until) = (self.leads.subscribe(), self.leads_until.subscribe());
+        move || {
+            // A new term is a change, also if this node has it.
+            let goes_on = leads.has_changed().is_ok_and(|changed| !changed) && *leads.borrow();
+            goes_on && until.borrow().is_some_and(|until| Instant::now() < until)
+        }
+    }
+
     /// Records that the node does not lead.
     pub(crate) fn end(&self) {
         self.leads.send_replace(false);
+        self.leads_until.send_replace(None);
         self.last_cycle.send_replace(None);
     }
 
@@ -85,5 +101,40 @@ impl Leadership {
                 _ = alarm.changed() => {}
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A node that was frozen goes on after the end of its lease, or as the leader of another term.
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_was_frozen_leads_no_more() {
+        let leadership = Leadership::none();
+        assert!(!leadership.watch_lease()());
+        let renew = || {
+            let until = Instant::now() + Duration::from_secs(30);
+            leadership.leads_until.send_replace(Some(until));
+        };
+        renew();
+        leadership.leads.send_replace(true);
+        let leads = leadership.watch_lease();
+        for _ in 0..10 {
+            assert!(leads());
+            tokio::time::advance(Duration::from_secs(20)).await;
+            renew();
+        }
+        tokio::time::advance(Duration::from_secs(30)).await;
+        assert!(!leads());
+        // It leads again, after another node.
+        renew();
+        assert!(leads());
+        leadership.leads.send_replace(true);
+        assert!(!leads() && leadership.watch_lease()());
+        leadership.end();
+        assert!(!leadership.watch_lease()());
     }
 }

@@ -5,6 +5,10 @@
 //! refused one wait, for longer with each refusal. After a wave of which nothing is confirmed because the
 //! broker is away, the rest of the page waits, and so it does if the node may no longer publish: another
 //! leader may publish the same events.
+//!
+//! The keys of such a wave wait, too: a part of the broker may be away, as one partition of Kafka, and the
+//! next page reads behind them. If the whole broker is away and all events wait, each page tries the first
+//! of them. When one of these keys is confirmed, the others are tried at once.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -25,18 +29,28 @@ pub(super) const READ: i64 = 5_000;
 /// The time for which a refused key waits first, and at most. It doubles while the key is refused again.
 const REFUSED: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(30);
+/// The time for which a key waits first because the broker is away. It is longer than the pause before
+/// the next page.
+const AWAY: Duration = Duration::from_secs(2);
 
-/// The keys of events that the broker has refused. Events with these keys wait.
+/// The keys of events that the broker has refused, or did not take because it is away. Events with these
+/// keys wait.
 #[derive(Default)]
 pub(super) struct RefusedKeys {
     keys: HashMap<String, Wait>,
     /// The number of events with these keys in the last page.
     events: i64,
+    /// Whether the broker took nothing of the last page that it was given, because it is away.
+    is_outage: bool,
 }
 
 struct Wait {
     until: Instant,
     length: Duration,
+    /// The first failure since the last confirm.
+    since: Instant,
+    /// Whether the broker was away, and did not refuse an event.
+    is_away: bool,
 }
 
 impl RefusedKeys {
@@ -53,27 +67,61 @@ impl RefusedKeys {
     }
 
     /// Begins the next wait of a key.
-    fn refuse(&mut self, key: String) {
-        let last = self.keys.get(&key).map(|wait| wait.length);
-        let length = last.map_or(REFUSED, |last| (last * 2).min(LONGEST));
-        let until = Instant::now() + length;
-        self.keys.insert(key, Wait { until, length });
+    fn refuse(&mut self, key: String, is_away: bool) {
+        let now = Instant::now();
+        let last = self.keys.get(&key);
+        let first = if is_away { AWAY } else { REFUSED };
+        let length = last.map_or(first, |last| (last.length * 2).min(LONGEST));
+        let wait = Wait {
+            until: now + length,
+            length,
+            since: last.map_or(now, |last| last.since),
+            is_away,
+        };
+        self.keys.insert(key, wait);
     }
 
     fn confirm(&mut self, key: &str) {
-        self.keys.remove(key);
+        let was_away = self.keys.remove(key).is_some_and(|wait| wait.is_away);
+        if was_away {
+            // The broker is back.
+            let now = Instant::now();
+            for wait in self.keys.values_mut().filter(|wait| wait.is_away) {
+                (wait.until, wait.is_away) = (now, false);
+            }
+        }
+    }
+
+    fn wait(&self, event: &StreamedEvent) -> Option<&Wait> {
+        // Most often no key waits, and no key is copied.
+        (!self.keys.is_empty()).then(|| self.keys.get(&event.key()))?
     }
 
     fn has(&self, event: &StreamedEvent, now: Instant) -> bool {
-        !self.keys.is_empty() && (self.keys.get(&event.key())).is_some_and(|wait| wait.until > now)
+        self.wait(event).is_some_and(|wait| wait.until > now)
     }
 
-    /// Ends a page in which this number of events waits. Forgets keys that were not tried again: their
-    /// events are gone.
-    fn end_page(&mut self, waiting: usize) {
-        self.events = i64::try_from(waiting).unwrap_or(READ);
+    /// Ends a page. Forgets keys that were not tried again and have no event in it: their events are gone.
+    fn end_page(&mut self, events: &[StreamedEvent]) {
         let now = Instant::now();
-        self.keys.retain(|_, wait| wait.until + LONGEST > now);
+        let waiting = events.iter().filter(|event| self.has(event, now)).count();
+        self.events = i64::try_from(waiting).unwrap_or(READ);
+        let is_late = |wait: &Wait| wait.until + LONGEST <= now;
+        if self.keys.values().any(is_late) {
+            let found: HashSet<String> = events.iter().map(StreamedEvent::key).collect();
+            self.keys
+                .retain(|key, wait| !is_late(wait) || found.contains(key));
+        }
+    }
+
+    /// Returns the events of a page whose keys have failed for at least this time.
+    fn stale(&self, events: &[StreamedEvent], keep: Duration) -> Vec<(i64, Uuid)> {
+        let is_stale = |event: &&StreamedEvent| {
+            let wait = self.wait(event);
+            wait.is_some_and(|wait| wait.since.elapsed() >= keep)
+        };
+        let stale = events.iter().filter(is_stale);
+        stale.map(|event| (event.seq, event.id)).collect()
     }
 }
 
@@ -86,6 +134,8 @@ pub(super) struct Page {
     pub(super) problem: Option<TransportError>,
     /// Nothing of the last wave was confirmed, because the broker is away.
     pub(super) is_outage: bool,
+    /// The numbers and ids of the events whose keys have failed for as long as the stream keeps events.
+    pub(super) stale: Vec<(i64, Uuid)>,
 }
 
 /// Returns whether the broker is there and does not accept this event.
@@ -94,6 +144,13 @@ const fn is_refusal(problem: &TransportError) -> bool {
         problem,
         TransportError::Refused { .. } | TransportError::Full
     )
+}
+
+/// The number and id of an event, its kind, and its form on the broker.
+type Outgoing<'a> = ((i64, Uuid), &'a str, OutgoingEvent);
+
+fn outgoing<'a>(event: &'a StreamedEvent, source: &str) -> Outgoing<'a> {
+    ((event.seq, event.id), &event.kind, event.outgoing(source))
 }
 
 /// Publishes a page in waves, without the events whose key is refused, while `may_publish` returns true.
@@ -105,14 +162,18 @@ pub(super) async fn publish_page(
     may_publish: impl Fn() -> bool,
 ) -> Page {
     let mut page = Page::default();
-    let number = |event: &StreamedEvent| (event.seq, event.id);
+    let outgoing = |event| outgoing(event, &stream.source);
     // Of a key, all events wait or none.
     let now = Instant::now();
-    let mut left: Vec<((i64, Uuid), &str, OutgoingEvent)> = events
+    let mut left: Vec<Outgoing<'_>> = events
         .iter()
         .filter(|event| !refused.has(event, now))
-        .map(|event| (number(event), &*event.kind, event.outgoing(&stream.source)))
+        .map(outgoing)
         .collect();
+    if left.is_empty() && refused.is_outage {
+        let is_away = |event: &&StreamedEvent| refused.wait(event).is_some_and(|wait| wait.is_away);
+        left.extend(events.iter().find(is_away).map(outgoing));
+    }
     while !left.is_empty() && !page.is_outage && may_publish() {
         let mut keys: HashSet<String> = HashSet::new();
         let (wave, later): (Vec<_>, Vec<_>) = left
@@ -141,19 +202,17 @@ pub(super) async fn publish_page(
                 }
             }
         }
-        if is_away {
-            page.is_outage = true;
-        } else {
-            left.retain(|(_, _, event)| !unconfirmed.contains(&event.key));
-            unconfirmed.into_iter().for_each(|key| refused.refuse(key));
+        page.is_outage = is_away;
+        left.retain(|(_, _, event)| !unconfirmed.contains(&event.key));
+        for key in unconfirmed {
+            refused.refuse(key, is_away);
         }
     }
-    let now = Instant::now();
-    let waits = events
-        .iter()
-        .filter(|event| refused.has(event, now))
-        .count();
-    refused.end_page(waits);
+    if page.problem.is_some() || !page.confirmed.is_empty() {
+        refused.is_outage = page.is_outage && page.confirmed.is_empty();
+    }
+    refused.end_page(events);
+    page.stale = refused.stale(events, stream.keep);
     page
 }
 
@@ -320,5 +379,123 @@ mod tests {
         let page = publish_page(&broker, &stream, &events, &mut refused, || waves() < 2).await;
         assert_eq!(numbers(&page), [1, 2]);
         assert!(page.problem.is_none() && !page.is_outage);
+    }
+
+    /// A broker of which the keys in the list are away.
+    #[derive(Default)]
+    struct Parts {
+        away: Mutex<HashSet<String>>,
+        sent: Mutex<Vec<usize>>,
+    }
+
+    #[async_trait]
+    impl EventPublisher for Parts {
+        async fn publish_events(
+            &self,
+            events: &[OutgoingEvent],
+        ) -> Vec<Result<(), TransportError>> {
+            self.sent.lock().unwrap().push(events.len());
+            let away = self.away.lock().unwrap();
+            let result = |event: &OutgoingEvent| {
+                if away.contains(&event.key) {
+                    return Err(TransportError::Unreachable("away".to_owned()));
+                }
+                Ok(())
+            };
+            events.iter().map(result).collect()
+        }
+    }
+
+    fn keyed(prefix: &str, numbers: std::ops::RangeInclusive<i64>) -> Vec<StreamedEvent> {
+        let event = |number| event(number, Some(&format!("{prefix}-{number}")));
+        numbers.map(event).collect()
+    }
+
+    fn away(events: &[StreamedEvent]) -> Parts {
+        let keys = events.iter().map(StreamedEvent::key).collect();
+        Parts {
+            away: Mutex::new(keys),
+            ..Parts::default()
+        }
+    }
+
+    /// One partition of Kafka is offline, and a whole page of its events stands before the others.
+    #[tokio::test(start_paused = true)]
+    async fn a_part_of_the_broker_that_is_away_stops_no_event_of_the_others() {
+        let bad = keyed("bad", 1..=PAGE);
+        let (broker, stream) = (away(&bad), EventStream::new("here"));
+        let mut refused = RefusedKeys::default();
+        let page = publish_page(&broker, &stream, &bad, &mut refused, || true).await;
+        assert!(page.is_outage && page.confirmed.is_empty());
+        // The pause after an outage.
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(refused.next_page(), PAGE * 2);
+        let good = keyed("good", PAGE + 1..=PAGE + 3);
+        let events: Vec<StreamedEvent> = bad.into_iter().chain(good).collect();
+        let page = publish_page(&broker, &stream, &events, &mut refused, || true).await;
+        assert_eq!(numbers(&page), [PAGE + 1, PAGE + 2, PAGE + 3]);
+        assert!(!page.is_outage && page.problem.is_none());
+        assert_eq!(*broker.sent.lock().unwrap(), [500, 3]);
+    }
+
+    /// The waits of an outage end with it, however long they are.
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_an_outage_is_found_with_one_event() {
+        let events = keyed("order", 1..=50);
+        let (broker, stream) = (away(&events), EventStream::new("here"));
+        let mut refused = RefusedKeys::default();
+        for _ in 0..100 {
+            let page = publish_page(&broker, &stream, &events, &mut refused, || true).await;
+            assert!(page.is_outage && page.confirmed.is_empty());
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert!(broker.sent.lock().unwrap().contains(&1));
+        assert_eq!(refused.keys.len(), 50);
+        broker.away.lock().unwrap().clear();
+        let mut confirmed =
+            numbers(&publish_page(&broker, &stream, &events, &mut refused, || true).await);
+        let left: Vec<StreamedEvent> = events
+            .into_iter()
+            .filter(|event| !confirmed.contains(&event.seq))
+            .collect();
+        confirmed.extend(numbers(
+            &publish_page(&broker, &stream, &left, &mut refused, || true).await,
+        ));
+        confirmed.sort_unstable();
+        assert!(confirmed.into_iter().eq(1..=50));
+        assert!(refused.keys.is_empty() && !refused.is_outage);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn events_are_stale_when_their_own_key_has_failed_for_the_whole_time() {
+        let keep = Duration::from_secs(3_600);
+        let stream = EventStream::new("here").keep(keep);
+        let mut broker = Broker {
+            refuses: "a",
+            waves: Mutex::default(),
+        };
+        let mut refused = RefusedKeys::default();
+        let mut events: Vec<StreamedEvent> = (1..)
+            .zip(["a", "b", "a"])
+            .map(|(seq, key)| event(seq, Some(key)))
+            .collect();
+        let step = Duration::from_secs(20);
+        for passed in 0..180 {
+            let page = publish_page(&broker, &stream, &events, &mut refused, || true).await;
+            assert!(page.stale.is_empty(), "{passed}");
+            events.retain(|event| event.seq != 2);
+            tokio::time::advance(step).await;
+        }
+        events.push(event(4, Some("b")));
+        let page = publish_page(&broker, &stream, &events, &mut refused, || true).await;
+        let stale: Vec<i64> = page.stale.iter().map(|(number, _)| *number).collect();
+        assert_eq!(stale, [1, 3]);
+        // A pause of the leader does not forget the key; a confirm does.
+        tokio::time::advance(LONGEST * 3).await;
+        let page = publish_page(&broker, &stream, &events, &mut refused, || false).await;
+        assert_eq!(page.stale.len(), 2);
+        broker.refuses = "none";
+        let page = publish_page(&broker, &stream, &events, &mut refused, || true).await;
+        assert!(page.stale.is_empty());
     }
 }

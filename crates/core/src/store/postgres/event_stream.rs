@@ -52,6 +52,11 @@ DELETE FROM jobwire.event WHERE seq = ANY(ARRAY(
     SELECT e.seq FROM (SELECT seq, at FROM jobwire.event ORDER BY seq LIMIT $1) e
     WHERE e.at < clock_timestamp() - (SELECT keep FROM jobwire.event_stream)))";
 
+/// The events of keys that failed for long.
+const DROP_FAILED: &str = "
+DELETE FROM jobwire.event e USING unnest($1::bigint[], $2::uuid[]) AS p (seq, id)
+WHERE e.seq = p.seq AND e.id = p.id AND e.at < clock_timestamp() - (SELECT keep FROM jobwire.event_stream)";
+
 fn event(row: &PgRow) -> Result<StreamedEvent, StoreError> {
     Ok(StreamedEvent {
         seq: row.try_get(0)?,
@@ -180,6 +185,12 @@ impl Streaming for PgStore {
 
     async fn delete_old_events(&self, at_most: i64) -> Result<u64, StoreError> {
         let query = sqlx::query(DROP_OLD).bind(at_most);
+        Ok(query.execute(&self.pool.inner).await?.rows_affected())
+    }
+
+    async fn delete_failed_events(&self, failed: &[(i64, uuid::Uuid)]) -> Result<u64, StoreError> {
+        let (numbers, ids): (Vec<i64>, Vec<uuid::Uuid>) = failed.iter().copied().unzip();
+        let query = sqlx::query(DROP_FAILED).bind(numbers).bind(ids);
         Ok(query.execute(&self.pool.inner).await?.rows_affected())
     }
 }

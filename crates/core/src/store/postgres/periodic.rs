@@ -10,7 +10,7 @@ use crate::job::calendar::Calendars;
 use crate::job::periodic::{Declaration, Declared, Row};
 use crate::job::query::PendingJobs;
 use crate::store::error::StoreError;
-use crate::store::periodic::suffixes;
+use crate::store::periodic::{SET_BACK, suffixes};
 use crate::store::statements::Periodic;
 use crate::store::{DuePeriodicJobs, DuePlace, Fired, Origin, PeriodicView, Result, Triggered};
 
@@ -39,7 +39,7 @@ WHERE name = $1";
 /// All times are those of one moment, so no schedule is neither due nor next.
 const DUE: &str = "
 WITH page AS (
-    SELECT name, next_due FROM jobwire.periodic_job
+    SELECT name, next_due, changed_at FROM jobwire.periodic_job
     WHERE NOT paused AND next_due <= statement_timestamp()
         AND ($1::timestamptz IS NULL OR next_due >= $1 AND (next_due, name) > ($1, $2))
         AND (strpos(schedule, '[calendar=') = 0 OR EXISTS (SELECT FROM unnest($3::text[]) known WHERE strpos(schedule, known) > 0))
@@ -48,9 +48,16 @@ WITH page AS (
 SELECT ARRAY(SELECT name FROM page ORDER BY next_due, name),
     (SELECT max(next_due) FROM page),
     (SELECT min(next_due) FROM jobwire.periodic_job WHERE NOT paused AND next_due > statement_timestamp()),
-    statement_timestamp()";
+    statement_timestamp(), ARRAY(SELECT changed_at::text FROM page ORDER BY next_due, name)";
 
 const ADVANCE: &str = "UPDATE jobwire.periodic_job SET next_due = $2, last_due = coalesce($3, last_due) WHERE name = $1";
+
+const AHEAD: &str = "
+SELECT name FROM jobwire.periodic_job WHERE NOT paused AND last_due > clock_timestamp() + $2 ORDER BY name LIMIT $1";
+
+const REVISE: &str = "
+UPDATE jobwire.periodic_job SET next_due = $2, last_due = NULL
+WHERE name = $1 AND NOT paused AND last_due > clock_timestamp() + $3";
 
 const PAUSE: &str = "
 UPDATE jobwire.periodic_job SET paused = $2, next_due = $3, changed_at = clock_timestamp() WHERE name = $1";
@@ -158,15 +165,9 @@ impl Periodic for PgStore {
         let now: DateTime<Utc> = sqlx::query_scalar("SELECT clock_timestamp()")
             .fetch_one(&mut *tx)
             .await?;
-        // In the order of their names, so that two programs wait for each other in no circle.
-        let mut sorted: Vec<(usize, &Declaration)> = declarations.iter().enumerate().collect();
-        sorted.sort_by_key(|(_, declaration)| &declaration.name);
-        let mut declared = vec![Declared::Same; declarations.len()];
-        for (place, declaration) in sorted {
-            let what = declare(&mut tx, declaration, now, &self.calendars).await?;
-            if let Some(of) = declared.get_mut(place) {
-                *of = what;
-            }
+        let mut declared = Vec::with_capacity(declarations.len());
+        for declaration in declarations {
+            declared.push(declare(&mut tx, declaration, now, &self.calendars).await?);
         }
         tx.commit().await?;
         Ok(declared)
@@ -243,11 +244,30 @@ impl Periodic for PgStore {
             last: last.map(|(due, name)| DuePlace { due, name }),
             next_due: row.try_get(2)?,
             now: row.try_get(3)?,
+            changed: row.try_get(4)?,
         })
     }
 
     async fn count_pending(&self, limit: i64) -> Result<Vec<PendingJobs>> {
         pending::count(&self.pool.inner, limit).await
+    }
+
+    async fn find_ahead(&self, at_most: i64) -> Result<Vec<String>> {
+        let ahead = sqlx::query_scalar(AHEAD).bind(at_most).bind(SET_BACK);
+        Ok(ahead.fetch_all(&self.pool.inner).await?)
+    }
+
+    async fn revise(&self, name: &str) -> Result<bool> {
+        let mut tx = begin_impatiently(&self.pool).await?;
+        let Some((row, now, _)) = find(&mut tx, TRY_LOCK, name).await? else {
+            return Ok(false);
+        };
+        let next = row.resumed(now, &self.calendars);
+        let next = next.map_err(StoreError::periodic(name))?;
+        let revise = sqlx::query(REVISE).bind(name).bind(next).bind(SET_BACK);
+        let revised = revise.execute(&mut *tx).await?.rows_affected();
+        tx.commit().await?;
+        Ok(revised > 0)
     }
 
     async fn fire(&self, name: &str) -> Result<Fired> {

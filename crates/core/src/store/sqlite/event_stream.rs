@@ -104,6 +104,10 @@ const HAS_OLD: &str = concat!("SELECT EXISTS (", old!(), ")");
 
 const DROP_OLD: &str = concat!("DELETE FROM event WHERE seq IN (", old!(), ")");
 
+/// The events of keys that failed for long.
+const DROP_FAILED: &str = "
+DELETE FROM event WHERE seq IN (SELECT value FROM json_each(?2)) AND at < ?1 - (SELECT keep FROM event_stream)";
+
 fn names(text: &str) -> Result<Vec<String>, StoreError> {
     serde_json::from_str(text)
         .map_err(|e| StoreError::BadRow(format!("the options of the event stream: {e}")))
@@ -252,6 +256,16 @@ impl Streaming for SqliteStore {
         }
         let mut tx = self.write().await?;
         let query = sqlx::query(DROP_OLD).bind(now).bind(at_most);
+        let gone = query.execute(&mut *tx).await?.rows_affected();
+        tx.commit().await?;
+        Ok(gone)
+    }
+
+    async fn delete_failed_events(&self, failed: &[(i64, uuid::Uuid)]) -> Result<u64, StoreError> {
+        let numbers: Vec<i64> = failed.iter().map(|(number, _)| *number).collect();
+        let mut tx = self.write().await?;
+        let query = sqlx::query(DROP_FAILED).bind(decode::now_micros());
+        let query = query.bind(decode::array(numbers)?);
         let gone = query.execute(&mut *tx).await?.rows_affected();
         tx.commit().await?;
         Ok(gone)

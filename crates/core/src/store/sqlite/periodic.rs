@@ -9,7 +9,7 @@ use crate::job::calendar::Calendars;
 use crate::job::periodic::{Declaration, Declared, Row};
 use crate::job::query::PendingJobs;
 use crate::store::error::StoreError;
-use crate::store::periodic::suffixes;
+use crate::store::periodic::{SET_BACK, suffixes};
 use crate::store::statements::Periodic;
 use crate::store::{DuePeriodicJobs, DuePlace, Fired, Origin, PeriodicView, Result, Triggered};
 
@@ -24,7 +24,7 @@ const CHANGE: &str = "
 UPDATE periodic_job SET version = ?2, schedule = ?3, template = ?4, next_due = ?5, changed_at = ?6 WHERE name = ?1";
 
 const DUE: &str = "
-SELECT name, next_due FROM periodic_job
+SELECT name, next_due, changed_at FROM periodic_job
 WHERE NOT paused AND next_due <= ?1 AND (?2 IS NULL OR next_due >= ?2 AND (next_due, name) > (?2, ?3))
     AND (instr(schedule, '[calendar=') = 0 OR EXISTS (SELECT 1 FROM json_each(?4) WHERE instr(schedule, value) > 0))
 ORDER BY next_due, name LIMIT ?5";
@@ -35,6 +35,12 @@ SELECT min(min(next_due), 253402300799999999) FROM periodic_job WHERE NOT paused
 
 const ADVANCE: &str =
     "UPDATE periodic_job SET next_due = ?2, last_due = coalesce(?3, last_due) WHERE name = ?1";
+
+const AHEAD: &str = "
+SELECT CAST(name AS BLOB) FROM periodic_job WHERE NOT paused AND last_due > ?2 ORDER BY name LIMIT ?1";
+
+const REVISE: &str = "
+UPDATE periodic_job SET next_due = ?2, last_due = NULL WHERE name = ?1 AND NOT paused AND last_due > ?3";
 
 const PAUSE: &str =
     "UPDATE periodic_job SET paused = ?2, next_due = ?3, changed_at = ?4 WHERE name = ?1";
@@ -194,7 +200,7 @@ impl Periodic for SqliteStore {
         let now = decode::now_micros();
         let suffixes = decode::array(suffixes(&self.calendars))?;
         let page = loop {
-            let rows: Vec<(Vec<u8>, i64)> = sqlx::query_as(DUE)
+            let rows: Vec<(Vec<u8>, i64, i64)> = sqlx::query_as(DUE)
                 .bind(now)
                 .bind(after.map(|place| decode::micros(place.due)))
                 .bind(after.map(|place| place.name.as_str()))
@@ -210,12 +216,13 @@ impl Periodic for SqliteStore {
             .bind(now)
             .fetch_one(&self.readers)
             .await?;
-        let last = page.last().map(|(name, due)| DuePlace {
+        let last = page.last().map(|(name, due, _)| DuePlace {
             due: decode::shown(*due),
             name: name.clone(),
         });
         Ok(DuePeriodicJobs {
-            names: page.into_iter().map(|(name, _)| name).collect(),
+            changed: page.iter().map(|(.., at)| at.to_string()).collect(),
+            names: page.into_iter().map(|(name, ..)| name).collect(),
             last,
             next_due: decode::maybe_moment(next)?,
             now: decode::moment(now)?,
@@ -224,6 +231,32 @@ impl Periodic for SqliteStore {
 
     async fn count_pending(&self, limit: i64) -> Result<Vec<PendingJobs>> {
         pending::count(&self.readers, limit).await
+    }
+
+    async fn find_ahead(&self, at_most: i64) -> Result<Vec<String>> {
+        let ahead = sqlx::query_scalar(AHEAD).bind(at_most);
+        let ahead = ahead.bind(decode::micros(Utc::now() + SET_BACK));
+        let names: Vec<Vec<u8>> = ahead.fetch_all(&self.readers).await?;
+        // One whose name is not UTF-8 is stopped when it is due.
+        let names = names.into_iter();
+        Ok(names.flat_map(String::from_utf8).collect())
+    }
+
+    async fn revise(&self, name: &str) -> Result<bool> {
+        let mut tx = self.write().await?;
+        let Some((row, _)) = find(&mut tx, name).await? else {
+            return Ok(false);
+        };
+        let now = decode::moment(decode::now_micros())?;
+        let next = row.resumed(now, &self.calendars);
+        let next = next.map_err(StoreError::periodic(name))?;
+        let revise = sqlx::query(REVISE)
+            .bind(name)
+            .bind(next.map(decode::micros))
+            .bind(decode::micros(now + SET_BACK));
+        let revised = revise.execute(&mut *tx).await?.rows_affected();
+        tx.commit().await?;
+        Ok(revised > 0)
     }
 
     async fn fire(&self, name: &str) -> Result<Fired> {

@@ -162,6 +162,10 @@ impl Database {
         let at_most = usize::try_from(at_most).unwrap_or(0);
         let page: Vec<DuePlace> = places.filter(is_behind).take(at_most).collect();
         DuePeriodicJobs {
+            changed: page
+                .iter()
+                .filter_map(|place| Some(self.schedules.get(&place.name)?.changed_at.to_string()))
+                .collect(),
             names: page.iter().map(|place| place.name.clone()).collect(),
             last: page.last().cloned(),
             next_due: later.into_iter().map(|(at, _)| at).min(),
