@@ -209,6 +209,7 @@ conformance! {
             a_flood_of_one_tenant_leaves_the_others_their_share,
             a_flood_under_a_limit_holds_up_no_other_tenant_of_its_lane,
             a_flood_under_a_fair_limit_leaves_the_other_tenants_their_turns,
+            woken_jobs_do_not_queue_behind_the_backlog_of_their_lane,
             timers_of_one_second_start_once_and_none_early,
         ]
     }
@@ -606,6 +607,7 @@ conformance! {
             waiting_jobs_of_a_fair_limit_take_turns,
             a_woken_job_that_comes_too_late_keeps_its_turn,
             jobs_without_a_turn_are_not_overtaken_by_a_flood_of_newer_ones,
+            a_job_without_a_turn_is_not_overtaken_for_ever,
             a_place_at_either_end_stops_no_job_of_a_fair_limit,
             a_waiting_job_is_passed_over_while_its_key_is_in_use,
             permits_of_a_dead_node_are_free_when_its_leases_have_ended,

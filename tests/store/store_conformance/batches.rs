@@ -692,6 +692,43 @@ pub(super) async fn whatever_becomes_of_its_members_a_batch_ends_once<S: SqlBenc
     }
 }
 
+/// The transaction that adds it has begun before, so the job's date alone does not show its creator.
+#[tokio::test]
+async fn plain_sql_adds_no_job_of_another_transaction_to_a_batch() {
+    let w = &World::<PgStore>::open().await;
+    let mut tx = w.store.pool().begin().await.unwrap();
+    let batch: uuid::Uuid = sqlx::query_scalar("SELECT jobwire.create_batch('b')")
+        .fetch_one(&mut *tx)
+        .await
+        .unwrap();
+    let create = "SELECT jobwire.create_job(type => 'work')";
+    let of_another: uuid::Uuid = sqlx::query_scalar(create)
+        .fetch_one(w.store.pool())
+        .await
+        .unwrap();
+    let add = "SELECT jobwire.add_to_batch($1, $2)";
+    for [before, after] in [
+        ["SELECT 1", "SELECT 1"],
+        ["SAVEPOINT s", "SELECT 1"],
+        ["SAVEPOINT t", "RELEASE SAVEPOINT t"],
+    ] {
+        sqlx::query(before).execute(&mut *tx).await.unwrap();
+        let own: uuid::Uuid = sqlx::query_scalar(create)
+            .fetch_one(&mut *tx)
+            .await
+            .unwrap();
+        sqlx::query(after).execute(&mut *tx).await.unwrap();
+        // The second time, this transaction has also changed the row.
+        for _ in 0..2 {
+            let added = sqlx::query(add).bind(batch).bind(own);
+            added.execute(&mut *tx).await.unwrap();
+        }
+    }
+    let refused = sqlx::query(add).bind(batch).bind(of_another);
+    let refused = refused.execute(&mut *tx).await.unwrap_err();
+    assert!(refused.to_string().contains("field `job`"), "{refused}");
+}
+
 #[tokio::test]
 async fn a_batch_of_plain_sql_ends_as_others_do() {
     let w = &World::<PgStore>::open().await;

@@ -180,6 +180,65 @@ pub(super) async fn a_flood_under_a_fair_limit_leaves_the_other_tenants_their_tu
     assert_eq!(w.rows("permit").await, 0);
 }
 
+/// The jobs of a limit of one wait for it, and then other jobs fill their lane. Each of them starts as
+/// soon as the one before has ended.
+pub(super) async fn woken_jobs_do_not_queue_behind_the_backlog_of_their_lane<S: SqlBench>(
+    w: &World<S>,
+) {
+    const LIMITED: usize = 8;
+    const BACKLOG: usize = 600;
+    let bed = Bed::new(w);
+    let gate = Arc::new(Semaphore::new(0));
+    let noting = {
+        let (notes, gate) = (bed.notes.clone(), gate.clone());
+        move |job: Running<String>| {
+            let (notes, gate) = (notes.clone(), gate.clone());
+            async move {
+                gate.acquire().await?.forget();
+                notes.add(job.payload);
+                Ok(Outcome::Done)
+            }
+        }
+    };
+    let other = {
+        let notes = bed.notes.clone();
+        move |job: Running<String>| {
+            let notes = notes.clone();
+            async move {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                notes.add(job.payload);
+                Ok(Outcome::Done)
+            }
+        }
+    };
+    let one = HandlerOptions::default().limit(Limit::running(1));
+    let node = bed
+        .node(quick().concurrency(4))
+        .handler_with("limited", one, noting)
+        .handler("other", other)
+        .start()
+        .await
+        .unwrap();
+    let limited = (0..LIMITED).map(|_| NewJob::of("limited", "limited"));
+    bed.create(limited.collect()).await;
+    eventually("jobs that wait", SOON, async || {
+        let waiting = i64::try_from(LIMITED).unwrap() - 1;
+        (w.rows("waiting_job").await == waiting).then_some(())
+    })
+    .await;
+    let others = (0..BACKLOG).map(|_| NewJob::of("other", "other"));
+    bed.create(others.collect()).await;
+    gate.add_permits(LIMITED);
+    bed.until_left(0).await;
+    let ended = bed.notes.all();
+    let last = ended.iter().rposition(|of| of == "limited").unwrap();
+    assert!(
+        last < BACKLOG / 2,
+        "the last limited job ended as number {last}"
+    );
+    node.stop().await;
+}
+
 /// What became of a storm: how late each job started.
 struct Storm {
     late: Vec<Duration>,

@@ -245,6 +245,24 @@ pub(super) async fn jobs_without_a_turn_are_not_overtaken_by_a_flood_of_newer_on
     }
 }
 
+/// An older node parks a job while a fair queue never gets empty. Its place is far behind the turns.
+pub(super) async fn a_job_without_a_turn_is_not_overtaken_for_ever<S: SqlBench>(w: &World<S>) {
+    let worker = node();
+    let running = hold_all(w, worker, 1).await;
+    exchange_one(w, worker, fair(0, &running, "loud")).await;
+    let loud = hold_all(w, worker, 2).await;
+    exchange_one(w, worker, fair(1, &loud, "loud")).await;
+    let before = "UPDATE {s}waiting_job SET seq = seq - 1000";
+    assert_eq!(w.store.execute(before).await, 2);
+    let without = hold_all(w, worker, 1).await;
+    exchange_one(w, worker, of("", 1, 1, &each(&without))).await;
+    let late = hold_all(w, worker, 3).await;
+    exchange_one(w, worker, fair(1, &late, "late")).await;
+    for job in loud.iter().chain(&without).chain(&late) {
+        assert_eq!(next_turn(w, worker).await, job.job.id);
+    }
+}
+
 /// Rows of another writer have the first and the last of all places.
 pub(super) async fn a_place_at_either_end_stops_no_job_of_a_fair_limit<S: SqlBench>(w: &World<S>) {
     let worker = node();

@@ -4,7 +4,11 @@ use std::time::Duration;
 
 use jobwire_core::store::purging::{PURGED_TABLES, PurgeScope};
 use jobwire_core::store::{Handoff, SuspensionScope};
-use jobwire_core::{Batch, Client, CommitHook, JobId, JobState, NewJob, Purge, StoreError};
+use jobwire_core::{
+    Batch, Client, CommitHook, JobId, JobState, NewJob, PgStore, Purge, Store, StoreError,
+};
+use jobwire_harness::eventually;
+use jobwire_harness::world::SOON;
 
 use super::world::{SqlBench, World, give_up, node, retry_after, work};
 
@@ -269,4 +273,39 @@ pub(super) async fn tags_are_filtered_and_follow_a_job_through_its_states<S: Sql
 
 fn values() -> Box<serde_json::value::RawValue> {
     serde_json::value::to_raw_value(&serde_json::json!({"n": 1})).unwrap()
+}
+
+/// The creator takes the key of a job that is gone, and commits while the purge waits for the row.
+#[tokio::test]
+async fn a_purge_keeps_the_key_of_a_job_that_is_committed_meanwhile() {
+    let w = &World::<PgStore>::open().await;
+    let keys = "INSERT INTO jobwire.unique_job (type, tenant, key, job_id, dead_letters, seen_at) \
+                SELECT 'work', 'acme', n::text, gen_random_uuid(), false, now() FROM generate_series(1, 1200) n";
+    sqlx::query(keys).execute(w.store.pool()).await.unwrap();
+    let mut creator = w.store.pool().begin().await.unwrap();
+    let take = "UPDATE jobwire.unique_job SET job_id = jobwire.create_job(type => 'work', tenant => 'acme') \
+                WHERE key = '1'";
+    sqlx::query(take).execute(&mut *creator).await.unwrap();
+    let purge = {
+        let store = w.store.clone();
+        tokio::spawn(async move {
+            store
+                .purge_rest(&PurgeScope::Tenant("acme".to_owned()))
+                .await
+        })
+    };
+    eventually("a purge that waits", SOON, async || {
+        let waits = "SELECT count(*) FROM pg_stat_activity \
+                     WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        let waits: i64 = sqlx::query_scalar(waits)
+            .fetch_one(w.store.pool())
+            .await
+            .unwrap();
+        (waits > 0).then_some(())
+    })
+    .await;
+    creator.commit().await.unwrap();
+    let counts = purge.await.unwrap().unwrap();
+    let deleted: u64 = counts.iter().map(|(_, count)| count).sum();
+    assert_eq!((deleted, w.rows("unique_job").await), (1_199, 1));
 }

@@ -37,6 +37,7 @@ pub(super) mod share;
 use std::time::Duration;
 
 use crate::hint::Ready;
+use crate::job::scope::Needs;
 use crate::job::{JobId, LockToken, NodeId};
 
 pub use cooling::Cooling;
@@ -162,6 +163,8 @@ pub struct PermitAnswer {
     pub cancelled: Vec<JobId>,
     /// Jobs to hint: woken ones, and the siblings of parked ones.
     pub ready: Vec<Ready>,
+    /// The woken ones of `ready`, with the properties that a node must serve to run them.
+    pub woken: Vec<(JobId, Needs)>,
 }
 
 /// A job that waits for a permit.

@@ -102,12 +102,19 @@ pub(super) struct Statements {
     /// Selects batches whose jobs at the end belong to the scope, at most `$2`, and locks them: open
     /// ones, and those that an interrupted purge has closed.
     pub(super) batches: &'static str,
+    /// Select the jobs of keys whose jobs are gone, at most `$2`, and lock the rows. Delete those of
+    /// these jobs, in a later statement: one that waits for the lock of a creator sees no job that the
+    /// creator has committed meanwhile. Each with its table.
+    pub(super) keys: &'static [(&'static str, &'static str, &'static str)],
     /// Delete what names the scope, each with its table. Run last.
     pub(super) rest: &'static [(&'static str, &'static str)],
 }
 
 /// Deletes from the traces of these jobs, each with its table. A key whose job still exists stays.
 pub(super) type OfJobs = [(&'static str, &'static str); 6];
+
+/// Maximum number of keys that one transaction locks.
+pub(super) const KEYS: i64 = 500;
 
 /// Maximum number of batches that one transaction closes.
 pub(super) const BATCHES: i64 = 10;
@@ -137,6 +144,7 @@ macro_rules! statements {
                 records: statements!(@records $s, "process_instance"),
                 batches: concat!("SELECT id FROM ", statements!(@batches $s, $of, $end, "process_instance"),
                     " ORDER BY id LIMIT $2", $lock),
+                keys: &[],
                 rest: &[
                     ("event_log", concat!("DELETE FROM ", $s, "event_log WHERE process_instance = $1")),
                     ("suspension", concat!("DELETE FROM ", $s,
@@ -149,11 +157,13 @@ macro_rules! statements {
                 records: statements!(@records $s, "tenant"),
                 batches: concat!("SELECT id FROM ", statements!(@batches $s, $of, $end, "tenant"),
                     " ORDER BY id LIMIT $2", $lock),
+                keys: &[
+                    ("unique_job", concat!("SELECT job_id FROM ", $s, "unique_job AS u WHERE tenant = $1 AND ",
+                        statements!(@gone $s, "u"), " LIMIT $2", $lock), statements!(@keys $s, $these, "unique_job")),
+                    ("unique_dead_letter", concat!("SELECT job_id FROM ", $s, "unique_dead_letter AS u WHERE tenant = $1 AND ",
+                        statements!(@gone $s, "u"), " LIMIT $2", $lock), statements!(@keys $s, $these, "unique_dead_letter")),
+                ],
                 rest: &[
-                    ("unique_job", concat!("DELETE FROM ", $s, "unique_job AS u WHERE tenant = $1 AND ",
-                        statements!(@gone $s, "u"))),
-                    ("unique_dead_letter", concat!("DELETE FROM ", $s,
-                        "unique_dead_letter AS u WHERE tenant = $1 AND ", statements!(@gone $s, "u"))),
                     ("suspension", concat!("DELETE FROM ", $s,
                         "suspension WHERE scope = 'tenant' AND value = $1")),
                 ],
@@ -173,10 +183,8 @@ macro_rules! statements {
             ("waiting_job", concat!("DELETE FROM ", $s, "waiting_job WHERE job_id ", $these)),
             ("attempt", concat!("DELETE FROM ", $s, "attempt WHERE job_id ", $these)),
             ("incident", concat!("DELETE FROM ", $s, "incident WHERE job_id ", $these)),
-            ("unique_job", concat!("DELETE FROM ", $s, "unique_job AS u WHERE job_id ", $these, " AND ",
-                statements!(@gone $s, "u"))),
-            ("unique_dead_letter", concat!("DELETE FROM ", $s, "unique_dead_letter AS u WHERE job_id ", $these,
-                " AND ", statements!(@gone $s, "u"))),
+            ("unique_job", statements!(@keys $s, $these, "unique_job")),
+            ("unique_dead_letter", statements!(@keys $s, $these, "unique_dead_letter")),
             ("event_log", concat!("DELETE FROM ", $s, "event_log WHERE job_id ", $these)),
         ];
     };
@@ -233,6 +241,9 @@ macro_rules! statements {
             ("incident", concat!("DELETE FROM ", $s, "incident WHERE (job_id, opened_at) IN (SELECT job_id, opened_at FROM ",
                 $s, "incident WHERE ", $column, " = $1 LIMIT $2) RETURNING job_id")),
         ]
+    };
+    (@keys $s:literal, $these:literal, $table:literal) => {
+        concat!("DELETE FROM ", $s, $table, " AS u WHERE job_id ", $these, " AND ", statements!(@gone $s, "u"))
     };
     (@gone $s:literal, $row:literal) => {
         concat!(

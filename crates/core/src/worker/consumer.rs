@@ -228,11 +228,7 @@ impl Consumer {
                 }
                 continue;
             }
-            while self.has_room()
-                && let Ok(hint) = own_hints.try_recv()
-            {
-                self.note_own(hint);
-            }
+            self.note_arrived(own_hints);
             if std::mem::take(&mut self.gathers) {
                 self.gather().await;
                 continue;
@@ -246,6 +242,8 @@ impl Consumer {
                 self.wait_for_renewals(own_hints).await;
                 continue;
             }
+            // Woken jobs that arrived during the wait come before the hint that waited.
+            self.note_arrived(own_hints);
             self.rank_pending().await;
             if self.lock_some(own_hints).await {
                 pause = FIRST_PAUSE;
@@ -258,6 +256,15 @@ impl Consumer {
                 idle(&self.node, pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
+        }
+    }
+
+    /// Takes the own hints that have arrived.
+    fn note_arrived(&mut self, own_hints: &mut mpsc::Receiver<OwnHint>) {
+        while self.has_room()
+            && let Ok(hint) = own_hints.try_recv()
+        {
+            self.note_own(hint);
         }
     }
 
@@ -400,7 +407,7 @@ impl Consumer {
                 // Rescued and forwarded jobs stay and get the first free slots.
                 Some(hint) = own_hints.recv(), if self.has_room() => match hint {
                     OwnHint::Rescued(_) | OwnHint::Forwarded(_) => self.note_own(hint),
-                    OwnHint::InTurn(ready) => {
+                    OwnHint::InTurn(ready) | OwnHint::Woken(ready) => {
                         self.node.inbox.taken(ready.hint.id);
                         let place = self.pending.place(&ready.lane);
                         self.publish_again(Cause::Sweep, place, vec![ready]);

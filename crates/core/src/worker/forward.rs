@@ -78,7 +78,7 @@ fn tell(node: &NodeContext, addressed: BTreeMap<NodeId, Vec<Ready>>) -> HashSet<
             tracing::debug!(
                 node = %to,
                 jobs = ids.len(),
-                "forwarded jobs that this node does not serve"
+                "forwarded jobs that this node does not serve, or has no slot for"
             );
             counter!(m::HINTS_FORWARDED).increment(ids.len() as u64);
             forwarded.extend(ids);

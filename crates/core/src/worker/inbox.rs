@@ -42,6 +42,16 @@ impl Inbox {
         self.put(OwnHint::Rescued(ready))
     }
 
+    /// Tries the hint of a job that has a reserved permit on this node, before the other hints of its
+    /// lane. Returns the hint if there is no room.
+    pub(crate) fn woken_here(&self, ready: Ready) -> Option<Ready> {
+        // Half of the room is for rescued jobs.
+        if self.own_hints.capacity() < OWN_HINTS / 2 {
+            return Some(ready);
+        }
+        self.put(OwnHint::Woken(ready))
+    }
+
     /// Takes the hint of a job that another node does not serve. Returns it if there is no room.
     pub(crate) fn forwarded_here(&self, ready: Ready) -> Option<Ready> {
         // Half of the room is for rescued jobs.

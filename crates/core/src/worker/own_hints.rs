@@ -18,6 +18,9 @@ pub(crate) enum OwnHint {
     InTurn(Ready),
     /// The job's holder has died. The hint goes to the front of its lane.
     Rescued(Ready),
+    /// The job waited for a permit, which is reserved for a moment. The hint goes to the front of its
+    /// lane: its job has waited through the lane before.
+    Woken(Ready),
     /// Another node does not serve the job. The hint waits behind the hints that are already here,
     /// until a slot is free.
     Forwarded(Ready),
@@ -27,14 +30,20 @@ impl OwnHint {
     /// Returns the hint with its lane.
     pub(crate) fn ready(&self) -> &Ready {
         match self {
-            Self::InTurn(ready) | Self::Rescued(ready) | Self::Forwarded(ready) => ready,
+            Self::InTurn(ready)
+            | Self::Rescued(ready)
+            | Self::Woken(ready)
+            | Self::Forwarded(ready) => ready,
         }
     }
 
     /// Returns the hint with its lane.
     pub(crate) fn into_ready(self) -> Ready {
         match self {
-            Self::InTurn(ready) | Self::Rescued(ready) | Self::Forwarded(ready) => ready,
+            Self::InTurn(ready)
+            | Self::Rescued(ready)
+            | Self::Woken(ready)
+            | Self::Forwarded(ready) => ready,
         }
     }
 }

@@ -22,11 +22,15 @@ use std::time::Duration;
 use metrics::counter;
 use tokio::time::Instant;
 
+use crate::fleet::Candidate;
+use crate::hint::Ready;
 use crate::job::JobId;
+use crate::job::scope::Needs;
 use crate::producer::commit_hook::Cause;
 use crate::store::permits::{PermitAnswer, PermitRequest};
 use crate::telemetry::metrics as m;
 use crate::worker::context::NodeContext;
+use crate::worker::forward::{self, Unserved};
 use crate::worker::permits::{Answered, Ask, Extent, Permit, Permits, Round, TrustedUntil};
 
 /// The bounds of the interval at which a node renews its permits and looks for jobs that wait in vain.
@@ -213,5 +217,47 @@ fn apply(
     for ask in asks.into_values() {
         let _ = ask.reply.send(Answered::Lost);
     }
-    node.hook.publish(Cause::Requeue, answer.ready);
+    let woken: HashMap<JobId, Needs> = answer.woken.into_iter().collect();
+    hint(node, answer.ready, woken);
+}
+
+/// Hints jobs. Woken ones do not queue behind their lane: their permits are reserved for a moment
+/// only, and would stand idle behind a backlog. This node takes those that it serves to the front of
+/// their lane, unless all its slots are in use and another node has free ones. It forwards the others
+/// to nodes that serve them. The hints of the rest are published.
+fn hint(node: &Arc<NodeContext>, ready: Vec<Ready>, mut woken: HashMap<JobId, Needs>) {
+    if ready.is_empty() {
+        return;
+    }
+    let (mut elsewhere, mut rest) = (Vec::new(), Vec::new());
+    let others = match woken.is_empty() {
+        true => Vec::new(),
+        false => node.fleet.takers(node.options.heard_within(), node.id),
+    };
+    // In reverse order, because each goes to the front.
+    for ready in ready.into_iter().rev() {
+        let Some(needs) = woken.remove(&ready.hint.id) else {
+            rest.push(ready);
+            continue;
+        };
+        let serves_better = |other: &Candidate| other.free > 0 && other.serves(&needs, &ready.lane);
+        let is_here = !node.signals.draining.is_cancelled()
+            && node.options.receives(&ready.lane)
+            && node.served.types().contains(&needs.job_type)
+            && node.served.scope().takes(&needs)
+            && (node.free_slots() > 0 || !others.iter().any(serves_better));
+        if is_here {
+            rest.extend(node.inbox.woken_here(ready));
+        } else {
+            elsewhere.push(Unserved { ready, needs });
+        }
+    }
+    if !elsewhere.is_empty() {
+        let hints: Vec<Ready> = elsewhere.iter().map(|of| of.ready.clone()).collect();
+        let forwarded = forward::send(node, elsewhere);
+        let left = hints.into_iter();
+        rest.extend(left.filter(|ready| !forwarded.contains(&ready.hint.id)));
+    }
+    rest.reverse();
+    node.hook.publish(Cause::Requeue, rest);
 }

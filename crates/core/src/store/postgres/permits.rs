@@ -74,10 +74,8 @@ async fn exchange(
         shares = share_all(&states);
     }
     holding::hold(connection, request, &shares).await?;
-    let mut answer = PermitAnswer {
-        ready: waking::wake(connection, &shares, &asking).await?,
-        ..PermitAnswer::default()
-    };
+    let mut answer = PermitAnswer::default();
+    waking::wake(connection, &shares, &asking, &mut answer).await?;
     let admitted: HashSet<JobId> = shares
         .iter()
         .flat_map(|(_, share)| share.granted.iter().copied())

@@ -8,7 +8,7 @@ use super::begin::begin;
 use crate::job::JobId;
 use crate::store::error::StoreError;
 use crate::store::purging::{
-    BATCHES, PurgeScope, PurgeableJob, TableCount, count_of, state_of, statements,
+    BATCHES, KEYS, PurgeScope, PurgeableJob, TableCount, count_of, state_of, statements,
 };
 use crate::store::statements::Purging;
 
@@ -117,8 +117,24 @@ impl Purging for PgStore {
     }
 
     async fn purge_rest(&self, scope: &PurgeScope) -> Result<Vec<TableCount>, StoreError> {
-        let mut tx = begin(&self.pool).await?;
         let mut counts = Vec::new();
+        for (table, lock, delete) in scope.of(SCOPES).keys {
+            loop {
+                let mut tx = begin(&self.pool).await?;
+                let jobs: Vec<Uuid> = sqlx::query_scalar(*lock)
+                    .bind(scope.value())
+                    .bind(KEYS)
+                    .fetch_all(&mut *tx)
+                    .await?;
+                if jobs.is_empty() {
+                    break;
+                }
+                let deleted = sqlx::query(*delete).bind(&jobs).execute(&mut *tx).await?;
+                tx.commit().await?;
+                counts.push((*table, deleted.rows_affected()));
+            }
+        }
+        let mut tx = begin(&self.pool).await?;
         for (table, delete) in scope.of(SCOPES).rest {
             let deleted = sqlx::query(*delete)
                 .bind(scope.value())

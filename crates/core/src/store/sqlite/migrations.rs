@@ -51,6 +51,6 @@ impl SqliteStore {
 
 /// The newest schema version of this program.
 const _: () = assert!(
-    SCHEMA_VERSION == 18,
+    SCHEMA_VERSION == 19,
     "add the migration's row to schema_version"
 );

@@ -70,8 +70,7 @@ async fn exchange(
         keys::borrow(connection, request, of, number, now).await?;
         keys::cool(connection, of, &cooling, now).await?;
         if wakes > 0 {
-            let ready = waking::wake(connection, &of.key, wakes, &asking, now).await?;
-            answer.ready.extend(ready);
+            waking::wake(connection, &of.key, wakes, &asking, now, &mut answer).await?;
         }
         let got: HashSet<&JobId> = granted.iter().collect();
         let others = of.asking.iter().filter(|job| !got.contains(&job.held.id));

@@ -6,7 +6,7 @@ use super::{SqliteStore, decode};
 use crate::job::JobId;
 use crate::store::error::StoreError;
 use crate::store::purging::{
-    BATCHES, PurgeScope, PurgeableJob, TableCount, count_of, state_of, statements,
+    BATCHES, KEYS, PurgeScope, PurgeableJob, TableCount, count_of, state_of, statements,
 };
 use crate::store::statements::Purging;
 
@@ -116,8 +116,25 @@ impl Purging for SqliteStore {
     }
 
     async fn purge_rest(&self, scope: &PurgeScope) -> Result<Vec<TableCount>, StoreError> {
-        let mut tx = self.write().await?;
         let mut counts = Vec::new();
+        for (table, select, delete) in scope.of(SCOPES).keys {
+            loop {
+                let mut tx = self.write().await?;
+                let jobs = sqlx::query(*select)
+                    .bind(scope.value())
+                    .bind(KEYS)
+                    .fetch_all(&mut *tx)
+                    .await?;
+                if jobs.is_empty() {
+                    break;
+                }
+                let jobs = decode::array(&decode::texts(&jobs)?)?;
+                let deleted = sqlx::query(*delete).bind(jobs).execute(&mut *tx).await?;
+                tx.commit().await?;
+                counts.push((*table, deleted.rows_affected()));
+            }
+        }
+        let mut tx = self.write().await?;
         for (table, delete) in scope.of(SCOPES).rest {
             let deleted = sqlx::query(*delete)
                 .bind(scope.value())

@@ -3,6 +3,9 @@
 //! When a marker is at the front, all items before it have been decided or tried. A hint that was
 //! busy or refused is tried again behind later arrivals.
 //!
+//! A woken job, for which a permit is reserved, is put before the other items of its lane. With a
+//! start order it takes its place among them.
+//!
 //! Rescued jobs come before all other items of their lane while the node may start more of them.
 //!
 //! With a start order, the hints between two markers are sorted by the places of their jobs, once
@@ -22,6 +25,9 @@ use crate::hint::{Hint, Marker, Ready};
 use crate::job::{JobId, Lane};
 use crate::lane::start_order::Place;
 use crate::transport::Ticket;
+
+/// The number of own hints at the front of a lane behind which its oldest hint is looked for.
+const MOST_WOKEN_BEFORE: usize = 64;
 
 /// A hint that waits for a slot.
 pub(super) struct Waiting {
@@ -210,11 +216,19 @@ impl Pending {
     /// zero without one.
     pub(super) fn waited(&self, place: usize, now: DateTime<Utc>) -> Duration {
         let queue = self.lanes.get(place);
-        let front = queue.and_then(|queue| queue.items.front());
-        let Some(Item::Hint(Waiting { of, .. })) = front else {
+        // Woken jobs come first and are younger than the hints behind them.
+        let first = queue.into_iter().flat_map(|queue| &queue.items);
+        let mut own = true;
+        let first = first.map_while(|item| match item {
+            Item::Hint(Waiting { of, .. }) if own => {
+                own = of.ticket.is_none();
+                Some(of.published_at.unwrap_or(of.received_at))
+            }
+            _ => None,
+        });
+        let Some(since) = first.take(MOST_WOKEN_BEFORE).min() else {
             return Duration::ZERO;
         };
-        let since = of.published_at.unwrap_or(of.received_at);
         (now - since).to_std().unwrap_or_default()
     }
 

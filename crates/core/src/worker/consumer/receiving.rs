@@ -8,7 +8,7 @@ use metrics::counter;
 use tokio::time::Instant;
 
 use super::lock_size::LOCK_BATCH;
-use super::pending::{Arrival, Ranked};
+use super::pending::{Arrival, Ranked, Waiting};
 use super::{Consumer, FIRST_PAUSE, LONGEST_PAUSE};
 use crate::hint::{Body, Ready};
 use crate::job::JobId;
@@ -127,6 +127,7 @@ impl Consumer {
 
     pub(super) fn note_own(&mut self, hint: OwnHint) {
         let rescued = matches!(hint, OwnHint::Rescued(_));
+        let woken = matches!(hint, OwnHint::Woken(_));
         let forwarded = matches!(hint, OwnHint::Forwarded(_));
         let ready = hint.into_ready();
         self.node.inbox.taken(ready.hint.id);
@@ -143,6 +144,11 @@ impl Consumer {
         };
         if rescued {
             self.pending.push_rescued(ready.hint, of);
+        } else if woken {
+            self.pending.put_back(Waiting {
+                hint: ready.hint,
+                of,
+            });
         } else if forwarded {
             let most = MOST_FORWARDED.max(self.node.options.concurrency * 4);
             if !self.pending.push_forwarded(ready.hint, of, most) {

@@ -13,8 +13,8 @@ use crate::store::permits::{Asking, PermitAnswer, PermitKey};
 use crate::store::postgres::complete;
 
 /// The place of a job in the queue of its key is its creation order or, if the limit is fair, its turn
-/// ([`permits`](crate::store::permits)). While a job without a turn stands first, a turn is at least the
-/// creation order, so those without turns are not overtaken. A job that was woken and came too late keeps
+/// ([`permits`](crate::store::permits)). While any job without a turn waits for the key, a turn is at
+/// least the creation order, so those without turns are overtaken by no later job. A job that was woken and came too late keeps
 /// its turn.
 const PARK: &str = "
 INSERT INTO jobwire.waiting_job AS w (job_id, limit_name, key, type, seq, fair_key)
@@ -27,8 +27,8 @@ SELECT u.job_id, u.limit_name, u.key, u.type,
          WHERE q.limit_name = u.limit_name AND q.key = u.key AND q.woken_at IS NULL
          ORDER BY q.seq LIMIT 1),
         min(u.seq) OVER (PARTITION BY u.limit_name, u.key)),
-        (SELECT CASE WHEN q.fair_key IS NULL THEN u.seq END FROM jobwire.waiting_job q
-         WHERE q.limit_name = u.limit_name AND q.key = u.key AND q.woken_at IS NULL
+        (SELECT u.seq FROM jobwire.waiting_job q
+         WHERE q.limit_name = u.limit_name AND q.key = u.key AND q.fair_key IS NULL AND q.woken_at IS NULL
          ORDER BY q.seq LIMIT 1)) + 2 * (row_number() OVER (PARTITION BY u.limit_name, u.key, u.fair_key ORDER BY u.seq) - 1)
     END, u.fair_key
 FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[])

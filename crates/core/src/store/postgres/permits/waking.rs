@@ -4,10 +4,9 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{LOOK_AT, ROUNDS, names};
-use crate::hint::Ready;
 use crate::store::error::StoreError;
-use crate::store::permits::KeyRequest;
 use crate::store::permits::share::Share;
+use crate::store::permits::{KeyRequest, PermitAnswer};
 use crate::store::postgres::decode;
 use crate::store::postgres::sql::{in_turn, not_suspended, ready_columns, unlocked};
 
@@ -73,7 +72,8 @@ WITH next AS MATERIALIZED (
 UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = least(j.hints, 999999999) + 1
 WHERE j.id = ANY(ARRAY(SELECT id FROM next))
 RETURNING ",
-    ready_columns!("j")
+    ready_columns!("j"),
+    ", j.deployment, j.category, j.tenant, j.priority"
 );
 
 /// Deletes the rows of jobs that no node may lock, if some are among the jobs to wake. Returns whether
@@ -109,16 +109,17 @@ pub(super) async fn drop_unlockable(
     Ok(any)
 }
 
-/// Wakes waiting jobs of keys, as many as the shares say.
+/// Wakes waiting jobs of keys, as many as the shares say. Adds them to the answer.
 pub(super) async fn wake(
     connection: &mut PgConnection,
     shares: &[(&KeyRequest, Share)],
     asking: &[Uuid],
-) -> Result<Vec<Ready>, StoreError> {
+    answer: &mut PermitAnswer,
+) -> Result<(), StoreError> {
     let wakes = || shares.iter().filter(|(_, share)| share.wake > 0);
     let (limits, keys) = names(wakes().map(|(of, _)| &of.key));
     if limits.is_empty() {
-        return Ok(Vec::new());
+        return Ok(());
     }
     let numbers: Vec<i32> = wakes().map(|(_, share)| share.wake).collect();
     let rows = sqlx::query(WAKE)
@@ -128,5 +129,10 @@ pub(super) async fn wake(
         .bind(asking)
         .fetch_all(connection)
         .await?;
-    decode::all_ready(&rows)
+    for row in &rows {
+        let ready = decode::ready(row)?;
+        answer.woken.push((ready.hint.id, decode::needs(row)?));
+        answer.ready.push(ready);
+    }
+    Ok(())
 }

@@ -12,8 +12,8 @@ use crate::store::permits::{Asking, PermitAnswer, PermitKey, PermitRequest};
 use crate::store::sqlite::{complete, decode};
 
 /// The place of a job in the queue of its key is its creation order or, if the limit is fair, its turn
-/// ([`permits`](crate::store::permits)). While a job without a turn stands first, a turn is at least the
-/// creation order, so those without turns are not overtaken. A job that was woken and came too late keeps
+/// ([`permits`](crate::store::permits)). While any job without a turn waits for the key, a turn is at
+/// least the creation order, so those without turns are overtaken by no later job. A job that was woken and came too late keeps
 /// its turn.
 const PARK: &str = "
 WITH u AS MATERIALIZED (
@@ -29,8 +29,8 @@ SELECT u.job_id, u.limit_name, u.key, u.type,
          WHERE q.limit_name = u.limit_name AND q.key = u.key AND q.woken_at IS NULL
          ORDER BY q.seq LIMIT 1),
         min(u.seq) OVER (PARTITION BY u.limit_name, u.key)),
-        coalesce((SELECT CASE WHEN q.fair_key IS NULL THEN u.seq END FROM waiting_job q
-         WHERE q.limit_name = u.limit_name AND q.key = u.key AND q.woken_at IS NULL
+        coalesce((SELECT u.seq FROM waiting_job q
+         WHERE q.limit_name = u.limit_name AND q.key = u.key AND q.fair_key IS NULL AND q.woken_at IS NULL
          ORDER BY q.seq LIMIT 1), 0)) + 2 * (row_number() OVER (PARTITION BY u.limit_name, u.key, u.fair_key ORDER BY u.seq) - 1)
     END, u.fair_key
 FROM u

@@ -2,9 +2,8 @@
 
 use sqlx::SqliteConnection;
 
-use crate::hint::Ready;
 use crate::store::error::StoreError;
-use crate::store::permits::PermitKey;
+use crate::store::permits::{PermitAnswer, PermitKey};
 use crate::store::sqlite::decode;
 use crate::store::sqlite::sql::{has_id, in_turn, ready_columns, suspended, unlocked};
 
@@ -78,7 +77,7 @@ WHERE id IN (SELECT value FROM json_each(?1)) AND ",
     "
 RETURNING ",
     ready_columns!(),
-    ", seq"
+    ", seq, deployment, category, tenant, priority"
 );
 
 /// How often rows are deleted before jobs are woken. The next exchange goes on.
@@ -116,14 +115,15 @@ pub(super) async fn drop_unlockable(
     Ok(any)
 }
 
-/// Wakes this number of waiting jobs of a key.
+/// Wakes this number of waiting jobs of a key. Adds them to the answer.
 pub(super) async fn wake(
     connection: &mut SqliteConnection,
     key: &PermitKey,
     number: i32,
     asking: &str,
     now: i64,
-) -> Result<Vec<Ready>, StoreError> {
+    answer: &mut PermitAnswer,
+) -> Result<(), StoreError> {
     let rows = sqlx::query(NEXT)
         .bind(&key.limit)
         .bind(&key.key)
@@ -135,5 +135,11 @@ pub(super) async fn wake(
     let note = sqlx::query(NOTE).bind(&these).bind(now);
     note.execute(&mut *connection).await?;
     let wake = sqlx::query(WAKE).bind(&these).bind(now);
-    decode::ready_in_order(&wake.fetch_all(connection).await?)
+    let rows = wake.fetch_all(connection).await?;
+    let ready = decode::ready_in_order(&rows)?;
+    for (row, id) in rows.iter().zip(decode::job_ids(&rows)?) {
+        answer.woken.push((id, decode::needs(row)?));
+    }
+    answer.ready.extend(ready);
+    Ok(())
 }
