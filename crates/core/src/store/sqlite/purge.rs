@@ -132,6 +132,10 @@ impl Purging for SqliteStore {
                 let deleted = sqlx::query(*delete).bind(jobs).execute(&mut *tx).await?;
                 tx.commit().await?;
                 counts.push((*table, deleted.rows_affected()));
+                // The keys that were selected have jobs by now, or names that can't be read.
+                if deleted.rows_affected() == 0 {
+                    break;
+                }
             }
         }
         let mut tx = self.write().await?;
