@@ -82,6 +82,7 @@ use crate::worker::signals::Signals;
 use crate::worker::slot_limit::SlotLimit;
 use crate::worker::slot_pool::SlotPool;
 use crate::worker::slots::Slots;
+use crate::worker::stop_counts::StopCounts;
 use crate::worker::suspects::Suspects;
 
 pub use crate::node::health::{HealthWatch, NodeHealth};
@@ -324,6 +325,7 @@ impl NodeBuilder {
                 gauges.of_node(m::JOBS_IN_FLIGHT),
             )),
             instances: HeldInstances::default(),
+            stops: StopCounts::default(),
             cached_metrics: CachedMetrics::new(),
             departures: Departures::default(),
             inbox,

@@ -61,6 +61,7 @@ pub(crate) mod slot_pool;
 pub(crate) mod slots;
 pub(crate) mod stages;
 pub(crate) mod statement;
+pub(crate) mod stop_counts;
 pub(crate) mod suspects;
 pub(crate) mod tell;
 pub(crate) mod under_way;

@@ -169,6 +169,9 @@ impl Relay {
             }
         } else if page.is_outage {
             AGAIN
+        } else if page.is_ended {
+            // The lease of the leader is over: its next cycle says whether it still leads.
+            AGAIN
         } else if is_full && at_most < READ {
             // All of them wait: the next page begins behind them.
             Duration::ZERO

@@ -70,6 +70,8 @@ const PLAN: &str = "jobwire.gate";
 /// A timer that never failed counts as open if it is due within this time: it waits for another change,
 /// or becomes ready just now. One that is due later was given another date.
 const SOON: chrono::TimeDelta = chrono::TimeDelta::minutes(1);
+/// A timer that failed counts as open if its retry is due within this time.
+const RETRIED: chrono::TimeDelta = chrono::TimeDelta::hours(1);
 /// Maximum number of changes of one gate that are looked at, those with the earliest due dates first.
 const LOOKED_AT: i64 = 1_000;
 
@@ -317,8 +319,8 @@ impl GateChange {
 /// Returns whether a change has been due and is not made yet.
 fn is_open(view: &JobView, now: DateTime<Utc>) -> bool {
     let has_failed = view.failures > 0 || view.exception_message.is_some();
-    let is_soon = || view.due_at.is_none_or(|due| due <= now + SOON);
-    view.state == JobState::Executable || has_failed || is_soon()
+    let within = if has_failed { RETRIED } else { SOON };
+    view.state == JobState::Executable || view.due_at.is_none_or(|due| due <= now + within)
 }
 
 /// Publishes the hints of the first page, and of those that follow.

@@ -13,8 +13,10 @@ use crate::producer::commit_hook::CommitHook;
 use crate::producer::hint_room::room;
 use crate::store::{Change, Operated, Store, StoreError};
 
-/// Maximum number of jobs in one list, and in one transaction.
-const PAGE: i64 = 500;
+/// Maximum number of jobs in one list. A list may read far in a table with few jobs of the definition.
+const LISTED: i64 = 10_000;
+/// Maximum number of jobs in one transaction.
+const PAGE: usize = 500;
 
 /// The priority that the existing jobs of a definition get.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,7 +66,7 @@ impl PriorityCascade {
             overrides.iter().any(|of| of.covers(definition, element))
         };
         filter.sort = JobSort::ascending(SortBy::Id);
-        filter.limit = PAGE;
+        filter.limit = LISTED;
         let mut done = PriorityCascaded::default();
         loop {
             let found = store.find(&filter).await?;
@@ -73,9 +75,9 @@ impl PriorityCascade {
             };
             filter.after = Some(JobCursor::after(last, filter.sort));
             let changes = found.iter().filter(|view| !is_excepted(view));
-            let page: Vec<JobId> = changes.map(|view| view.id).collect();
-            if !page.is_empty() {
-                self.change(store, hook, &page, &mut done).await?;
+            let ids: Vec<JobId> = changes.map(|view| view.id).collect();
+            for page in ids.chunks(PAGE) {
+                self.change(store, hook, page, &mut done).await?;
                 // Without room, the sweeper publishes the hints of the rest.
                 room(hook).await;
             }

@@ -244,12 +244,15 @@ impl StoreError {
     }
 
     /// Returns whether the database as a whole can't run statements now, although it answers: the disk is
-    /// full, memory or connections are used up (SQLSTATE class 53, without limits of one statement), or
+    /// full or connections are used up (SQLSTATE class 53, without what one statement may cause), or
     /// another connection has locked the file (`SQLITE_BUSY`, `SQLITE_LOCKED`, `SQLITE_FULL`).
     fn lacks_resources(&self) -> bool {
         match self.sqlstate().as_deref() {
-            // 53400 is a limit of the configuration, as that of a statement's temporary files.
-            Some(state) if state.len() == 5 => state.starts_with("53") && state != "53400",
+            // 53200 is a lack of memory, and 53400 a limit of the configuration, as that of temporary files:
+            // one large statement may reach either.
+            Some(state) if state.len() == 5 => {
+                state.starts_with("53") && state != "53200" && state != "53400"
+            }
             Some(code) => code
                 .parse::<i32>()
                 .is_ok_and(|code| matches!(code & 0xff, 5 | 6 | 13)),

@@ -115,7 +115,7 @@ impl Fired {
 
 /// The time by which the last date of a periodic job lies ahead of the database's clock at least if the
 /// clock was set back. Clocks that are adjusted in small steps, and those of standbys, differ by less.
-pub(super) const SET_BACK: Duration = Duration::from_secs(60);
+pub(super) const SET_BACK: Duration = Duration::from_secs(600);
 
 /// Returns the texts by which a schedule names one of these calendars.
 pub(super) fn suffixes(calendars: &Calendars) -> Vec<String> {

@@ -113,8 +113,9 @@ pub(super) struct Statements {
 /// Deletes from the traces of these jobs, each with its table. A key whose job still exists stays.
 pub(super) type OfJobs = [(&'static str, &'static str); 6];
 
-/// Maximum number of keys that one transaction locks.
-pub(super) const KEYS: i64 = 500;
+/// Maximum number of keys that one transaction locks. Each page looks for the keys of the tenant anew, so
+/// small pages would read the table often.
+pub(super) const KEYS: i64 = 10_000;
 
 /// Maximum number of batches that one transaction closes.
 pub(super) const BATCHES: i64 = 10;

@@ -30,6 +30,7 @@ use crate::worker::row_pause::RowPause;
 use crate::worker::served::Served;
 use crate::worker::signals::Signals;
 use crate::worker::slots::Slots;
+use crate::worker::stop_counts::StopCounts;
 use crate::worker::suspects::Suspects;
 use crate::worker::under_way::Leases;
 
@@ -54,6 +55,8 @@ pub(crate) struct NodeContext {
     pub(crate) refused: RefusedOutcomes,
     pub(crate) leases: Arc<LeaseBook>,
     pub(crate) instances: HeldInstances,
+    /// How often the handlers of stopped jobs returned errors.
+    pub(crate) stops: StopCounts,
     pub(crate) cached_metrics: CachedMetrics,
     /// The members of batches that have ended here.
     pub(crate) departures: Departures,

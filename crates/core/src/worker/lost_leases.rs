@@ -92,14 +92,17 @@ async fn unknown(node: &Arc<NodeContext>) -> Result<Option<Found>, StoreError> {
     }
 }
 
-/// Returns those of the jobs that an operator has cancelled. The answer to a renewal tells it.
-async fn cancelled(
+/// Renews these leases, and returns those that this node still holds and whose jobs no operator has
+/// cancelled.
+async fn wanted(
     node: &Arc<NodeContext>,
     strange: &[LockedJob],
 ) -> Result<HashSet<JobId>, StoreError> {
     let held: Vec<LockToken> = strange.iter().map(LockedJob::held).collect();
     let renewed = node.store.renew(node.id, node.options.lease, &held).await?;
-    Ok(renewed.cancelled.into_iter().collect())
+    let cancelled: HashSet<JobId> = renewed.cancelled.into_iter().collect();
+    let held = renewed.renewed.into_iter().chain(renewed.busy);
+    Ok(held.filter(|id| !cancelled.contains(id)).collect())
 }
 
 /// Starts the jobs for which a slot is free; releases the others. The release of a cancelled job deletes
@@ -110,22 +113,17 @@ async fn adopt(node: &Arc<NodeContext>, strange: Vec<LockedJob>, sent: Instant) 
     }
     let (mut adopted, mut slots, mut released) = (Vec::new(), Vec::new(), Vec::new());
     let takes_work = !node.signals.draining.is_cancelled() && !node.suspects.any();
-    let cancelled = match cancelled(node, &strange).await {
-        Ok(cancelled) => Some(cancelled),
-        Err(error) => {
-            tracing::debug!(%error, "could not ask whether these jobs are cancelled; releasing them");
-            None
-        }
-    };
+    let wanted = wanted(node, &strange).await.unwrap_or_else(|error| {
+        tracing::debug!(%error, "could not ask whether these jobs are cancelled; releasing them");
+        HashSet::new()
+    });
     for locked in strange {
         let served = node.served.handler(&locked.job.job_type).is_some();
         // Each run of a handler has its own fence: if one ran under this lock, the job is locked
         // again.
         let fresh = !node.leases.under_way().is_used(locked.fence);
-        let wanted = cancelled
-            .as_ref()
-            .is_some_and(|cancelled| !cancelled.contains(&locked.job.id));
-        let slot = if takes_work && served && fresh && wanted {
+        let is_wanted = wanted.contains(&locked.job.id);
+        let slot = if takes_work && served && fresh && is_wanted {
             node.slots.of_node.try_take()
         } else {
             None

@@ -134,6 +134,8 @@ pub(super) struct Page {
     pub(super) problem: Option<TransportError>,
     /// Nothing of the last wave was confirmed, because the broker is away.
     pub(super) is_outage: bool,
+    /// The node may no longer publish, and events are left.
+    pub(super) is_ended: bool,
     /// The numbers and ids of the events whose keys have failed for as long as the stream keeps events.
     pub(super) stale: Vec<(i64, Uuid)>,
 }
@@ -208,6 +210,7 @@ pub(super) async fn publish_page(
             refused.refuse(key, is_away);
         }
     }
+    page.is_ended = !left.is_empty() && !page.is_outage;
     if page.problem.is_some() || !page.confirmed.is_empty() {
         refused.is_outage = page.is_outage && page.confirmed.is_empty();
     }

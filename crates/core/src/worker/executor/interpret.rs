@@ -139,9 +139,14 @@ fn answered(
             }),
             outcome: "snooze",
         },
-        // A handler that was asked to stop, by a shutdown or because its lease could not be renewed,
-        // may return an error. No attempt is spent, and no sibling passes the job.
-        Err(_) if run.node.signals.stop_jobs.is_cancelled() || run.lease.stop.is_given() => {
+        // A handler that a shutdown stopped may return an error. No attempt is spent.
+        Err(_) if run.node.signals.stop_jobs.is_cancelled() => Ending::Release,
+        // So may one that was asked to stop because its lease could not be renewed.
+        Err(error)
+            if run.lease.stop.is_given()
+                && !matches!(error.verdict, Verdict::Unrecoverable)
+                && run.node.stops.releases(job.id) =>
+        {
             Ending::Release
         }
         Err(error) => {

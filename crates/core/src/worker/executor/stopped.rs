@@ -30,7 +30,7 @@ pub(super) async fn was_cancelled(run: &Run<'_>) -> bool {
         return false;
     }
     let this = JobQuery::default().id(run.job.id).limit(1);
-    // Without an answer the attempt counts as failed, and the end of the lease deletes the job.
+    // Without an answer the error of the handler counts. The release of a cancelled job deletes it.
     let found = run.node.store.find(&this).await.unwrap_or_default();
     let marked = found.iter().any(|view| view.cancelled_at.is_some());
     if marked {
