@@ -449,17 +449,18 @@ pub(crate) mod tests {
     /// What ails every statement begins no wait of one batch or schedule.
     #[test]
     fn a_database_without_resources_is_no_answer_about_a_row() {
-        // Out of disk, memory and connections, shutdown, read-only; SQLite: busy, locked and full, with
-        // extended codes.
+        // Out of disk and connections, shutdown, read-only; SQLite: busy, locked and full, with extended
+        // codes.
         for code in [
-            "53000", "53100", "53200", "53300", "57P01", "25006", "5", "517", "6", "262", "13",
+            "53000", "53100", "53300", "57P01", "25006", "5", "517", "6", "262", "13",
         ] {
             assert!(said(code).is_unanswered(), "{code}");
         }
-        // A statement's time and temporary files, a locked row, a conflict, a constraint; SQLite: error,
-        // constraint.
+        // A statement's time, memory and temporary files, a locked row, a conflict, a constraint; SQLite:
+        // error, constraint.
         for code in [
-            "57014", "53400", "55P03", "40P01", "40001", "23505", "22003", "1", "19", "2067",
+            "57014", "53200", "53400", "55P03", "40P01", "40001", "23505", "22003", "1", "19",
+            "2067",
         ] {
             assert!(!said(code).is_unanswered(), "{code}");
         }
