@@ -136,6 +136,36 @@ async fn a_marker_comes_back_when_the_group_has_passed_what_lay_before_it() {
     assert!(back(&mut heard, second, patience(HEALED)).await);
 }
 
+/// The time within which a transactional producer gets its answers.
+const WITHIN: Duration = Duration::from_secs(60);
+
+/// Begins a Kafka transaction of another producer, and sends one hint to each partition.
+async fn in_transaction(
+    fleet: &Fleet,
+    then: impl FnOnce(&BaseProducer) + Send + 'static,
+) -> BaseProducer {
+    let servers = fleet.url.strip_prefix("kafka://").unwrap();
+    let (servers, topic) = (servers.split('/').next().unwrap().to_owned(), fleet.topic());
+    let begin = move || {
+        let mut config = rdkafka::ClientConfig::new();
+        config
+            .set("bootstrap.servers", &servers)
+            .set("transactional.id", &topic)
+            .set("transaction.timeout.ms", "600000");
+        let producer: BaseProducer = config.create().unwrap();
+        producer.init_transactions(WITHIN).unwrap();
+        producer.begin_transaction().unwrap();
+        for partition in 0..4 {
+            let hint = Message::hints(vec![Hint::new(JobId::generate())]).encode();
+            let record = BaseRecord::<(), _>::to(&topic).partition(partition);
+            assert!(producer.send(record.payload(&hint)).is_ok());
+        }
+        then(&producer);
+        producer
+    };
+    tokio::task::spawn_blocking(begin).await.unwrap()
+}
+
 /// Another producer publishes in a Kafka transaction. The mark of its end is an offset without a message.
 #[tokio::test]
 async fn a_marker_comes_back_behind_the_marks_of_transactions() {
@@ -145,25 +175,10 @@ async fn a_marker_comes_back_behind_the_marks_of_transactions() {
     let mut heard = fleet.transport.listen();
     // Creates the topic.
     publish(&fleet.transport, &lane, vec![Hint::new(JobId::generate())]).await;
-    let servers = fleet.url.strip_prefix("kafka://").unwrap();
-    let (servers, topic) = (servers.split('/').next().unwrap().to_owned(), fleet.topic());
-    let transaction = move || {
-        let mut config = rdkafka::ClientConfig::new();
-        config
-            .set("bootstrap.servers", &servers)
-            .set("transactional.id", &topic);
-        let within = Duration::from_secs(60);
-        let producer: BaseProducer = config.create().unwrap();
-        producer.init_transactions(within).unwrap();
-        producer.begin_transaction().unwrap();
-        for partition in 0..4 {
-            let hint = Message::hints(vec![Hint::new(JobId::generate())]).encode();
-            let record = BaseRecord::<(), _>::to(&topic).partition(partition);
-            assert!(producer.send(record.payload(&hint)).is_ok());
-        }
-        producer.commit_transaction(within).unwrap();
-    };
-    tokio::task::spawn_blocking(transaction).await.unwrap();
+    in_transaction(&fleet, |producer| {
+        producer.commit_transaction(WITHIN).unwrap();
+    })
+    .await;
     let marker = marker(1);
     publish_marker(&fleet.transport, &lane, marker).await;
     let node = connect_with(&fleet.url, patient()).await;
@@ -184,27 +199,7 @@ async fn an_open_transaction_holds_up_no_hints() {
     let mut heard = fleet.transport.listen();
     // Creates the topic.
     publish(&fleet.transport, &lane, vec![Hint::new(JobId::generate())]).await;
-    let servers = fleet.url.strip_prefix("kafka://").unwrap();
-    let (servers, topic) = (servers.split('/').next().unwrap().to_owned(), fleet.topic());
-    let open = move || {
-        let mut config = rdkafka::ClientConfig::new();
-        config
-            .set("bootstrap.servers", &servers)
-            .set("transactional.id", &topic)
-            .set("transaction.timeout.ms", "600000");
-        let within = Duration::from_secs(60);
-        let producer: BaseProducer = config.create().unwrap();
-        producer.init_transactions(within).unwrap();
-        producer.begin_transaction().unwrap();
-        for partition in 0..4 {
-            let hint = Message::hints(vec![Hint::new(JobId::generate())]).encode();
-            let record = BaseRecord::<(), _>::to(&topic).partition(partition);
-            assert!(producer.send(record.payload(&hint)).is_ok());
-        }
-        producer.flush(within).unwrap();
-        producer
-    };
-    let producer = tokio::task::spawn_blocking(open).await.unwrap();
+    let producer = in_transaction(&fleet, |producer| producer.flush(WITHIN).unwrap()).await;
     let after: Vec<Hint> = (0..20).map(|_| Hint::new(JobId::generate())).collect();
     let mut missing: HashSet<JobId> = after.iter().map(|hint| hint.id).collect();
     publish(&fleet.transport, &lane, after).await;
