@@ -663,8 +663,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(0)
     }
 
-    /// Suspends a scope. Its waiting jobs move to the suspended table now, and running ones when
-    /// they fail. Jobs that are created later stay executable and are not locked, and neither is a
+    /// Suspends a scope from the first commit on. Its waiting jobs then move to the suspended table
+    /// in parts, and running ones when they fail. If a part fails, the suspension holds, and the
+    /// next call moves the rest. Jobs that are created later stay executable and are not locked, and neither is a
     /// job that the database refuses to move.
     async fn suspend(&self, scope: &SuspensionScope) -> Result<Suspended>;
 

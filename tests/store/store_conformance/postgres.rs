@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use jobwire_core::job::LockedJob;
 use jobwire_core::job::periodic::Declared;
-use jobwire_core::store::{ClaimOf, ClaimPage, ClockWindow, CycleOutcome, Operated, Refusal};
+use jobwire_core::store::{
+    ClaimOf, ClaimPage, ClockWindow, CycleOutcome, Operated, Refusal, SuspensionScope,
+};
 use jobwire_core::{
-    JobId, JobQuery, JobState, Lane, LaneRule, NodeId, PeriodicJob, PgStore, Store, StoreError,
+    JobId, JobQuery, JobState, Lane, LaneRule, NewJob, NodeId, PeriodicJob, PgStore, Store,
+    StoreError,
 };
 use jobwire_harness::eventually;
 use sqlx::AssertSqlSafe;
@@ -915,4 +918,68 @@ async fn claims_read_by_key_though_their_plans_were_made_while_the_tables_were_e
     let keys = index_reads(&w, keys).await - before.0;
     let leases = index_reads(&w, leases).await - before.1;
     assert!(keys < 10 * 200 && leases < 20 * 200, "{keys} {leases}");
+}
+
+/// Its jobs are moved in pages, each in its own transaction. So it succeeds however many there are,
+/// and what interrupts it undoes nothing.
+#[tokio::test]
+async fn a_suspension_that_is_interrupted_holds_and_another_one_moves_the_rest() {
+    const JOBS: usize = 5_002;
+    let w = World::<PgStore>::open().await;
+    let later = || {
+        work()
+            .tenant("t")
+            .delay(std::time::Duration::from_secs(3600))
+    };
+    let mut jobs: Vec<NewJob> = (1..JOBS).map(|_| later()).collect();
+    jobs.push(work().tenant("t").element("last"));
+    let hints = w.ready(jobs).await;
+    for statement in [
+        "CREATE FUNCTION {s}refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             RAISE EXCEPTION 'canceled' USING ERRCODE = 'query_canceled';
+         END $$",
+        "CREATE TRIGGER refuse BEFORE INSERT ON {s}suspended_job FOR EACH ROW
+         WHEN (NEW.element = 'last') EXECUTE FUNCTION {s}refuse()",
+    ] {
+        w.store.execute(statement).await;
+    }
+    let tenant = SuspensionScope::Tenant("t".to_owned());
+    assert!(w.store.suspend(&tenant).await.is_err());
+    assert_eq!(w.rows("suspension").await, 1);
+    assert_eq!(w.rows("suspended_job").await, 5_000);
+    assert!(w.lock(node(), &hints).await.jobs.is_empty());
+    w.store
+        .execute("DROP TRIGGER refuse ON {s}suspended_job")
+        .await;
+    assert_eq!(w.store.suspend(&tenant).await.unwrap().moved, 2);
+    let lifted = w.store.activate(&tenant).await.unwrap();
+    assert_eq!(lifted.brought_back, JOBS as u64);
+    assert_eq!(w.lock(node(), &hints).await.jobs.len(), 1);
+}
+
+#[tokio::test]
+async fn a_suspension_that_ends_while_it_begins_moves_no_more_jobs() {
+    let w = World::<PgStore>::open().await;
+    let hints = w.ready(vec![work().tenant("t")]).await;
+    let tenant = SuspensionScope::Tenant("t".to_owned());
+    w.store
+        .execute("INSERT INTO {s}suspension (scope, value) VALUES ('tenant', 't')")
+        .await;
+    let mut end = w.store.pool().begin().await.unwrap();
+    sqlx::query("DELETE FROM jobwire.suspension")
+        .execute(&mut *end)
+        .await
+        .unwrap();
+    let begin = async {
+        let store = w.store.clone();
+        store.suspend(&tenant).await
+    };
+    let end = async {
+        until_waiting(&w.store, 1).await;
+        end.commit().await
+    };
+    let (begun, ended) = tokio::join!(begin, end);
+    ended.unwrap();
+    assert_eq!(begun.unwrap().moved, 0);
+    assert_eq!(w.lock(node(), &hints).await.jobs.len(), 1);
 }

@@ -452,17 +452,23 @@ pub(super) trait Recording {
 
 /// Suspends and activates jobs, pauses and resumes them.
 pub(super) trait Suspending {
-    fn suspend_scope(
-        &self,
-        scope: &SuspensionScope,
-        these: Option<&[JobId]>,
-    ) -> impl Future<Output = Result<Suspended>> + Send;
+    /// Records a suspension or a pause. Returns false if it was recorded before.
+    fn write_gate(&self, gate: &Gate) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Records the suspension, and returns the jobs that it moves.
+    /// Returns the first jobs in the order of their ids that a suspension moves, behind `after`.
     fn suspendable(
         &self,
         scope: &SuspensionScope,
+        after: Option<JobId>,
+        at_most: i64,
     ) -> impl Future<Output = Result<Vec<JobId>>> + Send;
+
+    /// Moves these jobs to the suspended table; none if the suspension has ended meanwhile.
+    fn suspend_jobs(
+        &self,
+        scope: &SuspensionScope,
+        these: &[JobId],
+    ) -> impl Future<Output = Result<Suspended>> + Send;
 
     /// Brings back the next jobs of the suspension, at most `at_most`. Ends the suspension in the
     /// same transaction if there are no more.
@@ -485,9 +491,6 @@ pub(super) trait Suspending {
         scope: &SuspensionScope,
         these: &[JobId],
     ) -> impl Future<Output = Result<u64>> + Send;
-
-    /// Records a pause. Returns false if it was recorded before.
-    fn write_pause(&self, scope: &PauseScope) -> impl Future<Output = Result<bool>> + Send;
 
     /// Ends a pause. Returns false if there is none.
     fn delete_pause(&self, scope: &PauseScope) -> impl Future<Output = Result<bool>> + Send;

@@ -577,16 +577,7 @@ impl<S: Statements> Store for S {
     }
 
     async fn suspend(&self, scope: &SuspensionScope) -> Result<Suspended> {
-        let whole = self.run("suspend", || self.suspend_scope(scope, None));
-        let rows = self.run("suspend", || self.suspendable(scope));
-        told_page("suspend", whole, rows, |these| {
-            let part = async move {
-                let suspend = || self.suspend_scope(scope, Some(&these));
-                self.run("suspend", suspend).await
-            };
-            part.boxed()
-        })
-        .await
+        parts::begin_suspension(self, scope).await
     }
 
     async fn activate(&self, scope: &SuspensionScope) -> Result<Lifted> {
@@ -605,7 +596,8 @@ impl<S: Statements> Store for S {
     }
 
     async fn pause(&self, scope: &PauseScope) -> Result<bool> {
-        self.run("pause", || self.write_pause(scope)).await
+        let pause = Gate::from(scope.clone());
+        self.run("pause", || self.write_gate(&pause)).await
     }
 
     async fn resume(&self, scope: &PauseScope) -> Result<Lifted> {

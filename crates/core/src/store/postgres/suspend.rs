@@ -27,12 +27,14 @@ macro_rules! in_scope {
     };
 }
 
-/// Locks an existing suspension, so that it does not end before this transaction: its end brings
-/// back the jobs that this transaction moves. The condition that never holds makes no new version
-/// of the row.
-const NOTE: &str = "
-INSERT INTO jobwire.suspension AS s (scope, value) VALUES ($1, $2)
-ON CONFLICT (scope, value) DO UPDATE SET value = s.value WHERE false";
+/// Records a suspension or a pause. One that exists keeps its date.
+const NOTE: &str =
+    "INSERT INTO jobwire.suspension (scope, value) VALUES ($1, $2) ON CONFLICT DO NOTHING";
+
+/// Locks the suspension, so that it does not end before this transaction: its end brings back the
+/// jobs that this transaction moves.
+const KEEP: &str =
+    "SELECT true FROM jobwire.suspension WHERE scope = $1 AND value = $2 FOR KEY SHARE";
 
 /// Locks the rows. A later statement checks the leases, so that it sees a lock that was taken while
 /// this one ran. No node can lock these jobs until the transaction ends.
@@ -41,7 +43,7 @@ const ENTER: &str = concat!(
 SELECT j.id FROM jobwire.job j
 WHERE ",
     in_scope!(),
-    " AND ($3::uuid[] IS NULL OR j.id = ANY($3))
+    " AND j.id = ANY($3)
 ORDER BY j.id FOR UPDATE OF j SKIP LOCKED"
 );
 
@@ -60,7 +62,7 @@ WITH executable AS (
     DELETE FROM jobwire.timer_job j
     WHERE ",
     in_scope!(),
-    " AND ($4::uuid[] IS NULL OR j.id = ANY($4))
+    " AND j.id = ANY($4)
     RETURNING j.*
 ), moved AS (
     INSERT INTO jobwire.suspended_job (",
@@ -77,42 +79,50 @@ SELECT (SELECT count(*) FROM moved),
     (SELECT array_agg(DISTINCT process_instance) FROM executable WHERE exclusive AND process_instance IS NOT NULL)"
 );
 
-/// Selects the jobs that a suspension moves.
+/// Selects a page of the jobs that a suspension moves.
 const SUSPENDABLE: &str = concat!(
     "SELECT j.id FROM jobwire.job j WHERE ",
     in_scope!(),
-    " AND ",
+    " AND j.id > $3 AND ",
     unlocked!("j"),
     " UNION ALL SELECT j.id FROM jobwire.timer_job j WHERE ",
     in_scope!(),
-    " ORDER BY 1"
+    " AND j.id > $3 ORDER BY 1 LIMIT $4"
 );
 
-/// Records the suspension, and returns the jobs that it moves. From then on none of them is locked,
-/// even if its row can't be moved.
-async fn suspendable(pool: &PgPool, scope: &SuspensionScope) -> Result<Vec<JobId>, StoreError> {
+async fn suspendable(
+    pool: &PgPool,
+    scope: &SuspensionScope,
+    after: Option<JobId>,
+    at_most: i64,
+) -> Result<Vec<JobId>, StoreError> {
     let (kind, value) = scope.parts();
-    let note = sqlx::query(NOTE).bind(kind).bind(&*value);
-    note.execute(pool).await?;
-    let query = sqlx::query_scalar(SUSPENDABLE).bind(kind).bind(&*value);
+    let query = sqlx::query_scalar(SUSPENDABLE)
+        .bind(kind)
+        .bind(&*value)
+        .bind(after.map_or(Uuid::nil(), |id| id.0))
+        .bind(at_most);
     let ids: Vec<Uuid> = query.fetch_all(pool).await?;
     Ok(ids.into_iter().map(JobId).collect())
 }
 
-/// Moves the jobs of the scope to the suspended table, or only `these` of them.
+/// Moves these jobs of the scope to the suspended table, unless the suspension has ended.
 async fn suspend(
     pool: &ConnectionPool,
     scope: &SuspensionScope,
-    these: Option<&[JobId]>,
+    these: &[JobId],
 ) -> Result<Suspended, StoreError> {
     let (kind, value) = scope.parts();
-    let these: Option<Vec<Uuid>> = these.map(|these| these.iter().map(|id| id.0).collect());
+    let these: Vec<Uuid> = these.iter().map(|id| id.0).collect();
     let mut tx = begin(pool).await?;
-    sqlx::query(NOTE)
+    let kept = sqlx::query(KEEP)
         .bind(kind)
         .bind(&*value)
-        .execute(&mut *tx)
+        .fetch_optional(&mut *tx)
         .await?;
+    if kept.is_none() {
+        return Ok(Suspended::default());
+    }
     let ids: Vec<Uuid> = sqlx::query_scalar(ENTER)
         .bind(kind)
         .bind(&*value)
@@ -358,20 +368,6 @@ async fn waited(pool: &PgPool, waiting: &Waiting) -> Result<Lifted, StoreError> 
     Ok(waiting.page(before, decode::all_ready(&rows)?))
 }
 
-/// Records a pause. A pause that exists keeps its date.
-const PAUSE: &str =
-    "INSERT INTO jobwire.suspension (scope, value) VALUES ($1, $2) ON CONFLICT DO NOTHING";
-
-async fn note(
-    pool: &PgPool,
-    statement: &'static str,
-    scope: &PauseScope,
-) -> Result<bool, StoreError> {
-    let (kind, value) = scope.parts();
-    let query = sqlx::query(statement).bind(kind).bind(value);
-    Ok(query.execute(pool).await?.rows_affected() > 0)
-}
-
 async fn gates(pool: &PgPool) -> Result<Vec<GateView>, StoreError> {
     let mut gates = Vec::new();
     for row in sqlx::query(GATES).fetch_all(pool).await? {
@@ -389,16 +385,27 @@ async fn gates(pool: &PgPool) -> Result<Vec<GateView>, StoreError> {
 }
 
 impl Suspending for PgStore {
-    async fn suspend_scope(
-        &self,
-        scope: &SuspensionScope,
-        these: Option<&[JobId]>,
-    ) -> Result<Suspended, StoreError> {
-        suspend(&self.pool, scope, these).await
+    async fn write_gate(&self, gate: &Gate) -> Result<bool, StoreError> {
+        let (kind, value) = gate.parts();
+        let note = sqlx::query(NOTE).bind(kind).bind(&*value);
+        Ok(note.execute(&self.pool.inner).await?.rows_affected() > 0)
     }
 
-    async fn suspendable(&self, scope: &SuspensionScope) -> Result<Vec<JobId>, StoreError> {
-        suspendable(&self.pool.inner, scope).await
+    async fn suspendable(
+        &self,
+        scope: &SuspensionScope,
+        after: Option<JobId>,
+        at_most: i64,
+    ) -> Result<Vec<JobId>, StoreError> {
+        suspendable(&self.pool.inner, scope, after, at_most).await
+    }
+
+    async fn suspend_jobs(
+        &self,
+        scope: &SuspensionScope,
+        these: &[JobId],
+    ) -> Result<Suspended, StoreError> {
+        suspend(&self.pool, scope, these).await
     }
 
     async fn end_part(
@@ -425,12 +432,10 @@ impl Suspending for PgStore {
         bring_back(&self.pool.inner, scope, these).await
     }
 
-    async fn write_pause(&self, scope: &PauseScope) -> Result<bool, StoreError> {
-        note(&self.pool.inner, PAUSE, scope).await
-    }
-
     async fn delete_pause(&self, scope: &PauseScope) -> Result<bool, StoreError> {
-        note(&self.pool.inner, FORGET, scope).await
+        let (kind, value) = scope.parts();
+        let forget = sqlx::query(FORGET).bind(kind).bind(value);
+        Ok(forget.execute(&self.pool.inner).await?.rows_affected() > 0)
     }
 
     async fn mark_waited(&self, waiting: &Waiting) -> Result<Lifted, StoreError> {

@@ -20,84 +20,74 @@ use crate::store::{
 const NOTE: &str = "
 INSERT INTO suspension (scope, value, since) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING";
 
-macro_rules! put_aside {
-    ($where:literal) => {
-        [
-            concat!(
-                "INSERT INTO suspended_job (",
-                moved_columns!(),
-                ") SELECT ",
-                moved_columns!(),
-                " FROM job j WHERE ",
-                in_scope!("j"),
-                $where,
-                " AND ",
-                unlocked!("j")
-            ),
-            // Removes the leases without an owner.
-            concat!(
-                "DELETE FROM job_lease WHERE job_id IN (SELECT j.id FROM job j WHERE ",
-                in_scope!("j"),
-                $where,
-                " AND ",
-                unlocked!("j"),
-                ")"
-            ),
-            concat!(
-                "DELETE FROM job AS j WHERE ",
-                in_scope!("j"),
-                $where,
-                " AND ",
-                unlocked!("j")
-            ),
-            concat!(
-                "INSERT INTO suspended_job (",
-                moved_columns!(),
-                ") SELECT ",
-                moved_columns!(),
-                " FROM timer_job j WHERE ",
-                in_scope!("j"),
-                $where
-            ),
-            concat!("DELETE FROM timer_job AS j WHERE ", in_scope!("j"), $where),
-        ]
-    };
-}
-
-/// Moves jobs to the suspended table. Locked jobs continue, and are suspended when they fail.
-const PUT_ASIDE: [&str; 5] = put_aside!("");
-/// Like [`PUT_ASIDE`], for given jobs, in the search for a refused row.
-const PUT_THESE_ASIDE: [&str; 5] = put_aside!(" AND j.id IN (SELECT value FROM json_each(?4))");
-
-macro_rules! left {
-    ($where:literal) => {
+/// True if the job is one of `?3` and belongs to the scope.
+macro_rules! one_of_these {
+    () => {
         concat!(
-            "SELECT DISTINCT j.process_instance FROM job j WHERE j.exclusive AND j.process_instance IS NOT NULL AND ",
             in_scope!("j"),
-            $where,
-            " AND ",
-            unlocked!("j")
+            " AND j.id IN (SELECT value FROM json_each(?3))"
         )
     };
 }
 
-/// Selects the instances of the exclusive jobs to be suspended.
-const LEFT: &str = left!("");
-const LEFT_BY_THESE: &str = left!(" AND j.id IN (SELECT value FROM json_each(?4))");
+/// Moves jobs to the suspended table. Locked jobs continue, and are suspended when they fail.
+const PUT_ASIDE: [&str; 5] = [
+    concat!(
+        "INSERT INTO suspended_job (",
+        moved_columns!(),
+        ") SELECT ",
+        moved_columns!(),
+        " FROM job j WHERE ",
+        one_of_these!(),
+        " AND ",
+        unlocked!("j")
+    ),
+    // Removes the leases without an owner.
+    concat!(
+        "DELETE FROM job_lease WHERE job_id IN (SELECT j.id FROM job j WHERE ",
+        one_of_these!(),
+        " AND ",
+        unlocked!("j"),
+        ")"
+    ),
+    concat!(
+        "DELETE FROM job AS j WHERE ",
+        one_of_these!(),
+        " AND ",
+        unlocked!("j")
+    ),
+    concat!(
+        "INSERT INTO suspended_job (",
+        moved_columns!(),
+        ") SELECT ",
+        moved_columns!(),
+        " FROM timer_job j WHERE ",
+        one_of_these!()
+    ),
+    concat!("DELETE FROM timer_job AS j WHERE ", one_of_these!()),
+];
 
-/// Selects the jobs that a suspension moves.
+/// Selects the instances of the exclusive jobs to be suspended.
+const LEFT: &str = concat!(
+    "SELECT DISTINCT j.process_instance FROM job j WHERE j.exclusive AND j.process_instance IS NOT NULL AND ",
+    one_of_these!(),
+    " AND ",
+    unlocked!("j")
+);
+
+/// Selects a page of the jobs that a suspension moves.
 const SUSPENDABLE: &str = concat!(
     "SELECT j.id FROM job j WHERE ",
     in_scope!("j"),
-    " AND ",
+    " AND j.id > ?3 AND ",
     has_id!("j.id"),
     " AND ",
     unlocked!("j"),
     " UNION ALL SELECT j.id FROM timer_job j WHERE ",
     in_scope!("j"),
-    " AND ",
+    " AND j.id > ?3 AND ",
     has_id!("j.id"),
-    " ORDER BY 1"
+    " ORDER BY 1 LIMIT ?4"
 );
 
 const FORGET: &str = "DELETE FROM suspension WHERE scope = ?1 AND value = ?2";
@@ -193,6 +183,15 @@ async fn bring_back(connection: &mut SqliteConnection, these: &[JobId]) -> Resul
     Ok(())
 }
 
+async fn is_there(
+    connection: &mut SqliteConnection,
+    scope: &SuspensionScope,
+) -> Result<bool, StoreError> {
+    let (kind, value) = scope.parts();
+    let query = sqlx::query_scalar(IS_THERE).bind(kind).bind(&*value);
+    Ok(query.fetch_one(connection).await?)
+}
+
 async fn aside(
     connection: impl SqliteExecutor<'_>,
     scope: &SuspensionScope,
@@ -204,51 +203,57 @@ async fn aside(
 }
 
 impl Suspending for SqliteStore {
-    /// Records the suspension, and returns the jobs that it moves. From then on no node locks one
-    /// of these jobs, even if its row is not moved.
-    async fn suspendable(&self, scope: &SuspensionScope) -> Result<Vec<JobId>, StoreError> {
-        let (kind, value) = scope.parts();
+    async fn write_gate(&self, gate: &Gate) -> Result<bool, StoreError> {
+        let (kind, value) = gate.parts();
         let mut tx = self.write().await?;
-        sqlx::query(NOTE)
+        let note = sqlx::query(NOTE)
             .bind(kind)
             .bind(&*value)
-            .bind(decode::now_micros())
-            .execute(&mut *tx)
-            .await?;
-        let query = sqlx::query(SUSPENDABLE).bind(kind).bind(&*value);
-        let rows = query.fetch_all(&mut *tx).await?;
+            .bind(decode::now_micros());
+        let is_new = note.execute(&mut *tx).await?.rows_affected() > 0;
         tx.commit().await?;
-        decode::job_ids(&rows)
+        Ok(is_new)
     }
 
-    /// Moves the jobs in the scope to the suspended table, or only `these`, if given.
-    async fn suspend_scope(
+    async fn suspendable(
         &self,
         scope: &SuspensionScope,
-        these: Option<&[JobId]>,
-    ) -> Result<Suspended, StoreError> {
+        after: Option<JobId>,
+        at_most: i64,
+    ) -> Result<Vec<JobId>, StoreError> {
         let (kind, value) = scope.parts();
-        let (left, put_aside) = match these {
-            Some(_) => (LEFT_BY_THESE, PUT_THESE_ASIDE),
-            None => (LEFT, PUT_ASIDE),
-        };
-        let these = decode::array(these.unwrap_or_default())?;
-        let mut tx = self.write().await?;
-        let now = decode::now_micros();
-        let left = sqlx::query(left)
+        let query = sqlx::query(SUSPENDABLE)
             .bind(kind)
             .bind(&*value)
-            .bind(now)
+            .bind(after.map(|id| id.to_string()).unwrap_or_default())
+            .bind(at_most);
+        decode::job_ids(&query.fetch_all(&self.readers).await?)
+    }
+
+    /// Moves these jobs of the scope to the suspended table, unless the suspension has ended.
+    async fn suspend_jobs(
+        &self,
+        scope: &SuspensionScope,
+        these: &[JobId],
+    ) -> Result<Suspended, StoreError> {
+        let (kind, value) = scope.parts();
+        let these = decode::array(these)?;
+        let mut tx = self.write().await?;
+        if !is_there(&mut tx, scope).await? {
+            return Ok(Suspended::default());
+        }
+        let left = sqlx::query(LEFT)
+            .bind(kind)
+            .bind(&*value)
             .bind(&these)
             .fetch_all(&mut *tx)
             .await?;
         let mut moved = 0;
         event_stream::begin_cause(&mut tx, Cause::Suspended).await?;
-        for statement in std::iter::once(NOTE).chain(put_aside) {
+        for statement in PUT_ASIDE {
             let result = sqlx::query(statement)
                 .bind(kind)
                 .bind(&*value)
-                .bind(now)
                 .bind(&these)
                 .execute(&mut *tx)
                 .await?;
@@ -299,12 +304,7 @@ impl Suspending for SqliteStore {
     ) -> Result<Activated, StoreError> {
         let (kind, value) = scope.parts();
         let mut tx = self.write().await?;
-        let is_there: bool = sqlx::query_scalar(IS_THERE)
-            .bind(kind)
-            .bind(&*value)
-            .fetch_one(&mut *tx)
-            .await?;
-        if !is_there {
+        if !is_there(&mut tx, scope).await? {
             return Ok(Activated::default());
         }
         let back = aside(&mut *tx, scope, at_most).await?;
@@ -322,18 +322,6 @@ impl Suspending for SqliteStore {
             ended,
             moved,
         })
-    }
-
-    async fn write_pause(&self, scope: &PauseScope) -> Result<bool, StoreError> {
-        let (kind, value) = scope.parts();
-        let mut tx = self.write().await?;
-        let note = sqlx::query(NOTE)
-            .bind(kind)
-            .bind(value)
-            .bind(decode::now_micros());
-        let is_new = note.execute(&mut *tx).await?.rows_affected() > 0;
-        tx.commit().await?;
-        Ok(is_new)
     }
 
     async fn delete_pause(&self, scope: &PauseScope) -> Result<bool, StoreError> {

@@ -3,9 +3,11 @@
 use futures_util::FutureExt;
 
 use crate::job::{JobState, Lane};
-use crate::store::poison::{Activated, Found, found_page};
+use crate::store::poison::{Activated, Found, Outcome, found_page, told_page};
 use crate::store::statements::Statements;
-use crate::store::{Gate, Lifted, LockTerms, MovedTimers, Result, SuspensionScope, Waiting, gates};
+use crate::store::{
+    Gate, Lifted, LockTerms, MovedTimers, Result, Suspended, SuspensionScope, Waiting, gates,
+};
 
 /// Moves due timers and locks those that `take` allows. If the database refuses the page, moves it
 /// in parts and locks none of them.
@@ -28,6 +30,35 @@ pub(super) async fn timers<S: Statements>(
         part.boxed()
     })
     .await
+}
+
+/// Records a suspension, then moves its jobs, page by page. From the first commit on no job of the
+/// scope is locked, so a suspension that is interrupted holds, and another one moves the rest.
+pub(super) async fn begin_suspension<S: Statements>(
+    store: &S,
+    scope: &SuspensionScope,
+) -> Result<Suspended> {
+    let gate = Gate::from(scope.clone());
+    store.run("suspend", || store.write_gate(&gate)).await?;
+    let mut suspended = Suspended::default();
+    let mut after = None;
+    loop {
+        let page = || store.suspendable(scope, after, gates::PAGE);
+        let page = store.run("suspend", page).await?;
+        let Some(last) = page.last().copied() else {
+            return Ok(suspended);
+        };
+        after = Some(last);
+        let whole = store.run("suspend", || store.suspend_jobs(scope, &page));
+        let moved = told_page("suspend", whole, async { Ok(page.clone()) }, |these| {
+            let part = async move {
+                let suspend = || store.suspend_jobs(scope, &these);
+                store.run("suspend", suspend).await
+            };
+            part.boxed()
+        });
+        suspended.add(moved.await?);
+    }
 }
 
 /// Brings back the jobs of a suspension, part by part, and ends it with the last one. If the
