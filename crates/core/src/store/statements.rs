@@ -20,11 +20,11 @@ use super::purging::{PurgeScope, PurgeableJob, TableCount};
 use super::transaction::AfterCommit;
 use super::{
     BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, CycleOutcome,
-    DuePeriodicJobs, DuePlace, Failure, Fate, Fired, GateView, Handoff, LanePage, LeaderCycle,
-    Lifted, LockTerms, Locked, Marked, Membership, MovedPage, MovedTimers, NodeView, OperatedJobs,
-    Origin, OrphanPage, OrphanQuery, PauseScope, PeriodicView, Release, Renewed, Result,
-    SchemaStatus, Succession, Suspended, SuspensionScope, TapOffer, TransactionId, Triggered,
-    Waiting,
+    DuePeriodicJobs, DuePlace, Failure, Fate, Fired, Gate, GateView, Handoff, LanePage,
+    LeaderCycle, Lifted, LockTerms, Locked, Marked, Membership, MovedPage, MovedTimers, NodeView,
+    OperatedJobs, Origin, OrphanPage, OrphanQuery, PauseScope, PeriodicView, Release, Renewed,
+    Result, SchemaStatus, Succession, Suspended, SuspensionScope, TapOffer, TransactionId,
+    Triggered, Waiting,
 };
 use crate::event::stream::{EventStream, EventStreamState, StreamedEvent};
 use crate::hint::{Hint, Ready};

@@ -21,11 +21,11 @@ use super::statements::{Purging, Statements};
 use super::transaction::AfterCommit;
 use super::{
     Announced, BatchOutcome, Change, ClaimPage, Claimable, Claimed, CompletingTransaction,
-    Completion, CycleOutcome, DuePeriodicJobs, DuePlace, Failure, Fate, Fired, GateView, Handoff,
-    LanePage, LeaderCycle, Lifted, LockTerms, Locked, Marked, Membership, MovedPage, MovedTimers,
-    NodeView, Operated, OperatedJobs, Origin, OrphanPage, OrphanQuery, PauseScope, PeriodicView,
-    Release, Renewed, Result, SchemaStatus, Store, Succession, Suspended, SuspensionScope,
-    TapOffer, TransactionId, Triggered, Waiting, check_rules, measured,
+    Completion, CycleOutcome, DuePeriodicJobs, DuePlace, Failure, Fate, Fired, Gate, GateView,
+    Handoff, LanePage, LeaderCycle, Lifted, LockTerms, Locked, Marked, Membership, MovedPage,
+    MovedTimers, NodeView, Operated, OperatedJobs, Origin, OrphanPage, OrphanQuery, PauseScope,
+    PeriodicView, Release, Renewed, Result, SchemaStatus, Store, Succession, Suspended,
+    SuspensionScope, TapOffer, TransactionId, Triggered, Waiting, check_rules, measured,
 };
 use crate::event::stream::{EventStream, EventStreamState, StreamedEvent};
 use crate::hint::{Hint, Ready};
