@@ -8,8 +8,7 @@ use jobwire_core::store::{
     ClaimOf, ClaimPage, ClockWindow, CycleOutcome, Operated, Refusal, SuspensionScope,
 };
 use jobwire_core::{
-    JobId, JobQuery, JobState, Lane, LaneRule, NewJob, NodeId, PeriodicJob, PgStore, Store,
-    StoreError,
+    JobId, JobQuery, JobState, Lane, LaneRule, NodeId, PeriodicJob, PgStore, Store, StoreError,
 };
 use jobwire_harness::eventually;
 use sqlx::AssertSqlSafe;
@@ -931,9 +930,8 @@ async fn a_suspension_that_is_interrupted_holds_and_another_one_moves_the_rest()
             .tenant("t")
             .delay(std::time::Duration::from_secs(3600))
     };
-    let mut jobs: Vec<NewJob> = (1..JOBS).map(|_| later()).collect();
-    jobs.push(work().tenant("t").element("last"));
-    let hints = w.ready(jobs).await;
+    w.create((1..JOBS).map(|_| later()).collect()).await;
+    let hints = w.ready(vec![work().tenant("t").element("last")]).await;
     for statement in [
         "CREATE FUNCTION {s}refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
              RAISE EXCEPTION 'canceled' USING ERRCODE = 'query_canceled';
@@ -966,20 +964,15 @@ async fn a_suspension_that_ends_while_it_begins_moves_no_more_jobs() {
         .execute("INSERT INTO {s}suspension (scope, value) VALUES ('tenant', 't')")
         .await;
     let mut end = w.store.pool().begin().await.unwrap();
-    sqlx::query("DELETE FROM jobwire.suspension")
-        .execute(&mut *end)
-        .await
-        .unwrap();
-    let begin = async {
-        let store = w.store.clone();
-        store.suspend(&tenant).await
-    };
+    let held = sqlx::query("SELECT FROM jobwire.suspension FOR UPDATE");
+    held.execute(&mut *end).await.unwrap();
     let end = async {
         until_waiting(&w.store, 1).await;
-        end.commit().await
+        let ended = sqlx::query("DELETE FROM jobwire.suspension");
+        ended.execute(&mut *end).await.unwrap();
+        end.commit().await.unwrap();
     };
-    let (begun, ended) = tokio::join!(begin, end);
-    ended.unwrap();
+    let (begun, ()) = tokio::join!(w.store.suspend(&tenant), end);
     assert_eq!(begun.unwrap().moved, 0);
     assert_eq!(w.lock(node(), &hints).await.jobs.len(), 1);
 }

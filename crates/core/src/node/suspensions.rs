@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::producer::commit_hook::CommitHook;
-use crate::producer::gate_change::{Earlier, GateChange};
+use crate::producer::gate_change::GateChange;
 use crate::store::{MAX_NAMES, SUSPENSION_TYPE, Store, StoreError};
 use crate::worker::handler::{HandlerError, Handlers, Outcome, Running};
 
@@ -29,19 +29,16 @@ pub(super) fn serve(handlers: &mut Handlers, store: &Arc<dyn Store>, hook: &Comm
                     GateChange::parse(job.payload.get()).map_err(HandlerError::unrecoverable)?;
                 // The look comes first: see `GateChange::earlier`.
                 let earlier = GateChange::earlier(&*store, &job.job).await;
-                // A change out of its turn is better than none: the end of a pause must not fail
-                // because so many jobs wait for it.
-                let earlier = earlier.unwrap_or_else(|error| {
-                    tracing::warn!(
-                        job = %job.job.id, %error,
-                        "could not look for changes with earlier dates; this one is made now"
-                    );
-                    Earlier::default()
-                });
-                if change.begins() && (earlier.begins || earlier.ends) {
-                    return Ok(Outcome::Snooze(IN_TURN));
-                }
+                let earlier = match earlier.map_err(failed) {
+                    // An end is made all the same, and looks again after that.
+                    Err(error) if change.begins() => return Err(error),
+                    Ok(earlier) if change.begins() && (earlier.begins || earlier.ends) => {
+                        return Ok(Outcome::Snooze(IN_TURN));
+                    }
+                    earlier => earlier,
+                };
                 let changed = change.make(&*store, &hook).await.map_err(failed)?;
+                let earlier = earlier?;
                 // What ends nothing and runs again is not told.
                 if !changed.changed && earlier.begins {
                     return Ok(Outcome::Snooze(IN_TURN));

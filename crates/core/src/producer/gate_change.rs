@@ -16,8 +16,9 @@
 //!
 //! The changes of one gate take effect in the order of their dates, also if several are due at once:
 //! after a standstill of the fleet for example, or if one of them failed and waits for its retry. Each job
-//! names its gate and its date in its custom values, under `jobwire.gate`. The job looks for other changes of its
-//! gate that have an earlier date and are open. A beginning waits for them. An end ends what it finds, and
+//! names its gate and its date in its custom values, under `jobwire.gate`, and its gate as its process
+//! instance, so that an index finds it. The job looks for other changes of its gate that have an earlier date
+//! and are open. A beginning waits for them. An end ends what it finds, and
 //! runs again as long as an earlier beginning is open. Jobs of earlier programs, and those
 //! that `jobwire enqueue` creates, name nothing and are not waited for.
 //!
@@ -29,7 +30,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::job::new_job::NewJob;
+use crate::job::new_job::{MAX_FIELD_BYTES, NewJob};
 use crate::job::query::{JobQuery, JobSort, JobView, SortBy};
 use crate::job::{Job, JobId, JobState};
 use crate::producer::commit_hook::CommitHook;
@@ -164,7 +165,9 @@ impl GateChange {
             begins: self.begins(),
             date,
         };
+        let instance = instance(&plan.scope, &plan.value);
         let job = NewJob::of(SUSPENSION_TYPE, &payload).due(date);
+        let job = job.instance(instance).concurrent();
         match to_raw_value(&json!({ PLAN: plan })) {
             Ok(values) => job.custom_values(values),
             Err(_) => job,
@@ -190,12 +193,15 @@ impl GateChange {
         };
         let of_gate = json!({ PLAN: { "scope": plan.scope, "value": plan.value } });
         let filter = JobQuery::default()
+            .instance(instance(&plan.scope, &plan.value))
+            .exclusive(false)
             .job_type(SUSPENSION_TYPE)
             .states([JobState::Executable, JobState::Timer])
             .custom_values(of_gate)
             .sort(JobSort::ascending(SortBy::Due))
             .limit(LOOKED_AT);
-        let now = Utc::now();
+        // The database's clock has passed the due date of this job; that of the node may be behind it.
+        let now = Utc::now().max(own.due_at.unwrap_or_default());
         let open = store.find(&filter).await?.into_iter();
         for view in open.filter(|view| view.id != own.id && is_open(view, now)) {
             // One that is gone meanwhile is made.
@@ -314,6 +320,14 @@ impl GateChange {
             }
         }
     }
+}
+
+/// Returns the process instance of the changes of a gate. A long name is cut: the custom values tell the
+/// gates apart.
+fn instance(scope: &str, value: &str) -> String {
+    let mut name = format!("jobwire.gate {scope} {value}");
+    name.truncate(name.floor_char_boundary(MAX_FIELD_BYTES));
+    name
 }
 
 /// Returns whether a change has been due and is not made yet.
