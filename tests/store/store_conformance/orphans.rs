@@ -244,6 +244,10 @@ pub(super) async fn what_an_open_transaction_may_have_written_is_not_suspected<S
     assert_eq!(found(&query).await, known);
     w.make_old(600).await;
     assert_eq!(found(&query).await, 1, "ready for ten minutes");
+    // A job of before the clock was set back, written after the marker has left.
+    let ahead = "UPDATE {s}job SET ready_at = {now} + 3600 * {second}";
+    assert_eq!(w.store.execute(ahead).await, 1);
+    assert_eq!(found(&query).await, known);
 }
 
 /// The hints of these jobs are on a node.

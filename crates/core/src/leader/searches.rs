@@ -23,7 +23,8 @@ struct Searches {
     unserved_lanes: UnservedLanes,
     unserved_types: UnservedTypes,
     waiting_types: WaitingTypes,
-    term: Option<i64>,
+    /// The last cycle of this term.
+    last: Option<LastCycle>,
     /// Whether a node that serves alone has suspected the jobs that it found at its start.
     alone_pass_done: bool,
 }
@@ -40,7 +41,7 @@ pub(crate) async fn search(node: Arc<NodeContext>) {
         unserved_lanes: UnservedLanes::default(),
         unserved_types: UnservedTypes::default(),
         waiting_types: WaitingTypes::default(),
-        term: None,
+        last: None,
         alone_pass_done: false,
     };
     loop {
@@ -60,7 +61,7 @@ pub(crate) async fn search(node: Arc<NodeContext>) {
                     None => searches.end(),
                 }
             }
-            () = searches.next_question(), if searches.term.is_some() => {
+            () = searches.next_question(), if searches.last.is_some() => {
                 searches.sweeper.go_on_with_questions(&searches.node).await;
             }
         }
@@ -77,12 +78,18 @@ impl Searches {
     /// Searches after a cycle. Cycles that end meanwhile are left out, but for the last one.
     async fn after(&mut self, cycle: LastCycle) {
         let node = self.node.clone();
-        if self.term != Some(cycle.term) {
-            self.end();
-            self.term = Some(cycle.term);
-            self.unserved_lanes.begin(&node);
-            self.unserved_types.begin(&node);
+        match self.last.filter(|last| last.term == cycle.term) {
+            // The clock was set back: jobs that are hinted after a marker has left may have become ready
+            // before it.
+            Some(last) if cycle.now < last.now => self.sweeper.forget(),
+            Some(_) => {}
+            None => {
+                self.end();
+                self.unserved_lanes.begin(&node);
+                self.unserved_types.begin(&node);
+            }
         }
+        self.last = Some(cycle);
         if node.transport.is_single_node() && !self.alone_pass_done {
             // Jobs that this cycle has marked became ready after it began, and their hints are on
             // their way.
@@ -106,7 +113,7 @@ impl Searches {
 
     /// Forgets what applies to a term only.
     fn end(&mut self) {
-        if self.term.take().is_some() {
+        if self.last.take().is_some() {
             self.end_reports();
             self.sweeper.forget();
         }
@@ -120,7 +127,7 @@ impl Searches {
 
     async fn hear(&mut self, message: Control) {
         let node = self.node.clone();
-        let leads = self.term.is_some();
+        let leads = self.last.is_some();
         match message {
             Control::MarkerBack { lane, marker } if leads && marker.node == node.id => {
                 self.sweeper.marker_back(&node, &lane, marker).await;

@@ -46,9 +46,7 @@ WITH lost AS (
       AND ",
     ready_before!("j", "$5 - (power(2, least(greatest(j.hints, 1) - 1, 6)) - 1) * $12::interval"),
     "
-      AND ($8::bigint IS NULL OR ($8 - j.xmin::text::bigint) & 4294967295 BETWEEN 1 AND 2147483648 OR ",
-    ready_before!("j", "$5 - $9"),
-    ")
+      AND ($8::bigint IS NULL OR ($8 - j.xmin::text::bigint) & 4294967295 BETWEEN 1 AND 2147483648 OR j.ready_at <= $5 - $9)
       AND j.id NOT IN (SELECT unnest($10::uuid[]))
       AND ",
     unlocked!("j"),
