@@ -145,7 +145,9 @@ ORDER BY first.seq"
 /// tables are joined, and hashed sets find the jobs that were not taken. The instance's row exists,
 /// and the conflict of an insert changes it. An update from `first` would be a join; planned for a
 /// table of one row, it took three seconds for ten thousand.
-const TAKE_NEXT: &str = concat!(
+macro_rules! take_next {
+    ($served:expr) => {
+        concat!(
     "
 WITH candidate AS MATERIALIZED (
     SELECT asked.instance, c.id, c.place FROM unnest($1::text[]) AS asked(instance) CROSS JOIN LATERAL (
@@ -161,7 +163,7 @@ WITH candidate AS MATERIALIZED (
     "
 ), first AS MATERIALIZED (
     SELECT nextval('jobwire.fence_seq') AS next_fence, ",
-    served!("j", "$2", "$5::jsonb"),
+    $served,
     " AS served, j.* FROM jobwire.job j
     WHERE j.ctid = ANY(ARRAY(SELECT place FROM candidate))
         AND ",
@@ -190,7 +192,14 @@ SELECT instance, true, true, false, NULL, 0, ",
     job_columns!("(NULL::jobwire.job)"),
     "
 FROM candidate WHERE id NOT IN (SELECT id FROM first)"
-);
+        )
+    };
+}
+
+const TAKE_NEXT: &str = take_next!(served!("j", "$2", "$5::jsonb"));
+
+/// Like [`TAKE_NEXT`], for a scope that takes all (`$5` is not read).
+const TAKE_NEXT_UNSCOPED: &str = take_next!("j.type = ANY($2)");
 
 /// Locks the first ready job of each free instance. The instances' rows must be locked.
 pub(super) async fn take_first(
@@ -289,7 +298,12 @@ pub(super) async fn take_next(
     vacated: &[String],
 ) -> Result<(Vec<LockedJob>, Vec<Ready>), StoreError> {
     let (mut taken, mut left) = (Vec::new(), Vec::new());
-    for tried in take(TAKE_NEXT, connection, terms, vacated).await? {
+    let statement = if terms.scope.takes_all() {
+        TAKE_NEXT_UNSCOPED
+    } else {
+        TAKE_NEXT
+    };
+    for tried in take(statement, connection, terms, vacated).await? {
         match tried.result {
             Ok(job) => taken.push(*job),
             Err(Refusal::Unserved | Refusal::Busy) => left.push(tried.instance),

@@ -11,15 +11,21 @@ use crate::store::error::StoreError;
 use crate::store::statements::Timers;
 use crate::store::{LockTerms, MovedTimers};
 
+/// Selects a page by the index of the dates, then sorts it. In the order of `due_at, seq`, each page
+/// would sort all due timers of its date.
 macro_rules! due {
     ($where:literal) => {
         concat!(
-            "SELECT ",
+            "
+SELECT * FROM (
+    SELECT ",
             ready_columns!("t"),
-            ", t.due_at FROM timer_job t WHERE t.due_at <= ?1 AND ",
+            ", t.due_at, t.seq FROM timer_job t WHERE t.due_at <= ?1 AND ",
             has_id!("t.id"),
             $where,
-            " ORDER BY t.due_at, t.seq LIMIT ?2"
+            "
+    ORDER BY t.due_at LIMIT ?2
+) ORDER BY due_at, seq"
         )
     };
 }
@@ -32,11 +38,11 @@ const OLDEST_AND_NEWEST: &str = concat!(
 SELECT id FROM (
     SELECT * FROM (SELECT id, due_at, seq FROM timer_job WHERE due_at <= ?1 AND ",
     has_id!("id"),
-    " ORDER BY due_at, seq LIMIT ?2)
+    " ORDER BY due_at LIMIT ?2)
     UNION
     SELECT * FROM (SELECT id, due_at, seq FROM timer_job WHERE due_at <= ?1 AND ",
     has_id!("id"),
-    " ORDER BY due_at DESC, seq DESC LIMIT ?2)
+    " ORDER BY due_at DESC LIMIT ?2)
 ) ORDER BY due_at, seq"
 );
 
