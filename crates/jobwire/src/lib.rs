@@ -139,6 +139,9 @@
 //!
 //! No feature is on by default.
 
+#[cfg(feature = "postgres")]
+mod connect;
+
 /// Business calendars.
 pub use jobwire_core::calendar;
 /// The maximum number of events that wait for one listener.
@@ -235,8 +238,10 @@ pub mod store {
     pub use jobwire_core::store::{NodeView, SqlStore, Store, StuckBatch};
 }
 
-/// Transports: security of the connection, and several brokers at once.
+/// Transports: the one that a URL names, security of the connection, and several brokers at once.
 pub mod transport {
+    #[cfg(feature = "postgres")]
+    pub use crate::connect::connect;
     pub use jobwire_core::hint::{Hint, Ready};
     pub use jobwire_core::transport::routed::{Builder as RoutedBuilder, RoutedTransport};
     pub use jobwire_core::transport::{
