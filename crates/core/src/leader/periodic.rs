@@ -178,10 +178,12 @@ async fn create_those_left(node: &NodeContext, names: impl Iterator<Item = &Stri
 /// The time between two looks for schedules whose last date lies in the future.
 const LOOK_AHEAD: Duration = Duration::from_secs(60);
 
-/// Corrects the dates of schedules after the database's clock was set back, while this node leads.
+/// Corrects the dates of schedules after the database's clock was set back, while this node leads. A
+/// node with calendars always does: the leader may not know them.
 pub(crate) async fn correct_dates(node: Arc<NodeContext>) {
     let mut leads = node.leadership.leads.subscribe();
     let mut pause = Duration::ZERO;
+    let has_calendars = !node.store.calendars().is_empty();
     loop {
         let is_leader = *leads.borrow_and_update();
         tokio::select! {
@@ -194,7 +196,7 @@ pub(crate) async fn correct_dates(node: Arc<NodeContext>) {
                 pause = Duration::ZERO;
                 continue;
             }
-            () = tokio::time::sleep(pause), if is_leader => {}
+            () = tokio::time::sleep(pause), if is_leader || has_calendars => {}
         }
         pause = LOOK_AHEAD;
         match node.store.revise_periodic_jobs(PAGE).await {

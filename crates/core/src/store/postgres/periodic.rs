@@ -52,8 +52,9 @@ SELECT ARRAY(SELECT name FROM page ORDER BY next_due, name),
 
 const ADVANCE: &str = "UPDATE jobwire.periodic_job SET next_due = $2, last_due = coalesce($3, last_due) WHERE name = $1";
 
+/// In any order, so that schedules that this program can't read hide no others.
 const AHEAD: &str = "
-SELECT name FROM jobwire.periodic_job WHERE NOT paused AND last_due > clock_timestamp() + $2 ORDER BY name LIMIT $1";
+SELECT name FROM jobwire.periodic_job WHERE NOT paused AND last_due > clock_timestamp() + $2 ORDER BY random() LIMIT $1";
 
 const REVISE: &str = "
 UPDATE jobwire.periodic_job SET next_due = $2, last_due = NULL

@@ -36,8 +36,9 @@ SELECT min(min(next_due), 253402300799999999) FROM periodic_job WHERE NOT paused
 const ADVANCE: &str =
     "UPDATE periodic_job SET next_due = ?2, last_due = coalesce(?3, last_due) WHERE name = ?1";
 
+/// In any order, so that schedules that this program can't read hide no others.
 const AHEAD: &str = "
-SELECT CAST(name AS BLOB) FROM periodic_job WHERE NOT paused AND last_due > ?2 ORDER BY name LIMIT ?1";
+SELECT CAST(name AS BLOB) FROM periodic_job WHERE NOT paused AND last_due > ?2 ORDER BY random() LIMIT ?1";
 
 const REVISE: &str = "
 UPDATE periodic_job SET next_due = ?2, last_due = NULL WHERE name = ?1 AND NOT paused AND last_due > ?3";
