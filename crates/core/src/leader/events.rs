@@ -13,10 +13,11 @@
 //! An idle stream is read once a second, a busy one without a pause. While the stream is switched off,
 //! its options are read once a minute. No job waits for this task.
 //!
-//! While the broker is away, events wait in the table. Old events are dropped only if the broker has taken
-//! nothing for as long as the stream keeps events, and those of one key only if it has taken nothing of this
-//! key for as long. This time is measured by the leader, from its first failure: events that waited because
-//! no node ran are published, and a new leader begins the time anew.
+//! While the broker is away, events wait in the table. Events that are older than the stream keeps them are
+//! dropped once the broker has taken nothing for an hour (for the time that the stream keeps events, if that
+//! is shorter), and those of one key once it has taken nothing of this key for as long ([`tried_for`]). This
+//! time is measured by the leader, from its first failure: events that waited because no node ran are
+//! published. A new leader begins the time anew, so it is short beside the usual time between deployments.
 //!
 //! The gauges `jobwire_event_stream_waiting` and `jobwire_event_stream_oldest_seconds` are written by the
 //! leader every ten seconds.
@@ -53,6 +54,14 @@ const UNFIT: Duration = Duration::from_secs(60);
 const SLICE: i64 = 10_000;
 /// Maximum number of such statements at a time.
 const SLICES: usize = 100;
+
+/// The longest time for which the leader tries to publish events that are too old.
+const TRIED: Duration = Duration::from_secs(3_600);
+
+/// Returns the time for which the leader tries to publish an event before it drops it as too old.
+fn tried_for(keep: Duration) -> Duration {
+    keep.min(TRIED)
+}
 
 /// The state of the task while this node leads.
 #[derive(Default)]
@@ -209,10 +218,10 @@ impl Relay {
         self.fails_since = None;
     }
 
-    /// Returns whether the broker has taken nothing for this time.
-    fn has_failed_for(&self, keep: Duration) -> bool {
+    /// Returns whether the broker has taken nothing for so long that old events are dropped.
+    fn drops_old(&self, keep: Duration) -> bool {
         self.fails_since
-            .is_some_and(|since| since.elapsed() >= keep)
+            .is_some_and(|since| since.elapsed() >= tried_for(keep))
     }
 
     /// Returns the pause after a page of which nothing was published.
@@ -230,7 +239,7 @@ impl Relay {
             dropped += node.store.drop_failed_events(&self.stale).await?;
             self.stale.clear();
         }
-        let slices = if self.has_failed_for(keep) { SLICES } else { 0 };
+        let slices = if self.drops_old(keep) { SLICES } else { 0 };
         for _ in 0..slices {
             let slice = node.store.drop_old_events(SLICE).await?;
             dropped += slice;
@@ -281,6 +290,7 @@ mod tests {
     use super::*;
 
     const HOUR: Duration = Duration::from_secs(3_600);
+    const DAY: Duration = Duration::from_secs(24 * 3_600);
 
     fn page(confirmed: &[(i64, Uuid)], is_outage: bool) -> Page {
         Page {
@@ -296,18 +306,19 @@ mod tests {
         let mut relay = Relay::default();
         relay.note(&mut page(&[], true), false);
         tokio::time::advance(HOUR - TIDY).await;
-        assert!(!relay.has_failed_for(HOUR));
+        assert!(relay.drops_old(HOUR - TIDY));
+        assert!(!relay.drops_old(DAY));
         relay.note(&mut page(&[], true), false);
         tokio::time::advance(TIDY).await;
-        assert!(relay.has_failed_for(HOUR));
+        assert!(relay.drops_old(DAY));
         // A confirm begins the time anew, and a refused key is no failure of the broker.
         relay.note(&mut page(&[(1, Uuid::nil())], true), true);
         relay.note(&mut page(&[], false), false);
         tokio::time::advance(HOUR).await;
-        assert!(!relay.has_failed_for(HOUR));
+        assert!(!relay.drops_old(DAY));
         // Refused events fill the longest page: nothing behind them can be read.
         relay.note(&mut page(&[], false), true);
         tokio::time::advance(HOUR).await;
-        assert!(relay.has_failed_for(HOUR));
+        assert!(relay.drops_old(DAY));
     }
 }

@@ -17,6 +17,7 @@ use metrics::counter;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::tried_for;
 use crate::event::stream::{EventStream, OutgoingEvent, StreamedEvent};
 use crate::telemetry::metrics as m;
 use crate::transport::{EventPublisher, TransportError};
@@ -118,7 +119,7 @@ impl RefusedKeys {
     fn stale(&self, events: &[StreamedEvent], keep: Duration) -> Vec<(i64, Uuid)> {
         let is_stale = |event: &&StreamedEvent| {
             let wait = self.wait(event);
-            wait.is_some_and(|wait| wait.since.elapsed() >= keep)
+            wait.is_some_and(|wait| wait.since.elapsed() >= tried_for(keep))
         };
         let stale = events.iter().filter(is_stale);
         stale.map(|event| (event.seq, event.id)).collect()
@@ -471,7 +472,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn events_are_stale_when_their_own_key_has_failed_for_the_whole_time() {
-        let keep = Duration::from_secs(3_600);
+        let keep = Duration::from_secs(24 * 3_600);
         let stream = EventStream::new("here").keep(keep);
         let mut broker = Broker {
             refuses: "a",
