@@ -14,8 +14,9 @@ use crate::telemetry::plain;
 
 /// Maximum number of periodic jobs that are named.
 const PERIODIC_NAMED: usize = 20;
-/// The time for which a periodic job is named that could not be created.
-const PERIODIC_KEPT: Duration = Duration::from_secs(3_600);
+/// The time for which a periodic job is named that could not be created. It is tried again within a
+/// minute, unless its row is gone.
+const PERIODIC_KEPT: Duration = Duration::from_secs(300);
 
 /// The reports of a node's parts.
 pub(crate) struct Reports {

@@ -1,5 +1,6 @@
 //! The task that publishes waiting hints and awaits the result of each publication under way.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,9 +12,11 @@ use tokio::time::Instant;
 
 use super::publication::{Publication, account, start_publication};
 use super::{Entry, Inner};
+use crate::job::Lane;
 use crate::runtime::supervisor;
 
-/// The pause after a failure, before the next attempt.
+/// The pause of a lane after a failure, before its next attempt. The other lanes go on: any creator may
+/// name a lane that nobody receives.
 const PAUSE: Duration = Duration::from_millis(250);
 /// The longest pause before the task is restarted, if it dies repeatedly.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
@@ -23,6 +26,10 @@ struct Work {
     queue: mpsc::Receiver<Entry>,
     begun: mpsc::Receiver<Publication>,
     waiting: Vec<Entry>,
+    /// Hints of lanes that pause. They come after the others.
+    again: Vec<Entry>,
+    /// The ends of the pauses.
+    paused: HashMap<Lane, Instant>,
     under_way: FuturesUnordered<Publication>,
 }
 
@@ -36,6 +43,8 @@ pub(super) async fn keep_publishing(
         queue,
         begun,
         waiting: Vec::new(),
+        again: Vec::new(),
+        paused: HashMap::new(),
         under_way: FuturesUnordered::new(),
     };
     let mut pause = PAUSE;
@@ -55,21 +64,23 @@ impl Work {
     fn is_empty(&self) -> bool {
         self.under_way.is_empty()
             && self.waiting.is_empty()
+            && self.again.is_empty()
             && self.queue.is_empty()
             && self.begun.is_empty()
     }
 
     async fn publish_all(&mut self, inner: &Arc<Inner>) {
-        let mut not_before: Option<Instant> = None;
         let mut arrived = Vec::new();
         let in_flight = inner.options.in_flight.max(1);
         loop {
             inner.show_buffered();
-            let paused = not_before.is_some();
             let room = in_flight.saturating_sub(self.under_way.len());
-            if room > 0 && !paused {
+            if room > 0 {
                 self.publish_some(inner, room);
             }
+            // Without room the end of a publication comes first.
+            let next = self.paused.values().min().copied();
+            let next = next.filter(|_| self.under_way.len() < in_flight);
             if self.is_empty() && inner.stop.is_cancelled() {
                 self.close().await;
                 if self.is_empty() {
@@ -80,15 +91,13 @@ impl Work {
                 biased;
                 Some(ended) = self.under_way.next(), if !self.under_way.is_empty() => {
                     if let Some(entry) = account(inner, ended) {
-                        self.waiting.push(entry);
-                        not_before = Some(Instant::now() + PAUSE);
+                        self.paused.insert(entry.lane.clone(), Instant::now() + PAUSE);
+                        self.again.push(entry);
                     }
                 }
                 Some(publication) = self.begun.recv() => self.under_way.push(publication),
-                () = async { tokio::time::sleep_until(not_before.unwrap_or_else(Instant::now)).await }, if paused => {
-                    not_before = None;
-                }
-                _ = self.queue.recv_many(&mut arrived, 256), if room > 0 && !paused && self.waiting.is_empty() && !self.queue.is_closed() => {
+                () = async { tokio::time::sleep_until(next.unwrap_or_else(Instant::now)).await }, if next.is_some() => {}
+                _ = self.queue.recv_many(&mut arrived, 256), if room > 0 && self.waiting.is_empty() && !self.queue.is_closed() => {
                     self.waiting.append(&mut arrived);
                 }
                 () = inner.stop.cancelled(), if !inner.stop.is_cancelled() => {}
@@ -108,22 +117,37 @@ impl Work {
         }
     }
 
-    /// Publishes all waiting hints in as few publications as possible, at most `room`.
+    /// Publishes the waiting hints of lanes that do not pause in as few publications as possible, at
+    /// most `room`.
     fn publish_some(&mut self, inner: &Arc<Inner>, room: usize) {
         while let Ok(entry) = self.queue.try_recv() {
             self.waiting.push(entry);
         }
         // Drops all stale hints first. If hints remain, a publication is under way, and only its
         // end wakes this task.
-        self.waiting.retain(|entry| {
+        let is_fresh = |entry: &mut Entry| {
             let stale = entry.since.elapsed() > inner.options.max_age;
             if stale {
                 inner.drop_stale(entry);
             }
             !stale
-        });
+        };
+        self.waiting.retain_mut(is_fresh);
+        self.again.retain_mut(is_fresh);
+        let now = Instant::now();
+        self.paused.retain(|_, until| *until > now);
+        let pauses = |entry: &mut Entry| self.paused.contains_key(&entry.lane);
+        self.again.extend(self.waiting.extract_if(.., pauses));
         let batch = inner.options.batch.max(1);
-        for entry in gather(&mut self.waiting, batch, room) {
+        let mut publications = gather(&mut self.waiting, batch, room);
+        let room = room - publications.len();
+        if room > 0 && !self.again.is_empty() {
+            let open = |entry: &mut Entry| !self.paused.contains_key(&entry.lane);
+            let mut open: Vec<Entry> = self.again.extract_if(.., open).collect();
+            publications.extend(gather(&mut open, batch, room));
+            self.again.append(&mut open);
+        }
+        for entry in publications {
             self.under_way.push(start_publication(inner, entry));
         }
     }

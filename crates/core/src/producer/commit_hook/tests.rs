@@ -48,7 +48,10 @@ impl Broker {
 
 #[async_trait::async_trait]
 impl Publisher for Broker {
-    async fn publish(&self, _: &Lane, hints: Vec<Hint>) -> Result<(), TransportError> {
+    async fn publish(&self, lane: &Lane, hints: Vec<Hint>) -> Result<(), TransportError> {
+        if lane.0.starts_with("nobody") {
+            return Err(TransportError::NoReceiver(lane.clone()));
+        }
         let mood = self.moods.lock().unwrap().pop();
         let ids = hints.iter().map(|h| h.id).collect();
         match mood {
@@ -136,6 +139,28 @@ async fn a_short_outage_drops_nothing() {
     hook.publish(Cause::Commit, all.clone());
     drained(&hook).await;
     assert_eq!(publisher.ids().len(), all.len());
+}
+
+/// Any creator may name lanes that nobody receives.
+#[tokio::test(start_paused = true)]
+async fn a_lane_that_takes_no_hints_delays_no_other() {
+    let publisher = Arc::new(Broker::default());
+    let options = HookOptions {
+        in_flight: 4,
+        ..HookOptions::default()
+    };
+    let hook = CommitHook::start(publisher.clone(), options);
+    let nobody = (0..500).map(|i| Ready {
+        lane: Lane(format!("nobody-{i}")),
+        ..ready()
+    });
+    hook.publish(Cause::Commit, nobody.collect());
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let good = ready();
+    hook.publish(Cause::Timer, vec![good.clone()]);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(publisher.ids(), [good.hint.id]);
+    drop(hook);
 }
 
 #[tokio::test]

@@ -31,7 +31,8 @@ macro_rules! lockable {
 }
 
 /// Deletes the rows of jobs that no node may lock, among the first ones of each key. Such a job has
-/// left the executable table, or is found again like any job that does not wait for a permit.
+/// left the executable table, or is found again like any job that does not wait for a permit. No tables
+/// are joined: a plan of small tables would read all waiting jobs for each of these.
 const DROP: &str = concat!(
     "
 WITH first AS MATERIALIZED (
@@ -41,13 +42,13 @@ WITH first AS MATERIALIZED (
         WHERE w.limit_name = u.limit_name AND w.key = u.key AND w.woken_at IS NULL AND w.job_id <> ALL($3)
         ORDER BY w.seq LIMIT $4) w
 ), dropped AS MATERIALIZED (
-    SELECT w.job_id FROM first JOIN jobwire.waiting_job w ON w.job_id = first.job_id
-    WHERE NOT EXISTS (SELECT FROM jobwire.job j WHERE j.id = w.job_id AND ",
+    SELECT w.job_id FROM jobwire.waiting_job w WHERE w.job_id = ANY(ARRAY(SELECT job_id FROM first))
+        AND (SELECT j.id FROM jobwire.job j WHERE j.id = w.job_id AND ",
     lockable!(),
-    ")
+    ") IS NULL
     FOR UPDATE OF w SKIP LOCKED
 )
-DELETE FROM jobwire.waiting_job w USING dropped WHERE w.job_id = dropped.job_id"
+DELETE FROM jobwire.waiting_job w WHERE w.job_id = ANY(ARRAY(SELECT job_id FROM dropped))"
 );
 
 /// Wakes the next jobs. One whose row is locked at this moment is passed over, and gets no hint and
