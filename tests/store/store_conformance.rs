@@ -21,6 +21,7 @@ mod dated_gates;
 mod deleting;
 mod elastic;
 mod encryption;
+mod ending;
 mod exclusive;
 mod fencing;
 mod finishing;
@@ -444,6 +445,13 @@ conformance! {
             the_end_of_an_execution_lets_the_next_job_of_its_instance_go,
             a_definition_ends_with_its_instances_and_its_start_timers,
             start_timers_are_replaced_with_the_transaction,
+        ]
+    }
+    ending {
+        databases [
+            a_running_job_whose_scope_ends_does_not_run_again,
+            a_start_timer_that_is_replaced_while_it_runs_has_no_successor,
+            a_handler_that_ends_its_own_instance_completes_its_job,
         ]
     }
     in_transaction {
