@@ -156,6 +156,8 @@ conformance! {
             a_cascade_leaves_jobs_with_a_more_specific_override,
             a_rule_whose_names_do_not_fit_its_scope_is_refused,
             a_lane_that_may_have_been_named_stays,
+            a_job_that_stays_in_its_lane_is_hinted_again_if_nodes_take_ranges_of_priorities,
+            a_job_that_is_made_urgent_starts_on_the_node_that_takes_its_priority,
         ]
     }
     periodic {
