@@ -25,6 +25,7 @@ mod ending;
 mod exclusive;
 mod fencing;
 mod finishing;
+mod handlers;
 mod history;
 mod in_transaction;
 mod lanes;
@@ -454,6 +455,12 @@ conformance! {
             a_running_job_whose_scope_ends_does_not_run_again,
             a_start_timer_that_is_replaced_while_it_runs_has_no_successor,
             a_handler_that_ends_its_own_instance_completes_its_job,
+        ]
+    }
+    handlers {
+        databases [
+            a_handler_says_when_its_job_is_tried_again,
+            a_handler_of_the_user_replaces_a_built_in_one,
         ]
     }
     in_transaction {
