@@ -21,9 +21,11 @@ mod dated_gates;
 mod deleting;
 mod elastic;
 mod encryption;
+mod ending;
 mod exclusive;
 mod fencing;
 mod finishing;
+mod handlers;
 mod history;
 mod in_transaction;
 mod lanes;
@@ -155,6 +157,8 @@ conformance! {
             a_cascade_leaves_jobs_with_a_more_specific_override,
             a_rule_whose_names_do_not_fit_its_scope_is_refused,
             a_lane_that_may_have_been_named_stays,
+            a_job_that_stays_in_its_lane_is_hinted_again_if_nodes_take_ranges_of_priorities,
+            a_job_that_is_made_urgent_starts_on_the_node_that_takes_its_priority,
         ]
     }
     periodic {
@@ -444,6 +448,19 @@ conformance! {
             the_end_of_an_execution_lets_the_next_job_of_its_instance_go,
             a_definition_ends_with_its_instances_and_its_start_timers,
             start_timers_are_replaced_with_the_transaction,
+        ]
+    }
+    ending {
+        databases [
+            a_running_job_whose_scope_ends_does_not_run_again,
+            a_start_timer_that_is_replaced_while_it_runs_has_no_successor,
+            a_handler_that_ends_its_own_instance_completes_its_job,
+        ]
+    }
+    handlers {
+        databases [
+            a_handler_says_when_its_job_is_tried_again,
+            a_handler_of_the_user_replaces_a_built_in_one,
         ]
     }
     in_transaction {

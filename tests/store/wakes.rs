@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use jobwire_core::transport::{Control, Publisher, Subscription, Transport};
 use jobwire_core::{
-    Client, CommitHook, HandlerError, JobId, JobQuery, Lane, NewJob, Node, NodeId, NodeOptions,
-    Outcome, PgOptions, PgStore, PgTransport, RetryPolicy, Running, Store,
+    Client, CommitHook, HandlerError, JobId, JobQuery, Lane, LaneOrder, LaneShare, NewJob, Node,
+    NodeId, NodeOptions, Outcome, PgOptions, PgStore, PgTransport, RetryPolicy, Running, Store,
 };
 use jobwire_harness::eventually;
-use jobwire_harness::world::{SOON, database, hook, pass, quick};
+use jobwire_harness::world::{Notes, SOON, database, hook, pass, quick};
 use tokio::sync::Semaphore;
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -530,4 +530,40 @@ async fn a_wake_names_the_lane_and_the_number_of_its_jobs() {
     creator.wake(std::slice::from_ref(&mail));
     let woken = tokio::time::timeout(SOON, wakes.next()).await.unwrap();
     assert!(woken[&mail].waiting && woken[&mail].jobs == 0);
+}
+
+/// Claimed jobs have no hints with an age, so those of all lanes but the first one count as old.
+#[tokio::test]
+async fn while_jobs_are_claimed_each_tenth_start_is_of_another_lane_under_aging() {
+    let fleet = Fleet::new().await;
+    let of = |lane: &str| {
+        let jobs = (0..100_u64).map(|number| NewJob::of("work", &number).lane(lane));
+        jobs.collect::<Vec<_>>()
+    };
+    // Those of the lower lane are older.
+    for lane in ["low", "high"] {
+        fleet.jobs.create_many(of(lane)).await.unwrap();
+    }
+    let lanes = ["high", "low"].map(|lane| LaneShare::new(lane, 1));
+    let mut options = woken().lane_order(LaneOrder::Aging);
+    options.concurrency = 1;
+    options.lanes = lanes.to_vec();
+    let notes = Notes::default();
+    let seen = notes.clone();
+    let node = Node::builder(
+        fleet.store.clone(),
+        Arc::new(PgTransport::new(&fleet.store)),
+    )
+    .options(options)
+    .handler("work", move |job: Running<u64>| {
+        seen.add(job.job.lane.to_string());
+        async { Ok(Outcome::Done) }
+    })
+    .start()
+    .await
+    .unwrap();
+    let starts = notes.until_within(200, SOON).await;
+    let low = starts[..100].iter().filter(|lane| *lane == "low").count();
+    assert!((8..=12).contains(&low), "{low}: {starts:?}");
+    node.stop().await;
 }

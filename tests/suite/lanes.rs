@@ -46,6 +46,7 @@ on_every_broker! {
     sharing {
         under_strict_order_nothing_of_a_lower_lane_starts_first,
         under_weights_each_lane_has_its_share_of_the_starts,
+        under_aging_each_tenth_start_is_of_a_lane_whose_hints_are_old,
         what_comes_later_in_a_better_lane_overtakes,
         inside_a_lane_the_first_in_is_the_first_out,
         lost_hints_of_a_low_lane_are_healed_while_a_better_one_is_busy,

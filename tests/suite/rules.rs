@@ -16,6 +16,7 @@ mod overtaken;
 mod own_instances;
 mod packed;
 mod poison;
+mod priority_gaps;
 mod quarantine;
 mod registry;
 mod row_lock;

@@ -977,6 +977,12 @@ pub trait CompletingTransaction: Send {
     /// Returns the concrete [`JobTransaction`](crate::JobTransaction), for the handler.
     fn as_any(&mut self) -> &mut (dyn Any + Send);
 
+    /// Names the job that the transaction completes. A handler that [ends](crate::JobTransaction::end) a
+    /// scope does not cancel it.
+    fn completes(&mut self, job: JobId) {
+        let _ = job;
+    }
+
     /// Completes the job and commits. Commits nothing if the lock was lost.
     async fn complete(
         self: Box<Self>,
@@ -1078,17 +1084,19 @@ pub trait SqlStore: Store + Clone {
         )))
     }
 
-    /// Deletes the jobs of a scope that no node runs, over a connection that is inside the caller's
-    /// transaction.
+    /// Deletes the jobs of a scope that no node runs, and marks the others as cancelled, over a connection
+    /// that is inside the caller's transaction. `own` is the job that this transaction completes: it gets
+    /// no mark.
     ///
     /// # Errors
     /// [`StoreError::RowLocked`] if another transaction locked a row for two seconds: roll back.
-    /// Otherwise the database's error: a [conflict](StoreError::is_conflict) if the snapshot of the
-    /// transaction does not show the lock of one of the jobs.
+    /// Otherwise the database's error: a [conflict](StoreError::is_conflict) if the lock of one of the jobs
+    /// has changed since the snapshot of the transaction.
     async fn end(
         &self,
         connection: &mut <Self::Db as sqlx::Database>::Connection,
         scope: &EndedScope,
+        own: Option<JobId>,
     ) -> Result<Ended>;
 
     /// Performs an operator's action on jobs, over a connection that is inside the caller's

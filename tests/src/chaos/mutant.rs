@@ -465,8 +465,13 @@ impl SqlStore for Mutant {
         Ok(created)
     }
 
-    async fn end(&self, connection: &mut PgConnection, scope: &EndedScope) -> Result<Ended> {
-        self.direct.end(connection, scope).await
+    async fn end(
+        &self,
+        connection: &mut PgConnection,
+        scope: &EndedScope,
+        own: Option<JobId>,
+    ) -> Result<Ended> {
+        self.direct.end(connection, scope, own).await
     }
 
     async fn operate(

@@ -241,18 +241,21 @@ pub(super) async fn an_instance_ends_with_all_its_jobs_in_the_callers_transactio
         tx.end(&scope).await.unwrap();
         tx.rollback().await.unwrap();
         assert_eq!(w.find(JobQuery::default().instance("a")).await.len(), 5);
+        let is_cancelled = async |id| w.view(id).await.unwrap().cancelled_at.is_some();
+        assert!(!is_cancelled(running).await);
         let mut ended = client.end(&scope).await.unwrap();
         ended.deleted.sort_unstable();
         waiting.sort_unstable();
         assert_eq!((ended.deleted, ended.running), (waiting, vec![running]));
         assert_eq!(w.find(JobQuery::default().instance("a")).await, [running]);
+        assert!(is_cancelled(running).await && !is_cancelled(other).await);
         let kept = w.find(JobQuery::default().instance("b")).await;
         assert_eq!(kept.len(), others.len() + 1);
         for id in [running, other] {
             w.die(id).await;
         }
+        assert_eq!(w.state(running).await, None, "it does not run again");
         w.store.delete_many(&kept).await.unwrap();
-        w.store.delete(running).await.unwrap();
     }
 }
 

@@ -2,12 +2,17 @@
 
 use std::time::Duration;
 
+use jobwire_core::job::scope::Scope;
 use jobwire_core::store::{Change, Handoff, Operated, PauseScope, SuspensionScope};
 use jobwire_core::{
     BULK_TYPE, Batch, BulkOperation, Client, CommitHook, JobDefinition, JobId, JobQuery, JobState,
     Lane, LaneRule, NewJob, PriorityRule, PriorityScope, StoreError,
 };
 
+use jobwire_harness::world::quick;
+
+use super::bed::{Bed, noting};
+use super::membership::membership;
 use super::world::{Bench, SqlBench, World, done, ids, node, work};
 
 fn mail() -> JobDefinition {
@@ -162,7 +167,7 @@ pub(super) async fn a_change_of_priority_moves_a_job_to_its_lane_unless_its_crea
     let hint = w.one(work()).await;
     w.make_old(60).await;
     let before = w.view(hint.id).await.unwrap();
-    // In the same lane it is not hinted again.
+    // In the same lane it is not hinted again: no node takes a range of priorities.
     assert!(change(w, hint.id, 50).await.is_empty());
     let same = w.view(hint.id).await.unwrap();
     assert_eq!((same.ready_at, same.hints), (before.ready_at, before.hints));
@@ -364,4 +369,76 @@ pub(super) async fn a_lane_that_may_have_been_named_stays<S: SqlBench>(w: &World
     w.store.execute("UPDATE {s}job SET lane_named = NULL").await;
     assert!(change(w, hint.id, 100).await.is_empty());
     assert_eq!(of(w, hint.id).await, (100, Lane::default().to_string()));
+}
+
+/// The node that takes the new priority may have refused its hint.
+pub(super) async fn a_job_that_stays_in_its_lane_is_hinted_again_if_nodes_take_ranges_of_priorities<
+    S: SqlBench,
+>(
+    w: &World<S>,
+) {
+    lanes_by_priority(w).await;
+    let urgent = node();
+    let mut row = membership(urgent);
+    row.scope = Scope::default().min_priority(50);
+    w.store.write_node(&row).await.unwrap();
+    let hint = w.one(work()).await;
+    w.make_old(60).await;
+    let before = w.view(hint.id).await.unwrap();
+    assert_eq!(change(w, hint.id, 60).await, [hint.id]);
+    let again = w.view(hint.id).await.unwrap();
+    assert_eq!(again.lane, before.lane);
+    assert!(again.ready_at > before.ready_at && again.hints > before.hints);
+    assert!(change(w, hint.id, 60).await.is_empty(), "it is the same");
+    let named = w.one(work().lane("elsewhere")).await;
+    assert_eq!(change(w, named.id, 60).await, [named.id]);
+    // A timer is not ready, the second job of an instance comes later, and a pause keeps what is paused.
+    let timer = work().delay(Duration::from_secs(60));
+    let id = timer.id();
+    w.create(vec![timer]).await;
+    assert!(change(w, id, 60).await.is_empty());
+    let siblings = w
+        .ready(vec![work().instance("a"), work().instance("a")])
+        .await;
+    assert!(change(w, siblings[1].id, 60).await.is_empty());
+    assert_eq!(change(w, siblings[0].id, 60).await, [siblings[0].id]);
+    let paused = PauseScope::Lane(Lane::default());
+    w.store.pause(&paused).await.unwrap();
+    assert!(change(w, hint.id, 70).await.is_empty());
+    w.store.resume(&paused).await.unwrap();
+    // Any end of a range counts, and only while there is a node that has one.
+    row.scope = Scope::default().max_priority(99);
+    w.store.write_node(&row).await.unwrap();
+    assert_eq!(change(w, hint.id, 60).await, [hint.id]);
+    row.scope = Scope::default();
+    w.store.write_node(&row).await.unwrap();
+    assert!(change(w, hint.id, 70).await.is_empty());
+}
+
+/// The node has refused the hint of the creation, and does not sweep.
+pub(super) async fn a_job_that_is_made_urgent_starts_on_the_node_that_takes_its_priority<
+    S: SqlBench,
+>(
+    w: &World<S>,
+) {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    let bed = Bed::new(w);
+    let mut options = quick().scope(Scope::default().min_priority(10));
+    options.sweep_interval = HOUR;
+    options.suspect_after = HOUR;
+    let node = bed.node(options).handler("note", noting(&bed.notes));
+    let node = node.start().await.unwrap();
+    let note = |what: &str, priority| NewJob::of("note", what).priority(priority);
+    // The only leader cycle is over by the end of the first one, and the hint of the second one was
+    // tried by the end of the third one.
+    bed.create(vec![note("first", 10)]).await;
+    bed.notes.until(1).await;
+    let made_urgent = bed.create(vec![note("made urgent", 0)]).await;
+    bed.create(vec![note("third", 10)]).await;
+    assert_eq!(bed.notes.until(2).await, ["first", "third"]);
+    let urgent = Change::SetPriority(10);
+    bed.client.change(&made_urgent, &urgent).await.unwrap();
+    bed.until_left(0).await;
+    assert_eq!(bed.notes.all(), ["first", "third", "made urgent"]);
+    node.stop().await;
 }

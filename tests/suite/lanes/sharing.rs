@@ -7,7 +7,7 @@ use jobwire_core::{Client, CommitHook, LaneOrder, NewJob};
 use jobwire_tests::eventually;
 
 use super::fleet::{BACKLOG, Fleet, SOON, lanes, noting, of, plugged};
-use crate::world::Notes;
+use crate::world::{Notes, pass};
 
 pub(super) async fn under_strict_order_nothing_of_a_lower_lane_starts_first(fleet: &Fleet) {
     let notes = Notes::default();
@@ -47,6 +47,35 @@ pub(super) async fn under_weights_each_lane_has_its_share_of_the_starts(fleet: &
         "{shares:?}: {starts:?}"
     );
     node.stop().await;
+}
+
+/// Young hints of the lower lane get no turn, as under strict order.
+pub(super) async fn under_aging_each_tenth_start_is_of_a_lane_whose_hints_are_old(fleet: &Fleet) {
+    for (aging, is_old) in [(600, false), (1, true)] {
+        let notes = Notes::default();
+        let mut options = lanes(1, &[("high", 1), ("low", 1)], LaneOrder::Aging);
+        options.lane_aging = Duration::from_secs(aging);
+        let (node, gate) = plugged(fleet, options, &notes).await;
+        // The lower lane's hints are older.
+        fleet.create("low", 150).await;
+        pass(Duration::from_millis(1_100)).await;
+        fleet.create("high", 150).await;
+        gate.add_permits(1);
+        let starts = notes.until_within(300, SOON).await;
+        // Counts only while both lanes have jobs left. While the broker delays the better lane, the
+        // other one starts several jobs in a row.
+        let last_high = starts.iter().rposition(|s| s.starts_with("high ")).unwrap();
+        let both = starts[..last_high].iter().enumerate();
+        let low: Vec<usize> = both
+            .filter(|(_, start)| start.starts_with("low "))
+            .map(|(at, _)| at)
+            .collect();
+        let is_tenth = |pair: &[usize]| (9..=11).contains(&(pair[1] - pair[0]));
+        let mut some = low.windows(4);
+        let shares = some.any(|some| some.windows(2).all(is_tenth));
+        assert_eq!(shares, is_old, "{aging} s: {low:?}: {starts:?}");
+        node.stop().await;
+    }
 }
 
 pub(super) async fn what_comes_later_in_a_better_lane_overtakes(fleet: &Fleet) {

@@ -274,8 +274,8 @@ impl<S: SqlStore> TransactionHook<S> {
         connection: &mut <S::Db as sqlx::Database>::Connection,
         scope: &EndedScope,
     ) -> Result<Ended, StoreError> {
-        let ended = self.client.store.end(connection, scope).await?;
-        self.created.end(&ended);
+        let ended = self.client.store.end(connection, scope, None).await?;
+        self.created.end(&ended, None);
         if self.client.hook.listeners().any() {
             self.created.events.extend(events_of_end(&ended));
         }

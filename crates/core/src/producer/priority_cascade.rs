@@ -1,7 +1,8 @@
 //! Gives existing jobs the priority of an override.
 //!
 //! The jobs of a job definition are changed page by page, each in a transaction of its own, as
-//! [`Change::SetPriority`] does it: a ready job whose lane the rules chose is hinted in its new lane.
+//! [`Change::SetPriority`] does it: a ready job whose lane the rules chose is hinted in its new lane, and
+//! one that stays in its lane if nodes take ranges of priorities.
 //! A job with a more specific override keeps its priority. A running job is not changed. The cascade goes
 //! through the jobs once, in the order of their ids: a job that is created meanwhile gets its priority by
 //! the override. A cascade that was interrupted is continued by another one.

@@ -41,7 +41,8 @@ pub enum Change {
     SetRetries(i32),
     /// Sets the priority. A job whose lane the rules chose gets the lane that they choose for the
     /// new priority, and if it is ready, it is hinted there. A job whose creator named the lane
-    /// stays in it.
+    /// stays in it. A ready job that stays in its lane is hinted again if nodes take ranges of
+    /// priorities.
     SetPriority(i64),
 }
 

@@ -59,11 +59,12 @@ impl Created {
         self.transaction = self.transaction.take().or(other.transaction);
     }
 
-    /// Adds the end of a scope in the same transaction.
-    pub(crate) fn end(&mut self, ended: &Ended) {
+    /// Adds the end of a scope in the same transaction, which completes the job `own`.
+    pub(crate) fn end(&mut self, ended: &Ended, own: Option<JobId>) {
         self.delete(ended.deleted.iter().copied());
         self.left.extend_from_slice(&ended.left);
-        self.stop.extend(&ended.running);
+        let cancelled = ended.running.iter().filter(|id| own != Some(**id));
+        self.stop.extend(cancelled);
     }
 
     /// Adds an operator's action in the same transaction.
@@ -275,11 +276,15 @@ mod tests {
             ready: vec![gone.clone(), stays.clone()],
             ..Created::default()
         };
-        created.end(&Ended {
+        let (own, other) = (ready().hint.id, ready().hint.id);
+        let ended = Ended {
             deleted: vec![gone.hint.id],
+            running: vec![own, other],
             left: vec!["i".to_owned()],
             ..Ended::default()
-        });
+        };
+        created.end(&ended, Some(own));
+        assert_eq!(created.stop, [other], "its own handler goes on");
         assert_eq!(ids(&created.ready), [gone.hint.id, stays.hint.id]);
         assert_eq!(created.left, ["i"]);
         // The row that shows the commit must be one that stays.

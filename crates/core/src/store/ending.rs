@@ -35,7 +35,8 @@ pub struct Ended {
     pub deleted: Vec<JobId>,
     /// Those of `deleted` that were dead letters.
     pub dead_letters: Vec<JobId>,
-    /// The jobs that run. They are not deleted: their handlers are asked to stop after the commit.
+    /// The jobs that run. They are cancelled: each is deleted when its handler ends, and the handlers are
+    /// asked to stop after the commit. The own job of a handler that ends its scope is not cancelled.
     pub running: Vec<JobId>,
     /// The instances that exclusive jobs left. The next exclusive jobs of other executions are
     /// [looked up](crate::store::SqlStore::next_of) after the commit.

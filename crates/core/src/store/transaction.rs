@@ -49,6 +49,8 @@ pub struct JobTransaction<S: SqlStore> {
     origin: Origin,
     after: Arc<dyn AfterCommit>,
     encryption: Option<Encryption>,
+    /// The job that this transaction completes, if it is that of a handler.
+    own: Option<JobId>,
     /// See [`SqlStore::hold_permit`].
     _permit: Option<OwnedSemaphorePermit>,
 }
@@ -84,6 +86,7 @@ impl<S: SqlStore> JobTransaction<S> {
             origin,
             after,
             encryption: None,
+            own: None,
             _permit: permit,
         }
     }
@@ -169,25 +172,33 @@ impl<S: SqlStore> JobTransaction<S> {
     }
 
     /// Deletes all jobs of a scope, whatever their state, with this transaction: an instance that
-    /// ends, or a definition that is removed. Jobs that run are not deleted. After the commit a
-    /// message asks their nodes to stop the handlers, and the next exclusive jobs are hinted. Unlike
-    /// a [`cancel`](crate::Client::cancel) it leaves no mark: if the message is lost, they run on, and
-    /// a failed one is retried. Look at [`running`](Ended::running).
+    /// ends, or a definition that is removed. Jobs that run are cancelled with it, as by
+    /// [`cancel`](Self::cancel): each is deleted when its handler ends, whatever it answers, and no
+    /// occurrence follows it. They are in [`running`](Ended::running). After the commit a message asks
+    /// their nodes to stop the handlers, and the next exclusive jobs are hinted.
+    ///
+    /// In a [handler's transaction](crate::Running::transaction) the handler's own job is not cancelled:
+    /// it is completed, and the next occurrence of its series is created.
+    ///
+    /// The leases of the jobs that run are locked until this transaction ends, so their nodes can neither
+    /// renew nor end them: commit soon.
     ///
     /// # Errors
     /// [`StoreError::RowLocked`] if another transaction locked one of the rows for two seconds:
     /// roll back and try again. Otherwise a database error. Under REPEATABLE READ or SERIALIZABLE it
-    /// [is a conflict](StoreError::is_conflict) if a node has locked one of the jobs since the
-    /// snapshot of this transaction: repeat the transaction.
+    /// [is a conflict](StoreError::is_conflict) if a node has locked, renewed or ended one of the jobs
+    /// since the snapshot of this transaction: repeat the transaction.
     pub async fn end(&mut self, scope: &EndedScope) -> Result<Ended, StoreError> {
         let Self {
             store,
             inner,
             intact,
+            own: own_job,
             ..
         } = self;
-        let ended = own(intact, answer(store, 5, store.end(inner, scope))).await?;
-        self.created.end(&ended);
+        let ending = store.end(inner, scope, *own_job);
+        let ended = own(intact, answer(store, 6, ending)).await?;
+        self.created.end(&ended, self.own);
         if self.after.listens() {
             self.created.events.extend(events_of_end(&ended));
         }
@@ -197,8 +208,8 @@ impl<S: SqlStore> JobTransaction<S> {
     /// Replaces the start timers of a process definition: deletes those that exist, and creates
     /// these jobs.
     ///
-    /// An occurrence that runs is not deleted, and creates the next one of its series when it is
-    /// done. It is in [`running`](Ended::running): call [`end`](Self::end) again after it.
+    /// An occurrence that runs is cancelled, so its series ends with it. It is in
+    /// [`running`](Ended::running).
     ///
     /// # Errors
     /// The same as those of [`end`](Self::end) and [`create_many`](Self::create_many).
@@ -410,6 +421,10 @@ async fn is_there<S: SqlStore>(store: &S, created: &Created) -> bool {
 impl<S: SqlStore> CompletingTransaction for JobTransaction<S> {
     fn as_any(&mut self) -> &mut (dyn Any + Send) {
         self
+    }
+
+    fn completes(&mut self, job: JobId) {
+        self.own = Some(job);
     }
 
     fn line_ends(&self) -> BoxFuture<'static, ()> {

@@ -6,7 +6,7 @@ use jobwire_harness::eventually;
 use jobwire_harness::world::{SOON, until_waiting};
 
 use super::super::changing::in_an_hour;
-use super::super::world::{SqlBench, World, give_up, node, work};
+use super::super::world::{LEASE, SqlBench, World, give_up, node, work};
 use super::caller::{KINDS, Kind, Operation, Outlet, Transaction, with_orders};
 
 /// Locks the only row of a table in another transaction.
@@ -234,9 +234,9 @@ async fn a_job_that_a_node_locks_during_an_operation_is_not_held_up() {
     }
 }
 
-/// The node's completion would wait for the caller's commit.
+/// It is one of those that run, and no part of the deletion.
 #[tokio::test]
-async fn a_job_that_a_node_locks_during_the_end_of_its_scope_is_not_held_up() {
+async fn a_job_that_a_node_locks_during_the_end_of_its_scope_is_cancelled() {
     let w = World::<PgStore>::open().await;
     let client = Client::without_hints(w.store.clone());
     for pause in PAUSES {
@@ -265,9 +265,11 @@ async fn a_job_that_a_node_locks_during_the_end_of_its_scope_is_not_held_up() {
             let ended = ended.unwrap();
             let left = (ended.deleted.len() + 1, ended.running);
             assert_eq!(left, (jobs, vec![hint.id]), "{place}");
+            tx.commit().await.unwrap();
+            let view = w.view(hint.id).await.unwrap();
+            assert!(view.cancelled_at.is_some(), "{place}");
             let settled = w.complete(worker, &job, &Handoff::Hint).await;
             assert_eq!(settled.applied, [hint.id], "{place}");
-            tx.commit().await.unwrap();
             assert_eq!(
                 w.rows("job").await + w.rows("job_lease").await,
                 0,
@@ -396,6 +398,8 @@ async fn the_end_of_a_scope_conflicts_with_a_lock_that_its_snapshot_does_not_sho
                 hook.commit(tx).await.unwrap();
                 assert_eq!(ended.deleted, [free], "{case}");
                 assert_eq!(ended.running, [hint.id], "{case}");
+                let view = w.view(hint.id).await.unwrap();
+                assert!(view.cancelled_at.is_some(), "{case}");
                 let settled = w.complete(worker, &job, &Handoff::Hint).await;
                 assert_eq!(settled.applied, [hint.id], "{case}");
                 for table in ["job", "job_lease"] {
@@ -404,4 +408,50 @@ async fn the_end_of_a_scope_conflicts_with_a_lock_that_its_snapshot_does_not_sho
             }
         }
     }
+}
+
+/// The lease of the job that ran at the time of the snapshot is another one now, or it is gone.
+#[tokio::test]
+async fn the_end_of_a_scope_conflicts_with_a_renewal_that_its_snapshot_does_not_show() {
+    let w = World::<PgStore>::open().await;
+    let client = Client::without_hints(w.store.clone());
+    let scope = EndedScope::ProcessInstance("a".to_owned());
+    for is_renewed in [true, false] {
+        let (hint, worker) = (w.one(work().instance("a")).await, node());
+        let job = w.hold(worker, &hint).await;
+        let mut tx = snapshot(&w, "REPEATABLE READ").await;
+        if is_renewed {
+            let held = [job.held()];
+            w.store.renew(worker, LEASE, &held).await.unwrap();
+        } else {
+            w.complete(worker, &job, &Handoff::Hint).await;
+        }
+        let refused = client.hook().end(&mut tx, &scope).await.unwrap_err();
+        assert!(refused.is_conflict(), "{is_renewed}: {refused:?}");
+        tx.rollback().await.unwrap();
+        if is_renewed {
+            w.complete(worker, &job, &Handoff::Hint).await;
+        }
+    }
+}
+
+/// Two callers end overlapping scopes. The second one waits for two seconds at most.
+#[tokio::test]
+async fn two_callers_that_end_the_same_running_jobs_do_not_deadlock() {
+    let w = World::<PgStore>::open().await;
+    let client = Client::without_hints(w.store.clone());
+    let hint = w.one(work().instance("a").execution("a-1")).await;
+    w.hold(node(), &hint).await;
+    let (mut one, mut other) = (client.begin().await.unwrap(), client.begin().await.unwrap());
+    let instance = EndedScope::ProcessInstance("a".to_owned());
+    assert_eq!(one.end(&instance).await.unwrap().running, [hint.id]);
+    let execution = EndedScope::Execution("a-1".to_owned());
+    let refused = other.end(&execution).await;
+    assert!(
+        matches!(refused, Err(StoreError::RowLocked(id)) if id == hint.id),
+        "{refused:?}"
+    );
+    other.rollback().await.unwrap();
+    one.commit().await.unwrap();
+    assert!(w.view(hint.id).await.unwrap().cancelled_at.is_some());
 }

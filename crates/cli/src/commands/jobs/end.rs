@@ -151,8 +151,7 @@ fn print(ended: Ended, json: bool) -> Result<(), Error> {
     output::line(format_args!("{deleted} deleted"))?;
     for id in &running {
         output::line(format_args!(
-            "job {id} runs and is asked to stop; end the scope again when it has ended, or cancel \
-             it with `jobwire jobs cancel`"
+            "job {id} runs and is cancelled: it is deleted when its handler ends"
         ))?;
     }
     Ok(())

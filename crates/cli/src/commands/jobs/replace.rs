@@ -155,8 +155,8 @@ fn print(report: &Report, json: bool) -> Result<(), Error> {
     }
     for id in &report.running {
         output::line(format_args!(
-            "job {id} runs and is asked to stop; its series may go on: run the command again when it \
-             has ended"
+            "job {id} runs and is cancelled: it is deleted when its handler ends, and its series \
+             ends with it"
         ))?;
     }
     Ok(())

@@ -185,6 +185,18 @@ WHERE job_id IN (SELECT job_id FROM jobwire.job_lease WHERE job_id = ANY($1) AND
                  FOR UPDATE SKIP LOCKED)
 RETURNING job_id";
 
+/// Marks those of the jobs as cancelled that run and whose leases are free, and returns them.
+pub(super) async fn mark_free(
+    connection: &mut PgConnection,
+    running: &[Uuid],
+) -> Result<Vec<Uuid>, StoreError> {
+    if running.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mark = sqlx::query_scalar(MARK_FREE).bind(running);
+    Ok(mark.fetch_all(connection).await?)
+}
+
 /// Marks the jobs that run as cancelled. Removes those from the result that no longer run, or whose
 /// leases are locked, and returns them.
 async fn cancel_running(
@@ -194,13 +206,7 @@ async fn cancel_running(
     let runs = |how: Operated| how == Operated::Running;
     let running = acted.operated.iter().filter(|(_, how)| runs(*how));
     let running: Vec<Uuid> = running.map(|(id, _)| id.0).collect();
-    if running.is_empty() {
-        return Ok(running);
-    }
-    let marked: Vec<Uuid> = sqlx::query_scalar(MARK_FREE)
-        .bind(&running)
-        .fetch_all(connection)
-        .await?;
+    let marked = mark_free(connection, &running).await?;
     acted
         .operated
         .retain(|(id, how)| !runs(*how) || marked.contains(&id.0));

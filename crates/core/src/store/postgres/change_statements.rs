@@ -313,23 +313,28 @@ macro_rules! set_priority {
     };
 }
 
-/// A job that changes its lane becomes ready there. Of an instance, only the first ready sibling is
-/// hinted. A pause of the former lane does not cover it any more, and one of the new lane does.
+/// A job that changes its lane becomes ready there. If nodes take ranges of priorities, so does a job that
+/// stays in its lane: the node that takes its new priority may have refused its hint. Of an instance, only
+/// the first ready sibling is hinted. A pause of the former lane does not cover it any more, and one of the
+/// new lane does.
 pub(super) const SET_PRIORITY: &str = concat!(
     "WITH places AS MATERIALIZED (
-    SELECT j.id, ",
+    SELECT p.id, p.its_lane, p.lane <> p.its_lane OR p.priority <> $3 AND EXISTS (
+        SELECT FROM jobwire.node n WHERE n.min_priority IS NOT NULL OR n.max_priority IS NOT NULL) AS again
+    FROM (
+        SELECT j.id, j.lane, j.priority, ",
     its_lane!("j", "j.type", "j.category", "j.tenant"),
-    " AS its_lane FROM jobwire.job j WHERE j.id = ANY($2)
+    " AS its_lane FROM jobwire.job j WHERE j.id = ANY($2)) p
 ), executable AS (
     UPDATE jobwire.job j SET priority = $3, lane = p.its_lane, revision = least(j.revision, 999999999) + 1,
-        ready_at = CASE WHEN j.lane = p.its_lane THEN j.ready_at ELSE clock_timestamp() END,
-        hints = CASE WHEN j.lane = p.its_lane THEN j.hints ELSE least(j.hints, 999999999) + 1 END
+        ready_at = CASE WHEN p.again THEN clock_timestamp() ELSE j.ready_at END,
+        hints = CASE WHEN p.again THEN least(j.hints, 999999999) + 1 ELSE j.hints END
     FROM places p WHERE p.id = j.id AND ",
     unlocked!("j"),
     "
     RETURNING ",
     ready_columns!("j"),
-    ", j.seq, ",
+    ", j.seq, p.again, ",
     not_suspended!("j"),
     " AS may_run
 ), ",
@@ -340,12 +345,12 @@ pub(super) const SET_PRIORITY: &str = concat!(
     set_priority!("letter", "dead_letter_job"),
     "
 SELECT x.id, x.lane, x.exclusive, x.process_instance, x.trace_parent, x.type,
-    was.lane <> x.lane AND x.may_run AND (NOT x.exclusive OR NOT EXISTS (
+    x.again AND x.may_run AND (NOT x.exclusive OR NOT EXISTS (
         SELECT FROM jobwire.job e
         WHERE e.exclusive AND e.process_instance = x.process_instance AND e.seq < x.seq AND ",
     not_put_aside!("e"),
     ")), NULL::text, NULL::timestamptz
-FROM executable x JOIN jobwire.job was ON was.id = x.id
+FROM executable x
 UNION ALL ",
     result!("timer", stays, "NULL"),
     "

@@ -1,7 +1,8 @@
 //! The end of an instance, an execution or a definition, in the caller's transaction.
 //!
-//! That transaction may last long, so it must not keep the row of a job that runs: the job's completion
-//! would wait.
+//! That transaction may last long, so it does not keep the row of a job that runs. It marks the lease of
+//! such a job as cancelled, and so keeps the lease: the node can neither renew nor end it before the commit.
+//! A lease that another transaction has locked is not waited for, but tried again.
 //!
 //! A transaction that is isolated more strictly than READ COMMITTED has one snapshot. It does not show a
 //! lease that was committed later, and the lock of a job leaves no other trace. So before the deletion
@@ -10,13 +11,14 @@
 //! repeats its transaction, as it must under these levels. The rows of the jobs are locked by then, so no
 //! other transaction writes a lease. The deletion removes the inserted leases with the jobs.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use sqlx::PgConnection;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::acting::that_run;
+use super::acting::{mark_free, that_run};
 use super::change_statements::ENTER;
 use super::sql::unlocked;
 use crate::job::JobId;
@@ -100,11 +102,12 @@ ON CONFLICT (job_id) DO NOTHING";
 const ROWS_WITHIN: Duration = Duration::from_secs(2);
 const ROWS_AGAIN: Duration = Duration::from_millis(50);
 
-/// Deletes the jobs of a scope that no node runs. Rows that other transactions lock are tried again
-/// for [`ROWS_WITHIN`].
+/// Deletes the jobs of a scope that no node runs, and marks the others as cancelled, except `own`. Rows
+/// that other transactions lock are tried again for [`ROWS_WITHIN`].
 pub(super) async fn end(
     connection: &mut PgConnection,
     scope: &EndedScope,
+    own: Option<JobId>,
 ) -> Result<Ended, StoreError> {
     let statements = match scope {
         EndedScope::ProcessInstance(_) => PROCESS_INSTANCE,
@@ -142,12 +145,19 @@ pub(super) async fn end(
             .bind(value)
             .fetch_all(&mut *connection)
             .await?;
-        let Some((locked, _)) = left.iter().find(|(_, runs)| !runs) else {
+        let locked = match left.iter().find(|(_, runs)| !runs) {
+            Some((id, _)) => Some(*id),
+            None => {
+                let running = left.iter().map(|(id, _)| *id);
+                first_unmarked(connection, running, own).await?
+            }
+        };
+        let Some(locked) = locked else {
             ended.running = left.into_iter().map(|(id, _)| JobId(id)).collect();
             break;
         };
         if Instant::now() >= until {
-            return Err(StoreError::RowLocked(JobId(*locked)));
+            return Err(StoreError::RowLocked(JobId(locked)));
         }
         tokio::time::sleep(ROWS_AGAIN).await;
     }
@@ -155,6 +165,18 @@ pub(super) async fn end(
     instances.dedup();
     ended.left = instances;
     Ok(ended)
+}
+
+/// Marks the jobs that run as cancelled, except `own`. Returns one that could not be marked, because its
+/// lease is locked or it has ended since.
+async fn first_unmarked(
+    connection: &mut PgConnection,
+    running: impl Iterator<Item = Uuid>,
+    own: Option<JobId>,
+) -> Result<Option<Uuid>, StoreError> {
+    let others: Vec<Uuid> = running.filter(|id| own != Some(JobId(*id))).collect();
+    let marked: HashSet<Uuid> = HashSet::from_iter(mark_free(connection, &others).await?);
+    Ok(others.into_iter().find(|id| !marked.contains(id)))
 }
 
 const SAVEPOINT: &str = "SAVEPOINT jobwire_end";

@@ -82,9 +82,14 @@ impl SqlStore for PgStore {
         .await
     }
 
-    async fn end(&self, connection: &mut PgConnection, scope: &EndedScope) -> Result<Ended> {
+    async fn end(
+        &self,
+        connection: &mut PgConnection,
+        scope: &EndedScope,
+        own: Option<JobId>,
+    ) -> Result<Ended> {
         let started = Instant::now();
-        let ended = ending::end(connection, scope).await;
+        let ended = ending::end(connection, scope, own).await;
         metrics::histogram!(m::STATEMENT, "statement" => "end")
             .record(started.elapsed().as_secs_f64());
         ended

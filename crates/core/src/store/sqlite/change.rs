@@ -175,13 +175,15 @@ macro_rules! set_priority {
     };
 }
 
-/// The jobs that change their lane become ready first, while they have their old lane. `?2` is the
-/// time. Returns their ids.
-const LEAVE_LANE: &str = concat!(
+/// The jobs that change their lane become ready first, while they have their old lane and priority. If
+/// nodes take ranges of priorities, so do those that stay in their lane: the node that takes the new
+/// priority may have refused their hints. `?2` is the time. Returns their ids.
+const READY_AGAIN: &str = concat!(
     "UPDATE job SET ready_at = ?2, hints = min(hints, 999999999) + 1
-WHERE id IN (SELECT value FROM json_each(?1)) AND lane_named = 0 AND lane <> ",
+WHERE id IN (SELECT value FROM json_each(?1)) AND (lane_named = 0 AND lane <> ",
     its_lane!("job"),
-    " RETURNING id"
+    " OR priority <> ?3 AND EXISTS (
+        SELECT 1 FROM node WHERE min_priority IS NOT NULL OR max_priority IS NOT NULL)) RETURNING id"
 );
 
 const SET_PRIORITY: &[&str] = &[
@@ -267,12 +269,12 @@ pub(super) async fn change(
     } else {
         Vec::new()
     };
-    let moving: Vec<JobId> = if let Change::SetPriority(priority) = change {
-        let moving = sqlx::query(LEAVE_LANE)
+    let again: Vec<JobId> = if let Change::SetPriority(priority) = change {
+        let again = sqlx::query(READY_AGAIN)
             .bind(these.clone())
             .bind(now)
             .bind(*priority);
-        decode::job_ids(&moving.fetch_all(&mut *connection).await?)?
+        decode::job_ids(&again.fetch_all(&mut *connection).await?)?
     } else {
         Vec::new()
     };
@@ -290,8 +292,8 @@ pub(super) async fn change(
     if cause.is_some() {
         event_stream::end_cause(connection).await?;
     }
-    if !moving.is_empty() {
-        changed.ready = lanes::to_hint(connection, &moving).await?;
+    if !again.is_empty() {
+        changed.ready = lanes::to_hint(connection, &again).await?;
     }
     if matches!(change, Change::Reschedule(_) | Change::Activate) {
         let next: Option<i64> = sqlx::query_scalar(NEXT_DUE)

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use sqlx::{Row, SqliteConnection};
 
 use super::decode;
+use super::operate::mark_cancelled;
 use super::sql::unlocked;
+use crate::job::JobId;
 use crate::store::error::StoreError;
 use crate::store::{Ended, EndedScope};
 
@@ -64,10 +66,11 @@ const DELETE_THEIR: [&str; 3] = [
     "DELETE FROM job_progress WHERE job_id IN (SELECT value FROM json_each(?1))",
 ];
 
-/// Deletes the jobs of a scope that no node runs.
+/// Deletes the jobs of a scope that no node runs, and marks the others as cancelled, except `own`.
 pub(super) async fn end(
     connection: &mut SqliteConnection,
     scope: &EndedScope,
+    own: Option<JobId>,
 ) -> Result<Ended, StoreError> {
     let statements = match scope {
         EndedScope::ProcessInstance(_) => PROCESS_INSTANCE,
@@ -84,6 +87,9 @@ pub(super) async fn end(
         running: decode::readable_job_ids(&running),
         ..Ended::default()
     };
+    for id in ended.running.iter().filter(|id| own != Some(**id)) {
+        mark_cancelled(connection, *id).await?;
+    }
     let mut instances = BTreeSet::new();
     for statement in statements.delete {
         let gone = sqlx::query(statement)

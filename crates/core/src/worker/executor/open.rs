@@ -28,7 +28,8 @@ pub(super) async fn open(run: &Run<'_>) -> Result<Opened, Fault> {
     }
     let hook = run.node.hook.clone();
     let transaction = run.node.store.begin_completing(hook).await;
-    let transaction = transaction.map_err(|error| Fault::before_handler(&error))?;
+    let mut transaction = transaction.map_err(|error| Fault::before_handler(&error))?;
+    transaction.completes(run.job.id);
     Ok(Opened {
         line_ends: transaction.line_ends(),
         // Another attempt may follow this one and must not be stopped with it.

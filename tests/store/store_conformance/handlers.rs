@@ -1,0 +1,78 @@
+//! What a node does with the handlers of the user, and with their answers.
+
+use std::time::Duration;
+
+use jobwire_core::chrono::{TimeDelta, Utc};
+use jobwire_core::store::{PauseScope, SUSPENSION_TYPE};
+use jobwire_core::{
+    BULK_TYPE, BulkOperation, HandlerError, HandlerOptions, HandlerResult, JobId, JobQuery,
+    JobState, JobView, NewJob, Outcome, RetryPolicy, Running,
+};
+use jobwire_harness::eventually;
+use jobwire_harness::world::{SOON, quick};
+
+use super::bed::Bed;
+use super::world::{SqlBench, World};
+
+/// Waits until a job is in this state.
+async fn until_in<S: SqlBench>(w: &World<S>, id: JobId, state: JobState) -> JobView {
+    eventually("the state of the job", SOON, async || {
+        w.view(id).await.filter(|view| view.state == state)
+    })
+    .await
+}
+
+/// The handler's own wait counts, and not that of a policy. It spends an attempt.
+pub(super) async fn a_handler_says_when_its_job_is_tried_again<S: SqlBench>(w: &World<S>) {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    let bed = Bed::new(w);
+    let busy = |_: Running<u64>| async {
+        Err::<Outcome, _>(HandlerError::retry_in(HOUR, "the bank is closed"))
+    };
+    let at_once = HandlerOptions::default().retry(RetryPolicy::fixed(Duration::ZERO));
+    let node = bed.node(quick()).handler_with("pay", at_once, busy);
+    let node = node.start().await.unwrap();
+    let pay = || NewJob::of("pay", &1);
+    let jobs = vec![pay().max_attempts(3), pay().max_attempts(1)];
+    let created = bed.create(jobs).await;
+    let waits = until_in(w, created[0], JobState::Timer).await;
+    assert_eq!((waits.retries, waits.failures), (2, 1));
+    assert_eq!(&*waits.exception_message.unwrap(), "the bank is closed");
+    let wait = waits.due_at.unwrap() - Utc::now();
+    let hour = TimeDelta::hours(1);
+    assert!(
+        hour - TimeDelta::minutes(5) < wait && wait <= hour,
+        "{wait}"
+    );
+    // Without another attempt there is no other time.
+    let letter = until_in(w, created[1], JobState::DeadLetter).await;
+    assert_eq!(&*letter.exception_message.unwrap(), "the bank is closed");
+    node.stop().await;
+}
+
+async fn refuse(job: Running<serde_json::Value>) -> HandlerResult<Outcome> {
+    let refused = format!("`{}` is not allowed", job.job.job_type);
+    Err(HandlerError::unrecoverable(refused))
+}
+
+/// One replaces it at the start of its node, and the other one while the node runs.
+pub(super) async fn a_handler_of_the_user_replaces_a_built_in_one<S: SqlBench>(w: &World<S>) {
+    let bed = Bed::new(w);
+    let node = bed.node(quick()).handler(SUSPENSION_TYPE, refuse);
+    let node = node.start().await.unwrap();
+    node.registry().register(BULK_TYPE, refuse).unwrap();
+    let pause = bed.client.pause_at(&PauseScope::All, Utc::now());
+    let pause = pause.await.unwrap();
+    let kept = NewJob::of("other", &1);
+    let kept = bed.create(vec![kept]).await[0];
+    let delete = BulkOperation::delete(JobQuery::default().job_type("other"));
+    let delete = bed.create(vec![delete.job().unwrap()]).await[0];
+    for (id, job_type) in [(pause, SUSPENSION_TYPE), (delete, BULK_TYPE)] {
+        let letter = until_in(w, id, JobState::DeadLetter).await;
+        let refused = format!("`{job_type}` is not allowed");
+        assert_eq!(letter.exception_message, Some(refused));
+    }
+    assert!(w.store.suspensions().await.unwrap().is_empty());
+    assert_eq!(w.state(kept).await, Some(JobState::Executable));
+    node.stop().await;
+}
