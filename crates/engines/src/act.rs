@@ -66,7 +66,7 @@ use crate::columns::{Columns, Wanted};
 use crate::decode::Decoder;
 use crate::dialect::{Dialect, Settled};
 use crate::finding::Finding;
-use crate::freed::Freed;
+use crate::freed::{Freed, FreedInstances};
 use crate::offset::Offset;
 use crate::options::{EngineOptions, Execution};
 use crate::statements::{DryRun, Queries, Sweep};
@@ -359,7 +359,7 @@ impl Dialect for Act {
         self.free_expired_timers(pool).await
     }
 
-    async fn free_instances(&self, pool: &PgPool) -> Result<Vec<Ready>, StoreError> {
+    async fn free_instances(&self, pool: &PgPool) -> Result<FreedInstances, StoreError> {
         self.free_left_instances(pool).await
     }
 

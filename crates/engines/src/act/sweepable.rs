@@ -49,6 +49,8 @@ SELECT clock_timestamp(),
     (SELECT count(*) FROM act_ru_execution e
         WHERE e.id_ IN (SELECT j.process_instance_id_ FROM act_ru_job j WHERE ",
     unlocked!("j"),
+    " UNION SELECT t.process_instance_id_ FROM act_ru_timer_job t WHERE ",
+    unlocked!("t"),
     ") AND (e.lock_time_ < ",
     local_now!(),
     " OR (e.lock_time_ IS NULL AND {e.lock_owner_} IS NOT NULL))
