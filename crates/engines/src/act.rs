@@ -21,7 +21,8 @@
 //!   instance.
 //! * **Only unlocked rows are locked.** The leader clears expired locks (`rescue.rs`).
 //! * **Both lock columns are written together.** The engine reads `LOCK_EXP_TIME_` of a job and
-//!   `LOCK_OWNER_` of a timer.
+//!   `LOCK_OWNER_` of a timer. Jobwire reads `LOCK_EXP_TIME_`: an owner without it holds no lock,
+//!   since nothing would end that lock.
 //! * **Times are local times of the engine's JVM**, in the zone of the options.
 //! * **No statement waits for a row that the engine has locked.** Rows of instances are locked
 //!   before rows of jobs, each sorted by key.

@@ -56,16 +56,11 @@ macro_rules! local_now {
 }
 pub(super) use local_now;
 
-/// True if the job has no lock.
+/// True if the job or timer has no lock. The engine reads only the expiry of a job's lock. A lock
+/// without one would never end, so an owner alone is no lock.
 macro_rules! unlocked {
     ($j:literal) => {
-        concat!(
-            "(",
-            $j,
-            ".lock_exp_time_ IS NULL AND ",
-            $j,
-            ".lock_owner_ IS NULL)"
-        )
+        concat!("(", $j, ".lock_exp_time_ IS NULL)")
     };
 }
 pub(super) use unlocked;

@@ -105,7 +105,7 @@ const NO_EXTERNAL_JOB: &str = "NOT EXISTS (SELECT FROM act_ru_external_job x
         WHERE x.process_instance_id_ = e.id_ AND x.lock_exp_time_ IS NOT NULL)";
 
 /// The endpoint returns a job unlocked.
-const UNLOCKED: &str = "(j.lock_owner_ IS NULL AND j.lock_exp_time_ IS NULL)";
+const UNLOCKED: &str = "(j.lock_exp_time_ IS NULL)";
 
 /// The parts where the node holds the lock of an instance.
 const OF_NODE: &Parts = &[

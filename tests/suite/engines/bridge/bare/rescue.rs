@@ -155,3 +155,43 @@ async fn a_timer_of_a_left_instance_fires(engine: Engine) {
     bridge.stop().await;
     application.assert_no_other();
 }
+
+/// Leaves an owner without an expiry on a job, as an interrupted repair by hand does.
+const OWN_JOB: &str = "UPDATE act_ru_job SET lock_owner_ = 'engine' WHERE id_ = $1";
+const OWN_TIMER: &str = "UPDATE act_ru_timer_job SET lock_owner_ = 'engine' WHERE id_ = $1";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_and_timers_of_flowable_with_an_owner_and_no_expiry_run() {
+    an_owner_without_an_expiry_is_no_lock(Engine::Flowable).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_and_timers_of_activiti_with_an_owner_and_no_expiry_run() {
+    an_owner_without_an_expiry_is_no_lock(Engine::Activiti).await;
+}
+
+/// The engine reads only the expiry of a job's lock.
+async fn an_owner_without_an_expiry_is_no_lock(engine: Engine) {
+    let bare = Bare::of(engine).await;
+    let mut application = Application::start().await;
+    let (job, timer) = (bare.job().await, bare.timer().await);
+    assert_eq!(bare.rows.change(OWN_JOB, &job).await, 1);
+    assert_eq!(bare.rows.change(OWN_TIMER, &timer).await, 1);
+    let options = bare.options(application.url());
+    let bridge = bare.bridge(options, quick()).await;
+    let mut ran = BTreeSet::new();
+    for _ in 0..2 {
+        let execution = application.execution().await;
+        // The lock replaces the owner, too.
+        let row = bare.find(JOB, &execution.id).await.unwrap();
+        let is_ours = (row.owner.as_deref()).is_some_and(|owner| owner.starts_with("jobwire:"));
+        assert!(is_ours && row.expiry.is_some(), "{row:?}");
+        ran.insert(execution.id.clone());
+        bare.end(&execution.id).await;
+        execution.gone();
+    }
+    assert_eq!(ran, BTreeSet::from([job, timer]));
+    until_no_lock_is_left(&bare.rows).await;
+    bridge.stop().await;
+    application.assert_no_other();
+}

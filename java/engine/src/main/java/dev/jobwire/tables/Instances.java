@@ -122,8 +122,7 @@ final class Instances {
         Columns has = tables.columns();
         List<Object> parameters = new ArrayList<>(List.of(instance));
         String sql = "SELECT " + JobTable.JOB.columns(has) + " FROM " + tables.jobs()
-                + " WHERE PROCESS_INSTANCE_ID_ = ? AND LOCK_EXP_TIME_ IS NULL"
-                + " AND LOCK_OWNER_ IS NULL AND "
+                + " WHERE PROCESS_INSTANCE_ID_ = ? AND LOCK_EXP_TIME_ IS NULL AND "
                 + JobTable.JOB.condition(has, "", tables.now(connection), parameters)
                 + " ORDER BY " + has.byAge();
         List<JobRow> jobs = tables.query(

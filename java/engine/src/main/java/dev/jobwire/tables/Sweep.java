@@ -69,7 +69,7 @@ public final class Sweep {
         Columns has = tables.columns();
         StringBuilder sql = new StringBuilder("SELECT ")
                 .append(JobTable.JOB.columns(has)).append(" FROM ").append(tables.jobs())
-                .append(" j WHERE j.LOCK_EXP_TIME_ IS NULL AND j.LOCK_OWNER_ IS NULL AND ")
+                .append(" j WHERE j.LOCK_EXP_TIME_ IS NULL AND ")
                 .append(JobTable.JOB.condition(has, "j.", now, parameters));
         if (after != null) {
             sql.append(" AND j.ID_ > ?");
@@ -122,7 +122,7 @@ public final class Sweep {
         List<Properties> jobs = tables.transaction(connection -> {
             List<Object> parameters = new ArrayList<>();
             String sql = "SELECT HANDLER_TYPE_, " + category + ", TENANT_ID_ FROM "
-                    + tables.jobs() + " WHERE LOCK_EXP_TIME_ IS NULL AND LOCK_OWNER_ IS NULL AND "
+                    + tables.jobs() + " WHERE LOCK_EXP_TIME_ IS NULL AND "
                     + JobTable.JOB.condition(has, "", tables.now(connection), parameters);
             return tables.query(
                     connection, sql, parameters, COUNTED,
