@@ -21,11 +21,13 @@
 //!   instance.
 //! * **Only unlocked rows are locked.** The leader clears expired locks (`rescue.rs`).
 //! * **Both lock columns are written together.** The engine reads `LOCK_EXP_TIME_` of a job and
-//!   `LOCK_OWNER_` of a timer.
+//!   `LOCK_OWNER_` of a timer. Jobwire reads `LOCK_EXP_TIME_`: an owner without it holds no lock,
+//!   since nothing would end that lock.
 //! * **Times are local times of the engine's JVM**, in the zone of the options.
 //! * **No statement waits for a row that the engine has locked.** Rows of instances are locked
 //!   before rows of jobs, each sorted by key.
 
+mod aside;
 mod family;
 mod instance_lock;
 mod lock;
@@ -57,6 +59,7 @@ use jobwire_tap::{PgPublication, Rows};
 use sqlx::PgPool;
 use sqlx::postgres::PgRow;
 
+use self::aside::Aside;
 pub(crate) use self::family::Family;
 use self::instance_lock::InstanceLock;
 pub(crate) use self::statements::Statements;
@@ -66,7 +69,7 @@ use crate::columns::{Columns, Wanted};
 use crate::decode::Decoder;
 use crate::dialect::{Dialect, Settled};
 use crate::finding::Finding;
-use crate::freed::Freed;
+use crate::freed::{Freed, FreedInstances};
 use crate::offset::Offset;
 use crate::options::{EngineOptions, Execution};
 use crate::statements::{DryRun, Queries, Sweep};
@@ -91,6 +94,7 @@ pub(crate) struct Act {
     rescues: Walk,
     instances: Walk,
     offset: Offset,
+    aside: Aside,
 }
 
 impl Act {
@@ -117,6 +121,7 @@ impl Act {
             rescues: Walk::default(),
             instances: Walk::default(),
             offset: Offset::default(),
+            aside: Aside::default(),
         }
     }
 
@@ -359,7 +364,7 @@ impl Dialect for Act {
         self.free_expired_timers(pool).await
     }
 
-    async fn free_instances(&self, pool: &PgPool) -> Result<Vec<Ready>, StoreError> {
+    async fn free_instances(&self, pool: &PgPool) -> Result<FreedInstances, StoreError> {
         self.free_left_instances(pool).await
     }
 

@@ -64,7 +64,7 @@ pub use crate::decode::OTHER;
 use crate::dialect::{Dialect, Settled};
 use crate::fate::Ended;
 use crate::finding::Finding;
-use crate::freed::Freed;
+use crate::freed::{Freed, FreedInstances};
 use crate::offset::Offset;
 use crate::options::EngineOptions;
 use crate::statements::{DryRun, Queries, Sweep};
@@ -337,8 +337,8 @@ impl Dialect for Camunda {
     }
 
     /// Returns none: an instance has no lock that could be left behind.
-    async fn free_instances(&self, _: &PgPool) -> Result<Vec<Ready>, StoreError> {
-        Ok(Vec::new())
+    async fn free_instances(&self, _: &PgPool) -> Result<FreedInstances, StoreError> {
+        Ok(FreedInstances::default())
     }
 
     async fn release_all(&self, pool: &PgPool) -> Result<u64, StoreError> {

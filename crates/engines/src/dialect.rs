@@ -24,7 +24,7 @@ use crate::columns::{Columns, Wanted, still_ours};
 use crate::decode::Decoder;
 use crate::fate::{Ended, Fate};
 use crate::finding::Finding;
-use crate::freed::Freed;
+use crate::freed::{Freed, FreedInstances};
 use crate::offset::Offset;
 use crate::statements::{DryRun, Queries, Sweep};
 use crate::walk::Walk;
@@ -237,8 +237,8 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
         Ok(0)
     }
 
-    /// Clears expired locks of instances and returns the first ready job of each.
-    async fn free_instances(&self, pool: &PgPool) -> Result<Vec<Ready>, StoreError>;
+    /// Clears expired locks of instances for which a job or a timer waits.
+    async fn free_instances(&self, pool: &PgPool) -> Result<FreedInstances, StoreError>;
 
     /// Clears all locks of Jobwire's nodes. Returns their number.
     async fn release_all(&self, pool: &PgPool) -> Result<u64, StoreError>;

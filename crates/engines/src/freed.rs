@@ -1,4 +1,4 @@
-//! The jobs whose expired locks were cleared.
+//! The jobs and instances whose expired locks were cleared.
 
 use jobwire_core::hint::Ready;
 use jobwire_core::{NodeId, StoreError};
@@ -32,4 +32,13 @@ impl Freed {
             owner: holder.as_deref().and_then(owner::parse).map(|of| of.0),
         }))
     }
+}
+
+/// Instances whose expired locks were cleared.
+#[derive(Debug, Default)]
+pub(crate) struct FreedInstances {
+    /// The number of instances.
+    pub(crate) count: u64,
+    /// The jobs that waited for them. An instance for which only timers wait has none.
+    pub(crate) ready: Vec<Ready>,
 }

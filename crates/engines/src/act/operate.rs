@@ -33,7 +33,7 @@ WHERE (j.scope_type_ IS NULL OR j.scope_type_ = 'bpmn')
   AND ($5::text IS NULL OR j.process_instance_id_ = $5)
   AND ($6::text IS NULL OR j.proc_def_id_ = $6) AND ($7::text IS NULL OR j.element_id_ = $7)
   AND ($8::text IS NULL OR j.tenant_id_ = $8)
-  AND ($9::boolean IS NULL OR (j.lock_owner_ IS NOT NULL) = $9)
+  AND ($9::boolean IS NULL OR (j.lock_exp_time_ IS NOT NULL) = $9)
   AND ($10::boolean IS NULL OR (j.exception_msg_ IS NOT NULL OR j.exception_stack_id_ IS NOT NULL) = $10)
   AND ($11::timestamptz IS NULL OR j.duedate_ < $11 AT TIME ZONE $1)
   AND ($12::text IS NULL OR $12 = $13)"

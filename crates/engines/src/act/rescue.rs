@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | of a Jobwire node, on a job | after its expiry, since a living node renews it |
 //! | of an engine node, on a job or a timer | a minute after its expiry: the engine's own reset comes first |
-//! | of an instance, without a locked job | after its expiry |
+//! | of an instance for which a job or a timer waits, without a locked job | after its expiry |
 //!
 //! The engine continues an execution after the death of its caller. So an expired lock stays while
 //! a transaction is open that began before the expiry: it may be the execution. Such a job is taken
@@ -18,16 +18,15 @@
 //! living node stays while it may be in force in another zone.
 
 use jobwire_core::StoreError;
-use jobwire_core::hint::Ready;
 use sqlx::PgPool;
 
 use super::Act;
 use super::sql::{local_now, unlocked};
 use crate::activity::other_transactions;
 use crate::dialect::Dialect;
-use crate::freed::Freed;
+use crate::freed::{Freed, FreedInstances};
 use crate::walk::in_page;
-use crate::zone::{may_be_lost, now_of_lock, zone_of_lock};
+use crate::zone::{end_of_lock, may_be_lost, now_of_lock};
 
 /// Clears expired locks of jobs. Skips locked rows, because a transaction of the engine works on
 /// them. `$1`: the zone, `$2`: maximum number, `$3`: patience, `$4` and `$5`: the page of the
@@ -51,8 +50,8 @@ WITH late AS MATERIALIZED (
     now_of_lock!("j.lock_owner_", "$6"),
     " - $3 OR NOT EXISTS (SELECT FROM ",
     other_transactions!(),
-    " AND a.xact_start < j.lock_exp_time_ AT TIME ZONE ",
-    zone_of_lock!("j.lock_owner_", "$6"),
+    " AND a.xact_start < ",
+    end_of_lock!("j.lock_exp_time_", "j.lock_owner_", "$6"),
     "))
       AND ",
     may_be_lost!("j.lock_exp_time_", "j.lock_owner_", "$6"),
@@ -93,8 +92,8 @@ pub(super) const LEFT_INSTANCE: &str = "e.lock_time_ = late.instance_lock AND NO
         SELECT FROM act_ru_job s WHERE s.process_instance_id_ = e.id_ AND s.id_ <> late.id_ AND s.lock_exp_time_ IS NOT NULL)
         AND {no external job}";
 
-/// Clears expired locks of instances with an unlocked job: their holder died after the engine had
-/// executed its job. `$1`: the zone, `$2`: patience, `$3` and `$4`: the page of the table of
+/// Clears expired locks of instances with an unlocked job or timer: their holder died after the engine
+/// had executed its job. A timer alone is enough: no due timer of a locked instance moves. `$1`: the zone, `$2`: patience, `$3` and `$4`: the page of the table of
 /// executions, `$5`: the zone of locks of engine nodes.
 ///
 /// `OFFSET 0` keeps the planner from reading the table by its key, and the subqueries for one value
@@ -109,9 +108,11 @@ WITH left_over AS MATERIALIZED (
     local_now!(),
     " OR (e.lock_time_ IS NULL AND {e.lock_owner_} IS NOT NULL)) OFFSET 0
     ) e
-    WHERE (SELECT true FROM act_ru_job j WHERE j.process_instance_id_ = e.id_ AND ",
+    WHERE ((SELECT true FROM act_ru_job j WHERE j.process_instance_id_ = e.id_ AND ",
     unlocked!("j"),
-    " LIMIT 1)
+    " LIMIT 1) OR (SELECT true FROM act_ru_timer_job t WHERE t.process_instance_id_ = e.id_ AND ",
+    unlocked!("t"),
+    " LIMIT 1))
       AND (SELECT true FROM act_ru_job s WHERE s.process_instance_id_ = e.id_ AND s.lock_exp_time_ >= (clock_timestamp() AT TIME ZONE $5) LIMIT 1) IS NULL
       AND (e.lock_time_ IS NULL OR e.lock_time_ < ",
     now_of_lock!("e.lock_owner_", "$5"),
@@ -120,8 +121,8 @@ WITH left_over AS MATERIALIZED (
     now_of_lock!("e.lock_owner_", "$5"),
     " - $2 OR NOT EXISTS (SELECT FROM ",
     other_transactions!(),
-    " AND a.xact_start < e.lock_time_ AT TIME ZONE ",
-    zone_of_lock!("e.lock_owner_", "$5"),
+    " AND a.xact_start < ",
+    end_of_lock!("e.lock_time_", "e.lock_owner_", "$5"),
     "))
       AND ",
     may_be_lost!("e.lock_time_", "e.lock_owner_", "$5"),
@@ -205,11 +206,11 @@ impl Act {
         Ok(freed.await?.rows_affected())
     }
 
-    /// Clears expired locks of instances for which jobs wait. Returns the first job of each.
+    /// Clears expired locks of instances for which jobs or timers wait.
     pub(super) async fn free_left_instances(
         &self,
         pool: &PgPool,
-    ) -> Result<Vec<Ready>, StoreError> {
+    ) -> Result<FreedInstances, StoreError> {
         self.zone.learn(self.stamps(), pool).await?;
         let page = self.instances.page();
         let mut tx = pool.begin().await?;
@@ -221,7 +222,7 @@ impl Act {
             .bind(self.zone.judged())
             .fetch_all(&mut *tx)
             .await?;
-        let is_whole = freed.len() < MOST;
+        let (is_whole, count) = (freed.len() < MOST, freed.len() as u64);
         let ready = if freed.is_empty() {
             Vec::new()
         } else {
@@ -233,6 +234,6 @@ impl Act {
                 .passed(&page, pool, "act_ru_execution")
                 .await?;
         }
-        Ok(ready)
+        Ok(FreedInstances { count, ready })
     }
 }

@@ -38,9 +38,9 @@ macro_rules! job_columns {
             $j,
             ".retries_, ",
             $j,
-            ".exception_msg_, {",
-            $j,
-            ".create_time_} AT TIME ZONE $1 AS created_at, ",
+            ".exception_msg_, ",
+            $crate::zone::moment_of!("{", $j, ".create_time_}"),
+            " AS created_at, ",
             $crate::zone::moment_of!($j, ".duedate_"),
             " AS due_at, NULL::text AS deployment_id_, NULL::bigint AS priority_"
         )
@@ -56,16 +56,11 @@ macro_rules! local_now {
 }
 pub(super) use local_now;
 
-/// True if the job has no lock.
+/// True if the job or timer has no lock. The engine reads only the expiry of a job's lock. A lock
+/// without one would never end, so an owner alone is no lock.
 macro_rules! unlocked {
     ($j:literal) => {
-        concat!(
-            "(",
-            $j,
-            ".lock_exp_time_ IS NULL AND ",
-            $j,
-            ".lock_owner_ IS NULL)"
-        )
+        concat!("(", $j, ".lock_exp_time_ IS NULL)")
     };
 }
 pub(super) use unlocked;

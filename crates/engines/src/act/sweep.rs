@@ -1,12 +1,13 @@
 //! Statements of the leader: jobs whose hint was lost, and the numbers of jobs.
 
 use super::sql::{in_groups, local_now, of_processes, unlocked};
+use crate::zone::moment_of;
 
 /// Selects orphans. Reads at most 20,000 rows, in the order of the key: `read_to` is the last one,
 /// if there may be more. A row has no time at which it became ready, but its xmin shows it: the
 /// transaction that inserted or released the row must have ended before the horizon. A mark is a
 /// new version of the row without a change, so that the row is not suspected again before the next
-/// horizon.
+/// horizon. A job waits for the elder ones of its instance, but for none that no node takes.
 pub(super) const ORPHANS: &str = concat!(
     "
 WITH lost AS MATERIALIZED (
@@ -30,7 +31,11 @@ WITH lost AS MATERIALIZED (
     "
       AND NOT EXISTS (SELECT FROM act_ru_execution e WHERE e.id_ = j.process_instance_id_ AND e.lock_time_ IS NOT NULL)
       AND NOT EXISTS (SELECT FROM act_ru_job s WHERE s.process_instance_id_ = j.process_instance_id_
-          AND (s.lock_exp_time_ IS NOT NULL OR ({by_age s}) < ({by_age j})))
+          AND (s.lock_exp_time_ IS NOT NULL OR (({by_age s}) < ({by_age j}) AND ",
+    of_processes!("s"),
+    " AND ",
+    in_groups!("s", "$8"),
+    ")))
     ORDER BY j.id_ LIMIT $6
 ), free AS MATERIALIZED (
     SELECT j.id_ FROM act_ru_job j WHERE $7 AND j.id_ IN (SELECT id_ FROM lost) AND ",
@@ -72,11 +77,13 @@ SELECT (SELECT count(*) FROM (SELECT lock_exp_time_ FROM act_ru_job LIMIT 100000
     " LIMIT $2) c),
     (SELECT count(*) FROM (SELECT FROM act_ru_timer_job LIMIT $2) c),
     (SELECT count(*) FROM (SELECT FROM act_ru_deadletter_job LIMIT $2) c),
-    (SELECT min(create_time_) AT TIME ZONE $1 FROM (SELECT {create_time_} FROM act_ru_job LIMIT $2) c),
-    (SELECT min(duedate_) AT TIME ZONE $1 FROM act_ru_timer_job t WHERE t.duedate_ < '9999-01-01' AND ",
+    (SELECT min(",
+    moment_of!("c.create_time_"),
+    ") FROM (SELECT {create_time_} FROM act_ru_job LIMIT $2) c),
+    (SELECT greatest(t.duedate_, '0001-01-02') AT TIME ZONE $1 FROM act_ru_timer_job t WHERE t.duedate_ < '9999-01-01' AND ",
     unlocked!("t"),
     " AND (",
     of_processes!("t"),
-    ")),
+    ") ORDER BY t.duedate_ LIMIT 1),
     (SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = to_regclass('act_ru_job'))"
 );

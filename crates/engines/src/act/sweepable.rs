@@ -3,6 +3,7 @@
 use super::sql::{in_groups, local_now, of_processes, unlocked};
 use crate::activity::other_transactions;
 use crate::sweepable::is_tapped;
+use crate::zone::moment_of;
 
 /// Counts the jobs by what the leader would do with them, in the order of the fields of `Sweepable`.
 /// `$1`: the zone, `$2`: patience, `$3`: the engine, `$4`: the groups of nodes. The conditions are those of the
@@ -28,7 +29,9 @@ WITH last AS MATERIALIZED (
     local_now!(),
     " - $2 OR NOT EXISTS (SELECT FROM ",
     other_transactions!(),
-    " AND a.xact_start < j.lock_exp_time_ AT TIME ZONE $1)) THEN 'expired'
+    " AND a.xact_start < ",
+    moment_of!("j.lock_exp_time_"),
+    ")) THEN 'expired'
         WHEN NOT ",
     unlocked!("j"),
     " THEN 'running'
@@ -38,7 +41,11 @@ WITH last AS MATERIALIZED (
     " THEN 'unserved'
         WHEN e.lock_time_ IS NOT NULL OR {e.lock_owner_} IS NOT NULL OR EXISTS (
             SELECT FROM act_ru_job s WHERE s.process_instance_id_ = j.process_instance_id_
-              AND (s.lock_exp_time_ IS NOT NULL OR ({by_age s}) < ({by_age j}))) THEN 'instance-held'
+              AND (s.lock_exp_time_ IS NOT NULL OR (({by_age s}) < ({by_age j}) AND ",
+    of_processes!("s"),
+    " AND ",
+    in_groups!("s", "$4"),
+    "))) THEN 'instance-held'
         WHEN EXISTS (SELECT FROM last WHERE NOT pg_visible_in_snapshot(
             (last.newest - ((last.newest - j.xmin::text::bigint) & 4294967295))::text::xid8, last.seen::pg_snapshot)) THEN 'unhinted'
         ELSE 'ready' END AS class
@@ -49,6 +56,8 @@ SELECT clock_timestamp(),
     (SELECT count(*) FROM act_ru_execution e
         WHERE e.id_ IN (SELECT j.process_instance_id_ FROM act_ru_job j WHERE ",
     unlocked!("j"),
+    " UNION SELECT t.process_instance_id_ FROM act_ru_timer_job t WHERE ",
+    unlocked!("t"),
     ") AND (e.lock_time_ < ",
     local_now!(),
     " OR (e.lock_time_ IS NULL AND {e.lock_owner_} IS NOT NULL))
@@ -59,7 +68,9 @@ SELECT clock_timestamp(),
     local_now!(),
     " - $2 OR NOT EXISTS (SELECT FROM ",
     other_transactions!(),
-    " AND a.xact_start < e.lock_time_ AT TIME ZONE $1))),
+    " AND a.xact_start < ",
+    moment_of!("e.lock_time_"),
+    "))),
     count(*) FILTER (WHERE class = 'ready'), count(*) FILTER (WHERE class = 'instance-held'),
     count(*) FILTER (WHERE class = 'suspended') + (SELECT count(*) FROM act_ru_suspended_job),
     count(*) FILTER (WHERE class = 'unserved'), count(*) FILTER (WHERE class = 'running')

@@ -313,10 +313,10 @@ impl Store for EngineStore {
 
     async fn free_instances(&self) -> Result<Vec<Ready>> {
         let (dialect, pool) = (self.dialect(), &self.0.connections.rest);
-        self.run("free_instances", pool, || {
+        let freed = self.run("free_instances", pool, || {
             dialect.free_instances(&pool.inner)
-        })
-        .await
+        });
+        Ok(freed.await?.ready)
     }
 
     async fn committed(&self, _: &TransactionId) -> Result<Fate> {

@@ -224,8 +224,15 @@ impl EngineStore {
         loop {
             let left = self.run("free_instances", rest, || dialect.free_instances(pool));
             let left = left.await?;
-            meter.rescued(Rescue::Instance, left.len() as u64);
-            report.unhinted.extend(left);
+            meter.rescued(Rescue::Instance, left.count);
+            if left.count > 0 {
+                // The end of the cycle reads the next due date, which wakes the timer task.
+                tracing::info!(
+                    instances = left.count,
+                    "cleared the expired locks of instances for which jobs or timers wait"
+                );
+            }
+            report.unhinted.extend(left.ready);
             let is_under_way = dialect.instances().is_some_and(Walk::is_under_way);
             if !is_under_way || Instant::now() >= until {
                 report.has_more |= is_under_way;

@@ -2,9 +2,11 @@
 //! for answers that a real engine seldom gives, and for TLS. No JVM runs.
 
 mod application;
+mod categories;
 mod late;
 mod rescue;
 mod tables;
+mod timers;
 mod tls;
 mod token;
 mod traceless;

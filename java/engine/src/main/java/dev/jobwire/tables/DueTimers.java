@@ -80,7 +80,7 @@ public final class DueTimers {
         Columns has = tables.columns();
         List<Object> parameters = new ArrayList<>();
         String sql = "SELECT " + JobTable.JOB.columns(has) + " FROM " + tables.jobs()
-                + " WHERE LOCK_EXP_TIME_ IS NULL AND LOCK_OWNER_ IS NULL AND "
+                + " WHERE LOCK_EXP_TIME_ IS NULL AND "
                 + JobTable.JOB.condition(has, "", now, parameters)
                 + " AND (DUEDATE_ > ? OR (DUEDATE_ = ? AND ID_ > ?)) ORDER BY DUEDATE_, ID_";
         parameters.addAll(List.of(after.due, after.due, after.id));

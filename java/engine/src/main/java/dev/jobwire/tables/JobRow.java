@@ -62,8 +62,9 @@ public record JobRow(
         return text == null || text.isEmpty() ? null : text;
     }
 
+    /** An owner without an expiry holds no lock, since nothing would end that lock. */
     boolean isLocked() {
-        return owner != null || lockedUntil != null;
+        return lockedUntil != null;
     }
 
     /** Returns whether the job may run: it is due, not suspended and has an attempt left. */

@@ -139,7 +139,7 @@ public final class Locks {
         Instant until = tables.lockEnd(tables.now(connection), terms.leaseMillis());
         String sql = "UPDATE " + tables.jobs() + " SET REV_ = REV_ + 1, LOCK_OWNER_ = ?,"
                 + " LOCK_EXP_TIME_ = ? WHERE ID_ = ? AND REV_ = ? AND REV_ < 2147483647"
-                + " AND LOCK_EXP_TIME_ IS NULL AND LOCK_OWNER_ IS NULL";
+                + " AND LOCK_EXP_TIME_ IS NULL";
         List<JobRow> locked = new ArrayList<>();
         for (JobRow job : jobs) {
             if (!free.contains(job.id())) {

@@ -47,7 +47,8 @@ public final class Sweep {
 
     /**
      * Returns unlocked jobs in the order of their ids, at most {@code limit}: of an instance only
-     * the eldest, and none of a locked instance.
+     * the eldest of each category, since an elder one may wait for a node of another category, and
+     * none of a locked instance.
      *
      * @param after the id after which the page begins; null for the first page
      */
@@ -69,7 +70,7 @@ public final class Sweep {
         Columns has = tables.columns();
         StringBuilder sql = new StringBuilder("SELECT ")
                 .append(JobTable.JOB.columns(has)).append(" FROM ").append(tables.jobs())
-                .append(" j WHERE j.LOCK_EXP_TIME_ IS NULL AND j.LOCK_OWNER_ IS NULL AND ")
+                .append(" j WHERE j.LOCK_EXP_TIME_ IS NULL AND ")
                 .append(JobTable.JOB.condition(has, "j.", now, parameters));
         if (after != null) {
             sql.append(" AND j.ID_ > ?");
@@ -81,8 +82,8 @@ public final class Sweep {
         }
         return sql.append(" AND ").append(new Instances(tables).free("j"))
                 .append(" AND NOT EXISTS (SELECT s.ID_ FROM ").append(tables.jobs())
-                .append(" s WHERE s.PROCESS_INSTANCE_ID_ = j.PROCESS_INSTANCE_ID_ AND (")
-                .append(has.isElder())
+                .append(" s WHERE s.PROCESS_INSTANCE_ID_ = j.PROCESS_INSTANCE_ID_ AND ")
+                .append(has.hasSameNeed()).append(" AND (").append(has.isElder())
                 .append(")) ORDER BY j.ID_")
                 .toString();
     }
@@ -122,7 +123,7 @@ public final class Sweep {
         List<Properties> jobs = tables.transaction(connection -> {
             List<Object> parameters = new ArrayList<>();
             String sql = "SELECT HANDLER_TYPE_, " + category + ", TENANT_ID_ FROM "
-                    + tables.jobs() + " WHERE LOCK_EXP_TIME_ IS NULL AND LOCK_OWNER_ IS NULL AND "
+                    + tables.jobs() + " WHERE LOCK_EXP_TIME_ IS NULL AND "
                     + JobTable.JOB.condition(has, "", tables.now(connection), parameters);
             return tables.query(
                     connection, sql, parameters, COUNTED,

@@ -103,8 +103,7 @@ public final class Timers {
         Columns has = tables.columns();
         String sql = "SELECT " + JobTable.TIMER.columns(has) + " FROM " + timers()
                 + " t WHERE t.DUEDATE_ <= ? AND t.LOCK_EXP_TIME_ IS NULL"
-                + " AND t.LOCK_OWNER_ IS NULL AND " + has.ofProcesses("t.")
-                + " AND " + new Instances(tables).free("t") + " ORDER BY t.DUEDATE_, t.ID_";
+                + " AND " + has.ofProcesses("t.") + " AND " + new Instances(tables).free("t") + " ORDER BY t.DUEDATE_, t.ID_";
         return tables.transaction(connection -> tables.query(
                 connection, sql, List.of(tables.now(connection)), limit,
                 row -> JobRow.of(JobTable.TIMER, row)));
@@ -118,7 +117,7 @@ public final class Timers {
     Instant nextDue(Connection connection) throws SQLException {
         List<Object> parameters = new ArrayList<>();
         String sql = "SELECT MIN(DUEDATE_) FROM " + timers()
-                + " WHERE LOCK_EXP_TIME_ IS NULL AND LOCK_OWNER_ IS NULL AND "
+                + " WHERE LOCK_EXP_TIME_ IS NULL AND "
                 + JobTable.TIMER.condition(
                         tables.columns(), "", tables.now(connection), parameters);
         List<Instant> next = new ArrayList<>();
