@@ -36,11 +36,8 @@ use serde_json::Value;
 
 use crate::job::Job;
 use crate::runtime::panic_place;
-use crate::store::permits::PermitKey;
+use crate::store::permits::{PermitKey, fitting};
 use crate::worker::permits::Terms;
-
-/// Maximum length of a name or key, in bytes. Longer ones are cut.
-const TEXT_BYTES: usize = 512;
 
 type Choose = dyn Fn(&Job) -> String + Send + Sync;
 
@@ -292,18 +289,6 @@ impl Limit {
     }
 }
 
-/// Returns a text that every database stores: without NUL, and not too long.
-fn fitting(mut text: String) -> String {
-    if text.contains('\0') {
-        text = text.replace('\0', "\u{fffd}");
-    }
-    if text.len() > TEXT_BYTES {
-        let end = (0..=TEXT_BYTES).rev().find(|at| text.is_char_boundary(*at));
-        text.truncate(end.unwrap_or(0));
-    }
-    text
-}
-
 /// Returns a field of the custom values as text; empty if it is missing.
 fn custom_value(job: &Job, field: &str) -> String {
     let values = job.custom_values.as_deref();
@@ -318,15 +303,6 @@ fn custom_value(job: &Job, field: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_key_fits_every_database() {
-        assert_eq!(fitting("a\0b".to_owned()), "a\u{fffd}b");
-        let long = "ä".repeat(TEXT_BYTES);
-        assert_eq!(fitting(long), "ä".repeat(TEXT_BYTES / 2));
-        let odd = format!("x{}", "ä".repeat(TEXT_BYTES));
-        assert_eq!(fitting(odd).len(), TEXT_BYTES - 1);
-    }
 
     fn terms(limit: &Limit) -> (i32, Duration) {
         let Terms { size, cool_down } = limit.terms();
