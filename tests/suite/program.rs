@@ -10,6 +10,7 @@ mod escaped;
 mod events;
 mod jobs;
 mod lanes;
+mod limits;
 mod migrate;
 mod order;
 mod periodic;

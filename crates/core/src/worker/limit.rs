@@ -48,6 +48,8 @@ enum KeyOf {
     All,
     /// The tenant of the job.
     Tenant,
+    /// The category of the job.
+    Category,
     /// A field of the job's custom values.
     CustomValue(String),
     /// A function.
@@ -60,6 +62,7 @@ impl KeyOf {
         let key = match self {
             Self::All => String::new(),
             Self::Tenant => job.tenant.clone().unwrap_or_default(),
+            Self::Category => job.category.clone().unwrap_or_default(),
             Self::CustomValue(field) => custom_value(job, field),
             Self::Function(choose) => catch_unwind(AssertUnwindSafe(|| choose(job)))
                 .map_err(|panic| panic_place::message(&*panic).to_owned())?,
@@ -73,6 +76,7 @@ impl fmt::Debug for KeyOf {
         f.write_str(match self {
             Self::All => "all",
             Self::Tenant => "tenant",
+            Self::Category => "category",
             Self::CustomValue(field) => field,
             Self::Function(_) => "function",
         })
@@ -178,6 +182,13 @@ impl Limit {
         self
     }
 
+    /// Counts the jobs of each category alone. Jobs without a category are counted together.
+    #[must_use]
+    pub fn per_category(mut self) -> Self {
+        self.key = KeyOf::Category;
+        self
+    }
+
     /// Counts the jobs of each value of this field of their custom values alone. Jobs without the
     /// field are counted together.
     #[must_use]
@@ -211,6 +222,14 @@ impl Limit {
     #[must_use]
     pub fn fair_per_tenant(mut self) -> Self {
         self.fair = Some(KeyOf::Tenant);
+        self
+    }
+
+    /// Lets the categories take turns, like [`fair_per_tenant`](Self::fair_per_tenant). Jobs without a
+    /// category take turns as one.
+    #[must_use]
+    pub fn fair_per_category(mut self) -> Self {
+        self.fair = Some(KeyOf::Category);
         self
     }
 
