@@ -139,7 +139,13 @@ pub(super) async fn no_column_of_any_table_names_a_purged_tenant_or_instance<S: 
     fill_all(w).await;
     let before = tables_with(w, TENANT).await;
     expect_filled(w, "tenant", &before, &[]).await;
-    let others = ["batch", "permit", "permit_key", "periodic_job", "suspension"];
+    let others = [
+        "batch",
+        "permit",
+        "permit_key",
+        "periodic_job",
+        "suspension",
+    ];
     assert!(before.is_superset(&set(&others)), "{before:?}");
     let plan = Purge::tenant(TENANT);
     let counted = plan.count(&w.store).await.unwrap();

@@ -273,7 +273,8 @@ impl SqlBench for PgStore {
     }
 
     async fn columns(&self) -> Vec<(String, String)> {
-        let columns = "SELECT c.table_name::text, c.column_name::text FROM information_schema.columns c
+        let columns =
+            "SELECT c.table_name::text, c.column_name::text FROM information_schema.columns c
              JOIN information_schema.tables t USING (table_schema, table_name)
              WHERE c.table_schema = 'jobwire' AND t.table_type = 'BASE TABLE'
              ORDER BY c.table_name, c.ordinal_position";

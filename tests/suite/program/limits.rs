@@ -29,5 +29,8 @@ async fn a_node_counts_the_jobs_of_each_custom_value_alone() {
         (held.count() == 2).then_some(waits?["waits_for_permit"].clone())
     })
     .await;
-    assert_eq!((&waits["limit"], &waits["key"]), (&"shop".into(), &"a".into()));
+    assert_eq!(
+        (&waits["limit"], &waits["key"]),
+        (&"shop".into(), &"a".into())
+    );
 }

@@ -287,12 +287,18 @@ fn limits_of_types_are_read_and_mistakes_are_named() {
         ("http=2/named:", "names nothing"),
         ("http=2/tenant/category", "names `category` and another one"),
         ("http=2/named:a/named:b", "names `named:b` and another one"),
-        ("http=2/value:a/fair:value:a", "remove `value:a` or `fair:value:a`"),
+        (
+            "http=2/value:a/fair:value:a",
+            "remove `value:a` or `fair:value:a`",
+        ),
         (
             "http=2/named:m,sleep=3/named:m",
             "share the limit `m` and differ",
         ),
-        ("http=2,sleep=3/named:http", "share the limit `http` and differ"),
+        (
+            "http=2,sleep=3/named:http",
+            "share the limit `http` and differ",
+        ),
         ("http=2/tenant/fair:tenant", "no others to take turns with"),
         ("http=2/2d", "longer than a day"),
     ] {

@@ -137,7 +137,11 @@ impl TypeLimit {
     }
 
     fn check(self, word: &str) -> Result<Self, String> {
-        if let Some(key) = self.key.as_ref().filter(|key| self.fair.as_ref() == Some(key)) {
+        if let Some(key) = self
+            .key
+            .as_ref()
+            .filter(|key| self.fair.as_ref() == Some(key))
+        {
             let key = key.shown();
             return Err(format!(
                 "`{word}` counts each `{key}` alone, so there are no others to take turns with; remove \
