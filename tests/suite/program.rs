@@ -6,6 +6,7 @@ mod changing;
 mod doctor;
 mod endpoints;
 mod enqueue;
+mod enqueued_batch;
 mod escaped;
 mod events;
 mod jobs;

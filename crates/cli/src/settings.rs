@@ -33,8 +33,8 @@ use jobwire_core::{LaneOrder, LaneShare, RetryFrom, RetryPolicy, StartOrder, Tap
 pub(crate) use allow_list::canonical;
 pub use allow_list::{AllowList, BadHost};
 pub use count::{Count0, Within};
-pub(crate) use mistake::closest;
 pub use limit_key::LimitKey;
+pub(crate) use mistake::closest;
 pub use mistake::{Mistake, Mistakes, Origin};
 pub use remarks::Remark;
 pub use secret_url::SecretUrl;
