@@ -42,6 +42,7 @@ mod poison;
 mod postgres;
 mod priorities;
 mod purging;
+mod purging_search;
 mod querying;
 mod random_jobs;
 mod rates;
@@ -215,6 +216,11 @@ conformance! {
             a_flood_under_a_fair_limit_leaves_the_other_tenants_their_turns,
             woken_jobs_do_not_queue_behind_the_backlog_of_their_lane,
             timers_of_one_second_start_once_and_none_early,
+        ]
+    }
+    purging_search {
+        databases [
+            no_column_of_any_table_names_a_purged_tenant_or_instance,
         ]
     }
     purging {

@@ -7,12 +7,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_core::store::{Ended, EndedScope, SCHEMA_VERSION, SchemaStatus};
+use jobwire_core::store::{Ended, EndedScope, SCHEMA_VERSION, SchemaStatus, SqlStore};
 use jobwire_core::transport::routed::RoutedTransport;
 use jobwire_core::transport::{Control, TransportError};
 use jobwire_core::{
-    Calendars, Client, CommitHook, InProcessTransport, JobId, Lane, NewJob, PgStore, PgTransport,
-    SqliteStore, Store, StoreError, Transport,
+    Batch, Calendars, Client, CommitHook, InProcessTransport, JobId, Lane, NewJob, PgStore,
+    PgTransport, SqliteStore, Store, StoreError, Transport,
 };
 
 use crate::calendars;
@@ -205,6 +205,27 @@ impl Creator {
     }
 }
 
+/// Maximum number of jobs that one call creates.
+const PART: usize = 1_000;
+
+async fn create_batch<S: SqlStore>(
+    client: &Client<S>,
+    batch: Batch,
+    mut jobs: Vec<NewJob>,
+) -> Result<Vec<JobId>, StoreError> {
+    let mut tx = client.begin().await?;
+    let batch = tx.create_batch(batch).await?;
+    let mut ids = Vec::with_capacity(jobs.len());
+    while !jobs.is_empty() {
+        let rest = jobs.split_off(jobs.len().min(PART));
+        let part = std::mem::replace(&mut jobs, rest).into_iter();
+        let part = part.map(|job| job.batch(batch)).collect();
+        ids.extend(tx.create_many(part).await?);
+    }
+    tx.commit().await?;
+    Ok(ids)
+}
+
 /// Refuses a broker beside the default database. Hints name jobs of one database: with the file of
 /// this machine, a node would take the hints of other nodes and find none of their jobs.
 fn refuse_default_file(settings: &Settings) -> Result<(), Error> {
@@ -219,6 +240,23 @@ fn refuse_default_file(settings: &Settings) -> Result<(), Error> {
 }
 
 impl Creator {
+    /// Creates a batch and these jobs as its members, in one transaction. Returns the ids of the jobs; for
+    /// a unique job whose key another one has, the id of that one, which is no member.
+    ///
+    /// # Errors
+    /// The database's error; then nothing was created. After [`StoreError::CommitUnknown`] either all or
+    /// nothing was.
+    pub async fn create_batch(
+        &self,
+        batch: Batch,
+        jobs: Vec<NewJob>,
+    ) -> Result<Vec<JobId>, StoreError> {
+        match self {
+            Self::Postgres(client) => create_batch(client, batch, jobs).await,
+            Self::Sqlite(client) => create_batch(client, batch, jobs).await,
+        }
+    }
+
     /// Deletes the jobs of a scope, and asks those that run to stop.
     ///
     /// # Errors

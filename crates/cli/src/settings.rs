@@ -13,6 +13,7 @@ mod engine;
 mod environment;
 mod file;
 pub mod flags;
+mod limit_key;
 pub mod markdown;
 mod mistake;
 mod options;
@@ -32,6 +33,7 @@ use jobwire_core::{LaneOrder, LaneShare, RetryFrom, RetryPolicy, StartOrder, Tap
 pub(crate) use allow_list::canonical;
 pub use allow_list::{AllowList, BadHost};
 pub use count::{Count0, Within};
+pub use limit_key::LimitKey;
 pub(crate) use mistake::closest;
 pub use mistake::{Mistake, Mistakes, Origin};
 pub use remarks::Remark;
@@ -210,8 +212,10 @@ settings! {
         "Limits of the whole fleet by type, separated by commas. `http=10`: ten jobs run at once. \
          `http=100/1s`: 100 jobs start in any second. `http=100/1s/burst:20`: also at most 20 in any \
          fifth of a second. A burst larger than the number lets that many start at once, and then none \
-         until they have cooled down. With `/tenant` at the end for each tenant. With `/fair:tenant` for \
-         all tenants, which take turns. Jobs over the limit wait in the database. None by default. See \
+         until they have cooled down. With `/tenant`, `/category` or `/value:customer` at the end for each \
+         tenant, each category, or each value of this field of the custom values. With `/fair:` and one of \
+         these for all of them, which take turns. With `/named:mail-server` for all types whose limit has \
+         this name. Jobs over the limit wait in the database. None by default. See \
          docs/guides/limits.md.";
     attempt_types: Vec<String> = "", "attempt-types" "TYPES",
         "Types whose attempts are recorded, separated by commas, for `jobwire jobs attempts`. A \

@@ -14,6 +14,7 @@ mod operations_told;
 mod periodic;
 pub mod priority_cascade;
 pub mod purge;
+mod purge_kept;
 mod queries;
 mod rules;
 mod transaction_operations;

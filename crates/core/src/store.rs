@@ -511,8 +511,20 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Err(no_purge(self.name()))
     }
 
-    /// Deletes what names a scope and belongs to no job: its keys, events and suspensions.
+    /// Deletes what names a scope and belongs to no job: its keys, suspensions, and keys of limits.
     async fn purge_rest(&self, scope: &PurgeScope) -> Result<Vec<TableCount>> {
+        let _ = scope;
+        Err(no_purge(self.name()))
+    }
+
+    /// Deletes events of the stream that name a scope, some thousands. Returns their number.
+    async fn purge_events(&self, scope: &PurgeScope) -> Result<u64> {
+        let _ = scope;
+        Err(no_purge(self.name()))
+    }
+
+    /// Returns the limits of which nodes hold permits for a key that is the name of this tenant.
+    async fn purge_held(&self, scope: &PurgeScope) -> Result<Vec<String>> {
         let _ = scope;
         Err(no_purge(self.name()))
     }

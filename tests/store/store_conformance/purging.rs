@@ -14,7 +14,7 @@ use super::world::{SqlBench, World, give_up, node, retry_after, work};
 
 /// Creates jobs of every state with every trace, of this instance and tenant. Returns the number of
 /// jobs.
-async fn fill<S: SqlBench>(w: &World<S>, instance: &str, tenant: &str) -> u64 {
+pub(super) async fn fill<S: SqlBench>(w: &World<S>, instance: &str, tenant: &str) -> u64 {
     let job = || work().instance(instance).concurrent().tenant(tenant);
     let worker = node();
     // An executable one, with a unique key.

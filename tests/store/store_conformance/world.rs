@@ -58,6 +58,8 @@ pub(super) trait SqlBench: Bench + SqlStore {
     }
     async fn try_execute(&self, sql: &str) -> Result<u64, sqlx::Error>;
     async fn number(&self, sql: &str) -> i64;
+    /// Returns all columns of all tables, as the database itself lists them.
+    async fn columns(&self) -> Vec<(String, String)>;
     /// Runs a statement in a transaction.
     async fn execute_in(connection: &mut <Self::Db as sqlx::Database>::Connection, sql: &str);
     /// Returns the same database as another program sees it, which knows these calendars.
@@ -202,6 +204,13 @@ impl SqlBench for SqliteStore {
         number.await.unwrap()
     }
 
+    async fn columns(&self) -> Vec<(String, String)> {
+        let columns = "SELECT t.name, c.name FROM sqlite_master t, pragma_table_info(t.name) c
+             WHERE t.type = 'table' ORDER BY t.name, c.cid";
+        let columns = sqlx::query_as(columns).fetch_all(self.pool());
+        columns.await.unwrap()
+    }
+
     async fn set_aside(&self, table: &str, id: JobId, reason: &str) {
         sqlx::query("INSERT INTO set_aside (source, id, reason) VALUES (?1, ?2, ?3)")
             .bind(table)
@@ -261,6 +270,16 @@ impl SqlBench for PgStore {
         let sql = sql.replace("{s}", "jobwire.");
         let number = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(self.pool());
         number.await.unwrap()
+    }
+
+    async fn columns(&self) -> Vec<(String, String)> {
+        let columns =
+            "SELECT c.table_name::text, c.column_name::text FROM information_schema.columns c
+             JOIN information_schema.tables t USING (table_schema, table_name)
+             WHERE c.table_schema = 'jobwire' AND t.table_type = 'BASE TABLE'
+             ORDER BY c.table_name, c.ordinal_position";
+        let columns = sqlx::query_as(columns).fetch_all(self.pool());
+        columns.await.unwrap()
     }
 
     async fn set_aside(&self, table: &str, id: JobId, reason: &str) {

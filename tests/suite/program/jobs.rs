@@ -91,6 +91,20 @@ async fn jobs_are_listed_by_filter_and_page() {
         (&["--without-tenant", "--kind", "timer"], 1),
         (&["--custom-values", r#"{"order":17}"#], 1),
         (&["--priority-at-most", "-7", "--executable"], 1),
+        (&["--priority-other-than", "-7"], 2),
+        (
+            &[
+                "--any-of",
+                r#"{"texts":[["lane",{"one_of":["bulk"]}]]}"#,
+                "--any-of",
+                r#"{"states":["timer"]}"#,
+            ],
+            2,
+        ),
+        (
+            &["--type", "noop", "--any-of", r#"{"states":["timer"]}"#],
+            0,
+        ),
     ] {
         let arguments = [&["jobs", "list", "--json"], filter].concat();
         let found = json(&home, &arguments).await;

@@ -18,7 +18,11 @@ const PATIENT: [&str; 4] = ["--lease", "30m", "--sweep-interval", "20m"];
 async fn an_embedded_node_finishes_what_was_enqueued_before_it_started() {
     let home = Scratch::new();
     let file = lines(&home, r#"{"type":"noop"}"#, 250);
-    let said = succeeds(jobwire(&home, &["enqueue", &file, "--batch", "100"])).await;
+    let said = succeeds(jobwire(
+        &home,
+        &["enqueue", &file, "--per-transaction", "100"],
+    ))
+    .await;
     assert!(
         said.contains("250 jobs created in 3 transactions"),
         "{said}"

@@ -18,7 +18,7 @@ use super::report::Report;
 use super::series::Series;
 use super::{Payload, TYPE, make};
 use crate::error::Error;
-use crate::settings::{Settings, TypeLimit};
+use crate::settings::{LimitKey, Settings, TypeLimit};
 
 /// Arguments of `limits`.
 #[derive(Clone, Debug, Args)]
@@ -69,8 +69,9 @@ async fn one(settings: &Settings, args: &LimitsArgs, keys: u32) -> Result<Report
             number: args.size,
             period: args.per,
             burst: None,
-            per_tenant: true,
-            fair_per_tenant: false,
+            key: Some(LimitKey::Tenant),
+            fair: None,
+            name: None,
         }];
     }
     let make = make(move |n| {

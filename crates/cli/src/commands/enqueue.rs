@@ -4,7 +4,7 @@
 //! table. A separate thread reads and checks lines while the previous batch is written, in one
 //! transaction for each batch. A bad line ends the command. Its transaction is rolled back, and the
 //! message names the line and the command to continue with. The ids go to standard output after the
-//! commit of their transaction.
+//! commit of their transaction. With `--batch`, all lines are one transaction ([`new_batch`]).
 //!
 //! Memory is bounded: a transaction ends early at 32 MiB, at most three batches are in memory, and
 //! a line has at most 4 MiB.
@@ -12,6 +12,7 @@
 mod few;
 mod ids;
 mod lines;
+mod new_batch;
 mod parse;
 mod progress;
 mod read;
@@ -21,7 +22,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use jobwire_core::{CommitHook, NewJob, StoreError};
+use jobwire_core::{BatchId, CommitHook, NewJob, StoreError};
 use tokio::sync::mpsc;
 
 use crate::connect::{Creator, Database, Outlet};
@@ -30,6 +31,7 @@ use crate::output::count;
 use crate::settings::Settings;
 pub(super) use few::few;
 use ids::{Created, Ids};
+pub use new_batch::NewBatchArgs;
 pub use parse::FIELDS;
 pub(super) use parse::job;
 use progress::Progress;
@@ -55,8 +57,11 @@ pub struct EnqueueArgs {
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// Maximum number of jobs in one transaction; it ends earlier at 32 MiB of lines
-    #[arg(long = "per-transaction", alias = "batch", value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub batch: u32,
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub per_transaction: u32,
+    /// The batch to create.
+    #[command(flatten)]
+    pub batch: NewBatchArgs,
     /// The treatment of a field that no job has
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = UnknownFields::Error)]
     pub unknown_fields: UnknownFields,
@@ -87,6 +92,7 @@ pub enum UnknownFields {
 const LAST_HINTS: Duration = Duration::from_secs(10);
 
 pub(crate) async fn run(settings: Settings, args: EnqueueArgs) -> Result<(), Error> {
+    let batch = args.batch.batch(args.unknown_fields)?;
     let source = Source::open(args.file.as_deref())?;
     let database = Database::open(&settings).await?;
     let outlet = Outlet::open(&settings).await?;
@@ -97,18 +103,22 @@ pub(crate) async fn run(settings: Settings, args: EnqueueArgs) -> Result<(), Err
     let mut ids = Ids::new(&args);
     // One batch waits while another is written and a third is read.
     let (batches, mut queue) = mpsc::channel(1);
-    let reader = Reader::new(source, &args);
+    let reader = Reader::new(source, &args, batch.as_ref().map(|batch| batch.id()));
     std::thread::spawn(move || reader.read_all(&batches));
-    let result = create_all(
-        &mut queue,
-        &creator,
-        &outlet,
-        &settings,
-        &mut account,
-        &mut ids,
-        &progress,
-    )
-    .await;
+    let result = if let Some(batch) = batch {
+        new_batch::create(&mut queue, &creator, batch, &mut account, &mut ids).await
+    } else {
+        create_all(
+            &mut queue,
+            &creator,
+            &outlet,
+            &settings,
+            &mut account,
+            &mut ids,
+            &progress,
+        )
+        .await
+    };
     progress.end();
     let left = outlet.close(LAST_HINTS).await;
     database.store().close().await;
@@ -124,6 +134,8 @@ enum Failure {
     Input(String),
     /// The database refuses the job of this line.
     Refused(u64, StoreError),
+    /// The input is too much for one transaction.
+    TooMuch(String),
     /// An error of the database.
     Store(StoreError),
 }
@@ -222,6 +234,8 @@ struct Account {
     transactions: u64,
     /// The last line whose job is committed.
     lines: u64,
+    /// The batch that was created.
+    batch: Option<BatchId>,
 }
 
 impl Account {
@@ -233,6 +247,7 @@ impl Account {
             existing: 0,
             transactions: 0,
             lines: skipped,
+            batch: None,
         }
     }
 
@@ -250,6 +265,11 @@ impl Account {
             say(format_args!(
                 "{} not created: another job has the unique key",
                 count(self.existing, "job")
+            ));
+        }
+        if let Some(batch) = self.batch {
+            say(format_args!(
+                "they are the batch {batch}; see it with `jobwire batches show {batch}`"
             ));
         }
         if hints_left > 0 {
@@ -285,6 +305,7 @@ impl Account {
             Failure::Input(problem) => {
                 Error::Input(format!("{problem}. {kept}; correct the line, then {go_on}"))
             }
+            Failure::TooMuch(problem) => Error::Input(format!("{problem}. {kept}")),
             Failure::Refused(line, error) => Error::Input(format!(
                 "{name}:{line}: {}. {kept}; correct the line, then {go_on}",
                 Error::Store(error)

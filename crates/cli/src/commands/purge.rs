@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 use jobwire_core::telemetry::plain;
-use jobwire_core::{CommitHook, Purge, Purged, Store};
+use jobwire_core::{CommitHook, Kept, Purge, Purged, Store};
 use serde::Serialize;
 
 use crate::connect::{Database, Outlet};
@@ -51,6 +51,7 @@ pub struct PurgeScopeArgs {
 #[derive(Serialize)]
 struct Counted {
     rows: BTreeMap<&'static str, u64>,
+    kept: Kept,
 }
 
 pub(crate) async fn run(settings: Settings, args: PurgeArgs) -> Result<(), Error> {
@@ -83,15 +84,42 @@ pub(crate) async fn run(settings: Settings, args: PurgeArgs) -> Result<(), Error
 
 async fn count(store: &dyn Store, purge: &Purge, json: bool) -> Result<(), Error> {
     let rows = purge.count(store).await?;
+    let kept = purge.kept(store).await?;
     if json {
-        return output::json(&Counted { rows });
+        return output::json(&Counted { rows, kept });
     }
     tables(&rows)?;
+    warn_of(&kept)?;
     output::line("nothing was deleted")
+}
+
+/// Tells which settings name the scope and stay.
+fn warn_of(kept: &Kept) -> Result<(), Error> {
+    if !kept.schedules.is_empty() {
+        output::line(if kept.schedules.len() == 1 {
+            "this periodic job names the scope and goes on creating its jobs; a purge leaves it \
+             (`jobwire periodic remove`):"
+        } else {
+            "these periodic jobs name the scope and go on creating its jobs; a purge leaves them \
+             (`jobwire periodic remove`):"
+        })?;
+        for name in &kept.schedules {
+            output::line(plain::one_line(name, 500))?;
+        }
+    }
+    if !kept.lane_rules.is_empty() {
+        let positions = kept.lane_rules.iter().map(ToString::to_string);
+        output::line(format_args!(
+            "lane rules name the tenant, and a purge leaves them (`jobwire lanes set`): {}",
+            positions.collect::<Vec<_>>().join(", ")
+        ))?;
+    }
+    Ok(())
 }
 
 async fn refuse(store: &dyn Store, purge: &Purge) -> Result<(), Error> {
     let rows = purge.count(store).await?.values().sum::<u64>();
+    warn_of(&purge.kept(store).await?)?;
     Err(Error::Usage(format!(
         "{} would be deleted and can't be brought back; see them by table with --dry-run, then pass \
          --yes",
@@ -133,5 +161,14 @@ fn print(purged: &Purged, json: bool) -> Result<(), Error> {
     if all > NAMED {
         output::line(format_args!("{} more; --json names all", all - NAMED))?;
     }
-    Ok(())
+    if !purged.held_limits.is_empty() {
+        let limits = purged.held_limits.iter();
+        let limits: Vec<_> = limits.map(|limit| plain::one_line(limit, 500)).collect();
+        output::line(format_args!(
+            "nodes still hold permits for the tenant; purge again when they have given them back, of \
+             these limits: {}",
+            limits.join(", ")
+        ))?;
+    }
+    warn_of(&purged.kept)
 }

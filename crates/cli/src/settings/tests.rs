@@ -1,6 +1,8 @@
 use super::*;
 use std::path::Path;
 
+use jobwire_core::Limit;
+
 fn load(
     file: &str,
     environment: &[(&str, &str)],
@@ -245,7 +247,8 @@ fn limits_of_types_are_read_and_mistakes_are_named() {
     let limits = settings.type_limits.iter();
     let limits: Vec<_> = limits
         .map(|of| {
-            let tenants = (of.per_tenant, of.fair_per_tenant);
+            let is_tenant = |key: &Option<LimitKey>| *key == Some(LimitKey::Tenant);
+            let tenants = (is_tenant(&of.key), is_tenant(&of.fair));
             (&*of.job_type, of.number, of.period, of.burst, tenants)
         })
         .collect();
@@ -277,7 +280,25 @@ fn limits_of_types_are_read_and_mistakes_are_named() {
         ("http=2/burst:1", "no period"),
         ("http=100/1s/burst=20", "write `http=100/1s/burst:20`"),
         ("http=2/1s/2s", "and another one"),
-        ("http=2/fair", "nor `fair:tenant`"),
+        ("http=2/fair", "neither a period"),
+        ("http=2/fair:lane", "one of these three behind `fair:`"),
+        ("http=2/value:", "names no field of the custom values"),
+        ("http=2/fair:value: ", "names no field of the custom values"),
+        ("http=2/named:", "names nothing"),
+        ("http=2/tenant/category", "names `category` and another one"),
+        ("http=2/named:a/named:b", "names `named:b` and another one"),
+        (
+            "http=2/value:a/fair:value:a",
+            "remove `value:a` or `fair:value:a`",
+        ),
+        (
+            "http=2/named:m,sleep=3/named:m",
+            "share the limit `m` and differ",
+        ),
+        (
+            "http=2,sleep=3/named:http",
+            "share the limit `http` and differ",
+        ),
         ("http=2/tenant/fair:tenant", "no others to take turns with"),
         ("http=2/2d", "longer than a day"),
     ] {
@@ -287,6 +308,31 @@ fn limits_of_types_are_read_and_mistakes_are_named() {
             "{said}"
         );
     }
+}
+
+#[test]
+fn a_limit_of_a_type_counts_by_any_key_and_shares_its_name() {
+    let text = "http=10/value:customer,event=2/category,sleep=3/1s/named:mail,noop=3/1s/named:mail,\
+                a=5/fair:value:customer,b=5/tenant/fair:category/named:all";
+    let limits = <Vec<TypeLimit>>::read(text).expect("all is well");
+    let second = Duration::from_secs(1);
+    let expected = [
+        Limit::running(10).per_custom_value("customer"),
+        Limit::running(2).per_category(),
+        Limit::rate(3, second).named("mail"),
+        Limit::rate(3, second).named("mail"),
+        Limit::running(5).fair_per_custom_value("customer"),
+        Limit::running(5)
+            .per_tenant()
+            .fair_per_category()
+            .named("all"),
+    ];
+    for (of, expected) in limits.iter().zip(&expected) {
+        assert_eq!(format!("{:?}", of.limit()), format!("{expected:?}"));
+    }
+    assert_eq!(limits.len(), expected.len());
+    assert_eq!(limits.shown(), text);
+    assert_eq!(Value::read(&limits.shown()), Ok(limits));
 }
 
 #[test]

@@ -6,13 +6,16 @@
 //! | `http=100/1s` | 100 jobs start in any second |
 //! | `http=100/1s/burst:20` | also at most 20 in any fifth of a second |
 //! | `http=2/tenant`, `http=100/1s/tenant` | for each tenant |
-//! | `http=10/fair:tenant`, `http=100/1s/fair:tenant` | tenants take turns while jobs wait |
+//! | `http=2/category`, `http=2/value:customer` | for each category, or each value of this custom value |
+//! | `http=10/fair:tenant`, `…/fair:category`, `…/fair:value:customer` | these take turns while jobs wait |
+//! | `http=10/named:mail-server,event=10/named:mail-server` | for the jobs of these types together |
 
 use std::time::Duration;
 
 use jobwire_core::Limit;
 use jobwire_core::job::duration;
 
+use super::limit_key::LimitKey;
 use super::value::{Value, words};
 
 /// The longest period of a burst.
@@ -29,11 +32,16 @@ pub struct TypeLimit {
     pub period: Option<Duration>,
     /// The number of jobs of a rate that start at once, if it is another one.
     pub burst: Option<u32>,
-    /// Whether the jobs of each tenant are counted alone.
-    pub per_tenant: bool,
-    /// Whether tenants take turns while jobs wait.
-    pub fair_per_tenant: bool,
+    /// The key whose jobs are counted alone.
+    pub key: Option<LimitKey>,
+    /// The key that takes turns while jobs wait.
+    pub fair: Option<LimitKey>,
+    /// The name by which types share the limit. Default: the type.
+    pub name: Option<String>,
 }
+
+const FORM: &str = "write, for example, `http=10`, `http=100/1s`, `http=100/1s/burst:20`, `http=2/tenant`, \
+                    `http=2/value:customer`, `http=10/fair:tenant` or `http=10/named:mail-server`";
 
 impl TypeLimit {
     /// Returns the limit for the handler.
@@ -46,18 +54,24 @@ impl TypeLimit {
         if let Some(burst) = self.burst {
             limit = limit.burst(burst);
         }
-        if self.per_tenant {
-            limit = limit.per_tenant();
+        if let Some(key) = &self.key {
+            limit = key.count_alone(limit);
         }
-        if self.fair_per_tenant {
-            limit = limit.fair_per_tenant();
+        if let Some(key) = &self.fair {
+            limit = key.take_turns(limit);
         }
-        limit
+        match &self.name {
+            Some(name) => limit.named(name),
+            None => limit,
+        }
+    }
+
+    /// Returns the name of the limit.
+    fn shared_name(&self) -> &str {
+        self.name.as_deref().unwrap_or(&self.job_type)
     }
 
     fn read(word: &str) -> Result<Self, String> {
-        const FORM: &str = "write, for example, `http=10`, `http=100/1s`, `http=100/1s/burst:20`, \
-                            `http=2/tenant` or `http=10/fair:tenant`";
         if word.contains("/burst=") {
             let right = word.replace("/burst=", "/burst:");
             return Err(format!("`{word}` has a burst with `=`; write `{right}`"));
@@ -78,14 +92,24 @@ impl TypeLimit {
             })?,
             period: None,
             burst: None,
-            per_tenant: false,
-            fair_per_tenant: false,
+            key: None,
+            fair: None,
+            name: None,
         };
         for part in parts {
-            let is_new = if part == "tenant" {
-                !std::mem::replace(&mut of.per_tenant, true)
-            } else if part == "fair:tenant" {
-                !std::mem::replace(&mut of.fair_per_tenant, true)
+            let fair = part.strip_prefix("fair:").map(str::trim);
+            let is_new = if let Some(key) = LimitKey::read(part) {
+                of.key.replace(named(key, part, word)?).is_none()
+            } else if let Some(key) = fair.and_then(LimitKey::read) {
+                of.fair.replace(named(key, part, word)?).is_none()
+            } else if let Some(name) = part.strip_prefix("named:").map(str::trim) {
+                if name.is_empty() {
+                    return Err(format!(
+                        "`{part}` in `{word}` names nothing; write, for example, \
+                         `http=10/named:mail-server`"
+                    ));
+                }
+                of.name.replace(name.to_owned()).is_none()
             } else if let Some(burst) = part.strip_prefix("burst:") {
                 let burst = positive(burst.trim());
                 let burst = burst.ok_or_else(|| {
@@ -98,8 +122,9 @@ impl TypeLimit {
             } else {
                 let period = duration::parse(part).map_err(|_| {
                     format!(
-                        "`{part}` in `{word}` is neither a period, `burst:` with a number, \
-                         `tenant`, nor `fair:tenant`; {FORM}"
+                        "`{part}` in `{word}` is neither a period, `burst:` with a number, `tenant`, \
+                         `category`, `value:` with a field of the custom values, one of these three \
+                         behind `fair:`, nor `named:` with a name; {FORM}"
                     )
                 })?;
                 of.period.replace(period).is_none()
@@ -112,10 +137,15 @@ impl TypeLimit {
     }
 
     fn check(self, word: &str) -> Result<Self, String> {
-        if self.per_tenant && self.fair_per_tenant {
+        if let Some(key) = self
+            .key
+            .as_ref()
+            .filter(|key| self.fair.as_ref() == Some(key))
+        {
+            let key = key.shown();
             return Err(format!(
-                "`{word}` counts each tenant alone, so there are no others to take turns with; remove \
-                 `tenant` or `fair:tenant`"
+                "`{word}` counts each `{key}` alone, so there are no others to take turns with; remove \
+                 `{key}` or `fair:{key}`"
             ));
         }
         let Some(period) = self.period else {
@@ -136,6 +166,41 @@ impl TypeLimit {
     }
 }
 
+/// Checks that a field of the custom values has a name.
+fn named(key: LimitKey, part: &str, word: &str) -> Result<LimitKey, String> {
+    if key.is_nameless() {
+        return Err(format!(
+            "`{part}` in `{word}` names no field of the custom values; write, for example, \
+             `http=2/value:customer`"
+        ));
+    }
+    Ok(key)
+}
+
+/// Checks that types that share a limit have the same one: otherwise the more generous one holds.
+fn check_shared(limits: &[TypeLimit]) -> Result<(), String> {
+    for (index, of) in limits.iter().enumerate() {
+        let other = limits.iter().take(index).find(|other| {
+            let same = other.shared_name() == of.shared_name();
+            same && TypeLimit {
+                job_type: of.job_type.clone(),
+                name: of.name.clone(),
+                ..(*other).clone()
+            } != *of
+        });
+        if let Some(other) = other {
+            return Err(format!(
+                "`{}` and `{}` share the limit `{}` and differ in it; write the same limit for both, or \
+                 give one of them another name (`named:`)",
+                other.job_type,
+                of.job_type,
+                of.shared_name()
+            ));
+        }
+    }
+    Ok(())
+}
+
 fn positive(text: &str) -> Option<u32> {
     text.parse().ok().filter(|number| *number > 0)
 }
@@ -150,6 +215,7 @@ impl Value for Vec<TypeLimit> {
             }
             limits.push(of);
         }
+        check_shared(&limits)?;
         Ok(limits)
     }
     fn shown(&self) -> String {
@@ -162,11 +228,14 @@ impl Value for Vec<TypeLimit> {
             if let Some(burst) = of.burst {
                 text.push_str(&format!("/burst:{burst}"));
             }
-            if of.per_tenant {
-                text.push_str("/tenant");
+            if let Some(key) = &of.key {
+                text.push_str(&format!("/{}", key.shown()));
             }
-            if of.fair_per_tenant {
-                text.push_str("/fair:tenant");
+            if let Some(key) = &of.fair {
+                text.push_str(&format!("/fair:{}", key.shown()));
+            }
+            if let Some(name) = &of.name {
+                text.push_str(&format!("/named:{name}"));
             }
             text
         };

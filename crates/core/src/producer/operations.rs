@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::job::JobId;
 use crate::producer::client::Client;
 use crate::producer::lane_move::{LaneMove, LaneMoved};
-use crate::producer::purge::{Purge, Purged};
+use crate::producer::purge::{Kept, Purge, Purged};
 use crate::store::transaction::operations::of_one;
 use crate::store::{
     Action, Change, Ended, EndedScope, Operated, OperatedJobs, SqlStore, StoreError,
@@ -148,9 +148,18 @@ impl<S: SqlStore> Client<S> {
         purge.count(&self.store).await
     }
 
+    /// Returns the settings that name the scope of a [purge](Self::purge), which leaves them.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidChange`] for an empty name, or a database error.
+    pub async fn kept_by_purge(&self, purge: &Purge) -> Result<Kept, StoreError> {
+        purge.kept(&self.store).await
+    }
+
     /// Removes every trace of a process instance or a tenant, in slices: jobs of all states, with
-    /// stacks, progress, checkpoints, attempts, incidents, unique keys, events and suspensions.
-    /// Running jobs are named, or [cancelled](Purge::cancel_running); purge again after their end.
+    /// stacks, progress, checkpoints, attempts, incidents, unique keys, events, keys of limits and
+    /// suspensions. Running jobs are named, or [cancelled](Purge::cancel_running); purge again after
+    /// their end. Settings that name the scope [stay](Purged::kept).
     ///
     /// # Errors
     /// [`StoreError::InvalidChange`] for an empty name, or a database error: another call continues.

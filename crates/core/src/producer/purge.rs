@@ -11,6 +11,8 @@ use serde::Serialize;
 use crate::job::JobId;
 use crate::producer::commit_hook::CommitHook;
 use crate::producer::hint_room::room;
+pub use crate::producer::purge_kept::Kept;
+use crate::producer::purge_kept::kept;
 use crate::store::purging::{PurgeScope, PurgeableJob, TableCount, table_of};
 use crate::store::{Operated, Store, StoreError};
 use crate::transport::Control;
@@ -51,6 +53,11 @@ pub struct Purged {
     pub running: Vec<JobId>,
     /// The jobs that the database refused to delete, and why.
     pub refused: Vec<(JobId, String)>,
+    /// The limits of which nodes hold permits for a key that is the tenant's name. Purge again when the
+    /// nodes have given them back, and those of a rate have cooled down.
+    pub held_limits: Vec<String>,
+    /// The settings that name the scope, and stay.
+    pub kept: Kept,
 }
 
 impl Purged {
@@ -63,9 +70,13 @@ impl Purged {
         added
     }
 
-    /// Returns whether no trace is left that the purge has found.
+    /// Returns whether no trace is left that the purge has found, apart from [settings](Self::kept).
     #[must_use]
     pub fn is_complete(&self) -> bool {
+        self.has_no_job() && self.held_limits.is_empty()
+    }
+
+    fn has_no_job(&self) -> bool {
         self.running.is_empty() && self.refused.is_empty()
     }
 }
@@ -108,6 +119,16 @@ impl Purge {
         Ok(counted.rows)
     }
 
+    /// Returns the settings that name the scope. A purge leaves them, and schedules among them go on
+    /// creating jobs of the scope.
+    ///
+    /// # Errors
+    /// A database error.
+    pub async fn kept(&self, store: &dyn Store) -> Result<Kept, StoreError> {
+        self.checked()?;
+        kept(&self.scope, store).await
+    }
+
     fn checked(&self) -> Result<(), StoreError> {
         if self.scope.value().is_empty() {
             let text = "the name of the instance or the tenant is empty; give the one to purge";
@@ -142,10 +163,19 @@ impl Purge {
             purged.add(counts);
         }
         self.batches(store, &mut purged).await?;
-        if purged.is_complete() {
+        if purged.has_no_job() {
             let counts = store.purge_rest(&self.scope).await?;
             purged.add(counts);
         }
+        // The deletion of a job writes an event.
+        loop {
+            let deleted = store.purge_events(&self.scope).await?;
+            if purged.add([("event", deleted)]) == 0 {
+                break;
+            }
+        }
+        purged.held_limits = store.purge_held(&self.scope).await?;
+        purged.kept = kept(&self.scope, store).await?;
         Ok(purged)
     }
 

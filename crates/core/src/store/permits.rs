@@ -50,6 +50,22 @@ pub(super) const STALLED: i64 = 1_000;
 /// Maximum number of waiting jobs that a statement counts for a key.
 pub(super) const COUNTED: i64 = 1_000;
 
+/// Maximum length of a name or key, in bytes. Longer ones are cut.
+const TEXT_BYTES: usize = 512;
+
+/// Returns a text as names and keys have it, so that every database stores it: without NUL, and not too
+/// long.
+pub(crate) fn fitting(mut text: String) -> String {
+    if text.contains('\0') {
+        text = text.replace('\0', "\u{fffd}");
+    }
+    if text.len() > TEXT_BYTES {
+        let end = (0..=TEXT_BYTES).rev().find(|at| text.is_char_boundary(*at));
+        text.truncate(end.unwrap_or(0));
+    }
+    text
+}
+
 /// The jobs that a limit counts together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PermitKey {
@@ -215,3 +231,17 @@ macro_rules! waits {
 }
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(super) use waits;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_fits_every_database() {
+        assert_eq!(fitting("a\0b".to_owned()), "a\u{fffd}b");
+        let long = "ä".repeat(TEXT_BYTES);
+        assert_eq!(fitting(long), "ä".repeat(TEXT_BYTES / 2));
+        let odd = format!("x{}", "ä".repeat(TEXT_BYTES));
+        assert_eq!(fitting(odd).len(), TEXT_BYTES - 1);
+    }
+}

@@ -3,6 +3,7 @@
 
 use crate::job::{JobId, JobState};
 use crate::store::error::StoreError;
+use crate::store::permits::fitting;
 
 /// The jobs whose traces are removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +21,15 @@ impl PurgeScope {
     pub fn value(&self) -> &str {
         let (Self::ProcessInstance(value) | Self::Tenant(value)) = self;
         value
+    }
+
+    /// Returns the key by which a limit counts the jobs of this tenant, or a fair limit lets them take
+    /// turns.
+    pub(super) fn permit_key(&self) -> Option<String> {
+        match self {
+            Self::ProcessInstance(_) => None,
+            Self::Tenant(tenant) => Some(fitting(tenant.clone())),
+        }
     }
 
     /// Returns the statements of this scope.
@@ -48,7 +58,7 @@ pub struct PurgeableJob {
 pub type TableCount = (&'static str, u64);
 
 /// The tables of a purge, as [`TableCount`] and its output name them.
-pub const PURGED_TABLES: [&str; 16] = [
+pub const PURGED_TABLES: [&str; 18] = [
     "job",
     "timer_job",
     "suspended_job",
@@ -65,6 +75,8 @@ pub const PURGED_TABLES: [&str; 16] = [
     "suspension",
     "batch",
     "batch_member",
+    "event",
+    "permit_key",
 ];
 
 /// Returns the count of a table, with its name as it is in [`PURGED_TABLES`].
@@ -106,7 +118,10 @@ pub(super) struct Statements {
     /// these jobs, in a later statement: one that waits for the lock of a creator sees no job that the
     /// creator has committed meanwhile. Each with its table.
     pub(super) keys: &'static [(&'static str, &'static str, &'static str)],
-    /// Delete what names the scope, each with its table. Run last.
+    /// Deletes events of the stream that name the scope, at most `$2`. Run last, since deletions of jobs
+    /// write some.
+    pub(super) events: &'static str,
+    /// Delete what names the scope, each with its table. Run when no job of the scope is left.
     pub(super) rest: &'static [(&'static str, &'static str)],
 }
 
@@ -116,6 +131,18 @@ pub(super) type OfJobs = [(&'static str, &'static str); 6];
 /// Maximum number of keys that one transaction locks. Each page looks for the keys of the tenant anew, so
 /// small pages would read the table often.
 pub(super) const KEYS: i64 = 10_000;
+
+/// Maximum number of events that one transaction deletes.
+pub(super) const EVENTS: i64 = 5_000;
+
+/// The statements of the keys of limits, with the key as `$1`.
+pub(super) struct OfPermits {
+    /// Counts the rows of a table, and deletes them: those of jobs that are gone, and keys of which no
+    /// node has a permit and no job waits. A node that needs such a key writes its row again.
+    pub(super) rows: [(&'static str, &'static str, &'static str); 2],
+    /// Selects the limits of which nodes hold permits.
+    pub(super) held: &'static str,
+}
 
 /// Maximum number of batches that one transaction closes.
 pub(super) const BATCHES: i64 = 10;
@@ -146,6 +173,7 @@ macro_rules! statements {
                 batches: concat!("SELECT id FROM ", statements!(@batches $s, $of, $end, "process_instance"),
                     " ORDER BY id LIMIT $2", $lock),
                 keys: &[],
+                events: statements!(@events $s, "process_instance"),
                 rest: &[
                     ("event_log", concat!("DELETE FROM ", $s, "event_log WHERE process_instance = $1")),
                     ("suspension", concat!("DELETE FROM ", $s,
@@ -164,12 +192,27 @@ macro_rules! statements {
                     ("unique_dead_letter", concat!("SELECT job_id FROM ", $s, "unique_dead_letter AS u WHERE tenant = $1 AND ",
                         statements!(@gone $s, "u"), " LIMIT $2", $lock), statements!(@keys $s, $these, "unique_dead_letter")),
                 ],
+                events: statements!(@events $s, "tenant"),
                 rest: &[
                     ("suspension", concat!("DELETE FROM ", $s,
                         "suspension WHERE scope = 'tenant' AND value = $1")),
                 ],
             },
         ];
+
+        // A key without a permit counts, also if jobs wait for one: those of the scope are deleted before.
+        const OF_PERMITS: $crate::store::purging::OfPermits = $crate::store::purging::OfPermits {
+            rows: [
+                ("waiting_job", concat!("SELECT count(*) FROM ", statements!(@waiting $s)),
+                    concat!("DELETE FROM ", statements!(@waiting $s))),
+                ("permit_key", concat!("SELECT count(*) FROM ", statements!(@unheld $s)),
+                    concat!("DELETE FROM ", $s, "permit_key WHERE (limit_name, key) IN (SELECT k.limit_name, k.key FROM ",
+                        statements!(@unheld $s), " AND NOT EXISTS (SELECT 1 FROM ", $s, "waiting_job w
+                            WHERE w.limit_name = k.limit_name AND w.key = k.key AND w.woken_at IS NULL)
+                        ORDER BY k.limit_name, k.key", $lock, ")")),
+            ],
+            held: concat!("SELECT DISTINCT limit_name FROM ", $s, "permit WHERE key = $1 ORDER BY limit_name"),
+        };
 
         const OF_BATCHES: $crate::store::purging::OfBatches = $crate::store::purging::OfBatches {
             close: concat!("UPDATE ", $s, "batch SET ended_at = created_at, cancelled = true WHERE ended_at IS NULL AND id ",
@@ -197,6 +240,16 @@ macro_rules! statements {
              UNION ALL SELECT id, 'dead_letter_job' FROM ", $s, "dead_letter_job WHERE ", $column, " = $1"
         )
     };
+    (@events $s:literal, $column:literal) => {
+        concat!("DELETE FROM ", $s, "event WHERE seq IN (SELECT seq FROM ", $s, "event WHERE ", $column, " = $1 LIMIT $2)")
+    };
+    (@waiting $s:literal) => {
+        concat!($s, "waiting_job AS w WHERE (w.key = $1 OR w.fair_key = $1) AND ", statements!(@gone $s, "w"))
+    };
+    (@unheld $s:literal) => {
+        concat!($s, "permit_key AS k WHERE k.key = $1 AND NOT EXISTS (SELECT 1 FROM ", $s,
+            "permit p WHERE p.limit_name = k.limit_name AND p.key = k.key)")
+    };
     // A template is kept until the end of its batch. A batch that was closed and has one is that of an
     // interrupted purge.
     (@batches $s:literal, $of:literal, $end:literal, $column:literal) => {
@@ -223,7 +276,8 @@ macro_rules! statements {
             "' AND value = $1
             UNION ALL SELECT 'batch', count(*) FROM ", statements!(@batches $s, $of, $end, $column), "
             UNION ALL SELECT 'batch_member', count(*) FROM ", $s, "batch_member WHERE batch_id IN (SELECT id FROM ",
-            statements!(@batches $s, $of, $end, $column), ")"
+            statements!(@batches $s, $of, $end, $column), ")
+            UNION ALL SELECT 'event', count(*) FROM ", $s, "event WHERE ", $column, " = $1"
         )
     };
     (@page $s:literal, $first:literal, $column:literal) => {

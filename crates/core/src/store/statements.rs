@@ -423,6 +423,10 @@ pub(super) trait Purging {
         &self,
         scope: &PurgeScope,
     ) -> impl Future<Output = Result<Vec<TableCount>>> + Send;
+
+    fn purge_events(&self, scope: &PurgeScope) -> impl Future<Output = Result<u64>> + Send;
+
+    fn limits_held(&self, scope: &PurgeScope) -> impl Future<Output = Result<Vec<String>>> + Send;
 }
 
 /// Reads and prunes attempts, errors and incidents.

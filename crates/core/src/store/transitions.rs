@@ -130,6 +130,15 @@ impl<S: Statements> Store for S {
         self.run("purge", || Purging::purge_rest(self, scope)).await
     }
 
+    async fn purge_events(&self, scope: &PurgeScope) -> Result<u64> {
+        self.run("purge", || Purging::purge_events(self, scope))
+            .await
+    }
+
+    async fn purge_held(&self, scope: &PurgeScope) -> Result<Vec<String>> {
+        self.run("purge_count", || self.limits_held(scope)).await
+    }
+
     async fn ranks(&self, jobs: &[JobId]) -> Result<Option<Vec<(JobId, Rank)>>> {
         self.run("ranks", || self.read_ranks(jobs)).await.map(Some)
     }

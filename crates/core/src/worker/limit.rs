@@ -36,11 +36,8 @@ use serde_json::Value;
 
 use crate::job::Job;
 use crate::runtime::panic_place;
-use crate::store::permits::PermitKey;
+use crate::store::permits::{PermitKey, fitting};
 use crate::worker::permits::Terms;
-
-/// Maximum length of a name or key, in bytes. Longer ones are cut.
-const TEXT_BYTES: usize = 512;
 
 type Choose = dyn Fn(&Job) -> String + Send + Sync;
 
@@ -51,6 +48,8 @@ enum KeyOf {
     All,
     /// The tenant of the job.
     Tenant,
+    /// The category of the job.
+    Category,
     /// A field of the job's custom values.
     CustomValue(String),
     /// A function.
@@ -63,6 +62,7 @@ impl KeyOf {
         let key = match self {
             Self::All => String::new(),
             Self::Tenant => job.tenant.clone().unwrap_or_default(),
+            Self::Category => job.category.clone().unwrap_or_default(),
             Self::CustomValue(field) => custom_value(job, field),
             Self::Function(choose) => catch_unwind(AssertUnwindSafe(|| choose(job)))
                 .map_err(|panic| panic_place::message(&*panic).to_owned())?,
@@ -76,6 +76,7 @@ impl fmt::Debug for KeyOf {
         f.write_str(match self {
             Self::All => "all",
             Self::Tenant => "tenant",
+            Self::Category => "category",
             Self::CustomValue(field) => field,
             Self::Function(_) => "function",
         })
@@ -181,6 +182,13 @@ impl Limit {
         self
     }
 
+    /// Counts the jobs of each category alone. Jobs without a category are counted together.
+    #[must_use]
+    pub fn per_category(mut self) -> Self {
+        self.key = KeyOf::Category;
+        self
+    }
+
     /// Counts the jobs of each value of this field of their custom values alone. Jobs without the
     /// field are counted together.
     #[must_use]
@@ -214,6 +222,14 @@ impl Limit {
     #[must_use]
     pub fn fair_per_tenant(mut self) -> Self {
         self.fair = Some(KeyOf::Tenant);
+        self
+    }
+
+    /// Lets the categories take turns, like [`fair_per_tenant`](Self::fair_per_tenant). Jobs without a
+    /// category take turns as one.
+    #[must_use]
+    pub fn fair_per_category(mut self) -> Self {
+        self.fair = Some(KeyOf::Category);
         self
     }
 
@@ -292,18 +308,6 @@ impl Limit {
     }
 }
 
-/// Returns a text that every database stores: without NUL, and not too long.
-fn fitting(mut text: String) -> String {
-    if text.contains('\0') {
-        text = text.replace('\0', "\u{fffd}");
-    }
-    if text.len() > TEXT_BYTES {
-        let end = (0..=TEXT_BYTES).rev().find(|at| text.is_char_boundary(*at));
-        text.truncate(end.unwrap_or(0));
-    }
-    text
-}
-
 /// Returns a field of the custom values as text; empty if it is missing.
 fn custom_value(job: &Job, field: &str) -> String {
     let values = job.custom_values.as_deref();
@@ -318,15 +322,6 @@ fn custom_value(job: &Job, field: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_key_fits_every_database() {
-        assert_eq!(fitting("a\0b".to_owned()), "a\u{fffd}b");
-        let long = "ä".repeat(TEXT_BYTES);
-        assert_eq!(fitting(long), "ä".repeat(TEXT_BYTES / 2));
-        let odd = format!("x{}", "ä".repeat(TEXT_BYTES));
-        assert_eq!(fitting(odd).len(), TEXT_BYTES - 1);
-    }
 
     fn terms(limit: &Limit) -> (i32, Duration) {
         let Terms { size, cool_down } = limit.terms();

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use jobwire_core::JobId;
+use jobwire_core::{BatchId, JobId};
 use serde::Serialize;
 
 use super::EnqueueArgs;
@@ -16,6 +16,9 @@ pub(super) struct Created {
     /// Whether nothing was created, because this job has the unique key of the line.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) existing: bool,
+    /// The batch that was created with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) batch: Option<BatchId>,
 }
 
 /// Writes the ids that the creation returned, and returns the number of jobs that existed.

@@ -4,7 +4,9 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, stdin};
 use std::path::Path;
 
-use jobwire_core::NewJob;
+use jobwire_core::{BatchId, NewJob};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use tokio::sync::mpsc;
 
 use super::ids::Created;
@@ -71,6 +73,7 @@ impl Batch {
                 id: job.id(),
                 line: *line,
                 existing: false,
+                batch: None,
             })
             .collect()
     }
@@ -83,16 +86,25 @@ pub(super) struct Reader {
     skip: u64,
     job_type: Option<String>,
     unknown: UnknownFields,
+    /// The batch that all jobs will belong to.
+    in_batch: Option<BatchId>,
+}
+
+/// The batch that a line names itself.
+#[derive(Deserialize)]
+struct Own {
+    batch: Option<IgnoredAny>,
 }
 
 impl Reader {
-    pub(super) fn new(source: Source, args: &EnqueueArgs) -> Self {
+    pub(super) fn new(source: Source, args: &EnqueueArgs, in_batch: Option<BatchId>) -> Self {
         Self {
             source,
-            batch: usize::try_from(args.batch).unwrap_or(usize::MAX),
+            batch: usize::try_from(args.per_transaction).unwrap_or(usize::MAX),
             skip: args.skip,
             job_type: args.job_type.clone(),
             unknown: args.unknown_fields,
+            in_batch,
         }
     }
 
@@ -155,9 +167,27 @@ impl Reader {
         if at <= self.skip || line.trim_ascii().is_empty() {
             return Ok(None);
         }
-        parse::job(line, self.job_type.as_deref(), Some(self.unknown))
+        let job = parse::job(line, self.job_type.as_deref(), Some(self.unknown));
+        job.and_then(|job| self.member(job, line))
             .map(Some)
             .map_err(|problem| format!("{}:{at}: {problem}", self.source.name))
+    }
+
+    /// Checks that the job can be a member of the batch. The caller makes it one.
+    fn member(&self, job: NewJob, line: &[u8]) -> Result<NewJob, String> {
+        let Some(batch) = self.in_batch else {
+            return Ok(job);
+        };
+        if serde_json::from_slice::<Own>(line).is_ok_and(|own| own.batch.is_some()) {
+            return Err(
+                "field `batch` names a batch, and --batch creates another one of all lines; leave one \
+                 of them out"
+                    .to_owned(),
+            );
+        }
+        let member = job.clone().batch(batch);
+        member.validate().map_err(|problem| problem.to_string())?;
+        Ok(job)
     }
 }
 

@@ -94,6 +94,9 @@ pub struct FilterArgs {
         allow_hyphen_values = true
     )]
     pub max_priority: Option<i64>,
+    /// Only of another priority than this one
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub priority_other_than: Option<i64>,
     /// Only jobs due before this date, for example 2026-01-31T08:00:00Z
     #[arg(long, value_name = "DATE", value_parser = crate::commands::date)]
     pub due_before: Option<DateTime<Utc>>,
@@ -136,6 +139,10 @@ pub struct FilterArgs {
     /// Only suspended jobs (or active ones: `false`)
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub suspended: Option<bool>,
+    /// Only jobs that fulfil all conditions of this object, or of that of another --any-of: fields of a
+    /// query (docs/guides/operating-jobs.md), for example {"locked":true,"min_priority":5}
+    #[arg(long, value_name = "JSON", value_parser = alternative)]
+    pub any_of: Vec<JobQuery>,
 }
 
 fn state(text: &str) -> Result<JobState, String> {
@@ -157,6 +164,27 @@ fn object(text: &str) -> Result<Value, String> {
     parsed
         .filter(Value::is_object)
         .ok_or_else(|| "write a JSON object, for example {\"order\":17}".to_owned())
+}
+
+/// Reads the conditions of one alternative.
+fn alternative(text: &str) -> Result<JobQuery, String> {
+    const FORM: &str = "write, for example, {\"locked\":true} or \
+                        {\"texts\":[[\"type\",{\"one_of\":[\"http\"]}]]}";
+    // A list would be read as the fields in their order.
+    if !text.trim_start().starts_with('{') {
+        return Err(format!("it is no JSON object of conditions; {FORM}"));
+    }
+    let query: JobQuery = serde_json::from_str(text).map_err(|error| {
+        format!("it can't be read as the conditions of a query: {error}; {FORM}")
+    })?;
+    if query == JobQuery::default() {
+        return Err(format!(
+            "it has no condition, so every job would match; {FORM}"
+        ));
+    }
+    let whole = JobQuery::default().any_of([query.clone()]);
+    whole.check().map_err(|error| error.to_string())?;
+    Ok(query)
 }
 
 impl FilterArgs {
@@ -184,6 +212,7 @@ impl FilterArgs {
         }
         query.min_priority = self.min_priority;
         query.max_priority = self.max_priority;
+        query.priority_other_than = self.priority_other_than;
         query.due_before = self.due_before;
         query.due_after = self.due_after;
         query.created_before = self.created_before;
@@ -196,6 +225,7 @@ impl FilterArgs {
         query.exclusive = self.exclusive;
         query.executable = self.executable;
         query.suspended = self.suspended;
+        query.any_of.clone_from(&self.any_of);
         query
     }
 
@@ -245,6 +275,8 @@ impl FilterArgs {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use clap::Parser;
     use serde_json::json;
 
@@ -269,6 +301,8 @@ mod tests {
         let date = "2026-01-31T08:00:00Z";
         let moment = date.parse().unwrap();
         let all = JobQuery::default;
+        let mut in_batch = all();
+        in_batch.batch = ids[..36].parse().ok();
         let cases: Vec<(Vec<&str>, JobQuery)> = vec![
             (vec![], all()),
             (vec!["--id", &ids], all().ids([id, id])),
@@ -325,6 +359,12 @@ mod tests {
             ),
             (vec!["--priority-at-least", "-7"], all().min_priority(-7)),
             (vec!["--priority-at-most", "7"], all().max_priority(7)),
+            (
+                vec!["--priority-other-than", "-7"],
+                all().priority_other_than(-7),
+            ),
+            (vec!["--batch", &ids[..36]], in_batch),
+            (vec!["--tag", "red"], all().tag("red")),
             (vec!["--due-before", date], all().due_before(moment)),
             (vec!["--due-after", date], all().due_after(moment)),
             (vec!["--created-before", date], all().created_before(moment)),
@@ -342,11 +382,74 @@ mod tests {
             (vec!["--exclusive"], all().exclusive(true)),
             (vec!["--executable"], all().executable()),
             (vec!["--suspended", "false"], all().suspended(false)),
+            (
+                vec![
+                    "--any-of",
+                    r#"{"locked":true,"min_priority":5}"#,
+                    "--any-of",
+                    r#"{"texts":[["tenant",{"like":"eu-%"}]]}"#,
+                ],
+                all().any_of([
+                    all().locked(true).min_priority(5),
+                    all().tenant_like("eu-%"),
+                ]),
+            ),
         ];
+        let (mut fields, mut texts) = (BTreeSet::new(), BTreeSet::new());
         for (args, expected) in cases {
             let filter = parsed(&args);
             assert_eq!(filter.query(), expected, "{args:?}");
             assert_eq!(filter.is_given(), !args.is_empty(), "{args:?}");
+            let written = serde_json::to_value(&expected).unwrap();
+            fields.extend(written.as_object().unwrap().keys().cloned());
+            let named = |(field, _): &(TextField, _)| serde_json::to_string(field).unwrap();
+            texts.extend(expected.texts.iter().map(named));
+        }
+        // A condition that is added to the query needs a flag.
+        assert_eq!(
+            fields,
+            known(serde_json::from_str::<JobQuery>(r#"{"?":1}"#))
+        );
+        let known = known(serde_json::from_str::<TextField>(r#""?""#));
+        let known: BTreeSet<_> = known.iter().map(|name| format!("\"{name}\"")).collect();
+        assert_eq!(texts, known);
+    }
+
+    /// Returns the names that the error of an unknown one lists.
+    fn known<T>(read: serde_json::Result<T>) -> BTreeSet<String> {
+        let error = read.err().unwrap().to_string();
+        let (_, list) = error.split_once("expected one of ").unwrap();
+        let names = list.split('`').skip(1).step_by(2);
+        names.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn an_alternative_that_can_not_be_asked_is_refused_with_the_remedy() {
+        for (text, parts) in [
+            ("[true]", &["no JSON object", "write, for example"][..]),
+            (
+                r#"{"lock":true}"#,
+                &["unknown field `lock`", "`locked`", "`lock_owner`"],
+            ),
+            (r#"{"locked":17}"#, &["invalid type", "write, for example"]),
+            ("{}", &["no condition", "write, for example"]),
+            (
+                r#"{"any_of":[{"locked":true}]}"#,
+                &["`any_of` of its own", "one level deep"],
+            ),
+            (
+                r#"{"texts":[["tenant",{"like":"a\\"}]]}"#,
+                &["ends in a backslash"],
+            ),
+        ] {
+            let said = match Command::try_parse_from(["list", "--any-of", text]) {
+                Ok(_) => panic!("{text}"),
+                Err(error) => error.to_string(),
+            };
+            assert!(said.contains("--any-of"), "{said}");
+            for part in parts {
+                assert!(said.contains(part), "{part} in {said}");
+            }
         }
     }
 

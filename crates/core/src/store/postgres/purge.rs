@@ -8,7 +8,7 @@ use super::begin::begin;
 use crate::job::JobId;
 use crate::store::error::StoreError;
 use crate::store::purging::{
-    BATCHES, KEYS, PurgeScope, PurgeableJob, TableCount, count_of, state_of, statements,
+    BATCHES, EVENTS, KEYS, PurgeScope, PurgeableJob, TableCount, count_of, state_of, statements,
 };
 use crate::store::statements::Purging;
 
@@ -31,6 +31,12 @@ impl Purging for PgStore {
         let mut counts = Vec::with_capacity(rows.len());
         for row in rows {
             counts.extend(count_of(row.try_get(0)?, row.try_get(1)?));
+        }
+        if let Some(key) = scope.permit_key() {
+            for (table, count, _) in OF_PERMITS.rows {
+                let count = sqlx::query_scalar(count).bind(&key);
+                counts.extend(count_of(table, count.fetch_one(&self.pool.inner).await?));
+            }
         }
         Ok(counts)
     }
@@ -146,7 +152,30 @@ impl Purging for PgStore {
                 .await?;
             counts.push((*table, deleted.rows_affected()));
         }
+        if let Some(key) = scope.permit_key() {
+            for (table, _, delete) in OF_PERMITS.rows {
+                let deleted = sqlx::query(delete).bind(&key).execute(&mut *tx).await?;
+                counts.push((table, deleted.rows_affected()));
+            }
+        }
         tx.commit().await?;
         Ok(counts)
+    }
+
+    async fn purge_events(&self, scope: &PurgeScope) -> Result<u64, StoreError> {
+        let mut tx = begin(&self.pool).await?;
+        let delete = sqlx::query(scope.of(SCOPES).events);
+        let delete = delete.bind(scope.value()).bind(EVENTS);
+        let deleted = delete.execute(&mut *tx).await?.rows_affected();
+        tx.commit().await?;
+        Ok(deleted)
+    }
+
+    async fn limits_held(&self, scope: &PurgeScope) -> Result<Vec<String>, StoreError> {
+        let Some(key) = scope.permit_key() else {
+            return Ok(Vec::new());
+        };
+        let held = sqlx::query_scalar(OF_PERMITS.held).bind(key);
+        Ok(held.fetch_all(&self.pool.inner).await?)
     }
 }
