@@ -373,10 +373,10 @@ fn print(change: &GateChange, report: &Report<'_>, begins: bool) -> Result<(), E
                 (0, _) => "no waiting job is hinted".to_owned(),
                 (jobs, hints) => {
                     let are = if jobs == 1 { "is" } else { "are" };
-                    let how = if hints {
-                        "hinted"
-                    } else {
-                        "ready; without a broker, the running node finds them"
+                    let how = match (hints, jobs) {
+                        (true, _) => "hinted",
+                        (false, 1) => "ready; without a broker, the running node finds it",
+                        (false, _) => "ready; without a broker, the running node finds them",
                     };
                     format!("{} {are} {how}", output::count(jobs, "waiting job"))
                 }

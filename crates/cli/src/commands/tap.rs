@@ -72,5 +72,8 @@ async fn status(store: &PgStore) -> Result<(), Error> {
     if findings.iter().any(|finding| finding.blocks) {
         return Err(Error::Reported);
     }
-    output::line("the commit tap can be used; the leader begins within five minutes")
+    output::line(
+        "the commit tap can be used; the leader begins within five minutes of `jobwire tap create`, and \
+         its `jobwire_tap_standing` is 1 then",
+    )
 }

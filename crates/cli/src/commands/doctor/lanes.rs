@@ -61,7 +61,10 @@ async fn look(
     for backlog in &waiting {
         let lane = &backlog.lane;
         let jobs = output::count(backlog.jobs.unsigned_abs(), "job");
-        let to = received.first().map_or(Lane::DEFAULT, |l| l.as_str());
+        // The first lanes are those for urgent jobs.
+        let default = received.iter().find(|lane| lane.as_str() == Lane::DEFAULT);
+        let to = default.or(received.last());
+        let to = to.map_or(Lane::DEFAULT, |lane| lane.as_str());
         let is_option = [lane.as_str(), to].iter().any(|name| name.starts_with('-'));
         let moving = format!(
             "move its jobs: jobwire lanes move {}{} {}",

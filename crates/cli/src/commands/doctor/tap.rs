@@ -38,6 +38,10 @@ pub(super) async fn examine(settings: &Settings, store: &PgStore, findings: &mut
         }
     }
     if usable {
-        findings.fine("tap", "jobs of plain SQL get their hints when they commit");
+        findings.fine(
+            "tap",
+            "set up: jobs of plain SQL get their hints when they commit, from five minutes after \
+             `jobwire tap create` at the latest (`jobwire_tap_standing` of the leader is 1 then)",
+        );
     }
 }

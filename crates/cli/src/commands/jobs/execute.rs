@@ -137,7 +137,7 @@ fn refused(id: JobId, why: Refusal) -> (&'static str, String) {
         Refusal::InstanceHeld => {
             "another job of its process instance runs; it follows when that job ends"
         }
-        Refusal::Suspended => "it is suspended, or its instance, definition, type or tenant is",
+        Refusal::Suspended => "a suspension or a pause covers it; `jobwire suspensions` lists them",
         Refusal::Gone => "it was done, moved or deleted in the meantime",
         Refusal::Unserved => "this program has no handler for its type",
         _ => "another transaction has locked its row; try again",
