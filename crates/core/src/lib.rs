@@ -78,7 +78,7 @@ pub use producer::bulk::{BULK_TYPE, BulkAction, BulkOperation};
 pub use producer::client::{Client, TransactionHook};
 pub use producer::commit_hook::{CommitHook, HookOptions};
 pub use producer::lane_move::{LaneMove, LaneMoved};
-pub use producer::purge::{Kept, Purge, Purged};
+pub use producer::purge::{KeptSettings, Purge, Purged};
 pub use store::Creation;
 pub use store::StoreError;
 #[cfg(feature = "postgres")]

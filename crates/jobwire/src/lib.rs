@@ -153,11 +153,12 @@ pub use jobwire_core::{
     HandlerError, HandlerOptions, HandlerResult, Handlers, HookOptions, InProcessTransport,
     IntoOutcome, InvalidJob, Job, JobArgs, JobCursor, JobDefinition, JobDetails, JobEvent,
     JobEventKind, JobId, JobKind, JobListener, JobPage, JobQuery, JobSort, JobState,
-    JobTransaction, JobView, Lane, LaneMove, LaneMoved, LaneOrder, LaneRule, LaneShare, Limit,
-    Middleware, NewJob, Next, Node, NodeId, NodeOptions, Outcome, PayloadCipher, PeriodicJob,
-    PriorityRule, PriorityScope, Progress, ProgressView, Purge, Purged, Repeat, RetryFrom,
-    RetryPolicy, Running, SealError, SealedIn, SlotPool, SortBy, SqlStore, StartOrder, Stop, Store,
-    StoreError, TextField, TextMatch, TransactionHook, Transport, UniqueKey, Verdict, WorkingHours,
+    JobTransaction, JobView, KeptSettings, Lane, LaneMove, LaneMoved, LaneOrder, LaneRule,
+    LaneShare, Limit, Middleware, NewJob, Next, Node, NodeId, NodeOptions, Outcome, PayloadCipher,
+    PeriodicJob, PriorityRule, PriorityScope, Progress, ProgressView, Purge, Purged, Repeat,
+    RetryFrom, RetryPolicy, Running, SealError, SealedIn, SlotPool, SortBy, SqlStore, StartOrder,
+    Stop, Store, StoreError, TextField, TextMatch, TransactionHook, Transport, UniqueKey, Verdict,
+    WorkingHours,
 };
 /// The limits of checkpoints and of the text of a progress, in bytes.
 pub use jobwire_core::{MAX_CHECKPOINT_BYTES, MAX_PROGRESS_BYTES};

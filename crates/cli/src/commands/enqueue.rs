@@ -92,7 +92,7 @@ pub enum UnknownFields {
 const LAST_HINTS: Duration = Duration::from_secs(10);
 
 pub(crate) async fn run(settings: Settings, args: EnqueueArgs) -> Result<(), Error> {
-    let batch = args.batch.batch(args.unknown_fields)?;
+    let batch = args.batch.batch()?;
     let source = Source::open(args.file.as_deref())?;
     let database = Database::open(&settings).await?;
     let outlet = Outlet::open(&settings).await?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 use jobwire_core::telemetry::plain;
-use jobwire_core::{CommitHook, Kept, Purge, Purged, Store};
+use jobwire_core::{CommitHook, KeptSettings, Purge, Purged, Store};
 use serde::Serialize;
 
 use crate::connect::{Database, Outlet};
@@ -51,7 +51,7 @@ pub struct PurgeScopeArgs {
 #[derive(Serialize)]
 struct Counted {
     rows: BTreeMap<&'static str, u64>,
-    kept: Kept,
+    kept: KeptSettings,
 }
 
 pub(crate) async fn run(settings: Settings, args: PurgeArgs) -> Result<(), Error> {
@@ -94,7 +94,7 @@ async fn count(store: &dyn Store, purge: &Purge, json: bool) -> Result<(), Error
 }
 
 /// Tells which settings name the scope and stay.
-fn warn_of(kept: &Kept) -> Result<(), Error> {
+fn warn_of(kept: &KeptSettings) -> Result<(), Error> {
     if !kept.schedules.is_empty() {
         output::line(if kept.schedules.len() == 1 {
             "this periodic job names the scope and goes on creating its jobs; a purge leaves it \

@@ -140,7 +140,7 @@ impl TypeLimit {
         if let Some(key) = self
             .key
             .as_ref()
-            .filter(|key| self.fair.as_ref() == Some(key))
+            .filter(|key| self.fair.as_ref() == Some(*key))
         {
             let key = key.shown();
             return Err(format!(

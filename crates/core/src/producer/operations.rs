@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::job::JobId;
 use crate::producer::client::Client;
 use crate::producer::lane_move::{LaneMove, LaneMoved};
-use crate::producer::purge::{Kept, Purge, Purged};
+use crate::producer::purge::{KeptSettings, Purge, Purged};
 use crate::store::transaction::operations::of_one;
 use crate::store::{
     Action, Change, Ended, EndedScope, Operated, OperatedJobs, SqlStore, StoreError,
@@ -152,7 +152,7 @@ impl<S: SqlStore> Client<S> {
     ///
     /// # Errors
     /// [`StoreError::InvalidChange`] for an empty name, or a database error.
-    pub async fn kept_by_purge(&self, purge: &Purge) -> Result<Kept, StoreError> {
+    pub async fn kept_by_purge(&self, purge: &Purge) -> Result<KeptSettings, StoreError> {
         purge.kept(&self.store).await
     }
 

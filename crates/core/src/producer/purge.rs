@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::job::JobId;
 use crate::producer::commit_hook::CommitHook;
 use crate::producer::hint_room::room;
-pub use crate::producer::purge_kept::Kept;
+pub use crate::producer::purge_kept::KeptSettings;
 use crate::producer::purge_kept::kept;
 use crate::store::purging::{PurgeScope, PurgeableJob, TableCount, table_of};
 use crate::store::{Operated, Store, StoreError};
@@ -57,7 +57,7 @@ pub struct Purged {
     /// nodes have given them back, and those of a rate have cooled down.
     pub held_limits: Vec<String>,
     /// The settings that name the scope, and stay.
-    pub kept: Kept,
+    pub kept: KeptSettings,
 }
 
 impl Purged {
@@ -124,7 +124,7 @@ impl Purge {
     ///
     /// # Errors
     /// A database error.
-    pub async fn kept(&self, store: &dyn Store) -> Result<Kept, StoreError> {
+    pub async fn kept(&self, store: &dyn Store) -> Result<KeptSettings, StoreError> {
         self.checked()?;
         kept(&self.scope, store).await
     }

@@ -10,14 +10,14 @@ use crate::store::{Store, StoreError};
 /// The settings that name an instance or a tenant.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Kept {
+pub struct KeptSettings {
     /// The periodic jobs whose jobs belong to the scope, by name. They go on creating such jobs.
     pub schedules: Vec<String>,
     /// The positions, from 1, of the lane rules that name the tenant.
     pub lane_rules: Vec<usize>,
 }
 
-impl Kept {
+impl KeptSettings {
     /// Returns whether no setting names the scope.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -26,7 +26,10 @@ impl Kept {
 }
 
 /// Returns the settings that name this scope.
-pub(super) async fn kept(scope: &PurgeScope, store: &dyn Store) -> Result<Kept, StoreError> {
+pub(super) async fn kept(
+    scope: &PurgeScope,
+    store: &dyn Store,
+) -> Result<KeptSettings, StoreError> {
     let (field, tenant) = match scope {
         PurgeScope::ProcessInstance(_) => ("process_instance", None),
         PurgeScope::Tenant(tenant) => ("tenant", Some(tenant)),
@@ -47,7 +50,7 @@ pub(super) async fn kept(scope: &PurgeScope, store: &dyn Store) -> Result<Kept, 
             }
         }
     }
-    Ok(Kept {
+    Ok(KeptSettings {
         schedules: schedules.into_iter().map(|of| of.name).collect(),
         lane_rules,
     })

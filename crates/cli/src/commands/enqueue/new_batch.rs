@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 
 use super::ids::{self, Created};
 use super::read::MAX_BATCH;
-use super::{Account, Failure, Ids, UnknownFields, is_of_line, parse, read, refused};
+use super::{Account, Failure, Ids, is_of_line, parse, read, refused};
 use crate::connect::Creator;
 use crate::error::Error;
 
@@ -44,7 +44,7 @@ impl NewBatchArgs {
     ///
     /// # Errors
     /// Names the option, the mistake and the remedy.
-    pub(super) fn batch(&self, unknown: UnknownFields) -> Result<Option<Batch>, Error> {
+    pub(super) fn batch(&self) -> Result<Option<Batch>, Error> {
         let Some(name) = &self.name else {
             return Ok(None);
         };
@@ -58,7 +58,7 @@ impl NewBatchArgs {
         };
         checked(&batch, "batch")?;
         if let Some(then) = &self.then {
-            let job = parse::job(then.as_bytes(), None, Some(unknown));
+            let job = parse::job(then.as_bytes(), None, None);
             batch = batch.then(job.map_err(|problem| Error::Usage(format!("--then: {problem}")))?);
             checked(&batch, "then")?;
         }
