@@ -18,6 +18,7 @@ pub use crate::finding::{Finding, Level};
 use crate::http::{Answer, Rest};
 use crate::options::Execution;
 use crate::routing::question::{Report, Silent};
+use crate::zone::is_moment;
 use crate::{probing, unserved};
 
 /// Examines an engine: its tables, rights, connections, publications and REST interface.
@@ -328,11 +329,15 @@ async fn reach(store: &EngineStore, knows_zone: bool) -> Result<Vec<Finding>, St
 }
 
 /// The waiting times of unlocked jobs.
-const WAITING: &str = "
+const WAITING: &str = concat!(
+    "
 SELECT count(*), percentile_cont(0.5) WITHIN GROUP (ORDER BY age), percentile_cont(0.99) WITHIN GROUP (ORDER BY age)
-FROM (SELECT greatest(extract(epoch FROM (clock_timestamp() AT TIME ZONE $1) - greatest(create_time_, duedate_)), 0)::double precision AS age
+FROM (SELECT CASE WHEN ",
+    is_moment!("greatest(create_time_, duedate_)"),
+    " THEN greatest(extract(epoch FROM (clock_timestamp() AT TIME ZONE $1) - greatest(create_time_, duedate_)), 0)::double precision END AS age
     FROM act_ru_job WHERE lock_exp_time_ IS NULL AND (duedate_ IS NULL OR duedate_ <= clock_timestamp() AT TIME ZONE $1)
-    LIMIT 100000) j";
+    LIMIT 100000) j"
+);
 
 async fn waiting(pool: &PgPool, zone: &str) -> Result<Option<Finding>, StoreError> {
     let row = sqlx::query(WAITING).bind(zone).fetch_one(pool).await?;

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::EngineStore;
 use crate::executing::Executing as _;
 use crate::http::Answer;
+use crate::zone::is_moment;
 
 /// The pause between two looks; at least ten times as long as a look takes.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -28,13 +29,17 @@ const REQUEST_WITHIN: Duration = Duration::from_secs(2);
 const HINT: Duration = Duration::from_millis(1);
 
 /// Selects the jobs that may start now. Only Camunda's table has `suspension_state_`.
-const JOBS: &str = "
+const JOBS: &str = concat!(
+    "
 SELECT j.id_, j.lock_exp_time_ IS NOT NULL,
-    extract(epoch FROM (clock_timestamp() AT TIME ZONE $1) - greatest($AGE, j.duedate_))::double precision
+    CASE WHEN ",
+    is_moment!("greatest($AGE, j.duedate_)"),
+    " THEN extract(epoch FROM (clock_timestamp() AT TIME ZONE $1) - greatest($AGE, j.duedate_))::double precision END
 FROM act_ru_job j
 WHERE (j.duedate_ IS NULL OR j.duedate_ <= clock_timestamp() AT TIME ZONE $1) AND coalesce(j.retries_, 1) > 0
     AND coalesce((to_jsonb(j) ->> 'suspension_state_')::integer, 1) = 1
-LIMIT 10001";
+LIMIT 10001"
+);
 
 const BY_KEY: &str = "SELECT j.lock_exp_time_ FROM act_ru_job j WHERE j.id_ = $1";
 

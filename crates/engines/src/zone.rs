@@ -102,9 +102,11 @@ macro_rules! may_be_lost {
         concat!(
             "((",
             $judged,
-            "::text = $1::text AND (extract(epoch FROM (clock_timestamp() AT TIME ZONE $1) - ",
+            "::text = $1::text AND (CASE WHEN ",
+            $crate::zone::is_moment!($until),
+            " THEN extract(epoch FROM (clock_timestamp() AT TIME ZONE $1) - ",
             $until,
-            ")::bigint % 900 >= 600) IS NOT TRUE) OR NOT ",
+            ")::bigint % 900 >= 600 END) IS NOT TRUE) OR NOT ",
             $crate::zone::owner_lives!($owner),
             ")"
         )
@@ -112,22 +114,52 @@ macro_rules! may_be_lost {
 }
 pub(crate) use may_be_lost;
 
-/// The moment of a local time in the zone `$1`. NULL outside of the years 1 to 9998: PostgreSQL cannot
-/// convert the ends of its range in each zone, and a statement with such a row would fail.
+/// True if a local time is in the years 1 to 9998. PostgreSQL cannot convert the ends of its range in each
+/// zone, nor subtract its infinities, and this program cannot read them: a statement with such a row
+/// would fail.
+macro_rules! is_moment {
+    ($($local:literal),+) => {
+        concat!(
+            "(",
+            $($local,)+
+            " >= '0001-01-01' AND ",
+            $($local,)+
+            " < '9999-01-01')"
+        )
+    };
+}
+pub(crate) use is_moment;
+
+/// The moment of a local time in the zone `$1`. NULL if it [is none](is_moment).
 macro_rules! moment_of {
     ($($local:literal),+) => {
         concat!(
             "CASE WHEN ",
-            $($local,)+
-            " >= '0001-01-01' AND ",
-            $($local,)+
-            " < '9999-01-01' THEN ",
+            $crate::zone::is_moment!($($local),+),
+            " THEN ",
             $($local,)+
             " AT TIME ZONE $1 END"
         )
     };
 }
 pub(crate) use moment_of;
+
+/// The moment at which a lock with this owner ended. NULL if it is none: then no transaction began
+/// before it.
+macro_rules! end_of_lock {
+    ($until:literal, $owner:literal, $judged:literal) => {
+        concat!(
+            "CASE WHEN ",
+            $crate::zone::is_moment!($until),
+            " THEN ",
+            $until,
+            " AT TIME ZONE ",
+            $crate::zone::zone_of_lock!($owner, $judged),
+            " END"
+        )
+    };
+}
+pub(crate) use end_of_lock;
 
 /// Selects the id, the time and the database's clock of rows with the local time `written`. Leaves out
 /// the hour that the clocks show twice when summer time ends. `$1`: the zone.

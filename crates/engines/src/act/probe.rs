@@ -16,7 +16,7 @@ use crate::finding::{Finding, Level};
 use crate::id::job_id;
 use crate::options::Execution;
 use crate::probing;
-use crate::zone::{ends, stamps};
+use crate::zone::{ends, moment_of, stamps};
 
 /// The remedy for jobs of cases. One property of Spring turns both executors off.
 const KEEP_CMMN: &str = "keep an engine node whose CMMN engine has its executor on, although \
@@ -163,15 +163,23 @@ SELECT value_ FROM act_ge_property WHERE name_ IN ('schema.version', 'common.sch
 ORDER BY name_ LIMIT 1";
 
 /// Selects facts about the jobs. Reads a bounded number of rows. `$1`: the zone.
-pub(super) const FACTS: &str = "
+pub(super) const FACTS: &str = concat!(
+    "
 SELECT clock_timestamp(),
     (SELECT bool_or(is_count_enabled_) FROM (SELECT is_count_enabled_ FROM act_ru_execution LIMIT 1000) e),
     (SELECT max(at) FROM (
-        (SELECT max(create_time_) AS at FROM (SELECT {create_time_} FROM act_ru_job LIMIT 1000) j)
-        UNION ALL (SELECT max(create_time_) FROM (SELECT {create_time_} FROM act_ru_timer_job LIMIT 1000) t)
-        UNION ALL (SELECT max(start_time_) FROM (SELECT start_time_ FROM act_ru_execution LIMIT 1000) e)) n) AT TIME ZONE $1,
+        (SELECT max(",
+    moment_of!("create_time_"),
+    ") AS at FROM (SELECT {create_time_} FROM act_ru_job LIMIT 1000) j)
+        UNION ALL (SELECT max(",
+    moment_of!("create_time_"),
+    ") FROM (SELECT {create_time_} FROM act_ru_timer_job LIMIT 1000) t)
+        UNION ALL (SELECT max(",
+    moment_of!("start_time_"),
+    ") FROM (SELECT start_time_ FROM act_ru_execution LIMIT 1000) e)) n),
     EXISTS (SELECT FROM (SELECT lock_owner_ FROM act_ru_job LIMIT 100000) j
-        WHERE lock_owner_ IS NOT NULL AND NOT starts_with(lock_owner_, 'jobwire:'))";
+        WHERE lock_owner_ IS NOT NULL AND NOT starts_with(lock_owner_, 'jobwire:'))"
+);
 
 /// Selects rows with a time that the engine wrote when it made their id. Reads a bounded number of
 /// rows. Leaves out jobs with a due date: these are moved timers, whose time Jobwire wrote. `$1`: the

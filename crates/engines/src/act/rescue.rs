@@ -26,7 +26,7 @@ use crate::activity::other_transactions;
 use crate::dialect::Dialect;
 use crate::freed::{Freed, FreedInstances};
 use crate::walk::in_page;
-use crate::zone::{may_be_lost, now_of_lock, zone_of_lock};
+use crate::zone::{end_of_lock, may_be_lost, now_of_lock};
 
 /// Clears expired locks of jobs. Skips locked rows, because a transaction of the engine works on
 /// them. `$1`: the zone, `$2`: maximum number, `$3`: patience, `$4` and `$5`: the page of the
@@ -50,8 +50,8 @@ WITH late AS MATERIALIZED (
     now_of_lock!("j.lock_owner_", "$6"),
     " - $3 OR NOT EXISTS (SELECT FROM ",
     other_transactions!(),
-    " AND a.xact_start < j.lock_exp_time_ AT TIME ZONE ",
-    zone_of_lock!("j.lock_owner_", "$6"),
+    " AND a.xact_start < ",
+    end_of_lock!("j.lock_exp_time_", "j.lock_owner_", "$6"),
     "))
       AND ",
     may_be_lost!("j.lock_exp_time_", "j.lock_owner_", "$6"),
@@ -121,8 +121,8 @@ WITH left_over AS MATERIALIZED (
     now_of_lock!("e.lock_owner_", "$5"),
     " - $2 OR NOT EXISTS (SELECT FROM ",
     other_transactions!(),
-    " AND a.xact_start < e.lock_time_ AT TIME ZONE ",
-    zone_of_lock!("e.lock_owner_", "$5"),
+    " AND a.xact_start < ",
+    end_of_lock!("e.lock_time_", "e.lock_owner_", "$5"),
     "))
       AND ",
     may_be_lost!("e.lock_time_", "e.lock_owner_", "$5"),

@@ -38,9 +38,9 @@ macro_rules! job_columns {
             $j,
             ".retries_, ",
             $j,
-            ".exception_msg_, {",
-            $j,
-            ".create_time_} AT TIME ZONE $1 AS created_at, ",
+            ".exception_msg_, ",
+            $crate::zone::moment_of!("{", $j, ".create_time_}"),
+            " AS created_at, ",
             $crate::zone::moment_of!($j, ".duedate_"),
             " AS due_at, NULL::text AS deployment_id_, NULL::bigint AS priority_"
         )

@@ -1,6 +1,7 @@
 //! Statements of the leader: jobs whose hint was lost, and the numbers of jobs.
 
 use super::sql::{in_groups, local_now, of_processes, unlocked};
+use crate::zone::moment_of;
 
 /// Selects orphans. Reads at most 20,000 rows, in the order of the key: `read_to` is the last one,
 /// if there may be more. A row has no time at which it became ready, but its xmin shows it: the
@@ -72,11 +73,13 @@ SELECT (SELECT count(*) FROM (SELECT lock_exp_time_ FROM act_ru_job LIMIT 100000
     " LIMIT $2) c),
     (SELECT count(*) FROM (SELECT FROM act_ru_timer_job LIMIT $2) c),
     (SELECT count(*) FROM (SELECT FROM act_ru_deadletter_job LIMIT $2) c),
-    (SELECT min(create_time_) AT TIME ZONE $1 FROM (SELECT {create_time_} FROM act_ru_job LIMIT $2) c),
-    (SELECT min(duedate_) AT TIME ZONE $1 FROM act_ru_timer_job t WHERE t.duedate_ < '9999-01-01' AND ",
+    (SELECT min(",
+    moment_of!("c.create_time_"),
+    ") FROM (SELECT {create_time_} FROM act_ru_job LIMIT $2) c),
+    (SELECT greatest(t.duedate_, '0001-01-02') AT TIME ZONE $1 FROM act_ru_timer_job t WHERE t.duedate_ < '9999-01-01' AND ",
     unlocked!("t"),
     " AND (",
     of_processes!("t"),
-    ")),
+    ") ORDER BY t.duedate_ LIMIT 1),
     (SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = to_regclass('act_ru_job'))"
 );

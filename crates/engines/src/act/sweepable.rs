@@ -3,6 +3,7 @@
 use super::sql::{in_groups, local_now, of_processes, unlocked};
 use crate::activity::other_transactions;
 use crate::sweepable::is_tapped;
+use crate::zone::moment_of;
 
 /// Counts the jobs by what the leader would do with them, in the order of the fields of `Sweepable`.
 /// `$1`: the zone, `$2`: patience, `$3`: the engine, `$4`: the groups of nodes. The conditions are those of the
@@ -28,7 +29,9 @@ WITH last AS MATERIALIZED (
     local_now!(),
     " - $2 OR NOT EXISTS (SELECT FROM ",
     other_transactions!(),
-    " AND a.xact_start < j.lock_exp_time_ AT TIME ZONE $1)) THEN 'expired'
+    " AND a.xact_start < ",
+    moment_of!("j.lock_exp_time_"),
+    ")) THEN 'expired'
         WHEN NOT ",
     unlocked!("j"),
     " THEN 'running'
@@ -61,7 +64,9 @@ SELECT clock_timestamp(),
     local_now!(),
     " - $2 OR NOT EXISTS (SELECT FROM ",
     other_transactions!(),
-    " AND a.xact_start < e.lock_time_ AT TIME ZONE $1))),
+    " AND a.xact_start < ",
+    moment_of!("e.lock_time_"),
+    "))),
     count(*) FILTER (WHERE class = 'ready'), count(*) FILTER (WHERE class = 'instance-held'),
     count(*) FILTER (WHERE class = 'suspended') + (SELECT count(*) FROM act_ru_suspended_job),
     count(*) FILTER (WHERE class = 'unserved'), count(*) FILTER (WHERE class = 'running')

@@ -11,7 +11,7 @@ use super::{HAND_OVER, TITLE};
 use crate::finding::Finding;
 use crate::id::job_id;
 use crate::probing;
-use crate::zone::{ends, stamps};
+use crate::zone::{ends, moment_of, stamps};
 
 /// The columns that the statements use, by table.
 const NEEDED: [(&str, &[&str]); 4] = [
@@ -145,11 +145,15 @@ const VERSION: &str = "
 SELECT version_ FROM act_ge_schema_log ORDER BY timestamp_ DESC NULLS LAST, length(id_) DESC, id_ DESC LIMIT 1";
 
 /// Selects facts about the jobs. Reads a bounded number of rows. `$1`: the zone.
-const FACTS: &str = "
+const FACTS: &str = concat!(
+    "
 SELECT clock_timestamp(),
-    (SELECT max(create_time_) FROM (SELECT create_time_ FROM act_ru_job LIMIT 1000) j) AT TIME ZONE $1,
+    (SELECT max(",
+    moment_of!("create_time_"),
+    ") FROM (SELECT create_time_ FROM act_ru_job LIMIT 1000) j),
     EXISTS (SELECT FROM (SELECT lock_owner_ FROM act_ru_job LIMIT 100000) j
-        WHERE lock_owner_ IS NOT NULL AND NOT starts_with(lock_owner_, 'jobwire:'))";
+        WHERE lock_owner_ IS NOT NULL AND NOT starts_with(lock_owner_, 'jobwire:'))"
+);
 
 /// Selects rows with the time that the engine wrote when it made their id. Reads a bounded number
 /// of rows. `$1`: the zone.

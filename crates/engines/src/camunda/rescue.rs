@@ -28,7 +28,7 @@ use crate::activity::other_transactions;
 use crate::dialect::Dialect;
 use crate::freed::Freed;
 use crate::walk::in_page;
-use crate::zone::{may_be_lost, now_of_lock, owner_lives, zone_of_lock};
+use crate::zone::{end_of_lock, may_be_lost, now_of_lock, owner_lives};
 
 /// Clears expired locks of jobs. Skips locked rows, because a transaction of the engine works on
 /// them. `$1`: the zone, `$2`: maximum number, `$3`: patience, `$4` and `$5`: the page of the
@@ -50,8 +50,8 @@ WITH late AS MATERIALIZED (
     now_of_lock!("j.lock_owner_", "$6"),
     " - $3 OR NOT EXISTS (SELECT FROM ",
     other_transactions!(),
-    " AND a.xact_start < j.lock_exp_time_ AT TIME ZONE ",
-    zone_of_lock!("j.lock_owner_", "$6"),
+    " AND a.xact_start < ",
+    end_of_lock!("j.lock_exp_time_", "j.lock_owner_", "$6"),
     ")
         AND NOT ",
     owner_lives!("j.lock_owner_"),

@@ -30,8 +30,8 @@ macro_rules! job_columns {
             ".retries_, ",
             $j,
             ".exception_msg_, ",
-            $j,
-            ".create_time_ AT TIME ZONE $1 AS created_at, ",
+            $crate::zone::moment_of!($j, ".create_time_"),
+            " AS created_at, ",
             $crate::zone::moment_of!($j, ".duedate_"),
             " AS due_at"
         )

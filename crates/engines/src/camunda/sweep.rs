@@ -2,6 +2,7 @@
 
 use super::sql::{by_age, due, in_groups, local_now, runnable, unlocked};
 use crate::statements::Sweep;
+use crate::zone::moment_of;
 
 /// The statements.
 pub(super) const SWEEP: Sweep = Sweep {
@@ -94,7 +95,9 @@ SELECT (SELECT count(*) FROM (SELECT lock_exp_time_ FROM act_ru_job LIMIT 100000
     due!("j"),
     " LIMIT $2) c),
     (SELECT count(*) FROM (SELECT FROM act_ru_job j WHERE j.retries_ <= 0 LIMIT $2) c),
-    (SELECT min(coalesce(duedate_, create_time_)) AT TIME ZONE $1 FROM (SELECT duedate_, create_time_ FROM act_ru_job j WHERE ",
+    (SELECT min(",
+    moment_of!("coalesce(c.duedate_, c.create_time_)"),
+    ") FROM (SELECT duedate_, create_time_ FROM act_ru_job j WHERE ",
     runnable!("j"),
     " AND ",
     due!("j"),

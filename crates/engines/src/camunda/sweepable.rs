@@ -3,6 +3,7 @@
 use super::sql::{by_age, due, in_groups, local_now, runnable, unlocked};
 use crate::activity::other_transactions;
 use crate::sweepable::is_tapped;
+use crate::zone::moment_of;
 
 /// Counts the jobs by what the leader would do with them, in the order of the fields of `Sweepable`.
 /// `$1`: the zone, `$2`: patience, `$3`: the engine, `$4`: the groups of nodes. The conditions are those of the
@@ -24,7 +25,9 @@ WITH last AS MATERIALIZED (
     local_now!(),
     " - $2 OR NOT EXISTS (SELECT FROM ",
     other_transactions!(),
-    " AND a.xact_start < j.lock_exp_time_ AT TIME ZONE $1)
+    " AND a.xact_start < ",
+    moment_of!("j.lock_exp_time_"),
+    ")
                 AND NOT EXISTS (SELECT FROM jobwire_engine.node n
                     WHERE n.id::text = split_part(j.lock_owner_, ':', 2) AND n.seen_at > clock_timestamp() - interval '90 seconds'))
             THEN 'expired'

@@ -113,3 +113,73 @@ async fn a_due_date_at_the_end_of_time_fails_no_statement_of_camunda() {
     assert_eq!(outcome.applied, [job_id(&ready.job)]);
     Store::close(&store).await;
 }
+
+/// Local times at the limits: no zone ahead of the row's can convert them, or this program cannot read
+/// them.
+const LIMITS: [&str; 4] = ["infinity", "-infinity", END_OF_TIME, "4713-01-01 BC"];
+
+/// Sends the leader's statements and an operator's list while jobs were created at the limits of time,
+/// locks these jobs, and takes them over from locks that ended at its beginning.
+async fn created_at_the_limits(tables: &str, job: &'static str) {
+    let tables = Tables::create(tables, job).await;
+    let usual = tables.job(JOBS, ENGINES).await;
+    let mut hinted = vec![hint(&usual.job)];
+    for limit in LIMITS {
+        let made = tables.job(JOBS, ENGINES).await;
+        let set = format!("UPDATE act_ru_job SET create_time_ = '{limit}' WHERE id_ = $1");
+        let set = sqlx::query(AssertSqlSafe(set)).bind(&made.job);
+        assert_eq!(set.execute(&tables.pool).await.unwrap().rows_affected(), 1);
+        hinted.push(hint(&made.job));
+    }
+    let all: HashSet<JobId> = hinted.iter().map(|hint| hint.id).collect();
+    let store = tables.connect(ENGINES).await;
+    let findings = store.examine().await.unwrap();
+    assert!(
+        findings.iter().any(|found| found.about == "waiting"),
+        "{findings:#?}"
+    );
+    assert_eq!(hints(&tables.cycle(&store).await), all);
+    let lane = store.options().lane.clone();
+    let query = OrphanQuery::new(lane, terms(tables.node).types, Utc::now(), 100);
+    let orphans = store.orphans(&query).await.unwrap().ready;
+    let orphans: HashSet<JobId> = orphans.iter().map(|ready| ready.hint.id).collect();
+    assert_eq!(orphans, all);
+    let listed = store.find(&JobQuery::default()).await.unwrap();
+    let listed: HashSet<JobId> = listed.iter().map(|view| view.id).collect();
+    assert_eq!(listed, all);
+    let locked = store.lock(&terms(NodeId::generate()), &hinted).await;
+    let locked = locked.unwrap().jobs;
+    let locked: HashSet<JobId> = locked.iter().map(|locked| locked.job.id).collect();
+    assert_eq!(locked, all);
+    let ends = "UPDATE act_ru_job SET lock_exp_time_ =
+        CASE WHEN create_time_ = 'infinity' THEN '-infinity' ELSE '4713-01-01 BC' END::timestamp";
+    sqlx::query(ends).execute(&tables.pool).await.unwrap();
+    let counted = store.sweepable(&Services::default(), &[]).await.unwrap();
+    assert_eq!(counted.expired, hinted.len() as i64, "{counted:?}");
+    assert_eq!(rescued(&tables.cycle(&store).await), all);
+    Store::close(&store).await;
+}
+
+#[tokio::test]
+async fn jobs_of_flowable_that_were_created_at_the_limits_of_time_fail_no_statement() {
+    created_at_the_limits(FLOWABLE, JOB_OF_FLOWABLE).await;
+}
+
+#[tokio::test]
+async fn jobs_of_camunda_that_were_created_at_the_limits_of_time_fail_no_statement() {
+    created_at_the_limits(CAMUNDA, JOB_OF_CAMUNDA).await;
+}
+
+#[tokio::test]
+async fn a_timer_of_flowable_that_was_due_at_the_beginning_of_time_moves() {
+    let tables = Tables::create(FLOWABLE, JOB_OF_FLOWABLE).await;
+    let timer = tables.timer(TIMERS, -1).await;
+    let first = "UPDATE act_ru_timer_job SET duedate_ = '-infinity' WHERE id_ = $1";
+    tables.change(first, &timer).await;
+    let store = tables.connect(ENGINES).await;
+    let report = tables.cycle(&store).await;
+    assert!(report.next_due.is_some_and(|due| due < report.now));
+    let due = store.move_due_timers(100).await.unwrap();
+    assert_eq!(moved(&due), ids([&timer]));
+    Store::close(&store).await;
+}
