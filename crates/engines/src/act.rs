@@ -27,6 +27,7 @@
 //! * **No statement waits for a row that the engine has locked.** Rows of instances are locked
 //!   before rows of jobs, each sorted by key.
 
+mod aside;
 mod family;
 mod instance_lock;
 mod lock;
@@ -58,6 +59,7 @@ use jobwire_tap::{PgPublication, Rows};
 use sqlx::PgPool;
 use sqlx::postgres::PgRow;
 
+use self::aside::Aside;
 pub(crate) use self::family::Family;
 use self::instance_lock::InstanceLock;
 pub(crate) use self::statements::Statements;
@@ -92,6 +94,7 @@ pub(crate) struct Act {
     rescues: Walk,
     instances: Walk,
     offset: Offset,
+    aside: Aside,
 }
 
 impl Act {
@@ -118,6 +121,7 @@ impl Act {
             rescues: Walk::default(),
             instances: Walk::default(),
             offset: Offset::default(),
+            aside: Aside::default(),
         }
     }
 

@@ -31,6 +31,7 @@ pub(crate) struct Statements {
     pub(super) release_instances: &'static str,
     pub(super) hold: &'static str,
     pub(super) move_due: &'static str,
+    pub(super) due_ids: &'static str,
     pub(super) next_due: &'static str,
     pub(super) look: &'static str,
     pub(super) hints_of: &'static str,
@@ -78,6 +79,7 @@ impl Statements {
             release_instances: fill(release::INSTANCES),
             hold: fill(timers::HOLD),
             move_due: fill(timers::MOVE),
+            due_ids: fill(timers::DUE_IDS),
             next_due: fill(timers::NEXT_DUE),
             look: fill(look::LOOK),
             hints_of: fill(look::HINTS_OF),
@@ -116,6 +118,7 @@ const OF_NODE: &Parts = &[
     ("is left", "f.id_ IS NOT NULL"),
     ("expired instance", rescue::OUR_INSTANCE),
     ("no job runs", "true"),
+    ("no job ran", "true"),
 ];
 
 /// The parts where the engine holds the lock of an instance.
@@ -128,6 +131,7 @@ const OF_ENGINE: &Parts = &[
     ("is left", settle::IS_LEFT),
     ("expired instance", rescue::LEFT_INSTANCE),
     ("no job runs", timers::NO_JOB_RUNS),
+    ("no job ran", timers::NO_JOB_RAN),
 ];
 
 #[cfg(test)]
@@ -135,7 +139,7 @@ mod tests {
     use super::*;
     use crate::{activiti, flowable};
 
-    fn all(sql: &Statements) -> [&'static str; 24] {
+    fn all(sql: &Statements) -> [&'static str; 25] {
         [
             sql.lock,
             sql.claimable,
@@ -148,6 +152,7 @@ mod tests {
             sql.release_instances,
             sql.hold,
             sql.move_due,
+            sql.due_ids,
             sql.next_due,
             sql.look,
             sql.hints_of,

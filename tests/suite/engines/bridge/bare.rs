@@ -5,6 +5,7 @@ mod application;
 mod late;
 mod rescue;
 mod tables;
+mod timers;
 mod tls;
 mod token;
 mod traceless;
