@@ -15,7 +15,8 @@
 //! Activiti gives a job back under a new id, with the same execution. The search for the next job
 //! of the instance finds it again.
 //!
-//! The second statement locks or finds the next job of each released instance. Its snapshot is
+//! The second statement locks the next job of each released instance, or finds the first one of each
+//! need. Its snapshot is
 //! younger than the locks of the rows of the instances ([`lock`](super::lock)).
 
 use std::collections::HashSet;
@@ -88,17 +89,18 @@ pub(super) const LEFT_INSTANCE: &str = "e.lock_time_ = s.lock_time_ AND NOT EXIS
 /// True if the instance may run its next job.
 pub(super) const IS_LEFT: &str = "s.has_instance AND NOT (s.stays AND s.is_here AND s.is_ours)";
 
-/// Selects the first unlocked job of each instance.
+/// Selects the unlocked jobs of each instance that are the first with their tenant and category: each
+/// may need another node, and a node takes the instance by the hint of a job that it serves.
 pub(super) const NEXT: &str = concat!(
     "
 SELECT i.inst, c.id_, c.handler_type_ FROM unnest($1::text[]) AS i(inst) CROSS JOIN LATERAL (
-    SELECT j.id_, j.handler_type_ FROM act_ru_job j
+    SELECT DISTINCT ON (coalesce(j.tenant_id_, ''), coalesce({j.category_}, '')) j.id_, j.handler_type_ FROM act_ru_job j
     WHERE j.process_instance_id_ = i.inst AND ",
     unlocked!("j"),
     " AND (",
     of_processes!("j"),
     ")
-    ORDER BY {by_age j} LIMIT 1
+    ORDER BY coalesce(j.tenant_id_, ''), coalesce({j.category_}, ''), {by_age j}
 ) c"
 );
 
@@ -185,7 +187,7 @@ impl Act {
         Ok(busy)
     }
 
-    /// Returns the first unlocked job of each of these instances.
+    /// Returns the first unlocked job of each need of these instances.
     pub(super) async fn next_of(
         &self,
         connection: &mut PgConnection,

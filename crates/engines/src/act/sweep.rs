@@ -7,7 +7,7 @@ use crate::zone::moment_of;
 /// if there may be more. A row has no time at which it became ready, but its xmin shows it: the
 /// transaction that inserted or released the row must have ended before the horizon. A mark is a
 /// new version of the row without a change, so that the row is not suspected again before the next
-/// horizon.
+/// horizon. A job waits for the elder ones of its instance, but for none that no node takes.
 pub(super) const ORPHANS: &str = concat!(
     "
 WITH lost AS MATERIALIZED (
@@ -31,7 +31,11 @@ WITH lost AS MATERIALIZED (
     "
       AND NOT EXISTS (SELECT FROM act_ru_execution e WHERE e.id_ = j.process_instance_id_ AND e.lock_time_ IS NOT NULL)
       AND NOT EXISTS (SELECT FROM act_ru_job s WHERE s.process_instance_id_ = j.process_instance_id_
-          AND (s.lock_exp_time_ IS NOT NULL OR ({by_age s}) < ({by_age j})))
+          AND (s.lock_exp_time_ IS NOT NULL OR (({by_age s}) < ({by_age j}) AND ",
+    of_processes!("s"),
+    " AND ",
+    in_groups!("s", "$8"),
+    ")))
     ORDER BY j.id_ LIMIT $6
 ), free AS MATERIALIZED (
     SELECT j.id_ FROM act_ru_job j WHERE $7 AND j.id_ IN (SELECT id_ FROM lost) AND ",

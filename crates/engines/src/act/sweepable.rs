@@ -41,7 +41,11 @@ WITH last AS MATERIALIZED (
     " THEN 'unserved'
         WHEN e.lock_time_ IS NOT NULL OR {e.lock_owner_} IS NOT NULL OR EXISTS (
             SELECT FROM act_ru_job s WHERE s.process_instance_id_ = j.process_instance_id_
-              AND (s.lock_exp_time_ IS NOT NULL OR ({by_age s}) < ({by_age j}))) THEN 'instance-held'
+              AND (s.lock_exp_time_ IS NOT NULL OR (({by_age s}) < ({by_age j}) AND ",
+    of_processes!("s"),
+    " AND ",
+    in_groups!("s", "$4"),
+    "))) THEN 'instance-held'
         WHEN EXISTS (SELECT FROM last WHERE NOT pg_visible_in_snapshot(
             (last.newest - ((last.newest - j.xmin::text::bigint) & 4294967295))::text::xid8, last.seen::pg_snapshot)) THEN 'unhinted'
         ELSE 'ready' END AS class

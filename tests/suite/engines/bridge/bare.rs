@@ -2,6 +2,7 @@
 //! for answers that a real engine seldom gives, and for TLS. No JVM runs.
 
 mod application;
+mod categories;
 mod late;
 mod rescue;
 mod tables;

@@ -73,6 +73,16 @@ public record Columns(
         return oneTable ? isRunnable("s.") + " AND (" + elder + ")" : elder;
     }
 
+    /**
+     * Returns a condition: the jobs {@code s} and {@code j} of an instance need the same nodes. A node
+     * may take the jobs of some categories only.
+     */
+    String hasSameNeed() {
+        return category
+                ? "(s.CATEGORY_ = j.CATEGORY_ OR (s.CATEGORY_ IS NULL AND j.CATEGORY_ IS NULL))"
+                : "1 = 1";
+    }
+
     /** Returns a condition: a job of the one table is not suspended and has an attempt left. */
     String isRunnable(String alias) {
         return alias + "RETRIES_ > 0 AND " + alias + "SUSPENSION_STATE_ = 1";

@@ -117,8 +117,8 @@ final class Instances {
                 connection, sql, List.copyOf(instances), 0, row -> row.getString(1)));
     }
 
-    /** Returns the eldest unlocked job of an instance that the terms allow; null without one. */
-    JobRow first(Connection connection, String instance, LockTerms terms) throws SQLException {
+    /** Returns the unlocked jobs of an instance that are ready, the eldest first. */
+    private List<JobRow> ready(Connection connection, String instance) throws SQLException {
         Columns has = tables.columns();
         List<Object> parameters = new ArrayList<>(List.of(instance));
         String sql = "SELECT " + JobTable.JOB.columns(has) + " FROM " + tables.jobs()
@@ -127,21 +127,34 @@ final class Instances {
                 + " ORDER BY " + has.byAge();
         List<JobRow> jobs = tables.query(
                 connection, sql, parameters, MOST, tables.reader(connection, JobTable.JOB));
-        return jobs.stream()
-                .filter(job -> job.isReady() && (terms == null || terms.takes(job)))
-                .findFirst()
-                .orElse(null);
+        return jobs.stream().filter(JobRow::isReady).toList();
     }
 
-    /** Returns the first job of each of these instances, which are free. */
+    /** Returns the first job of each of these instances that the terms allow. They are free. */
     List<JobRow> firsts(Connection connection, Collection<String> free, LockTerms terms)
             throws SQLException {
         List<JobRow> firsts = new ArrayList<>();
         for (String instance : new TreeSet<>(free)) {
-            JobRow first = first(connection, instance, terms);
-            if (first != null) {
-                firsts.add(first);
-            }
+            ready(connection, instance).stream()
+                    .filter(terms::takes)
+                    .findFirst()
+                    .ifPresent(firsts::add);
+        }
+        return firsts;
+    }
+
+    /**
+     * Returns the first job of each category of these instances, which are free. Each may need
+     * another node, and a node takes the instance by the hint of a job that it may run.
+     */
+    List<JobRow> firstsOfEachCategory(Connection connection, Collection<String> free)
+            throws SQLException {
+        List<JobRow> firsts = new ArrayList<>();
+        for (String instance : new TreeSet<>(free)) {
+            Map<String, JobRow> categories = new LinkedHashMap<>();
+            ready(connection, instance)
+                    .forEach(job -> categories.putIfAbsent(job.category(), job));
+            firsts.addAll(categories.values());
         }
         return firsts;
     }

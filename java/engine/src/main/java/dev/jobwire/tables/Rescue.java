@@ -31,7 +31,8 @@ public final class Rescue {
      *
      * @param jobs the jobs, with the owners of their locks
      * @param timers the number of timers
-     * @param ready the first job of each instance that was locked without a locked job
+     * @param ready the first job of each category of the instances that were locked without a locked
+     *     job
      */
     public record Rescued(List<JobRow> jobs, int timers, List<JobRow> ready) {}
 
@@ -137,7 +138,7 @@ public final class Rescue {
         for (List<String> part : EngineTables.parts(left)) {
             Map<String, Instances.Execution> held = instances.hold(connection, part);
             Set<String> cleared = instances.clearLeft(connection, held);
-            ready.addAll(instances.firsts(connection, cleared, null));
+            ready.addAll(instances.firstsOfEachCategory(connection, cleared));
         }
         return ready;
     }

@@ -42,7 +42,7 @@ public final class Settlement {
         this.locks = new Locks(tables);
     }
 
-    /** Settles locks. Without terms, reports the next job of each instance and does not lock it. */
+    /** Settles locks. Without terms, reports the next jobs of each instance and locks none. */
     public Settled settle(List<Ending> endings, LockTerms terms) {
         return tables.transaction(connection -> settle(connection, endings, terms));
     }
@@ -174,13 +174,16 @@ public final class Settlement {
         free.removeIf(id -> held.get(id).isSuspended()
                 || (held.get(id).isLocked() && !cleared.contains(id)));
         free.removeAll(instances.withLockedJob(connection, free));
-        List<JobRow> firsts = instances.firsts(connection, free, terms);
-        List<JobRow> next = terms == null ? List.of() : locks.write(connection, firsts, terms);
-        settled.next().addAll(next);
-        next.forEach(job -> free.remove(job.instance()));
-        if (terms != null && !terms.takesAll()) {
+        List<JobRow> firsts = List.of();
+        if (terms != null) {
+            firsts = instances.firsts(connection, free, terms);
+            List<JobRow> next = locks.write(connection, firsts, terms);
+            settled.next().addAll(next);
+            next.forEach(job -> free.remove(job.instance()));
+        }
+        if (terms == null || !terms.takesAll()) {
             // The next job of an instance may be for another node, whose hint came too early.
-            firsts = instances.firsts(connection, free, null);
+            firsts = instances.firstsOfEachCategory(connection, free);
         }
         firsts.stream()
                 .filter(job -> free.contains(job.instance()))

@@ -47,7 +47,8 @@ public final class Sweep {
 
     /**
      * Returns unlocked jobs in the order of their ids, at most {@code limit}: of an instance only
-     * the eldest, and none of a locked instance.
+     * the eldest of each category, since an elder one may wait for a node of another category, and
+     * none of a locked instance.
      *
      * @param after the id after which the page begins; null for the first page
      */
@@ -81,8 +82,8 @@ public final class Sweep {
         }
         return sql.append(" AND ").append(new Instances(tables).free("j"))
                 .append(" AND NOT EXISTS (SELECT s.ID_ FROM ").append(tables.jobs())
-                .append(" s WHERE s.PROCESS_INSTANCE_ID_ = j.PROCESS_INSTANCE_ID_ AND (")
-                .append(has.isElder())
+                .append(" s WHERE s.PROCESS_INSTANCE_ID_ = j.PROCESS_INSTANCE_ID_ AND ")
+                .append(has.hasSameNeed()).append(" AND (").append(has.isElder())
                 .append(")) ORDER BY j.ID_")
                 .toString();
     }
