@@ -27,7 +27,7 @@ use chrono::{DateTime, Utc};
 use jobwire_core::StoreError;
 use jobwire_core::store::MovedTimers;
 use sqlx::postgres::PgRow;
-use sqlx::{PgPool, Row};
+use sqlx::{PgConnection, PgPool, Row};
 use tokio::time::Instant;
 
 use super::Act;
@@ -238,8 +238,28 @@ impl Act {
         at_most: i64,
         only: Option<&[String]>,
     ) -> Result<Moving, StoreError> {
-        let (zone, aside) = (self.zone.judged(), self.aside.ids());
         let mut tx = pool.begin().await?;
+        match self.move_within(&mut tx, at_most, only).await {
+            Ok(rows) => {
+                tx.commit().await?;
+                let is_cut = i64::try_from(rows.len()).is_ok_and(|count| count >= at_most);
+                Ok(Moving { rows, is_cut })
+            }
+            Err(error) => {
+                // Until the end of this transaction, the next one would pass over its locked rows.
+                tx.rollback().await?;
+                Err(error)
+            }
+        }
+    }
+
+    async fn move_within(
+        &self,
+        connection: &mut PgConnection,
+        at_most: i64,
+        only: Option<&[String]>,
+    ) -> Result<Vec<PgRow>, StoreError> {
+        let (zone, aside) = (self.zone.judged(), self.aside.ids());
         let mut moving = sqlx::query(self.sql.move_due)
             .bind(zone)
             .bind(at_most)
@@ -252,14 +272,11 @@ impl Act {
                 .bind(at_most)
                 .bind(&aside)
                 .bind(only)
-                .fetch_all(&mut *tx)
+                .fetch_all(&mut *connection)
                 .await?;
             moving = moving.bind(held);
         }
-        let rows = moving.fetch_all(&mut *tx).await?;
-        tx.commit().await?;
-        let is_cut = i64::try_from(rows.len()).is_ok_and(|count| count >= at_most);
-        Ok(Moving { rows, is_cut })
+        Ok(moving.fetch_all(connection).await?)
     }
 
     /// Moves a page that the database refused in halves, and sets the refused timers aside.
