@@ -69,6 +69,7 @@ use crate::finding::Finding;
 use crate::freed::Freed;
 use crate::offset::Offset;
 use crate::options::{EngineOptions, Execution};
+use crate::released::Released;
 use crate::statements::{DryRun, Queries, Sweep};
 use crate::walk::Walk;
 use crate::zone::Zone;
@@ -363,7 +364,7 @@ impl Dialect for Act {
         self.free_left_instances(pool).await
     }
 
-    async fn release_all(&self, pool: &PgPool) -> Result<u64, StoreError> {
+    async fn release_all(&self, pool: &PgPool) -> Result<Released, StoreError> {
         self.release_locks(pool).await
     }
 

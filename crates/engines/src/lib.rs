@@ -79,6 +79,7 @@ mod parts;
 mod priorities;
 mod probing;
 mod queries;
+mod released;
 pub mod remote;
 mod routing;
 mod row;

@@ -29,6 +29,7 @@ pub(crate) struct Statements {
     pub(super) free_expired: &'static str,
     pub(super) free_waited_for: &'static str,
     pub(super) release_instances: &'static str,
+    pub(super) release_left: &'static str,
     pub(super) hold: &'static str,
     pub(super) move_due: &'static str,
     pub(super) next_due: &'static str,
@@ -76,6 +77,7 @@ impl Statements {
             free_expired: fill(rescue::FREE_EXPIRED),
             free_waited_for: fill(rescue::FREE_WAITED_FOR),
             release_instances: fill(release::INSTANCES),
+            release_left: fill(release::LEFT),
             hold: fill(timers::HOLD),
             move_due: fill(timers::MOVE),
             next_due: fill(timers::NEXT_DUE),
@@ -135,7 +137,7 @@ mod tests {
     use super::*;
     use crate::{activiti, flowable};
 
-    fn all(sql: &Statements) -> [&'static str; 24] {
+    fn all(sql: &Statements) -> [&'static str; 25] {
         [
             sql.lock,
             sql.claimable,
@@ -146,6 +148,7 @@ mod tests {
             sql.free_expired,
             sql.free_waited_for,
             sql.release_instances,
+            sql.release_left,
             sql.hold,
             sql.move_due,
             sql.next_due,

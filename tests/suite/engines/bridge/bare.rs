@@ -3,6 +3,7 @@
 
 mod application;
 mod late;
+mod release;
 mod rescue;
 mod tables;
 mod tls;
