@@ -73,6 +73,7 @@ mod locking;
 mod meter;
 mod offset;
 mod options;
+mod other_scopes;
 mod owner;
 mod pace;
 mod parts;

@@ -2,8 +2,8 @@
 
 use jobwire_core::StoreError;
 use jobwire_core::store::SchemaStatus;
-use sqlx::{PgExecutor, PgPool};
 use sqlx::migrate::Migrator;
+use sqlx::{PgExecutor, PgPool};
 
 static MIGRATOR: Migrator = sqlx::migrate!("migrations/engines");
 
@@ -40,9 +40,11 @@ pub(crate) async fn remove(pool: &PgPool, engine: &str) -> Result<(), StoreError
     let mut has_others = false;
     if exists(&mut *tx).await? {
         // No node writes its row meanwhile.
-        sqlx::query("LOCK TABLE jobwire_engine.node, jobwire_engine.leader IN SHARE ROW EXCLUSIVE MODE")
-            .execute(&mut *tx)
-            .await?;
+        sqlx::query(
+            "LOCK TABLE jobwire_engine.node, jobwire_engine.leader IN SHARE ROW EXCLUSIVE MODE",
+        )
+        .execute(&mut *tx)
+        .await?;
         for delete in [
             "DELETE FROM jobwire_engine.node WHERE engine = $1",
             "DELETE FROM jobwire_engine.leader WHERE engine = $1",

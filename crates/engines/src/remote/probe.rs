@@ -23,6 +23,24 @@ impl EndpointStore {
         self.0.client.ask("check", "probe", &Nothing {}).await
     }
 
+    /// Searches for [jobs of other scopes](crate::other_scopes), if the pause is over.
+    pub(super) async fn tell_other_scopes(&self) {
+        let searches = &self.0.other_scopes;
+        let Some(began) = searches.begin() else {
+            return;
+        };
+        match self.probed().await {
+            Ok(probe) => {
+                // The probe counts them without their names.
+                let found = [("other".to_owned(), probe.other_scopes)];
+                searches.end(began, &found, &self.0.parts.meter);
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the search for jobs of other scopes failed");
+            }
+        }
+    }
+
     /// Returns the clock of the engine's database.
     pub(super) async fn clock(&self) -> Result<DateTime<Utc>> {
         let clock: Clock = self.0.client.ask("answers", "clock", &Nothing {}).await?;

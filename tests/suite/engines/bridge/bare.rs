@@ -2,7 +2,9 @@
 //! for answers that a real engine seldom gives, and for TLS. No JVM runs.
 
 mod application;
+mod cases;
 mod late;
+mod pages;
 mod release;
 mod rescue;
 mod tables;

@@ -163,19 +163,7 @@ impl Tables {
 
     /// Runs a cycle of the leader.
     async fn cycle(&self, store: &EngineStore) -> CycleReport {
-        let cycle = LeaderCycle {
-            node: self.node,
-            lease: Duration::from_secs(30),
-            transport: "in-process",
-            reset_at_most: 100,
-            clock: None,
-            may_wait: Duration::ZERO,
-            grace: Duration::ZERO,
-            services: Services::default(),
-            again_after: Duration::from_secs(30),
-            hint_at_most: 100,
-            attempts_kept: AttemptsKept::new(),
-        };
+        let cycle = cycle_of(self.node);
         match store.run_leader_cycle(&cycle).await.unwrap() {
             CycleOutcome::Leads(report) => *report,
             other => panic!("{other:?}"),
@@ -217,6 +205,23 @@ fn ids<const N: usize>(of: [&Made; N]) -> HashSet<JobId> {
 /// The owner of the locks of a node of Jobwire that is dead.
 fn dead() -> String {
     format!("jobwire:{}:1", NodeId::generate())
+}
+
+/// Returns the cycle of a leader that clears up to a hundred locks.
+pub(super) fn cycle_of(node: NodeId) -> LeaderCycle {
+    LeaderCycle {
+        node,
+        lease: Duration::from_secs(30),
+        transport: "in-process",
+        reset_at_most: 100,
+        clock: None,
+        may_wait: Duration::ZERO,
+        grace: Duration::ZERO,
+        services: Services::default(),
+        again_after: Duration::from_secs(30),
+        hint_at_most: 100,
+        attempts_kept: AttemptsKept::new(),
+    }
 }
 
 /// Returns the row of a node.

@@ -136,7 +136,7 @@ async fn the_release_of_an_engine_leaves_another_engine_in_its_database_alone() 
     let bare = Bare::of(Engine::Flowable).await;
     let mut stores = Vec::new();
     for name in ["billing", "shipping"] {
-        let store = bare.store(bare.options(URL).name(name)).await;
+        let store = bare.store(bare.options(URL).name(name.to_owned())).await;
         store.write_node(&row_of(NodeId::generate())).await.unwrap();
         stores.push(store);
     }
