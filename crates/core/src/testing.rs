@@ -79,6 +79,7 @@ pub fn running<P: DeserializeOwned>(
         sealed: false,
         transaction: HandlerTransaction::default(),
         lease: Arc::default(),
+        leases: None,
         checkpoints: Checkpoints::in_memory(),
     })
 }

@@ -72,6 +72,7 @@ use crate::finding::Finding;
 use crate::freed::{Freed, FreedInstances};
 use crate::offset::Offset;
 use crate::options::{EngineOptions, Execution};
+use crate::released::Released;
 use crate::statements::{DryRun, Queries, Sweep};
 use crate::walk::Walk;
 use crate::zone::Zone;
@@ -368,7 +369,7 @@ impl Dialect for Act {
         self.free_left_instances(pool).await
     }
 
-    async fn release_all(&self, pool: &PgPool) -> Result<u64, StoreError> {
+    async fn release_all(&self, pool: &PgPool) -> Result<Released, StoreError> {
         self.release_locks(pool).await
     }
 

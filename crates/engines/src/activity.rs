@@ -2,7 +2,7 @@
 //!
 //! An execution is one transaction of the engine. It begins with the read of the job and is open
 //! until the execution has ended. So an execution without an answer has ended if no transaction is
-//! open that began around its request.
+//! open that began since its request, up to the time by which the engine has certainly begun it.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ macro_rules! other_transactions {
 pub(crate) use other_transactions;
 
 /// The time around a request in which its transaction begins: the clocks differ a little, and a
-/// request may wait for a connection of the engine's pool.
+/// request that the engine has taken up may wait for a connection of the engine's pool.
 const BEFORE: Duration = Duration::from_secs(2);
 const AFTER: Duration = Duration::from_secs(40);
 
@@ -33,7 +33,7 @@ FROM ",
     other_transactions!()
 );
 
-/// Whether a transaction is open that began around a request.
+/// Whether a transaction is open that may be an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Activity {
     /// A transaction is open.
@@ -44,12 +44,16 @@ pub(crate) enum Activity {
     Hidden,
 }
 
-/// Returns whether a transaction is open that began around a request at `sent`, by the database's
-/// clock.
-pub(crate) async fn around(pool: &PgPool, sent: DateTime<Utc>) -> Result<Activity, StoreError> {
+/// Returns whether a transaction is open that may be the execution of a request. It was sent at `sent`,
+/// and the engine had taken it up at `taken`, by the database's clock.
+pub(crate) async fn of_request(
+    pool: &PgPool,
+    sent: DateTime<Utc>,
+    taken: DateTime<Utc>,
+) -> Result<Activity, StoreError> {
     let row = sqlx::query(OPEN)
         .bind(sent - BEFORE)
-        .bind(sent + AFTER)
+        .bind(taken + AFTER)
         .fetch_one(pool)
         .await?;
     let (open, hidden): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);

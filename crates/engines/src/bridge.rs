@@ -58,7 +58,8 @@ pub trait Bridge: Store {
     /// run meanwhile.
     ///
     /// # Errors
-    /// [`StoreError::Config`] if a node is alive, and as the database reports.
+    /// [`StoreError::Config`] if a node is alive or an execution may still run, and as the database
+    /// reports.
     async fn release_engine(&self) -> Result<u64, StoreError>;
 
     /// Examines the engine. Changes nothing.

@@ -33,6 +33,7 @@ mod lock;
 mod look;
 mod operate;
 pub mod probe;
+mod release;
 mod renew;
 mod rescue;
 mod settle;
@@ -67,6 +68,7 @@ use crate::finding::Finding;
 use crate::freed::{Freed, FreedInstances};
 use crate::offset::Offset;
 use crate::options::EngineOptions;
+use crate::released::Released;
 use crate::statements::{DryRun, Queries, Sweep};
 use crate::walk::Walk;
 use crate::zone::Zone;
@@ -341,8 +343,8 @@ impl Dialect for Camunda {
         Ok(FreedInstances::default())
     }
 
-    async fn release_all(&self, pool: &PgPool) -> Result<u64, StoreError> {
-        rescue::release_all(pool).await
+    async fn release_all(&self, pool: &PgPool) -> Result<Released, StoreError> {
+        self.release_locks(pool).await
     }
 
     /// Returns zero: the engine records a failure after the end of the failed transaction, so the

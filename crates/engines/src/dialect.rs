@@ -26,6 +26,7 @@ use crate::fate::{Ended, Fate};
 use crate::finding::Finding;
 use crate::freed::{Freed, FreedInstances};
 use crate::offset::Offset;
+use crate::released::Released;
 use crate::statements::{DryRun, Queries, Sweep};
 use crate::walk::Walk;
 use crate::zone::Zone;
@@ -240,8 +241,8 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
     /// Clears expired locks of instances for which a job or a timer waits.
     async fn free_instances(&self, pool: &PgPool) -> Result<FreedInstances, StoreError>;
 
-    /// Clears all locks of Jobwire's nodes. Returns their number.
-    async fn release_all(&self, pool: &PgPool) -> Result<u64, StoreError>;
+    /// Clears the locks of Jobwire's nodes whose executions have ended.
+    async fn release_all(&self, pool: &PgPool) -> Result<Released, StoreError>;
 
     /// Cancels statements of the engine that wait for a lock of an idle transaction of the engine.
     async fn cancel_hung(&self, pool: &PgPool) -> Result<u64, StoreError>;

@@ -50,6 +50,16 @@ pub(crate) trait Executing: Send + Sync + 'static {
     /// Returns the time of the database's clock at `moment`.
     async fn clock_at(&self, moment: Instant) -> Result<DateTime<Utc>, StoreError>;
 
-    /// Returns whether a transaction of the engine is open that began around `sent`.
-    async fn activity(&self, sent: DateTime<Utc>) -> Result<Activity, StoreError>;
+    /// Returns whether the engine at an address answers a request that is sent now.
+    async fn hears(&self, route: &Route) -> bool {
+        self.parts().routes.hears(route).await
+    }
+
+    /// Returns whether a transaction of the engine is open that may be the execution of a request. It
+    /// was sent at `sent`, and the engine had taken it up at `taken`.
+    async fn activity(
+        &self,
+        sent: DateTime<Utc>,
+        taken: DateTime<Utc>,
+    ) -> Result<Activity, StoreError>;
 }

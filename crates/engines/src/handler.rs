@@ -3,7 +3,7 @@
 //!
 //! | answer | effect |
 //! | --- | --- |
-//! | executed | the rows are read again, and the lock is released |
+//! | executed | the rows are read again, and the lock is released; if they are unchanged, the job's next execution waits like after an error |
 //! | an error, and the row has moved | the engine has counted a failure, by its own rules |
 //! | an error, and the row is unchanged | a conflict, or a failure that the engine can't record: after a wait that grows the job is ready again |
 //! | the job was given back | the same; or another job of its instance runs |
@@ -33,7 +33,8 @@ use crate::http::Answer;
 use crate::id::engine_id;
 use crate::owner::owner;
 use crate::pace::GIVE_BACK;
-use crate::routing::Choice;
+use crate::routing::{Choice, Route};
+use crate::traceless::Wait;
 
 /// The time that a job waits for an engine that can't be reached, before it is released.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -43,11 +44,11 @@ const TRY_AGAIN: Duration = Duration::from_millis(100);
 /// The bounds of the pause between two looks at a job without an answer.
 const FIRST_LOOK: Duration = Duration::from_millis(100);
 const LONGEST_LOOK: Duration = Duration::from_secs(2);
-/// The time after its request within which an execution may begin. Before that, the absence of a
-/// transaction does not prove the end of the execution.
+/// The time within which an execution begins whose request the engine has taken up. Before that, the
+/// absence of a transaction does not prove the end of the execution.
 const BEGINS_WITHIN: Duration = Duration::from_secs(35);
-/// The same time after a broken connection: the engine's process has ended, or drops the request.
-/// Behind a gateway the request may still wait.
+/// The same time after a request whose connection broke: the engine's process has ended, or drops the
+/// request.
 const BEGINS_AFTER_BREAK: Duration = Duration::from_secs(3);
 
 static LEFT: Mutex<Option<LogThrottle>> = Mutex::new(None);
@@ -80,12 +81,17 @@ pub(crate) fn executing(store: Arc<dyn Executing>, types: &[&str]) -> Result<Han
 #[async_trait]
 impl Handler for Execute {
     async fn run(&self, job: Running) -> HandlerResult<Outcome> {
-        let ended = self.execute(&job).await;
-        if matches!(ended, Ok(Outcome::Done)) {
-            self.moved(&job);
-        }
-        ended
+        self.execute(&job).await
     }
+}
+
+/// A request of an execution that has no answer.
+struct Unanswered<'a> {
+    route: &'a Route,
+    sent: Instant,
+    /// Whether the request may still wait, in the engine or before it.
+    may_wait: bool,
+    reason: String,
 }
 
 impl Execute {
@@ -98,6 +104,12 @@ impl Execute {
         };
         let parts = self.store.parts();
         let began = Instant::now();
+        if let Some(wait) = parts.traceless.owed(job.job.id) {
+            let said = "the engine answered that it had executed the job, and the job is as before";
+            if !self.waits(job, wait, said).await {
+                return Err(HandlerError::conflict(said));
+            }
+        }
         let mut failed = None;
         loop {
             let most = match parts.takes_lists() {
@@ -127,6 +139,12 @@ impl Execute {
             let within = self.store.send_within();
             if within.is_some_and(|within| began.elapsed() >= within) {
                 // The lock can't be renewed, and would end during the execution.
+                parts.calls.gave_back(job.fence);
+                return Ok(Outcome::Snooze(PATIENCE));
+            }
+            if job.stop.is_cancelled() || !job.is_held() {
+                // The job has waited, and this node may have been frozen meanwhile. Another node may
+                // have the lock, which the engine does not check over REST.
                 parts.calls.gave_back(job.fence);
                 return Ok(Outcome::Snooze(PATIENCE));
             }
@@ -195,17 +213,23 @@ impl Execute {
                     if !timed_out {
                         route.at_fault(&fault, &reason);
                     }
-                    let begins = if timed_out {
-                        BEGINS_WITHIN
-                    } else {
-                        BEGINS_AFTER_BREAK
+                    let request = Unanswered {
+                        route,
+                        sent,
+                        may_wait: timed_out,
+                        reason,
                     };
-                    return self.unanswered(job, &owner, sent, begins, reason).await;
+                    return self.unanswered(job, &owner, request).await;
                 }
                 Answer::ByGateway(reason) => {
                     route.at_fault(&fault, &reason);
-                    let begins = BEGINS_WITHIN;
-                    return self.unanswered(job, &owner, sent, begins, reason).await;
+                    let request = Unanswered {
+                        route,
+                        sent,
+                        may_wait: true,
+                        reason,
+                    };
+                    return self.unanswered(job, &owner, request).await;
                 }
             }
             if !may_try_again(began, &job.stop).await {
@@ -300,11 +324,18 @@ impl Execute {
     /// Returns the result of an execution after which the rows are as before. The wait passes under
     /// the lock, so no sibling meets the same transaction.
     async fn without_trace(&self, job: &Running, said: String) -> HandlerResult<Outcome> {
+        let wait = self.store.parts().traceless.ended(job.job.id);
+        self.waits(job, wait, &said).await;
+        Err(HandlerError::conflict(said))
+    }
+
+    /// Waits after an execution without a trace. Returns whether the job may run now in this slot:
+    /// otherwise it must stop, or its lock is left to expire.
+    async fn waits(&self, job: &Running, wait: Wait, said: &str) -> bool {
         let parts = self.store.parts();
-        let wait = parts.traceless.ended(job.job.id);
         tokio::select! {
             // The job is ready for another node.
-            () = job.stop.cancelled() => return Err(HandlerError::conflict(said)),
+            () = job.stop.cancelled() => return false,
             () = tokio::time::sleep(wait.for_) => {}
         }
         // A lock that can't be renewed is too long to be left.
@@ -319,8 +350,9 @@ impl Execute {
                      why the failure could not be recorded"
                 );
             }
+            return false;
         }
-        Err(HandlerError::conflict(said))
+        true
     }
 
     /// Returns whether the rows are unchanged since before the execution. Returns false also if the
@@ -340,17 +372,23 @@ impl Execute {
     }
 
     /// Waits until an execution without an answer has ended, as the rows or the engine's
-    /// transactions show. The lock is renewed meanwhile. `begins` is the time after its request
-    /// within which the execution may begin.
+    /// transactions show. The lock is renewed meanwhile.
+    ///
+    /// A request that may wait has surely been taken up when its address has answered a later one.
+    /// Until then the absence of a transaction proves nothing.
     async fn unanswered(
         &self,
         job: &Running,
         owner: &str,
-        sent: Instant,
-        begins: Duration,
-        reason: String,
+        request: Unanswered<'_>,
     ) -> HandlerResult<Outcome> {
         let id = job.job.id;
+        let Unanswered {
+            route,
+            sent,
+            may_wait,
+            reason,
+        } = request;
         if self.store.engine_renews() {
             // The fence stays open, so the lock is left to the engine, or to its expiry.
             return Err(HandlerError::conflict(format!(
@@ -364,7 +402,11 @@ impl Execute {
             "the engine gave no answer; the job stays locked until its row moves or its \
              transaction has ended"
         );
-        let sent_at = self.store.clock_at(sent).await;
+        let sent_at = self.store.clock_at(sent).await.ok();
+        let (mut taken, begins) = match may_wait {
+            true => (None, BEGINS_WITHIN),
+            false => (Some(sent), BEGINS_AFTER_BREAK),
+        };
         let (mut pause, mut quiet) = (FIRST_LOOK, 0);
         while sent.elapsed() < parts.options.unknown_for {
             tokio::time::sleep(pause).await;
@@ -374,11 +416,20 @@ impl Execute {
                     parts.calls.answered(job.fence);
                     return Ok(Outcome::Done);
                 }
-                Ok(true) if sent.elapsed() >= begins => {}
-                _ => continue,
+                Ok(true) => {}
+                Err(_) => continue,
             }
-            let Ok(sent_at) = &sent_at else { continue };
-            match self.store.activity(*sent_at).await {
+            let Some(taken) = taken else {
+                if self.store.hears(route).await {
+                    taken = Some(Instant::now());
+                }
+                continue;
+            };
+            let Some(sent_at) = sent_at else { continue };
+            if taken.elapsed() < begins {
+                continue;
+            }
+            match self.store.activity(sent_at, sent_at + (taken - sent)).await {
                 Ok(Activity::Quiet) => quiet += 1,
                 _ => quiet = 0,
             }
@@ -401,25 +452,4 @@ impl Execute {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_job_that_no_address_executes_is_tried_in_pauses_and_then_released() {
-        let (began, stop) = (Instant::now(), CancellationToken::new());
-        let mut tries = 1;
-        while may_try_again(began, &stop).await {
-            tries += 1;
-        }
-        assert!((PATIENCE..PATIENCE + TRY_AGAIN).contains(&began.elapsed()));
-        assert!((45..=51).contains(&tries), "{tries}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_job_that_must_stop_is_not_tried_again() {
-        let (began, stop) = (Instant::now(), CancellationToken::new());
-        stop.cancel();
-        assert!(!may_try_again(began, &stop).await);
-        assert_eq!(began.elapsed(), Duration::ZERO);
-    }
-}
+mod tests;

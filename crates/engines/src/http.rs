@@ -29,6 +29,9 @@ const TOLD_BYTES: usize = 64 * 1024;
 /// Maximum number of bytes of an answer to an operation: two hundred jobs with such messages.
 const OPERATED_BYTES: usize = 8 * 1024 * 1024;
 
+/// The remedy where a page answers for the engine.
+const PAGE: &str = "check `engine_url`, and whether a page for a login or of a maintenance stands before the engine";
+
 /// The REST interface of an engine, at one address.
 #[derive(Debug)]
 pub(crate) struct Rest {
@@ -120,7 +123,7 @@ impl Rest {
         let path = self.path_of(id, request, owner);
         match self.exchange(Method::Post, &path, request.body).await {
             Ok(response) if self.execution == Execution::Endpoint => told(response).await,
-            Ok(response) => judge(response).await,
+            Ok(response) => self.done(response).await,
             Err(failed) => failed,
         }
     }
@@ -194,7 +197,28 @@ impl Rest {
                 Answer::Executed => Answer::Missing(String::new()),
                 other => other,
             },
-            Execution::Auto | Execution::Rest => self.get(about).await,
+            Execution::Auto | Execution::Rest => match self.read(about, ANSWER_BYTES).await {
+                Ok(said) if is_object(&said) => Answer::Executed,
+                Ok(_) => Answer::Unusable(format!(
+                    "{} answers with a page instead of the engine's version; {PAGE}",
+                    self.url_shown()
+                )),
+                Err(answer) => answer,
+            },
+        }
+    }
+
+    /// Returns the answer to a request that the engine answers with 204 when it has done it. Another
+    /// status of success comes from something else: a page for a login or of a maintenance.
+    async fn done(&self, response: Response) -> Answer {
+        let status = response.status();
+        match status {
+            StatusCode::NO_CONTENT => Answer::Executed,
+            _ if status.is_success() => Answer::Unusable(format!(
+                "{} answered {status} instead of 204 No Content; {PAGE}",
+                self.url_shown()
+            )),
+            _ => judge(response).await,
         }
     }
 
@@ -214,7 +238,11 @@ impl Rest {
 
     /// Sends a call.
     pub(crate) async fn call(&self, call: &Call) -> Answer {
-        self.send(call.method, &call.path, call.body.clone()).await
+        let sent = self.exchange(call.method, &call.path, call.body.clone());
+        match sent.await {
+            Ok(response) => self.done(response).await,
+            Err(failed) => failed,
+        }
     }
 
     /// Reads at most this many bytes that are at a path. A longer answer is none.
@@ -234,11 +262,7 @@ impl Rest {
 
     /// Reads what is at a path, without its content.
     async fn get(&self, path: &str) -> Answer {
-        self.send(Method::Get, path, "").await
-    }
-
-    async fn send(&self, method: Method, path: &str, body: impl Into<Body>) -> Answer {
-        match self.exchange(method, path, body).await {
+        match self.exchange(Method::Get, path, "").await {
             Ok(response) => judge(response).await,
             Err(failed) => failed,
         }
@@ -378,6 +402,11 @@ async fn beginning(mut response: Response, most: usize) -> (Vec<u8>, Option<Stri
         }
     }
     (read, None)
+}
+
+/// Returns whether these bytes are an object of JSON.
+fn is_object(said: &[u8]) -> bool {
+    serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(said).is_ok()
 }
 
 async fn excerpt(response: Response) -> String {

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_core::StoreError;
+use jobwire_core::{JobId, StoreError};
 
 use crate::backlog::Numbers;
 use crate::calls::Calls;
+use crate::fate::Fate;
 use crate::gate::{Gate, Pass};
 use crate::http::Answer;
 use crate::lists::{ListRequest, Said};
@@ -15,7 +16,7 @@ use crate::options::EngineOptions;
 use crate::pace::Pace;
 use crate::routing::question::Question;
 use crate::routing::{Route, Routes};
-use crate::settling::GATHER;
+use crate::settling::{COMPLETE, GATHER};
 use crate::traceless::Traceless;
 
 /// See the [module](self).
@@ -87,6 +88,20 @@ impl Parts {
         // The address has just refused a list. More jobs have come in with a group than may run one by
         // one, so they come back.
         Some(run.await.unwrap_or_else(|| Answer::NotBegun.into()))
+    }
+
+    /// Records the fate of a job whose lock a statement has released. `statement` is its name.
+    pub(crate) fn settled(&self, statement: &str, id: JobId, fate: Fate) {
+        self.meter.outcome(fate);
+        if statement != COMPLETE {
+            return;
+        }
+        match fate {
+            // The engine answered that it has executed the job, and the row is as before.
+            Fate::Released => self.traceless.returned(id),
+            Fate::Busy | Fate::Unknown => {}
+            _ => self.traceless.moved(id),
+        }
     }
 
     /// Returns the time for which outcomes gather now. While the engine has as many jobs as it

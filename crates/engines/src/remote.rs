@@ -34,6 +34,7 @@ use self::served::Served;
 use self::suspects::Suspects;
 use crate::decode::Decoder;
 use crate::options::{EngineOptions, Execution};
+use crate::other_scopes::Searches;
 use crate::parts::Parts;
 use crate::routing::question::{Question, Requests};
 use crate::{activiti, flowable, handler};
@@ -75,6 +76,8 @@ struct Inner {
     in_doubt: AtomicBool,
     /// The jobs that the last searches for orphans found.
     suspects: Mutex<Suspects>,
+    /// The leader's searches for jobs of other scopes.
+    other_scopes: Searches,
     /// The last answer to a health endpoint. Concurrent checks share one request.
     asked: tokio::sync::Mutex<Option<Absence>>,
 }
@@ -143,6 +146,7 @@ impl EndpointStore {
             fence: AtomicI64::new(0),
             in_doubt: AtomicBool::new(false),
             suspects: Mutex::default(),
+            other_scopes: Searches::default(),
             asked: tokio::sync::Mutex::default(),
         })))
     }

@@ -154,6 +154,14 @@ impl Routes {
         said
     }
 
+    /// Returns whether the engine at an address answers a request that is sent now, whatever it says.
+    pub(crate) async fn hears(&self, route: &Route) -> bool {
+        let asked = tokio::time::timeout(ASKED_WITHIN, route.rest().ask(&self.about));
+        asked
+            .await
+            .is_ok_and(|said| !said.is_unanswered() && !matches!(said, Answer::Unsent(_)))
+    }
+
     /// Fails if an address that answers is of an artefact that is too old.
     ///
     /// # Errors

@@ -14,6 +14,9 @@ use crate::dialect::{Dialect, Settled, Settling};
 use crate::fate::Fate;
 use crate::id::{engine_id, job_id};
 
+/// The name of the statement that settles jobs whose executions were answered with success.
+pub(crate) const COMPLETE: &str = "complete";
+
 /// How long outcomes gather while the engine has as many jobs as it takes: about what an execution
 /// takes that runs beside seven others. A statement for ten jobs costs little more than one for one.
 pub(crate) const GATHER: Duration = Duration::from_millis(20);

@@ -28,6 +28,7 @@ use crate::connection::Connections;
 use crate::dialect::Dialect;
 use crate::flowable;
 use crate::options::{EngineOptions, Execution};
+use crate::other_scopes::Searches;
 use crate::parts::Parts;
 use crate::routing::question::{Question, Requests};
 
@@ -45,8 +46,8 @@ struct Inner {
     in_doubt: AtomicBool,
     /// The time since which a tap reports new jobs. Leader cycles then only remember their looks.
     tapped: Mutex<Option<Instant>>,
-    /// The time of the leader's next search for jobs of other scopes.
-    foreign_at: Mutex<Option<Instant>>,
+    /// The leader's searches for jobs of other scopes.
+    other_scopes: Searches,
     /// The node of this process that leads, and the end of its lead.
     leads: Mutex<Option<(NodeId, Instant)>>,
 }
@@ -154,7 +155,7 @@ impl EngineStore {
             parts,
             in_doubt: AtomicBool::new(false),
             tapped: Mutex::new(None),
-            foreign_at: Mutex::new(None),
+            other_scopes: Searches::default(),
             leads: Mutex::new(None),
         })))
     }

@@ -6,6 +6,10 @@
 //! execution doubles. A job that reached the longest wait also keeps its lock after it, until the
 //! lock expires. It has no slot meanwhile.
 //!
+//! An engine, or a page before it, may also answer with success although the row is as before. This is
+//! seen when the lock is released, and the job may be locked again at once. So its wait then passes
+//! before its next execution.
+//!
 //! The memory is of this process: another node begins with the shortest wait.
 
 use std::collections::HashMap;
@@ -32,6 +36,8 @@ pub(crate) struct Traceless(Mutex<HashMap<JobId, Seen>>);
 struct Seen {
     times: u32,
     last: Instant,
+    /// The wait after the last one is still to pass.
+    owes: bool,
 }
 
 /// The wait of a job until its next execution.
@@ -65,6 +71,23 @@ impl Traceless {
 
     /// Records an execution that ended without a trace. Returns the wait of the job.
     pub(crate) fn ended(&self, id: JobId) -> Wait {
+        self.count(id, false)
+    }
+
+    /// Records an execution that ended with an answer of success and without a trace.
+    pub(crate) fn returned(&self, id: JobId) {
+        self.count(id, true);
+    }
+
+    /// Returns the wait of a job that has returned, before its next execution. It is owed once.
+    pub(crate) fn owed(&self, id: JobId) -> Option<Wait> {
+        let mut seen = self.seen();
+        let known = seen.get_mut(&id).filter(|known| known.owes)?;
+        known.owes = false;
+        Some(Wait::after(known.times))
+    }
+
+    fn count(&self, id: JobId, owes: bool) -> Wait {
         let (mut seen, now) = (self.seen(), Instant::now());
         let known = seen.get(&id).copied();
         let known = known.filter(|known| now.duration_since(known.last) < FORGOTTEN);
@@ -72,7 +95,8 @@ impl Traceless {
             make_room(&mut seen, now);
         }
         let times = known.map_or(0, |known| known.times).saturating_add(1);
-        seen.insert(id, Seen { times, last: now });
+        let last = now;
+        seen.insert(id, Seen { times, last, owes });
         Wait::after(times)
     }
 
@@ -114,6 +138,22 @@ mod tests {
         traceless.moved(id);
         assert_eq!(traceless.ended(id), Wait::after(1));
         assert!(Wait::after(u32::MAX).leaves_lock);
+    }
+
+    #[test]
+    fn a_job_that_returned_owes_its_wait_once() {
+        let (traceless, id) = (Traceless::default(), JobId::generate());
+        assert_eq!(traceless.owed(id), None);
+        for times in 1..=2 {
+            traceless.returned(id);
+            assert_eq!(traceless.owed(id), Some(Wait::after(times)));
+            assert_eq!(traceless.owed(id), None);
+        }
+        traceless.returned(id);
+        traceless.moved(id);
+        assert_eq!(traceless.owed(id), None);
+        traceless.ended(id);
+        assert_eq!(traceless.owed(id), None, "it has waited");
     }
 
     #[test]

@@ -239,8 +239,8 @@ fn options(settings: &Settings, store: &dyn Bridge) -> NodeOptions {
 async fn release(settings: &Settings, yes: bool) -> Result<(), Error> {
     if !yes {
         return Err(Error::Usage(
-            "releasing the engine clears all locks of Jobwire and removes the schema \
-             `jobwire_engine`; stop every node, and pass --yes"
+            "releasing the engine clears all locks of Jobwire and removes its rows, and the schema \
+             `jobwire_engine` with those of the last engine; stop every node, and pass --yes"
                 .to_owned(),
         ));
     }
@@ -248,7 +248,7 @@ async fn release(settings: &Settings, yes: bool) -> Result<(), Error> {
     let jobs = store.release_engine().await?;
     store.close().await;
     output::line(format_args!(
-        "{} released; nothing of Jobwire is left in the database",
+        "{} released; nothing of Jobwire is left for this engine in the database",
         output::count(jobs, "lock")
     ))
 }

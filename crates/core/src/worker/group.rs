@@ -379,6 +379,7 @@ mod tests {
             sealed: false,
             transaction: HandlerTransaction::default(),
             lease: Arc::default(),
+            leases: None,
             checkpoints: Checkpoints::in_memory(),
         }
     }

@@ -13,7 +13,7 @@ use crate::job::text::storable;
 use crate::job::{Fence, Job, LockToken, NodeId};
 use crate::worker::checkpoint::{CheckpointError, Checkpoints};
 use crate::worker::handler_transaction::{HandlerTransaction, TransactionError, TransactionGuard};
-use crate::worker::lease_book::Lease;
+use crate::worker::lease_book::{Lease, LeaseBook};
 use crate::worker::outcome::{HandlerResult, Outcome};
 
 /// A running job: its data, and the handler's access to the node.
@@ -32,6 +32,8 @@ pub struct Running<P = ()> {
     pub(crate) sealed: bool,
     pub(crate) transaction: HandlerTransaction,
     pub(crate) lease: Arc<Lease>,
+    /// `None` for a job of a test, which is in no database.
+    pub(crate) leases: Option<Arc<LeaseBook>>,
     pub(crate) checkpoints: Checkpoints,
 }
 
@@ -44,6 +46,17 @@ pub struct Stop(pub(crate) StopSignal);
 pub(crate) enum StopSignal {
     OfLease(Arc<Lease>),
     OfAttempt(CancellationToken),
+}
+
+impl Stop {
+    /// Returns whether the job must stop. Creates no token.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        match &self.0 {
+            StopSignal::OfLease(lease) => lease.stop.is_given(),
+            StopSignal::OfAttempt(attempt) => attempt.is_cancelled(),
+        }
+    }
 }
 
 impl Deref for Stop {
@@ -82,6 +95,7 @@ impl<P> Running<P> {
             sealed: self.sealed,
             transaction: self.transaction,
             lease: self.lease,
+            leases: self.leases,
             checkpoints: self.checkpoints,
         }
     }
@@ -137,6 +151,20 @@ impl<P> Running<P> {
     /// [`CheckpointError`]: the checkpoint is no `T`, or the database failed.
     pub async fn checkpoint<T: DeserializeOwned>(&self) -> Result<Option<T>, CheckpointError> {
         self.checkpoints.read(&self.job, &self.lease).await
+    }
+
+    /// Returns whether the node still trusts its lock of this job, by the monotonic clock of its
+    /// machine. A node that was frozen may have lost the lock before [`stop`](Self::stop) is cancelled.
+    /// So a handler that has waited asks before an act that another node must not repeat.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        let held = LockToken {
+            id: self.job.id,
+            fence: self.fence,
+            instance: None,
+        };
+        let leases = self.leases.as_ref();
+        leases.is_none_or(|leases| leases.trusts(&held))
     }
 
     /// Returns whether an operator has cancelled this job. [`stop`](Self::stop) is cancelled then, too.

@@ -1,4 +1,4 @@
-//! Rescue: clears locks whose holder is dead, and gives all jobs back to the engine.
+//! Rescue: clears locks whose holder is dead.
 //!
 //! | lock | cleared |
 //! | --- | --- |
@@ -78,15 +78,6 @@ WITH late AS MATERIALIZED (
 )
 SELECT * FROM freed ORDER BY id_"
 );
-
-const RELEASE_ALL: &str = "
-UPDATE act_ru_job SET lock_owner_ = NULL, lock_exp_time_ = NULL WHERE starts_with(lock_owner_, 'jobwire:')";
-
-/// Clears all locks of Jobwire's nodes. Returns the number of jobs that had one.
-pub(super) async fn release_all(pool: &PgPool) -> Result<u64, StoreError> {
-    let released = sqlx::query(RELEASE_ALL).execute(pool).await?;
-    Ok(released.rows_affected())
-}
 
 impl Camunda {
     /// Clears expired locks of jobs. Returns the ready jobs; the others become new or due.

@@ -2,8 +2,8 @@
 
 use jobwire_core::StoreError;
 use jobwire_core::store::SchemaStatus;
-use sqlx::PgPool;
 use sqlx::migrate::Migrator;
+use sqlx::{PgExecutor, PgPool};
 
 static MIGRATOR: Migrator = sqlx::migrate!("migrations/engines");
 
@@ -29,15 +29,40 @@ pub(crate) async fn migrate(pool: &PgPool) -> Result<(), StoreError> {
     run.map_err(|error| StoreError::Migration(Box::new(error)))
 }
 
-/// Removes the schema and all its objects.
+/// Removes the rows of an engine, and the schema with all its objects if no other engine has a row.
+/// Otherwise the schema stays: the other engine's nodes need it, and its numbers of locks must not begin
+/// again.
 ///
 /// # Errors
 /// The database's error.
-pub(crate) async fn remove(pool: &PgPool) -> Result<(), StoreError> {
-    sqlx::query("DROP SCHEMA IF EXISTS jobwire_engine CASCADE")
-        .execute(pool)
+pub(crate) async fn remove(pool: &PgPool, engine: &str) -> Result<(), StoreError> {
+    let mut tx = pool.begin().await?;
+    let mut has_others = false;
+    if exists(&mut *tx).await? {
+        // No node writes its row meanwhile.
+        sqlx::query(
+            "LOCK TABLE jobwire_engine.node, jobwire_engine.leader IN SHARE ROW EXCLUSIVE MODE",
+        )
+        .execute(&mut *tx)
         .await?;
-    Ok(())
+        for delete in [
+            "DELETE FROM jobwire_engine.node WHERE engine = $1",
+            "DELETE FROM jobwire_engine.leader WHERE engine = $1",
+        ] {
+            sqlx::query(delete).bind(engine).execute(&mut *tx).await?;
+        }
+        has_others = sqlx::query_scalar(
+            "SELECT EXISTS (SELECT FROM jobwire_engine.node) OR EXISTS (SELECT FROM jobwire_engine.leader)",
+        )
+        .fetch_one(&mut *tx)
+        .await?;
+    }
+    if !has_others {
+        sqlx::query("DROP SCHEMA IF EXISTS jobwire_engine CASCADE")
+            .execute(&mut *tx)
+            .await?;
+    }
+    Ok(tx.commit().await?)
 }
 
 const NEWEST: &str =
@@ -74,7 +99,7 @@ pub(crate) async fn status(pool: &PgPool) -> Result<SchemaStatus, StoreError> {
 }
 
 /// Returns whether the schema exists.
-pub(crate) async fn exists(pool: &PgPool) -> Result<bool, StoreError> {
+pub(crate) async fn exists(at: impl PgExecutor<'_>) -> Result<bool, StoreError> {
     let exists = sqlx::query_scalar("SELECT to_regclass('jobwire_engine.node') IS NOT NULL");
-    Ok(exists.fetch_one(pool).await?)
+    Ok(exists.fetch_one(at).await?)
 }

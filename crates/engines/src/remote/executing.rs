@@ -98,7 +98,7 @@ impl Executing for EndpointStore {
         Ok(now.checked_sub_signed(ago).unwrap_or(now))
     }
 
-    async fn activity(&self, _: DateTime<Utc>) -> Result<Activity> {
+    async fn activity(&self, _: DateTime<Utc>, _: DateTime<Utc>) -> Result<Activity> {
         // The endpoint does not report transactions.
         Ok(Activity::Hidden)
     }

@@ -25,6 +25,7 @@ use crate::changing::Change;
 use crate::id::engine_id;
 use crate::listing::page;
 use crate::meter::Unrun;
+use crate::settling::COMPLETE;
 
 /// The time within which a health check is answered. For the same time its answer is used again.
 const ABSENT_AFTER: Duration = Duration::from_millis(1_500);
@@ -145,7 +146,7 @@ impl Store for EndpointStore {
         then: &Handoff,
     ) -> Result<BatchOutcome> {
         let held: Vec<LockToken> = done.iter().map(|done| done.held.clone()).collect();
-        self.settle("complete", owner, &held, then).await
+        self.settle(COMPLETE, owner, &held, then).await
     }
 
     async fn fail(

@@ -35,6 +35,7 @@ impl EndpointStore {
         let leads: Leads = client.ask("take_turn", "lead", &lead).await?;
         if !leads.leads {
             self.0.parts.meter.unrun(Unrun::Reach, 0);
+            self.0.parts.meter.unrun(Unrun::Scope, 0);
             return Ok(CycleOutcome::Follows {
                 leader: leads.node.parse().unwrap_or_else(|_| no_node()),
                 transport: leads.transport,
@@ -62,6 +63,7 @@ impl EndpointStore {
             // The leader asks only while jobs wait.
             self.0.parts.meter.unrun(Unrun::Reach, 0);
         }
+        self.tell_other_scopes().await;
         Ok(CycleOutcome::Leads(Box::new(report)))
     }
 

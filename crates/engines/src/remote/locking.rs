@@ -237,7 +237,7 @@ impl EndpointStore {
                         break;
                     }
                 };
-                let busy = self.note(settled, &mut outcome);
+                let busy = self.note(statement, settled, &mut outcome);
                 if busy.is_empty() {
                     break;
                 }
@@ -276,7 +276,12 @@ impl EndpointStore {
     }
 
     /// Adds the settled jobs. Returns the jobs whose rows the engine has locked.
-    fn note(&self, settled: Settled, outcome: &mut BatchOutcome) -> HashSet<JobId> {
+    fn note(
+        &self,
+        statement: &str,
+        settled: Settled,
+        outcome: &mut BatchOutcome,
+    ) -> HashSet<JobId> {
         let mut busy = HashSet::new();
         for told in &settled.fates {
             let Ok(id) = job_id(&told.id) else { continue };
@@ -289,7 +294,7 @@ impl EndpointStore {
                 Fate::Lost => {}
                 _ => outcome.applied.push(id),
             }
-            self.0.parts.meter.outcome(fate);
+            self.0.parts.settled(statement, id, fate);
             let due = told.due.filter(|_| fate == Fate::Retry);
             outcome.timer = outcome.timer.into_iter().chain(due).min();
         }

@@ -10,7 +10,7 @@ use super::{EndpointStore, Result};
 use crate::decode::OTHER;
 use crate::finding::{Finding, Level};
 use crate::id::job_id;
-use crate::probing;
+use crate::{probing, released};
 
 /// The version of the contract that this store speaks.
 const CONTRACT: u32 = 1;
@@ -21,6 +21,24 @@ const APART: i64 = 5_000;
 impl EndpointStore {
     async fn probed(&self) -> Result<Probe> {
         self.0.client.ask("check", "probe", &Nothing {}).await
+    }
+
+    /// Searches for [jobs of other scopes](crate::other_scopes), if the pause is over.
+    pub(super) async fn tell_other_scopes(&self) {
+        let searches = &self.0.other_scopes;
+        let Some(began) = searches.begin() else {
+            return;
+        };
+        match self.probed().await {
+            Ok(probe) => {
+                // The probe counts them without their names.
+                let found = [("other".to_owned(), probe.other_scopes)];
+                searches.end(began, &found, &self.0.parts.meter);
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the search for jobs of other scopes failed");
+            }
+        }
     }
 
     /// Returns the clock of the engine's database.
@@ -48,11 +66,12 @@ impl EndpointStore {
         })
     }
 
-    /// Returns all jobs to the engine: clears all locks of Jobwire and removes its properties.
+    /// Returns all jobs to the engine: clears the expired locks of Jobwire and removes its properties.
     /// Returns the number of jobs that were locked. No node may run meanwhile.
     ///
     /// # Errors
-    /// [`StoreError::Config`] if a node is alive, and if the endpoint does not answer.
+    /// [`StoreError::Config`] if a node is alive or a lock has not expired, and if the endpoint does not
+    /// answer.
     pub async fn release_engine(&self) -> Result<u64> {
         if let Some(node) = self.members().await?.iter().find(|node| node.lives()) {
             return Err(StoreError::Config(format!(
@@ -62,14 +81,12 @@ impl EndpointStore {
         }
         let client = &self.0.client;
         let released: Released = client.ask("release", "release", &Nothing {}).await?;
-        if released.left > 0 {
-            return Err(StoreError::Config(format!(
-                "{} locks were released, and {} have not expired: their executions may still run; \
-                 try again when they have ended",
-                released.released, released.left
-            )));
-        }
-        Ok(released.released)
+        let released = released::Released {
+            released: released.released,
+            left: released.left,
+            until: None,
+        };
+        released.whole(self.0.parts.options.takeover_patience)
     }
 
     /// Examines the engine, for `jobwire doctor`. Changes nothing.

@@ -69,9 +69,11 @@ impl Executing for EngineStore {
         Ok(now.checked_sub_signed(ago).unwrap_or(now))
     }
 
-    async fn activity(&self, sent: DateTime<Utc>) -> Result<Activity> {
+    async fn activity(&self, sent: DateTime<Utc>, taken: DateTime<Utc>) -> Result<Activity> {
         let pool = &self.0.connections.rest;
-        self.run("transactions", pool, || activity::around(&pool.inner, sent))
-            .await
+        self.run("transactions", pool, || {
+            activity::of_request(&pool.inner, sent, taken)
+        })
+        .await
     }
 }

@@ -25,6 +25,7 @@ use crate::changing::Change;
 use crate::coordination::{leader, nodes, schema};
 use crate::doubt::Asked;
 use crate::meter::Unrun;
+use crate::settling::COMPLETE;
 use crate::{locking, queries, sweep, sweepable, tap, unserved};
 
 #[async_trait]
@@ -170,7 +171,7 @@ impl Store for EngineStore {
         then: &Handoff,
     ) -> Result<BatchOutcome> {
         let held = done.iter().map(|done| done.held.clone()).collect();
-        self.settle("complete", owner, held, then).await
+        self.settle(COMPLETE, owner, held, then).await
     }
 
     async fn fail(

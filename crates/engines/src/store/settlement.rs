@@ -51,10 +51,10 @@ impl EngineStore {
                     .extend(jobs.iter().map(|job| (job.held.id, Fate::Busy))),
             }
         }
-        Ok(self.outcome(all))
+        Ok(self.outcome(statement, all))
     }
 
-    fn outcome(&self, settled: Settled) -> BatchOutcome {
+    fn outcome(&self, statement: &str, settled: Settled) -> BatchOutcome {
         let mut outcome = BatchOutcome {
             next: settled.next,
             ready: settled.ready,
@@ -62,7 +62,7 @@ impl EngineStore {
             ..BatchOutcome::default()
         };
         for (id, fate) in settled.fates {
-            self.0.parts.meter.outcome(fate);
+            self.0.parts.settled(statement, id, fate);
             match fate {
                 Fate::Lost => {}
                 Fate::Busy => outcome.left.push(id),

@@ -26,14 +26,19 @@ impl EngineStore {
         schema::migrate(self.pool()).await
     }
 
-    /// Gives all jobs back to the engine: clears all locks of Jobwire and removes its schema.
-    /// Returns the number of jobs that were locked. No node may run meanwhile.
+    /// Gives all jobs back to the engine: clears the locks of Jobwire whose executions have ended, and
+    /// then removes the engine's publication and its rows in the schema `jobwire_engine`. Removes the
+    /// schema if no other engine of the database has rows there. Returns the number of jobs that were
+    /// locked. No node may run meanwhile.
     ///
     /// # Errors
-    /// [`StoreError::Config`] if a node lives, or the database's error.
+    /// [`StoreError::Config`] if a node lives, or if a lock has not expired or its execution may still
+    /// run: then nothing else was removed, and the message names the time of the next try. Or the
+    /// database's error.
     pub async fn release_engine(&self) -> Result<u64> {
+        let options = &self.0.parts.options;
         if schema::exists(self.pool()).await? {
-            let nodes = nodes::read(self.pool(), &self.0.parts.options.name).await?;
+            let nodes = nodes::read(self.pool(), &options.name).await?;
             if let Some(node) = nodes.iter().find(|node| node.lives()) {
                 return Err(StoreError::Config(format!(
                     "node {} on {} serves the engine; stop it first",
@@ -41,11 +46,12 @@ impl EngineStore {
                 )));
             }
         }
+        let released = self.0.dialect.release_all(self.pool()).await?;
+        let released = released.whole(options.takeover_patience)?;
         let publication = tap::publication(self).await?;
         let dropped = publication.drop(self.address()).await;
         dropped.map_err(|error| StoreError::Config(error.to_string()))?;
-        let released = self.0.dialect.release_all(self.pool()).await?;
-        schema::remove(self.pool()).await?;
+        schema::remove(self.pool(), &options.name).await?;
         Ok(released)
     }
 

@@ -2,8 +2,11 @@
 //! for answers that a real engine seldom gives, and for TLS. No JVM runs.
 
 mod application;
+mod cases;
 mod categories;
 mod late;
+mod pages;
+mod release;
 mod rescue;
 mod tables;
 mod timers;

@@ -41,7 +41,7 @@ CREATE TABLE act_ge_bytearray (id_ text, bytes_ bytea);
 CREATE TABLE act_ge_property (name_ text, value_ text);
 INSERT INTO act_ge_property VALUES ('common.schema.version', '7.2.0.2')";
 
-const CAMUNDA: &str = "
+pub(super) const CAMUNDA: &str = "
 CREATE TABLE act_ru_job (id_ text PRIMARY KEY, rev_ integer, type_ text, lock_exp_time_ timestamp, lock_owner_ text, execution_id_ text,
     process_instance_id_ text, process_def_id_ text, retries_ integer, exception_stack_id_ text, exception_msg_ text,
     failed_act_id_ text, duedate_ timestamp, handler_type_ text, deployment_id_ text, suspension_state_ integer, priority_ bigint,
@@ -57,12 +57,12 @@ WITH instance AS (INSERT INTO act_ru_execution (id_, rev_, suspension_state_, is
     VALUES ($2, 1, 1, true, 1, 0, clock_timestamp() AT TIME ZONE $1))
 INSERT INTO TABLE_ (id_, rev_, type_, exclusive_, execution_id_, process_instance_id_, retries_, handler_type_, create_time_)
 VALUES ($3, 1, 'message', true, $2, $2, 3, 'async-continuation', clock_timestamp() AT TIME ZONE $1)";
-const JOB_OF_CAMUNDA: &str = "
+pub(super) const JOB_OF_CAMUNDA: &str = "
 WITH instance AS (INSERT INTO act_ru_execution VALUES ($2, 1))
 INSERT INTO TABLE_ (id_, rev_, type_, execution_id_, process_instance_id_, retries_, handler_type_, suspension_state_, priority_, sequence_counter_, create_time_)
 VALUES ($3, 1, 'message', $2, $2, 3, 'async-continuation', 1, 0, 1, clock_timestamp() AT TIME ZONE $1)";
 
-const JOBS: &str = "act_ru_job";
+pub(super) const JOBS: &str = "act_ru_job";
 const TIMERS: &str = "act_ru_timer_job";
 
 /// Locks a job until `$4` from now, by a clock in the zone `$2`. `$1`: the job, `$3`: the owner.
@@ -90,21 +90,21 @@ fn minutes(minutes: i64) -> sqlx::postgres::types::PgInterval {
 }
 
 /// The tables of an engine that does not run, and the leader on them.
-struct Tables {
+pub(super) struct Tables {
     database: String,
-    pool: PgPool,
+    pub(super) pool: PgPool,
     job: &'static str,
     node: NodeId,
 }
 
 /// A job and its instance.
-struct Made {
-    job: String,
+pub(super) struct Made {
+    pub(super) job: String,
     instance: String,
 }
 
 impl Tables {
-    async fn create(tables: &str, job: &'static str) -> Tables {
+    pub(super) async fn create(tables: &str, job: &'static str) -> Tables {
         let database = shared::postgres().await.create_database().await;
         let pool = PgPool::connect(&database).await.unwrap();
         let created = sqlx::raw_sql(AssertSqlSafe(tables.to_owned()));
@@ -118,7 +118,7 @@ impl Tables {
     }
 
     /// Connects with a configured zone, as a node does at its start.
-    async fn connect(&self, zone: &str) -> EngineStore {
+    pub(super) async fn connect(&self, zone: &str) -> EngineStore {
         let zone = zone.to_owned();
         let store = if self.job == JOB_OF_CAMUNDA {
             EngineStore::camunda(&self.database, EngineOptions::camunda(URL).zone(zone)).await
@@ -132,7 +132,7 @@ impl Tables {
     }
 
     /// Creates a job by a clock in this zone.
-    async fn job(&self, table: &str, zone: &str) -> Made {
+    pub(super) async fn job(&self, table: &str, zone: &str) -> Made {
         let (instance, job) = (id(), id());
         let statement = self.job.replace("TABLE_", table);
         let created = sqlx::query(AssertSqlSafe(statement));
@@ -163,19 +163,7 @@ impl Tables {
 
     /// Runs a cycle of the leader.
     async fn cycle(&self, store: &EngineStore) -> CycleReport {
-        let cycle = LeaderCycle {
-            node: self.node,
-            lease: Duration::from_secs(30),
-            transport: "in-process",
-            reset_at_most: 100,
-            clock: None,
-            may_wait: Duration::ZERO,
-            grace: Duration::ZERO,
-            services: Services::default(),
-            again_after: Duration::from_secs(30),
-            hint_at_most: 100,
-            attempts_kept: AttemptsKept::new(),
-        };
+        let cycle = cycle_of(self.node);
         match store.run_leader_cycle(&cycle).await.unwrap() {
             CycleOutcome::Leads(report) => *report,
             other => panic!("{other:?}"),
@@ -219,8 +207,25 @@ fn dead() -> String {
     format!("jobwire:{}:1", NodeId::generate())
 }
 
+/// Returns the cycle of a leader that clears up to a hundred locks.
+pub(super) fn cycle_of(node: NodeId) -> LeaderCycle {
+    LeaderCycle {
+        node,
+        lease: Duration::from_secs(30),
+        transport: "in-process",
+        reset_at_most: 100,
+        clock: None,
+        may_wait: Duration::ZERO,
+        grace: Duration::ZERO,
+        services: Services::default(),
+        again_after: Duration::from_secs(30),
+        hint_at_most: 100,
+        attempts_kept: AttemptsKept::new(),
+    }
+}
+
 /// Returns the row of a node.
-fn row_of(id: NodeId) -> Membership {
+pub(super) fn row_of(id: NodeId) -> Membership {
     Membership {
         id,
         revision: 1,

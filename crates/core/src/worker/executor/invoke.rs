@@ -63,6 +63,7 @@ pub(super) async fn invoke(
         sealed: !Arc::ptr_eq(run.job, &run.opened),
         transaction: transaction.clone(),
         lease: run.lease.clone(),
+        leases: Some(run.node.leases.clone()),
         checkpoints: Checkpoints::OfNode {
             store: run.node.store.clone(),
             owner: run.node.id,

@@ -42,6 +42,12 @@ impl Execution {
         self.tell(("200 OK", r#"{"state":"gone"}"#), ("204 No Content", ""));
     }
 
+    /// Answers as a page before the engine does, which knows no job.
+    pub(super) fn page(self) {
+        let page = ("200 OK", "<html><form action=\"/login\"></form></html>");
+        self.tell(page, page);
+    }
+
     /// Answers that the job failed and waits for its next attempt.
     pub(super) fn failed(self) {
         self.tell(
@@ -86,6 +92,7 @@ struct Shared {
     requests: AtomicUsize,
     plain: AtomicUsize,
     refused: AtomicUsize,
+    probes: AtomicUsize,
 }
 
 /// An application on a port of its own. Ends with the runtime of its test.
@@ -127,6 +134,7 @@ impl Application {
             requests: AtomicUsize::default(),
             plain: AtomicUsize::default(),
             refused: AtomicUsize::default(),
+            probes: AtomicUsize::default(),
         });
         let serving = shared.clone();
         tokio::spawn(async move {
@@ -175,6 +183,11 @@ impl Application {
     /// Returns the number of executions so far that were refused for their token.
     pub(super) fn refused(&self) -> usize {
         self.shared.refused.load(Ordering::SeqCst)
+    }
+
+    /// Returns the number of probes of the endpoint so far.
+    pub(super) fn probes(&self) -> usize {
+        self.shared.probes.load(Ordering::SeqCst)
     }
 
     /// Waits for an execution.
@@ -299,10 +312,29 @@ async fn respond(head: &str, connection: usize, shared: &Shared) -> Option<Vec<u
             let (status, body) = told.await.ok()?;
             Some(answer(status, body))
         }
+        ("POST", None) if path.starts_with("/jobwire/v1/") => Some(operation(path, shared)),
         ("GET", None) if path == "/process-api/management/engine" => Some(answer("200 OK", "{}")),
         (_, Some(_)) => Some(answer("405 Method Not Allowed", "")),
         _ => Some(answer("404 Not Found", "")),
     }
+}
+
+/// Answers an operation of the leader over the endpoint alone. The engine has two jobs of cases, and
+/// no other job.
+fn operation(path: &str, shared: &Shared) -> Vec<u8> {
+    let body = match path.strip_prefix("/jobwire/v1/") {
+        Some("lead") => {
+            r#"{"leads":true,"term":1,"node":"","transport":"","remaining":0,"now":1700000000000}"#
+        }
+        Some("backlog") => r#"{"locked":0,"executable":0,"timers":0,"dead_letters":0}"#,
+        Some("probe") => {
+            shared.probes.fetch_add(1, Ordering::SeqCst);
+            r#"{"contract":1,"engine":"flowable","version":"7.2.0.2","executor":false,"database":"MariaDB 10.11",
+                "clock_ahead":0,"ids":[],"other_scopes":2,"handlers":[],"polls":false}"#
+        }
+        _ => return answer("404 Not Found", ""),
+    };
+    answer("200 OK", body)
 }
 
 fn answer(status: &str, body: &str) -> Vec<u8> {

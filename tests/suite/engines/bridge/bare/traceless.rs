@@ -28,6 +28,14 @@ async fn a_job_of_activiti_whose_failure_is_never_recorded_waits_longer_each_tim
     waits_longer_each_time(Engine::Activiti, By::Endpoint).await;
 }
 
+/// The answer is that of a success, and the row is as before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_that_is_as_before_after_an_answer_of_success_waits_longer_each_time() {
+    for by in [By::Rest, By::Endpoint] {
+        each_time_longer(Engine::Flowable, by, Execution::gone).await;
+    }
+}
+
 /// Over REST the answer is an error, and the row is as before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_over_rest_whose_failure_is_never_recorded_waits_longer_each_time() {
@@ -35,6 +43,11 @@ async fn a_job_over_rest_whose_failure_is_never_recorded_waits_longer_each_time(
 }
 
 async fn waits_longer_each_time(engine: Engine, by: By) {
+    each_time_longer(engine, by, Execution::unrecorded).await;
+}
+
+/// Runs a job that is as before after each execution, which `tell` answers.
+async fn each_time_longer(engine: Engine, by: By, tell: fn(Execution)) {
     let bare = Bare::of(engine).await;
     let mut application = Application::start().await;
     let options = match by {
@@ -46,7 +59,7 @@ async fn waits_longer_each_time(engine: Engine, by: By) {
     let mut execution = application.execution().await;
     let failing = execution.id.clone();
     for wait in WAITS {
-        execution = again(&mut application, execution, wait).await;
+        execution = again(&mut application, execution, wait, tell).await;
     }
     let row = bare.find(JOB, &failing).await.expect("the job");
     assert_eq!(row.retries, Some(3), "no attempt is spent");
@@ -63,9 +76,14 @@ async fn waits_longer_each_time(engine: Engine, by: By) {
 }
 
 /// Ends an execution without a trace. Returns the next one of the job, which begins after this wait.
-async fn again(application: &mut Application, execution: Execution, wait: Duration) -> Execution {
+async fn again(
+    application: &mut Application,
+    execution: Execution,
+    wait: Duration,
+    tell: fn(Execution),
+) -> Execution {
     let (id, told) = (execution.id.clone(), Instant::now());
-    execution.unrecorded();
+    tell(execution);
     let next = application.execution().await;
     assert_eq!(next.id, id);
     assert!(told.elapsed() >= wait, "after {:?}", told.elapsed());
@@ -84,7 +102,7 @@ async fn a_job_whose_failure_is_never_recorded_leaves_its_slot_and_runs_again_af
     let mut execution = application.execution().await;
     let mut wait = Duration::from_millis(100);
     for _ in 0..6 {
-        execution = again(&mut application, execution, wait).await;
+        execution = again(&mut application, execution, wait, Execution::unrecorded).await;
         wait *= 2;
     }
     assert_eq!(execution.id, id);

@@ -1,0 +1,150 @@
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use chrono::{DateTime, Utc};
+use jobwire_core::{Job, JobId, NewJob, testing};
+
+use super::*;
+use crate::gate::Pass;
+use crate::lists::Said;
+use crate::options::EngineOptions;
+use crate::parts::Parts;
+
+/// The start of a request by the database's clock.
+const SENT: DateTime<Utc> = DateTime::UNIX_EPOCH;
+/// Longer than a request may wait in the engine's pool.
+const LATE: Duration = Duration::from_secs(120);
+
+/// A store whose engine gives no answer, whose transactions have ended, and whose rows stay.
+struct Silent {
+    parts: Parts,
+    sent: AtomicUsize,
+    /// Whether the engine answers other requests.
+    hears: AtomicBool,
+}
+
+#[async_trait]
+impl Executing for Silent {
+    fn parts(&self) -> &Parts {
+        &self.parts
+    }
+
+    async fn execute(&self, _: &Route, _: &str, _: &str, _: &Pass) -> Said {
+        self.sent.fetch_add(1, Ordering::SeqCst);
+        tokio::time::sleep(self.parts.options.answer_within).await;
+        Answer::Unanswered("no answer in time".to_owned()).into()
+    }
+
+    async fn still_ours(&self, _: JobId, _: &str) -> Result<bool, StoreError> {
+        Ok(true)
+    }
+
+    async fn ended(&self, _: &Job, _: &str) -> Result<Ended, StoreError> {
+        Ok(Ended::Conflict)
+    }
+
+    async fn clock_at(&self, _: Instant) -> Result<DateTime<Utc>, StoreError> {
+        Ok(SENT)
+    }
+
+    async fn hears(&self, _: &Route) -> bool {
+        self.hears.load(Ordering::SeqCst)
+    }
+
+    async fn activity(
+        &self,
+        sent: DateTime<Utc>,
+        taken: DateTime<Utc>,
+    ) -> Result<Activity, StoreError> {
+        assert_eq!(sent, SENT);
+        let waited = (taken - sent).to_std().expect("after the request");
+        assert!(waited >= LATE, "{waited:?}");
+        Ok(Activity::Quiet)
+    }
+}
+
+fn silent() -> Arc<Silent> {
+    let options = EngineOptions::new("http://127.0.0.1:1/process-api")
+        .answer_within(Duration::from_secs(5))
+        .unknown_for(Duration::from_secs(600));
+    Arc::new(Silent {
+        parts: Parts::new(options, None, String::new()).expect("usable"),
+        sent: AtomicUsize::new(0),
+        hears: AtomicBool::new(false),
+    })
+}
+
+fn running() -> Running {
+    testing::running(NewJob::of("async-continuation", &())).expect("a job")
+}
+
+/// A node that was frozen asks its jobs to stop when it goes on. The one that waited here is not sent.
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_lock_is_lost_is_not_sent() {
+    let store = silent();
+    let job = running();
+    let fence = job.fence;
+    CancellationToken::clone(&job.stop).cancel();
+    let handler = Execute {
+        store: store.clone(),
+    };
+    let ended = handler.run(job).await;
+    assert!(matches!(ended, Ok(Outcome::Snooze(_))), "{ended:?}");
+    assert_eq!(store.sent.load(Ordering::SeqCst), 0);
+    assert!(store.parts.calls.is_given_back(fence));
+}
+
+/// The request may wait in the engine for longer than any limit, and begin then.
+#[tokio::test(start_paused = true)]
+async fn the_lock_of_a_request_stays_while_its_address_answers_no_later_one() {
+    let store = silent();
+    let job = running();
+    let fence = job.fence;
+    let handler = Execute {
+        store: store.clone(),
+    };
+    let began = Instant::now();
+    let ended = handler.run(job).await;
+    assert!(ended.is_err(), "{ended:?}");
+    assert!(began.elapsed() >= store.parts.options.unknown_for);
+    assert!(store.parts.calls.is_open(fence), "the lock is left");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_has_ended_when_its_address_answers_later_ones_and_no_transaction_is_open() {
+    let store = silent();
+    let job = running();
+    let fence = job.fence;
+    let handler = Execute {
+        store: store.clone(),
+    };
+    let began = Instant::now();
+    let ran = tokio::spawn(async move { handler.run(job).await });
+    tokio::time::sleep(LATE).await;
+    assert!(!ran.is_finished());
+    store.hears.store(true, Ordering::SeqCst);
+    let ended = ran.await.expect("it ends");
+    assert!(ended.is_err(), "{ended:?}");
+    let took = began.elapsed();
+    assert!(took >= LATE + BEGINS_WITHIN, "{took:?}");
+    assert!(took < LATE + 2 * BEGINS_WITHIN, "{took:?}");
+    assert!(!store.parts.calls.is_open(fence), "the job is ready");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_no_address_executes_is_tried_in_pauses_and_then_released() {
+    let (began, stop) = (Instant::now(), CancellationToken::new());
+    let mut tries = 1;
+    while may_try_again(began, &stop).await {
+        tries += 1;
+    }
+    assert!((PATIENCE..PATIENCE + TRY_AGAIN).contains(&began.elapsed()));
+    assert!((45..=51).contains(&tries), "{tries}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_must_stop_is_not_tried_again() {
+    let (began, stop) = (Instant::now(), CancellationToken::new());
+    stop.cancel();
+    assert!(!may_try_again(began, &stop).await);
+    assert_eq!(began.elapsed(), Duration::ZERO);
+}
