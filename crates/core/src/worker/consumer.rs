@@ -28,7 +28,8 @@
 //!   ([`held_instances`](crate::worker::held_instances)).
 //! * **Own hints** do not come from the broker. A job that became ready on this node is tried here.
 //!   A [rescued](crate::leader::rescue) job is tried before all other jobs of its lane; jobs with a
-//!   strike take at most a quarter of the slots. Another node may [forward](crate::worker::forward)
+//!   strike take at most a quarter of the slots. A job that is woken for a
+//!   [permit](crate::worker::permit_exchange) takes every second start of its lane. Another node may [forward](crate::worker::forward)
 //!   a job that it does not serve to this node, and this node forwards such jobs, too.
 //! * **Accounting**: Each received hint is finally decided or requeued, and counted accordingly.
 //! * **Markers**: A marker is decided when all messages received before it in its lane are decided.
@@ -228,7 +229,6 @@ impl Consumer {
                 }
                 continue;
             }
-            self.note_arrived(own_hints);
             if std::mem::take(&mut self.gathers) {
                 self.gather().await;
                 continue;
@@ -242,7 +242,6 @@ impl Consumer {
                 self.wait_for_renewals(own_hints).await;
                 continue;
             }
-            // Woken jobs that arrived during the wait come before the hint that waited.
             self.note_arrived(own_hints);
             self.rank_pending().await;
             if self.lock_some(own_hints).await {
@@ -384,8 +383,8 @@ impl Consumer {
         node.reports.part("database", None);
     }
 
-    /// Requeues all hints and stops receiving until `until` completes. Rescued and forwarded jobs
-    /// stay.
+    /// Requeues all hints and stops receiving until `until` completes. Rescued, woken and forwarded
+    /// jobs stay.
     async fn step_aside(
         &mut self,
         until: impl Future<Output = ()>,
@@ -404,10 +403,12 @@ impl Consumer {
                 biased;
                 () = &mut until => break,
                 question = questions.next() => self.answer(&question),
-                // Rescued and forwarded jobs stay and get the first free slots.
+                // Jobs that are meant for this node stay and get the first free slots.
                 Some(hint) = own_hints.recv(), if self.has_room() => match hint {
-                    OwnHint::Rescued(_) | OwnHint::Forwarded(_) => self.note_own(hint),
-                    OwnHint::InTurn(ready) | OwnHint::Woken(ready) => {
+                    OwnHint::Rescued(_) | OwnHint::Woken(_) | OwnHint::Forwarded(_) => {
+                        self.note_own(hint);
+                    }
+                    OwnHint::InTurn(ready) => {
                         self.node.inbox.taken(ready.hint.id);
                         let place = self.pending.place(&ready.lane);
                         self.publish_again(Cause::Sweep, place, vec![ready]);
@@ -419,7 +420,7 @@ impl Consumer {
         self.gathers = self.node.options.lanes.len() > 1;
     }
 
-    /// Publishes rescued and forwarded jobs for other nodes.
+    /// Publishes rescued, woken and forwarded jobs for other nodes.
     fn leave_addressed(&mut self) {
         let addressed = self.pending.take_addressed();
         self.node.hook.publish(Cause::Sweep, addressed);

@@ -42,8 +42,8 @@ impl Inbox {
         self.put(OwnHint::Rescued(ready))
     }
 
-    /// Tries the hint of a job that has a reserved permit on this node, before the other hints of its
-    /// lane. Returns the hint if there is no room.
+    /// Tries the hint of a job that has a reserved permit on this node, in turn with the other hints
+    /// of its lane. Returns the hint if there is no room.
     pub(crate) fn woken_here(&self, ready: Ready) -> Option<Ready> {
         // Half of the room is for rescued jobs.
         if self.own_hints.capacity() < OWN_HINTS / 2 {

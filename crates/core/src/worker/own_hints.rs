@@ -18,8 +18,8 @@ pub(crate) enum OwnHint {
     InTurn(Ready),
     /// The job's holder has died. The hint goes to the front of its lane.
     Rescued(Ready),
-    /// The job waited for a permit, which is reserved for a moment. The hint goes to the front of its
-    /// lane: its job has waited through the lane before.
+    /// The job waited for a permit, which is reserved for a moment. Woken jobs and the other hints of
+    /// their lane take turns: the job has waited through the lane before.
     Woken(Ready),
     /// Another node does not serve the job. The hint waits behind the hints that are already here,
     /// until a slot is free.

@@ -222,9 +222,9 @@ fn apply(
 }
 
 /// Hints jobs. Woken ones do not queue behind their lane: their permits are reserved for a moment
-/// only, and would stand idle behind a backlog. This node takes those that it serves to the front of
-/// their lane, unless all its slots are in use and another node has free ones. It forwards the others
-/// to nodes that serve them. The hints of the rest are published.
+/// only, and would stand idle behind a backlog. This node takes those that it serves, for every second
+/// start of their lane, unless all its slots are in use and another node has free ones. It forwards the
+/// others to nodes that serve them. The hints of the rest are published.
 fn hint(node: &Arc<NodeContext>, ready: Vec<Ready>, mut woken: HashMap<JobId, Needs>) {
     if ready.is_empty() {
         return;
@@ -234,8 +234,7 @@ fn hint(node: &Arc<NodeContext>, ready: Vec<Ready>, mut woken: HashMap<JobId, Ne
         true => Vec::new(),
         false => node.fleet.takers(node.options.heard_within(), node.id),
     };
-    // In reverse order, because each goes to the front.
-    for ready in ready.into_iter().rev() {
+    for ready in ready {
         let Some(needs) = woken.remove(&ready.hint.id) else {
             rest.push(ready);
             continue;
@@ -258,6 +257,5 @@ fn hint(node: &Arc<NodeContext>, ready: Vec<Ready>, mut woken: HashMap<JobId, Ne
         let left = hints.into_iter();
         rest.extend(left.filter(|ready| !forwarded.contains(&ready.hint.id)));
     }
-    rest.reverse();
     node.hook.publish(Cause::Requeue, rest);
 }

@@ -3,14 +3,15 @@
 //! When a marker is at the front, all items before it have been decided or tried. A hint that was
 //! busy or refused is tried again behind later arrivals.
 //!
-//! A woken job, for which a permit is reserved, is put before the other items of its lane. With a
-//! start order it takes its place among them.
+//! Woken jobs, for which permits are reserved, wait in a queue of their own. While both wait, that
+//! queue and the lane's items take turns: each start of a woken job wakes another one, so the others
+//! would never start behind them, and the permits would stand idle behind a backlog.
 //!
 //! Rescued jobs come before all other items of their lane while the node may start more of them.
 //!
 //! With a start order, the hints between two markers are sorted by the places of their jobs, once
 //! these are known. No hint passes a marker, so a job waits at most for those that were published
-//! before the next one.
+//! before the next one. Rescued and woken jobs have no place, and pass markers.
 //!
 //! The transport bounds the size: unsettled messages do not exceed the prefetch, of which each lane
 //! has its share.
@@ -25,9 +26,6 @@ use crate::hint::{Hint, Marker, Ready};
 use crate::job::{JobId, Lane};
 use crate::lane::start_order::Place;
 use crate::transport::Ticket;
-
-/// The number of own hints at the front of a lane behind which its oldest hint is looked for.
-const MOST_WOKEN_BEFORE: usize = 64;
 
 /// A hint that waits for a slot.
 pub(super) struct Waiting {
@@ -49,6 +47,8 @@ pub(super) struct Arrival {
     pub(super) busy_since: Option<Instant>,
     /// Whether the job's holder has died.
     pub(super) rescued: bool,
+    /// Whether a permit is reserved for the job.
+    pub(super) woken: bool,
     /// Whether the hint was forwarded by a node that does not serve the job.
     pub(super) forwarded: bool,
     /// The number of statements that had locked jobs when the database refused to lock this job
@@ -77,9 +77,22 @@ enum Item {
 struct LaneQueue {
     lane: Lane,
     rescued: VecDeque<Waiting>,
+    woken: VecDeque<Waiting>,
     items: VecDeque<Item>,
+    /// Whether the last hint was that of a woken job, so that an item is next.
+    was_woken: bool,
     /// The time since which only other lanes got slots.
     passed_over: Option<Instant>,
+}
+
+impl LaneQueue {
+    /// Returns the hint at the front of the items.
+    fn first_item(&self) -> Option<&Waiting> {
+        match self.items.front() {
+            Some(Item::Hint(waiting)) => Some(waiting),
+            _ => None,
+        }
+    }
 }
 
 /// Items that are requeued or published again, undecided.
@@ -100,6 +113,8 @@ pub(super) struct Pending {
     markers: usize,
     /// Waiting rescued jobs, each once.
     rescued: HashSet<JobId>,
+    /// Waiting woken jobs, each once.
+    woken: HashSet<JobId>,
     /// Waiting forwarded jobs, each once.
     forwarded: HashSet<JobId>,
 }
@@ -109,7 +124,9 @@ impl Pending {
         let queue = |lane| LaneQueue {
             lane,
             rescued: VecDeque::new(),
+            woken: VecDeque::new(),
             items: VecDeque::new(),
+            was_woken: false,
             passed_over: None,
         };
         Self {
@@ -117,13 +134,14 @@ impl Pending {
             items: 0,
             markers: 0,
             rescued: HashSet::new(),
+            woken: HashSet::new(),
             forwarded: HashSet::new(),
         }
     }
 
     /// Returns the number of hints and markers, without rescued jobs.
     pub(super) fn len(&self) -> usize {
-        self.items
+        self.items + self.woken.len()
     }
 
     /// Returns the number of waiting rescued jobs.
@@ -163,11 +181,13 @@ impl Pending {
         self.push(of.lane, Item::Hint(Waiting { hint, of }));
     }
 
-    /// Puts a hint that could not be locked at the end of its lane. A rescued job stays at the
-    /// front.
+    /// Puts a hint that could not be locked at the end of its lane, or of the woken jobs. A rescued
+    /// job stays at the front.
     pub(super) fn push_again(&mut self, waiting: Waiting) {
         if waiting.of.rescued {
             self.put_back(waiting);
+        } else if waiting.of.woken {
+            self.push_woken(waiting.hint, waiting.of);
         } else {
             self.push(waiting.of.lane, Item::Hint(waiting));
         }
@@ -180,6 +200,15 @@ impl Pending {
             && self.rescued.insert(hint.id)
         {
             queue.rescued.push_back(Waiting { hint, of });
+        }
+    }
+
+    /// Adds a woken job behind the other woken jobs of its lane. A job that already waits is skipped.
+    pub(super) fn push_woken(&mut self, hint: Hint, of: Arrival) {
+        if let Some(queue) = self.lanes.get_mut(of.lane)
+            && self.woken.insert(hint.id)
+        {
+            queue.woken.push_back(Waiting { hint, of });
         }
     }
 
@@ -202,37 +231,30 @@ impl Pending {
         self.markers += 1;
     }
 
-    /// Returns whether the next item of this lane is a hint. Rescued jobs count only if there is
-    /// room for more of them.
+    /// Returns whether this lane has a hint that [`pop`](Self::pop) returns. Rescued jobs count only
+    /// if there is room for more of them.
     pub(super) fn waits(&self, place: usize, rescue_room: usize) -> bool {
         let Some(queue) = self.lanes.get(place) else {
             return false;
         };
         let rescued = rescue_room > 0 && !queue.rescued.is_empty();
-        rescued || matches!(queue.items.front(), Some(Item::Hint(_)))
+        rescued || !queue.woken.is_empty() || queue.first_item().is_some()
     }
 
-    /// Returns the time for which the next item of this lane has waited since it was published;
-    /// zero without one.
+    /// Returns the time for which the oldest of the next hints of this lane has waited since it was
+    /// published; zero without one.
     pub(super) fn waited(&self, place: usize, now: DateTime<Utc>) -> Duration {
-        let queue = self.lanes.get(place);
-        // Woken jobs come first and are younger than the hints behind them.
-        let first = queue.into_iter().flat_map(|queue| &queue.items);
-        let mut own = true;
-        let first = first.map_while(|item| match item {
-            Item::Hint(Waiting { of, .. }) if own => {
-                own = of.ticket.is_none();
-                Some(of.published_at.unwrap_or(of.received_at))
-            }
-            _ => None,
-        });
-        let Some(since) = first.take(MOST_WOKEN_BEFORE).min() else {
+        let queue = self.lanes.get(place).into_iter();
+        let next =
+            queue.flat_map(|queue| queue.first_item().into_iter().chain(queue.woken.front()));
+        let since = next.map(|waiting| waiting.of.published_at.unwrap_or(waiting.of.received_at));
+        let Some(since) = since.min() else {
             return Duration::ZERO;
         };
         (now - since).to_std().unwrap_or_default()
     }
 
-    /// Removes and returns the next hint of this lane. It never passes a marker.
+    /// Removes and returns the next hint of this lane. Only rescued and woken jobs pass a marker.
     pub(super) fn pop(&mut self, place: usize, rescue_room: usize) -> Option<Waiting> {
         let queue = self.lanes.get_mut(place)?;
         if rescue_room > 0
@@ -241,8 +263,15 @@ impl Pending {
             self.rescued.remove(&waiting.hint.id);
             return Some(waiting);
         }
+        let items_turn = queue.was_woken && queue.first_item().is_some();
+        if !items_turn && let Some(waiting) = queue.woken.pop_front() {
+            queue.was_woken = true;
+            self.woken.remove(&waiting.hint.id);
+            return Some(waiting);
+        }
         match queue.items.pop_front()? {
             Item::Hint(waiting) => {
+                queue.was_woken = false;
                 self.items -= 1;
                 if waiting.of.forwarded {
                     self.forwarded.remove(&waiting.hint.id);
@@ -265,6 +294,10 @@ impl Pending {
             if self.rescued.insert(waiting.hint.id) {
                 queue.rescued.push_front(waiting);
             }
+        } else if waiting.of.woken {
+            if self.woken.insert(waiting.hint.id) {
+                queue.woken.push_front(waiting);
+            }
         } else {
             queue.items.push_front(Item::Hint(waiting));
             self.items += 1;
@@ -272,7 +305,7 @@ impl Pending {
     }
 
     /// Returns jobs whose places were not read, at most `most`: of each lane in turn those that come
-    /// first. Rescued jobs have no place.
+    /// first. Rescued and woken jobs have no place.
     pub(super) fn unranked(&self, most: usize) -> Vec<JobId> {
         let lanes = self.lanes.len().max(1);
         let each = most.div_ceil(lanes);
@@ -339,16 +372,17 @@ impl Pending {
                 Item::Hint(waiting) if waiting.of.ticket.is_none() => Some(waiting),
                 _ => None,
             });
-            let own = waiting.chain(&queue.rescued);
+            let own = waiting.chain(&queue.rescued).chain(&queue.woken);
             let own = own.filter(move |waiting| waiting.of.received_at >= since);
             own.map(|waiting| waiting.hint.id)
         })
     }
 
-    /// Removes and returns the rescued and forwarded jobs of all lanes. Call it when no other item
-    /// waits.
+    /// Removes and returns the rescued, woken and forwarded jobs of all lanes. Call it when no other
+    /// item waits.
     pub(super) fn take_addressed(&mut self) -> Vec<Ready> {
         self.rescued.clear();
+        self.woken.clear();
         self.forwarded.clear();
         self.items = 0;
         let mut taken = Vec::new();
@@ -358,7 +392,8 @@ impl Pending {
                 Item::Hint(waiting) => Some(waiting),
                 Item::Marker(..) => None,
             });
-            let waiting = queue.rescued.drain(..).chain(forwarded);
+            let first = queue.rescued.drain(..).chain(queue.woken.drain(..));
+            let waiting = first.chain(forwarded);
             taken.extend(waiting.map(|waiting| Ready {
                 lane: lane.clone(),
                 hint: waiting.hint,
@@ -367,8 +402,8 @@ impl Pending {
         taken
     }
 
-    /// Removes and returns all items of one lane except rescued and forwarded jobs, which hold no
-    /// message of the broker.
+    /// Removes and returns all items of one lane except rescued, woken and forwarded jobs, which hold
+    /// no message of the broker.
     pub(super) fn take(&mut self, place: usize) -> Undecided {
         let mut undecided = Undecided::default();
         let Some(queue) = self.lanes.get_mut(place) else {
@@ -418,7 +453,7 @@ impl Pending {
     ) -> Option<usize> {
         let mut overdue = None;
         for (place, queue) in self.lanes.iter_mut().enumerate() {
-            if served(place) || !matches!(queue.items.front(), Some(Item::Hint(_))) {
+            if served(place) || queue.first_item().is_none() {
                 queue.passed_over = None;
             } else if *queue.passed_over.get_or_insert(now) <= before {
                 overdue = Some(place);
@@ -451,10 +486,22 @@ mod tests {
             published_at: None,
             busy_since: None,
             rescued: false,
+            woken: false,
             forwarded: false,
             refused_at: None,
             rank: Ranked::Unread,
         }
+    }
+
+    fn wake(pending: &mut Pending, lane: usize) -> JobId {
+        let hint = Hint::new(JobId::generate());
+        let id = hint.id;
+        let of = Arrival {
+            woken: true,
+            ..arrival(lane, 0)
+        };
+        pending.push_woken(hint, of);
+        id
     }
 
     fn push(pending: &mut Pending, lane: usize, number: u64) -> JobId {
@@ -578,6 +625,76 @@ mod tests {
         assert!(pending.take(0).own.is_empty(), "they wait on");
         assert_eq!(pending.take_addressed().len(), 1);
         assert_eq!((pending.rescued(), pending.len()), (0, 0));
+    }
+
+    #[test]
+    fn woken_jobs_and_the_others_of_their_lane_take_turns() {
+        let mut pending = pending();
+        let others = [(); 2].map(|()| push(&mut pending, 0, 1));
+        // The first exchange wakes two jobs, the next one wakes another two.
+        let mut woken = vec![wake(&mut pending, 0), wake(&mut pending, 0)];
+        assert_eq!(pop(&mut pending, 0), Some(woken[0]));
+        woken.extend([wake(&mut pending, 0), wake(&mut pending, 0)]);
+        assert_eq!(pending.len(), 5);
+        for expected in [others[0], woken[1], others[1], woken[2], woken[3]] {
+            assert_eq!(pop(&mut pending, 0), Some(expected));
+        }
+        assert_eq!((pop(&mut pending, 0), pending.len()), (None, 0));
+    }
+
+    #[test]
+    fn what_arrives_behind_many_woken_jobs_starts_within_two_turns() {
+        let mut pending = pending();
+        for _ in 0..100 {
+            wake(&mut pending, 0);
+        }
+        pop(&mut pending, 0);
+        pop(&mut pending, 0);
+        let late = push(&mut pending, 0, 1);
+        // Each start of a woken job wakes another one.
+        let first = [(); 2].map(|()| {
+            wake(&mut pending, 0);
+            pop(&mut pending, 0)
+        });
+        assert!(first.contains(&Some(late)));
+    }
+
+    #[test]
+    fn a_woken_job_waits_once_and_passes_a_marker() {
+        let mut pending = pending();
+        pending.push_marker(0, marker(1), ticket(1));
+        let [first, second] = [(); 2].map(|()| wake(&mut pending, 0));
+        let waiting = pending.pop(0, 0).expect("it passes the marker");
+        assert_eq!(waiting.hint.id, first);
+        // It is woken again while it waits for the answer of the database.
+        let (hint, of) = (waiting.hint.clone(), waiting.of);
+        pending.put_back(waiting);
+        pending.push_woken(hint, of);
+        assert_eq!(pending.len(), 3);
+        let busy = pending.pop(0, 0).expect("it was put back at the front");
+        assert_eq!(busy.hint.id, first);
+        pending.push_again(busy);
+        assert_eq!(pop(&mut pending, 0), Some(second));
+        assert_eq!(pop(&mut pending, 0), Some(first), "a busy one comes last");
+        assert_eq!((pop(&mut pending, 0), pending.len()), (None, 1));
+    }
+
+    #[test]
+    fn woken_jobs_stay_when_a_lane_leaves_and_count_as_held() {
+        let mut pending = pending();
+        push(&mut pending, 0, 1);
+        let woken = [(); 2].map(|()| wake(&mut pending, 0));
+        let past = Utc::now() - Duration::from_secs(1);
+        assert_eq!(pending.own(0, past).collect::<Vec<_>>(), woken);
+        let left = pending.take(0);
+        assert_eq!((left.tickets.len(), left.own.len()), (1, 0));
+        assert!(pending.waits(0, 0) && !pending.waits(1, 0));
+        assert!(pending.waited(0, Utc::now() + Duration::from_secs(9)) > Duration::from_secs(8));
+        assert_eq!(pop(&mut pending, 0), Some(woken[0]));
+        assert_eq!(pending.take_addressed().len(), 1);
+        assert_eq!(pending.len(), 0);
+        let again = wake(&mut pending, 0);
+        assert_eq!(pop(&mut pending, 0), Some(again));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use metrics::counter;
 use tokio::time::Instant;
 
 use super::lock_size::LOCK_BATCH;
-use super::pending::{Arrival, Ranked, Waiting};
+use super::pending::{Arrival, Ranked};
 use super::{Consumer, FIRST_PAUSE, LONGEST_PAUSE};
 use crate::hint::{Body, Ready};
 use crate::job::JobId;
@@ -113,6 +113,7 @@ impl Consumer {
                         published_at: delivery.published_at,
                         busy_since: None,
                         rescued: false,
+                        woken: false,
                         forwarded: false,
                         refused_at: None,
                         rank: Ranked::Unread,
@@ -138,6 +139,7 @@ impl Consumer {
             published_at: None,
             busy_since: None,
             rescued,
+            woken,
             forwarded,
             refused_at: None,
             rank: Ranked::Unread,
@@ -145,10 +147,7 @@ impl Consumer {
         if rescued {
             self.pending.push_rescued(ready.hint, of);
         } else if woken {
-            self.pending.put_back(Waiting {
-                hint: ready.hint,
-                of,
-            });
+            self.pending.push_woken(ready.hint, of);
         } else if forwarded {
             let most = MOST_FORWARDED.max(self.node.options.concurrency * 4);
             if !self.pending.push_forwarded(ready.hint, of, most) {

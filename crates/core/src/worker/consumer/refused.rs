@@ -69,6 +69,7 @@ impl Consumer {
         for mut waiting in batch.into_waiting() {
             waiting.of.refused_at = Some(self.locked);
             waiting.of.rescued = false;
+            waiting.of.woken = false;
             self.pending.push_again(waiting);
         }
         !again
