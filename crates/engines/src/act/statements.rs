@@ -141,7 +141,7 @@ mod tests {
     use super::*;
     use crate::{activiti, flowable};
 
-    fn all(sql: &Statements) -> [&'static str; 25] {
+    fn all(sql: &Statements) -> [&'static str; 26] {
         [
             sql.lock,
             sql.claimable,
