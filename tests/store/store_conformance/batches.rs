@@ -9,7 +9,8 @@ use jobwire_core::{
     Batch, BatchEnd, BatchId, BatchState, BatchView, Client, CommitHook, Hint, JobId, JobQuery,
     JobState, NewJob, PgStore, Store, StoreError,
 };
-use jobwire_harness::world::until_waiting;
+use jobwire_harness::eventually;
+use jobwire_harness::world::{SOON, waiting};
 use rand::Rng;
 
 use super::world::{SqlBench, World, done, give_up, node, retry_after, take, work};
@@ -210,7 +211,11 @@ async fn a_batch_does_not_end_beside_a_transaction_that_adds_to_it() {
     let store = w.store.clone();
     let left = hints[0].id;
     let end = tokio::spawn(async move { store.end_batch(batch, &[left]).await });
-    until_waiting(&w.store, 1).await;
+    // On a slow machine its wait may be over before this look.
+    eventually("the end to wait, or to be over", SOON, async || {
+        (end.is_finished() || waiting(&w.store).await >= 1).then_some(())
+    })
+    .await;
     adds.commit().await.unwrap();
     match end.await.unwrap() {
         Ok(ended) => assert!(ended.is_none()),

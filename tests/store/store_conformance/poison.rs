@@ -44,10 +44,10 @@ async fn refuse_rows<S: SqlBench>(w: &World<S>, what: &str, table: &str, which: 
     w.store.execute(&trigger).await;
 }
 
-/// Returns twenty good jobs around a bad one, and the bad one's id.
+/// Returns twenty good jobs around a bad one, and the bad one's id. Their ids are in this order, too.
 fn jobs(make: impl Fn() -> NewJob) -> (Vec<NewJob>, JobId) {
-    let mut jobs: Vec<NewJob> = (0..GOOD).map(|_| make()).collect();
-    let bad = make().element("poison");
+    let mut jobs: Vec<NewJob> = (0..=GOOD).map(|_| make()).collect();
+    let bad = jobs.remove(7).element("poison");
     let id = bad.id();
     jobs.insert(7, bad);
     (jobs, id)

@@ -92,7 +92,10 @@ async fn fill_all<S: SqlBench>(w: &World<S>) {
     client.create_batch(batch).await.unwrap();
     let nightly = PeriodicJob::new("nightly", "0 2 * * *", its());
     w.store.declare_periodic_jobs(&[nightly]).await.unwrap();
-    let rules = [LaneRule::to("other"), LaneRule::to("its").tenant(TENANT)];
+    let rules = [
+        LaneRule::to("other").job_type("other"),
+        LaneRule::to("its").tenant(TENANT),
+    ];
     w.store.set_lane_rules(&rules).await.unwrap();
     let gone = JobId::generate();
     for sql in [
