@@ -192,3 +192,40 @@ pub async fn run_due<S: Store + Clone>(store: &S, handlers: &Handlers) -> Result
         ran.refused.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use metrics::Gauge;
+    use tokio::time::Instant;
+
+    use super::running;
+    use crate::job::LockToken;
+    use crate::job::new_job::NewJob;
+    use crate::worker::handler::Running;
+    use crate::worker::lease_book::LeaseBook;
+
+    /// Nothing has marked the lease as lost yet, as on a node that was frozen.
+    #[tokio::test(start_paused = true)]
+    async fn a_running_job_is_held_as_long_as_its_lease_is_trusted() {
+        let book = Arc::new(LeaseBook::new(Duration::from_secs(10), Gauge::noop()));
+        let mut running: Running = running(NewJob::of("send-invoice", &())).unwrap();
+        assert!(running.is_held(), "a job of a test is in no book");
+        running.leases = Some(book.clone());
+        assert!(!running.is_held());
+        let held = LockToken {
+            id: running.job.id,
+            fence: running.fence,
+            instance: None,
+        };
+        let sent = Instant::now();
+        book.under_way().expect(held.fence, sent);
+        book.hold(held, 0, sent).expect("it was expected");
+        tokio::time::advance(Duration::from_secs(9)).await;
+        assert!(running.is_held());
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(!running.is_held() && !running.stop.is_cancelled());
+    }
+}

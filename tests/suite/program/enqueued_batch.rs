@@ -135,7 +135,7 @@ async fn a_batch_that_can_not_be_created_is_refused_with_the_option() {
             r#"{"type":"noop","custom_values":[1]}"#,
             &["--batch", "b"],
             1,
-            "custom_values",
+            "custom values",
         ),
     ] {
         let file = line(text);

@@ -35,7 +35,7 @@ async fn an_operator_sets_the_tap_up_and_removes_it() {
     assert!(create.contains("can be used"), "{create}");
     let (_, doctor) = said(&url, &["doctor"]).await;
     assert!(
-        doctor.contains("ok     tap: jobs of plain SQL get their hints"),
+        doctor.contains("ok     tap: set up: jobs of plain SQL get their hints"),
         "{doctor}"
     );
     let (_, doctor) = said(&url, &["doctor", "--tap", "off"]).await;

@@ -4,7 +4,7 @@
 //! table. A separate thread reads and checks lines while the previous batch is written, in one
 //! transaction for each batch. A bad line ends the command. Its transaction is rolled back, and the
 //! message names the line and the command to continue with. The ids go to standard output after the
-//! commit of their transaction. With `--batch`, all lines are one transaction ([`new_batch`]).
+//! commit of their transaction. With `--batch`, all lines are one transaction (`new_batch`).
 //!
 //! Memory is bounded: a transaction ends early at 32 MiB, at most three batches are in memory, and
 //! a line has at most 4 MiB.

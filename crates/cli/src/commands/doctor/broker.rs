@@ -63,8 +63,9 @@ async fn wakes(settings: &Settings, findings: &mut Findings) {
                     "none: jobs of plain SQL wait for the leader, up to {}",
                     duration::write(settings.claim_interval)
                 ),
-                "if other programs create jobs by SQL, run `jobwire tap create`, which names what the \
-                 server lacks; or set a shorter `claim_interval`",
+                "if other programs create jobs by SQL, set wal_level = logical, restart the \
+                 server unless it is so already, and run `jobwire tap create`; or set a shorter \
+                 `claim_interval`",
             );
         }
         store.close().await;

@@ -49,28 +49,6 @@ fn trust_starts_before_the_statement_and_ends_with_the_lease() {
     assert!(lease.stop.is_given() && lease.lost.is_given());
 }
 
-/// Nothing has marked the lease as lost yet, as on a node that was frozen.
-#[cfg(feature = "testing")]
-#[tokio::test(start_paused = true)]
-async fn a_running_job_is_held_as_long_as_its_lease_is_trusted() {
-    let book = Arc::new(LeaseBook::new(Duration::from_secs(10), Gauge::noop()));
-    let job = crate::job::new_job::NewJob::of("send-invoice", &());
-    let mut running: crate::worker::handler::Running = crate::testing::running(job).unwrap();
-    assert!(running.is_held(), "a job of a test is in no book");
-    running.leases = Some(book.clone());
-    assert!(!running.is_held());
-    let held = LockToken {
-        id: running.job.id,
-        fence: running.fence,
-        instance: None,
-    };
-    hold(&book, held, Instant::now());
-    tokio::time::advance(Duration::from_secs(9)).await;
-    assert!(running.is_held());
-    tokio::time::advance(Duration::from_secs(1)).await;
-    assert!(!running.is_held() && !running.stop.is_cancelled());
-}
-
 #[test]
 fn a_job_is_asked_to_stop_before_its_lease_ends() {
     let book = LeaseBook::new(Duration::from_secs(12), Gauge::noop());
