@@ -159,13 +159,7 @@ async fn create_all(
         let copy = batch.jobs.clone();
         let ids_of_jobs = match creator.create_all(batch.jobs).await {
             Ok(ids) => ids,
-            Err(error) if !is_of_line(&error) => return Err(Failure::Store(error)),
-            Err(error) => {
-                return Err(match refused(creator, copy, &created).await {
-                    Some((line, error)) => Failure::Refused(line, error),
-                    None => Failure::Store(error),
-                });
-            }
+            Err(error) => return Err(failure(creator, copy, &created, error).await),
         };
         let existing = ids::stand_for(&mut created, &ids_of_jobs);
         account.existing += existing;
@@ -176,6 +170,21 @@ async fn create_all(
         progress.aside(|| ids.print(created));
     }
     Ok(())
+}
+
+/// Returns the failure of a creation that ended with this error, with the line that is its reason.
+async fn failure(
+    creator: &Creator,
+    jobs: Vec<NewJob>,
+    created: &[Created],
+    error: StoreError,
+) -> Failure {
+    if is_of_line(&error)
+        && let Some((line, error)) = refused(creator, jobs, created).await
+    {
+        return Failure::Refused(line, error);
+    }
+    Failure::Store(error)
 }
 
 /// Returns whether other lines may be accepted.

@@ -1,14 +1,10 @@
 //! Texts in the form in which the database stores them.
 
 /// Replaces NUL, which cannot be stored as text, and cuts the text to `bytes`.
-pub(crate) fn storable(text: String, bytes: usize) -> String {
-    let mut text = text.replace('\0', "\u{fffd}");
-    if text.len() > bytes {
-        let end = (0..=bytes)
-            .rev()
-            .find(|i| text.is_char_boundary(*i))
-            .unwrap_or(0);
-        text.truncate(end);
+pub(crate) fn storable(mut text: String, bytes: usize) -> String {
+    if text.contains('\0') {
+        text = text.replace('\0', "\u{fffd}");
     }
+    text.truncate(text.floor_char_boundary(bytes));
     text
 }

@@ -32,6 +32,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::job::new_job::{MAX_FIELD_BYTES, NewJob};
 use crate::job::query::{JobQuery, JobSort, JobView, SortBy};
+use crate::job::text::storable;
 use crate::job::{Job, JobId, JobState};
 use crate::producer::commit_hook::CommitHook;
 use crate::producer::hint_room::room;
@@ -325,9 +326,7 @@ impl GateChange {
 /// Returns the process instance of the changes of a gate. A long name is cut: the custom values tell the
 /// gates apart.
 fn instance(scope: &str, value: &str) -> String {
-    let mut name = format!("jobwire.gate {scope} {value}");
-    name.truncate(name.floor_char_boundary(MAX_FIELD_BYTES));
-    name
+    storable(format!("jobwire.gate {scope} {value}"), MAX_FIELD_BYTES)
 }
 
 /// Returns whether a change has been due and is not made yet.

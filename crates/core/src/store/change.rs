@@ -93,10 +93,7 @@ impl Change {
 
     /// Returns the reason, cut to the length that a message may have.
     pub(super) fn reason(reason: &str) -> &str {
-        let mut end = reason.len().min(MAX_REASON);
-        while !reason.is_char_boundary(end) {
-            end -= 1;
-        }
+        let end = reason.floor_char_boundary(MAX_REASON);
         reason.get(..end).unwrap_or_default()
     }
 }

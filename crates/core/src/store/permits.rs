@@ -38,6 +38,7 @@ use std::time::Duration;
 
 use crate::hint::Ready;
 use crate::job::scope::Needs;
+use crate::job::text::storable;
 use crate::job::{JobId, LockToken, NodeId};
 
 pub use cooling::Cooling;
@@ -55,15 +56,8 @@ const TEXT_BYTES: usize = 512;
 
 /// Returns a text as names and keys have it, so that every database stores it: without NUL, and not too
 /// long.
-pub(crate) fn fitting(mut text: String) -> String {
-    if text.contains('\0') {
-        text = text.replace('\0', "\u{fffd}");
-    }
-    if text.len() > TEXT_BYTES {
-        let end = (0..=TEXT_BYTES).rev().find(|at| text.is_char_boundary(*at));
-        text.truncate(end.unwrap_or(0));
-    }
-    text
+pub(crate) fn fitting(text: String) -> String {
+    storable(text, TEXT_BYTES)
 }
 
 /// The jobs that a limit counts together.

@@ -62,31 +62,29 @@ impl Executing for Silent {
     }
 }
 
-fn silent() -> Arc<Silent> {
+/// Returns an engine that does not answer, its handler, and a job.
+fn sending() -> (Arc<Silent>, Execute, Running) {
     let options = EngineOptions::new("http://127.0.0.1:1/process-api")
         .answer_within(Duration::from_secs(5))
         .unknown_for(Duration::from_secs(600));
-    Arc::new(Silent {
+    let store = Arc::new(Silent {
         parts: Parts::new(options, None, String::new()).expect("usable"),
         sent: AtomicUsize::new(0),
         hears: AtomicBool::new(false),
-    })
-}
-
-fn running() -> Running {
-    testing::running(NewJob::of("async-continuation", &())).expect("a job")
+    });
+    let handler = Execute {
+        store: store.clone(),
+    };
+    let job = testing::running(NewJob::of("async-continuation", &())).expect("a job");
+    (store, handler, job)
 }
 
 /// A node that was frozen asks its jobs to stop when it goes on. The one that waited here is not sent.
 #[tokio::test(start_paused = true)]
 async fn a_job_whose_lock_is_lost_is_not_sent() {
-    let store = silent();
-    let job = running();
+    let (store, handler, job) = sending();
     let fence = job.fence;
     CancellationToken::clone(&job.stop).cancel();
-    let handler = Execute {
-        store: store.clone(),
-    };
     let ended = handler.run(job).await;
     assert!(matches!(ended, Ok(Outcome::Snooze(_))), "{ended:?}");
     assert_eq!(store.sent.load(Ordering::SeqCst), 0);
@@ -96,12 +94,8 @@ async fn a_job_whose_lock_is_lost_is_not_sent() {
 /// The request may wait in the engine for longer than any limit, and begin then.
 #[tokio::test(start_paused = true)]
 async fn the_lock_of_a_request_stays_while_its_address_answers_no_later_one() {
-    let store = silent();
-    let job = running();
+    let (store, handler, job) = sending();
     let fence = job.fence;
-    let handler = Execute {
-        store: store.clone(),
-    };
     let began = Instant::now();
     let ended = handler.run(job).await;
     assert!(ended.is_err(), "{ended:?}");
@@ -111,12 +105,8 @@ async fn the_lock_of_a_request_stays_while_its_address_answers_no_later_one() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_has_ended_when_its_address_answers_later_ones_and_no_transaction_is_open() {
-    let store = silent();
-    let job = running();
+    let (store, handler, job) = sending();
     let fence = job.fence;
-    let handler = Execute {
-        store: store.clone(),
-    };
     let began = Instant::now();
     let ran = tokio::spawn(async move { handler.run(job).await });
     tokio::time::sleep(LATE).await;

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 
 use super::ids::{self, Created};
 use super::read::MAX_BATCH;
-use super::{Account, Failure, Ids, is_of_line, parse, read, refused};
+use super::{Account, Failure, Ids, failure, parse, read};
 use crate::connect::Creator;
 use crate::error::Error;
 
@@ -93,13 +93,7 @@ pub(super) async fn create(
     let copy = jobs.clone();
     let ids_of_jobs = match creator.create_batch(batch, jobs).await {
         Ok(ids) => ids,
-        Err(error) if !is_of_line(&error) => return Err(Failure::Store(error)),
-        Err(error) => {
-            return Err(match refused(creator, copy, &created).await {
-                Some((line, error)) => Failure::Refused(line, error),
-                None => Failure::Store(error),
-            });
-        }
+        Err(error) => return Err(failure(creator, copy, &created, error).await),
     };
     let existing = ids::stand_for(&mut created, &ids_of_jobs);
     in_batch(&mut created, id);
