@@ -115,6 +115,7 @@ impl Consumer {
                         rescued: false,
                         forwarded: false,
                         refused_at: None,
+                        full_since: None,
                         rank: Ranked::Unread,
                     };
                     for hint in hints {
@@ -140,6 +141,7 @@ impl Consumer {
             rescued,
             forwarded,
             refused_at: None,
+            full_since: None,
             rank: Ranked::Unread,
         };
         if rescued {
