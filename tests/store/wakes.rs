@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use jobwire_core::transport::{Control, Publisher, Subscription, Transport};
 use jobwire_core::{
-    Client, CommitHook, HandlerError, JobId, JobQuery, Lane, LaneOrder, LaneShare, NewJob, Node,
-    NodeId, NodeOptions, Outcome, PgOptions, PgStore, PgTransport, RetryPolicy, Running, Store,
+    Client, CommitHook, HandlerError, HandlerOptions, JobId, JobQuery, Lane, LaneOrder, LaneShare,
+    NewJob, Node, NodeId, NodeOptions, Outcome, PgOptions, PgStore, PgTransport, RetryPolicy,
+    Running, Store,
 };
 use jobwire_harness::eventually;
 use jobwire_harness::world::{Notes, SOON, database, hook, pass, quick};
@@ -431,6 +432,108 @@ async fn a_node_without_a_free_slot_leaves_the_jobs_to_others() {
     .await;
     gate.add_permits(1);
     fleet.until_empty().await;
+    fleet.stop().await;
+}
+
+/// How many jobs of a type run, and the most that ever did.
+#[derive(Clone, Default)]
+struct AtOnce(Arc<Mutex<(usize, usize)>>);
+
+impl AtOnce {
+    fn begin(&self) {
+        let mut at_once = self.0.lock().unwrap();
+        at_once.0 += 1;
+        at_once.1 = at_once.1.max(at_once.0);
+    }
+
+    fn end(&self) {
+        self.0.lock().unwrap().0 -= 1;
+    }
+
+    fn most(&self) -> usize {
+        self.0.lock().unwrap().1
+    }
+}
+
+impl Fleet {
+    /// Starts a node of eight slots that runs one job of the type `narrow` at once.
+    async fn start_narrow(&mut self, gate: &Arc<Semaphore>) -> AtOnce {
+        let at_once = AtOnce::default();
+        let (counted, gate) = (at_once.clone(), gate.clone());
+        let (ran, noted) = (self.ran.clone(), self.ran.clone());
+        let narrow = HandlerOptions::default().concurrency(1);
+        let transport = Arc::new(PgTransport::new(&self.store));
+        let node = Node::builder(self.store.clone(), transport)
+            .options(woken().concurrency(8))
+            .handler_with("narrow", narrow, move |job: Running<u64>| {
+                let (ran, counted, gate) = (ran.clone(), counted.clone(), gate.clone());
+                async move {
+                    counted.begin();
+                    ran.note(job.payload);
+                    let open = gate.acquire().await;
+                    counted.end();
+                    open.map_err(HandlerError::from)?.forget();
+                    Ok(Outcome::Done)
+                }
+            })
+            .handler("note", move |job: Running<u64>| {
+                noted.note(job.payload);
+                async { Ok::<_, HandlerError>(Outcome::Done) }
+            });
+        self.nodes.push(node.start().await.unwrap());
+        at_once
+    }
+
+    async fn until_ran(&self, jobs: usize) {
+        eventually(&format!("{jobs} jobs to have run"), SOON, async || {
+            (self.ran.times().len() >= jobs).then_some(())
+        })
+        .await;
+    }
+
+    async fn count(&self, sql: &'static str) -> i64 {
+        sqlx::query_scalar(sql)
+            .fetch_one(self.store.pool())
+            .await
+            .unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_type_with_a_limit_no_more_is_claimed_than_may_run() {
+    const LOCKS: &str = "SELECT last_value FROM jobwire.fence_seq";
+    let mut fleet = Fleet::new().await;
+    let gate = Arc::new(Semaphore::new(0));
+    let first = fleet.start_narrow(&gate).await;
+    let flood = (0..100_u64).map(|job| NewJob::of("narrow", &job));
+    fleet.jobs.create_many(flood.collect()).await.unwrap();
+    fleet.until_ran(1).await;
+    fleet
+        .jobs
+        .create(NewJob::of("note", &1_000_u64))
+        .await
+        .unwrap();
+    eventually("the job of another type", SOON, async || {
+        fleet.ran.times().contains_key(&1_000).then_some(())
+    })
+    .await;
+    eventually("a second without a lock", SOON, async || {
+        let before = fleet.count(LOCKS).await;
+        pass(Duration::from_secs(1)).await;
+        (fleet.count(LOCKS).await == before).then_some(())
+    })
+    .await;
+    assert_eq!(fleet.ran.times().len(), 2);
+    let leases = "SELECT count(*) FROM jobwire.job_lease";
+    assert_eq!(fleet.count(leases).await, 1, "only the job that runs");
+    let second = fleet.start_narrow(&gate).await;
+    fleet.until_ran(3).await;
+    gate.add_permits(100);
+    fleet.until_empty().await;
+    let mut expected = once(100);
+    expected.insert(1_000, 1);
+    assert_eq!(fleet.ran.times(), expected);
+    assert_eq!((first.most(), second.most()), (1, 1));
     fleet.stop().await;
 }
 

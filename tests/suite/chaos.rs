@@ -46,7 +46,6 @@ async fn no_hint_is_lost_in_a_fleet_that_changes(broker: Broker) {
     let rare = outcome.kinds.0.get(Kind::Rare.job_type());
     assert!(rare.is_some_and(|rare| *rare > 0), "no rare jobs");
     assert!(outcome.starts > 5, "few deployments");
-    assert!(counts.limited_runs > 0, "no job with a limit ran");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -102,6 +101,9 @@ const ENOUGH_TAKEOVERS: u64 = 100;
 /// The bound of a takeover from the end of the lease: a sweep interval of one second, and two seconds.
 const SWEEP_AND_TWO_SECONDS: Duration = Duration::from_secs(3);
 
+/// The number of jobs of a key of [`Kind::Rated`] that may start in a period.
+const RATED: u64 = 4;
+
 /// Runs chaos and asserts that every promise was kept.
 async fn kept(options: Options) -> Outcome {
     let options = Options {
@@ -116,6 +118,7 @@ async fn kept(options: Options) -> Outcome {
         ..options
     };
     println!("seed {}, {} slots", options.seed, options.concurrency);
+    let durable_locks = options.durable_locks;
     let outcome = run(options).await;
     println!("{}", outcome.page());
     assert!(
@@ -124,6 +127,11 @@ async fn kept(options: Options) -> Outcome {
         outcome.wrongs()
     );
     let counts = &outcome.verdict.counts;
+    if durable_locks {
+        // Only then are the limits judged, and that is worth something only if they bind.
+        assert!(counts.limited_runs > 0, "no job with a limit ran");
+        assert!(counts.most_limited >= RATED, "no limit was reached");
+    }
     // A machine that stalls delays some takeovers; of many, nearly all must keep the bound.
     if counts.calm_takeovers >= ENOUGH_TAKEOVERS {
         let p99 = Duration::from_micros(u64::try_from(counts.takeover_p99).unwrap_or(0));

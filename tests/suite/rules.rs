@@ -7,6 +7,7 @@ mod doors;
 mod failed_commit;
 mod faults;
 mod forwarded;
+mod full_type;
 mod held_back;
 mod inline_starts;
 mod isolated;

@@ -19,7 +19,7 @@
 //! | `at` | the time of publication, microseconds since 1970 UTC (optional) |
 //! | `hints[].id` | the job |
 //! | `hints[].i` | the process instance of an exclusive job: "try this instance" (optional; a value that no job can have is read as absent) |
-//! | `hints[].y` | the type of a job that is not exclusive: a node that does not serve it forwards the hint (optional; a value that no job can have is read as absent) |
+//! | `hints[].y` | the type of a job that is not exclusive, or of an exclusive one that a node has given back because it had no slot of the type: a node that does not serve it forwards the hint (optional; a value that no job can have is read as absent) |
 //! | `hints[].c` | the time at which the creating transaction's COMMIT returned, microseconds (optional) |
 //! | `hints[].t` | W3C `traceparent` (optional) |
 //! | `marker` | instead of hints: the sweeper's numbered marker (see [`crate::leader::sweeper`]) |
@@ -59,8 +59,9 @@ pub struct Hint {
         deserialize_with = "instance::read"
     )]
     pub instance: Option<String>,
-    /// The type of a job that is not exclusive: a node that does not serve it forwards the hint
-    /// without asking the database. The row decides the job's type.
+    /// The type of a job that is not exclusive, or of an exclusive one that a node has given back
+    /// because it had no slot of the type: a node that does not serve it forwards the hint without
+    /// asking the database. The row decides the job's type.
     #[serde(
         rename = "y",
         default,

@@ -9,7 +9,7 @@ use jobwire_core::hint::{Hint, Ready};
 use jobwire_core::job::query::{LaneBacklog, LaneView};
 use jobwire_core::job::{Job, LockToken, LockedJob};
 use jobwire_core::store::Failure;
-use jobwire_core::store::permits::{PermitAnswer, PermitRequest, StalledKey};
+use jobwire_core::store::permits::{KeyAnswer, PermitAnswer, PermitRequest, StalledKey};
 use jobwire_core::store::transaction::AfterCommit;
 use jobwire_core::store::{
     Action, BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion,
@@ -54,10 +54,12 @@ pub enum Bug {
     /// Not a bug: PostgreSQL reused the transaction's id for a later transaction, which committed,
     /// as may happen after a crash. Only for producers.
     ReusedTransaction,
+    /// Every job that asks for a permit gets one, whatever other nodes have.
+    GenerousPermits,
 }
 
 impl Bug {
-    const ALL: [(Bug, &'static str); 9] = [
+    const ALL: [(Bug, &'static str); 10] = [
         (Bug::LateCompletion, "late-completion"),
         (Bug::NoFence, "no-fence"),
         (Bug::HangingLock, "hanging-lock"),
@@ -67,6 +69,7 @@ impl Bug {
         (Bug::OrphansByAge, "orphans-by-age"),
         (Bug::PublishBeforeCommit, "publish-before-commit"),
         (Bug::ReusedTransaction, "reused-transaction"),
+        (Bug::GenerousPermits, "generous-permits"),
     ];
 
     /// Returns its name in `CHAOS_BUG`.
@@ -193,7 +196,10 @@ impl Store for Mutant {
         self.inner.has_permits()
     }
     async fn exchange_permits(&self, request: &PermitRequest) -> Result<PermitAnswer> {
-        self.inner.exchange_permits(request).await
+        match self.bug {
+            Bug::GenerousPermits => Ok(all_permits(request)),
+            _ => self.inner.exchange_permits(request).await,
+        }
     }
     async fn stalled_keys(&self, served: &[String]) -> Result<Vec<StalledKey>> {
         self.inner.stalled_keys(served).await
@@ -403,6 +409,20 @@ impl Store for Mutant {
     }
     async fn close(&self) {
         self.inner.close().await;
+    }
+}
+
+/// Returns the answer that grants each asking job a permit.
+fn all_permits(request: &PermitRequest) -> PermitAnswer {
+    let keys = request.keys().iter().map(|of| KeyAnswer {
+        key: of.key.clone(),
+        number: of.keep + i32::try_from(of.asking.len()).unwrap_or(i32::MAX),
+        granted: of.asking.iter().map(|asking| asking.held.id).collect(),
+        contended: false,
+    });
+    PermitAnswer {
+        keys: keys.collect(),
+        ..PermitAnswer::default()
     }
 }
 

@@ -119,7 +119,7 @@ impl Kind {
         matches!(self, Kind::Effect | Kind::Parent | Kind::ExclusiveEffect)
     }
 
-    /// Returns its limit in the fleet, for each [key](KEYS) of the payload.
+    /// Returns its limit in the fleet, for each [key](keys) of the payload.
     #[must_use]
     pub fn bound(self) -> Option<Bound> {
         match self {
@@ -137,8 +137,9 @@ impl Kind {
     fn weight(self, deploys: bool) -> u32 {
         match self {
             Kind::Noop => 380,
-            // Their keys let about four of each start in a second, and fewer while nodes die.
-            Kind::Limited | Kind::Rated => 10,
+            // Their keys let about twice as many of each start, and fewer while nodes die. So some of
+            // them wait, and all are done in the end.
+            Kind::Limited | Kind::Rated => 60,
             Kind::Long => 0,
             Kind::Slow => 20,
             Kind::Failing => 60,
@@ -163,8 +164,12 @@ impl Kind {
     }
 }
 
-/// The number of keys of limited jobs.
-pub const KEYS: u32 = 2;
+/// Returns the number of keys of limited jobs at this rate of all jobs a second: each key gets one job
+/// of a type a second.
+#[must_use]
+pub fn keys(rate: u32) -> u32 {
+    (rate / 20).max(2)
+}
 
 /// The timeout of an attempt of [`Kind::Hanging`].
 pub const TIMEOUT: Duration = Duration::from_millis(1_500);
@@ -184,6 +189,8 @@ pub struct Maker {
     /// jobs.
     prefix: String,
     made: u64,
+    /// The number of keys of limited jobs.
+    keys: u32,
 }
 
 /// The number of instances that exclusive jobs use at the same time.
@@ -202,6 +209,7 @@ impl Maker {
             clock,
             prefix: format!("p{producer}"),
             made: 0,
+            keys: keys(options.rate),
         }
     }
 
@@ -233,9 +241,9 @@ impl Maker {
             Kind::Parent => json!({ "children": random.random_range(1..=3) }),
             Kind::Exclusive => json!({ "ms": random.random_range(0..15) }),
             Kind::Limited => {
-                json!({ "ms": random.random_range(0..1_000), "key": random.random_range(0..KEYS) })
+                json!({ "ms": random.random_range(0..1_000), "key": random.random_range(0..self.keys) })
             }
-            Kind::Rated => json!({ "key": random.random_range(0..KEYS) }),
+            Kind::Rated => json!({ "key": random.random_range(0..self.keys) }),
             _ => json!({}),
         };
         let mut job = NewJob::of(kind.job_type(), &payload);

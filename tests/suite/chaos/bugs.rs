@@ -13,8 +13,8 @@ use jobwire_core::{
 };
 use jobwire_tests::chaos::ledger::{Ledger, NotingPublisher};
 use jobwire_tests::chaos::mutant::{Bug, Mutant};
-use jobwire_tests::chaos::{reader, world};
-use jobwire_tests::history::{Invariant, Limits, Outcome, Report};
+use jobwire_tests::chaos::{limits, reader, world};
+use jobwire_tests::history::{Calendar, Invariant, Limits, Outcome, Report};
 use jobwire_tests::{
     Direction, Flow, Program, Proxy, Running, Signal, eventually, shared, shared::Space,
 };
@@ -319,6 +319,61 @@ async fn a_lock_that_does_not_look_at_the_instance_is_caught() {
     stage.until_empty().await;
     let report = stage.check(None).await;
     assert_breaks(&report, Invariant::I5);
+}
+
+/// Two jobs of a key of which one runs at once, on two nodes.
+async fn two_jobs_of_a_key(bug: Option<Bug>) -> Report {
+    let stage = Stage::new().await;
+    // With one slot, each node runs one of the jobs.
+    let settings = [
+        ("CHAOS_GATE", "yes"),
+        ("JOBWIRE_CONCURRENCY", "1"),
+        LONG_LEASE,
+    ];
+    let mut nodes = Vec::new();
+    for _ in 0..2 {
+        nodes.push(stage.node(bug, &settings).await);
+    }
+    for _ in 0..2 {
+        let job = NewJob::of("chaos-limited", &json!({ "ms": 500, "key": 0 }));
+        stage.create(&stage.jobs, job).await;
+    }
+    if bug.is_some() {
+        stage.until("both jobs to run", "what = 'start'", 2).await;
+    } else {
+        eventually("the second job to wait for a permit", WAIT, || async {
+            let waiting = "SELECT count(*) FROM jobwire.waiting_job";
+            let waiting: i64 = sqlx::query_scalar(waiting)
+                .fetch_one(stage.store.pool())
+                .await
+                .ok()?;
+            (waiting == 1).then_some(())
+        })
+        .await;
+    }
+    stage.open_gate().await;
+    stage.until_empty().await;
+    stage.until("both jobs to end", "what = 'end'", 2).await;
+    let mut report = stage.check(None).await;
+    let lease = Duration::from_secs(60);
+    limits::check(&stage.url, &Calendar::default(), lease, &mut report)
+        .await
+        .unwrap();
+    report
+}
+
+#[tokio::test]
+async fn permits_for_every_job_that_asks_are_caught() {
+    let report = two_jobs_of_a_key(Some(Bug::GenerousPermits)).await;
+    assert_breaks(&report, Invariant::I15);
+}
+
+#[tokio::test]
+async fn a_job_that_waits_for_a_permit_of_another_node_breaks_nothing() {
+    let report = two_jobs_of_a_key(None).await;
+    assert!(report.holds(), "{report}");
+    let counts = &report.counts;
+    assert_eq!((counts.limited_runs, counts.most_limited), (2, 1));
 }
 
 /// A backlog waits in the broker for several sweeps while the only slot is taken.

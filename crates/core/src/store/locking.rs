@@ -24,6 +24,14 @@ pub struct LockTerms {
     pub rows: RowTerms,
 }
 
+impl LockTerms {
+    /// Returns the same terms for jobs of these types only.
+    pub(crate) fn of(mut self, types: Arc<[String]>) -> Self {
+        self.types = types;
+        self
+    }
+}
+
 text_enum! {
     /// The reason why a hinted job was not locked. All but [`Refusal::Busy`] settle the hint.
     Refusal {

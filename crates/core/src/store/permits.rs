@@ -134,6 +134,12 @@ impl PermitRequest {
         }
     }
 
+    /// Returns the requests for the keys, sorted by key.
+    #[must_use]
+    pub fn keys(&self) -> &[KeyRequest] {
+        &self.keys
+    }
+
     /// Waits for a locked row for a quarter of a second only.
     #[must_use]
     pub fn impatient(mut self) -> Self {

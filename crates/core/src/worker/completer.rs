@@ -154,6 +154,8 @@ struct Batch {
     done: Vec<Completion>,
     failed: Vec<Failure>,
     released: Vec<Release>,
+    /// The types of those released jobs for which no slot of their type was free.
+    full: HashMap<JobId, String>,
     /// The slots of the jobs that are done.
     slots_of_done: Vec<Slot>,
     /// The slots of the other jobs.
@@ -175,6 +177,11 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
             Ending::Failed { failure, .. } => batch.failed.push(*failure),
             Ending::Release => batch.released.push(Release::of_attempt(job.held)),
             Ending::Unstarted => batch.released.push(Release::without_attempt(job.held)),
+            Ending::Full => {
+                let job_type = attempt.job.job_type.clone();
+                batch.full.insert(job.held.id, job_type);
+                batch.released.push(Release::without_attempt(job.held));
+            }
             Ending::Committed { settled, sent } => {
                 attempt.count(node, AttemptFate::Committed, now);
                 node.ended(&job.held, end_of(&job.held, &next_instances(&settled)));
@@ -213,6 +220,7 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
         done,
         failed,
         released,
+        full,
         slots_of_done,
         slots,
         attempts,
@@ -251,6 +259,7 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
             let mut released_batch = release.await;
             told.released(&released, &released_batch.outcome);
             let ready = std::mem::take(&mut released_batch.outcome.ready);
+            let ready = node.keep_full(ready, &full);
             node.hook.publish(Cause::Requeue, ready);
             released_batch
         },

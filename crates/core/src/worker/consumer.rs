@@ -22,6 +22,8 @@
 //!   wait in its lane.
 //! * **Refused locks**: A job that the database refuses to lock is tried alone. Its hint is settled
 //!   once other jobs were locked meanwhile.
+//! * **Full types**: A hint of a type that has no free slot here waits apart, and the others pass it
+//!   ([`full`]).
 //! * **Large payloads**: A lock statement asks for fewer jobs if payloads are large
 //!   ([`lock_size`]).
 //! * **Held instances**: A hint for an instance that this node holds is refused without a statement
@@ -37,6 +39,7 @@
 
 mod answer;
 mod decision;
+mod full;
 pub(crate) mod lock_size;
 mod locking;
 mod pending;
@@ -110,6 +113,10 @@ struct Consumer {
     locked: u64,
     /// Limits warnings about unserved jobs, because any creator may create them.
     unserved: LogThrottle,
+    /// Changes when a slot of a type is free again.
+    freed: watch::Receiver<()>,
+    /// The time at which hints that wait for a slot of their type are published again, if some wait.
+    return_full_at: Option<Instant>,
 }
 
 /// Receives hints and starts their jobs until the node drains.
@@ -154,6 +161,8 @@ pub(crate) async fn consume(node: Arc<NodeContext>, own_hints: OwnHints) {
         ),
         gathers: node.options.lanes.len() > 1,
         struck: node.leases.struck(),
+        freed: node.slots.freed(),
+        return_full_at: None,
         rescuing: 0,
         asked: HashMap::new(),
         node,
@@ -194,6 +203,13 @@ async fn idle(node: &NodeContext, pause: Duration) -> bool {
     }
 }
 
+async fn sleep_until_some(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Publishes own hints after a panic, because no broker delivers them again.
 impl Drop for Consumer {
     fn drop(&mut self) {
@@ -212,6 +228,8 @@ impl Consumer {
         while !draining.is_cancelled() {
             self.follow_slots();
             self.decide_markers().await;
+            self.try_full_again();
+            self.return_full();
             // A separate receiver, because `receive` borrows the consumer. It is created before
             // `startable` is read, so that no change is missed.
             let mut struck = self.struck.clone();
@@ -220,12 +238,18 @@ impl Consumer {
                 self.slot = None;
                 self.node.slots.of_node.wants_none();
                 let rescued = self.pending.rescued();
+                // Not marked: what has changed since the last look counts.
+                let mut freed = self.freed.clone();
+                let some_wait = self.pending.full() > 0;
+                let return_full = sleep_until_some(self.return_full_at);
                 tokio::select! {
                     biased;
                     () = draining.cancelled() => return,
                     Some(hint) = own_hints.recv(), if self.has_room() => self.note_own(hint),
                     Ok(()) = struck.changed(), if rescued > 0 => {}
-                    () = self.receive() => {}
+                    Ok(()) = freed.changed(), if some_wait => {}
+                    () = return_full => {}
+                    () = self.receive(), if self.has_room() => {}
                 }
                 continue;
             }
@@ -281,7 +305,7 @@ impl Consumer {
     }
 
     fn has_room(&self) -> bool {
-        self.pending.len() + self.pending.rescued() < MOST_PENDING
+        self.pending.len() + self.pending.rescued() + self.pending.full() < MOST_PENDING
     }
 
     /// Returns the number of rescued jobs that may still start now.

@@ -1,5 +1,6 @@
 //! The data that the parts of a node share: identity, connections, and shutdown signals.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +10,7 @@ use tokio_util::task::TaskTracker;
 use crate::fleet::{Beat, Fleet};
 use crate::hint::Ready;
 use crate::job::scope::Scope;
-use crate::job::{LockToken, NodeId};
+use crate::job::{JobId, LockToken, NodeId};
 use crate::producer::commit_hook::{Cause, CommitHook};
 use crate::store::allowance::Allowance;
 use crate::store::{Handoff, LockTerms, Membership, RowTerms, Store, StoreError};
@@ -29,7 +30,7 @@ use crate::worker::reports::Reports;
 use crate::worker::row_pause::RowPause;
 use crate::worker::served::Served;
 use crate::worker::signals::Signals;
-use crate::worker::slots::Slots;
+use crate::worker::slots::{Slots, TypeSlots};
 use crate::worker::stop_counts::StopCounts;
 use crate::worker::suspects::Suspects;
 use crate::worker::under_way::Leases;
@@ -91,6 +92,34 @@ impl NodeContext {
         // Closed only when the node is gone; then the lease ends by itself.
         let _ = self.finished.send(finished).await;
         drop(kept);
+    }
+
+    /// Returns the slots of a type with a limit of its own; `None` if it has no limit or no handler.
+    pub(crate) fn type_slots(&self, job_type: &str) -> Option<Arc<TypeSlots>> {
+        // Both are read together, because a handler that replaces this one has its own slots.
+        let found = self.served.handler_with(job_type, |registration| {
+            let limit = registration.options.concurrency?;
+            Some(self.slots.of_type(job_type, limit))
+        });
+        found.and_then(|(_, slots)| slots)
+    }
+
+    /// Takes the hints of jobs that were released because no slot of their type was free: they wait
+    /// here until one is. Returns the other hints.
+    pub(crate) fn keep_full(&self, ready: Vec<Ready>, full: &HashMap<JobId, String>) -> Vec<Ready> {
+        if full.is_empty() || self.signals.draining.is_cancelled() {
+            return ready;
+        }
+        let others = ready.into_iter().filter_map(|mut ready| {
+            let job_type = full.get(&ready.hint.id);
+            let Some(job_type) = job_type.filter(|_| self.options.receives(&ready.lane)) else {
+                return Some(ready);
+            };
+            // Now the hint of an exclusive job names its type, too.
+            ready.hint.job_type = Some(job_type.clone());
+            self.inbox.try_here(ready)
+        });
+        others.collect()
     }
 
     /// Returns the number of slots for new work.

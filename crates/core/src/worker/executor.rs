@@ -49,6 +49,7 @@ use crate::worker::permits::Permit;
 use crate::worker::quarantine::{self, Admission};
 use crate::worker::release;
 use crate::worker::slot_pool::Slot;
+use crate::worker::slots::TypeSlot;
 use crate::worker::stages::Stages;
 
 /// Starts a locked job on a slot.
@@ -140,9 +141,10 @@ fn life(
     locked: LockedJob,
     lease: Arc<Lease>,
     stages: Stages,
-    slot: Slot,
+    mut slot: Slot,
     outcomes: Outcomes,
 ) -> (Arc<Job>, BoxFuture<'static, ()>) {
+    let type_slot = slot.of_type.take();
     let held = locked.held();
     let node = node.clone();
     let LockedJob { job, strikes, .. } = locked;
@@ -159,7 +161,7 @@ fn life(
             Admission::Start(slot, suspect, permit) => {
                 // Pinned here, because every call that takes this future by value copies it, and it
                 // has a kilobyte.
-                let running = pin!(run(&node, &job, &held, &lease, stages, permit));
+                let running = pin!(run(&node, &job, &held, &lease, stages, permit, type_slot));
                 // Without an ending the lease would be renewed forever.
                 let ending = survived("job", running).await.unwrap_or(Ending::Left);
                 lease.ends(true);
@@ -200,8 +202,9 @@ async fn run(
     lease: &Arc<Lease>,
     stages: Stages,
     permit: Option<Permit>,
+    type_slot: Option<TypeSlot>,
 ) -> Ending {
-    let mut run = match admit(node, job, held, lease, permit).await {
+    let mut run = match admit(node, job, held, lease, permit, type_slot).await {
         Ok(run) => run,
         Err(ending) => return ending.without_attempt(),
     };

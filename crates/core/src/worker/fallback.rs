@@ -25,6 +25,8 @@
 //!   while it finds nothing, and a few times as long as the pass kept the database busy ([`pace`]).
 //!   A job that becomes ready in this process shortens the pause. While hints work, the node asks
 //!   nothing.
+//! * **Types with a limit** of their own are claimed apart, as many jobs as slots of the type are free
+//!   ([`limited`]).
 //! * **Several nodes** skip each other's locked rows, so they claim different jobs.
 //! * **Rescued jobs** come first in their lane and take at most a quarter of the slots.
 //!   **Suspects** come last, one at a time, after the lane was searched to its end.
@@ -41,6 +43,7 @@
 mod claimer;
 mod cursor;
 mod lane;
+mod limited;
 mod markers;
 mod pace;
 mod page;
@@ -79,11 +82,14 @@ pub(crate) async fn claim(node: Arc<NodeContext>) {
     let draining = node.signals.draining.clone();
     let mut claimer = Claimer::new(node, patience);
     let mut offered = claimer.node.hook.offered();
+    let mut freed = claimer.node.slots.freed();
     let mut look = tokio::time::interval(LOOK);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let node = claimer.node.clone();
     loop {
-        let (claims, at) = (claimer.claims(), claimer.pace.at());
+        // Before the slots are counted, so that no later one is missed.
+        freed.mark_unchanged();
+        let (claims, at) = claimer.next();
         let slot = tokio::select! {
             biased;
             () = draining.cancelled() => break,
@@ -108,6 +114,7 @@ pub(crate) async fn claim(node: Arc<NodeContext>) {
                 claimer.pace.hurry(Instant::now());
                 continue;
             }
+            Ok(()) = freed.changed(), if claimer.misses_slots() => continue,
             slot = slot_at(&node, at), if claims => Some(slot),
         };
         // Must not be cancelled: a job that is locked has to be started.

@@ -35,6 +35,9 @@ pub(crate) enum Ending {
     Release,
     /// The same, and its handler has not started, so that its strikes stay.
     Unstarted,
+    /// No slot of the job's type is free. The job is released like an unstarted one, and its hint
+    /// waits on this node.
+    Full,
     /// The job waits for a permit, and its lease has ended already; no attempt is spent.
     Parked,
     /// The lock is lost; there is nothing to commit.
@@ -58,7 +61,7 @@ impl Ending {
             Self::Done(_) | Self::Committed { .. } => "done",
             Self::Cancelled(_) => CANCELLED,
             Self::Failed { outcome, .. } => outcome,
-            Self::Release | Self::Unstarted | Self::Parked => "interrupted",
+            Self::Release | Self::Unstarted | Self::Full | Self::Parked => "interrupted",
             Self::Lost => "lost-lock",
             Self::Left => "unknown",
         }

@@ -138,7 +138,9 @@ impl HandlerOptions {
         self
     }
 
-    /// Limits the number of jobs of this type that run at once on one node.
+    /// Limits the number of jobs of this type that run at once on one node. Its further jobs hold
+    /// neither a slot nor a lease while they wait: the node runs jobs of other types, and other
+    /// nodes take what waits.
     #[must_use]
     pub fn concurrency(mut self, limit: usize) -> Self {
         self.concurrency = Some(limit.max(1));
@@ -428,6 +430,15 @@ impl Handlers {
         };
         let by_row = self.by_type.iter().filter(|(_, r)| by_row(r));
         let mut types: Vec<_> = by_row.map(|(name, _)| name.clone()).collect();
+        types.sort_unstable();
+        types
+    }
+
+    /// Returns the types with a limit of the jobs that run at once on a node, sorted.
+    pub(crate) fn limited_types(&self) -> Vec<String> {
+        let is_limited = |registration: &Registration| registration.options.concurrency.is_some();
+        let limited = self.by_type.iter().filter(|(_, r)| is_limited(r));
+        let mut types: Vec<_> = limited.map(|(name, _)| name.clone()).collect();
         types.sort_unstable();
         types
     }

@@ -46,6 +46,8 @@ struct Now {
     open: Arc<[String]>,
     /// The types whose jobs may be held by row locks.
     by_row: Arc<[String]>,
+    /// The types with a limit of the jobs that run at once on a node, sorted.
+    limited: Arc<[String]>,
     /// The scope of the options and the registry.
     own: Scope,
     /// The jobs that the store can run ([`Store::reach`](crate::store::Store::reach)).
@@ -75,6 +77,7 @@ impl Served {
             open: all.clone(),
             all,
             by_row: handlers.row_lock_types().into(),
+            limited: handlers.limited_types().into(),
             scope: Arc::new(own.and(&reach)),
             own,
             reach,
@@ -118,6 +121,7 @@ impl Served {
         let mut now = self.lock();
         now.all = handlers.types().into();
         now.by_row = handlers.row_lock_types().into();
+        now.limited = handlers.limited_types().into();
         self.choose(&mut now);
         changed
     }
@@ -161,6 +165,24 @@ impl Served {
     /// Returns the types whose jobs may be held by row locks.
     pub(crate) fn by_row(&self) -> Arc<[String]> {
         self.lock().by_row.clone()
+    }
+
+    /// Returns the types with a limit of the jobs that run at once on a node, sorted.
+    pub(crate) fn limited(&self) -> Arc<[String]> {
+        self.lock().limited.clone()
+    }
+
+    /// Returns the open types, those without and those with a limit of the jobs that run at once on
+    /// a node.
+    pub(crate) fn by_limit(&self) -> (Arc<[String]>, Vec<String>) {
+        let now = self.lock();
+        if now.limited.is_empty() {
+            return (now.open.clone(), Vec::new());
+        }
+        let is_limited = |job_type: &String| now.limited.binary_search(job_type).is_ok();
+        let open = now.open.iter().cloned();
+        let (limited, others): (Vec<String>, Vec<String>) = open.partition(is_limited);
+        (others.into(), limited)
     }
 
     /// Returns whether a handler has a limit of the fleet.

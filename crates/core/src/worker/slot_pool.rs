@@ -22,6 +22,7 @@ use tokio::sync::oneshot;
 use crate::telemetry::metrics as m;
 use crate::transport::Transport;
 use crate::worker::slot_limit::SlotLimit;
+use crate::worker::slots::TypeSlot;
 
 /// The slots of a process, for [nodes](crate::Node) of several databases. Each node takes at most
 /// [`concurrency`](crate::NodeOptions::concurrency) of them.
@@ -239,6 +240,7 @@ impl State {
             pool: pool.clone(),
             member: request.member,
             count,
+            of_type: None,
         };
         Some((request.grant, slot))
     }
@@ -315,6 +317,7 @@ impl Share {
             pool: self.pool.clone(),
             member: self.member,
             count: 1,
+            of_type: None,
         })
     }
 
@@ -407,6 +410,9 @@ pub(crate) struct Slot {
     pool: Arc<Pool>,
     member: u64,
     count: usize,
+    /// The slot of the job's type, if the type has its own limit and the slot was taken before the
+    /// lock. The job takes it out when it starts.
+    pub(crate) of_type: Option<TypeSlot>,
 }
 
 impl Slot {

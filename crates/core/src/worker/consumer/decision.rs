@@ -16,8 +16,10 @@ use crate::producer::commit_hook::Cause;
 use crate::runtime::fast_map::FastMap;
 use crate::store::{HeldRows, Locked, Refusal};
 use crate::telemetry::metrics as m;
+use crate::transport::Ticket;
 use crate::worker::executor;
 use crate::worker::row_batch;
+use crate::worker::slots::TypeSlot;
 use crate::worker::stages::Stages;
 
 /// The time after which the hint of a busy row goes to the end of its lane.
@@ -44,6 +46,7 @@ impl Consumer {
             .locked_by_hint
             .increment(jobs as u64);
         let mut slots = std::mem::take(&mut batch.slots);
+        let mut type_slots = std::mem::take(&mut batch.type_slots);
         let stages = |job: &LockedJob| {
             let hinted = by_id.get(&job.job.id).copied();
             if let Some(of) = hinted.and_then(|at| batch.of.get(at))
@@ -70,7 +73,8 @@ impl Consumer {
             executor::start
         };
         for job in locked.jobs {
-            let Some(slot) = slots.pop() else { break };
+            let Some(mut slot) = slots.pop() else { break };
+            slot.of_type = TypeSlot::take_from(&mut type_slots, &job.job.job_type);
             let stages = stages(&job);
             start(&self.node, job, sent, stages, slot);
         }
@@ -82,12 +86,15 @@ impl Consumer {
         {
             let admitted = jobs.into_iter().map_while(|job| {
                 let stages = stages(&job);
-                slots.pop().map(|slot| (job, stages, slot))
+                slots.pop().map(|mut slot| {
+                    slot.of_type = TypeSlot::take_from(&mut type_slots, &job.job.job_type);
+                    (job, stages, slot)
+                })
             });
             row_batch::start(&self.node, hold, sent, at_most, by_row, admitted);
         }
         // The slots of refused hints are free again.
-        drop(slots);
+        drop((slots, type_slots));
         let mut busy: Vec<JobId> = Vec::new();
         let mut unserved: Vec<JobId> = Vec::new();
         for (id, why) in locked.refused {
@@ -175,14 +182,7 @@ impl Consumer {
             if let Some(decided) = decided.get_mut(waiting.of.lane) {
                 *decided += 1;
             }
-            let Some(of) = self.undecided.get_mut(&ticket) else {
-                continue;
-            };
-            of.left -= 1;
-            if of.left == 0 {
-                self.undecided.remove(&ticket);
-                settled.push(ticket);
-            }
+            settled.extend(self.one_less(ticket));
         }
         for (metrics, hints) in self.metrics.iter().zip(decided) {
             metrics.decided.increment(hints);
@@ -195,6 +195,17 @@ impl Consumer {
             self.receiver.settle(&settled).await;
             crash_point!("hints-settled");
         }
+    }
+
+    /// Records that a hint of this message is decided. Returns the ticket if it was the last one.
+    pub(super) fn one_less(&mut self, ticket: Ticket) -> Option<Ticket> {
+        let of = self.undecided.get_mut(&ticket)?;
+        of.left -= 1;
+        if of.left > 0 {
+            return None;
+        }
+        self.undecided.remove(&ticket);
+        Some(ticket)
     }
 
     pub(super) fn count_returned(&self, place: usize, hints: usize) {

@@ -17,6 +17,7 @@ use crate::store::{Locked, StoreError};
 use crate::worker::context::NodeContext;
 use crate::worker::own_hints::OwnHint;
 use crate::worker::slot_pool::Slot;
+use crate::worker::slots::{TypeSlot, TypeSlots};
 
 /// The maximum number of lock statements that are under way at once.
 const LOCKS_AT_ONCE: usize = 2;
@@ -27,6 +28,8 @@ pub(super) struct Batch {
     pub(super) hints: Vec<Hint>,
     pub(super) of: Vec<Arrival>,
     pub(super) slots: Vec<Slot>,
+    /// The slots of the types of hints whose types have their own limits.
+    pub(super) type_slots: Vec<TypeSlot>,
 }
 
 impl Batch {
@@ -130,17 +133,26 @@ impl Consumer {
 
     /// Returns the request for the next batch, if there is one.
     pub(super) async fn ask_next(&mut self) -> Option<impl Future<Output = Answer> + use<>> {
-        let mut held = Batch::default();
-        let batch = self.next_batch(&mut held);
+        self.try_full_again();
+        let (mut held, mut full) = (Batch::default(), Vec::new());
+        let batch = self.next_batch(&mut held, &mut full);
         if !held.hints.is_empty() {
             self.refuse_held(held).await;
+        }
+        if !full.is_empty() {
+            self.set_aside(full).await;
         }
         batch.map(|batch| ask(self.node.clone(), batch))
     }
 
     /// Builds a batch for the free slots, lane by lane in turn. Hints of instances that this node's
-    /// jobs hold go to `held`.
-    pub(super) fn next_batch(&mut self, held: &mut Batch) -> Option<Batch> {
+    /// jobs hold go to `held`, and hints of types without a free slot to `full`.
+    pub(super) fn next_batch(
+        &mut self,
+        held: &mut Batch,
+        full: &mut Vec<Waiting>,
+    ) -> Option<Batch> {
+        let limited = self.node.served.limited();
         let mut batch = Batch::default();
         let mut free = self.slot.take();
         let most = self.lock_size.limit();
@@ -163,7 +175,16 @@ impl Consumer {
             if self.is_held_here(&waiting) {
                 free = Some(slot);
                 held.push(waiting);
+                continue;
+            }
+            let type_slots = self.type_slots(&limited, &waiting);
+            let type_slot = type_slots.as_ref().map(TypeSlots::try_take);
+            if matches!(type_slot, Some(None)) {
+                free = Some(slot);
+                self.schedule.requeue(waiting.of.lane);
+                full.push(waiting);
             } else {
+                batch.type_slots.extend(type_slot.flatten());
                 self.rescuing += usize::from(waiting.of.rescued);
                 if waiting.of.ticket.is_none() {
                     self.asked.insert(waiting.hint.id, waiting.of.lane);
@@ -173,6 +194,16 @@ impl Consumer {
             }
         }
         (!batch.hints.is_empty()).then_some(batch)
+    }
+
+    /// Returns the slots of the type that the hint names, if it is one of these types.
+    fn type_slots(&self, limited: &[String], waiting: &Waiting) -> Option<Arc<TypeSlots>> {
+        if limited.is_empty() {
+            return None;
+        }
+        let job_type = waiting.hint.job_type.as_ref()?;
+        limited.binary_search(job_type).ok()?;
+        self.node.type_slots(job_type)
     }
 
     pub(super) fn is_held_here(&self, waiting: &Waiting) -> bool {

@@ -7,6 +7,9 @@
 //! queue and the lane's items take turns: each start of a woken job wakes another one, so the others
 //! would never start behind them, and the permits would stand idle behind a backlog.
 //!
+//! Hints of types without a free slot are set aside ([`full`](super::full)), by lane and type. The
+//! other hints and the markers of their lanes pass them.
+//!
 //! Rescued jobs come before all other items of their lane while the node may start more of them.
 //!
 //! With a start order, the hints between two markers are sorted by the places of their jobs, once
@@ -16,7 +19,7 @@
 //! The transport bounds the size: unsettled messages do not exceed the prefetch, of which each lane
 //! has its share.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -54,6 +57,8 @@ pub(super) struct Arrival {
     /// The number of statements that had locked jobs when the database refused to lock this job
     /// alone; `None` if it did not.
     pub(super) refused_at: Option<u64>,
+    /// The time since which every try found no free slot of the type.
+    pub(super) full_since: Option<Instant>,
     /// The place of the job in the node's start order, once it is known.
     pub(super) rank: Ranked,
 }
@@ -81,6 +86,8 @@ struct LaneQueue {
     items: VecDeque<Item>,
     /// Whether the last hint was that of a woken job, so that an item is next.
     was_woken: bool,
+    /// The hints that wait for a slot of their type, by type.
+    full: BTreeMap<String, VecDeque<Waiting>>,
     /// The time since which only other lanes got slots.
     passed_over: Option<Instant>,
 }
@@ -91,6 +98,19 @@ impl LaneQueue {
         match self.items.front() {
             Some(Item::Hint(waiting)) => Some(waiting),
             _ => None,
+        }
+    }
+
+    /// Sorts the hints between two markers by their places. Those without a place stay behind the
+    /// others, in their order.
+    fn sort(&mut self) {
+        let items = self.items.make_contiguous();
+        let is_marker = |item: &Item| matches!(item, Item::Marker(..));
+        for between in items.split_mut(is_marker) {
+            between.sort_by_key(|item| match item {
+                Item::Hint(waiting) => waiting.of.rank,
+                Item::Marker(..) => Ranked::Unread,
+            });
         }
     }
 }
@@ -117,6 +137,8 @@ pub(super) struct Pending {
     woken: HashSet<JobId>,
     /// Waiting forwarded jobs, each once.
     forwarded: HashSet<JobId>,
+    /// The jobs of the hints that wait for a slot of their type, each once.
+    full: HashSet<JobId>,
 }
 
 impl Pending {
@@ -127,6 +149,7 @@ impl Pending {
             woken: VecDeque::new(),
             items: VecDeque::new(),
             was_woken: false,
+            full: BTreeMap::new(),
             passed_over: None,
         };
         Self {
@@ -136,10 +159,12 @@ impl Pending {
             rescued: HashSet::new(),
             woken: HashSet::new(),
             forwarded: HashSet::new(),
+            full: HashSet::new(),
         }
     }
 
-    /// Returns the number of hints and markers, without rescued jobs.
+    /// Returns the number of hints and markers, without rescued jobs and hints that wait for a slot
+    /// of their type.
     pub(super) fn len(&self) -> usize {
         self.items + self.woken.len()
     }
@@ -147,6 +172,11 @@ impl Pending {
     /// Returns the number of waiting rescued jobs.
     pub(super) fn rescued(&self) -> usize {
         self.rescued.len()
+    }
+
+    /// Returns the number of hints that wait for a slot of their type.
+    pub(super) fn full(&self) -> usize {
+        self.full.len()
     }
 
     pub(super) fn has_markers(&self) -> bool {
@@ -336,16 +366,99 @@ impl Pending {
                 }
             }
             if changed {
-                let items = queue.items.make_contiguous();
-                let is_marker = |item: &Item| matches!(item, Item::Marker(..));
-                for between in items.split_mut(is_marker) {
-                    between.sort_by_key(|item| match item {
-                        Item::Hint(waiting) => waiting.of.rank,
-                        Item::Marker(..) => Ranked::Unread,
-                    });
-                }
+                queue.sort();
             }
         }
+    }
+
+    /// Sets an own hint aside until a slot of its type is free. A job that already waits for one is
+    /// skipped.
+    pub(super) fn set_aside(&mut self, mut waiting: Waiting) {
+        let Some(queue) = self.lanes.get_mut(waiting.of.lane) else {
+            return;
+        };
+        let Some(job_type) = waiting.hint.job_type.clone() else {
+            return;
+        };
+        if !self.full.insert(waiting.hint.id) {
+            return;
+        }
+        let before = waiting.of.full_since;
+        waiting.of.full_since = before.or_else(|| Some(Instant::now()));
+        let of_type = queue.full.entry(job_type).or_default();
+        // One that was set aside before goes before those that were not.
+        let rank = waiting.of.rank;
+        let at = match before {
+            Some(_) => of_type.partition_point(|other| other.of.rank < rank),
+            None => of_type.partition_point(|other| other.of.rank <= rank),
+        };
+        of_type.insert(at, waiting);
+    }
+
+    /// Moves hints that wait for a slot of their type to the front of their lane: of each lane as
+    /// many as slots of the type are `free`.
+    pub(super) fn try_again(&mut self, free: impl Fn(&str) -> usize) {
+        for place in 0..self.lanes.len() {
+            self.try_lane_again(place, &free);
+        }
+    }
+
+    fn try_lane_again(&mut self, place: usize, free: impl Fn(&str) -> usize) {
+        let Some(queue) = self.lanes.get_mut(place) else {
+            return;
+        };
+        let mut again = Vec::new();
+        for (job_type, of_type) in &mut queue.full {
+            let some = free(job_type).min(of_type.len());
+            again.extend(of_type.drain(..some));
+        }
+        if again.is_empty() {
+            return;
+        }
+        queue.full.retain(|_, of_type| !of_type.is_empty());
+        let is_ranked = again
+            .iter()
+            .any(|waiting| waiting.of.rank != Ranked::Unread);
+        for waiting in again.into_iter().rev() {
+            self.full.remove(&waiting.hint.id);
+            self.put_back(waiting);
+        }
+        if is_ranked && let Some(queue) = self.lanes.get_mut(place) {
+            queue.sort();
+        }
+    }
+
+    /// Removes and returns hints of a lane that have waited for a slot of their type since `before`
+    /// or earlier, at most `most`: those that would start last. Rescued and forwarded jobs stay.
+    pub(super) fn take_full(&mut self, place: usize, before: Instant, most: usize) -> Vec<Ready> {
+        let mut taken = Vec::new();
+        let Some(queue) = self.lanes.get_mut(place) else {
+            return taken;
+        };
+        for of_type in queue.full.values_mut() {
+            let mut left = VecDeque::with_capacity(of_type.len());
+            while let Some(waiting) = of_type.pop_back() {
+                let Arrival {
+                    rescued,
+                    forwarded,
+                    full_since,
+                    ..
+                } = waiting.of;
+                let is_old = full_since.is_some_and(|since| since <= before);
+                if is_old && !rescued && !forwarded && taken.len() < most {
+                    self.full.remove(&waiting.hint.id);
+                    let lane = queue.lane.clone();
+                    let hint = waiting.hint;
+                    taken.push(Ready { lane, hint });
+                } else {
+                    left.push_front(waiting);
+                }
+            }
+            *of_type = left;
+        }
+        queue.full.retain(|_, of_type| !of_type.is_empty());
+        taken.reverse();
+        taken
     }
 
     /// Removes and returns a marker with nothing undecided before it in its lane.
@@ -372,7 +485,11 @@ impl Pending {
                 Item::Hint(waiting) if waiting.of.ticket.is_none() => Some(waiting),
                 _ => None,
             });
-            let own = waiting.chain(&queue.rescued).chain(&queue.woken);
+            let full = queue.full.values().flatten();
+            let own = waiting
+                .chain(&queue.rescued)
+                .chain(&queue.woken)
+                .chain(full);
             let own = own.filter(move |waiting| waiting.of.received_at >= since);
             own.map(|waiting| waiting.hint.id)
         })
@@ -406,6 +523,7 @@ impl Pending {
     /// no message of the broker.
     pub(super) fn take(&mut self, place: usize) -> Undecided {
         let mut undecided = Undecided::default();
+        self.try_lane_again(place, |_| usize::MAX);
         let Some(queue) = self.lanes.get_mut(place) else {
             return undecided;
         };
@@ -489,6 +607,7 @@ mod tests {
             woken: false,
             forwarded: false,
             refused_at: None,
+            full_since: None,
             rank: Ranked::Unread,
         }
     }
@@ -719,6 +838,80 @@ mod tests {
         assert!(pending.push_forwarded(second, of, 1));
         assert_eq!(pending.take_addressed().len(), 1);
         assert_eq!(pending.len(), 0);
+    }
+
+    fn of_type(job_type: &str) -> Hint {
+        Hint {
+            job_type: Some(job_type.to_owned()),
+            ..Hint::new(JobId::generate())
+        }
+    }
+
+    #[test]
+    fn what_waits_for_a_slot_of_its_type_is_passed_and_keeps_its_turn() {
+        let mut pending = pending();
+        let full: Vec<Hint> = ["mail", "mail", "fax", "mail"].map(of_type).into();
+        for hint in &full {
+            pending.push_hint(hint.clone(), arrival(0, 0));
+        }
+        pending.push_marker(0, marker(1), ticket(1));
+        for _ in 0..full.len() {
+            let waiting = pending.pop(0, 0).unwrap();
+            pending.set_aside(waiting);
+        }
+        pending.set_aside(Waiting {
+            hint: full[0].clone(),
+            of: arrival(0, 0),
+        });
+        assert_eq!((pending.len(), pending.full()), (1, 4), "each once");
+        assert!(pending.decided_marker().is_some(), "nothing holds it up");
+        let free = |job_type: &str| usize::from(job_type == "mail") * 2;
+        pending.try_again(free);
+        let first = pending.pop(0, 0).unwrap();
+        assert_eq!(first.hint.id, full[0].id);
+        let second = pending.pop(0, 0).unwrap();
+        assert_eq!(second.hint.id, full[1].id);
+        assert!(pending.pop(0, 0).is_none());
+        // Both slots were taken meanwhile.
+        pending.set_aside(second);
+        pending.set_aside(first);
+        pending.try_again(free);
+        assert_eq!(pop(&mut pending, 0), Some(full[0].id));
+        let left = pending.take(0);
+        assert_eq!((left.own.len(), left.tickets.len()), (3, 0));
+        assert_eq!((pending.len(), pending.full()), (0, 0));
+    }
+
+    #[test]
+    fn the_youngest_of_those_that_wait_for_a_slot_of_their_type_are_left_to_others() {
+        let mut pending = pending();
+        let hints = ["mail"; 5].map(of_type);
+        for hint in &hints {
+            let of = arrival(1, 0);
+            let hint = hint.clone();
+            pending.set_aside(Waiting { hint, of });
+        }
+        let forwarded = Arrival {
+            forwarded: true,
+            ..arrival(1, 0)
+        };
+        let addressed = of_type("mail");
+        pending.set_aside(Waiting {
+            hint: addressed.clone(),
+            of: forwarded,
+        });
+        let now = Instant::now();
+        let young = now - Duration::from_secs(3);
+        assert!(pending.take_full(1, young, 9).is_empty(), "too young");
+        let past = Utc::now() - Duration::from_secs(60);
+        assert_eq!(pending.own(1, past).count(), 6, "they count as held");
+        let taken = pending.take_full(1, now, 2);
+        let taken: Vec<JobId> = taken.iter().map(|ready| ready.hint.id).collect();
+        assert_eq!(taken, [hints[3].id, hints[4].id]);
+        assert_eq!(pending.take_full(1, now, 9).len(), 3);
+        assert_eq!(pending.full(), 1);
+        assert!(pending.take(1).own.is_empty(), "the forwarded one stays");
+        assert_eq!(pop(&mut pending, 1), Some(addressed.id));
     }
 
     #[test]

@@ -116,6 +116,7 @@ impl Consumer {
                         woken: false,
                         forwarded: false,
                         refused_at: None,
+                        full_since: None,
                         rank: Ranked::Unread,
                     };
                     for hint in hints {
@@ -142,6 +143,7 @@ impl Consumer {
             woken,
             forwarded,
             refused_at: None,
+            full_since: None,
             rank: Ranked::Unread,
         };
         if rescued {

@@ -1,13 +1,11 @@
-//! The admission of a job that has a slot of the node: waits for a slot of its type, gets a permit
-//! of its limit, and checks that its handler can run it.
+//! The admission of a job that has a slot of the node: checks that it has a slot of its type, gets a
+//! permit of its limit, and checks that its handler can run it.
 //!
 //! [`quarantine`](crate::worker::quarantine) decides first, because it changes the job's slots. A
 //! suspect gets its permit before its node ends its other jobs for it.
 
 use std::sync::Arc;
 use std::time::Duration;
-
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::completion::{completion_with, say_no_date};
 use super::failure::failure;
@@ -27,6 +25,7 @@ use crate::worker::handler::HandlerError;
 use crate::worker::lease_book::Lease;
 use crate::worker::limit::Limit;
 use crate::worker::permits::{Answered, Permit};
+use crate::worker::slots::{TypeSlot, TypeSlots};
 use crate::worker::unreadable;
 
 /// The wait before the next try of a job that this node returns: an encrypted one without a cipher,
@@ -35,14 +34,15 @@ const LATER: Duration = Duration::from_secs(10);
 /// The longest wait of an occurrence between two attempts to compute its date.
 const LATEST: Duration = Duration::from_secs(300);
 
-/// Admits a job to its handler, under a permit that it may have already. Returns its ending if it does
-/// not run.
+/// Admits a job to its handler, with the permit and the slot of its type that it may have already.
+/// Returns its ending if it does not run.
 pub(super) async fn admit<'a>(
     node: &'a Arc<NodeContext>,
     job: &'a Arc<Job>,
     held: &'a LockToken,
     lease: &'a Arc<Lease>,
     has_permit: Option<Permit>,
+    has_type_slot: Option<TypeSlot>,
 ) -> Result<Run<'a>, Ending> {
     // Both are read together, because a handler that replaces this one has its own slots.
     let found = node.served.handler_with(&job.job_type, |registration| {
@@ -54,7 +54,7 @@ pub(super) async fn admit<'a>(
         return Err(Ending::Release);
     };
     let mut run = Run::new(node, job, held, lease, registration);
-    run._type_slot = type_slot(&run, type_slots).await?;
+    run._type_slot = type_slot(type_slots.as_ref(), has_type_slot)?;
     if let Some(ending) = ending_without_run(&run).await {
         return Err(ending);
     }
@@ -164,26 +164,19 @@ fn returned_for(run: &Run<'_>, delay: Duration) -> Ending {
     }
 }
 
-/// Waits for a slot of the type, if the type has its own limit.
-async fn type_slot(
-    run: &Run<'_>,
-    slots: Option<Arc<Semaphore>>,
-) -> Result<Option<OwnedSemaphorePermit>, Ending> {
+/// Returns the slot of the type, if the type has its own limit. A job that finds none free does not
+/// wait for one: it would keep its lease, its instance and its slot of the node from others.
+fn type_slot(
+    slots: Option<&Arc<TypeSlots>>,
+    held: Option<TypeSlot>,
+) -> Result<Option<TypeSlot>, Ending> {
     let Some(slots) = slots else {
         return Ok(None);
     };
-    let node = run.node;
-    let permit = tokio::select! {
-        biased;
-        () = run.lease.stop.token().cancelled() => None,
-        permit = slots.acquire_owned() => permit.ok(),
-        // A job that cannot start is released now, not at the end of the shutdown.
-        () = node.signals.draining.cancelled() => None,
-    };
-    match permit {
-        Some(permit) => Ok(Some(permit)),
-        None => Err(interrupted(run)),
-    }
+    // The handler may have been replaced since the job got its slot.
+    let held = held.filter(|slot| slot.is_of(slots));
+    let slot = held.or_else(|| slots.try_take());
+    slot.map(Some).ok_or(Ending::Full)
 }
 
 /// Gets a permit for the job. A job that gets none waits in the database, without a lease and a slot.

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::OwnedSemaphorePermit;
-
 use crate::job::{Job, LockToken};
 use crate::store::CANCELLED;
 use crate::store::attempts::Attempt;
@@ -13,6 +11,7 @@ use crate::worker::finished::Ending;
 use crate::worker::handler::Registration;
 use crate::worker::lease_book::Lease;
 use crate::worker::permits::Permit;
+use crate::worker::slots::TypeSlot;
 
 /// A job under its lock, with its handler.
 pub(super) struct Run<'a> {
@@ -25,7 +24,7 @@ pub(super) struct Run<'a> {
     pub(super) lease: &'a Arc<Lease>,
     pub(super) registration: Arc<Registration>,
     /// The slot of the type, if the type has its own limit. Held until the run ends.
-    pub(super) _type_slot: Option<OwnedSemaphorePermit>,
+    pub(super) _type_slot: Option<TypeSlot>,
     /// The permit, if the type has a limit of the fleet. Held until the run ends, or, of a rate, until
     /// the handler has started.
     pub(super) permit: Option<Permit>,
@@ -73,6 +72,7 @@ impl<'a> Run<'a> {
             Ending::Committed { .. }
             | Ending::Release
             | Ending::Unstarted
+            | Ending::Full
             | Ending::Parked
             | Ending::Lost
             | Ending::Left => {}

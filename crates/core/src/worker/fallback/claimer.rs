@@ -1,5 +1,6 @@
 //! The claimer: gives the free slots to the lanes, and claims a page of each.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use tokio::time::Instant;
 
 use super::cursor::Cursor;
 use super::lane::ClaimedLane;
+use super::limited::free_terms;
 use super::pace::Pace;
 use super::page::claim_page;
 use super::turn::Turn;
@@ -37,13 +39,17 @@ type Leaving = BoxFuture<'static, (usize, Result<(), TransportError>)>;
 pub(super) struct Claimer {
     pub(super) node: Arc<NodeContext>,
     pub(super) lanes: Vec<ClaimedLane>,
-    schedule: Schedule,
+    pub(super) schedule: Schedule,
     pub(super) next_marker: u64,
     pub(super) pace: Pace,
-    failures: LogThrottle,
-    refused: LogThrottle,
+    /// The earliest time of the next page of a type with a limit.
+    pub(super) limited_from: Instant,
+    /// Whether the next single slot is for a type with a limit, if the other types want it, too.
+    pub(super) limited_next: bool,
+    pub(super) failures: LogThrottle,
+    pub(super) refused: LogThrottle,
     /// Limits pages to fewer jobs if jobs are large.
-    size: LockSize,
+    pub(super) size: LockSize,
     /// Markers on their way to the broker.
     pub(super) leaving: FuturesUnordered<Leaving>,
 }
@@ -57,6 +63,7 @@ impl Claimer {
                 watch: Watch::new(patience),
                 turn: None,
                 cursor: Cursor::default(),
+                limited: BTreeMap::new(),
                 rescued_at: None,
                 rescued: None,
                 suspect: None,
@@ -74,6 +81,8 @@ impl Claimer {
             node,
             next_marker: FIRST_MARKER,
             pace: Pace::new(Instant::now()),
+            limited_from: Instant::now(),
+            limited_next: false,
             failures: LogThrottle::default(),
             refused: LogThrottle::default(),
             size: LockSize::default(),
@@ -98,7 +107,9 @@ impl Claimer {
     pub(super) async fn take_some(&mut self, first: Option<Slot>) {
         if !self.node.leases.healthy() {
             // While leases cannot be renewed, further locks would be lost, too.
-            self.pace.put_off(Instant::now());
+            let now = Instant::now();
+            self.pace.put_off(now);
+            self.limited_from = self.pace.at();
             return;
         }
         let mut slots: Vec<Slot> = first.into_iter().collect();
@@ -107,28 +118,10 @@ impl Claimer {
         {
             slots.push(slot);
         }
-        let mut shares = vec![0_usize; self.lanes.len()];
-        // Claimed jobs have no hints with an age: all but the first lane count as old.
-        let age = |at: usize| {
-            if at == 0 {
-                Duration::ZERO
-            } else {
-                Duration::MAX
-            }
-        };
-        for _ in 0..slots.len() {
-            let open = |at: usize| {
-                let lane = self.lanes.get(at);
-                lane.is_some_and(ClaimedLane::is_open)
-            };
-            if let Some(share) = self
-                .schedule
-                .next(open, age)
-                .and_then(|at| shares.get_mut(at))
-            {
-                *share += 1;
-            }
+        if !self.take_limited(&mut slots).await || !self.is_due(Instant::now()) {
+            return;
         }
+        let shares = self.shares(slots.len(), ClaimedLane::is_open);
         for (at, share) in shares
             .into_iter()
             .enumerate()
@@ -144,13 +137,45 @@ impl Claimer {
         }
         let now = Instant::now();
         if !self.lanes.iter().any(ClaimedLane::is_open) {
-            self.lanes.iter_mut().for_each(|lane| lane.done = false);
+            let limited = self.node.served.limited();
+            for lane in &mut self.lanes {
+                lane.done = false;
+                // A woken node looks for them when its next pass begins.
+                if lane.turn.is_none() {
+                    lane.look_for_limited(&limited);
+                }
+            }
             self.pace.pass_ended(now);
         }
         if self.lanes.iter().any(|lane| lane.turn.is_some()) {
             // The turns of the lanes set the pace, as long as the database answers.
             self.pace = Pace::new(now);
         }
+    }
+
+    /// Returns how many of the slots each lane gets, of those that are `open`.
+    pub(super) fn shares(
+        &mut self,
+        slots: usize,
+        open: impl Fn(&ClaimedLane) -> bool,
+    ) -> Vec<usize> {
+        let mut shares = vec![0_usize; self.lanes.len()];
+        // Claimed jobs have no hints with an age: all but the first lane count as old.
+        let age = |at: usize| {
+            if at == 0 {
+                Duration::ZERO
+            } else {
+                Duration::MAX
+            }
+        };
+        let open = |at: usize| self.lanes.get(at).is_some_and(&open);
+        for _ in 0..slots {
+            let next = self.schedule.next(open, age);
+            if let Some(share) = next.and_then(|at| shares.get_mut(at)) {
+                *share += 1;
+            }
+        }
+        shares
     }
 
     /// Claims rescued jobs of a lane if a search is due. Returns the number of claimed jobs.
@@ -184,8 +209,9 @@ impl Claimer {
             },
             at_most: i64::try_from(room).unwrap_or(i64::MAX),
         };
-        let (count, after) =
-            claim_page(&node, &page, slots, &mut self.size, &mut self.refused).await?;
+        let terms = free_terms(&node);
+        let (size, refused) = (&mut self.size, &mut self.refused);
+        let (count, after) = claim_page(&node, &terms, &page, slots, size, refused).await?;
         lane.rescued = after;
         lane.taken += count as u64;
         Ok(count)
@@ -208,8 +234,9 @@ impl Claimer {
             },
             at_most: 1,
         };
-        let (count, after) =
-            claim_page(&node, &page, slots, &mut self.size, &mut self.refused).await?;
+        let terms = free_terms(&node);
+        let (size, refused) = (&mut self.size, &mut self.refused);
+        let (count, after) = claim_page(&node, &terms, &page, slots, size, refused).await?;
         lane.suspect = after;
         lane.taken += count as u64;
         Ok(())
@@ -237,7 +264,14 @@ impl Claimer {
             },
             at_most: i64::try_from(share.min(self.size.limit())).unwrap_or(i64::MAX),
         };
-        let claimed = claim_page(&node, &page, slots, &mut self.size, &mut self.refused).await;
+        let (types, _) = node.served.by_limit();
+        let claimed = if types.is_empty() {
+            Ok((0, None))
+        } else {
+            let terms = node.terms().of(types);
+            let (size, refused) = (&mut self.size, &mut self.refused);
+            claim_page(&node, &terms, &page, slots, size, refused).await
+        };
         let count = claimed.as_ref().map_or(0, |(count, _)| *count);
         for _ in count..share {
             self.schedule.requeue(at);

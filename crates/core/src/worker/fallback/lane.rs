@@ -1,5 +1,7 @@
 //! A received lane of a claimer.
 
+use std::collections::BTreeMap;
+
 use tokio::time::Instant;
 
 use super::cursor::Cursor;
@@ -14,6 +16,9 @@ pub(super) struct ClaimedLane {
     /// The turn of the node, if the transport carries wakes. It then decides instead of `watch`.
     pub(super) turn: Option<Turn>,
     pub(super) cursor: Cursor,
+    /// The types with a limit of their own of which the lane may have more jobs, and the position at
+    /// which claiming them continues.
+    pub(super) limited: BTreeMap<String, Cursor>,
     /// The time of the last search for rescued jobs.
     pub(super) rescued_at: Option<Instant>,
     /// The last rescued job that was looked at, if there may be more.
@@ -32,6 +37,18 @@ impl ClaimedLane {
             Some(turn) => turn.passes(),
             None => self.watch.claims(),
         }
+    }
+
+    /// Returns whether jobs of types with a limit may be claimed: also between the passes of a woken
+    /// node, as soon as their slots are free.
+    pub(super) fn claims_limited(&self) -> bool {
+        self.turn.is_some() || self.watch.claims()
+    }
+
+    /// Begins to look for jobs of these types, which have limits of their own, from the front.
+    pub(super) fn look_for_limited(&mut self, types: &[String]) {
+        let all = types.iter().cloned();
+        self.limited = all.map(|job_type| (job_type, Cursor::default())).collect();
     }
 
     /// Returns whether rescued jobs and suspects are looked for.

@@ -42,6 +42,7 @@ impl Claimer {
                     }
                     (lane.cursor, lane.rescued_at) = (Cursor::default(), None);
                     (lane.done, lane.taken) = (false, 0);
+                    lane.look_for_limited(&node.served.limited());
                     node.reports.claiming(&lane.lane, true);
                     self.pace = Pace::new(Instant::now());
                 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::job::{JobId, LockedJob};
-use crate::store::{ClaimPage, Claimable, Refusal, StoreError};
+use crate::store::{ClaimPage, Claimable, LockTerms, Refusal, StoreError};
 use crate::telemetry::log_throttle::LogThrottle;
 use crate::worker::consumer::lock_size::LockSize;
 use crate::worker::context::NodeContext;
@@ -24,12 +24,12 @@ const HOPELESS: usize = 16;
 /// continue.
 pub(super) async fn claim_page(
     node: &Arc<NodeContext>,
+    terms: &LockTerms,
     page: &ClaimPage,
     slots: &mut Vec<Slot>,
     size: &mut LockSize,
     told: &mut LogThrottle,
 ) -> Result<(usize, Option<JobId>), StoreError> {
-    let terms = node.terms();
     let mut count = 0;
     let mut start = |jobs: Vec<LockedJob>, sent| {
         let slots = std::iter::from_fn(|| slots.pop());
@@ -39,14 +39,14 @@ pub(super) async fn claim_page(
         started
     };
     let sent = Instant::now();
-    let (undecided, mut after) = match node.asks(node.store.claim(&terms, page)).await {
+    let (undecided, mut after) = match node.asks(node.store.claim(terms, page)).await {
         Err(error) if error.is_answer() => {
             tracing::debug!(
                 lane = %page.lane,
                 %error,
                 "the database refused a page; trying it in parts"
             );
-            let Claimable { hints, after } = node.store.claimable(&terms, page).await?;
+            let Claimable { hints, after } = node.store.claimable(terms, page).await?;
             (hints, after)
         }
         claimed => {
@@ -62,7 +62,7 @@ pub(super) async fn claim_page(
         && let Some(last) = hints.last().map(|hint| hint.id)
     {
         let sent = Instant::now();
-        let mut again = match node.asks(node.store.lock(&terms, &hints)).await {
+        let mut again = match node.asks(node.store.lock(terms, &hints)).await {
             Ok(locked) => {
                 let is_busy = |id| locked.refused.contains(&(id, Refusal::Busy));
                 let mut busy = hints;

@@ -28,11 +28,14 @@ pub(super) async fn claim(node: Arc<NodeContext>, wakes: Arc<Wakes>) {
     let node = claimer.node.clone();
     let mut served = node.served.revision();
     served.mark_unchanged();
+    let mut freed = node.slots.freed();
     // The leader's last beat, or the time at which the node claimed because it heard none.
     let mut heard = Instant::now();
     loop {
         let begins = claimer.begin_passes(Instant::now());
-        let (passes, at) = (claimer.claims(), claimer.pace.at());
+        // Before the slots are counted, so that no later one is missed.
+        freed.mark_unchanged();
+        let (claims, at) = claimer.next();
         let slot = tokio::select! {
             biased;
             () = draining.cancelled() => break,
@@ -58,7 +61,8 @@ pub(super) async fn claim(node: Arc<NodeContext>, wakes: Arc<Wakes>) {
                 continue;
             }
             () = begin_at(begins) => continue,
-            slot = slot_at(&node, at), if passes => Some(slot),
+            Ok(()) = freed.changed(), if claimer.misses_slots() => continue,
+            slot = slot_at(&node, at), if claims => Some(slot),
         };
         // Must not be cancelled: a job that is locked has to be started.
         claimer.take_some(slot).await;
@@ -75,9 +79,11 @@ async fn begin_at(begins: Option<Instant>) {
 impl Claimer {
     /// Begins the passes that are due. Returns the time of the next one.
     fn begin_passes(&mut self, now: Instant) -> Option<Instant> {
+        let limited = self.node.served.limited();
         for lane in &mut self.lanes {
             if lane.turn.as_mut().is_some_and(|turn| turn.begin(now)) {
                 (lane.cursor, lane.done, lane.rescued_at) = (Cursor::default(), false, None);
+                lane.look_for_limited(&limited);
             }
         }
         let turns = self.lanes.iter().filter_map(|lane| lane.turn.as_ref());
