@@ -31,6 +31,7 @@ use tokio::time::Instant;
 
 use self::admit::{admit, permit_again, permit_of};
 use self::again::Faults;
+use self::completion::DatabaseTime;
 use self::fault::Fault;
 use self::interpret::interpret;
 use self::invoke::invoke;
@@ -74,10 +75,7 @@ pub(crate) fn start_unhinted(
     slots: impl Iterator<Item = Slot>,
 ) {
     counter!(m::JOBS_LOCKED, "source" => source).increment(jobs.len() as u64);
-    let stages = Stages {
-        committed_at: None,
-        locked_at: Utc::now(),
-    };
+    let stages = Stages::locked_now();
     // The statement locks at most as many jobs as there are slots.
     for (job, slot) in jobs.into_iter().zip(slots) {
         start(node, job, sent, stages, slot);
@@ -145,7 +143,16 @@ fn life(
 ) -> (Arc<Job>, BoxFuture<'static, ()>) {
     let held = locked.held();
     let node = node.clone();
-    let LockedJob { job, strikes, .. } = locked;
+    let LockedJob {
+        job,
+        strikes,
+        locked_at,
+        ..
+    } = locked;
+    let time = DatabaseTime {
+        locked_at,
+        answered: stages.answered,
+    };
     let started = job.clone();
     if let Some(teller) = node.teller() {
         teller.locked(&job, held.fence);
@@ -159,7 +166,7 @@ fn life(
             Admission::Start(slot, suspect, permit) => {
                 // Pinned here, because every call that takes this future by value copies it, and it
                 // has a kilobyte.
-                let running = pin!(run(&node, &job, &held, &lease, stages, permit));
+                let running = pin!(run(&node, &job, &held, &lease, stages, time, permit));
                 // Without an ending the lease would be renewed forever.
                 let ending = survived("job", running).await.unwrap_or(Ending::Left);
                 lease.ends(true);
@@ -199,6 +206,7 @@ async fn run(
     held: &LockToken,
     lease: &Arc<Lease>,
     stages: Stages,
+    time: DatabaseTime,
     permit: Option<Permit>,
 ) -> Ending {
     let mut run = match admit(node, job, held, lease, permit).await {
@@ -226,7 +234,7 @@ async fn run(
                 }
             }
         };
-        let fault = match run_once(&run, first_poll).await {
+        let fault = match run_once(&run, time, first_poll).await {
             Ok(ending) => break ending,
             Err(fault) => fault,
         };
@@ -254,7 +262,11 @@ async fn run(
 
 /// Makes one attempt: opens it, calls the handler and interprets the answer. Returns a fault if the
 /// database fails the attempt.
-async fn run_once(run: &Run<'_>, first_poll: impl FnOnce()) -> Result<Ending, Fault> {
+async fn run_once(
+    run: &Run<'_>,
+    time: DatabaseTime,
+    first_poll: impl FnOnce(),
+) -> Result<Ending, Fault> {
     let Opened {
         transaction,
         stop,
@@ -270,7 +282,7 @@ async fn run_once(run: &Run<'_>, first_poll: impl FnOnce()) -> Result<Ending, Fa
     }
     let started = Instant::now();
     let result = invoke(run, &transaction, &stop, line_ends, first_poll).await;
-    interpret(run, &transaction, result, started).await
+    interpret(run, &transaction, result, started, time).await
 }
 
 /// Records the waiting time of the job before its first attempt.
@@ -310,7 +322,7 @@ pub(crate) async fn follow_up(
         let taken = settled.next.iter().map(LockedJob::held);
         return release::release(node, taken.collect()).await;
     }
-    let locked_at = Utc::now();
+    let stages = Stages::locked_now();
     for next in settled.next {
         crash_point!("hand-over-taken");
         // Each of these jobs follows one that ended, which normally left its slot. A suspect left
@@ -320,10 +332,6 @@ pub(crate) async fn follow_up(
             None => node.slots.of_node.take().await,
         };
         counter!(m::JOBS_LOCKED, "source" => "hand-over").increment(1);
-        let stages = Stages {
-            committed_at: None,
-            locked_at,
-        };
         start(node, next, sent, stages, slot);
     }
 }
