@@ -195,6 +195,7 @@ conformance! {
             a_batch_with_duplicates_locks_each_job_once,
             an_expired_lock_is_taken_over_with_a_strike,
             a_job_that_was_given_back_starts_without_strikes,
+            each_lock_tells_its_time_by_the_databases_clock,
         ]
     }
     elastic {

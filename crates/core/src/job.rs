@@ -401,6 +401,9 @@ pub struct LockedJob {
     pub fence: Fence,
     /// The number of nodes in a row that died, or lost their lease, while they held this job.
     pub strikes: i32,
+    /// The time of the lock by the database's clock. The next occurrence of a series is dated by it.
+    /// A store whose jobs have no series may give `ready_at`.
+    pub locked_at: DateTime<Utc>,
 }
 
 impl LockedJob {

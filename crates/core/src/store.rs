@@ -812,15 +812,6 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Err(no_periodic_jobs(self.name()))
     }
 
-    /// Returns the time of the database, or `None` if the store can't tell it. A node asks once for each
-    /// occurrence of a series that is done. Optional for a store.
-    ///
-    /// # Errors
-    /// A database error.
-    async fn database_clock(&self) -> Result<Option<DateTime<Utc>>> {
-        Ok(None)
-    }
-
     /// Returns the periodic jobs that are due, behind a place, ordered by due date and name. Leaves
     /// out those whose business calendar this program does not know.
     async fn due_periodic_jobs(

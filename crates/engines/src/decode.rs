@@ -135,6 +135,7 @@ impl Decoder {
         let fence: i64 = row.try_get("fence")?;
         let job = self.job(&EngineRow::read(row)?);
         Ok(job.map(|job| LockedJob {
+            locked_at: job.ready_at,
             job: Arc::new(job),
             fence: Fence::new(fence),
             strikes: 0,

@@ -162,6 +162,7 @@ impl Mutant {
             if let Some((_, job, _)) = self.inner.get(JobId::from_uuid(id)).await? {
                 let fence = Fence::new(fence);
                 locked.jobs.push(LockedJob {
+                    locked_at: job.ready_at,
                     job: Arc::new(job),
                     fence,
                     strikes: 0,

@@ -1,7 +1,10 @@
+use jobwire_core::job::LockedJob;
 use jobwire_core::store::{Refusal, SuspensionScope};
 use jobwire_core::{Hint, JobId};
 
-use super::world::{Bench, World, job_ids, needs_of_unserved, node, unserved, why, work};
+use super::world::{
+    Bench, LEASE, World, job_ids, needs_of_unserved, node, take, unserved, why, work,
+};
 
 pub(super) async fn what_can_not_be_locked_is_classified<S: Bench>(w: &World<S>) {
     let mut hints = w
@@ -11,7 +14,7 @@ pub(super) async fn what_can_not_be_locked_is_classified<S: Bench>(w: &World<S>)
     let finished = hints[3].id;
     let worker = node();
     let job = w.hold(worker, &hints[3]).await;
-    w.complete(worker, &job, &super::world::take(worker)).await;
+    w.complete(worker, &job, &take(worker)).await;
     w.hold(node(), &hints[0]).await;
     let resting = SuspensionScope::Tenant("resting".to_owned());
     // Suspended without being moved, as if it had been created after the suspension.
@@ -70,4 +73,38 @@ pub(super) async fn a_job_that_was_given_back_starts_without_strikes<S: Bench>(w
     assert_eq!(again.strikes, 1);
     w.release(worker, again.held()).await;
     assert_eq!(w.hold(worker, &hint).await.strikes, 0);
+}
+
+/// Asserts that a lock tells the time of which the database has a record.
+async fn tells_its_time<S: Bench>(w: &World<S>, locked: &LockedJob) {
+    let recorded = w.view(locked.job.id).await.unwrap().locked_at.unwrap();
+    let apart = (locked.locked_at - recorded).abs().to_std().unwrap();
+    assert!(apart.as_secs() < 60, "{} and {recorded}", locked.locked_at);
+}
+
+/// A series is dated by it, so it costs no statement more.
+pub(super) async fn each_lock_tells_its_time_by_the_databases_clock<S: Bench>(w: &World<S>) {
+    let owner = node();
+    let plain = w.one(work()).await;
+    let siblings = [(); 2].map(|()| work().instance("i").exclusive()).into();
+    let siblings = w.ready(siblings).await;
+    // They became ready long before.
+    w.make_old(3_600).await;
+    tells_its_time(w, &w.hold(owner, &plain).await).await;
+    w.die(plain.id).await;
+    let again = w.hold(owner, &plain).await;
+    assert_eq!(again.strikes, 1);
+    tells_its_time(w, &again).await;
+    // Of an instance: the first job by its hint, the next one at the end of the first.
+    let first = w.hold(owner, &siblings[0]).await;
+    tells_its_time(w, &first).await;
+    let next = w.complete(owner, &first, &take(owner)).await.next;
+    assert_eq!(job_ids(&next), [siblings[1].id]);
+    tells_its_time(w, &next[0]).await;
+    // The answers were lost.
+    let unknown = w.store.unknown(owner, LEASE, &[]).await.unwrap();
+    assert_eq!(unknown.len(), 2);
+    for locked in &unknown {
+        tells_its_time(w, locked).await;
+    }
 }

@@ -100,6 +100,7 @@ pub(super) async fn few_due_timers_are_locked_where_they_may_run<S: Bench>(w: &W
     );
     for locked in &moved.locked {
         assert_eq!(locked.strikes, 0);
+        assert!((locked.locked_at - moved.now).as_seconds_f64().abs() < 50.0);
         assert!(locked.fence.number() > 0);
         let view = w.view(locked.job.id).await.unwrap();
         assert_eq!(view.state, JobState::Executable);

@@ -7,7 +7,6 @@
 use std::future::Future;
 use std::time::Duration;
 
-use chrono::Utc;
 use tokio::time::Instant;
 
 use super::{NodeBuilder, StartError};
@@ -75,10 +74,7 @@ impl NodeBuilder {
                 Some(Executed::SiblingFirst(other.job.id))
             }
             Some(job) => {
-                let stages = Stages {
-                    committed_at: None,
-                    locked_at: Utc::now(),
-                };
+                let stages = Stages::locked_now();
                 let slot = node.slots.of_node.take().await;
                 executor::start(&node, job, sent, stages, slot);
                 node.jobs.close();

@@ -666,9 +666,6 @@ pub(super) trait Periodic {
         origin: Origin,
     ) -> impl Future<Output = Result<Option<Triggered>>> + Send;
 
-    /// Reads the clock of the database.
-    fn read_clock(&self) -> impl Future<Output = Result<DateTime<Utc>>> + Send;
-
     fn due_schedules(
         &self,
         after: Option<&DuePlace>,

@@ -722,11 +722,6 @@ impl<S: Statements> Store for S {
             .await
     }
 
-    async fn database_clock(&self) -> Result<Option<DateTime<Utc>>> {
-        let now = self.run("database_clock", || self.read_clock()).await?;
-        Ok(Some(now))
-    }
-
     async fn due_periodic_jobs(
         &self,
         after: Option<&DuePlace>,

@@ -55,10 +55,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::job::JobId;
+use crate::lane::start_order::Rank;
 use crate::producer::commit_hook::Cause;
+use crate::store;
 use crate::telemetry::log_throttle::LogThrottle;
 use crate::transport::{Control, Receiver, Subscription, Ticket};
 use crate::worker::cached_metrics::LaneMetrics;
@@ -107,6 +110,8 @@ struct Consumer {
     /// The number of slots that the prefetch follows.
     slots_seen: usize,
     lock_size: LockSize,
+    /// The statement that reads places in the start order, if it takes long.
+    reading_ranks: Option<JoinHandle<store::Result<Option<Vec<(JobId, Rank)>>>>>,
     /// The time since which no lock statement was answered.
     fails_since: Option<Instant>,
     /// The number of statements that locked jobs.
@@ -174,6 +179,7 @@ pub(crate) async fn consume(node: Arc<NodeContext>, own_hints: OwnHints) {
         receive_after: None,
         slots_seen: node_slots,
         lock_size: LockSize::default(),
+        reading_ranks: None,
         fails_since: None,
         locked: 0,
         unserved: LogThrottle::default(),

@@ -29,8 +29,9 @@ use futures_util::future::BoxFuture;
 use metrics::counter;
 use tokio::time::Instant;
 
-use self::admit::{admit, permit_again, permit_of};
+use self::admit::{Given, admit, permit_again, permit_of};
 use self::again::Faults;
+use self::completion::DatabaseTime;
 use self::fault::Fault;
 use self::interpret::interpret;
 use self::invoke::invoke;
@@ -45,11 +46,9 @@ use crate::worker::cached_metrics::TypeMetrics;
 use crate::worker::context::NodeContext;
 use crate::worker::finished::{Ending, Finished, Outcomes};
 use crate::worker::lease_book::Lease;
-use crate::worker::permits::Permit;
 use crate::worker::quarantine::{self, Admission};
 use crate::worker::release;
 use crate::worker::slot_pool::Slot;
-use crate::worker::slots::TypeSlot;
 use crate::worker::stages::Stages;
 
 /// Starts a locked job on a slot.
@@ -75,10 +74,7 @@ pub(crate) fn start_unhinted(
     slots: impl Iterator<Item = Slot>,
 ) {
     counter!(m::JOBS_LOCKED, "source" => source).increment(jobs.len() as u64);
-    let stages = Stages {
-        committed_at: None,
-        locked_at: Utc::now(),
-    };
+    let stages = Stages::locked_now();
     // The statement locks at most as many jobs as there are slots.
     for (job, slot) in jobs.into_iter().zip(slots) {
         start(node, job, sent, stages, slot);
@@ -147,7 +143,16 @@ fn life(
     let type_slot = slot.of_type.take();
     let held = locked.held();
     let node = node.clone();
-    let LockedJob { job, strikes, .. } = locked;
+    let LockedJob {
+        job,
+        strikes,
+        locked_at,
+        ..
+    } = locked;
+    let time = DatabaseTime {
+        locked_at,
+        answered: stages.answered,
+    };
     let started = job.clone();
     if let Some(teller) = node.teller() {
         teller.locked(&job, held.fence);
@@ -161,7 +166,8 @@ fn life(
             Admission::Start(slot, suspect, permit) => {
                 // Pinned here, because every call that takes this future by value copies it, and it
                 // has a kilobyte.
-                let running = pin!(run(&node, &job, &held, &lease, stages, permit, type_slot));
+                let given = Given { permit, type_slot };
+                let running = pin!(run(&node, &job, &held, &lease, stages, time, given));
                 // Without an ending the lease would be renewed forever.
                 let ending = survived("job", running).await.unwrap_or(Ending::Left);
                 lease.ends(true);
@@ -201,10 +207,10 @@ async fn run(
     held: &LockToken,
     lease: &Arc<Lease>,
     stages: Stages,
-    permit: Option<Permit>,
-    type_slot: Option<TypeSlot>,
+    time: DatabaseTime,
+    given: Given,
 ) -> Ending {
-    let mut run = match admit(node, job, held, lease, permit, type_slot).await {
+    let mut run = match admit(node, job, held, lease, given).await {
         Ok(run) => run,
         Err(ending) => return ending.without_attempt(),
     };
@@ -229,7 +235,7 @@ async fn run(
                 }
             }
         };
-        let fault = match run_once(&run, first_poll).await {
+        let fault = match run_once(&run, time, first_poll).await {
             Ok(ending) => break ending,
             Err(fault) => fault,
         };
@@ -257,7 +263,11 @@ async fn run(
 
 /// Makes one attempt: opens it, calls the handler and interprets the answer. Returns a fault if the
 /// database fails the attempt.
-async fn run_once(run: &Run<'_>, first_poll: impl FnOnce()) -> Result<Ending, Fault> {
+async fn run_once(
+    run: &Run<'_>,
+    time: DatabaseTime,
+    first_poll: impl FnOnce(),
+) -> Result<Ending, Fault> {
     let Opened {
         transaction,
         stop,
@@ -273,7 +283,7 @@ async fn run_once(run: &Run<'_>, first_poll: impl FnOnce()) -> Result<Ending, Fa
     }
     let started = Instant::now();
     let result = invoke(run, &transaction, &stop, line_ends, first_poll).await;
-    interpret(run, &transaction, result, started).await
+    interpret(run, &transaction, result, started, time).await
 }
 
 /// Records the waiting time of the job before its first attempt.
@@ -313,7 +323,7 @@ pub(crate) async fn follow_up(
         let taken = settled.next.iter().map(LockedJob::held);
         return release::release(node, taken.collect()).await;
     }
-    let locked_at = Utc::now();
+    let stages = Stages::locked_now();
     for next in settled.next {
         crash_point!("hand-over-taken");
         // Each of these jobs follows one that ended, which normally left its slot. A suspect left
@@ -323,10 +333,6 @@ pub(crate) async fn follow_up(
             None => node.slots.of_node.take().await,
         };
         counter!(m::JOBS_LOCKED, "source" => "hand-over").increment(1);
-        let stages = Stages {
-            committed_at: None,
-            locked_at,
-        };
         start(node, next, sent, stages, slot);
     }
 }

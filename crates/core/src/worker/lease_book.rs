@@ -41,9 +41,9 @@ struct Entry {
     hold: Hold,
     /// An earlier holder of this job has died.
     struck: bool,
-    /// Someone says that the job is cancelled, or the machine slept. The next renewal asks the
-    /// database.
-    asked: bool,
+    /// The time at which someone said that the job is cancelled, or the machine had slept. A renewal
+    /// that is sent later asks the database.
+    asked: Option<Instant>,
     lease: Arc<Lease>,
 }
 
@@ -250,7 +250,7 @@ impl LeaseBook {
             renewed: sent,
             hold,
             struck,
-            asked: false,
+            asked: None,
             lease: lease.clone(),
         };
         let former = entries.insert(entry.held.id, entry);
@@ -317,7 +317,7 @@ impl LeaseBook {
     /// asks the database whether the job was cancelled. Returns false if the book has no lock on it.
     pub(crate) fn cancel(&self, id: JobId) -> bool {
         let known = self.entries().get_mut(&id).is_some_and(|entry| {
-            entry.asked = true;
+            entry.asked = Some(Instant::now());
             entry.lease.stop.give();
             true
         });
@@ -329,8 +329,9 @@ impl LeaseBook {
 
     /// Makes all leases due, so that the next renewal asks the database about each.
     pub(crate) fn ask_about_all(&self) {
+        let now = Instant::now();
         for entry in self.entries().values_mut() {
-            entry.asked = true;
+            entry.asked = Some(now);
         }
     }
 
@@ -361,7 +362,7 @@ impl LeaseBook {
             .values()
             .filter(|e| {
                 let old = e.renewed.elapsed() >= self.length / 3;
-                let due = matches!(e.hold, Hold::Lease) && (old || e.asked);
+                let due = matches!(e.hold, Hold::Lease) && (old || e.asked.is_some());
                 due && !e.lease.lost.is_given()
             })
             .map(|e| e.held.clone())
@@ -410,7 +411,8 @@ impl LeaseBook {
             }
             if renewed.contains(&held.id) {
                 entry.renewed = sent;
-                entry.asked = false;
+                // A renewal that was sent before says nothing of what has happened since.
+                entry.asked.take_if(|since| *since <= sent);
             } else if busy.contains(&held.id) {
                 continue;
             } else if entry.lease.may_be_complete() {

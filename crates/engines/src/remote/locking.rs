@@ -137,6 +137,7 @@ impl EndpointStore {
     fn locked(&self, row: &EngineRow) -> Option<LockedJob> {
         let (_, fence) = row.owner.as_deref().and_then(parse)?;
         self.0.decoder.job(row).map(|job| LockedJob {
+            locked_at: job.ready_at,
             job: Arc::new(job),
             fence,
             strikes: 0,

@@ -1,5 +1,7 @@
 //! Conversion of rows to values.
 
+use std::sync::Arc;
+
 use chrono::{DateTime, Utc};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
@@ -9,7 +11,7 @@ use crate::job::progress::ProgressView;
 use crate::job::query::JobView;
 use crate::job::scope::Needs;
 use crate::job::tags;
-use crate::job::{JobId, JobState, Lane};
+use crate::job::{Fence, JobId, JobState, Lane, LockedJob};
 use crate::store::Result;
 use crate::store::decode::{JobRow, gate, kind};
 pub(super) use crate::store::decode::{all_ready, job, ready};
@@ -77,6 +79,17 @@ impl JobRow for PgRow {
         let micros: Option<i64> = self.try_get_unchecked(at)?;
         micros.map(date).transpose()
     }
+}
+
+/// Reads a job that was locked from the columns of its fence, its strikes and the time of the lock,
+/// which begin at `at`, and those of `job_columns!`, which follow.
+pub(super) fn locked(row: &PgRow, at: usize) -> Result<LockedJob> {
+    Ok(LockedJob {
+        fence: Fence(row.try_get(at)?),
+        strikes: row.try_get(at + 1)?,
+        locked_at: row.moment(at + 2)?,
+        job: Arc::new(job(row, at + 3)?),
+    })
 }
 
 /// Reads the type and the scope that a node must serve to run a job, by column name.

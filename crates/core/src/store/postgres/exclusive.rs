@@ -5,7 +5,6 @@
 //! its snapshot includes the commit of the transaction that held the row before. A job holds its
 //! instance only while its lease has an owner (protocol rules 10 to 12).
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::{PgConnection, Row};
@@ -17,7 +16,7 @@ use super::sql::{
     served, unleased, unlocked,
 };
 use crate::hint::Ready;
-use crate::job::{Fence, LockedJob};
+use crate::job::LockedJob;
 use crate::store::error::StoreError;
 use crate::store::{LockTerms, Refusal, Tried};
 
@@ -127,7 +126,7 @@ WITH asked AS MATERIALIZED (
         SELECT x.process_instance FROM first x JOIN leased l ON l.job_id = x.id))
 )
 SELECT a.process_instance, f.process_instance IS NOT NULL, c.id IS NOT NULL, first.id IS NOT NULL, leased.fence,
-    leased.strikes, ",
+    leased.strikes, clock_timestamp(), ",
     job_columns!("first"),
     "
 FROM asked a
@@ -183,12 +182,12 @@ WITH candidate AS MATERIALIZED (
     DELETE FROM jobwire.instance_lock WHERE process_instance = ANY(ARRAY(
         SELECT name FROM unnest($1::text[]) AS name WHERE name NOT IN (SELECT process_instance FROM first WHERE served)))
 )
-SELECT process_instance, true, true, true, CASE WHEN served THEN next_fence END, 0, ",
+SELECT process_instance, true, true, true, CASE WHEN served THEN next_fence END, 0, clock_timestamp(), ",
     job_columns!("first"),
     "
 FROM first
 UNION ALL
-SELECT instance, true, true, false, NULL, 0, ",
+SELECT instance, true, true, false, NULL, 0, clock_timestamp(), ",
     job_columns!("(NULL::jobwire.job)"),
     "
 FROM candidate WHERE id NOT IN (SELECT id FROM first)"
@@ -235,11 +234,7 @@ async fn take(
             let fence: Option<i64> = r.try_get(4)?;
             let mut unserved = None;
             let result = match fence {
-                Some(fence) => Ok(Box::new(LockedJob {
-                    fence: Fence(fence),
-                    strikes: r.try_get(5)?,
-                    job: Arc::new(decode::job(r, 6)?),
-                })),
+                Some(_) => Ok(Box::new(decode::locked(r, 4)?)),
                 None if !free => Err(Refusal::InstanceHeld),
                 None if entered => {
                     unserved = Some(decode::needs(r)?);

@@ -1,7 +1,6 @@
 //! Locking the jobs of a batch of hints.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -17,7 +16,7 @@ use super::sql::{
 use super::{PgStore, decode, exclusive};
 use crate::hint::Hint;
 use crate::job::scope::Scope;
-use crate::job::{Fence, JobId, LockedJob};
+use crate::job::{JobId, LockedJob};
 use crate::store::error::StoreError;
 use crate::store::statements::Locking;
 use crate::store::{LockTerms, Locked, Refusal, Tried};
@@ -51,7 +50,7 @@ WITH ready AS MATERIALIZED (
     SELECT id, $3, next_fence, clock_timestamp(), clock_timestamp() + $4
     FROM ready
 )
-SELECT next_fence, 0, ",
+SELECT next_fence, 0, clock_timestamp(), ",
             job_columns!("ready"),
             "
 FROM ready"
@@ -113,7 +112,7 @@ WITH ready AS MATERIALIZED (
     or_take_ownerless!(),
     "
 )
-SELECT leased.fence, leased.strikes, ",
+SELECT leased.fence, leased.strikes, clock_timestamp(), ",
     job_columns!("ready"),
     "
 FROM ready FULL JOIN leased ON leased.job_id = ready.id
@@ -161,13 +160,7 @@ async fn lock_by(
         .fetch_all(connection)
         .await?
         .iter()
-        .map(|r| {
-            Ok(LockedJob {
-                fence: Fence(r.try_get(0)?),
-                strikes: r.try_get(1)?,
-                job: Arc::new(decode::job(r, 2)?),
-            })
-        })
+        .map(|row| decode::locked(row, 0))
         .collect()
 }
 

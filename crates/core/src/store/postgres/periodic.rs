@@ -220,11 +220,6 @@ impl Periodic for PgStore {
         }))
     }
 
-    async fn read_clock(&self) -> Result<DateTime<Utc>> {
-        let now = sqlx::query_scalar("SELECT clock_timestamp()");
-        Ok(now.fetch_one(&self.pool.inner).await?)
-    }
-
     async fn due_schedules(
         &self,
         after: Option<&DuePlace>,

@@ -5,7 +5,6 @@
 //! the leases that it has locked.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::{PgPool, Row};
@@ -57,7 +56,7 @@ WITH unknown AS MATERIALIZED (
     WHERE l.job_id = ANY(ARRAY(SELECT job_id FROM unknown))
     RETURNING l.job_id, l.fence, l.strikes
 )
-SELECT r.fence, r.strikes, ",
+SELECT r.fence, r.strikes, clock_timestamp(), ",
     job_columns!("j"),
     "
 FROM renewed r CROSS JOIN LATERAL (SELECT * FROM jobwire.job j WHERE j.id = r.job_id OFFSET 0) j
@@ -141,14 +140,7 @@ async fn unknown(
         .bind(lease)
         .fetch_all(pool)
         .await?;
-    let locked = |row: &sqlx::postgres::PgRow| {
-        Ok(LockedJob {
-            fence: Fence(row.try_get(0)?),
-            strikes: row.try_get(1)?,
-            job: Arc::new(decode::job(row, 2)?),
-        })
-    };
-    rows.iter().map(locked).collect()
+    rows.iter().map(|row| decode::locked(row, 0)).collect()
 }
 
 /// Clears strikes. A strike names the fence for which it was counted, so repeating this statement

@@ -1,12 +1,11 @@
 //! Holding short jobs by row locks, in a transaction that stays open while they run (protocol rule
 //! 35).
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use sqlx::postgres::PgRow;
-use sqlx::{Postgres, Row, Transaction};
+use sqlx::{Postgres, Transaction};
 use tokio::sync::OwnedSemaphorePermit;
 use uuid::Uuid;
 
@@ -14,7 +13,7 @@ use super::connection_pool::ConnectionPool;
 use super::guards::guards;
 use super::sql::{job_columns, not_suspended, served, unleased};
 use super::{PgStore, decode, lock};
-use crate::job::{Fence, JobId, LockToken, LockedJob};
+use crate::job::{JobId, LockToken};
 use crate::store::error::StoreError;
 use crate::store::{HeldRows, LockTerms, RowHold};
 use crate::telemetry::metrics as m;
@@ -31,7 +30,7 @@ pub(super) const SILENCE: Duration = Duration::from_secs(5);
 /// all leases.
 const HOLD: &str = concat!(
     "
-SELECT nextval('jobwire.fence_seq'), ",
+SELECT nextval('jobwire.fence_seq'), 0, clock_timestamp(), ",
     job_columns!("j"),
     "
 FROM jobwire.job j
@@ -65,14 +64,6 @@ struct PgRowHold {
     _permit: OwnedSemaphorePermit,
 }
 
-fn locked(row: &PgRow) -> Result<LockedJob, StoreError> {
-    Ok(LockedJob {
-        fence: Fence(row.try_get(0)?),
-        strikes: 0,
-        job: Arc::new(decode::job(row, 1)?),
-    })
-}
-
 impl PgStore {
     /// Holds the jobs among these that may be held by row locks. The caller has checked that their
     /// number [is admitted](crate::store::RowTerms::admit). Returns `None` if no job is held.
@@ -95,6 +86,7 @@ impl PgStore {
             .bind(terms.scope.bound())
             .fetch_all(&mut *transaction)
             .await?;
+        let locked = |row: &PgRow| decode::locked(row, 0);
         let mut jobs = rows.iter().map(locked).collect::<Result<Vec<_>, _>>()?;
         let ids: Vec<Uuid> = jobs.iter().map(|locked| locked.job.id.0).collect();
         if !ids.is_empty() {

@@ -179,6 +179,7 @@ async fn take_due(
         Ok(Some(LockedJob {
             fence: Fence(fence),
             strikes: 0,
+            locked_at: row.try_get(MOVED)?,
             job: Arc::new(decode::job(row, LOCKED + 1)?),
         }))
     })

@@ -29,12 +29,14 @@ pub(super) async fn lease(
         return Ok(Vec::new());
     }
     let first = insert::draw(connection, "fence_seq", free.len()).await?;
+    let locked_at = decode::moment(now)?;
     let locked: Vec<LockedJob> = (first..)
         .zip(free)
         .map(|(fence, (job, strikes))| LockedJob {
             job: Arc::new(job),
             fence: Fence(fence),
             strikes,
+            locked_at,
         })
         .collect();
     sqlx::query(LEASE)

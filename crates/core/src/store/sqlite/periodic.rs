@@ -188,11 +188,6 @@ impl Periodic for SqliteStore {
         }))
     }
 
-    /// The clock of this machine is that of the database.
-    async fn read_clock(&self) -> Result<DateTime<Utc>> {
-        Ok(Utc::now())
-    }
-
     async fn due_schedules(
         &self,
         after: Option<&DuePlace>,

@@ -99,10 +99,12 @@ impl Leases for SqliteStore {
             .bind(owner.to_string())
             .fetch_all(&mut *tx)
             .await?;
+        let locked_at = decode::moment(decode::now_micros())?;
         let locked = |row: &SqliteRow| -> Result<LockedJob, StoreError> {
             Ok(LockedJob {
                 fence: Fence(row.try_get(0)?),
                 strikes: row.try_get(1)?,
+                locked_at,
                 job: Arc::new(decode::job(row, 2)?),
             })
         };

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use chrono::Utc;
 use metrics::counter;
 use tokio::time::Instant;
 
@@ -32,7 +31,7 @@ const AT_ONCE: usize = 1;
 
 impl Consumer {
     pub(super) async fn decide(&mut self, mut batch: Batch, locked: Locked, sent: Instant) {
-        let locked_at = Utc::now();
+        let answered = Stages::locked_now();
         let ids = batch.hints.iter().enumerate();
         let by_id: FastMap<JobId, usize> = ids.map(|(at, hint)| (hint.id, at)).collect();
         let by_row = locked.rows.as_ref().map_or(0, |rows| rows.jobs.len());
@@ -56,14 +55,14 @@ impl Consumer {
                     &metrics.receive_to_lock,
                     "receive_to_lock",
                     of.received_at,
-                    locked_at,
+                    answered.locked_at,
                 );
             }
             Stages {
                 committed_at: hinted
                     .and_then(|at| batch.hints.get(at))
                     .and_then(|hint| hint.committed_at),
-                locked_at,
+                ..answered
             }
         };
         // The answer holds at most as many jobs as the batch has hints, and each hint has a slot.

@@ -116,6 +116,7 @@ mod tests {
                 job: Arc::new(job.into_job(1, Utc::now(), Lane::default()).unwrap()),
                 fence: Fence(1),
                 strikes: 0,
+                locked_at: Utc::now(),
             }
         };
         for locked in [job(1 << 19, 0), job(0, 1 << 19)] {

@@ -10,7 +10,7 @@ use crate::lane::start_order::Place;
 /// The maximum number of jobs whose places are read at once. Further ones are read before the next
 /// batch.
 const RANKED_AT_ONCE: usize = 4_096;
-/// The maximum time of the statement. The consumer receives nothing meanwhile.
+/// The maximum wait for the statement. The consumer receives nothing meanwhile.
 const RANKED_WITHIN: Duration = Duration::from_secs(1);
 
 impl Consumer {
@@ -25,19 +25,27 @@ impl Consumer {
         if self.pending.len() <= free {
             return;
         }
+        let late = self.reading_ranks.as_ref();
+        if late.is_some_and(|reading| !reading.is_finished()) {
+            return;
+        }
+        self.reading_ranks = None;
         let asked = self.pending.unranked(RANKED_AT_ONCE);
         if asked.is_empty() {
             return;
         }
         let draining = self.node.signals.draining.clone();
-        let ranks = tokio::time::timeout(RANKED_WITHIN, self.node.store.ranks(&asked));
+        // A task of its own runs the statement to its end: one that is dropped leaves a connection
+        // that nobody suspects.
+        let (node, jobs) = (self.node.clone(), asked.clone());
+        let mut reading = tokio::spawn(async move { node.store.ranks(&jobs).await });
         let ranks = tokio::select! {
             biased;
             () = draining.cancelled() => return,
-            ranks = ranks => ranks,
+            ranks = tokio::time::timeout(RANKED_WITHIN, &mut reading) => ranks,
         };
         match ranks {
-            Ok(Ok(ranks)) => {
+            Ok(Ok(Ok(ranks))) => {
                 let ranks = ranks.unwrap_or_default().into_iter();
                 let places: HashMap<JobId, Place> =
                     ranks.map(|(job, rank)| (job, order.place(&rank))).collect();
@@ -45,8 +53,12 @@ impl Consumer {
             }
             // The lock statement that follows reports the database. Until the places can be read,
             // jobs start in the order of arrival.
+            Ok(Ok(Err(error))) => tracing::debug!(%error, "could not read the ranks of jobs"),
             Ok(Err(error)) => tracing::debug!(%error, "could not read the ranks of jobs"),
-            Err(_) => tracing::debug!("the ranks of jobs were not read within {RANKED_WITHIN:?}"),
+            Err(_) => {
+                tracing::debug!("the ranks of jobs were not read within {RANKED_WITHIN:?}");
+                self.reading_ranks = Some(reading);
+            }
         }
     }
 }

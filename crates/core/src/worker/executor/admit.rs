@@ -34,15 +34,21 @@ const LATER: Duration = Duration::from_secs(10);
 /// The longest wait of an occurrence between two attempts to compute its date.
 const LATEST: Duration = Duration::from_secs(300);
 
-/// Admits a job to its handler, with the permit and the slot of its type that it may have already.
-/// Returns its ending if it does not run.
+/// What a job has got before its admission.
+pub(super) struct Given {
+    /// The permit of its limit, if it is a suspect.
+    pub(super) permit: Option<Permit>,
+    /// The slot of its type, if it was taken before the lock.
+    pub(super) type_slot: Option<TypeSlot>,
+}
+
+/// Admits a job to its handler. Returns its ending if it does not run.
 pub(super) async fn admit<'a>(
     node: &'a Arc<NodeContext>,
     job: &'a Arc<Job>,
     held: &'a LockToken,
     lease: &'a Arc<Lease>,
-    has_permit: Option<Permit>,
-    has_type_slot: Option<TypeSlot>,
+    given: Given,
 ) -> Result<Run<'a>, Ending> {
     // Both are read together, because a handler that replaces this one has its own slots.
     let found = node.served.handler_with(&job.job_type, |registration| {
@@ -54,7 +60,7 @@ pub(super) async fn admit<'a>(
         return Err(Ending::Release);
     };
     let mut run = Run::new(node, job, held, lease, registration);
-    run._type_slot = type_slot(type_slots.as_ref(), has_type_slot)?;
+    run._type_slot = type_slot(type_slots.as_ref(), given.type_slot)?;
     if let Some(ending) = ending_without_run(&run).await {
         return Err(ending);
     }
@@ -68,7 +74,7 @@ pub(super) async fn admit<'a>(
         }
     }
     if let Some(limit) = &run.registration.options.limit {
-        run.permit = match has_permit {
+        run.permit = match given.permit {
             Some(permit) => Some(permit),
             // Boxed because most types have no limit.
             None => Some(Box::pin(permit(&run, limit)).await?),

@@ -1,7 +1,5 @@
 //! The completion of a job, and its commit in the transaction of the handler.
 
-use std::time::Duration;
-
 use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
@@ -16,37 +14,38 @@ use crate::worker::finished::Ending;
 use crate::worker::handler::HandlerError;
 use crate::worker::handler_transaction::HandlerTransaction;
 
-/// The longest wait for the database's clock.
-const CLOCK_WITHIN: Duration = Duration::from_secs(1);
-
-/// Returns the database's clock for the next occurrence of a series. `None` for a job without a series,
-/// and if the answer takes long.
-pub(super) async fn clock(run: &Run<'_>) -> Option<DateTime<Utc>> {
-    run.job.repeat.as_ref()?;
-    // Boxed because series are rare.
-    let clock = Box::pin(run.node.store.database_clock());
-    tokio::time::timeout(CLOCK_WITHIN, clock).await.ok()?.ok()?
+/// The time of the database, counted from the lock of a job.
+#[derive(Clone, Copy)]
+pub(super) struct DatabaseTime {
+    /// The time of the lock by the database's clock.
+    pub(super) locked_at: DateTime<Utc>,
+    /// The arrival of the answer to the lock.
+    pub(super) answered: Instant,
 }
 
-/// Returns the completion of a job that started at `started`, with the next occurrence of its
-/// series. `clock` is that of the database, if it is known.
-pub(super) fn completion(
-    run: &Run<'_>,
-    started: Instant,
-    clock: Option<DateTime<Utc>>,
-) -> Completion {
+impl DatabaseTime {
+    /// Returns the present time, without the time that the answer took.
+    fn now(self) -> DateTime<Utc> {
+        let since = chrono::Duration::from_std(self.answered.elapsed()).unwrap_or_default();
+        self.locked_at
+            .checked_add_signed(since)
+            .unwrap_or(self.locked_at)
+    }
+}
+
+/// Returns the completion of a job, with the next occurrence of its series.
+pub(super) fn completion(run: &Run<'_>, time: DatabaseTime) -> Completion {
     let Run {
         node, job, held, ..
     } = *run;
     if job.repeat.is_none() {
         return completion_with(held, job, None);
     }
-    // Uses the database's clock, which set `ready_at`. This machine's clock may be wrong by hours,
-    // and would delay the next occurrence by as much. The job may have waited long since it became
-    // ready, so the present time of the database counts, if it is known.
-    let ran = chrono::Duration::from_std(started.elapsed()).unwrap_or_default();
-    let now = job.ready_at.checked_add_signed(ran).unwrap_or(job.ready_at);
-    let now = clock.map_or(now, |clock| clock.max(now));
+    // Uses the database's clock, which set `due_at` and `ready_at`. This machine's clock may be wrong
+    // by hours, and would delay the next occurrence by as much. The job may have waited long since it
+    // became ready, so the time counts from the lock. The lock tells it: a statement more would take
+    // time from each occurrence.
+    let now = time.now();
     let following = series::following(job, now, node.store.calendars());
     if let Some(fault) = following.fault {
         say_no_date(run, &fault);

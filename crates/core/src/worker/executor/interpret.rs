@@ -1,9 +1,8 @@
 //! The interpretation of an attempt: the ending that follows from the handler's result.
 
-use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
-use super::completion::{clock, complete_in_transaction, completion, completion_with};
+use super::completion::{DatabaseTime, complete_in_transaction, completion, completion_with};
 use super::failure::failure;
 use super::fault::Fault;
 use super::invoke::AttemptResult;
@@ -21,13 +20,13 @@ pub(super) async fn interpret(
     transaction: &HandlerTransaction,
     result: AttemptResult,
     started: Instant,
+    time: DatabaseTime,
 ) -> Result<Ending, Fault> {
     let is_done = matches!(result, AttemptResult::Answered(Ok(Outcome::Done)));
-    let clock = if is_done { clock(run).await } else { None };
     if is_done && run.registration.options.in_transaction {
         crash_point!("effect-done");
         let ran = started.elapsed();
-        let mut completion = done(run, started, clock);
+        let mut completion = done(run, time);
         completion.attempt = run.attempt("done", ran);
         // Boxed because most handlers work without a transaction.
         return Box::pin(complete_in_transaction(run, transaction, completion)).await;
@@ -39,7 +38,7 @@ pub(super) async fn interpret(
     }
     roll_back(run, transaction, &result).await?;
     match result {
-        AttemptResult::Answered(answer) => Ok(answered(run, answer, started, clock)),
+        AttemptResult::Answered(answer) => Ok(answered(run, answer, time)),
         AttemptResult::Panicked { message, place } => {
             let job = run.job;
             tracing::error!(
@@ -71,11 +70,11 @@ pub(super) async fn interpret(
 
 /// Returns the completion of a job whose handler is done. No occurrence follows a job that was
 /// cancelled.
-fn done(run: &Run<'_>, started: Instant, clock: Option<DateTime<Utc>>) -> Completion {
+fn done(run: &Run<'_>, time: DatabaseTime) -> Completion {
     let mut done = if run.lease.cancelled.is_given() {
         completion_with(run.held, run.job, None)
     } else {
-        completion(run, started, clock)
+        completion(run, time)
     };
     done.has_traces |= run.lease.has_row();
     done
@@ -110,17 +109,12 @@ async fn roll_back(
 }
 
 /// Returns the ending that follows from an answer of the handler.
-fn answered(
-    run: &Run<'_>,
-    answer: HandlerResult<Outcome>,
-    started: Instant,
-    clock: Option<DateTime<Utc>>,
-) -> Ending {
+fn answered(run: &Run<'_>, answer: HandlerResult<Outcome>, time: DatabaseTime) -> Ending {
     let (job, held) = (run.job, run.held);
     match answer {
         Ok(Outcome::Done) => {
             crash_point!("effect-done");
-            Ending::Done(done(run, started, clock))
+            Ending::Done(done(run, time))
         }
         // The job ends with its cancel, whatever else the handler has answered.
         _ if run.lease.cancelled.is_given() => cancelled(run),

@@ -132,3 +132,20 @@ fn after_a_sleep_of_the_machine_every_lease_is_due() {
     book.renewed(std::slice::from_ref(&fresh), &answer, Instant::now());
     assert_eq!(book.due(), []);
 }
+
+#[test]
+fn a_renewal_that_was_under_way_during_a_sleep_leaves_its_leases_due() {
+    let book = LeaseBook::new(Duration::from_secs(9), Gauge::noop());
+    let fresh = held(1);
+    hold(&book, fresh.clone(), Instant::now());
+    let sent = Instant::now() - Duration::from_millis(1);
+    book.ask_about_all();
+    let answer = Renewed {
+        renewed: vec![fresh.id],
+        ..Renewed::default()
+    };
+    book.renewed(std::slice::from_ref(&fresh), &answer, sent);
+    assert_eq!(book.due(), std::slice::from_ref(&fresh));
+    book.renewed(std::slice::from_ref(&fresh), &answer, Instant::now());
+    assert_eq!(book.due(), []);
+}

@@ -71,6 +71,7 @@ impl Database {
         lease: Duration,
         known: &[Fence],
     ) -> Vec<LockedJob> {
+        let now = self.now();
         let ours = self.leases.iter().filter_map(|(id, lease)| {
             let unknown = lease.owner == Some(owner) && !known.contains(&lease.fence);
             let row = self.executable.get(id).filter(|_| unknown)?;
@@ -78,6 +79,7 @@ impl Database {
                 job: Arc::new(row.job.clone()),
                 fence: lease.fence,
                 strikes: lease.strikes,
+                locked_at: now,
             })
         });
         let mut ours: Vec<LockedJob> = ours.collect();

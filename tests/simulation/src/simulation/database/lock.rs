@@ -44,7 +44,12 @@ impl Database {
                 expires_at: lease.expires_at.timestamp_micros(),
             },
         );
-        locked(job, fence, strikes)
+        LockedJob {
+            job: Arc::new(job),
+            fence,
+            strikes,
+            locked_at: now,
+        }
     }
 
     /// The first statement: locks plain jobs, and collects the instances of exclusive ones.
@@ -250,14 +255,6 @@ impl Database {
             slice_end
         };
         Claimable { hints, after }
-    }
-}
-
-fn locked(job: Job, fence: jobwire_core::Fence, strikes: i32) -> LockedJob {
-    LockedJob {
-        job: Arc::new(job),
-        fence,
-        strikes,
     }
 }
 
