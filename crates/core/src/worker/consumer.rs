@@ -59,9 +59,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::job::JobId;
-use crate::lane::start_order::Rank;
 use crate::producer::commit_hook::Cause;
-use crate::store;
 use crate::telemetry::log_throttle::LogThrottle;
 use crate::transport::{Control, Receiver, Subscription, Ticket};
 use crate::worker::cached_metrics::LaneMetrics;
@@ -111,7 +109,7 @@ struct Consumer {
     slots_seen: usize,
     lock_size: LockSize,
     /// The statement that reads places in the start order, if it takes long.
-    reading_ranks: Option<JoinHandle<store::Result<Option<Vec<(JobId, Rank)>>>>>,
+    reading_ranks: Option<JoinHandle<ranking::Read>>,
     /// The time since which no lock statement was answered.
     fails_since: Option<Instant>,
     /// The number of statements that locked jobs.

@@ -7,7 +7,7 @@ use metrics::counter;
 use tokio::time::Instant;
 
 use super::locking::Batch;
-use super::pending::Arrival;
+use super::pending::{Arrival, Tried};
 use super::{Consumer, RETURN_AFTER, idle};
 use crate::hint::Ready;
 use crate::job::{JobId, LockedJob};
@@ -157,13 +157,12 @@ impl Consumer {
         let mut decided = vec![0; self.node.options.lanes.len()];
         for mut waiting in batch.into_waiting().rev() {
             let is_busy = !busy.is_empty() && busy.contains(&waiting.hint.id);
-            if is_busy
-                && waiting
-                    .of
-                    .busy_since
-                    .is_none_or(|at| at.elapsed() < BUSY_FOR)
-            {
-                waiting.of.busy_since.get_or_insert_with(Instant::now);
+            let busy_since = match waiting.of.tried {
+                Tried::Busy(since) => since,
+                _ => Instant::now(),
+            };
+            if is_busy && busy_since.elapsed() < BUSY_FOR {
+                waiting.of.tried = Tried::Busy(busy_since);
                 again.push(waiting);
                 continue;
             }

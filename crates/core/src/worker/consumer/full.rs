@@ -26,7 +26,7 @@ impl Consumer {
     pub(super) async fn set_aside(&mut self, full: Vec<Waiting>) {
         let mut settled = Vec::new();
         // Those that were tried again go before the others, the first one last.
-        let was_before = |waiting: &Waiting| waiting.of.full_since.is_some();
+        let was_before = |waiting: &Waiting| waiting.of.is_full();
         let (again, new): (Vec<Waiting>, Vec<Waiting>) = full.into_iter().partition(was_before);
         for mut waiting in again.into_iter().rev().chain(new) {
             if let Some(ticket) = waiting.of.ticket.take() {

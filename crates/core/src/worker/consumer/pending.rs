@@ -46,21 +46,28 @@ pub(super) struct Arrival {
     pub(super) received_at: DateTime<Utc>,
     /// The time of the hint's publication by the publisher's clock, if it is known.
     pub(super) published_at: Option<DateTime<Utc>>,
-    /// The time since which every try found the row busy.
-    pub(super) busy_since: Option<Instant>,
     /// Whether the job's holder has died.
     pub(super) rescued: bool,
     /// Whether a permit is reserved for the job.
     pub(super) woken: bool,
     /// Whether the hint was forwarded by a node that does not serve the job.
     pub(super) forwarded: bool,
-    /// The number of statements that had locked jobs when the database refused to lock this job
-    /// alone; `None` if it did not.
-    pub(super) refused_at: Option<u64>,
-    /// The time since which every try found no free slot of the type.
-    pub(super) full_since: Option<Instant>,
+    pub(super) tried: Tried,
     /// The place of the job in the node's start order, once it is known.
     pub(super) rank: Ranked,
+}
+
+/// The last tries to lock the job of a hint.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Tried {
+    /// None was made.
+    Never,
+    /// Every try since then found the row busy.
+    Busy(Instant),
+    /// Every try since then found no free slot of the type.
+    Full(Instant),
+    /// The database refused to lock this job alone, when this number of statements had locked jobs.
+    Refused(u64),
 }
 
 /// The known place of a job in the start order. Hints with a smaller value come first.
@@ -72,6 +79,13 @@ pub(super) enum Ranked {
     Nowhere,
     /// The place was not read yet.
     Unread,
+}
+
+impl Arrival {
+    /// Returns whether the hint was set aside because its type had no free slot.
+    pub(super) fn is_full(&self) -> bool {
+        matches!(self.tried, Tried::Full(_))
+    }
 }
 
 enum Item {
@@ -383,14 +397,17 @@ impl Pending {
         if !self.full.insert(waiting.hint.id) {
             return;
         }
-        let before = waiting.of.full_since;
-        waiting.of.full_since = before.or_else(|| Some(Instant::now()));
+        let was_before = waiting.of.is_full();
+        if !was_before {
+            waiting.of.tried = Tried::Full(Instant::now());
+        }
         let of_type = queue.full.entry(job_type).or_default();
         // One that was set aside before goes before those that were not.
         let rank = waiting.of.rank;
-        let at = match before {
-            Some(_) => of_type.partition_point(|other| other.of.rank < rank),
-            None => of_type.partition_point(|other| other.of.rank <= rank),
+        let at = if was_before {
+            of_type.partition_point(|other| other.of.rank < rank)
+        } else {
+            of_type.partition_point(|other| other.of.rank <= rank)
         };
         of_type.insert(at, waiting);
     }
@@ -441,10 +458,10 @@ impl Pending {
                 let Arrival {
                     rescued,
                     forwarded,
-                    full_since,
+                    tried,
                     ..
                 } = waiting.of;
-                let is_old = full_since.is_some_and(|since| since <= before);
+                let is_old = matches!(tried, Tried::Full(since) if since <= before);
                 if is_old && !rescued && !forwarded && taken.len() < most {
                     self.full.remove(&waiting.hint.id);
                     let lane = queue.lane.clone();
@@ -602,12 +619,10 @@ mod tests {
             ticket: (number > 0).then(|| ticket(number)),
             received_at: Utc::now(),
             published_at: None,
-            busy_since: None,
             rescued: false,
             woken: false,
             forwarded: false,
-            refused_at: None,
-            full_since: None,
+            tried: Tried::Never,
             rank: Ranked::Unread,
         }
     }

@@ -5,7 +5,11 @@ use std::time::Duration;
 
 use super::Consumer;
 use crate::job::JobId;
-use crate::lane::start_order::Place;
+use crate::lane::start_order::{Place, Rank};
+use crate::store;
+
+/// What the statement returns.
+pub(super) type Read = store::Result<Option<Vec<(JobId, Rank)>>>;
 
 /// The maximum number of jobs whose places are read at once. Further ones are read before the next
 /// batch.

@@ -8,7 +8,7 @@ use metrics::counter;
 use tokio::time::Instant;
 
 use super::lock_size::LOCK_BATCH;
-use super::pending::{Arrival, Ranked};
+use super::pending::{Arrival, Ranked, Tried};
 use super::{Consumer, FIRST_PAUSE, LONGEST_PAUSE};
 use crate::hint::{Body, Ready};
 use crate::job::JobId;
@@ -111,12 +111,10 @@ impl Consumer {
                         ticket: Some(ticket),
                         received_at: delivery.received_at,
                         published_at: delivery.published_at,
-                        busy_since: None,
                         rescued: false,
                         woken: false,
                         forwarded: false,
-                        refused_at: None,
-                        full_since: None,
+                        tried: Tried::Never,
                         rank: Ranked::Unread,
                     };
                     for hint in hints {
@@ -138,12 +136,10 @@ impl Consumer {
             ticket: None,
             received_at: Utc::now(),
             published_at: None,
-            busy_since: None,
             rescued,
             woken,
             forwarded,
-            refused_at: None,
-            full_since: None,
+            tried: Tried::Never,
             rank: Ranked::Unread,
         };
         if rescued {

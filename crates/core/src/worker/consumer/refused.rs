@@ -4,6 +4,7 @@ use metrics::counter;
 
 use super::Consumer;
 use super::locking::Batch;
+use super::pending::Tried;
 use crate::store::{Refusal, StoreError};
 use crate::telemetry::metrics as m;
 
@@ -41,7 +42,7 @@ impl Consumer {
             return true;
         };
         let job = hint.id;
-        if of.refused_at.is_some_and(|then| self.locked > then) {
+        if matches!(of.tried, Tried::Refused(then) if self.locked > then) {
             if let Some(more) = self.node.reports.throttled_lines.now("refused") {
                 tracing::error!(
                     %job, %error, more,
@@ -61,13 +62,13 @@ impl Consumer {
                 "could not lock this job; trying others before it is tried again"
             );
         }
-        let again = of.refused_at.is_some();
+        let again = matches!(of.tried, Tried::Refused(_));
         if again && !error.is_row_fault() && !error.is_lock_timeout() {
             // Nothing was locked since the last refusal, and the error does not point to a row.
             self.node.reports.part("database", Some(error.to_string()));
         }
         for mut waiting in batch.into_waiting() {
-            waiting.of.refused_at = Some(self.locked);
+            waiting.of.tried = Tried::Refused(self.locked);
             waiting.of.rescued = false;
             waiting.of.woken = false;
             self.pending.push_again(waiting);
