@@ -163,6 +163,13 @@ macro_rules! has_job {
     };
 }
 
+/// True if no order is strict.
+macro_rules! nothing_strict {
+    () => {
+        "NOT EXISTS (SELECT FROM jobwire.strict_order)"
+    };
+}
+
 /// True unless the order is strict and an elder sibling waits for a retry, is suspended, or is a
 /// dead letter (protocol rule 14). A job that was created during a suspension is in the executable
 /// table. A timer that never ran has no hint yet and does not count. A job
@@ -170,7 +177,9 @@ macro_rules! has_job {
 macro_rules! in_strict_order {
     ($t:literal) => {
         concat!(
-            "(NOT EXISTS (SELECT FROM jobwire.strict_order) OR NOT (\
+            "(",
+            $crate::store::postgres::sql::nothing_strict!(),
+            " OR NOT (\
                EXISTS (SELECT FROM jobwire.timer_job w WHERE w.exclusive AND w.hints > 0 \
                        AND w.process_instance = ",
             $t,
@@ -306,6 +315,6 @@ pub(super) use crate::store::sql::{
 };
 pub(super) use {
     has_job, in_scope, in_strict_order, in_turn, job_columns, no_gate, not_paused, not_put_aside,
-    not_suspended, not_waiting, not_waiting_by_key, nothing_suspended, or_take_ownerless,
-    ready_before, served, served_by_fleet, unexpired, unleased, unlocked,
+    not_suspended, not_waiting, not_waiting_by_key, nothing_strict, nothing_suspended,
+    or_take_ownerless, ready_before, served, served_by_fleet, unexpired, unleased, unlocked,
 };
