@@ -587,6 +587,7 @@ async fn control_messages_reach_every_process_whatever_their_length() {
         types: types.collect(),
         lanes: vec![Lane::default()],
         free: Some(1),
+        rescue_room: None,
         speaks: 1,
         row: None,
     };

@@ -82,6 +82,8 @@ pub(crate) struct Beat {
     pub(crate) revision: Option<i64>,
     /// Free slots; `None` if the node takes no jobs that are addressed to it.
     pub(crate) free: Option<u32>,
+    /// The number of rescued jobs that the node may start; `None` if its program is older.
+    pub(crate) rescue_room: Option<u32>,
     /// The version of the control messages that the node understands.
     pub(crate) speaks: u32,
     /// The node receives a lane that this node receives, too.
@@ -113,6 +115,8 @@ pub(crate) struct Candidate {
     pub(crate) lanes: Arc<[Lane]>,
     pub(crate) scope: Scope,
     pub(crate) free: u32,
+    /// The number of free slots that rescued jobs may take.
+    pub(crate) free_for_rescued: u32,
     /// The number of jobs that were addressed to it in this round.
     pub(crate) given: u32,
 }
@@ -257,12 +261,14 @@ impl Fleet {
         let meant = members.living(within);
         let meant = meant.filter(|(id, _, beat)| is_meant(*id) && beat.speaks >= speaks);
         let candidates = meant.filter_map(|(node, row, beat)| {
+            let free = beat.free?;
             Some(Candidate {
                 node,
                 types: row.types.clone(),
                 lanes: row.lanes.clone(),
                 scope: row.scope.clone(),
-                free: beat.free?,
+                free,
+                free_for_rescued: beat.rescue_room.map_or(free, |room| room.min(free)),
                 given: 0,
             })
         });
@@ -395,6 +401,7 @@ mod tests {
         Beat {
             revision,
             free: Some(1),
+            rescue_room: None,
             speaks: 1,
             shares_lane: true,
         }

@@ -223,6 +223,7 @@ impl Leader {
             types: node.served.types().to_vec(),
             lanes: node.options.lane_names(),
             free: Some(node.free_slots()),
+            rescue_room: Some(node.rescue_room()),
             speaks: SPOKEN,
             row: Some(*node.served.revision().borrow()),
         });

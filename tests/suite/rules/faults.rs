@@ -9,11 +9,12 @@ use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::transport::Control;
 use jobwire_core::{
     Client, CommitHook, Fence, HandlerError, HandlerOptions, Handlers, InProcessTransport,
-    JobQuery, JobState, NewJob, Node, NodeOptions, Outcome, PgStore, RetryPolicy, Running, Store,
-    Transport,
+    JobQuery, JobState, NewJob, Node, NodeOptions, Outcome, PgOptions, PgStore, RetryPolicy,
+    Running, Store, Transport,
 };
-use jobwire_tests::{Postgres, Stop, eventually, shared};
+use jobwire_tests::{Postgres, Proxy, Stop, eventually, shared};
 use tokio::sync::Semaphore;
+use url::Url;
 
 use super::world::{SOON, unswept};
 use crate::world::{Notes, patient};
@@ -73,7 +74,10 @@ struct Fixture {
 
 impl Fixture {
     async fn on(url: &str) -> Self {
-        let store = patient(url).await;
+        Self::of(patient(url).await).await
+    }
+
+    async fn of(store: PgStore) -> Self {
         store.migrate().await.unwrap();
         sqlx::query("CREATE TABLE effect (n bigint)")
             .execute(store.pool())
@@ -217,6 +221,43 @@ async fn a_job_that_breaks_its_connection_each_time_spends_an_attempt() {
     let waiting = world.store.find(&JobQuery::default()).await.unwrap();
     let waiting = waiting.first().unwrap();
     assert_eq!((waiting.state, waiting.retries), (JobState::Timer, 4));
+    node.stop().await;
+}
+
+/// A firewall forgets the connection while the handler works. Its next statement has no answer until
+/// the timeout of its type, and neither has the rollback.
+#[tokio::test]
+async fn a_timeout_on_a_silent_connection_changes_no_order_and_spends_no_attempt() {
+    let database = shared::postgres().await.create_database().await;
+    let server = Url::parse(&database).unwrap();
+    let (host, port) = (server.host_str().unwrap(), server.port().unwrap());
+    let proxy = Arc::new(Proxy::start(&format!("{host}:{port}")).await);
+    let mut options = PgOptions::default();
+    options.statement_timeout = Duration::from_secs(2);
+    let through = PgStore::connect_with(&proxy.url(&database), options);
+    let world = Fixture::of(through.await.unwrap()).await;
+    let notes = Notes::default();
+    let mut handlers = Handlers::default();
+    let noted = notes.clone();
+    let limited = in_transaction().timeout(Duration::from_secs(4));
+    handlers.add_with("effect", limited, move |job: Running<i64>| {
+        let (notes, proxy) = (noted.clone(), proxy.clone());
+        async move {
+            let mut tx = job.transaction::<PgStore>().await?;
+            if notes.all().is_empty() {
+                proxy.forget();
+            }
+            notes.add(format!("{} with {}", job.payload, job.job.retries));
+            sqlx::query("SELECT 1").execute(&mut *tx).await?;
+            Ok::<_, HandlerError>(Outcome::Done)
+        }
+    });
+    let node = world.start(handlers).await;
+    world.create(2).await;
+    world.until_left(0).await;
+    let mut runs = notes.all();
+    runs.dedup();
+    assert_eq!(runs, ["1 with 5", "2 with 5"]);
     node.stop().await;
 }
 

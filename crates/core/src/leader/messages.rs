@@ -111,6 +111,7 @@ impl Leader {
             Control::NodeAlive {
                 node: id,
                 free,
+                rescue_room,
                 speaks,
                 row: revision,
                 lanes,
@@ -120,6 +121,7 @@ impl Leader {
                 let beat = Beat {
                     revision,
                     free,
+                    rescue_room,
                     speaks,
                     shares_lane: own.iter().any(|share| lanes.contains(&share.lane)),
                 };

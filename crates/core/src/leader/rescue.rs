@@ -5,8 +5,8 @@
 //! and that node puts the hint at the head of the lane. The next free slot of that lane takes it.
 //!
 //! * The node serves the job's type and receives its lane. Of several such nodes, the one with the
-//!   most free slots by its last beat gets the job; if none has free slots, the jobs are spread
-//!   evenly.
+//!   most free slots for rescued jobs by its last beat gets the job; if none has such slots, the
+//!   jobs are spread evenly.
 //! * A node that has just lost leases by their expiry is skipped: it may be dead.
 //! * Jobs with a strike take at most a quarter of a node's slots. A suspect (two strikes) is not
 //!   addressed: its hint joins the tail, and the job runs alone
@@ -32,7 +32,7 @@ use crate::worker::suspects;
 /// Addresses each of these jobs to a node that serves it, or publishes its hint.
 pub(crate) fn send(node: &Arc<NodeContext>, rescued: Vec<Rescued>, dead: &HashSet<NodeId>) {
     let candidates = node.fleet.candidates(node.options.heard_within(), dead);
-    let (addressed, rest) = address(rescued, candidates);
+    let (addressed, mut rest) = address(rescued, candidates);
     for (to, jobs) in addressed {
         tracing::debug!(node = %to, jobs = jobs.len(), "rescued jobs are addressed");
         if to == node.id {
@@ -40,7 +40,10 @@ pub(crate) fn send(node: &Arc<NodeContext>, rescued: Vec<Rescued>, dead: &HashSe
             continue;
         }
         for jobs in portions(jobs) {
-            node.hook.tell(Control::Rescued { node: to, jobs });
+            let untold = jobs.clone();
+            if !node.hook.tell(Control::Rescued { node: to, jobs }) {
+                rest.extend(untold);
+            }
         }
     }
     // Woken nodes look for jobs with strikes only if jobs wait.
@@ -80,11 +83,14 @@ fn address(
         } else {
             let serving = candidates.iter_mut().filter(serves);
             // The node with the most free slots, then with the fewest jobs so far.
-            serving.max_by_key(|candidate| (candidate.free, std::cmp::Reverse(candidate.given)))
+            serving.max_by_key(|candidate| {
+                let given = std::cmp::Reverse(candidate.given);
+                (candidate.free_for_rescued, given)
+            })
         };
         match next {
             Some(candidate) => {
-                candidate.free = candidate.free.saturating_sub(1);
+                candidate.free_for_rescued = candidate.free_for_rescued.saturating_sub(1);
                 candidate.given += 1;
                 addressed.entry(candidate.node).or_default().push(ready);
             }
@@ -120,6 +126,7 @@ mod tests {
             lanes: lanes.iter().map(|name| Lane((*name).to_owned())).collect(),
             scope: Scope::default(),
             free,
+            free_for_rescued: free,
             given: 0,
         }
     }
@@ -154,6 +161,23 @@ mod tests {
             given.iter().all(|given| (3..=4).contains(given)),
             "{given:?}"
         );
+    }
+
+    #[test]
+    fn a_node_that_may_start_no_rescued_job_gets_none_while_another_may() {
+        let full = Candidate {
+            free_for_rescued: 0,
+            ..candidate(&["mail"], &["default"], 44)
+        };
+        let other = Candidate {
+            free_for_rescued: 4,
+            ..candidate(&["mail"], &["default"], 30)
+        };
+        let (id, other_id) = (full.node, other.node);
+        let jobs = (0..4).map(|_| rescued("mail", "default", 1)).collect();
+        let (addressed, _) = address(jobs, vec![full, other]);
+        assert!(!addressed.contains_key(&id));
+        assert_eq!(addressed.get(&other_id).map(Vec::len), Some(4));
     }
 
     #[test]

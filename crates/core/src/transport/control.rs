@@ -95,6 +95,9 @@ pub enum Control {
         /// Free slots. A node that sends this field takes [`Rescued`](Control::Rescued) jobs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         free: Option<u32>,
+        /// The number of rescued jobs that the node may start now. Absent from older programs.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rescue_room: Option<u32>,
         /// The protocol level of the node: up to [`SPOKEN`].
         #[serde(default, skip_serializing_if = "is_zero")]
         speaks: u32,
@@ -228,6 +231,7 @@ impl Control {
             types,
             lanes,
             free,
+            rescue_room,
             speaks,
             row,
         } = self
@@ -240,6 +244,7 @@ impl Control {
                     types: types.iter().take(named).cloned().collect(),
                     lanes: lanes.clone(),
                     free: *free,
+                    rescue_room: *rescue_room,
                     speaks: *speaks,
                     row: *row,
                 })?;
@@ -303,6 +308,7 @@ mod tests {
             types,
             lanes,
             free: None,
+            rescue_room: None,
             speaks: 0,
             row: None,
         }

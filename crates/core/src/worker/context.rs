@@ -134,6 +134,13 @@ impl NodeContext {
         }
     }
 
+    /// Returns the number of rescued jobs that this node may start now.
+    pub(crate) fn rescue_room(&self) -> u32 {
+        let held = *self.leases.struck().borrow();
+        let room = self.options.struck_slots().saturating_sub(held);
+        u32::try_from(room).unwrap_or(u32::MAX)
+    }
+
     /// Sends a statement whose answer may contain leases of this node.
     pub(crate) async fn asks<T: Leases>(
         &self,
@@ -205,6 +212,7 @@ impl NodeContext {
         Beat {
             revision: Some(*self.served.revision().borrow()),
             free: Some(self.free_slots()),
+            rescue_room: Some(self.rescue_room()),
             speaks: SPOKEN,
             shares_lane: true,
         }

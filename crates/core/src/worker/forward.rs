@@ -202,6 +202,7 @@ mod tests {
             lanes: [Lane::default()].into(),
             scope: Scope::default(),
             free,
+            free_for_rescued: free,
             given: 0,
         }
     }

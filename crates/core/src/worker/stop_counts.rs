@@ -1,6 +1,7 @@
-//! The jobs whose handlers returned errors after they had been asked to stop, and how often.
+//! The jobs whose handlers returned errors after they had been asked to stop, or whose time ended while
+//! the connection of their transaction did not respond, and how often.
 //!
-//! Such an error mostly follows from the stop, and the job is released without an attempt. But a job may
+//! This mostly follows from the database, and the job is released without an attempt. But a job may
 //! keep its own lease from being renewed, for example by a lock on its row, and be asked to stop in each
 //! run. So the third time counts as a failure. The counts are those of one node, and are forgotten when
 //! they become many.
@@ -20,7 +21,7 @@ const MOST: usize = 10_000;
 pub(crate) struct StopCounts(Mutex<HashMap<JobId, u32>>);
 
 impl StopCounts {
-    /// Counts an error of a stopped job. Returns whether the job is released without an attempt.
+    /// Counts such an end of a job. Returns whether the job is released without an attempt.
     pub(crate) fn releases(&self, id: JobId) -> bool {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if counts.len() >= MOST && !counts.contains_key(&id) {

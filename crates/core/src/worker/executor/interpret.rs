@@ -36,8 +36,18 @@ pub(super) async fn interpret(
         roll_back(run, transaction, &AttemptResult::Cancelled).await?;
         return Ok(cancelled(run));
     }
-    roll_back(run, transaction, &result).await?;
+    let undone = roll_back(run, transaction, &result).await?;
     match result {
+        AttemptResult::TimedOut(_) | AttemptResult::Silent(_)
+            if !undone && run.node.stops.releases(run.job.id) =>
+        {
+            tracing::warn!(
+                job = %run.job.id, job_type = %run.job.job_type,
+                "the handler's time ended while its connection did not respond; the job is released \
+                 without an attempt"
+            );
+            Ok(Ending::Release)
+        }
         AttemptResult::Answered(answer) => Ok(answered(run, answer, time)),
         AttemptResult::Panicked { message, place } => {
             let job = run.job;
@@ -80,13 +90,16 @@ fn done(run: &Run<'_>, time: DatabaseTime) -> Completion {
     done
 }
 
-/// Rolls back the transaction of an attempt that does not complete its job. Returns a fault if the
-/// handler failed because of a broken connection.
+/// Rolls back the transaction of an attempt that does not complete its job. Returns whether the
+/// database has answered.
+///
+/// # Errors
+/// Returns a fault if the handler failed because of a broken connection.
 async fn roll_back(
     run: &Run<'_>,
     transaction: &HandlerTransaction,
     result: &AttemptResult,
-) -> Result<(), Fault> {
+) -> Result<bool, Fault> {
     // If the handler leaked the guard, the transaction is rolled back when the guard is dropped.
     let undone = match transaction.take() {
         Some(transaction) => transaction.rollback().await,
@@ -104,7 +117,7 @@ async fn roll_back(
         {
             Err(Fault::of_connection(format!("{error} ({message})")))
         }
-        _ => Ok(()),
+        (_, undone) => Ok(undone.is_ok()),
     }
 }
 
