@@ -11,7 +11,7 @@
 //! * A guard names lease, owner and fence, and deletes the lease first. The leader cycle that
 //!   clears the owner changes the same row, so PostgreSQL checks the guard again and the former
 //!   holder changes nothing.
-//! * **Lock order**: instance rows, rows of keys of limits, leases, job rows, each by key. Renewal and the leader cycle
+//! * **Lock order**: instance rows, rows of keys of limits, leases, job rows; those of instances and keys by key. Renewal and the leader cycle
 //!   skip locked rows.
 
 mod acting;
