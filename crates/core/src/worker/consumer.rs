@@ -253,7 +253,7 @@ impl Consumer {
                     Ok(()) = struck.changed(), if rescued > 0 => {}
                     Ok(()) = freed.changed(), if some_wait => {}
                     () = return_full => {}
-                    () = self.receive(), if self.has_room() => {}
+                    () = self.receive() => {}
                 }
                 continue;
             }

@@ -12,6 +12,7 @@
 //! A job whose type was not known before it was locked, such as an exclusive job or the next one of
 //! its instance, is released at once if it finds no slot. Its hint is set aside, too.
 
+use chrono::Utc;
 use tokio::time::Instant;
 
 use super::pending::Waiting;
@@ -30,6 +31,8 @@ impl Consumer {
         let (again, new): (Vec<Waiting>, Vec<Waiting>) = full.into_iter().partition(was_before);
         for mut waiting in again.into_iter().rev().chain(new) {
             if let Some(ticket) = waiting.of.ticket.take() {
+                // As an own hint it has arrived now.
+                waiting.of.received_at = Utc::now();
                 if let Some(metrics) = self.metrics.get(waiting.of.lane) {
                     metrics.decided.increment(1);
                 }

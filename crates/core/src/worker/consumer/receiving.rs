@@ -37,13 +37,15 @@ pub(super) struct Unsettled {
 }
 
 impl Consumer {
-    /// Waits for messages and stores them, or for a question and answers it. Cancel-safe.
+    /// Waits for messages and stores them, if there is room for them, or for a question and answers
+    /// it. Cancel-safe.
     pub(super) async fn receive(&mut self) {
         let questions = self.node.inbox.questions.clone();
+        let has_room = self.has_room();
         tokio::select! {
             biased;
             question = questions.next() => self.answer(&question),
-            () = self.receive_messages() => {}
+            () = self.receive_messages(), if has_room => {}
         }
     }
 
