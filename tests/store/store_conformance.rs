@@ -106,6 +106,7 @@ conformance! {
         databases [
             a_node_whose_row_is_from_the_future_is_read_and_a_heard_one_is_kept,
             thousands_of_rows_from_the_future_hide_no_node,
+            large_rows_of_nodes_take_no_memory_and_hide_no_smaller_one,
         ]
     }
     registry {
