@@ -647,6 +647,7 @@ conformance! {
             a_late_request_takes_no_job_of_another_holder_out_of_the_queue,
             the_row_of_a_key_goes_with_its_last_permit,
             jobs_under_a_limit_of_one_exclude_each_other,
+            a_permit_that_no_node_would_borrow_for_so_long_ends,
         ]
     }
     calendars {
