@@ -106,6 +106,7 @@ conformance! {
         databases [
             a_node_whose_row_is_from_the_future_is_read_and_a_heard_one_is_kept,
             thousands_of_rows_from_the_future_hide_no_node,
+            large_rows_of_nodes_take_no_memory_and_hide_no_smaller_one,
         ]
     }
     registry {
@@ -495,6 +496,7 @@ conformance! {
             attempts_are_recorded_with_their_outcomes,
             an_attempt_ends_before_the_incident_that_it_opens,
             an_attempt_commits_with_the_handlers_transaction,
+            a_forged_attempt_suppresses_no_true_one,
             the_death_of_a_node_is_an_attempt_of_types_that_record_them,
             a_death_is_recorded_whatever_the_time_for_which_it_is_kept,
             a_cancelled_job_of_a_dead_node_has_its_attempt,
@@ -645,6 +647,7 @@ conformance! {
             a_job_that_was_woken_in_the_future_reserves_nothing,
             a_late_request_takes_no_job_of_another_holder_out_of_the_queue,
             the_row_of_a_key_goes_with_its_last_permit,
+            a_permit_that_no_node_would_borrow_for_so_long_ends,
             jobs_under_a_limit_of_one_exclude_each_other,
         ]
     }

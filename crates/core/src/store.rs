@@ -104,7 +104,7 @@ pub(crate) use moving::LANE_SLICE;
 pub use moving::{LanePage, MovedPage};
 pub use operating::{Action, Operated, OperatedJobs, Suspended};
 pub use periodic::{DuePeriodicJobs, DuePlace, Fired, PeriodicView, Triggered};
-use permits::{PermitAnswer, PermitRequest, StalledKey, WaitingJob, WaitingType};
+use permits::{LastingPermit, PermitAnswer, PermitRequest, StalledKey, WaitingJob, WaitingType};
 pub use poison::StuckBatch;
 pub use process_lock::{ProcessLock, Succession};
 pub use row_locks::{HeldRows, RowHold, RowTerms};
@@ -871,6 +871,18 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// go on waiting. Optional for a store.
     async fn stalled_keys(&self, served: &[String]) -> Result<Vec<StalledKey>> {
         let _ = served;
+        Ok(Vec::new())
+    }
+
+    /// Returns the permits of these limits that expire later than the time of their limit from now, and
+    /// for which jobs wait. Before that, deletes those of `ended` that have not changed and whose nodes
+    /// have no lease. Optional for a store.
+    async fn lasting_permits(
+        &self,
+        limits: &[(String, Duration)],
+        ended: &[LastingPermit],
+    ) -> Result<Vec<LastingPermit>> {
+        let _ = (limits, ended);
         Ok(Vec::new())
     }
 

@@ -9,7 +9,9 @@ use jobwire_core::hint::{Hint, Ready};
 use jobwire_core::job::query::{LaneBacklog, LaneView};
 use jobwire_core::job::{Job, LockToken, LockedJob};
 use jobwire_core::store::Failure;
-use jobwire_core::store::permits::{KeyAnswer, PermitAnswer, PermitRequest, StalledKey};
+use jobwire_core::store::permits::{
+    KeyAnswer, LastingPermit, PermitAnswer, PermitRequest, StalledKey,
+};
 use jobwire_core::store::transaction::AfterCommit;
 use jobwire_core::store::{
     Action, BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion,
@@ -204,6 +206,13 @@ impl Store for Mutant {
     }
     async fn stalled_keys(&self, served: &[String]) -> Result<Vec<StalledKey>> {
         self.inner.stalled_keys(served).await
+    }
+    async fn lasting_permits(
+        &self,
+        limits: &[(String, Duration)],
+        ended: &[LastingPermit],
+    ) -> Result<Vec<LastingPermit>> {
+        self.inner.lasting_permits(limits, ended).await
     }
     async fn begin_locking(&self) -> Result<()> {
         self.inner.begin_locking().await

@@ -229,6 +229,55 @@ pub(super) async fn an_attempt_commits_with_the_handlers_transaction<S: SqlBench
     }
 }
 
+/// Another writer knows the fences of running jobs, and those that come next.
+pub(super) async fn a_forged_attempt_suppresses_no_true_one<S: SqlBench>(w: &World<S>) {
+    let hints = w.ready((0..5).map(|_| work()).collect()).await;
+    let worker = node();
+    let mut held = w.lock(worker, &hints).await.jobs;
+    held.sort_by_key(|job| job.job.seq);
+    for job in &held {
+        let forge = format!(
+            "INSERT INTO {{s}}attempt (fence, job_id, type, node, started_at, ended_at, outcome, keep_until)
+             VALUES ({}, '{}', 'work', '{}', {{now}}, {{now}}, 'forged', {{now}} + 3600 * {{second}})",
+            job.fence.number(),
+            job.job.id,
+            node(),
+        );
+        assert_eq!(w.store.execute(&forge).await, 1);
+    }
+    let completion = Completion {
+        attempt: attempt("done", WEEK),
+        ..done(&held[0])
+    };
+    let completions = [completion];
+    let settled = w.store.complete(worker, &completions, &Handoff::Hint);
+    assert_eq!(settled.await.unwrap().applied, [held[0].job.id]);
+    let failure = Failure {
+        attempt: attempt("retry", WEEK),
+        ..retry_after(&held[1], Duration::ZERO)
+    };
+    w.fail(worker, failure).await;
+    // Its node dies. So does that of the next two, whose leases are forged with one fence.
+    for job in &held[2..] {
+        w.expire(job.job.id).await;
+    }
+    let fence = "UPDATE {s}job_lease SET fence = 7000000 WHERE job_id = '{id}'";
+    for job in &held[3..] {
+        let forge = fence.replace("{id}", &job.job.id.to_string());
+        assert_eq!(w.store.execute(&forge).await, 1);
+    }
+    assert_eq!(w.lead_recording(WEEK).await.rescued.len(), 3);
+    for (job, outcome) in held
+        .iter()
+        .zip(["done", "retry", "node-died", "node-died", "node-died"])
+    {
+        let attempts = w.store.attempts(job.job.id, 10).await.unwrap();
+        let of_worker = attempts.iter().filter(|a| a.node == worker);
+        let outcomes: Vec<&str> = of_worker.map(|a| &*a.outcome).collect();
+        assert_eq!(outcomes, [outcome]);
+    }
+}
+
 /// Any program with the rights of a node may write its row. An absurd time in it ends no leader cycle.
 pub(super) async fn a_death_is_recorded_whatever_the_time_for_which_it_is_kept<S: SqlBench>(
     w: &World<S>,

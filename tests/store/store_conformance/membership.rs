@@ -134,6 +134,49 @@ pub(super) async fn thousands_of_rows_from_the_future_hide_no_node<S: SqlBench>(
     assert_eq!(removed.await.unwrap(), 10_001);
 }
 
+/// Their names have a megabyte in all, which the tables of PostgreSQL allow. One row is larger.
+pub(super) async fn large_rows_of_nodes_take_no_memory_and_hide_no_smaller_one<S: SqlBench>(
+    w: &World<S>,
+) {
+    const ROW: usize = 2 << 20;
+    const ALL: usize = 32 << 20;
+    let (honest, large) = (node(), membership(node()));
+    w.store.write_node(&membership(honest)).await.unwrap();
+    w.store.write_node(&large).await.unwrap();
+    let (id, types, n, larger) = match w.store.name() {
+        "sqlite" => (
+            "lower(hex(randomblob(4))) || '-0000-7000-8000-' || lower(hex(randomblob(6)))",
+            "json_array(hex(zeroblob(520000)))",
+            "(WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 60) SELECT i FROM n)",
+            "types = json_array(hex(zeroblob(3000000)))",
+        ),
+        _ => (
+            "gen_random_uuid()",
+            "ARRAY[repeat('x', 1040000)]",
+            "generate_series(1, 60)",
+            "attempts_kept = jsonb_build_object(repeat('x', 6000000), 1000)",
+        ),
+    };
+    let forge = format!(
+        "INSERT INTO {{s}}node (id, revision, types, lanes, host, version, transport, started_at, seen_at)
+         SELECT {id}, revision, {types}, lanes, host, version, transport, started_at, seen_at
+         FROM {{s}}node, {n} AS g WHERE id = '{}'",
+        large.id
+    );
+    assert_eq!(w.store.execute(&forge).await, 60);
+    let larger = format!("UPDATE {{s}}node SET {larger} WHERE id = '{}'", large.id);
+    assert_eq!(w.store.execute(&larger).await, 1);
+    let nodes = w.store.nodes().await.unwrap();
+    let read = of(&nodes);
+    assert!(read.contains(&&membership(honest)), "{}", read.len());
+    assert!(!read.iter().any(|node| node.id == large.id));
+    let bytes = |node: &&Membership| node.types.iter().map(String::len).sum::<usize>();
+    let sizes: Vec<usize> = read.iter().map(bytes).collect();
+    assert!(sizes.iter().all(|size| *size <= ROW), "{sizes:?}");
+    let all: usize = sizes.iter().sum();
+    assert!((ALL / 2..=ALL).contains(&all), "{sizes:?}");
+}
+
 fn scoped(owner: NodeId, scope: Scope) -> LockTerms {
     LockTerms {
         scope: Arc::new(scope),

@@ -5,9 +5,9 @@ use chrono::{DateTime, Utc};
 use jobwire_core::chrono_tz::Tz;
 use jobwire_core::job::periodic::Declared;
 use jobwire_core::store::{Origin, PeriodicView};
-use jobwire_core::{JobQuery, JobState, NewJob, PeriodicJob};
+use jobwire_core::{JobQuery, JobState, NewJob, PeriodicJob, PgStore, Store};
 use jobwire_harness::eventually;
-use jobwire_harness::world::quick;
+use jobwire_harness::world::{SOON, quick};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -546,5 +546,73 @@ pub(super) async fn each_second_of_a_schedule_has_its_job<S: SqlBench>(w: &World
     );
     assert_eq!(w.store.execute(&unreadable).await, 3_000);
     ticks(2 * SECONDS).await;
+    node.stop().await;
+}
+
+/// Refuses the jobs of a type with the error of a full disk, as a trigger of the application may do.
+async fn refuse_as_if_the_disk_were_full(w: &World<PgStore>, condition: &str) {
+    let function =
+        "CREATE OR REPLACE FUNCTION public.full_disk() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END $$";
+    w.store.execute(function).await;
+    let trigger = format!(
+        "CREATE TRIGGER full_disk BEFORE INSERT ON jobwire.job FOR EACH ROW WHEN ({condition})
+         EXECUTE FUNCTION public.full_disk()"
+    );
+    w.store.execute(&trigger).await;
+}
+
+/// More of them are due than are read at once.
+#[tokio::test]
+async fn an_error_of_a_full_disk_that_is_one_schedules_own_stops_no_other() {
+    const TICKS: usize = 4;
+    let w = World::<PgStore>::open().await;
+    let bed = Bed::new(&w);
+    let note = |text: &str| NewJob::of("note", text).max_attempts(1);
+    let mut jobs: Vec<PeriodicJob> = (0..150)
+        .map(|n| PeriodicJob::new(format!("full-{n}"), "R/PT1H", NewJob::of("full", &n)))
+        .collect();
+    jobs.push(PeriodicJob::new("tick", "R/PT1S", note("tick")));
+    w.store.declare_periodic_jobs(&jobs).await.unwrap();
+    let past =
+        "UPDATE {s}periodic_job SET next_due = now() - interval '1 hour' WHERE name LIKE 'full-%'";
+    assert_eq!(w.store.execute(past).await, 150);
+    refuse_as_if_the_disk_were_full(&w, "NEW.type = 'full'").await;
+    let node = bed.node(quick()).handler("note", noting(&bed.notes));
+    let node = node.start().await.unwrap();
+    eventually("a job of each second", SOON, async || {
+        (bed.notes.all().len() >= TICKS).then_some(())
+    })
+    .await;
+    let view = view(&w, "full-1").await;
+    assert_eq!(view.last_due, None, "it stays due");
+    node.stop().await;
+}
+
+/// The disk is full for all. No schedule waits for its next try then.
+#[tokio::test]
+async fn schedules_go_on_at_once_when_a_full_disk_has_room_again() {
+    let w = World::<PgStore>::open().await;
+    let bed = Bed::new(&w);
+    let jobs =
+        ["a", "b", "c"].map(|name| PeriodicJob::new(name, "R/PT1S", NewJob::of("note", name)));
+    w.store.declare_periodic_jobs(&jobs).await.unwrap();
+    refuse_as_if_the_disk_were_full(&w, "true").await;
+    let node = bed.node(quick()).handler("note", noting(&bed.notes));
+    let node = node.start().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(bed.notes.all().is_empty());
+    w.store
+        .execute("DROP TRIGGER full_disk ON jobwire.job")
+        .await;
+    // The pause of the task is five seconds at most, and the first wait of a schedule ten.
+    eventually("a job of each", Duration::from_secs(7), async || {
+        let notes = bed.notes.all();
+        let all = ["a", "b", "c"]
+            .iter()
+            .all(|name| notes.iter().any(|note| note == name));
+        all.then_some(())
+    })
+    .await;
     node.stop().await;
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use jobwire_core::job::LockedJob;
 use jobwire_core::store::attempts::AttemptsKept;
 use jobwire_core::store::permits::{
-    Asking, KeyAnswer, KeyRequest, PermitAnswer, PermitKey, PermitRequest, StalledKey, WaitingJob,
+    Asking, KeyAnswer, KeyRequest, LONGEST_LOAN, LastingPermit, PermitAnswer, PermitKey,
+    PermitRequest, StalledKey, WaitingJob,
 };
 use jobwire_core::store::{
     ClaimOf, ClaimPage, ClockWindow, CycleOutcome, LeaderCycle, OrphanQuery, PauseScope,
@@ -617,6 +618,58 @@ pub(super) async fn the_row_of_a_key_goes_with_its_last_permit<S: SqlBench>(w: &
     assert_eq!(w.store.execute(&left).await, 2_500);
     w.store.stalled_keys(&[]).await.unwrap();
     assert_eq!(w.rows("permit_key").await, 0);
+}
+
+/// Its node does not exist. No other node changes its row, so it is deleted after the time of its limit.
+pub(super) async fn a_permit_that_no_node_would_borrow_for_so_long_ends<S: SqlBench>(w: &World<S>) {
+    let limits = [("work".to_owned(), LEASE + LONGEST_LOAN)];
+    let look = |ended: Vec<LastingPermit>| {
+        let (w, limits) = (&w, &limits);
+        async move { w.store.lasting_permits(limits, &ended).await.unwrap() }
+    };
+    let (alive, waits) = (node(), node());
+    let running = hold_all(w, alive, 2).await;
+    for (name, job) in ["", "other"].iter().zip(&running) {
+        exchange_one(w, alive, of(name, 2, 0, &[job])).await;
+    }
+    let forge = async |key: &str, node: NodeId, seconds: u64| {
+        let forge = format!(
+            "INSERT INTO {{s}}permit (limit_name, key, node, number, expires_at)
+             VALUES ('work', '{key}', '{node}', 1, {{now}} + {seconds} * {{second}})"
+        );
+        assert_eq!(w.store.execute(&forge).await, 1);
+    };
+    forge("", node(), 40 * 3600).await;
+    forge("other", node(), 40 * 3600).await;
+    assert_eq!(look(Vec::new()).await, [], "no job waits");
+    let job = hold_all(w, waits, 1).await;
+    let (_, answer) = exchange_one(w, waits, of("", 2, 0, &each(&job))).await;
+    assert_eq!(answer.parked, job_ids(&job));
+    let lasting = look(Vec::new()).await;
+    assert_eq!(lasting.len(), 1, "not that of the living node: {lasting:?}");
+
+    // A row that was renewed meanwhile stays, and so does that of a node that has a lease.
+    let renew = "UPDATE {s}permit SET expires_at = expires_at + {second} WHERE key = ''";
+    assert_eq!(w.store.execute(renew).await, 2);
+    let renewed = look(lasting.clone()).await;
+    assert_eq!(renewed.len(), 1);
+    assert_ne!(renewed, lasting);
+    let far = format!(
+        "UPDATE {{s}}permit SET expires_at = {{now}} + 40 * 3600 * {{second}} WHERE key = '' AND node = '{alive}'"
+    );
+    assert_eq!(w.store.execute(&far).await, 1);
+    let both = look(Vec::new()).await;
+    assert_eq!(both.len(), 2);
+    let left = look(both).await;
+    assert_eq!(left.len(), 1, "that of the living node");
+    assert_eq!(sum(w).await, 3);
+
+    // Now the job runs.
+    let stalled = w.store.stalled_keys(&[]).await.unwrap();
+    let stalled: Vec<PermitKey> = stalled.into_iter().map(|of| of.key).collect();
+    assert_eq!(stalled, [key("")]);
+    let (_, answer) = exchange_one(w, waits, of("", 2, 0, &[])).await;
+    assert_eq!(ids(&answer.ready), job_ids(&job));
 }
 
 /// Every node asks, runs a moment and gives back, at once with the others.

@@ -13,6 +13,11 @@
 //! as does one whose job the database refuses: a newer program may read it, and a new constraint may
 //! refuse all jobs. It is tried again with a growing wait.
 //!
+//! An error of a full disk may also be one that a trigger of the application raises for one schedule. So such
+//! an error is judged at the end of the page: it is the schedule's own if another one got its job, and the
+//! database's otherwise. Then no wait begins. If more pages may follow, the task goes on behind this one after
+//! a pause, so a page of such schedules holds up no other.
+//!
 //! If the database's clock is set ahead for a while and then back, schedules have dates far in the future.
 //! So the leader looks once a minute for those whose last date has not come yet, and gives them their next
 //! date from now on.
@@ -73,6 +78,10 @@ struct Pass {
     waits: Waits<Due>,
     /// The earliest of the dates that schedules got with this page.
     next: Option<DateTime<Utc>>,
+    /// Whether a schedule has got its job with this page.
+    creates: bool,
+    /// The schedules of this page whose error may be the database's.
+    undecided: Vec<(Due, StoreError)>,
 }
 
 impl Pass {
@@ -86,6 +95,8 @@ impl Pass {
             goes_on: false,
             waits: Waits::new(AGAIN, LONGEST_WAIT, MOST_WAITS),
             next: None,
+            creates: false,
+            undecided: Vec::new(),
         }
     }
 
@@ -99,6 +110,20 @@ impl Pass {
     /// Gives the pass up: the next page is the first of a new one.
     fn give_up(&mut self) {
         (self.goes_on, self.again) = (false, None);
+    }
+
+    /// Judges the errors of this page that may be the database's. Returns the first of them if they are.
+    fn judge(&mut self, node: &NodeContext) -> Option<StoreError> {
+        let undecided = std::mem::take(&mut self.undecided);
+        self.leaves |= !undecided.is_empty();
+        if !self.creates {
+            return undecided.into_iter().next().map(|(_, error)| error);
+        }
+        for (schedule, error) in undecided {
+            tell_refused(node, &schedule.0, &error);
+            self.waits.fails(schedule);
+        }
+        None
     }
 
     /// Ends with the last schedule. The rest is as long as the pass, a minute at most.
@@ -117,6 +142,8 @@ impl Pass {
 struct Page {
     next_due: Option<DateTime<Utc>>,
     now: DateTime<Utc>,
+    /// The error of the database, if no schedule got its job. More pages follow.
+    error: Option<StoreError>,
 }
 
 /// The time between two looks of a node with calendars that does not lead, and the time from which a
@@ -167,7 +194,7 @@ async fn create_those_left(node: &NodeContext, names: impl Iterator<Item = &Stri
                 let name = one_line(name, 256);
                 tracing::debug!(%error, name, "could not create the jobs of a schedule that stays due");
                 // The server is away, or can't run any statement now.
-                if error.is_unanswered() {
+                if error.is_unanswered() && !error.may_be_raised() {
                     return;
                 }
             }
@@ -235,32 +262,38 @@ pub(crate) async fn create_jobs(node: Arc<NodeContext>) {
     {
         node.leadership.next_periodic.asks(Asker::Mover);
         let sent = Instant::now();
-        match create_due(&node, &mut pass).await {
+        let error = match create_due(&node, &mut pass).await {
             Ok(page) => {
-                pause = Duration::from_millis(100);
                 let next = &node.leadership.next_periodic;
                 next.answered(Asker::Mover, sent, page.now, page.next_due);
                 if !*leadership.leads.borrow() {
                     pass.give_up();
                 }
+                page.error
             }
             Err(error) => {
                 pass.give_up();
-                tracing::warn!(%error, "could not create periodic jobs; trying again");
-                tokio::select! {
-                    biased;
-                    () = node.signals.draining.cancelled() => return,
-                    () = tokio::time::sleep(pause) => {}
-                }
-                pause = (pause * 2).min(Duration::from_secs(5));
+                Some(error)
             }
+        };
+        let Some(error) = error else {
+            pause = Duration::from_millis(100);
+            continue;
+        };
+        tracing::warn!(%error, "could not create periodic jobs; trying again");
+        tokio::select! {
+            biased;
+            () = node.signals.draining.cancelled() => return,
+            () = tokio::time::sleep(pause) => {}
         }
+        pause = (pause * 2).min(Duration::from_secs(5));
     }
 }
 
 /// Creates the jobs of a page of due schedules, and of those whose dates have just passed.
 async fn create_due(node: &Arc<NodeContext>, pass: &mut Pass) -> Result<Page, StoreError> {
-    pass.next = None;
+    (pass.next, pass.creates) = (None, false);
+    pass.undecided.clear();
     let mut dates = Vec::new();
     if let Some(recent) = pass.recent.clone() {
         let page = create_page(node, Some(&recent), pass).await?;
@@ -281,6 +314,10 @@ async fn create_due(node: &Arc<NodeContext>, pass: &mut Pass) -> Result<Page, St
     // Those that it left due are tried again in the next pass.
     pass.after = Some(page.end);
     pass.goes_on = page.is_full;
+    let error = match pass.judge(node) {
+        Some(error) if !pass.goes_on => return Err(error),
+        error => error,
+    };
     if pass.leaves {
         pass.recent.get_or_insert_with(|| before(page.now, AGAIN));
     }
@@ -295,6 +332,7 @@ async fn create_due(node: &Arc<NodeContext>, pass: &mut Pass) -> Result<Page, St
     Ok(Page {
         next_due: dates.into_iter().min(),
         now: page.now,
+        error,
     })
 }
 
@@ -360,17 +398,27 @@ async fn create_each(
             pass.leaves = true;
             continue;
         }
-        match create(node, &schedule.0).await? {
-            Some(fired) if fired.busy => busy.push(schedule),
-            Some(fired) if fired.missed.is_none() => {
-                pass.waits.forget(&schedule);
-                pass.next = pass.next.into_iter().chain(fired.next).min();
+        match create(node, &schedule.0).await {
+            Ok(fired) if fired.busy => busy.push(schedule),
+            Ok(fired) => {
+                pass.creates |= fired.advanced;
+                if fired.missed.is_none() {
+                    pass.waits.forget(&schedule);
+                    pass.next = pass.next.into_iter().chain(fired.next).min();
+                } else {
+                    pass.leaves = true;
+                    pass.waits.goes_on_later(schedule);
+                }
             }
-            Some(_) => {
-                pass.leaves = true;
-                pass.waits.goes_on_later(schedule);
+            // One that has failed before needs no other one to show that the database works.
+            Err(error) if error.may_be_raised() && !pass.waits.has_failed(&schedule) => {
+                pass.undecided.push((schedule, error));
             }
-            None => {
+            // The server is away.
+            Err(error) if error.is_unanswered() && !error.may_be_raised() => return Err(error),
+            // The other schedules go on.
+            Err(error) => {
+                tell_refused(node, &schedule.0, &error);
                 pass.leaves = true;
                 pass.waits.fails(schedule);
             }
@@ -379,36 +427,30 @@ async fn create_each(
     Ok(busy)
 }
 
-/// Creates the jobs of a schedule. Returns `None` if they can't be created. Then it stays due.
-async fn create(node: &NodeContext, name: &str) -> Result<Option<Fired>, StoreError> {
-    match node.store.fire_periodic_job(name).await {
-        Ok(mut fired) => {
-            node.hint_created(Cause::Timer, std::mem::take(&mut fired.ready));
-            if fired.advanced {
-                node.reports.periodic_runs(name);
-            }
-            if let Some(missed) = fired.missed {
-                tell_missed(node, name, missed);
-            }
-            Ok(Some(fired))
-        }
-        // The server is away, or can't run any statement now.
-        Err(error) if error.is_unanswered() => Err(error),
-        // The other schedules go on.
-        Err(error) => {
-            let text = error.to_string();
-            node.reports.periodic_fails(name, &text);
-            if let Some(more) = node.reports.throttled_lines.now("periodic: refused") {
-                tracing::warn!(
-                    %error,
-                    name = one_line(name, 256),
-                    more,
-                    "a periodic job can't be created; register its calendar if one is missing, declare \
-                     it again, or remove it (`jobwire periodic remove`)"
-                );
-            }
-            Ok(None)
-        }
+/// Creates the jobs of a schedule. If they can't be created, it stays due.
+async fn create(node: &NodeContext, name: &str) -> Result<Fired, StoreError> {
+    let mut fired = node.store.fire_periodic_job(name).await?;
+    node.hint_created(Cause::Timer, std::mem::take(&mut fired.ready));
+    if fired.advanced {
+        node.reports.periodic_runs(name);
+    }
+    if let Some(missed) = fired.missed {
+        tell_missed(node, name, missed);
+    }
+    Ok(fired)
+}
+
+/// Tells of a schedule whose job can't be created.
+fn tell_refused(node: &NodeContext, name: &str, error: &StoreError) {
+    node.reports.periodic_fails(name, &error.to_string());
+    if let Some(more) = node.reports.throttled_lines.now("periodic: refused") {
+        tracing::warn!(
+            %error,
+            name = one_line(name, 256),
+            more,
+            "a periodic job can't be created; register its calendar if one is missing, declare \
+             it again, or remove it (`jobwire periodic remove`)"
+        );
     }
 }
 

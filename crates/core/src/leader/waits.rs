@@ -55,6 +55,11 @@ impl<K: Clone + Eq + Hash + Ord> Waits<K> {
         Some(wait.until)
     }
 
+    /// Returns whether the wait of this key is one after a failure.
+    pub(super) fn has_failed(&self, key: &K) -> bool {
+        self.waits.get(key).is_some_and(|wait| wait.failures > 0)
+    }
+
     /// Begins the next wait of a key that failed.
     pub(super) fn fails(&mut self, key: K) {
         let (first, longest) = (self.first, self.longest);

@@ -243,6 +243,25 @@ impl StoreError {
         self.is_transient() && !self.is_answer() || self.lacks_resources()
     }
 
+    /// Returns whether the error is [`unanswered`](Self::is_unanswered) by its SQLSTATE alone, and has left
+    /// the connection as it was. A trigger of the application may raise any SQLSTATE, so one row may be the
+    /// reason after all.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn may_be_raised(&self) -> bool {
+        use sqlx::postgres::{PgDatabaseError, PgSeverity};
+
+        let Some(sqlx::Error::Database(said)) = self.of_client() else {
+            return false;
+        };
+        let said = said.try_downcast_ref::<PgDatabaseError>();
+        self.is_unanswered() && said.is_some_and(|said| said.severity() == PgSeverity::Error)
+    }
+
+    #[cfg(not(feature = "postgres"))]
+    pub(crate) fn may_be_raised(&self) -> bool {
+        false
+    }
+
     /// Returns whether the database as a whole can't run statements now, although it answers: the disk is
     /// full or connections are used up (SQLSTATE class 53, without what one statement may cause), or
     /// another connection has locked the file (`SQLITE_BUSY`, `SQLITE_LOCKED`, `SQLITE_FULL`).

@@ -1,6 +1,7 @@
 //! Membership: the nodes of a fleet, and the jobs that each of them takes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -9,6 +10,7 @@ use crate::job::scope::{Group, Names, Scope, Services};
 use crate::job::{Lane, NodeId};
 use crate::store::attempts::AttemptsKept;
 use crate::store::error::StoreError;
+use crate::telemetry::log_throttle::LogThrottle;
 
 /// Maximum number of nodes that are read.
 pub const MAX_NODES: usize = 1_024;
@@ -16,6 +18,11 @@ pub const MAX_NODES: usize = 1_024;
 pub const MAX_NAMES: usize = 4_096;
 /// Maximum number of bytes of all names of a node.
 const MAX_NAME_BYTES: usize = 1024 * 1024;
+/// Maximum number of bytes of a row that is read. A node writes no larger one.
+pub(super) const ROW_BYTES: usize = 2 * 1024 * 1024;
+/// Maximum number of bytes of all rows of one read. The smallest rows are read first, so large ones hide
+/// no smaller one.
+pub(super) const READ_BYTES: usize = 32 * 1024 * 1024;
 
 /// A node's own description, as it writes it to its row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +90,17 @@ impl NodeView {
     }
 }
 
+/// The lines about unreadable rows: any unknown id makes a node read the rows.
+static UNREADABLE: LazyLock<Mutex<LogThrottle>> = LazyLock::new(Mutex::default);
+
+/// Returns the error of a row that a read leaves out because of its size.
+pub(super) fn too_large(id: impl std::fmt::Display, bytes: i64) -> StoreError {
+    StoreError::BadRow(format!(
+        "the row of node {id} has {bytes} bytes and is left out: a read takes at most {ROW_BYTES} bytes of a \
+         row and {READ_BYTES} of all rows, the smallest first"
+    ))
+}
+
 /// Returns the rows that can be read. A node with an unreadable row is left out.
 pub(super) fn readable(rows: impl Iterator<Item = Result<NodeView, StoreError>>) -> Vec<NodeView> {
     let (mut read, mut bad, mut first) = (Vec::new(), 0_u32, None);
@@ -95,9 +113,12 @@ pub(super) fn readable(rows: impl Iterator<Item = Result<NodeView, StoreError>>)
             }
         }
     }
-    if let Some(error) = first {
+    let mut throttle = UNREADABLE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(error) = first
+        && let Some(more) = throttle.now()
+    {
         tracing::warn!(
-            rows = bad, %error,
+            rows = bad, %error, more,
             "rows of the table `node` can't be read and are ignored; delete the rows that no node wrote"
         );
     }
@@ -180,7 +201,34 @@ impl Membership {
                  spread them over several nodes"
             )));
         }
+        let row = self.bytes_as_json();
+        if row > ROW_BYTES {
+            return Err(StoreError::Config(format!(
+                "the names that a node takes have {row} bytes as JSON, more than {ROW_BYTES}; use fewer quotes \
+                 and control characters in them, or spread them over several nodes"
+            )));
+        }
         Ok(())
+    }
+
+    /// Returns the number of bytes of the texts of the row, with the names as JSON.
+    fn bytes_as_json(&self) -> usize {
+        let list = |names: &mut dyn Iterator<Item = &str>| {
+            let each = names.map(|name| serde_json::Value::from(name).to_string().len() + 1);
+            each.sum::<usize>() + 2
+        };
+        let named = |names: &Names| {
+            let names = names.as_ref();
+            names.map_or(0, |names| list(&mut names.iter().map(String::as_str)))
+        };
+        let texts = [&self.host, &self.version, &self.transport];
+        list(&mut self.types.iter().map(String::as_str))
+            + list(&mut self.lanes.iter().map(|lane| &*lane.0))
+            + named(&self.scope.deployments)
+            + named(&self.scope.categories)
+            + named(&self.scope.tenants)
+            + kept_as_text(&self.attempts_kept).map_or(0, |text| text.len())
+            + texts.into_iter().map(String::len).sum::<usize>()
     }
 }
 
@@ -193,6 +241,26 @@ mod tests {
         let seconds = |age| silence(age).as_secs();
         assert_eq!([-300.0, -1.0, 0.0, 7.0].map(seconds), [0, 0, 0, 7]);
         assert_eq!([-600.0, 1e300].map(seconds), [600, u64::MAX]);
+    }
+
+    #[test]
+    fn a_node_whose_row_would_be_too_large_to_be_read_is_refused() {
+        let of = |name: &str| Membership {
+            id: NodeId::generate(),
+            revision: 1,
+            types: vec![name.to_owned(); MAX_NAMES],
+            lanes: Vec::new(),
+            scope: Scope::default(),
+            host: "h".repeat(255),
+            version: "1.2.3".to_owned(),
+            transport: "amqp".to_owned(),
+            attempts_kept: AttemptsKept::new(),
+        };
+        of(&"x".repeat(255)).check().unwrap();
+        let quotes = of(&"\"".repeat(255)).check().unwrap_err().to_string();
+        assert!(quotes.contains("bytes as JSON"), "{quotes}");
+        let long = of(&"x".repeat(257)).check().unwrap_err().to_string();
+        assert!(long.contains("spread them"), "{long}");
     }
 
     #[test]

@@ -27,6 +27,12 @@
 //! over** permits that cool down when it ends, and those that cool down for long. Each becomes a row of
 //! its own, which belongs to no node and expires when the permit is cold.
 //!
+//! A node borrows for five minutes at most and renews each minute. So a row that expires later than a
+//! loan and a cool-down from now, and that nobody has changed for that long by the monotonic clock of a
+//! node that looks, is in use by no node, whatever its date says. Such a row of a **lasting** permit is
+//! deleted. No date decides this alone: after the database's clock was set back, the rows of living nodes
+//! expire as late, until they are renewed.
+//!
 //! The leader cycle frees the permits of a node that died when its row has expired and no lease names
 //! the node. The row of a node expires a cool-down after the end of its trust, so every start under its
 //! permits has cooled down by then. The leader frees handed over permits by the same statement.
@@ -46,6 +52,11 @@ pub use cooling::Cooling;
 /// The time for which a permit is reserved for a woken job. Then its hint counts as lost or as
 /// refused, and any job of the key may take the permit.
 pub(super) const RESERVED: Duration = Duration::from_secs(5);
+/// The longest time for which a node borrows permits. It renews them once a minute at least, also if its
+/// leases are longer.
+pub const LONGEST_LOAN: Duration = Duration::from_secs(300);
+/// Maximum number of permits that one look for lasting permits returns.
+pub(super) const LASTING: i64 = 1_000;
 /// Maximum number of keys that one query for stalled keys returns.
 pub(super) const STALLED: i64 = 1_000;
 /// Maximum number of waiting jobs that a statement counts for a key.
@@ -199,6 +210,16 @@ pub struct StalledKey {
     pub key: PermitKey,
     /// The size of its limit, as the last node named it.
     pub size: i32,
+}
+
+/// A permit that expires later than a node would borrow it, or keep it cooling down, and for which jobs
+/// wait. Its node never wrote it, or the database's clock was set back since.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastingPermit {
+    /// The name of the limit.
+    pub limit: String,
+    /// The contents of the row, which change when a node renews it.
+    pub row: String,
 }
 
 /// The jobs of a type that wait for a permit.

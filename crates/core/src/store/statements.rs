@@ -14,7 +14,9 @@ use chrono::{DateTime, Utc};
 use super::attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter};
 use super::batches::{BatchMembers, EndedBatch, OpenBatches};
 use super::change::Change;
-use super::permits::{PermitAnswer, PermitRequest, StalledKey, WaitingJob, WaitingType};
+use super::permits::{
+    LastingPermit, PermitAnswer, PermitRequest, StalledKey, WaitingJob, WaitingType,
+};
 use super::poison::{Activated, SetsAside};
 use super::purging::{PurgeScope, PurgeableJob, TableCount};
 use super::transaction::AfterCommit;
@@ -585,6 +587,16 @@ pub(super) trait Permitting {
         &self,
         served: &[String],
     ) -> impl Future<Output = Result<Vec<StalledKey>>> + Send;
+
+    /// Returns the permits of these limits that expire later than the time of their limit from now, and
+    /// for which jobs wait.
+    fn find_lasting(
+        &self,
+        limits: &[(String, Duration)],
+    ) -> impl Future<Output = Result<Vec<LastingPermit>>> + Send;
+
+    /// Deletes those of these permits that have not changed and whose nodes have no lease.
+    fn end_permits(&self, ended: &[LastingPermit]) -> impl Future<Output = Result<()>> + Send;
 
     /// Counts the waiting jobs by type, the most frequent types first.
     fn count_waiting(&self, limit: i64) -> impl Future<Output = Result<Vec<WaitingType>>> + Send;

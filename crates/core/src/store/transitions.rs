@@ -14,7 +14,9 @@ use futures_util::FutureExt;
 use super::attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter};
 use super::batches::{BatchMembers, EndedBatch, OpenBatches};
 use super::error::StoreError;
-use super::permits::{PermitAnswer, PermitRequest, StalledKey, WaitingJob, WaitingType};
+use super::permits::{
+    LastingPermit, PermitAnswer, PermitRequest, StalledKey, WaitingJob, WaitingType,
+};
 use super::poison::{Found, StuckBatch, found_page, held_page, told_page};
 use super::purging::{PurgeScope, PurgeableJob, TableCount};
 use super::statements::{Purging, Statements};
@@ -768,6 +770,21 @@ impl<S: Statements> Store for S {
 
     async fn stalled_keys(&self, served: &[String]) -> Result<Vec<StalledKey>> {
         self.run("stalled_keys", || self.find_stalled(served)).await
+    }
+
+    async fn lasting_permits(
+        &self,
+        limits: &[(String, Duration)],
+        ended: &[LastingPermit],
+    ) -> Result<Vec<LastingPermit>> {
+        if !ended.is_empty() {
+            self.run("end_permits", || self.end_permits(ended)).await?;
+        }
+        if limits.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.run("lasting_permits", || self.find_lasting(limits))
+            .await
     }
 
     async fn waiting_for_permits(&self, limit: i64) -> Result<Vec<WaitingType>> {

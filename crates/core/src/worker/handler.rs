@@ -35,6 +35,7 @@
 //! handler must not block its thread (`block_on`, `block_in_place`) to wait for another job: no
 //! thread may be left to lock that job.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -417,6 +418,19 @@ impl Handlers {
             Some(limit.name_for(job_type))
         });
         named.collect()
+    }
+
+    /// Returns the names of the limits of the fleet, each once, with the longest time for which a permit
+    /// cools down.
+    pub(crate) fn cool_downs(&self) -> Vec<(String, Duration)> {
+        let mut cool_downs: BTreeMap<String, Duration> = BTreeMap::new();
+        for (job_type, registration) in &self.by_type {
+            if let Some(limit) = registration.options.limit.as_ref() {
+                let longest = cool_downs.entry(limit.name_for(job_type)).or_default();
+                *longest = limit.terms().cool_down.max(*longest);
+            }
+        }
+        cool_downs.into_iter().collect()
     }
 
     /// Returns the types whose jobs may be held by row locks, sorted.

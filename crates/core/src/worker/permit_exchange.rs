@@ -4,8 +4,9 @@
 //! Permits of a rate that have cooled down go back at that instant while jobs wait for them.
 //!
 //! Three times in a lease, and at least once a minute, it renews what the node has borrowed, and wakes
-//! jobs whose wake-up was lost, or for which the leader freed the permits of a dead node. A node
-//! without a limit sends nothing.
+//! jobs whose wake-up was lost, or for which the leader freed the permits of a dead node. It also ends
+//! permits that no node renews although they have a date far in the future. A node without a limit sends
+//! nothing.
 //!
 //! After a refused request each of its keys is sent in a request of its own, until it is answered.
 //! So a row that another transaction has locked stops the jobs of its key only.
@@ -27,11 +28,13 @@ use crate::hint::Ready;
 use crate::job::JobId;
 use crate::job::scope::Needs;
 use crate::producer::commit_hook::Cause;
-use crate::store::permits::{PermitAnswer, PermitRequest};
+use crate::store::permits::{LONGEST_LOAN, PermitAnswer, PermitRequest};
 use crate::telemetry::metrics as m;
 use crate::worker::context::NodeContext;
 use crate::worker::forward::{self, Unserved};
-use crate::worker::permits::{Answered, Ask, Extent, Permit, Permits, Round, TrustedUntil};
+use crate::worker::permits::{
+    Answered, Ask, Extent, LastingPermits, Permit, Permits, Round, TrustedUntil,
+};
 
 /// The bounds of the interval at which a node renews its permits and looks for jobs that wait in vain.
 const FASTEST_PACE: Duration = Duration::from_millis(50);
@@ -58,6 +61,7 @@ pub(crate) async fn exchange_all(node: Arc<NodeContext>) {
     let pace = (node.options.lease / 3).clamp(FASTEST_PACE, SLOWEST_PACE);
     let mut tends_at = Instant::now();
     let mut pause = FIRST_PAUSE;
+    let mut lasting = LastingPermits::default();
     loop {
         let due = permits.due().map_or(tends_at, |due| due.min(tends_at));
         tokio::select! {
@@ -73,6 +77,9 @@ pub(crate) async fn exchange_all(node: Arc<NodeContext>) {
             tends_at = now + pace;
         }
         let extent = if tends { Extent::All } else { Extent::Due };
+        if tends {
+            end_lasting(&node, &mut lasting).await;
+        }
         let looks = tends && (freed || node.served.has_limits() || !permits.is_empty());
         if round(&node, &permits, extent, looks).await {
             pause = FIRST_PAUSE;
@@ -108,6 +115,35 @@ async fn doubt(node: &NodeContext) {
     node.permits.certain();
 }
 
+/// Ends permits of this node's limits that no node renews although they have a date far in the future.
+async fn end_lasting(node: &NodeContext, lasting: &mut LastingPermits) {
+    // Nodes of older versions borrow for as long as their leases.
+    let loan = node.options.lease.max(LONGEST_LOAN);
+    let mut limits = node.served.cool_downs();
+    for (_, longest) in &mut limits {
+        *longest += loan;
+    }
+    if limits.is_empty() {
+        return;
+    }
+    let ended = lasting.ended(&limits);
+    match node.store.lasting_permits(&limits, &ended).await {
+        Ok(found) => {
+            let permits = lasting.found(found, &ended);
+            if permits > 0 {
+                tracing::warn!(
+                    permits,
+                    "permits of limits that no node renewed, and that would have expired later than any node \
+                     borrows, were deleted"
+                );
+            }
+        }
+        Err(error) => {
+            tracing::debug!(%error, "could not look for permits that no node renews; trying again");
+        }
+    }
+}
+
 /// Sends one request, if there is something to send. Looks for jobs that wait in vain before, if
 /// asked to. Returns false if the database refused the request.
 async fn round(
@@ -133,7 +169,7 @@ async fn round(
     if keys.is_empty() {
         return true;
     }
-    let lease = node.options.lease;
+    let lease = node.options.lease.min(LONGEST_LOAN);
     let until = TrustedUntil::after(lease);
     let mut request = PermitRequest::new(node.id, lease, keys.clone());
     if is_apart {

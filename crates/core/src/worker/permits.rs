@@ -17,6 +17,7 @@
 
 mod borrowed;
 mod cooling;
+mod lasting;
 mod permit;
 mod turns;
 
@@ -31,6 +32,7 @@ use tokio::time::Instant;
 pub(crate) use self::borrowed::Terms;
 pub(super) use self::borrowed::TrustedUntil;
 use self::borrowed::{Apart, Borrowed};
+pub(super) use self::lasting::LastingPermits;
 pub(crate) use self::permit::{Answered, Ask, Permit};
 use crate::store::permits::{Asking, KeyAnswer, KeyRequest, PermitKey, StalledKey};
 

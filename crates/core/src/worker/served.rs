@@ -16,6 +16,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
 
 use metrics::Gauge;
 use tokio::sync::watch;
@@ -193,6 +194,12 @@ impl Served {
     /// Returns the names of the limits of the fleet.
     pub(crate) fn limit_names(&self) -> Vec<String> {
         self.read_handlers().limit_names()
+    }
+
+    /// Returns the names of the limits of the fleet, each once, with the longest time for which a permit
+    /// cools down.
+    pub(crate) fn cool_downs(&self) -> Vec<(String, Duration)> {
+        self.read_handlers().cool_downs()
     }
 
     /// Returns the types whose attempts are recorded, open or closed.

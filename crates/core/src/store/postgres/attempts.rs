@@ -17,13 +17,15 @@ use crate::store::error::StoreError;
 use crate::store::statements::Recording;
 
 /// Both times come from one reading of the clock.
+///
+/// Fences do not repeat. So a row that has the fence of a lock that ends here is forged, and is overwritten.
 macro_rules! record {
     ($clock:literal) => {
         concat!(
             "
 INSERT INTO jobwire.attempt (fence, job_id, type, process_instance, tenant, node, started_at, ended_at, outcome, message, stack,
     keep_until)
-SELECT g.fence, g.job_id, g.type, g.process_instance, g.tenant, $1, now.t - g.ran_us * interval '1 microsecond', now.t, g.outcome,
+SELECT DISTINCT ON (g.fence) g.fence, g.job_id, g.type, g.process_instance, g.tenant, $1, now.t - g.ran_us * interval '1 microsecond', now.t, g.outcome,
     g.message, g.stack, now.t + g.keep_ms * interval '1 millisecond'
 FROM unnest($2::bigint[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::text[], $9::text[], $10::text[],
         $11::bigint[])
@@ -31,7 +33,9 @@ FROM unnest($2::bigint[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::bi
     (SELECT ",
             $clock,
             " AS t) AS now
-ON CONFLICT DO NOTHING"
+ON CONFLICT (fence) DO UPDATE SET job_id = excluded.job_id, type = excluded.type, process_instance = excluded.process_instance,
+    tenant = excluded.tenant, node = excluded.node, started_at = excluded.started_at, ended_at = excluded.ended_at,
+    outcome = excluded.outcome, message = excluded.message, stack = excluded.stack, keep_until = excluded.keep_until"
         )
     };
 }
@@ -44,17 +48,23 @@ const RECORD_FAILED: &str = record!("transaction_timestamp()");
 
 /// A part of the leader cycle: records the attempts of these types whose lease the cycle ends. `$kept`
 /// has the milliseconds for each type. If the node lives, `take_strikes_back` corrects the row.
+///
+/// If the fence has a row, either that row or the lease is forged. So both stay, and the attempt gets a fence of
+/// its own.
 macro_rules! record_deaths {
     ($types:literal, $kept:literal) => {
         concat!(
             ", died AS (
     INSERT INTO jobwire.attempt (fence, job_id, type, process_instance, tenant, node, started_at, ended_at, outcome, keep_until)
-    SELECT d.fence, d.job_id, d.type, d.process_instance, d.tenant, d.owner, least(d.locked_at, now.t), now.t, 'node-died',
+    SELECT CASE WHEN d.nth = 1 AND (SELECT a.fence FROM jobwire.attempt a WHERE a.fence = d.fence) IS NULL
+            THEN d.fence ELSE nextval('jobwire.fence_seq') END,
+        d.job_id, d.type, d.process_instance, d.tenant, d.owner, least(d.locked_at, now.t), now.t, 'node-died',
         now.t + k.keep_ms * interval '1 millisecond'
-    FROM (SELECT fence, job_id, type, process_instance, tenant, owner, locked_at FROM reset
+    FROM (SELECT *, row_number() OVER (PARTITION BY fence) AS nth FROM (
+          SELECT fence, job_id, type, process_instance, tenant, owner, locked_at FROM reset
           UNION ALL
           SELECT fence, job_id, type, process_instance, tenant, owner, locked_at FROM late
-          WHERE cancelled AND CASE WHEN job_id IN (SELECT id FROM cancelled) THEN true END) AS d,
+          WHERE cancelled AND CASE WHEN job_id IN (SELECT id FROM cancelled) THEN true END) AS ended) AS d,
         unnest(",
             $types,
             "::text[], ",

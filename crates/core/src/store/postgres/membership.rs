@@ -10,7 +10,9 @@ use super::PgStore;
 use crate::job::scope::Scope;
 use crate::job::{Lane, NodeId};
 use crate::store::error::StoreError;
-use crate::store::membership::{kept_as_text, read_kept, silence};
+use crate::store::membership::{
+    READ_BYTES, ROW_BYTES, kept_as_text, read_kept, silence, too_large,
+};
 use crate::store::statements::Members;
 use crate::store::{MAX_NODES, Membership, NodeView, readable};
 
@@ -59,20 +61,54 @@ async fn leave(pool: &PgPool, node: NodeId) -> Result<(), StoreError> {
 
 /// Selects the nodes that were seen last, if there are too many. Rows from the future come last, so
 /// forged ones hide no node. They are read: the clock may have been set back, and their nodes may live.
+///
+/// Large rows are left out, by their sizes. `small` knows the size on disk only, which costs nothing:
+/// a row that is decompressed to be measured may be a hundred times as large. A row without a value of
+/// `n` is left out.
 const READ: &str = "
-SELECT id, revision, types, lanes, deployments, categories, tenants, host, version, transport, started_at, seen_at,
-    min_priority, max_priority, attempts_kept::text AS attempts_kept,
-    extract(epoch FROM clock_timestamp() - seen_at)::double precision AS age
-FROM jobwire.node
-ORDER BY seen_at > clock_timestamp(), abs(extract(epoch FROM clock_timestamp() - seen_at)) LIMIT $1";
+WITH latest AS MATERIALIZED (
+    SELECT id, row_number() OVER (ORDER BY seen_at > clock_timestamp(), abs(extract(epoch FROM clock_timestamp() - seen_at))) AS place,
+        pg_column_size(types) + pg_column_size(lanes) + coalesce(pg_column_size(deployments), 0)
+            + coalesce(pg_column_size(categories), 0) + coalesce(pg_column_size(tenants), 0)
+            + coalesce(pg_column_size(attempts_kept), 0) AS bytes
+    FROM jobwire.node ORDER BY place LIMIT $1
+), small AS MATERIALIZED (
+    SELECT id FROM (SELECT id, sum(bytes) OVER (ORDER BY bytes, id) AS upto FROM latest) l WHERE upto <= $4
+), measured AS MATERIALIZED (
+    SELECT id, pg_column_size(types || '{}') + pg_column_size(lanes || '{}') + pg_column_size(deployments || '{}')
+            + pg_column_size(categories || '{}') + pg_column_size(tenants || '{}')
+            + coalesce(pg_column_size(attempts_kept || '{}'), 0) AS bytes
+    FROM jobwire.node WHERE id = ANY(ARRAY(SELECT id FROM small))
+), fit AS MATERIALIZED (
+    SELECT id FROM (SELECT id, bytes, sum(bytes) OVER (ORDER BY bytes, id) AS upto FROM measured) m
+    WHERE bytes <= $2 AND upto <= $3
+)
+SELECT l.id, greatest(l.bytes, m.bytes)::bigint AS bytes, n.id IS NOT NULL AS fits, n.revision, n.types, n.lanes, n.deployments,
+    n.categories, n.tenants, n.host, n.version, n.transport, n.started_at, n.seen_at, n.min_priority, n.max_priority,
+    n.attempts_kept::text AS attempts_kept,
+    extract(epoch FROM clock_timestamp() - n.seen_at)::double precision AS age
+FROM latest l LEFT JOIN measured m ON m.id = l.id
+LEFT JOIN (SELECT * FROM jobwire.node WHERE id = ANY(ARRAY(SELECT id FROM fit))) n ON n.id = l.id
+ORDER BY l.place";
+
+/// Maximum number of bytes on disk of the rows that are decompressed for a read.
+const STORED_BYTES: usize = READ_BYTES / 4;
 
 async fn read(pool: &PgPool) -> Result<Vec<NodeView>, StoreError> {
-    let rows = sqlx::query(READ).bind(MAX_NODES as i64);
+    let rows = sqlx::query(READ)
+        .bind(MAX_NODES as i64)
+        .bind(ROW_BYTES as i64)
+        .bind(READ_BYTES as i64)
+        .bind(STORED_BYTES as i64);
     let rows = rows.fetch_all(pool).await?;
     Ok(readable(rows.iter().map(view)))
 }
 
 fn view(row: &PgRow) -> Result<NodeView, StoreError> {
+    let id = NodeId(row.try_get("id")?);
+    if !row.try_get("fits")? {
+        return Err(too_large(id, row.try_get("bytes")?));
+    }
     // A row that another program wrote may have NULL among its names.
     let texts = |column: &str| -> Result<Option<Vec<String>>, StoreError> {
         let texts: Option<Vec<Option<String>>> = row.try_get(column)?;
@@ -90,7 +126,7 @@ fn view(row: &PgRow) -> Result<NodeView, StoreError> {
     };
     Ok(NodeView {
         membership: Membership {
-            id: NodeId(row.try_get("id")?),
+            id,
             revision: row.try_get("revision")?,
             types: all("types")?,
             lanes: all("lanes")?.into_iter().map(Lane).collect(),

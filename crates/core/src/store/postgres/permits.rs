@@ -5,11 +5,13 @@
 
 mod holding;
 mod keys;
+mod lasting;
 mod parking;
 mod stalled;
 mod waking;
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -21,8 +23,8 @@ use crate::store::error::StoreError;
 use crate::store::instances;
 use crate::store::permits::share::{Share, Standing, share};
 use crate::store::permits::{
-    Asking, KeyAnswer, KeyRequest, PermitAnswer, PermitKey, PermitRequest, StalledKey, WaitingJob,
-    WaitingType,
+    Asking, KeyAnswer, KeyRequest, LastingPermit, PermitAnswer, PermitKey, PermitRequest,
+    StalledKey, WaitingJob, WaitingType,
 };
 use crate::store::statements::Permitting;
 
@@ -127,6 +129,17 @@ impl Permitting for PgStore {
 
     async fn find_stalled(&self, served: &[String]) -> Result<Vec<StalledKey>, StoreError> {
         stalled::find(&self.pool, served).await
+    }
+
+    async fn find_lasting(
+        &self,
+        limits: &[(String, Duration)],
+    ) -> Result<Vec<LastingPermit>, StoreError> {
+        lasting::find(&self.pool.inner, limits).await
+    }
+
+    async fn end_permits(&self, ended: &[LastingPermit]) -> Result<(), StoreError> {
+        lasting::end(&self.pool, ended).await
     }
 
     async fn count_waiting(&self, limit: i64) -> Result<Vec<WaitingType>, StoreError> {

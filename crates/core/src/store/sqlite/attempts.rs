@@ -1,11 +1,12 @@
 //! Attempts, errors and incidents.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use serde::Serialize;
 use sqlx::{Row, SqliteConnection};
 
-use super::{SqliteStore, batches, decode, progress, unique};
+use super::{SqliteStore, batches, decode, insert, progress, unique};
 use crate::job::{Fence, JobId, NodeId};
 use crate::store::attempts::{
     AttemptView, AttemptsKept, ErrorGroup, Incident, IncidentFilter, Resolution,
@@ -14,21 +15,33 @@ use crate::store::batch_outcome::Recorded;
 use crate::store::error::StoreError;
 use crate::store::statements::Recording;
 
+/// Fences do not repeat. So a row that has the fence of a lock that ends here is forged, and is overwritten.
 const RECORD: &str = "
 INSERT INTO attempt (fence, job_id, type, process_instance, tenant, node, started_at, ended_at, outcome, message, stack, keep_until)
 SELECT value ->> 'fence', value ->> 'job', value ->> 'type', value ->> 'instance', value ->> 'tenant', ?2,
     value ->> 'started_at', ?3, value ->> 'outcome', value ->> 'message', value ->> 'stack', value ->> 'keep_until'
 FROM json_each(?1) WHERE true
-ON CONFLICT DO NOTHING";
+ON CONFLICT (fence) DO UPDATE SET job_id = excluded.job_id, type = excluded.type, process_instance = excluded.process_instance,
+    tenant = excluded.tenant, node = excluded.node, started_at = excluded.started_at, ended_at = excluded.ended_at,
+    outcome = excluded.outcome, message = excluded.message, stack = excluded.stack, keep_until = excluded.keep_until";
 
-/// Records attempts whose lease the leader cycle is about to end. `?1` are their jobs, and `?3` are
-/// pairs of a type and the end of the time for which its rows are kept. If the node lives,
-/// `take_strikes_back` corrects the row.
+/// Selects those of these jobs whose leases have a fence of which there is an attempt, or of another of
+/// them. Either that row or the lease is forged. So both stay, and the attempt gets a fence of its own.
+const TAKEN: &str = "
+SELECT job_id FROM (
+    SELECT l.job_id, l.fence, row_number() OVER (PARTITION BY l.fence) AS nth
+    FROM json_each(?1) AS late CROSS JOIN job_lease l ON l.job_id = late.value) AS l
+WHERE nth > 1 OR EXISTS (SELECT 1 FROM attempt a WHERE a.fence = l.fence)";
+
+/// Records attempts whose lease the leader cycle is about to end. `?1` are pairs of their jobs and the fence
+/// to record in place of that of the lease, if any. `?3` are pairs of a type and the end of the time for which
+/// its rows are kept. If the node lives, `take_strikes_back` corrects the row.
 const RECORD_DEATHS: &str = "
 WITH kept (type, until) AS MATERIALIZED (SELECT value ->> 0, value ->> 1 FROM json_each(?3))
 INSERT INTO attempt (fence, job_id, type, process_instance, tenant, node, started_at, ended_at, outcome, keep_until)
-SELECT l.fence, j.id, j.type, j.process_instance, j.tenant, l.owner, max(min(l.locked_at, ?2), 0), ?2, 'node-died', kept.until
-FROM json_each(?1) AS late CROSS JOIN job_lease l ON l.job_id = late.value CROSS JOIN job j ON j.id = l.job_id
+SELECT coalesce(late.value ->> 1, l.fence), j.id, j.type, j.process_instance, j.tenant, l.owner, max(min(l.locked_at, ?2), 0), ?2,
+    'node-died', kept.until
+FROM json_each(?1) AS late CROSS JOIN job_lease l ON l.job_id = late.value ->> 0 CROSS JOIN job j ON j.id = l.job_id
     CROSS JOIN kept ON kept.type = j.type
 WHERE true
 ON CONFLICT DO NOTHING";
@@ -138,6 +151,14 @@ pub(super) async fn record_deaths(
     if jobs.is_empty() || kept.is_empty() {
         return Ok(());
     }
+    let taken = sqlx::query(TAKEN).bind(decode::array(jobs)?);
+    let taken = decode::job_ids(&taken.fetch_all(&mut *connection).await?)?;
+    let mut instead: HashMap<JobId, i64> = HashMap::new();
+    if !taken.is_empty() {
+        let first = insert::draw(&mut *connection, "fence_seq", taken.len()).await?;
+        instead.extend(taken.into_iter().zip(first..));
+    }
+    let jobs = jobs.iter().map(|job| (job, instead.get(job)));
     let kept = kept
         .iter()
         .map(|(of, keep)| (of, decode::later(now, *keep)));

@@ -9,7 +9,9 @@ use super::{SqliteStore, decode};
 use crate::job::scope::{Names, Scope};
 use crate::job::{Lane, NodeId};
 use crate::store::error::StoreError;
-use crate::store::membership::{AHEAD, kept_as_text, read_kept, silence};
+use crate::store::membership::{
+    AHEAD, MAX_NAMES, READ_BYTES, ROW_BYTES, kept_as_text, read_kept, silence, too_large,
+};
 use crate::store::statements::Members;
 use crate::store::{MAX_NODES, Membership, NodeView, readable};
 
@@ -25,11 +27,27 @@ ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, types = excluded.ty
 pub(super) const LEAVE: &str = "DELETE FROM node WHERE id = ?1";
 
 /// Selects the nodes that were seen last, if there are too many. Rows from the future come last, so
-/// forged ones hide no node.
+/// forged ones hide no node. Large rows are left out, by their sizes: they have a size only. An id of another length is of no node.
+///
+/// The table is read as a whole (`+id`). A search by the id compares whole rows on its way, also large ones.
 const READ: &str = "
-SELECT id, revision, types, lanes, deployments, categories, tenants, host, version, transport, started_at, seen_at, min_priority,
-    max_priority, attempts_kept
-FROM node ORDER BY seen_at > ?2, abs(seen_at - ?2) LIMIT ?1";
+WITH latest AS MATERIALIZED (
+    SELECT id, seen_at, octet_length(types) + octet_length(lanes) + coalesce(octet_length(deployments), 0)
+        + coalesce(octet_length(categories), 0) + coalesce(octet_length(tenants), 0) + coalesce(octet_length(attempts_kept), 0)
+        + octet_length(host) + octet_length(version) + octet_length(transport) AS bytes
+    FROM node WHERE octet_length(id) = 36 ORDER BY seen_at > ?2, abs(seen_at - ?2) LIMIT ?1
+), fit AS MATERIALIZED (
+    SELECT id FROM (SELECT id, bytes, sum(bytes) OVER (ORDER BY bytes, id) AS upto FROM latest)
+    WHERE bytes <= ?3 AND upto <= ?4
+)
+SELECT * FROM (
+    SELECT id, NULL AS left_out, revision, types, lanes, deployments, categories, tenants, host, version, transport, started_at,
+        seen_at, min_priority, max_priority, attempts_kept
+    FROM node WHERE +id IN (SELECT id FROM fit)
+    UNION ALL
+    SELECT id, bytes, 0, '', '', NULL, NULL, NULL, '', '', '', 0, seen_at, NULL, NULL, NULL
+    FROM latest WHERE id NOT IN (SELECT id FROM fit)
+) ORDER BY seen_at > ?2, abs(seen_at - ?2)";
 
 /// Deletes the rows of silent nodes, and those from the future, but never that of a node that is heard.
 const FORGET: &str = "
@@ -68,7 +86,11 @@ impl Members for SqliteStore {
 
     async fn read_nodes(&self) -> Result<Vec<NodeView>, StoreError> {
         let now = decode::now_micros();
-        let rows = sqlx::query(READ).bind(MAX_NODES as i64).bind(now);
+        let rows = sqlx::query(READ)
+            .bind(MAX_NODES as i64)
+            .bind(now)
+            .bind(ROW_BYTES as i64)
+            .bind(READ_BYTES as i64);
         let rows = rows.fetch_all(&self.readers).await?;
         Ok(readable(rows.iter().map(|row| view(row, now))))
     }
@@ -91,9 +113,21 @@ impl Members for SqliteStore {
 }
 
 fn view(row: &SqliteRow, now: i64) -> Result<NodeView, StoreError> {
+    if let Some(bytes) = row.try_get("left_out")? {
+        return Err(too_large(decode::text(row, "id")?, bytes));
+    }
     let read = |column: &str, text: String| {
-        serde_json::from_str::<Vec<String>>(&text)
-            .map_err(|e| StoreError::BadRow(format!("column `{column}` of table `node`: {e}")))
+        let bad = |why: &dyn std::fmt::Display| {
+            StoreError::BadRow(format!("column `{column}` of table `node`: {why}"))
+        };
+        let names: Vec<String> = serde_json::from_str(&text).map_err(|e| bad(&e))?;
+        if names.len() > MAX_NAMES {
+            return Err(bad(&format!(
+                "{} names, more than {MAX_NAMES}",
+                names.len()
+            )));
+        }
+        Ok(names)
     };
     let names = |column: &str| -> Result<Names, StoreError> {
         let text = decode::maybe_text(row, column)?;

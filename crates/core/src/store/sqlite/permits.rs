@@ -2,11 +2,13 @@
 //! needs no further lock.
 
 mod keys;
+mod lasting;
 mod parking;
 mod stalled;
 mod waking;
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use sqlx::SqliteConnection;
 
@@ -15,7 +17,8 @@ use crate::job::JobId;
 use crate::store::error::StoreError;
 use crate::store::permits::share::{Share, share};
 use crate::store::permits::{
-    KeyAnswer, PermitAnswer, PermitRequest, RESERVED, StalledKey, WaitingJob, WaitingType,
+    KeyAnswer, LastingPermit, PermitAnswer, PermitRequest, RESERVED, StalledKey, WaitingJob,
+    WaitingType,
 };
 use crate::store::statements::Permitting;
 
@@ -113,6 +116,19 @@ impl Permitting for SqliteStore {
         let found = stalled::find(&mut tx, served).await?;
         tx.commit().await?;
         Ok(found)
+    }
+
+    async fn find_lasting(
+        &self,
+        limits: &[(String, Duration)],
+    ) -> Result<Vec<LastingPermit>, StoreError> {
+        lasting::find(&self.readers, limits).await
+    }
+
+    async fn end_permits(&self, ended: &[LastingPermit]) -> Result<(), StoreError> {
+        let mut tx = self.write().await?;
+        lasting::end(&mut tx, ended).await?;
+        Ok(tx.commit().await?)
     }
 
     async fn count_waiting(&self, limit: i64) -> Result<Vec<WaitingType>, StoreError> {
