@@ -234,8 +234,9 @@ async fn a_timeout_on_a_silent_connection_changes_no_order_and_spends_no_attempt
     let proxy = Arc::new(Proxy::start(&format!("{host}:{port}")).await);
     let mut options = PgOptions::default();
     options.statement_timeout = Duration::from_secs(2);
-    let through = PgStore::connect_with(&proxy.url(&database), options);
-    let world = Fixture::of(through.await.unwrap()).await;
+    let through = proxy.url(&database);
+    let store = PgStore::connect_with(&through, options).await.unwrap();
+    let world = Fixture::of(store).await;
     let notes = Notes::default();
     let mut handlers = Handlers::default();
     let noted = notes.clone();
