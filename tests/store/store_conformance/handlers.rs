@@ -1,12 +1,13 @@
 //! What a node does with the handlers of the user, and with their answers.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jobwire_core::chrono::{TimeDelta, Utc};
 use jobwire_core::store::{PauseScope, SUSPENSION_TYPE};
 use jobwire_core::{
-    BULK_TYPE, BulkOperation, HandlerError, HandlerOptions, HandlerResult, JobId, JobQuery,
-    JobState, JobView, NewJob, Outcome, RetryPolicy, Running,
+    BULK_TYPE, BulkOperation, HandlerError, HandlerOptions, HandlerResult, JobEvent, JobId,
+    JobQuery, JobState, JobView, NewJob, Outcome, RetryPolicy, Running,
 };
 use jobwire_harness::eventually;
 use jobwire_harness::world::{SOON, quick};
@@ -48,6 +49,60 @@ pub(super) async fn a_handler_says_when_its_job_is_tried_again<S: SqlBench>(w: &
     let letter = until_in(w, created[1], JobState::DeadLetter).await;
     assert_eq!(&*letter.exception_message.unwrap(), "the bank is closed");
     node.stop().await;
+}
+
+/// Of a repeating job, and of one whose handler works in the completing transaction, which is rolled
+/// back.
+pub(super) async fn a_job_that_its_handler_cancels_is_deleted_and_no_occurrence_follows<
+    S: SqlBench,
+>(
+    w: &World<S>,
+) {
+    let heard: Arc<Mutex<Vec<(JobId, &str)>>> = Arc::default();
+    let notes = heard.clone();
+    let listener = move |event: &JobEvent| {
+        let event = (event.job, event.kind.name());
+        notes.lock().unwrap().push(event);
+    };
+    let withdrawn = || HandlerError::cancel("the order was withdrawn");
+    let send = move |_: Running<u64>| async move { Err::<Outcome, _>(withdrawn()) };
+    let book = move |job: Running<u64>| async move {
+        let mut tx = job.transaction::<S>().await?;
+        tx.create(NewJob::of("other", &1)).await?;
+        drop(tx);
+        Err::<Outcome, _>(withdrawn())
+    };
+    let kept = HandlerOptions::default().keep_attempts(Duration::from_secs(3_600));
+    let bed = Bed::new(w);
+    let node = bed.node(quick()).listener(listener);
+    let node = node.handler_with("send", kept.clone(), send);
+    let node = node.handler_with("book", kept.in_transaction(), book);
+    let node = node.start().await.unwrap();
+    let ids = bed
+        .create(vec![
+            NewJob::of("send", &1).instance("i").repeat_text("R/PT10M"),
+            NewJob::of("book", &1).instance("i"),
+        ])
+        .await;
+    bed.until_left(0).await;
+    for id in &ids {
+        let attempts = bed.client.attempts(*id, 10).await.unwrap();
+        assert_eq!(attempts.len(), 1, "{attempts:?}");
+        assert_eq!(attempts[0].outcome, "cancelled");
+        let message = attempts[0].message.as_deref();
+        assert_eq!(message, Some("the order was withdrawn"));
+    }
+    assert!(bed.client.errors(None, 10).await.unwrap().is_empty());
+    assert_eq!(w.rows("incident").await, 0);
+    node.stop().await;
+    let kinds = ["locked", "started", "cancelled"];
+    let each = ids.iter().flat_map(|id| kinds.map(|kind| (*id, kind)));
+    let told = eventually("the events", SOON, async || {
+        let heard = heard.lock().unwrap();
+        (heard.len() >= 6).then(|| heard.clone())
+    })
+    .await;
+    assert_eq!(told, each.collect::<Vec<_>>());
 }
 
 async fn refuse(job: Running<serde_json::Value>) -> HandlerResult<Outcome> {

@@ -43,9 +43,12 @@ pub enum Verdict {
     Unrecoverable,
     /// Another transaction changed the same data. The job runs again soon; no attempt is spent.
     Conflict,
+    /// The job is deleted like after [`Client::cancel`](crate::Client::cancel): it is not done, and no
+    /// occurrence follows.
+    Cancel,
 }
 
-/// A failed attempt: the verdict, a message, and the chain of causes.
+/// An attempt that did not do its job: the verdict, a message, and the chain of causes.
 #[derive(Debug)]
 pub struct HandlerError {
     /// The effect on the job.
@@ -78,6 +81,12 @@ impl HandlerError {
     /// Creates an error after which the job becomes a dead letter.
     pub fn unrecoverable(message: impl Into<String>) -> Self {
         Self::new(Verdict::Unrecoverable, message)
+    }
+
+    /// Creates an error after which the job is deleted, because there is nothing left to do. The reason
+    /// is logged, and is the message of the attempt if the type records attempts.
+    pub fn cancel(reason: impl Into<String>) -> Self {
+        Self::new(Verdict::Cancel, reason)
     }
 
     /// Creates the error for a payload that does not decode. It will not decode the next time
