@@ -469,6 +469,7 @@ conformance! {
             a_handler_says_when_its_job_is_tried_again,
             a_job_that_its_handler_cancels_is_deleted_and_no_occurrence_follows,
             a_handler_of_the_user_replaces_a_built_in_one,
+            a_job_that_ends_during_a_shutdown_is_done_and_a_new_one_is_left,
         ]
     }
     in_transaction {

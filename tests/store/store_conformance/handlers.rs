@@ -11,6 +11,7 @@ use jobwire_core::{
 };
 use jobwire_harness::eventually;
 use jobwire_harness::world::{SOON, quick};
+use tokio::sync::Semaphore;
 
 use super::bed::Bed;
 use super::world::{SqlBench, World};
@@ -130,4 +131,48 @@ pub(super) async fn a_handler_of_the_user_replaces_a_built_in_one<S: SqlBench>(w
     assert!(w.store.suspensions().await.unwrap().is_empty());
     assert_eq!(w.state(kept).await, Some(JobState::Executable));
     node.stop().await;
+}
+
+/// The first job ends within `shutdown_timeout`. The second one is created when the stop has begun.
+pub(super) async fn a_job_that_ends_during_a_shutdown_is_done_and_a_new_one_is_left<S: SqlBench>(
+    w: &World<S>,
+) {
+    let bed = Bed::new(w);
+    let (notes, gate) = (bed.notes.clone(), Arc::new(Semaphore::new(0)));
+    let waits = gate.clone();
+    let send = move |job: Running<String>| {
+        notes.add(job.payload);
+        let gate = waits.clone();
+        async move {
+            gate.acquire().await.unwrap().forget();
+            Ok(Outcome::Done)
+        }
+    };
+    let kept = HandlerOptions::default().keep_attempts(Duration::from_secs(3_600));
+    let node = bed.node(quick().shutdown_timeout(SOON));
+    let node = node.handler_with("send", kept, send);
+    let node = node.start().await.unwrap();
+    let first = bed.create(vec![NewJob::of("send", "first")]).await[0];
+    bed.notes.until(1).await;
+    let stop = async {
+        node.stop().await;
+        bed.notes.add("stopped");
+    };
+    // The stop begins when it is polled first.
+    let beside = async {
+        let second = bed.create(vec![NewJob::of("send", "second")]).await[0];
+        assert_eq!(w.state(first).await, Some(JobState::Executable));
+        gate.add_permits(2);
+        second
+    };
+    let ((), second) = tokio::join!(biased; stop, beside);
+    assert_eq!(w.state(first).await, None);
+    let attempts = bed.client.attempts(first, 10).await.unwrap();
+    let outcomes: Vec<&str> = attempts.iter().map(|of| &*of.outcome).collect();
+    assert_eq!(outcomes, ["done"]);
+    let left = w.view(second).await.unwrap();
+    assert_eq!((left.state, left.retries), (JobState::Executable, 3));
+    assert_eq!((left.lock_owner, left.fence), (None, None));
+    assert!(bed.client.attempts(second, 10).await.unwrap().is_empty());
+    assert_eq!(bed.notes.all(), ["first", "stopped"]);
 }
