@@ -52,6 +52,43 @@ pub(super) async fn a_handler_says_when_its_job_is_tried_again<S: SqlBench>(w: &
     node.stop().await;
 }
 
+pub(super) async fn a_panic_a_timeout_and_a_bad_payload_are_failures_like_any_other<S: SqlBench>(
+    w: &World<S>,
+) {
+    let panics = |_: Running<()>| async {
+        if true {
+            panic!("oh no");
+        }
+        Ok(Outcome::Done)
+    };
+    let never_ends = |_: Running<()>| std::future::pending::<HandlerResult<Outcome>>();
+    let is_done = |_: Running<u64>| async { Ok::<_, HandlerError>(Outcome::Done) };
+    let briefly = HandlerOptions::default().timeout(Duration::from_millis(50));
+    let bed = Bed::new(w);
+    let node = bed
+        .node(quick())
+        .handler("panic", panics)
+        .handler_with("slow", briefly, never_ends)
+        .handler("number", is_done);
+    let node = node.start().await.unwrap();
+    let bad = "`payload` does not match the payload type of a `number` job";
+    for (job, expected) in [
+        (NewJob::of("panic", &()), "panicked: oh no"),
+        (NewJob::of("slow", &()), "longer than its timeout"),
+        (NewJob::of("number", "not a number"), bad),
+    ] {
+        let id = bed.create(vec![job.max_attempts(1)]).await[0];
+        let letter = until_in(w, id, JobState::DeadLetter).await;
+        let message = letter.exception_message.unwrap();
+        assert!(message.contains(expected), "{message}");
+    }
+    eventually("the node to be ready", SOON, async || {
+        node.health().ready.then_some(())
+    })
+    .await;
+    node.stop().await;
+}
+
 /// Of a repeating job, and of one whose handler works in the completing transaction, which is rolled
 /// back.
 pub(super) async fn a_job_that_its_handler_cancels_is_deleted_and_no_occurrence_follows<
