@@ -188,6 +188,8 @@ conformance! {
             all_runs_each_missed_occurrence,
             skip_runs_none_of_the_missed_occurrences,
             a_wait_in_the_lane_is_no_reason_for_a_second_late_run,
+            an_occurrence_after_the_end_of_its_series_is_removed_without_running,
+            an_occurrence_that_has_begun_is_retried_after_the_end_of_its_series,
         ]
     }
     locking {
@@ -468,7 +470,10 @@ conformance! {
     handlers {
         databases [
             a_handler_says_when_its_job_is_tried_again,
+            a_panic_a_timeout_and_a_bad_payload_are_failures_like_any_other,
+            a_job_that_its_handler_cancels_is_deleted_and_no_occurrence_follows,
             a_handler_of_the_user_replaces_a_built_in_one,
+            a_job_that_ends_during_a_shutdown_is_done_and_a_new_one_is_left,
         ]
     }
     in_transaction {

@@ -1,20 +1,21 @@
 //! Batches and bulk operations on running nodes. Budget: 15 s.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use jobwire_core::store::Change;
+use jobwire_core::store::{Change, Operated};
 use jobwire_core::{
     BULK_TYPE, Batch, BatchEnd, BatchId, BatchState, BulkOperation, Client, HandlerError,
     HandlerOptions, InProcessTransport, JobId, JobQuery, JobState, NewJob, Node, NodeOptions,
-    Outcome, Running, SqliteStore, Store,
+    Outcome, Progress, Running, SqliteStore, Store,
 };
-use jobwire_harness::world::{SOON, World};
+use jobwire_harness::world::{SOON, World, quick};
 use jobwire_tests::{Scratch, eventually, shared};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use sqlx::AssertSqlSafe;
 
 use crate::fleet::Fleet;
 
@@ -320,8 +321,17 @@ async fn dead_letters(client: &Client<jobwire_core::PgStore>, count: u64) -> Vec
     ids
 }
 
+/// Creates the job of a bulk operation, and waits for its end.
+async fn until_operated(world: &World, operation: BulkOperation) {
+    let id = world.jobs.create(operation.job().unwrap()).await.unwrap();
+    eventually("the operation to be done", SOON, async || {
+        world.jobs.get(id).await.unwrap().is_none().then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
-async fn a_bulk_operation_is_a_job_with_progress_that_can_be_cancelled() {
+async fn a_bulk_operation_acts_on_all_jobs_that_match_and_on_no_other() {
     let world = World::new().await;
     let ids = dead_letters(&world.jobs, 1_200).await;
     let other = world.jobs.create(NewJob::of("other", &1)).await.unwrap();
@@ -346,6 +356,22 @@ async fn a_bulk_operation_is_a_job_with_progress_that_can_be_cancelled() {
     assert!(world.jobs.get(id).await.unwrap().is_none(), "it is done");
     let left = world.jobs.get(other).await.unwrap().unwrap();
     assert_eq!(left.view.state, JobState::DeadLetter);
+    // A change and a deletion of two pages.
+    let waits = |n| NewJob::of("later", &n).delay(Duration::from_secs(3_600));
+    let waiting = (0..600).map(waits).collect();
+    world.jobs.create_many(waiting).await.unwrap();
+    let later = || JobQuery::default().job_type("later");
+    let change = BulkOperation::change(later(), Change::SetPriority(7));
+    until_operated(&world, change).await;
+    let changed = world.jobs.list(&later().limit(1_000)).await.unwrap();
+    assert_eq!(changed.len(), 600);
+    assert!(changed.iter().all(|job| job.priority == 7));
+    until_operated(&world, BulkOperation::delete(later())).await;
+    let only = world.jobs.list(&JobQuery::default()).await.unwrap();
+    let [only] = &only[..] else {
+        panic!("one job: {only:?}");
+    };
+    assert_eq!((only.id, only.priority), (other, left.view.priority));
     // An operation on all jobs leaves itself out, and one that no program knows becomes a dead letter.
     let all = BulkOperation::cancel(JobQuery::default()).job().unwrap();
     world.jobs.create(all).await.unwrap();
@@ -361,4 +387,52 @@ async fn a_bulk_operation_is_a_job_with_progress_that_can_be_cancelled() {
     })
     .await;
     node.stop().await;
+}
+
+/// A lock of the test holds the second of three pages.
+#[tokio::test]
+async fn a_bulk_operation_is_a_job_with_progress_that_can_be_cancelled() {
+    let world = World::new().await;
+    let mut ids = dead_letters(&world.jobs, 1_200).await;
+    ids.sort_unstable();
+    let hold = format!(
+        "CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql
+         AS $$ BEGIN PERFORM pg_advisory_xact_lock(17); RETURN old; END $$;
+         CREATE TRIGGER hold BEFORE DELETE ON jobwire.dead_letter_job FOR EACH ROW
+         WHEN (old.id = '{}') EXECUTE FUNCTION hold()",
+        ids[700]
+    );
+    let pool = world.store.pool();
+    sqlx::raw_sql(AssertSqlSafe(hold))
+        .execute(pool)
+        .await
+        .unwrap();
+    let mut holder = pool.acquire().await.unwrap().detach();
+    sqlx::raw_sql("SELECT pg_advisory_lock(17)")
+        .execute(&mut holder)
+        .await
+        .unwrap();
+    // Progress is written once a second.
+    let options = quick().lease(Duration::from_secs(12));
+    let node = world.node().options(options).start().await.unwrap();
+    let items = JobQuery::default().job_type("item");
+    let delete = BulkOperation::delete(items.clone()).job().unwrap();
+    let id = world.jobs.create(delete).await.unwrap();
+    let first_page = Progress::of(500, 1_200).text("500 done, 0 skipped, 0 refused");
+    eventually("the progress of the first page", SOON, async || {
+        let found = world.jobs.get(id).await.unwrap()?;
+        (found.view.progress?.progress == first_page).then_some(())
+    })
+    .await;
+    assert_eq!(world.jobs.cancel(id).await.unwrap(), Operated::Running);
+    eventually("the end of the operation", SOON, async || {
+        world.jobs.get(id).await.unwrap().is_none().then_some(())
+    })
+    .await;
+    sqlx::Connection::close(holder).await.unwrap();
+    node.stop().await;
+    let left = world.jobs.list(&items.limit(2_000)).await.unwrap();
+    let left: HashSet<JobId> = left.into_iter().map(|job| job.id).collect();
+    assert!(ids[..500].iter().all(|id| !left.contains(id)));
+    assert!(ids[1_000..].iter().all(|id| left.contains(id)));
 }

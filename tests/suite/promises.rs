@@ -211,59 +211,6 @@ async fn a_failing_job_is_retried_by_its_policy_and_then_a_dead_letter() {
 }
 
 #[tokio::test]
-async fn a_panic_a_timeout_and_a_bad_payload_are_failures_like_any_other() {
-    let world = World::new().await;
-    let node = world
-        .node()
-        .handler("panic", |_: Running<()>| async move {
-            if true {
-                panic!("oh no");
-            }
-            Ok(Outcome::Done)
-        })
-        .handler_with(
-            "slow",
-            HandlerOptions::default().timeout(Duration::from_millis(50)),
-            |_: Running<()>| async move {
-                tokio::time::sleep(Duration::from_secs(60)).await;
-                Ok(Outcome::Done)
-            },
-        )
-        .handler("number", |_: Running<u64>| async move { Ok(Outcome::Done) })
-        .start()
-        .await
-        .unwrap();
-    for (job_type, expected) in [
-        ("panic", "panicked: oh no"),
-        ("slow", "longer than its timeout"),
-        (
-            "number",
-            "`payload` does not match the payload type of a `number` job",
-        ),
-    ] {
-        let payload: Option<()> = None;
-        let job = if job_type == "number" {
-            NewJob::of(job_type, "not a number")
-        } else {
-            NewJob::of(job_type, &payload)
-        };
-        let id = world.jobs.create(job.max_attempts(1)).await.unwrap();
-        let message = eventually(job_type, SOON, || async {
-            let (view, _, _) = world.store.get(id).await.unwrap()?;
-            (view.state == JobState::DeadLetter).then_some(view.exception_message)
-        })
-        .await;
-        let message = message.unwrap_or_default();
-        assert!(message.contains(expected), "{job_type}: {message}");
-    }
-    eventually("the node to be ready", SOON, || async {
-        node.health().ready.then_some(())
-    })
-    .await;
-    node.stop().await;
-}
-
-#[tokio::test]
 async fn a_snooze_and_a_conflict_cost_no_attempt() {
     let world = World::new().await;
     let notes = Notes::default();
@@ -450,39 +397,6 @@ async fn an_occurrence_that_is_over_missed_or_not_due_yet_does_not_run() {
         assert_eq!(job.repeat.as_deref(), Some(repeat));
     }
     assert!(notes.all().is_empty(), "{:?}", notes.all());
-    node.stop().await;
-}
-
-/// The end of a series takes an occurrence that never began. One that has begun has its retries.
-#[tokio::test]
-async fn an_occurrence_that_has_begun_is_retried_after_the_end_of_its_series() {
-    let world = World::new().await;
-    let notes = Notes::default();
-    let seen = notes.clone();
-    let node = world
-        .node()
-        .handler("note", move |job: Running<String>| {
-            let seen = seen.clone();
-            async move {
-                seen.add(job.payload);
-                if seen.all().len() == 1 {
-                    return Err(HandlerError::retry("not yet"));
-                }
-                Ok(Outcome::Done)
-            }
-        })
-        .start()
-        .await
-        .unwrap();
-    let end = chrono::Utc::now() + chrono::Duration::seconds(2);
-    let job = NewJob::of("note", &"begun")
-        .due(chrono::Utc::now())
-        .repeat_text("R/PT1H")
-        .repeat_until(end)
-        .retry_policy_text("3s");
-    world.jobs.create(job).await.unwrap();
-    world.until_empty().await;
-    assert_eq!(notes.all(), ["begun", "begun"]);
     node.stop().await;
 }
 

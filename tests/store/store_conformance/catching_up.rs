@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use jobwire_core::chrono::{DateTime, Utc};
-use jobwire_core::{JobQuery, JobState, NewJob, Outcome, Running};
+use jobwire_core::{HandlerError, JobQuery, JobState, NewJob, Outcome, Running};
 use jobwire_harness::eventually;
 use jobwire_harness::world::{SOON, quick};
 
-use super::bed::Bed;
+use super::bed::{Bed, noting};
 use super::world::{SqlBench, World};
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -110,7 +110,7 @@ pub(super) async fn a_wait_in_the_lane_is_no_reason_for_a_second_late_run<S: Sql
     assert!(w.view(id).await.unwrap().ready_at < since + Duration::from_secs(60));
     let bed = Bed::new(w);
     let node = bed.node(quick()).handler("note", |_: Running<()>| async {
-        Ok::<_, jobwire_core::HandlerError>(Outcome::Done)
+        Ok::<_, HandlerError>(Outcome::Done)
     });
     let node = node.start().await.unwrap();
     let next = eventually("the next occurrence", SOON, async || {
@@ -121,4 +121,58 @@ pub(super) async fn a_wait_in_the_lane_is_no_reason_for_a_second_late_run<S: Sql
     node.stop().await;
     let due = next.due_at.unwrap();
     assert!(due > Utc::now() + Duration::from_secs(300), "{due}");
+}
+
+/// Either way of naming the end. Another series goes on.
+pub(super) async fn an_occurrence_after_the_end_of_its_series_is_removed_without_running<
+    S: SqlBench,
+>(
+    w: &World<S>,
+) {
+    let hours_ago = |hours| Utc::now() - HOUR * hours;
+    let job = |repeat: &str| {
+        NewJob::of("note", repeat)
+            .due(hours_ago(5))
+            .repeat_text(repeat)
+    };
+    let ends = "R/PT1H/2020-01-01T00:00:00Z";
+    let until = job("R/PT1H").repeat_until(hours_ago(6));
+    let bed = Bed::new(w);
+    let node = bed.node(quick()).handler("note", noting(&bed.notes));
+    let node = node.start().await.unwrap();
+    bed.create(vec![job(ends), until, job("R1/PT1H")]).await;
+    bed.until_left(0).await;
+    assert_eq!(bed.notes.all(), ["R1/PT1H"]);
+    node.stop().await;
+}
+
+/// The end of a series takes an occurrence that never began. One that has begun has its retries.
+pub(super) async fn an_occurrence_that_has_begun_is_retried_after_the_end_of_its_series<
+    S: SqlBench,
+>(
+    w: &World<S>,
+) {
+    let bed = Bed::new(w);
+    let notes = bed.notes.clone();
+    let note = move |job: Running<String>| {
+        notes.add(job.payload);
+        let is_first = notes.all().len() == 1;
+        async move {
+            if is_first {
+                return Err(HandlerError::retry("not yet"));
+            }
+            Ok(Outcome::Done)
+        }
+    };
+    let node = bed.node(quick()).handler("note", note);
+    let node = node.start().await.unwrap();
+    let job = NewJob::of("note", "begun")
+        .due(Utc::now())
+        .repeat_text("R/PT1H")
+        .repeat_until(Utc::now() + Duration::from_secs(2))
+        .retry_policy_text("3s");
+    bed.create(vec![job]).await;
+    bed.until_left(0).await;
+    assert_eq!(bed.notes.all(), ["begun", "begun"]);
+    node.stop().await;
 }

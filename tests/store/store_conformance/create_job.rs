@@ -1,8 +1,9 @@
 //! `jobwire.create_job`: what it refuses, which literals it accepts, and which roles may call it
 //! (PostgreSQL only).
 
+use chrono::DurationRound;
 use jobwire_core::job::repeat::Repeat;
-use jobwire_core::{JobId, NewJob, PgStore, RetryPolicy, SqlStore, Store};
+use jobwire_core::{Job, JobId, JobKind, NewJob, PgStore, RetryPolicy, SqlStore, Store};
 use jobwire_harness::shared;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -59,6 +60,34 @@ async fn by_sql(store: &PgStore, field: &str, value: &str) -> Result<Uuid, Strin
         .fetch_one(store.pool())
         .await;
     answer.map_err(|error| error.as_database_error().unwrap().message().to_owned())
+}
+
+/// Creates the job by the library.
+async fn by_library(w: &World<PgStore>, job: NewJob) -> JobId {
+    let id = job.id();
+    w.create(vec![job]).await;
+    id
+}
+
+/// Returns the row of a job without what the database gives it.
+async fn given(w: &World<PgStore>, id: JobId) -> String {
+    let (view, job, _) = w.store.get(id).await.unwrap().unwrap();
+    assert_eq!(job.correlation_id, id.uuid());
+    let any_time = chrono::DateTime::UNIX_EPOCH;
+    // Of SQL a message, and of the library a timer.
+    let was_due = job.repeat.is_none() && job.due_at.is_some_and(|due| due < chrono::Utc::now());
+    let job = Job {
+        id: JobId::from_uuid(Uuid::nil()),
+        seq: 0,
+        kind: if was_due { JobKind::Message } else { job.kind },
+        correlation_id: Uuid::nil(),
+        created_at: any_time,
+        ready_at: any_time,
+        // A series begins now.
+        due_at: job.due_at.filter(|_| job.repeat.is_none()),
+        ..job
+    };
+    format!("{} {job:?}", view.state)
 }
 
 #[tokio::test]
@@ -127,13 +156,19 @@ async fn create_job_refuses_what_the_library_refuses_in_the_same_words() {
     }
     let mut refused = 0;
     for (field, value) in cases {
-        let library = job(field, &value)
-            .validate()
-            .map_err(|invalid| invalid.to_string());
-        let sql = by_sql(&w.store, field, &value).await.map(|_| ());
+        let new = job(field, &value);
+        let library = new.validate().map_err(|invalid| invalid.to_string());
+        let sql = by_sql(&w.store, field, &value).await;
         refused += usize::from(library.is_err());
         let shown: String = value.chars().take(80).collect();
-        assert_eq!(library, sql, "{field}: {shown}");
+        assert_eq!(library, sql.clone().map(|_| ()), "{field}: {shown}");
+        if let Ok(of_sql) = sql {
+            assert_eq!(
+                given(&w, JobId::from_uuid(of_sql)).await,
+                given(&w, by_library(&w, new).await).await,
+                "{field}: {shown}"
+            );
+        }
     }
     assert!(refused > 30, "{refused}");
     // No single text is an invalid date for both, so each gets its own.
@@ -154,8 +189,16 @@ async fn create_job_refuses_what_the_library_refuses_in_the_same_words() {
         .repeat_until(until);
     assert_eq!(series.validate().map_err(|e| e.to_string()), Ok(()));
     let both =
-        "SELECT jobwire.create_job(type => 'work', repeat => 'R3/PT10M', repeat_until => now())";
-    sqlx::query(both).execute(w.store.pool()).await.unwrap();
+        "SELECT jobwire.create_job(type => 'work', repeat => 'R3/PT10M', repeat_until => $1)";
+    // The database keeps microseconds.
+    let until = until.duration_trunc(chrono::TimeDelta::microseconds(1));
+    let until = until.unwrap();
+    let of_sql = sqlx::query_scalar(both).bind(until);
+    let of_sql = of_sql.fetch_one(w.store.pool()).await.unwrap();
+    let of_library = by_library(&w, series.repeat_until(until)).await;
+    let ends = given(&w, of_library).await;
+    assert!(ends.contains(&format!("{until:?}")), "{ends}");
+    assert_eq!(given(&w, JobId::from_uuid(of_sql)).await, ends);
     // Messages about syntax also name the remedy.
     for field in ["retry_policy", "repeat"] {
         let library = job(field, "nonsense").validate().unwrap_err().to_string();

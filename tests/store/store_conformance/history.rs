@@ -120,6 +120,7 @@ fn attempt(outcome: &'static str, keep: Duration) -> Option<Box<Attempt>> {
         tenant: Some("t".to_owned()),
         ran: Duration::from_secs(5),
         outcome,
+        reason: None,
         keep,
     }))
 }

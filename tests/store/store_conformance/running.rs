@@ -63,6 +63,7 @@ pub(super) async fn a_cancelled_job_is_deleted_whatever_else_ends_its_lease<S: S
             tenant: None,
             ran: Duration::from_secs(1),
             outcome: "retry",
+            reason: None,
             keep: Duration::from_secs(3_600),
         })),
         ..failure

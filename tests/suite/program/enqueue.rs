@@ -168,6 +168,10 @@ async fn every_field_reaches_its_job() {
     assert_eq!(view.state, JobState::Timer);
     assert_eq!((view.priority, view.retries, view.exclusive), (7, 5, false));
     assert_eq!(view.lane.as_str(), "bulk");
+    assert_eq!(view.process_instance.as_deref(), Some("p"));
+    assert_eq!(view.tenant.as_deref(), Some("t"));
+    assert_eq!(view.element.as_deref(), Some("e"));
+    assert_eq!(view.process_definition.as_deref(), Some("d"));
     assert_eq!(
         view.correlation_id.to_string(),
         "0198c0de-0000-7000-8000-000000000001"

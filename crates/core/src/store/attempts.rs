@@ -33,6 +33,8 @@ pub struct Attempt {
     pub ran: Duration,
     /// The outcome, as in the metric `jobwire_execution_seconds`.
     pub outcome: &'static str,
+    /// The reason for which the handler has cancelled the job.
+    pub reason: Option<String>,
     /// The time for which the row is kept.
     pub keep: Duration,
 }
@@ -60,7 +62,7 @@ pub struct AttemptView {
     /// `cancelled`, `node-died` (the node died while it held the job) or `lost-lock` (the node
     /// counted as dead, and lives).
     pub outcome: String,
-    /// The message of a failure.
+    /// The message of a failure, or the reason of a handler that has cancelled its job.
     pub message: Option<String>,
     /// The stack of a failure.
     pub stack: Option<String>,

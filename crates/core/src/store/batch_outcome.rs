@@ -73,7 +73,8 @@ pub struct Completion {
     /// Whether the job may have rows beside its own, which have to be deleted, too: the stack of an
     /// earlier failure, progress or a checkpoint.
     pub has_traces: bool,
-    /// Whether an operator's cancel has ended the job: it is deleted and was not done.
+    /// Whether a cancel of an operator or of the handler has ended the job: it is deleted and was not
+    /// done.
     pub cancelled: bool,
     /// The attempt to record, if its type records attempts.
     pub attempt: Option<Box<Attempt>>,
@@ -159,7 +160,7 @@ impl Completion {
             held: &self.held,
             attempt,
             outcome: attempt.outcome,
-            message: None,
+            message: attempt.reason.as_deref(),
             stack: None,
         })
     }
@@ -184,7 +185,7 @@ impl Failure {
     }
 }
 
-/// The outcome of an attempt that an operator's cancel ended.
+/// The outcome of an attempt that a cancel of an operator or of the handler ended.
 pub(crate) const CANCELLED: &str = "cancelled";
 
 /// Returns the attempts whose outcomes were applied.

@@ -151,6 +151,32 @@ fn said(error: &sqlx::Error) -> String {
     }
 }
 
+/// Returns whether the database reports that two transactions conflicted: a serialization failure, a
+/// deadlock, or, of SQLite, `SQLITE_BUSY` and `SQLITE_LOCKED` with their extended codes.
+pub(crate) fn has_conflict(error: &dyn sqlx::error::DatabaseError) -> bool {
+    let Some(code) = error.code() else {
+        return false;
+    };
+    if is_of_sqlite(error) {
+        return code
+            .parse::<i32>()
+            .is_ok_and(|code| matches!(code & 0xff, 5 | 6));
+    }
+    matches!(code.as_ref(), "40001" | "40P01")
+}
+
+#[cfg(feature = "sqlite")]
+fn is_of_sqlite(error: &dyn sqlx::error::DatabaseError) -> bool {
+    error
+        .try_downcast_ref::<sqlx::sqlite::SqliteError>()
+        .is_some()
+}
+
+#[cfg(not(feature = "sqlite"))]
+fn is_of_sqlite(_: &dyn sqlx::error::DatabaseError) -> bool {
+    false
+}
+
 fn is_about_rights(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(|said| said.code());
     code.is_some_and(|code| code == "42501")
@@ -219,14 +245,8 @@ impl StoreError {
     /// The same call may succeed now.
     #[must_use]
     pub fn is_conflict(&self) -> bool {
-        match self.sqlstate().as_deref() {
-            Some("40001" | "40P01" | "55P03") => true,
-            // SQLITE_BUSY and SQLITE_LOCKED with their extended codes.
-            Some(code) => code
-                .parse::<i32>()
-                .is_ok_and(|c| matches!(c & 0xff, 5 | 6) && code.len() <= 4),
-            None => false,
-        }
+        let said = self.of_client().and_then(sqlx::Error::as_database_error);
+        said.is_some_and(has_conflict) || self.is_lock_timeout()
     }
 
     /// Returns whether the server answered, and did not report a shutdown, a standby or a lost

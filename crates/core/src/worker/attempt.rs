@@ -14,7 +14,7 @@ use crate::worker::finished::Ending;
 pub(crate) enum AttemptFate {
     /// The outcome is committed.
     Committed,
-    /// The job was deleted, because an operator had cancelled it.
+    /// The job was deleted, because an operator had cancelled it. The outcome was another one.
     Cancelled,
     /// The lock was lost before the commit.
     Lost,

@@ -17,7 +17,7 @@ use crate::worker::slot_pool::Slot;
 pub(crate) enum Ending {
     /// The job is deleted.
     Done(Completion),
-    /// The job is deleted, because an operator has cancelled it.
+    /// The job is deleted, because an operator or its handler has cancelled it.
     Cancelled(Completion),
     /// The handler's transaction has completed the job already.
     Committed {

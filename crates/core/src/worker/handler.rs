@@ -28,6 +28,7 @@
 //! | `Err(HandlerError::retry_in(d, …))` | waits for `d`; one attempt spent |
 //! | `Err(HandlerError::unrecoverable(…))` | becomes a dead letter at once |
 //! | `Err(HandlerError::conflict(…))` | runs again soon; no attempt spent (optimistic lock, serialization) |
+//! | `Err(HandlerError::cancel(…))` | is deleted like a cancelled one; no occurrence follows |
 //! | panic, timeout, no heartbeat in time | as `retry` |
 //!
 //! Handlers share the threads of the node's runtime with all other tasks on it. Work that computes

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::store::error::has_conflict;
+
 /// The outcome of an attempt that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -41,9 +43,12 @@ pub enum Verdict {
     Unrecoverable,
     /// Another transaction changed the same data. The job runs again soon; no attempt is spent.
     Conflict,
+    /// The job is deleted like after [`Client::cancel`](crate::Client::cancel): it is not done, and no
+    /// occurrence follows.
+    Cancel,
 }
 
-/// A failed attempt: the verdict, a message, and the chain of causes.
+/// An attempt that did not do its job: the verdict, a message, and the chain of causes.
 #[derive(Debug)]
 pub struct HandlerError {
     /// The effect on the job.
@@ -78,6 +83,12 @@ impl HandlerError {
         Self::new(Verdict::Unrecoverable, message)
     }
 
+    /// Creates an error after which the job is deleted, because there is nothing left to do. The reason
+    /// is logged, and is the message of the attempt if the type records attempts.
+    pub fn cancel(reason: impl Into<String>) -> Self {
+        Self::new(Verdict::Cancel, reason)
+    }
+
     /// Creates the error for a payload that does not decode. It will not decode the next time
     /// either: an operator or a new release must repair it. Of an encrypted payload it tells only the
     /// place of the mistake, because the message is stored as plaintext.
@@ -108,8 +119,8 @@ pub(crate) fn place_of(error: &serde_json::Error) -> String {
 }
 
 /// Any error, including a text or an error of `anyhow`, means a retry by the retry policy. A
-/// serialization failure or deadlock of the database, in the error or among its sources, is a
-/// conflict.
+/// serialization failure or deadlock of the database, or a busy or locked file of SQLite, in the error
+/// or among its sources, is a conflict.
 impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for HandlerError {
     fn from(error: E) -> Self {
         let error: Box<dyn std::error::Error + Send + Sync> = error.into();
@@ -142,10 +153,7 @@ fn is_conflict(error: &(dyn std::error::Error + 'static)) -> bool {
         let inner = error.downcast_ref::<Box<dyn sqlx::error::DatabaseError>>();
         inner.map(|inner| &**inner)
     };
-    whole
-        .or_else(source)
-        .and_then(sqlx::error::DatabaseError::code)
-        .is_some_and(|code| matches!(code.as_ref(), "40001" | "40P01"))
+    whole.or_else(source).is_some_and(has_conflict)
 }
 
 /// The answer of a handler: `()` by default, an [`Outcome`], or a type that
@@ -158,6 +166,8 @@ mod tests {
     use std::error::Error;
     use std::fmt;
 
+    #[cfg(feature = "sqlite")]
+    use sqlx::ConnectOptions;
     use sqlx::error::{DatabaseError, ErrorKind};
 
     use super::*;
@@ -219,12 +229,54 @@ mod tests {
         sqlx::Error::Database(Box::new(Said(code)))
     }
 
+    /// Returns two connections to one file of SQLite, which do not wait for each other.
+    #[cfg(feature = "sqlite")]
+    async fn connections(folder: &tempfile::TempDir) -> [sqlx::SqliteConnection; 2] {
+        let file = sqlx::sqlite::SqliteConnectOptions::new()
+            .filename(folder.path().join("jobs"))
+            .create_if_missing(true)
+            .journal_mode(sqlx::sqlite::SqliteJournalMode::Wal)
+            .busy_timeout(Duration::ZERO);
+        let mut connections = Vec::new();
+        for _ in 0..2 {
+            connections.push(file.connect().await.unwrap());
+        }
+        connections.try_into().unwrap()
+    }
+
+    #[cfg(feature = "sqlite")]
+    #[tokio::test]
+    async fn a_busy_file_of_sqlite_is_a_conflict() {
+        let folder = tempfile::tempdir().unwrap();
+        let [mut one, mut other] = connections(&folder).await;
+        let run = sqlx::raw_sql("CREATE TABLE t (i INTEGER); BEGIN; SELECT i FROM t");
+        run.execute(&mut one).await.unwrap();
+        let run = sqlx::raw_sql("BEGIN IMMEDIATE; INSERT INTO t VALUES (1)");
+        run.execute(&mut other).await.unwrap();
+        let verdict = |error: sqlx::Error, code: &str| {
+            assert_eq!(error.as_database_error().unwrap().code().unwrap(), code);
+            HandlerError::from(Wrapper(error)).verdict
+        };
+        let write = || sqlx::raw_sql("INSERT INTO t VALUES (2)");
+        let busy = write().execute(&mut one).await.unwrap_err();
+        assert_eq!(verdict(busy, "5"), Verdict::Conflict);
+        sqlx::raw_sql("COMMIT").execute(&mut other).await.unwrap();
+        let old_snapshot = write().execute(&mut one).await.unwrap_err();
+        assert_eq!(verdict(old_snapshot, "517"), Verdict::Conflict);
+        let no_table = sqlx::raw_sql("SELECT 1 FROM u").execute(&mut other).await;
+        assert_eq!(verdict(no_table.unwrap_err(), "1"), Verdict::Retry(None));
+    }
+
     #[test]
     fn a_serialization_failure_is_a_conflict_also_inside_another_error() {
         let verdict = |error: HandlerError| error.verdict;
         assert_eq!(verdict(said("40001").into()), Verdict::Conflict);
         assert_eq!(verdict(Wrapper(said("40P01")).into()), Verdict::Conflict);
         assert_eq!(verdict(Wrapper(said("23505")).into()), Verdict::Retry(None));
+        // Codes of SQLite, told by another database.
+        for code in ["5", "6", "517", "261"] {
+            assert_eq!(verdict(said(code).into()), Verdict::Retry(None), "{code}");
+        }
         assert_eq!(verdict("no luck".into()), Verdict::Retry(None));
     }
 }

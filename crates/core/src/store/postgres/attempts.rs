@@ -102,7 +102,7 @@ SELECT type, message, sum(jobs)::bigint, sum(attempts)::bigint, max(last_at) FRO
     WHERE exception_message IS NOT NULL AND ($1::text IS NULL OR type = $1) GROUP BY 1, 2
     UNION ALL
     SELECT type, message, 0, count(*), max(ended_at) FROM jobwire.attempt
-    WHERE message IS NOT NULL AND ($1::text IS NULL OR type = $1) GROUP BY 1, 2) AS e
+    WHERE message IS NOT NULL AND outcome <> 'cancelled' AND ($1::text IS NULL OR type = $1) GROUP BY 1, 2) AS e
 GROUP BY 1, 2 ORDER BY sum(jobs) + sum(attempts) DESC, 1, 2 LIMIT $2";
 
 const PRUNE_ATTEMPTS: &str = "

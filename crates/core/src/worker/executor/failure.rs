@@ -18,7 +18,7 @@ use crate::worker::options::NodeOptions;
 /// The wait before the next attempt after a conflict.
 const CONFLICT_WAIT: Duration = Duration::from_millis(100);
 /// The maximum number of bytes of a stored message. A stack may have sixteen times as many.
-const MESSAGE_BYTES: usize = 4_000;
+pub(super) const MESSAGE_BYTES: usize = 4_000;
 
 /// Returns the ending of a failed attempt. The error's verdict and the retry policy decide it.
 pub(super) fn failure(run: &Run<'_>, error: HandlerError, outcome: &'static str) -> Ending {
@@ -80,7 +80,8 @@ fn destination(run: &Run<'_>, error: &HandlerError) -> Destination {
                 failures,
             }
         }
-        Verdict::Unrecoverable => Destination::DeadLetter,
+        // A cancelled job does not come here.
+        Verdict::Unrecoverable | Verdict::Cancel => Destination::DeadLetter,
     }
 }
 

@@ -7,7 +7,7 @@ use super::failure::failure;
 use super::fault::Fault;
 use super::invoke::AttemptResult;
 use super::run::Run;
-use super::stopped::{cancelled, was_cancelled};
+use super::stopped::{cancelled, cancelled_by_handler, was_cancelled};
 use crate::store::{Completion, Destination, Failure};
 use crate::worker::finished::Ending;
 use crate::worker::handler::{HandlerError, HandlerResult, Outcome, Verdict};
@@ -146,6 +146,7 @@ fn answered(run: &Run<'_>, answer: HandlerResult<Outcome>, time: DatabaseTime) -
             }),
             outcome: "snooze",
         },
+        Err(error) if error.verdict == Verdict::Cancel => cancelled_by_handler(run, error.message),
         // A handler that a shutdown stopped may return an error. No attempt is spent.
         Err(_) if run.node.signals.stop_jobs.is_cancelled() => Ending::Release,
         // So may one that was asked to stop because its lease could not be renewed.
@@ -159,7 +160,7 @@ fn answered(run: &Run<'_>, answer: HandlerResult<Outcome>, time: DatabaseTime) -
         Err(error) => {
             let outcome = match error.verdict {
                 Verdict::Conflict => "conflict",
-                Verdict::Unrecoverable => "dead-letter",
+                Verdict::Unrecoverable | Verdict::Cancel => "dead-letter",
                 Verdict::Retry(_) if job.retries <= 1 => "dead-letter",
                 Verdict::Retry(_) => "retry",
             };

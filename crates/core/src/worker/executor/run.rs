@@ -59,6 +59,7 @@ impl<'a> Run<'a> {
             tenant: self.job.tenant.clone(),
             ran,
             outcome,
+            reason: None,
             keep,
         }))
     }
@@ -67,7 +68,10 @@ impl<'a> Run<'a> {
     pub(super) fn record(&self, ending: &mut Ending, ran: Duration) {
         match ending {
             Ending::Done(completion) => completion.attempt = self.attempt("done", ran),
-            Ending::Cancelled(completion) => completion.attempt = self.attempt(CANCELLED, ran),
+            Ending::Cancelled(completion) => match &mut completion.attempt {
+                Some(attempt) => attempt.ran = ran,
+                none => *none = self.attempt(CANCELLED, ran),
+            },
             Ending::Failed { failure, outcome } => failure.attempt = self.attempt(outcome, ran),
             Ending::Committed { .. }
             | Ending::Release

@@ -1,8 +1,13 @@
-//! The ending of a job that was asked to stop.
+//! The ending of a job that was asked to stop or was cancelled.
+
+use std::time::Duration;
 
 use super::completion::completion_with;
+use super::failure::MESSAGE_BYTES;
 use super::run::Run;
 use crate::job::query::JobQuery;
+use crate::job::text::storable;
+use crate::store::{CANCELLED, Completion};
 use crate::worker::finished::Ending;
 
 /// Returns the ending of a job that was asked to stop before its handler had an outcome.
@@ -45,8 +50,28 @@ pub(super) fn cancelled(run: &Run<'_>) -> Ending {
         job = %run.job.id, job_type = %run.job.job_type,
         "the running job was cancelled by an operator"
     );
+    Ending::Cancelled(deletion(run))
+}
+
+/// Returns the ending of a job that its handler has cancelled.
+pub(super) fn cancelled_by_handler(run: &Run<'_>, reason: String) -> Ending {
+    let reason = storable(reason, MESSAGE_BYTES);
+    tracing::info!(
+        job = %run.job.id, job_type = %run.job.job_type, reason, "the job was cancelled by its handler"
+    );
+    let mut completion = deletion(run);
+    // The end of the run writes how long it took.
+    completion.attempt = run.attempt(CANCELLED, Duration::ZERO);
+    if let Some(attempt) = &mut completion.attempt {
+        attempt.reason = Some(reason);
+    }
+    Ending::Cancelled(completion)
+}
+
+/// Returns the completion that deletes a cancelled job.
+fn deletion(run: &Run<'_>) -> Completion {
     let mut completion = completion_with(run.held, run.job, None);
     completion.has_traces |= run.lease.has_row();
     completion.cancelled = true;
-    Ending::Cancelled(completion)
+    completion
 }
