@@ -120,6 +120,8 @@ struct Consumer {
     freed: watch::Receiver<()>,
     /// The time at which hints that wait for a slot of their type are published again, if some wait.
     return_full_at: Option<Instant>,
+    /// The pause before the next such time.
+    return_full_pause: Duration,
 }
 
 /// Receives hints and starts their jobs until the node drains.
@@ -166,6 +168,7 @@ pub(crate) async fn consume(node: Arc<NodeContext>, own_hints: OwnHints) {
         struck: node.leases.struck(),
         freed: node.slots.freed(),
         return_full_at: None,
+        return_full_pause: RETURN_AFTER,
         rescuing: 0,
         asked: HashMap::new(),
         node,
@@ -309,7 +312,7 @@ impl Consumer {
     }
 
     fn has_room(&self) -> bool {
-        self.pending.len() + self.pending.rescued() + self.pending.full() < MOST_PENDING
+        self.pending.len() + self.pending.rescued() < MOST_PENDING
     }
 
     /// Returns the number of rescued jobs that may still start now.
@@ -320,7 +323,7 @@ impl Consumer {
 
     /// Returns the number of waiting hints that can be tried as soon as slots are free.
     fn startable(&self) -> usize {
-        self.pending.len() + self.pending.rescued().min(self.rescue_room())
+        self.pending.ready() + self.pending.rescued().min(self.rescue_room())
     }
 
     /// Waits until a slot is free and returns true. After [`RETURN_AFTER`] requeues the hints,

@@ -29,7 +29,7 @@ use futures_util::future::BoxFuture;
 use metrics::counter;
 use tokio::time::Instant;
 
-use self::admit::{Given, admit, permit_again, permit_of};
+use self::admit::{Given, admit, given_of, permit_again};
 use self::again::Faults;
 use self::completion::DatabaseTime;
 use self::fault::Fault;
@@ -160,13 +160,17 @@ fn life(
     // Boxed because the runtime moves a future several times, and this one has kilobytes.
     let life = Box::pin(async move {
         // Boxed when it is needed, so that it does not enlarge the future of each job.
-        let permit = async { Box::pin(permit_of(&node, &job, &held, &lease)).await };
-        let admission = quarantine::admit(&node, &job, strikes, &held, &lease, slot, permit).await;
+        let limits = async |given| Box::pin(given_of(&node, &job, &held, &lease, given)).await;
+        let given = Given {
+            permit: None,
+            type_slot,
+        };
+        let admission =
+            quarantine::admit(&node, &job, strikes, &held, &lease, slot, given, limits).await;
         let (ending, slot, suspect) = match admission {
-            Admission::Start(slot, suspect, permit) => {
+            Admission::Start(slot, suspect, given) => {
                 // Pinned here, because every call that takes this future by value copies it, and it
                 // has a kilobyte.
-                let given = Given { permit, type_slot };
                 let running = pin!(run(&node, &job, &held, &lease, stages, time, given));
                 // Without an ending the lease would be renewed forever.
                 let ending = survived("job", running).await.unwrap_or(Ending::Left);

@@ -3,8 +3,9 @@
 //!
 //! When a node dies, each job that it held gets a **strike**, counted by the leader cycle that ends
 //! the lease. Most of these jobs did not kill the node, so the first strike has no effect. A job
-//! with two strikes runs **alone** in its process: once it has a permit, if its type has a
-//! [limit](crate::Limit), the process takes no new job, lets running jobs end, notes in the lease that the job runs alone, and then starts it. From then on only a death
+//! with two strikes runs **alone** in its process: once it has a permit and a slot of its type, where
+//! the type has a [limit](crate::Limit) or a limit of its own on each node, the process takes no new
+//! job, lets running jobs end, notes in the lease that the job runs alone, and then starts it. From then on only a death
 //! while the job runs alone counts, so a job that only waited beside the cause gets no more
 //! strikes. At [`quarantine_after`](crate::NodeOptions::quarantine_after) strikes the job becomes a
 //! dead letter, with the reason. An attempt that ends without the death of its node clears the
@@ -17,7 +18,6 @@
 //! Long jobs may keep a node from ever being empty. After the length of a lease the suspect starts
 //! beside them, and its lease does not note that it runs alone.
 
-use std::future::Future;
 use std::sync::Arc;
 
 use crate::job::{Job, LockToken};
@@ -25,7 +25,6 @@ use crate::store::{Destination, Failure};
 use crate::worker::context::NodeContext;
 use crate::worker::finished::Ending;
 use crate::worker::lease_book::Lease;
-use crate::worker::permits::Permit;
 use crate::worker::slot_pool::Slot;
 use crate::worker::suspects::{Suspect, is_suspect};
 
@@ -34,35 +33,37 @@ use crate::worker::suspects::{Suspect, is_suspect};
     clippy::large_enum_variant,
     reason = "nearly all are started, and that is the small one"
 )]
-pub(crate) enum Admission {
-    /// The job starts, on these slots. A suspect has its permit, if its type has a limit.
-    Start(Slot, Option<Suspect>, Option<Permit>),
+pub(crate) enum Admission<G> {
+    /// The job starts, on these slots, with what it has got before.
+    Start(Slot, Option<Suspect>, G),
     /// The job does not start and ends like this.
     End(Ending, Option<Slot>),
 }
 
 /// Admits a job at once, or a suspect when it is alone. A job with
-/// [`quarantine_after`](crate::NodeOptions::quarantine_after) strikes becomes a dead letter. A suspect
-/// gets its permit from `permit` before its node ends its other jobs for it, which may take long.
-pub(crate) async fn admit(
+/// [`quarantine_after`](crate::NodeOptions::quarantine_after) strikes becomes a dead letter. `given` is
+/// what a job has before its admission. A suspect gets the rest from `limits`, the slot of its type and
+/// its permit, before its node ends its other jobs for it, which may take long.
+pub(crate) async fn admit<G>(
     node: &Arc<NodeContext>,
     job: &Job,
     strikes: i32,
     held: &LockToken,
     lease: &Lease,
     slot: Slot,
-    permit: impl Future<Output = Result<Option<Permit>, Ending>>,
-) -> Admission {
+    given: G,
+    limits: impl AsyncFnOnce(G) -> Result<G, Ending>,
+) -> Admission<G> {
     let limit = i32::try_from(node.options.quarantine_after).unwrap_or(i32::MAX);
     if limit == 0 || !is_suspect(strikes) {
-        return Admission::Start(slot, None, None);
+        return Admission::Start(slot, None, given);
     }
     if strikes >= limit {
         return Admission::End(dead_letter(job, strikes, held), Some(slot));
     }
-    // A job that waits for a permit in the database is no reason to end other jobs.
-    let permit = match permit.await {
-        Ok(permit) => permit,
+    // A job that waits for a permit or a slot of its type is no reason to end other jobs.
+    let given = match limits(given).await {
+        Ok(given) => given,
         Err(ending) => return Admission::End(ending, Some(slot)),
     };
     let suspect = node.suspects.enter();
@@ -90,10 +91,10 @@ pub(crate) async fn admit(
     };
     match waited {
         Some((slots, true)) => match note(node, held).await {
-            Ok(()) => Admission::Start(slots, Some(suspect), permit),
+            Ok(()) => Admission::Start(slots, Some(suspect), given),
             Err(ending) => Admission::End(ending, Some(slots)),
         },
-        Some((slot, false)) => Admission::Start(slot, Some(suspect), permit),
+        Some((slot, false)) => Admission::Start(slot, Some(suspect), given),
         None if lease.lost.is_given() => Admission::End(Ending::Lost, None),
         None => Admission::End(Ending::Release, None),
     }

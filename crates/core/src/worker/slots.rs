@@ -80,6 +80,11 @@ impl TypeSlots {
         self.limit.saturating_sub(self.taken.load(Ordering::SeqCst))
     }
 
+    /// Returns the number of slots.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// Takes a slot, if one is free.
     pub(crate) fn try_take(self: &Arc<Self>) -> Option<TypeSlot> {
         let one_more = |taken| (taken < self.limit).then_some(taken + 1);

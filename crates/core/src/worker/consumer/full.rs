@@ -5,31 +5,49 @@
 //! the hints behind it pass it. From then on it is an own hint of this node. If the node dies, the
 //! sweeper finds its job.
 //!
-//! Another node may have a free slot of the type. So what has waited for [`RETURN_AFTER`] is
-//! published again, at the end of its lane, a bounded number at a time: this is what the hints of a
-//! type that is full everywhere cost.
+//! Another node may have a free slot of the type. So hints that have waited for [`RETURN_AFTER`] are
+//! published again, at the end of their lane, if another node serves the type. As many as the type
+//! has slots stay, so that the next job of the type starts at once. The pause between two such rounds
+//! doubles up to [`LONGEST_PAUSE`]: this is what the hints of a type that is full everywhere cost.
+//!
+//! At most [`MOST_ASIDE`] hints of a lane are set aside. Then the lane is **blocked**: its next hint
+//! stays at its front, and its messages fill their share of the prefetch. Other lanes, and rescued
+//! and woken jobs, go on. The next round publishes hints of a blocked lane again even if no other node
+//! serves their types, so that the hints behind them pass.
 //!
 //! A job whose type was not known before it was locked, such as an exclusive job or the next one of
 //! its instance, is released at once if it finds no slot. Its hint is set aside, too.
+
+use std::collections::HashSet;
+use std::time::Duration;
 
 use chrono::Utc;
 use tokio::time::Instant;
 
 use super::pending::Waiting;
 use super::{Consumer, RETURN_AFTER};
+use crate::fleet::SILENCE;
 use crate::producer::commit_hook::Cause;
 
-/// The maximum number of hints of a lane that are published again at once.
-const MOST_RETURNED: usize = 4_096;
+/// The maximum number of hints of a lane that are set aside. More could not be named in an answer to
+/// the leader's question.
+const MOST_ASIDE: usize = 8_192;
+/// The longest pause between two rounds of returned hints.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 impl Consumer {
     /// Sets hints aside that found no free slot of their type.
     pub(super) async fn set_aside(&mut self, full: Vec<Waiting>) {
         let mut settled = Vec::new();
+        let mut blocked = Vec::new();
         // Those that were tried again go before the others, the first one last.
         let was_before = |waiting: &Waiting| waiting.of.is_full();
         let (again, new): (Vec<Waiting>, Vec<Waiting>) = full.into_iter().partition(was_before);
         for mut waiting in again.into_iter().rev().chain(new) {
+            if self.pending.full_of(waiting.of.lane) >= MOST_ASIDE {
+                blocked.push(waiting);
+                continue;
+            }
             if let Some(ticket) = waiting.of.ticket.take() {
                 // As an own hint it has arrived now.
                 waiting.of.received_at = Utc::now();
@@ -39,6 +57,10 @@ impl Consumer {
                 settled.extend(self.one_less(ticket));
             }
             self.pending.set_aside(waiting);
+        }
+        for waiting in blocked.into_iter().rev() {
+            self.pending.block(waiting.of.lane);
+            self.pending.put_back(waiting);
         }
         self.return_full_at
             .get_or_insert_with(|| Instant::now() + RETURN_AFTER);
@@ -61,6 +83,9 @@ impl Consumer {
             let slots = node.type_slots(job_type);
             slots.map_or(usize::MAX, |slots| slots.free())
         });
+        for place in 0..self.node.options.lanes.len() {
+            self.pending.unblock(place);
+        }
     }
 
     /// Publishes hints again that were set aside and have waited for [`RETURN_AFTER`].
@@ -70,11 +95,35 @@ impl Consumer {
             return;
         }
         let before = now.checked_sub(RETURN_AFTER).unwrap_or(now);
-        for place in 0..self.node.options.lanes.len() {
-            let full = self.pending.take_full(place, before, MOST_RETURNED);
+        let node = self.node.clone();
+        let others: HashSet<String> = node
+            .fleet
+            .takers(SILENCE, node.id)
+            .iter()
+            .flat_map(|other| other.types.iter().cloned())
+            .collect();
+        let mut was_blocked = false;
+        for place in 0..node.options.lanes.len() {
+            let blocked = self.pending.unblock(place);
+            was_blocked |= blocked;
+            let full = self.pending.take_full(place, before, |job_type| {
+                if blocked || others.contains(job_type) {
+                    node.type_slots(job_type).map_or(0, |slots| slots.limit())
+                } else {
+                    usize::MAX
+                }
+            });
             self.publish_again(Cause::Requeue, place, full);
         }
-        let some_wait = self.pending.full() > 0;
-        self.return_full_at = some_wait.then(|| now + RETURN_AFTER);
+        self.return_full_pause = if was_blocked {
+            RETURN_AFTER
+        } else {
+            (self.return_full_pause * 2).min(LONGEST_PAUSE)
+        };
+        if self.pending.full() > 0 {
+            self.return_full_at = Some(now + self.return_full_pause);
+        } else {
+            (self.return_full_at, self.return_full_pause) = (None, RETURN_AFTER);
+        }
     }
 }

@@ -159,7 +159,7 @@ impl Consumer {
         while batch.hints.len() < most && batch.hints.len() + held.hints.len() < LOCK_BATCH {
             let room = self.rescue_room();
             let pending = &self.pending;
-            if pending.len() + pending.rescued().min(room) == 0 {
+            if pending.ready() + pending.rescued().min(room) == 0 || full.len() >= LOCK_BATCH {
                 break;
             }
             let slot = free.take();

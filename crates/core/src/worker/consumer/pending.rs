@@ -102,6 +102,8 @@ struct LaneQueue {
     was_woken: bool,
     /// The hints that wait for a slot of their type, by type.
     full: BTreeMap<String, VecDeque<Waiting>>,
+    /// Whether the first item can't be set aside, because too many hints are.
+    blocked: bool,
     /// The time since which only other lanes got slots.
     passed_over: Option<Instant>,
 }
@@ -113,6 +115,11 @@ impl LaneQueue {
             Some(Item::Hint(waiting)) => Some(waiting),
             _ => None,
         }
+    }
+
+    /// Like [`first_item`](Self::first_item), if the lane is not blocked.
+    fn next_item(&self) -> Option<&Waiting> {
+        self.first_item().filter(|_| !self.blocked)
     }
 
     /// Sorts the hints between two markers by their places. Those without a place stay behind the
@@ -164,6 +171,7 @@ impl Pending {
             items: VecDeque::new(),
             was_woken: false,
             full: BTreeMap::new(),
+            blocked: false,
             passed_over: None,
         };
         Self {
@@ -183,6 +191,13 @@ impl Pending {
         self.items + self.woken.len()
     }
 
+    /// Returns the number of hints and markers, without those of blocked lanes.
+    pub(super) fn ready(&self) -> usize {
+        let blocked = self.lanes.iter().filter(|queue| queue.blocked);
+        let blocked: usize = blocked.map(|queue| queue.items.len()).sum();
+        self.len().saturating_sub(blocked)
+    }
+
     /// Returns the number of waiting rescued jobs.
     pub(super) fn rescued(&self) -> usize {
         self.rescued.len()
@@ -191,6 +206,27 @@ impl Pending {
     /// Returns the number of hints that wait for a slot of their type.
     pub(super) fn full(&self) -> usize {
         self.full.len()
+    }
+
+    /// Returns the number of hints of a lane that wait for a slot of their type.
+    pub(super) fn full_of(&self, place: usize) -> usize {
+        let queue = self.lanes.get(place).into_iter();
+        queue
+            .flat_map(|queue| queue.full.values().map(VecDeque::len))
+            .sum()
+    }
+
+    /// Keeps the items of a lane from being taken, until [`unblock`](Self::unblock).
+    pub(super) fn block(&mut self, place: usize) {
+        if let Some(queue) = self.lanes.get_mut(place) {
+            queue.blocked = true;
+        }
+    }
+
+    /// Ends the block of a lane. Returns whether there was one.
+    pub(super) fn unblock(&mut self, place: usize) -> bool {
+        let queue = self.lanes.get_mut(place);
+        queue.is_some_and(|queue| std::mem::take(&mut queue.blocked))
     }
 
     pub(super) fn has_markers(&self) -> bool {
@@ -282,7 +318,7 @@ impl Pending {
             return false;
         };
         let rescued = rescue_room > 0 && !queue.rescued.is_empty();
-        rescued || !queue.woken.is_empty() || queue.first_item().is_some()
+        rescued || !queue.woken.is_empty() || queue.next_item().is_some()
     }
 
     /// Returns the time for which the oldest of the next hints of this lane has waited since it was
@@ -307,11 +343,14 @@ impl Pending {
             self.rescued.remove(&waiting.hint.id);
             return Some(waiting);
         }
-        let items_turn = queue.was_woken && queue.first_item().is_some();
+        let items_turn = queue.was_woken && queue.next_item().is_some();
         if !items_turn && let Some(waiting) = queue.woken.pop_front() {
             queue.was_woken = true;
             self.woken.remove(&waiting.hint.id);
             return Some(waiting);
+        }
+        if queue.blocked {
+            return None;
         }
         match queue.items.pop_front()? {
             Item::Hint(waiting) => {
@@ -446,23 +485,26 @@ impl Pending {
     }
 
     /// Removes and returns hints of a lane that have waited for a slot of their type since `before`
-    /// or earlier, at most `most`: those that would start last. Rescued and forwarded jobs stay.
-    pub(super) fn take_full(&mut self, place: usize, before: Instant, most: usize) -> Vec<Ready> {
+    /// or earlier: those that would start last. Of each type, the first ones stay, as many as `keep`
+    /// returns.
+    pub(super) fn take_full(
+        &mut self,
+        place: usize,
+        before: Instant,
+        keep: impl Fn(&str) -> usize,
+    ) -> Vec<Ready> {
         let mut taken = Vec::new();
         let Some(queue) = self.lanes.get_mut(place) else {
             return taken;
         };
-        for of_type in queue.full.values_mut() {
+        for (job_type, of_type) in &mut queue.full {
+            let kept = of_type.len().min(keep(job_type));
             let mut left = VecDeque::with_capacity(of_type.len());
-            while let Some(waiting) = of_type.pop_back() {
-                let Arrival {
-                    rescued,
-                    forwarded,
-                    tried,
-                    ..
-                } = waiting.of;
-                let is_old = matches!(tried, Tried::Full(since) if since <= before);
-                if is_old && !rescued && !forwarded && taken.len() < most {
+            while of_type.len() > kept
+                && let Some(waiting) = of_type.pop_back()
+            {
+                let is_old = matches!(waiting.of.tried, Tried::Full(since) if since <= before);
+                if is_old {
                     self.full.remove(&waiting.hint.id);
                     let lane = queue.lane.clone();
                     let hint = waiting.hint;
@@ -471,7 +513,7 @@ impl Pending {
                     left.push_front(waiting);
                 }
             }
-            *of_type = left;
+            of_type.append(&mut left);
         }
         queue.full.retain(|_, of_type| !of_type.is_empty());
         taken.reverse();
@@ -917,16 +959,35 @@ mod tests {
         });
         let now = Instant::now();
         let young = now - Duration::from_secs(3);
-        assert!(pending.take_full(1, young, 9).is_empty(), "too young");
+        assert!(pending.take_full(1, young, |_| 0).is_empty(), "too young");
         let past = Utc::now() - Duration::from_secs(60);
         assert_eq!(pending.own(1, past).count(), 6, "they count as held");
-        let taken = pending.take_full(1, now, 2);
+        let taken = pending.take_full(1, now, |_| 3);
         let taken: Vec<JobId> = taken.iter().map(|ready| ready.hint.id).collect();
-        assert_eq!(taken, [hints[3].id, hints[4].id]);
-        assert_eq!(pending.take_full(1, now, 9).len(), 3);
-        assert_eq!(pending.full(), 1);
-        assert!(pending.take(1).own.is_empty(), "the forwarded one stays");
-        assert_eq!(pop(&mut pending, 1), Some(addressed.id));
+        assert_eq!(taken, [hints[3].id, hints[4].id, addressed.id]);
+        assert_eq!(pending.full(), 3);
+        pending.try_again(|_| 1);
+        assert_eq!(pop(&mut pending, 1), Some(hints[0].id));
+        assert_eq!(pending.take_full(1, now, |_| 0).len(), 2);
+        assert_eq!(pending.full(), 0);
+    }
+
+    #[test]
+    fn a_blocked_lane_holds_up_no_other_lane_and_no_rescued_or_woken_job() {
+        let mut pending = pending();
+        push(&mut pending, 0, 1);
+        let other = push(&mut pending, 1, 2);
+        pending.block(0);
+        assert_eq!((pending.ready(), pending.len()), (1, 2));
+        assert!(!pending.waits(0, 1) && pending.waits(1, 1));
+        assert_eq!(
+            (pop(&mut pending, 0), pop(&mut pending, 1)),
+            (None, Some(other))
+        );
+        let woken = wake(&mut pending, 0);
+        assert_eq!(pop(&mut pending, 0), Some(woken));
+        assert!(pending.unblock(0) && !pending.unblock(0));
+        assert!(pop(&mut pending, 0).is_some());
     }
 
     #[test]

@@ -8,13 +8,14 @@ use crate::job::JobId;
 use crate::lane::start_order::{Place, Rank};
 use crate::store;
 
-/// What the statement returns.
-pub(super) type Read = store::Result<Option<Vec<(JobId, Rank)>>>;
+/// The jobs whose places were asked for, and the answer.
+pub(super) type Read = (Vec<JobId>, store::Result<Option<Vec<(JobId, Rank)>>>);
 
 /// The maximum number of jobs whose places are read at once. Further ones are read before the next
 /// batch.
 const RANKED_AT_ONCE: usize = 4_096;
-/// The maximum wait for the statement. The consumer receives nothing meanwhile.
+/// The maximum wait for the statement. The consumer receives nothing meanwhile. A later answer is used
+/// by the next call.
 const RANKED_WITHIN: Duration = Duration::from_secs(1);
 
 impl Consumer {
@@ -29,27 +30,34 @@ impl Consumer {
         if self.pending.len() <= free {
             return;
         }
-        let late = self.reading_ranks.as_ref();
-        if late.is_some_and(|reading| !reading.is_finished()) {
-            return;
-        }
-        self.reading_ranks = None;
-        let asked = self.pending.unranked(RANKED_AT_ONCE);
-        if asked.is_empty() {
-            return;
-        }
+        let mut reading = match self.reading_ranks.take() {
+            Some(late) if late.is_finished() => late,
+            Some(late) => {
+                self.reading_ranks = Some(late);
+                return;
+            }
+            None => {
+                let asked = self.pending.unranked(RANKED_AT_ONCE);
+                if asked.is_empty() {
+                    return;
+                }
+                let node = self.node.clone();
+                // A task of its own runs the statement to its end: one that is dropped leaves a
+                // connection that nobody suspects.
+                tokio::spawn(async move {
+                    let ranks = node.store.ranks(&asked).await;
+                    (asked, ranks)
+                })
+            }
+        };
         let draining = self.node.signals.draining.clone();
-        // A task of its own runs the statement to its end: one that is dropped leaves a connection
-        // that nobody suspects.
-        let (node, jobs) = (self.node.clone(), asked.clone());
-        let mut reading = tokio::spawn(async move { node.store.ranks(&jobs).await });
         let ranks = tokio::select! {
             biased;
             () = draining.cancelled() => return,
             ranks = tokio::time::timeout(RANKED_WITHIN, &mut reading) => ranks,
         };
         match ranks {
-            Ok(Ok(Ok(ranks))) => {
+            Ok(Ok((asked, Ok(ranks)))) => {
                 let ranks = ranks.unwrap_or_default().into_iter();
                 let places: HashMap<JobId, Place> =
                     ranks.map(|(job, rank)| (job, order.place(&rank))).collect();
@@ -57,7 +65,7 @@ impl Consumer {
             }
             // The lock statement that follows reports the database. Until the places can be read,
             // jobs start in the order of arrival.
-            Ok(Ok(Err(error))) => tracing::debug!(%error, "could not read the ranks of jobs"),
+            Ok(Ok((_, Err(error)))) => tracing::debug!(%error, "could not read the ranks of jobs"),
             Ok(Err(error)) => tracing::debug!(%error, "could not read the ranks of jobs"),
             Err(_) => {
                 tracing::debug!("the ranks of jobs were not read within {RANKED_WITHIN:?}");

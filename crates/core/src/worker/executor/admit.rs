@@ -21,7 +21,7 @@ use crate::store::permits::Asking;
 use crate::store::{Destination, Failure};
 use crate::worker::context::NodeContext;
 use crate::worker::finished::Ending;
-use crate::worker::handler::HandlerError;
+use crate::worker::handler::{HandlerError, Registration};
 use crate::worker::lease_book::Lease;
 use crate::worker::limit::Limit;
 use crate::worker::permits::{Answered, Permit};
@@ -50,12 +50,7 @@ pub(super) async fn admit<'a>(
     lease: &'a Arc<Lease>,
     given: Given,
 ) -> Result<Run<'a>, Ending> {
-    // Both are read together, because a handler that replaces this one has its own slots.
-    let found = node.served.handler_with(&job.job_type, |registration| {
-        let limit = registration.options.concurrency?;
-        Some(node.slots.of_type(&job.job_type, limit))
-    });
-    let Some((registration, type_slots)) = found else {
+    let Some((registration, type_slots)) = handler_of(node, job) else {
         // The lock statement asks only for types that this node serves.
         return Err(Ending::Release);
     };
@@ -87,30 +82,43 @@ pub(super) async fn admit<'a>(
     Ok(run)
 }
 
-/// Gets a permit for a job that is not admitted yet, if its type has a limit. A job whose key can't be
-/// told gets none: [`admit`] ends it.
-pub(super) async fn permit_of(
+/// Gets the slot of its type and the permit for a job that is not admitted yet, where its type has such
+/// limits. A job whose key can't be told gets no permit: [`admit`] ends it.
+pub(super) async fn given_of(
     node: &Arc<NodeContext>,
     job: &Arc<Job>,
     held: &LockToken,
     lease: &Arc<Lease>,
-) -> Result<Option<Permit>, Ending> {
-    let Some(registration) = node.served.handler(&job.job_type) else {
-        return Ok(None);
+    given: Given,
+) -> Result<Given, Ending> {
+    let Some((registration, type_slots)) = handler_of(node, job) else {
+        return Ok(given);
     };
-    let Some(limit) = registration.options.limit.clone() else {
-        return Ok(None);
-    };
-    if job.unreadable.is_some() {
-        return Ok(None);
-    }
+    let limit = registration.options.limit.clone();
+    let type_slot = type_slot(type_slots.as_ref(), given.type_slot)?;
     let mut run = Run::new(node, job, held, lease, registration);
-    match opened(node.options.encryption.as_ref(), job) {
-        Ok(None) => {}
-        Ok(Some(plain)) => run.opened = Arc::new(plain),
-        Err(_) => return Ok(None),
+    let plain = opened(node.options.encryption.as_ref(), job);
+    let is_readable = job.unreadable.is_none() && plain.is_ok();
+    if let Ok(Some(plain)) = plain {
+        run.opened = Arc::new(plain);
     }
-    permit(&run, &limit).await.map(Some)
+    let permit = match limit {
+        Some(limit) if is_readable => Some(permit(&run, &limit).await?),
+        _ => None,
+    };
+    Ok(Given { permit, type_slot })
+}
+
+/// Returns the handler of a job and the slots of its type, if the type has its own limit. Both are read
+/// together, because a handler that replaces this one has its own slots.
+fn handler_of(
+    node: &NodeContext,
+    job: &Job,
+) -> Option<(Arc<Registration>, Option<Arc<TypeSlots>>)> {
+    node.served.handler_with(&job.job_type, |registration| {
+        let limit = registration.options.concurrency?;
+        Some(node.slots.of_type(&job.job_type, limit))
+    })
 }
 
 /// Gets a permit for another start of the handler of this run, if each start needs one. A permit under

@@ -17,7 +17,7 @@ JOIN jobwire.permit p ON p.limit_name = u.limit_name
 WHERE p.expires_at > clock_timestamp() + u.longest * interval '1 microsecond'
   AND EXISTS (SELECT FROM jobwire.waiting_job w
               WHERE w.limit_name = p.limit_name AND w.key = p.key AND w.woken_at IS NULL)
-LIMIT $3";
+ORDER BY p.limit_name, p.key, p.number LIMIT $3";
 
 /// A row that its node locks at this moment is passed over: the node is alive.
 const END: &str = "

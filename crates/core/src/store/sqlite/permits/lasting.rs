@@ -22,7 +22,7 @@ SELECT u.value ->> 0, ",
     " FROM json_each(?1) u CROSS JOIN permit p ON p.limit_name = u.value ->> 0
 WHERE p.expires_at > u.value ->> 1
   AND EXISTS (SELECT 1 FROM waiting_job w WHERE w.limit_name = p.limit_name AND w.key = p.key AND w.woken_at IS NULL)
-LIMIT ?2"
+ORDER BY p.limit_name, p.key, p.number LIMIT ?2"
 );
 
 const END: &str = concat!(
