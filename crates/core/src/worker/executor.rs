@@ -137,10 +137,9 @@ fn life(
     locked: LockedJob,
     lease: Arc<Lease>,
     stages: Stages,
-    mut slot: Slot,
+    slot: Slot,
     outcomes: Outcomes,
 ) -> (Arc<Job>, BoxFuture<'static, ()>) {
-    let type_slot = slot.of_type.take();
     let held = locked.held();
     let node = node.clone();
     let LockedJob {
@@ -160,15 +159,14 @@ fn life(
     // Boxed because the runtime moves a future several times, and this one has kilobytes.
     let life = Box::pin(async move {
         // Boxed when it is needed, so that it does not enlarge the future of each job.
-        let limits = async |given| Box::pin(given_of(&node, &job, &held, &lease, given)).await;
-        let given = Given {
-            permit: None,
-            type_slot,
-        };
-        let admission =
-            quarantine::admit(&node, &job, strikes, &held, &lease, slot, given, limits).await;
+        let limits = async |slot| Box::pin(given_of(&node, &job, &held, &lease, slot)).await;
+        let admission = quarantine::admit(&node, &job, strikes, &held, &lease, slot, limits).await;
         let (ending, slot, suspect) = match admission {
-            Admission::Start(slot, suspect, given) => {
+            Admission::Start(mut slot, suspect, given) => {
+                let given = given.unwrap_or_else(|| Given {
+                    permit: None,
+                    type_slot: slot.of_type.take(),
+                });
                 // Pinned here, because every call that takes this future by value copies it, and it
                 // has a kilobyte.
                 let running = pin!(run(&node, &job, &held, &lease, stages, time, given));

@@ -26,6 +26,7 @@ use crate::worker::context::NodeContext;
 use crate::worker::finished::Ending;
 use crate::worker::lease_book::Lease;
 use crate::worker::slot_pool::Slot;
+use crate::worker::slots::TypeSlot;
 use crate::worker::suspects::{Suspect, is_suspect};
 
 /// The decision whether a locked job may start.
@@ -34,36 +35,36 @@ use crate::worker::suspects::{Suspect, is_suspect};
     reason = "nearly all are started, and that is the small one"
 )]
 pub(crate) enum Admission<G> {
-    /// The job starts, on these slots, with what it has got before.
-    Start(Slot, Option<Suspect>, G),
+    /// The job starts, on these slots. A suspect has what it needs for its limits.
+    Start(Slot, Option<Suspect>, Option<G>),
     /// The job does not start and ends like this.
     End(Ending, Option<Slot>),
 }
 
 /// Admits a job at once, or a suspect when it is alone. A job with
-/// [`quarantine_after`](crate::NodeOptions::quarantine_after) strikes becomes a dead letter. `given` is
-/// what a job has before its admission. A suspect gets the rest from `limits`, the slot of its type and
-/// its permit, before its node ends its other jobs for it, which may take long.
+/// [`quarantine_after`](crate::NodeOptions::quarantine_after) strikes becomes a dead letter. A suspect
+/// gets a slot of its type and its permit from `limits`, before its node ends its other jobs for it, which
+/// may take long. The argument is the slot of its type that was taken before the lock.
 pub(crate) async fn admit<G>(
     node: &Arc<NodeContext>,
     job: &Job,
     strikes: i32,
     held: &LockToken,
     lease: &Lease,
-    slot: Slot,
-    given: G,
-    limits: impl AsyncFnOnce(G) -> Result<G, Ending>,
+    mut slot: Slot,
+    limits: impl AsyncFnOnce(Option<TypeSlot>) -> Result<G, Ending>,
 ) -> Admission<G> {
     let limit = i32::try_from(node.options.quarantine_after).unwrap_or(i32::MAX);
     if limit == 0 || !is_suspect(strikes) {
-        return Admission::Start(slot, None, given);
+        return Admission::Start(slot, None, None);
     }
+    let type_slot = slot.of_type.take();
     if strikes >= limit {
         return Admission::End(dead_letter(job, strikes, held), Some(slot));
     }
     // A job that waits for a permit or a slot of its type is no reason to end other jobs.
-    let given = match limits(given).await {
-        Ok(given) => given,
+    let given = match limits(type_slot).await {
+        Ok(given) => Some(given),
         Err(ending) => return Admission::End(ending, Some(slot)),
     };
     let suspect = node.suspects.enter();

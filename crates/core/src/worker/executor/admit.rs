@@ -89,13 +89,16 @@ pub(super) async fn given_of(
     job: &Arc<Job>,
     held: &LockToken,
     lease: &Arc<Lease>,
-    given: Given,
+    has_type_slot: Option<TypeSlot>,
 ) -> Result<Given, Ending> {
     let Some((registration, type_slots)) = handler_of(node, job) else {
-        return Ok(given);
+        return Ok(Given {
+            permit: None,
+            type_slot: None,
+        });
     };
     let limit = registration.options.limit.clone();
-    let type_slot = type_slot(type_slots.as_ref(), given.type_slot)?;
+    let type_slot = type_slot(type_slots.as_ref(), has_type_slot)?;
     let mut run = Run::new(node, job, held, lease, registration);
     let plain = opened(node.options.encryption.as_ref(), job);
     let is_readable = job.unreadable.is_none() && plain.is_ok();
