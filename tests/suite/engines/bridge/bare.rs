@@ -4,6 +4,7 @@
 mod application;
 mod cases;
 mod categories;
+mod doctor;
 mod late;
 mod pages;
 mod release;
