@@ -6,6 +6,7 @@ mod cases;
 mod categories;
 mod doctor;
 mod late;
+mod looks;
 mod pages;
 mod release;
 mod rescue;
