@@ -373,6 +373,11 @@ impl Dialect for Act {
         self.release_locks(pool).await
     }
 
+    /// The endpoint records a failure after the transaction of the job has ended.
+    fn can_wait_for_itself(&self) -> bool {
+        self.execution == Execution::Rest
+    }
+
     async fn cancel_hung(&self, pool: &PgPool) -> Result<u64, StoreError> {
         rescue::cancel_hung(pool).await
     }
