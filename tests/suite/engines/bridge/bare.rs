@@ -6,6 +6,7 @@ mod cases;
 mod categories;
 mod doctor;
 mod late;
+mod lengths;
 mod looks;
 mod pages;
 mod release;
