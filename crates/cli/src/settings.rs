@@ -386,10 +386,12 @@ settings! {
     engine_answer_within: Duration = "60s", "engine-answer-within" "DURATION",
         "Maximum time for the answer of an execution. After that the job stays locked until its \
          row moves.";
-    engine_lock_for: Duration = "5m", "engine-lock-for" "DURATION",
-        "Time for which a job of Camunda is locked for its execution. The lock can't be extended, \
-         so the jobs of a dead node wait for this time. The locks of other engines last as long as \
-         `lease` and are renewed.";
+    engine_lock_for: Option<Duration> = "", "engine-lock-for" "DURATION",
+        "Time for which a job is locked for its execution, at least `lease`. The jobs of a dead node \
+         wait for this time. Without a value: 5 minutes for Camunda, whose locks can't be extended; \
+         `lease` for Flowable and Activiti, whose locks are renewed. Beside engine nodes that poll, \
+         give the length of the longest job: they clear an expired lock, although the engine may \
+         still execute the job for a node that has died. Without effect over the endpoint alone.";
     engine_takeover_patience: Duration = "10m", "engine-takeover-patience" "DURATION",
         "Maximum time that the jobs of a dead node wait for transactions of the engine that may \
          still execute them.";

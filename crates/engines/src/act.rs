@@ -20,6 +20,9 @@
 //!   counts a failure for a conflict. `statements.rs` describes which side writes the lock of the
 //!   instance.
 //! * **Only unlocked rows are locked.** The leader clears expired locks (`rescue.rs`).
+//! * **A lock lasts for the lease, or for [`EngineOptions::lock_for`] if that is longer.** A polling
+//!   engine node clears an expired lock without a look at open transactions. So beside polling nodes a
+//!   lock must outlast the execution of a node that has died.
 //! * **Both lock columns are written together.** The engine reads `LOCK_EXP_TIME_` of a job and
 //!   `LOCK_OWNER_` of a timer. Jobwire reads `LOCK_EXP_TIME_`: an owner without it holds no lock,
 //!   since nothing would end that lock.
@@ -89,6 +92,7 @@ pub(crate) struct Act {
     sql: &'static Statements,
     zone: Zone,
     decoder: Decoder,
+    lock_for: Duration,
     patience: Duration,
     path: String,
     looks: Walk,
@@ -116,6 +120,7 @@ impl Act {
                 types: family.types,
                 lane: options.lane.clone(),
             },
+            lock_for: options.lock_for,
             patience: options.takeover_patience,
             path: options.path.clone(),
             looks: Walk::default(),
@@ -124,6 +129,11 @@ impl Act {
             offset: Offset::default(),
             aside: Aside::default(),
         }
+    }
+
+    /// Returns the length of a lock for this lease.
+    fn locked_for(&self, lease: Duration) -> Duration {
+        self.lock_for.max(lease)
     }
 
     /// Returns the path up to the jobs, under which the engine's other tables of jobs are siblings.
@@ -371,6 +381,11 @@ impl Dialect for Act {
 
     async fn release_all(&self, pool: &PgPool) -> Result<Released, StoreError> {
         self.release_locks(pool).await
+    }
+
+    /// The endpoint records a failure after the transaction of the job has ended.
+    fn can_wait_for_itself(&self) -> bool {
+        self.execution == Execution::Rest
     }
 
     async fn cancel_hung(&self, pool: &PgPool) -> Result<u64, StoreError> {

@@ -244,6 +244,12 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
     /// Clears the locks of Jobwire's nodes whose executions have ended.
     async fn release_all(&self, pool: &PgPool) -> Result<Released, StoreError>;
 
+    /// Returns whether two transactions of the engine can wait for each other without an end: it records
+    /// a failure over a second connection, before the transaction of the job has rolled back.
+    fn can_wait_for_itself(&self) -> bool {
+        false
+    }
+
     /// Cancels statements of the engine that wait for a lock of an idle transaction of the engine.
     async fn cancel_hung(&self, pool: &PgPool) -> Result<u64, StoreError>;
 }

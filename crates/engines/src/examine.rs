@@ -47,7 +47,8 @@ pub async fn examine(store: &EngineStore) -> Result<Vec<Finding>, StoreError> {
     }
     findings.push(rights(store).await?);
     findings.push(coordination(pool).await);
-    findings.push(lock_timeout(pool).await?);
+    findings.push(lock_timeout(store).await?);
+    findings.extend(watchdog(store).await?);
     findings.push(statistics(pool).await?);
     findings.extend(publications(pool).await?);
     findings.extend(tap(store).await?);
@@ -119,18 +120,28 @@ SELECT EXISTS (
 /// The wait after which a statement of the engine proves that no timeout is set.
 const WAITED: Duration = Duration::from_secs(30);
 
-async fn lock_timeout(pool: &PgPool) -> Result<Finding, StoreError> {
-    let row = sqlx::query(LOCK_TIMEOUT).fetch_one(pool).await?;
+async fn lock_timeout(store: &EngineStore) -> Result<Finding, StoreError> {
+    let row = sqlx::query(LOCK_TIMEOUT).fetch_one(store.pool()).await?;
     let (set, waits): (bool, Option<f64>) = (row.try_get(0)?, row.try_get(1)?);
     let about = "lock_timeout";
-    let remedy = "append `?options=-c%20lock_timeout=2s` to the engine's JDBC URL: without it, two \
-                  transactions of the engine can wait for each other without an end";
+    let is_needed = store.dialect().can_wait_for_itself();
+    let remedy = match is_needed {
+        true => {
+            "append `?options=-c%20lock_timeout=2s` to the engine's JDBC URL: without it, two \
+             transactions of the engine can wait for each other without an end"
+        }
+        false => "find the transaction for which it waits: `pg_blocking_pids` names its session",
+    };
     Ok(match waits {
         Some(seconds) if seconds > WAITED.as_secs_f64() => Finding::bad(
             Level::Wrong,
             about,
             format!("a statement of the engine has waited for a lock for {seconds:.0} s"),
             remedy,
+        ),
+        _ if !is_needed => Finding::fine(
+            about,
+            "not needed: the engine records a failure after the transaction of the job has ended",
         ),
         _ if set => Finding::fine(
             about,
@@ -144,6 +155,33 @@ async fn lock_timeout(pool: &PgPool) -> Result<Finding, StoreError> {
             remedy,
         ),
     })
+}
+
+/// Selects whether the role may cancel the statements of the roles that use the database now and may
+/// change the engine's jobs.
+const SIGNALS: &str = "
+SELECT pg_has_role(current_user, 'pg_signal_backend', 'USAGE') OR NOT EXISTS (SELECT FROM pg_stat_activity a
+    WHERE a.datname = current_database() AND a.usesysid IS NOT NULL AND NOT pg_has_role(current_user, a.usesysid, 'USAGE')
+      AND has_table_privilege(a.usesysid, 'act_ru_job', 'UPDATE'))";
+
+/// Checks the right of the watchdog, if it is on and the engine needs it.
+async fn watchdog(store: &EngineStore) -> Result<Option<Finding>, StoreError> {
+    if !store.options().watchdog || !store.dialect().can_wait_for_itself() {
+        return Ok(None);
+    }
+    let about = "watchdog";
+    let may: bool = sqlx::query_scalar(SIGNALS).fetch_one(store.pool()).await?;
+    Ok(Some(if may {
+        Finding::fine(about, "the role may cancel statements of the engine")
+    } else {
+        Finding::bad(
+            Level::Remark,
+            about,
+            "the role may not cancel statements of other roles, so `engine_watchdog` ends no wait of \
+             an engine that has another role",
+            "GRANT pg_signal_backend to the role, or use the engine's own role",
+        )
+    }))
 }
 
 const STATISTICS: &str = "

@@ -346,8 +346,8 @@ impl Execute {
                 tracing::warn!(
                     job = %job.job.id, executions = wait.times, said, more,
                     "the engine has rolled the job back each time without a trace; it runs again when \
-                     its lock has expired, about every half minute; the engine's log has the reason \
-                     why the failure could not be recorded"
+                     its lock has expired; the engine's log has the reason why the failure could not \
+                     be recorded"
                 );
             }
             return false;

@@ -113,10 +113,13 @@ pub struct EngineOptions {
     /// The maximum time for which a job stays locked after an execution without an answer, if its
     /// rows do not change. Default 1 h, as long as the engine's own lock.
     pub unknown_for: Duration,
-    /// The time for which a job of Camunda is locked for its execution. The lock can't be renewed.
-    /// So the jobs of a dead node wait for this time, and an engine node that polls may run a
-    /// longer job again. If the lease of the nodes is longer, the lock is as long as the lease. The
-    /// other engines ignore this option. Default 5 min, as long as Camunda's own lock.
+    /// The time for which a job is locked for its execution. If the lease of the nodes is longer, the
+    /// lock is as long as the lease. The jobs of a dead node wait for this time. An engine node that
+    /// polls may run a job again whose lock has expired while it runs.
+    ///
+    /// A lock of Camunda can't be renewed. Default for it: 5 min, as long as Camunda's own lock. The
+    /// locks of the other engines are renewed until their node dies. Default for them: none, so a lock
+    /// is as long as the lease.
     pub lock_for: Duration,
     /// The maximum time that the jobs of a dead node wait for transactions that began while the
     /// node held the jobs. The engine may still execute such a job. Default 10 min.
@@ -207,7 +210,7 @@ impl EngineOptions {
             concurrency: 8,
             answer_within: Duration::from_secs(60),
             unknown_for: Duration::from_secs(3_600),
-            lock_for: Duration::from_secs(300),
+            lock_for: Duration::ZERO,
             takeover_patience: Duration::from_secs(600),
             watchdog: false,
             max_connections: 8,
@@ -271,6 +274,7 @@ impl EngineOptions {
             path: "/job/{id}/execute".to_owned(),
             name: "camunda".to_owned(),
             lane: Lane::unchecked("camunda"),
+            lock_for: Duration::from_secs(300),
             ..Self::new(url)
         }
     }

@@ -70,6 +70,9 @@ impl Settings {
             EngineType::Activiti => EngineOptions::activiti(""),
         };
         options.urls = urls;
+        if let Some(lock_for) = self.engine_lock_for {
+            options = options.lock_for(lock_for);
+        }
         Ok(options
             .deployment_aware(self.engine_deployment_aware)
             .execution(match self.engine_execute {
@@ -84,7 +87,6 @@ impl Settings {
             .lane(lane)
             .concurrency(self.engine_concurrency.size().min(self.concurrency))
             .answer_within(self.engine_answer_within)
-            .lock_for(self.engine_lock_for)
             .takeover_patience(self.engine_takeover_patience)
             .watchdog(self.engine_watchdog)
             .max_connections(self.database_connections.0)
@@ -176,7 +178,7 @@ pub(super) fn check(settings: &Settings) -> Vec<(&'static str, String)> {
                 .to_owned(),
         ));
     }
-    if settings.engine_lock_for < settings.lease {
+    if (settings.engine_lock_for).is_some_and(|lock_for| lock_for < settings.lease) {
         wrong.push((
             "engine_lock_for",
             "must not be shorter than `lease`".to_owned(),

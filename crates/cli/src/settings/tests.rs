@@ -451,6 +451,35 @@ fn an_address_without_port_and_a_host_with_a_scheme_are_refused() {
 }
 
 #[test]
+fn the_length_of_an_engines_locks_depends_on_the_engine_until_it_is_set() {
+    let lock_for = |of: &str, more: &[(&'static str, &str)]| {
+        let flags = [
+            ("engine_type", of),
+            ("engine_url", "http://127.0.0.1:8080/x"),
+            ("engine_database_url", "postgres://127.0.0.1/engine"),
+        ];
+        let settings = load("", &[], &[&flags[..], more].concat()).expect("usable");
+        settings.engine_options().expect("usable").lock_for
+    };
+    let (minutes, hour) = (Duration::from_secs(300), Duration::from_secs(3_600));
+    for (of, default) in [
+        ("flowable", Duration::ZERO),
+        ("activiti", Duration::ZERO),
+        ("camunda", minutes),
+    ] {
+        assert_eq!(lock_for(of, &[]), default, "{of}");
+        assert_eq!(lock_for(of, &[("lease", "10m")]), default, "{of}");
+        assert_eq!(lock_for(of, &[("engine_lock_for", "1h")]), hour, "{of}");
+    }
+    let short = [
+        ("engine_url", "http://127.0.0.1:8080/x"),
+        ("engine_database_url", "postgres://127.0.0.1/engine"),
+        ("engine_lock_for", "10s"),
+    ];
+    assert!(mistakes("", &[], &short).contains("must not be shorter than `lease`"));
+}
+
+#[test]
 fn the_page_in_docs_is_the_one_of_the_table() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/settings.md");
     let page = std::fs::read_to_string(&path).expect("docs/reference/settings.md");

@@ -64,6 +64,18 @@ impl Value for Duration {
     }
 }
 
+impl Value for Option<Duration> {
+    fn read(text: &str) -> Result<Self, String> {
+        match text.trim() {
+            "" => Ok(None),
+            text => Duration::read(text).map(Some),
+        }
+    }
+    fn shown(&self) -> String {
+        self.map(duration::write).unwrap_or_default()
+    }
+}
+
 impl Value for RetryPolicy {
     fn read(text: &str) -> Result<Self, String> {
         Self::parse(text).map_err(|error| {

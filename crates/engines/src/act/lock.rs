@@ -38,8 +38,8 @@ WHERE e.id_ IN (
 ORDER BY e.id_ FOR NO KEY UPDATE SKIP LOCKED";
 
 /// Locks jobs, or returns the reason why a job is not locked. `$1`: the zone, `$2`: ids, `$3`: the
-/// instance that each hint names, `$4`: the owner without its fence, `$5`: the lease, `$6` and
-/// `$7`: tenants and categories. If the engine locks instances, `$8`: those whose rows the
+/// instance that each hint names, `$4`: the owner without its fence, `$5`: the length of the lock,
+/// `$6` and `$7`: tenants and categories. If the engine locks instances, `$8`: those whose rows the
 /// transaction has locked.
 ///
 /// * `free` are the rows of instances that no other transaction has locked.
@@ -179,7 +179,7 @@ impl Act {
             .bind(&wanted.ids)
             .bind(&wanted.instances)
             .bind(owner)
-            .bind(terms.lease)
+            .bind(self.locked_for(terms.lease))
             .bind(names(&terms.scope.tenants))
             .bind(names(&terms.scope.categories));
         if self.instances_of == InstanceLock::OfEngine {

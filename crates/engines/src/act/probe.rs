@@ -57,6 +57,8 @@ pub(super) struct Probed {
     zone: String,
     /// Whether an engine node executes jobs by itself: an owner of the engine has locked some jobs.
     polls: bool,
+    /// Whether an executor of the engine has acquired jobs under a global lock.
+    global_lock: bool,
 }
 
 impl Probed {
@@ -128,6 +130,17 @@ impl Probed {
         if self.polls {
             findings.push(probing::polls(self.family.hand_over));
         }
+        if self.global_lock {
+            findings.push(Finding::bad(
+                Level::Remark,
+                "executor",
+                "an engine node has acquired jobs under the engine's global lock; under that lock it replaces \
+                 Jobwire's locks of jobs, so a job may run twice",
+                "set `flowable.process.async.executor.global-acquire-lock-enabled=false` on every engine node that \
+                 executes jobs beside Jobwire; then delete the rows of `ACT_GE_PROPERTY` whose names end in \
+                 `acquireAsyncJobsLock` or `acquireTimerJobsLock`, which stay when the setting is off",
+            ));
+        }
         if self.history_jobs > 0 {
             findings.push(Finding::bad(
                 Level::Remark,
@@ -196,6 +209,12 @@ pub(super) const STAMPS: &str = stamps!(
     ends!("id_, start_time_", "act_ru_execution")
 );
 
+/// Selects whether the engine has a global lock for the acquisition of jobs or timers. A setting puts a
+/// prefix before its name. The row stays when the lock is free.
+const GLOBAL_LOCK: &str = "
+SELECT EXISTS (SELECT FROM act_ge_property
+    WHERE name_ LIKE '%acquireAsyncJobsLock' OR name_ LIKE '%acquireTimerJobsLock')";
+
 const IDS: &str = "
 (SELECT id_ FROM act_ru_job LIMIT 1000) UNION ALL (SELECT id_ FROM act_ru_timer_job LIMIT 1000)
 UNION ALL (SELECT id_ FROM act_ru_deadletter_job LIMIT 1000) UNION ALL (SELECT id_ FROM act_ru_suspended_job LIMIT 1000)";
@@ -241,6 +260,7 @@ impl Act {
             unknown_zone: false,
             zone: self.zone.name().to_owned(),
             polls: false,
+            global_lock: false,
         };
         if let Some((column, other)) = self.family.foreign {
             let foreign = probing::missing(pool, &[(JOBS, vec![column])]).await?;
@@ -260,6 +280,7 @@ impl Act {
         probed.counts = row.try_get(1)?;
         probed.newest = row.try_get(2)?;
         probed.polls = row.try_get(3)?;
+        probed.global_lock = sqlx::query_scalar(GLOBAL_LOCK).fetch_one(pool).await?;
         let ids: Vec<String> = sqlx::query_scalar(IDS).fetch_all(pool).await?;
         probed.unknown_id = ids.into_iter().find(|id| job_id(id).is_err());
         probed.other_scopes = self.of_other_scopes(pool).await?.into_iter().collect();
@@ -327,6 +348,7 @@ mod tests {
             unknown_zone: false,
             zone: "UTC".to_owned(),
             polls: false,
+            global_lock: false,
         }
     }
 

@@ -15,7 +15,7 @@ use crate::owner::{PREFIX, owner};
 
 /// Extends locks. Waits for no row: the engine deletes the row of a job at the end of its
 /// execution, and updates that of the instance. `$1`: the zone, `$2`: ids, `$3`: owners, `$4`:
-/// instances, `$5`: the lease.
+/// instances, `$5`: the length of the lock from now.
 ///
 /// With REST, Jobwire holds the lock of the instance; with the endpoint, the engine holds it.
 ///
@@ -48,7 +48,8 @@ FROM held h LEFT JOIN act_ru_job j ON j.id_ = h.id LEFT JOIN jobs ON jobs.id_ = 
 pub(super) const ENDING_INSTANCE_LOCK: &str = concat!("e.lock_time_ < ", local_now!(), " + $5");
 
 /// Extends and selects unknown locks of a node. Reads every job, since no index names a lock. `$1`:
-/// the zone, `$2`: the owner without its fence, `$3`: owners that the node knows, `$4`: the lease.
+/// the zone, `$2`: the owner without its fence, `$3`: owners that the node knows, `$4`: the length of
+/// the lock from now.
 pub(super) const HELD_BY: &str = concat!(
     "
 WITH found AS MATERIALIZED (
@@ -81,7 +82,7 @@ impl Act {
             .bind(ids)
             .bind(owners)
             .bind(instances)
-            .bind(lease)
+            .bind(self.locked_for(lease))
             .fetch_all(pool)
             .await?;
         let mut answer = Renewed::default();
@@ -110,7 +111,7 @@ impl Act {
             .bind(self.zone.name())
             .bind(format!("{PREFIX}{node}:"))
             .bind(known)
-            .bind(lease)
+            .bind(self.locked_for(lease))
             .fetch_all(pool)
             .await?;
         let mut found = Vec::new();

@@ -38,8 +38,8 @@ use crate::settling;
 use crate::zone::moment_of;
 
 /// Settles jobs. `$1`: the zone, `$2`: ids, `$3`: owners, `$4`: instances, `$5`: ids whose locks
-/// stay, `$6`: the time for which these stay. Most jobs are gone, and many have no instance left:
-/// `is_here` and `has_instance` save the look-ups of their rows.
+/// stay, `$6`: the least time for which these stay; no lock is shortened. Most jobs are gone, and many
+/// have no instance left: `is_here` and `has_instance` save the look-ups of their rows.
 pub(super) const SETTLE: &str = concat!(
     "
 WITH held AS MATERIALIZED (
@@ -58,10 +58,10 @@ WITH held AS MATERIALIZED (
 ), freed AS (
     UPDATE act_ru_job j SET
         lock_owner_ = CASE WHEN s.stays THEN j.lock_owner_ END,
-        lock_exp_time_ = CASE WHEN s.stays THEN (clock_timestamp() AT TIME ZONE $1) + $6 END
+        lock_exp_time_ = CASE WHEN s.stays THEN greatest(j.lock_exp_time_, (clock_timestamp() AT TIME ZONE $1) + $6) END
     FROM seen s WHERE NOT s.is_busy AND s.is_here AND j.id_ = s.id AND j.lock_owner_ = s.owner
 ), kept AS (
-    UPDATE act_ru_execution e SET lock_time_ = (clock_timestamp() AT TIME ZONE $1) + $6
+    UPDATE act_ru_execution e SET lock_time_ = greatest(e.lock_time_, (clock_timestamp() AT TIME ZONE $1) + $6)
     FROM seen s WHERE e.id_ = s.inst AND {e.lock_owner_} = s.owner AND NOT s.is_busy AND s.stays AND s.is_here AND s.is_ours
 ), freed_instance AS (
     UPDATE act_ru_execution e SET {no instance lock}
@@ -104,7 +104,7 @@ SELECT i.inst, c.id_, c.handler_type_ FROM unnest($1::text[]) AS i(inst) CROSS J
 ) c"
 );
 
-/// The time for which a job stays locked after an execution without an answer. Then the leader
+/// The least time for which a job stays locked after an execution without an answer. Then the leader
 /// clears the lock, but not while a transaction is open that may be the execution.
 const STAYS: Duration = Duration::from_secs(30);
 
@@ -125,7 +125,7 @@ impl Act {
             .bind(owners)
             .bind(instances)
             .bind(unanswered)
-            .bind(STAYS)
+            .bind(self.locked_for(STAYS))
             .fetch_all(&mut *tx)
             .await?;
         let mut busy = HashSet::new();

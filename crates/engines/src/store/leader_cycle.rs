@@ -1,12 +1,13 @@
 //! The leader cycle: rescue, new jobs, the watchdog and the numbers of jobs.
 
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use jobwire_core::NodeId;
 use jobwire_core::hint::Ready;
 use jobwire_core::job::scope::Needs;
 use jobwire_core::store::{CycleOutcome, CycleReport, LeaderCycle, Rescued};
+use jobwire_core::telemetry::log_throttle::LogThrottle;
 use tokio::time::Instant;
 
 use super::{EngineStore, Inner, Result};
@@ -22,6 +23,8 @@ const TAP_SETTLES: Duration = Duration::from_secs(5);
 /// The time for which a cycle reads the pages of a large table for rescue, and the same time for
 /// new jobs. The next cycle continues.
 const READS: Duration = Duration::from_secs(2);
+
+static HUNG: Mutex<Option<LogThrottle>> = Mutex::new(None);
 
 impl EngineStore {
     /// Records whether a tap stands.
@@ -79,7 +82,14 @@ impl EngineStore {
                 );
             }
             Err(error) => {
-                tracing::debug!(%error, "could not look for hung statements of the engine");
+                let mut throttle = HUNG.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(more) = throttle.get_or_insert_default().now() {
+                    tracing::warn!(
+                        %error, more,
+                        "the watchdog failed; to cancel statements of the engine, it needs the role \
+                         `pg_signal_backend` or the engine's own role"
+                    );
+                }
             }
         }
     }

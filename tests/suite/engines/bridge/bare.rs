@@ -4,7 +4,10 @@
 mod application;
 mod cases;
 mod categories;
+mod doctor;
 mod late;
+mod lengths;
+mod looks;
 mod pages;
 mod release;
 mod rescue;

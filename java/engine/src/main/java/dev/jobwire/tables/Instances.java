@@ -9,12 +9,14 @@ import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
+import java.util.Optional;
 import java.util.Set;
 import java.util.TreeSet;
 
 /** The rows of instances, and the first job of each instance that may run. */
 final class Instances {
-    /** Maximum number of jobs of an instance that are read to find one that a node takes. */
+    /** Maximum number of categories of an instance whose first jobs are found. */
     private static final int MOST = 100;
 
     /** The row of an instance that this transaction holds. */
@@ -117,27 +119,36 @@ final class Instances {
                 connection, sql, List.copyOf(instances), 0, row -> row.getString(1)));
     }
 
-    /** Returns the unlocked jobs of an instance that are ready, the eldest first. */
-    private List<JobRow> ready(Connection connection, String instance) throws SQLException {
+    /**
+     * Returns the eldest job of an instance that is unlocked, is ready and fulfils a condition. Any
+     * number of elder jobs may not fulfil it.
+     *
+     * @param condition begins with {@code AND}, or is empty
+     */
+    private Optional<JobRow> first(
+            Connection connection, String instance, String condition, Collection<String> values)
+            throws SQLException {
         Columns has = tables.columns();
         List<Object> parameters = new ArrayList<>(List.of(instance));
+        String ready = JobTable.JOB.condition(has, "", tables.now(connection), parameters);
+        parameters.addAll(values);
         String sql = "SELECT " + JobTable.JOB.columns(has) + " FROM " + tables.jobs()
-                + " WHERE PROCESS_INSTANCE_ID_ = ? AND LOCK_EXP_TIME_ IS NULL AND "
-                + JobTable.JOB.condition(has, "", tables.now(connection), parameters)
-                + " ORDER BY " + has.byAge();
+                + " WHERE PROCESS_INSTANCE_ID_ = ? AND LOCK_EXP_TIME_ IS NULL AND " + ready
+                + condition + " ORDER BY " + has.byAge();
         List<JobRow> jobs = tables.query(
-                connection, sql, parameters, MOST, tables.reader(connection, JobTable.JOB));
-        return jobs.stream().filter(JobRow::isReady).toList();
+                connection, sql, parameters, 1, tables.reader(connection, JobTable.JOB));
+        return jobs.stream().filter(JobRow::isReady).findFirst();
     }
 
     /** Returns the first job of each of these instances that the terms allow. They are free. */
     List<JobRow> firsts(Connection connection, Collection<String> free, LockTerms terms)
             throws SQLException {
+        List<String> names = new ArrayList<>();
+        String allowed = terms.condition(tables.columns(), names);
         List<JobRow> firsts = new ArrayList<>();
         for (String instance : new TreeSet<>(free)) {
-            ready(connection, instance).stream()
+            first(connection, instance, allowed, names)
                     .filter(terms::takes)
-                    .findFirst()
                     .ifPresent(firsts::add);
         }
         return firsts;
@@ -151,12 +162,39 @@ final class Instances {
             throws SQLException {
         List<JobRow> firsts = new ArrayList<>();
         for (String instance : new TreeSet<>(free)) {
-            Map<String, JobRow> categories = new LinkedHashMap<>();
-            ready(connection, instance)
-                    .forEach(job -> categories.putIfAbsent(job.category(), job));
-            firsts.addAll(categories.values());
+            firsts.addAll(firstOfEachCategory(connection, instance));
         }
         return firsts;
+    }
+
+    /** Finds one category after the other: each search leaves out those that were found. */
+    private Collection<JobRow> firstOfEachCategory(Connection connection, String instance)
+            throws SQLException {
+        Map<String, JobRow> found = new LinkedHashMap<>();
+        String others = "";
+        while (found.size() < MOST) {
+            List<String> names = found.keySet().stream().filter(Objects::nonNull).toList();
+            Optional<JobRow> next = first(connection, instance, others, names);
+            if (next.isEmpty() || found.putIfAbsent(next.get().category(), next.get()) != null
+                    || !tables.columns().category()) {
+                break;
+            }
+            others = otherCategories(found.keySet());
+        }
+        return found.values();
+    }
+
+    /** Returns a condition: the category of a job is none of these; null is that of a job without. */
+    private static String otherCategories(Set<String> found) {
+        boolean hasNone = found.contains(null);
+        int names = found.size() - (hasNone ? 1 : 0);
+        String other = "CATEGORY_ NOT IN " + EngineTables.places(names);
+        if (!hasNone) {
+            return " AND (" + LockTerms.WITHOUT_CATEGORY + " OR " + other + ")";
+        }
+        // At least one character. Oracle has no empty text, and a comparison with it is never true.
+        String some = " AND CATEGORY_ LIKE '_%'";
+        return names == 0 ? some : some + " AND " + other;
     }
 
     /**

@@ -77,10 +77,11 @@ public record JobRow(
         return scope == null || scope.equals("bpmn");
     }
 
-    /** Returns this job with a lock. */
+    /** Returns this job with a lock and the next revision. After the greatest one comes 1. */
     JobRow locked(String owner, Instant until) {
+        int next = revision == Integer.MAX_VALUE ? 1 : revision + 1;
         return new JobRow(
-                table, id, revision + 1, type, instance, execution, definition, tenant, handler,
+                table, id, next, type, instance, execution, definition, tenant, handler,
                 retries, due, message, created, category, element, scope, owner, until);
     }
 

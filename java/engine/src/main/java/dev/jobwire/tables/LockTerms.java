@@ -1,5 +1,6 @@
 package dev.jobwire.tables;
 
+import java.util.List;
 import java.util.Set;
 
 /**
@@ -7,6 +8,9 @@ import java.util.Set;
  * jobwire:NODE:FENCE}. Each lock gets the next fence.
  */
 public final class LockTerms {
+    /** True if a job has no category. */
+    static final String WITHOUT_CATEGORY = without("CATEGORY_");
+
     private final String node;
     private final long leaseMillis;
     private final Set<String> tenants;
@@ -51,6 +55,31 @@ public final class LockTerms {
         return job.isOfProcess()
                 && isIn(tenants, job.tenant())
                 && isIn(categories, job.category());
+    }
+
+    /**
+     * Returns a condition that begins with {@code AND}, or nothing: the node may lock a job. Adds the
+     * values of its parameters.
+     */
+    String condition(Columns has, List<String> values) {
+        String ofTenants = isIn("TENANT_ID_", tenants, values);
+        return has.category() ? ofTenants + isIn("CATEGORY_", categories, values) : ofTenants;
+    }
+
+    private static String isIn(String column, Set<String> names, List<String> values) {
+        if (names == null) {
+            return "";
+        }
+        if (names.isEmpty()) {
+            return " AND (" + without(column) + ")";
+        }
+        values.addAll(names);
+        return " AND (" + without(column) + " OR " + column + " IN "
+                + EngineTables.places(names.size()) + ")";
+    }
+
+    private static String without(String column) {
+        return column + " IS NULL OR " + column + " = ''";
     }
 
     private static boolean isIn(Set<String> names, String name) {

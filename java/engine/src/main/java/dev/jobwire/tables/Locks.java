@@ -129,25 +129,25 @@ public final class Locks {
     /**
      * Writes the locks of jobs that were read without one, and returns the jobs with their locks.
      * {@code REV_} rises as with the engine's own lock, so a polling node that has read the row
-     * before can't replace the lock. A row with the greatest {@code REV_} is left alone: it would
-     * fail the statement, and with it the locks of all others.
+     * before can't replace the lock.
      */
     List<JobRow> write(Connection connection, List<JobRow> jobs, LockTerms terms)
             throws SQLException {
         Set<String> free = new HashSet<>(
                 hold(connection, jobs.stream().map(JobRow::id).toList()));
         Instant until = tables.lockEnd(tables.now(connection), terms.leaseMillis());
-        String sql = "UPDATE " + tables.jobs() + " SET REV_ = REV_ + 1, LOCK_OWNER_ = ?,"
-                + " LOCK_EXP_TIME_ = ? WHERE ID_ = ? AND REV_ = ? AND REV_ < 2147483647"
-                + " AND LOCK_EXP_TIME_ IS NULL";
+        String sql = "UPDATE " + tables.jobs() + " SET REV_ = ?, LOCK_OWNER_ = ?,"
+                + " LOCK_EXP_TIME_ = ? WHERE ID_ = ? AND REV_ = ? AND LOCK_EXP_TIME_ IS NULL";
         List<JobRow> locked = new ArrayList<>();
         for (JobRow job : jobs) {
             if (!free.contains(job.id())) {
                 continue;
             }
             String owner = terms.nextOwner();
-            if (tables.update(connection, sql, owner, until, job.id(), job.revision()) == 1) {
-                locked.add(job.locked(owner, until));
+            JobRow next = job.locked(owner, until);
+            if (tables.update(
+                    connection, sql, next.revision(), owner, until, job.id(), job.revision()) == 1) {
+                locked.add(next);
             }
         }
         return locked;

@@ -11,7 +11,10 @@ import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
 
-/** Returns all jobs to the engine: no expired lock and no row of Jobwire stays. */
+/**
+ * Returns all jobs to the engine: no expired lock stays. Jobwire's properties stay until no lock is
+ * left, since they name the nodes that live when the release is repeated.
+ */
 public final class Release {
     private static final int PART = 200;
     private static final int MOST = 10_001;
@@ -40,8 +43,8 @@ public final class Release {
     private record Part(String last, int cleared) {}
 
     /**
-     * Clears the expired locks of nodes of Jobwire and removes its properties. A lock that has not
-     * expired may have an execution: it expires soon, and the engine's own reset clears it.
+     * Clears the expired locks of nodes of Jobwire. A lock that has not expired may have an
+     * execution. If no lock is left, removes Jobwire's properties.
      */
     public Released all() {
         int released = 0;
@@ -52,12 +55,15 @@ public final class Release {
             released += part.cleared;
         }
         int left = tables.transaction(connection -> {
-            for (Property row : properties.under(connection, Properties.OURS, 0)) {
-                properties.remove(connection, row.name());
-            }
             String sql = "SELECT ID_ FROM " + tables.jobs() + " WHERE LOCK_OWNER_ LIKE ?";
-            return tables.query(
+            int locks = tables.query(
                     connection, sql, List.of(EngineTables.OURS + "%"), MOST, row -> true).size();
+            if (locks == 0) {
+                for (Property row : properties.under(connection, Properties.OURS, 0)) {
+                    properties.remove(connection, row.name());
+                }
+            }
+            return locks;
         });
         return new Released(released, left);
     }

@@ -126,9 +126,15 @@ public final class Rescue {
         return cleared;
     }
 
-    /** The engine died after it had locked an instance of which a job or a timer waits. */
+    /**
+     * The engine died after it had locked an instance of which a job or a timer waits. An owner
+     * without a time holds the instance, too, and nothing else would end that lock.
+     */
     private List<JobRow> instances(Connection connection, int most) throws SQLException {
-        String sql = "SELECT e.ID_ FROM " + tables.executions() + " e WHERE e.LOCK_TIME_ < ?"
+        String late = tables.columns().instanceOwner()
+                ? "(e.LOCK_TIME_ < ? OR (e.LOCK_TIME_ IS NULL AND e.LOCK_OWNER_ IS NOT NULL))"
+                : "e.LOCK_TIME_ < ?";
+        String sql = "SELECT e.ID_ FROM " + tables.executions() + " e WHERE " + late
                 + " AND (EXISTS" + jobsOf(JobTable.JOB) + "NULL) OR EXISTS"
                 + jobsOf(JobTable.TIMER) + "NULL)) AND NOT EXISTS" + jobsOf(JobTable.JOB)
                 + "NOT NULL) ORDER BY e.ID_";

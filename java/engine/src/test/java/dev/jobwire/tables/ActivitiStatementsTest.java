@@ -38,19 +38,6 @@ class ActivitiStatementsTest {
         assertEquals(MORE.keySet(), EveryOperation.tables(database.statements, OF_JOBS, MORE));
     }
 
-    /** The statement would fail, and with it the locks of the other jobs. */
-    @Test
-    void theGreatestRevisionIsNotRaised() {
-        EveryOperation.on(database, tables);
-        List<String> raising = database.statements.stream()
-                .filter(sql -> sql.contains("REV_ + 1"))
-                .toList();
-        assertTrue(!raising.isEmpty(), database.statements.toString());
-        for (String sql : raising) {
-            assertTrue(sql.contains("AND REV_ < " + Integer.MAX_VALUE), sql);
-        }
-    }
-
     /** Its lock lasts for five minutes by default, and an execution may be longer. */
     @Test
     void theEnginesLockOfTheInstanceOfALongExecutionIsExtended() {
