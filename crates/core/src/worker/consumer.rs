@@ -312,7 +312,7 @@ impl Consumer {
     }
 
     fn has_room(&self) -> bool {
-        self.pending.len() + self.pending.rescued() < MOST_PENDING
+        self.pending.ready() + self.pending.rescued() < MOST_PENDING
     }
 
     /// Returns the number of rescued jobs that may still start now.

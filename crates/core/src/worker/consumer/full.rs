@@ -44,7 +44,9 @@ impl Consumer {
         let was_before = |waiting: &Waiting| waiting.of.is_full();
         let (again, new): (Vec<Waiting>, Vec<Waiting>) = full.into_iter().partition(was_before);
         for mut waiting in again.into_iter().rev().chain(new) {
-            if self.pending.full_of(waiting.of.lane) >= MOST_ASIDE {
+            // A block does not stop rescued and woken jobs, which are few.
+            let passes = waiting.of.rescued || waiting.of.woken;
+            if !passes && self.pending.full_of(waiting.of.lane) >= MOST_ASIDE {
                 blocked.push(waiting);
                 continue;
             }
@@ -58,12 +60,15 @@ impl Consumer {
             }
             self.pending.set_aside(waiting);
         }
+        let soon = Instant::now() + RETURN_AFTER;
+        let at = self.return_full_at.get_or_insert(soon);
+        if !blocked.is_empty() {
+            *at = soon.min(*at);
+        }
         for waiting in blocked.into_iter().rev() {
             self.pending.block(waiting.of.lane);
             self.pending.put_back(waiting);
         }
-        self.return_full_at
-            .get_or_insert_with(|| Instant::now() + RETURN_AFTER);
         if !settled.is_empty() {
             self.receiver.settle(&settled).await;
             crash_point!("hints-settled");

@@ -134,8 +134,13 @@ impl Consumer {
     /// Returns the request for the next batch, if there is one.
     pub(super) async fn ask_next(&mut self) -> Option<impl Future<Output = Answer> + use<>> {
         self.try_full_again();
+        self.return_full();
         let (mut held, mut full) = (Batch::default(), Vec::new());
         let batch = self.next_batch(&mut held, &mut full);
+        if held.of.iter().any(Arrival::is_full) {
+            // It was tried for a free slot, which the next one may take.
+            self.freed.mark_changed();
+        }
         if !held.hints.is_empty() {
             self.refuse_held(held).await;
         }

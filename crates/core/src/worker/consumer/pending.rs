@@ -382,6 +382,9 @@ impl Pending {
                 queue.woken.push_front(waiting);
             }
         } else {
+            if waiting.of.forwarded {
+                self.forwarded.insert(waiting.hint.id);
+            }
             queue.items.push_front(Item::Hint(waiting));
             self.items += 1;
         }
@@ -452,7 +455,7 @@ impl Pending {
     }
 
     /// Moves hints that wait for a slot of their type to the front of their lane: of each lane as
-    /// many as slots of the type are `free`.
+    /// many as slots of the type are `free`, and the rescued jobs before them.
     pub(super) fn try_again(&mut self, free: impl Fn(&str) -> usize) {
         for place in 0..self.lanes.len() {
             self.try_lane_again(place, &free);
@@ -465,8 +468,16 @@ impl Pending {
         };
         let mut again = Vec::new();
         for (job_type, of_type) in &mut queue.full {
-            let some = free(job_type).min(of_type.len());
-            again.extend(of_type.drain(..some));
+            let free = free(job_type);
+            // Rescued jobs do not count: there may be no room for them.
+            let mut counted = 0;
+            let taken = of_type.iter().take_while(|waiting| {
+                let goes = counted < free;
+                counted += usize::from(!waiting.of.rescued);
+                goes
+            });
+            let taken = taken.count();
+            again.extend(of_type.drain(..taken));
         }
         if again.is_empty() {
             return;
@@ -586,7 +597,7 @@ impl Pending {
         let Some(queue) = self.lanes.get_mut(place) else {
             return undecided;
         };
-        queue.passed_over = None;
+        (queue.passed_over, queue.blocked) = (None, false);
         // The hints of a message need not be adjacent.
         let mut tickets = HashSet::new();
         let is_forwarded = |item: &Item| matches!(item, Item::Hint(of) if of.of.forwarded);
@@ -630,7 +641,7 @@ impl Pending {
     ) -> Option<usize> {
         let mut overdue = None;
         for (place, queue) in self.lanes.iter_mut().enumerate() {
-            if served(place) || queue.first_item().is_none() {
+            if served(place) || queue.next_item().is_none() {
                 queue.passed_over = None;
             } else if *queue.passed_over.get_or_insert(now) <= before {
                 overdue = Some(place);
@@ -988,6 +999,29 @@ mod tests {
         assert_eq!(pop(&mut pending, 0), Some(woken));
         assert!(pending.unblock(0) && !pending.unblock(0));
         assert!(pop(&mut pending, 0).is_some());
+        pending.block(0);
+        pending.take(0);
+        assert!(!pending.unblock(0), "a lane that leaves is not blocked");
+    }
+
+    #[test]
+    fn a_rescued_job_that_waits_for_a_slot_of_its_type_takes_no_other_ones_turn() {
+        let mut pending = pending();
+        let [first, second, third] = ["mail"; 3].map(of_type);
+        for (hint, rescued) in [(&first, true), (&second, false), (&third, false)] {
+            let of = Arrival {
+                rescued,
+                ..arrival(0, 0)
+            };
+            let hint = hint.clone();
+            pending.set_aside(Waiting { hint, of });
+        }
+        pending.try_again(|_| 1);
+        assert_eq!((pending.rescued(), pending.full()), (1, 1));
+        let next = pending.pop(0, 0).map(|waiting| waiting.hint.id);
+        assert_eq!(next, Some(second.id), "there is no room for a rescued one");
+        let next = pending.pop(0, 1).map(|waiting| waiting.hint.id);
+        assert_eq!(next, Some(first.id));
     }
 
     #[test]
