@@ -52,7 +52,7 @@ use tokio::time::Instant;
 
 use crate::leader::clock::DatabaseClock;
 use crate::telemetry::metrics as m;
-use crate::transport::{Control, SPOKEN};
+use crate::transport::Control;
 use crate::worker::context::NodeContext;
 use crate::worker::forward;
 use members::Members;
@@ -218,14 +218,15 @@ impl Leader {
                     .map(|until| until.saturating_duration_since(Instant::now())),
             });
         }
+        let beat = node.beat();
         node.hook.tell(Control::NodeAlive {
             node: node.id,
             types: node.served.types().to_vec(),
             lanes: node.options.lane_names(),
-            free: Some(node.free_slots()),
-            rescue_room: Some(node.rescue_room()),
-            speaks: SPOKEN,
-            row: Some(*node.served.revision().borrow()),
+            free: beat.free,
+            rescue_room: beat.rescue_room,
+            speaks: beat.speaks,
+            row: beat.revision,
         });
         self.last_beat = Instant::now();
         self.next_beat = self.last_beat + self.beat_pause.min(node.options.sweep_interval / 2);

@@ -1,5 +1,6 @@
-//! Background tasks: supervision, and the places at which a test stops the process.
+//! Background tasks: supervision, waiting, and the places at which a test stops the process.
 
+pub(crate) mod alarm;
 #[macro_use]
 pub mod crash_point;
 pub(crate) mod fast_map;

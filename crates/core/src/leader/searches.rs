@@ -13,6 +13,7 @@ use super::sweeper::Sweeper;
 use super::unserved_lanes::UnservedLanes;
 use super::unserved_types::UnservedTypes;
 use super::waiting_types::WaitingTypes;
+use crate::runtime::alarm;
 use crate::transport::Control;
 use crate::worker::context::NodeContext;
 use crate::worker::leadership::LastCycle;
@@ -149,9 +150,6 @@ impl Searches {
 
     /// Waits until the sweeper asks a question, or stops waiting for answers.
     async fn next_question(&self) {
-        match self.sweeper.next_question() {
-            Some(until) => tokio::time::sleep_until(until).await,
-            None => std::future::pending().await,
-        }
+        alarm::at(self.sweeper.next_question()).await;
     }
 }

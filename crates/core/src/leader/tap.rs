@@ -35,6 +35,7 @@ use tokio_util::sync::CancellationToken;
 use super::cycle::PAGE;
 use crate::job::JobId;
 use crate::producer::commit_hook::Cause;
+use crate::runtime::alarm;
 use crate::store::{CommitTap, Committed, TapMode, TapNews, TapOffer};
 use crate::telemetry::metrics as m;
 use crate::worker::context::NodeContext;
@@ -197,11 +198,11 @@ impl Following {
             tokio::select! {
                 biased;
                 () = term.ended() => return false,
-                () = at(again) => {
+                () = alarm::at(again) => {
                     let due = self.early.take_due();
                     self.hint(due).await;
                 }
-                () = at(look) => self.look().await,
+                () = alarm::at(look) => self.look().await,
                 news = self.tap.next() => {
                     if self.hear(news).await {
                         return true;
@@ -343,12 +344,5 @@ impl Reported {
         if self.tries > 0 {
             counter!(m::TAP_EARLY, "outcome" => "hinted").increment(1);
         }
-    }
-}
-
-async fn at(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => sleep_until(moment).await,
-        None => std::future::pending().await,
     }
 }

@@ -28,7 +28,7 @@
 //! its own, which belongs to no node and expires when the permit is cold.
 //!
 //! A node borrows for five minutes at most and renews each minute. So a row that expires later than a
-//! loan and a cool-down from now, and that nobody has changed for that long by the monotonic clock of a
+//! loan and a cool-down from now, and that has not changed for that long by the monotonic clock of a
 //! node that looks, is in use by no node, whatever its date says. Such a row of a **lasting** permit is
 //! deleted. No date decides this alone: after the database's clock was set back, the rows of living nodes
 //! expire as late, until they are renewed.

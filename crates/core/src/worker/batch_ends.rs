@@ -16,6 +16,7 @@ use metrics::counter;
 
 use crate::job::{BatchId, JobId};
 use crate::producer::commit_hook::Cause;
+use crate::runtime::alarm;
 use crate::store::StoreError;
 use crate::store::batches::EndedBatch;
 use crate::telemetry::metrics as m;
@@ -48,13 +49,7 @@ pub(crate) async fn end_batches(node: Arc<NodeContext>) {
             });
         }
         let has_room = asks.len() < AT_ONCE;
-        let due = node.departures.next();
-        let due = async {
-            match due {
-                Some(due) => tokio::time::sleep_until(due.into()).await,
-                None => std::future::pending().await,
-            }
-        };
+        let due = alarm::at(node.departures.next().map(Into::into));
         tokio::select! {
             biased;
             () = ended.cancelled() => break,

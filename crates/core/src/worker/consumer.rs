@@ -60,6 +60,7 @@ use tokio::time::Instant;
 
 use crate::job::JobId;
 use crate::producer::commit_hook::Cause;
+use crate::runtime::alarm;
 use crate::telemetry::log_throttle::LogThrottle;
 use crate::transport::{Control, Receiver, Subscription, Ticket};
 use crate::worker::cached_metrics::LaneMetrics;
@@ -165,7 +166,7 @@ pub(crate) async fn consume(node: Arc<NodeContext>, own_hints: OwnHints) {
             node.options.lane_aging,
         ),
         gathers: node.options.lanes.len() > 1,
-        struck: node.leases.struck(),
+        struck: node.leases.watch_struck(),
         freed: node.slots.freed(),
         return_full_at: None,
         return_full_pause: RETURN_AFTER,
@@ -210,13 +211,6 @@ async fn idle(node: &NodeContext, pause: Duration) -> bool {
     }
 }
 
-async fn sleep_until_some(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => tokio::time::sleep_until(moment).await,
-        None => std::future::pending().await,
-    }
-}
-
 /// Publishes own hints after a panic, because no broker delivers them again.
 impl Drop for Consumer {
     fn drop(&mut self) {
@@ -245,10 +239,10 @@ impl Consumer {
                 self.slot = None;
                 self.node.slots.of_node.wants_none();
                 let rescued = self.pending.rescued();
-                // Not marked: what has changed since the last look counts.
+                // Not marked: a slot that was freed since the last look counts.
                 let mut freed = self.freed.clone();
                 let some_wait = self.pending.full() > 0;
-                let return_full = sleep_until_some(self.return_full_at);
+                let return_full = alarm::at(self.return_full_at);
                 tokio::select! {
                     biased;
                     () = draining.cancelled() => return,
@@ -317,8 +311,7 @@ impl Consumer {
 
     /// Returns the number of rescued jobs that may still start now.
     fn rescue_room(&self) -> usize {
-        let taken = *self.struck.borrow() + self.rescuing;
-        self.node.options.struck_slots().saturating_sub(taken)
+        self.node.rescue_room().saturating_sub(self.rescuing)
     }
 
     /// Returns the number of waiting hints that can be tried as soon as slots are free.

@@ -19,6 +19,7 @@ use crate::transport::{SPOKEN, Transport};
 use crate::worker::cached_metrics::CachedMetrics;
 use crate::worker::departures::Departures;
 use crate::worker::finished::Finished;
+use crate::worker::handler::Registration;
 use crate::worker::held_instances::{End, HeldInstances};
 use crate::worker::inbox::Inbox;
 use crate::worker::leadership::Leadership;
@@ -94,14 +95,21 @@ impl NodeContext {
         drop(kept);
     }
 
-    /// Returns the slots of a type with a limit of its own; `None` if it has no limit or no handler.
-    pub(crate) fn type_slots(&self, job_type: &str) -> Option<Arc<TypeSlots>> {
-        // Both are read together, because a handler that replaces this one has its own slots.
-        let found = self.served.handler_with(job_type, |registration| {
+    /// Returns the handler of a type and the slots of the type, if it has a limit of its own. Both are
+    /// read together, because a handler that replaces this one has its own slots.
+    pub(crate) fn handler_and_slots(
+        &self,
+        job_type: &str,
+    ) -> Option<(Arc<Registration>, Option<Arc<TypeSlots>>)> {
+        self.served.handler_with(job_type, |registration| {
             let limit = registration.options.concurrency?;
             Some(self.slots.of_type(job_type, limit))
-        });
-        found.and_then(|(_, slots)| slots)
+        })
+    }
+
+    /// Returns the slots of a type with a limit of its own; `None` if it has no limit or no handler.
+    pub(crate) fn type_slots(&self, job_type: &str) -> Option<Arc<TypeSlots>> {
+        self.handler_and_slots(job_type)?.1
     }
 
     /// Takes the hints of jobs that were released because no slot of their type was free: they wait
@@ -135,10 +143,9 @@ impl NodeContext {
     }
 
     /// Returns the number of rescued jobs that this node may start now.
-    pub(crate) fn rescue_room(&self) -> u32 {
-        let held = *self.leases.struck().borrow();
-        let room = self.options.struck_slots().saturating_sub(held);
-        u32::try_from(room).unwrap_or(u32::MAX)
+    pub(crate) fn rescue_room(&self) -> usize {
+        let slots = self.options.struck_slots();
+        slots.saturating_sub(self.leases.struck())
     }
 
     /// Sends a statement whose answer may contain leases of this node.
@@ -212,7 +219,7 @@ impl NodeContext {
         Beat {
             revision: Some(*self.served.revision().borrow()),
             free: Some(self.free_slots()),
-            rescue_room: Some(self.rescue_room()),
+            rescue_room: Some(u32::try_from(self.rescue_room()).unwrap_or(u32::MAX)),
             speaks: SPOKEN,
             shares_lane: true,
         }

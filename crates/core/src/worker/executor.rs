@@ -164,8 +164,8 @@ fn life(
         let (ending, slot, suspect) = match admission {
             Admission::Start(mut slot, suspect, given) => {
                 let given = given.unwrap_or_else(|| Given {
-                    permit: None,
                     type_slot: slot.of_type.take(),
+                    ..Given::default()
                 });
                 // Pinned here, because every call that takes this future by value copies it, and it
                 // has a kilobyte.

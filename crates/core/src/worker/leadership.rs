@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::job::Lane;
+use crate::runtime::alarm;
 use crate::store::Horizon;
 use crate::worker::next_timer::NextTimer;
 
@@ -87,12 +88,7 @@ impl Leadership {
         loop {
             let is_leader = *leads.borrow_and_update();
             let next = *alarm.borrow_and_update();
-            let due = async {
-                match next {
-                    Some(at) if is_leader => tokio::time::sleep_until(at).await,
-                    _ => std::future::pending().await,
-                }
-            };
+            let due = alarm::at(next.filter(|_| is_leader));
             tokio::select! {
                 biased;
                 () = draining.cancelled() => return false,

@@ -282,7 +282,12 @@ impl LeaseBook {
     }
 
     /// Returns the number of held jobs with a strike whose handlers have not ended.
-    pub(crate) fn struck(&self) -> watch::Receiver<usize> {
+    pub(crate) fn struck(&self) -> usize {
+        *self.struck.borrow()
+    }
+
+    /// Returns a receiver of the number of [struck](Self::struck) jobs.
+    pub(crate) fn watch_struck(&self) -> watch::Receiver<usize> {
         self.struck.subscribe()
     }
 
@@ -411,7 +416,7 @@ impl LeaseBook {
             }
             if renewed.contains(&held.id) {
                 entry.renewed = sent;
-                // A renewal that was sent before says nothing of what has happened since.
+                // The answer to a renewal that was sent before is older than the question.
                 entry.asked.take_if(|since| *since <= sent);
             } else if busy.contains(&held.id) {
                 continue;

@@ -18,7 +18,6 @@
 //! A job whose type was not known before it was locked, such as an exclusive job or the next one of
 //! its instance, is released at once if it finds no slot. Its hint is set aside, too.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use chrono::Utc;
@@ -101,18 +100,17 @@ impl Consumer {
         }
         let before = now.checked_sub(RETURN_AFTER).unwrap_or(now);
         let node = self.node.clone();
-        let others: HashSet<String> = node
-            .fleet
-            .takers(SILENCE, node.id)
-            .iter()
-            .flat_map(|other| other.types.iter().cloned())
-            .collect();
+        let others = node.fleet.takers(SILENCE, node.id);
+        let others_serve = |job_type: &str| {
+            let types = others.iter().flat_map(|other| other.types.iter());
+            types.into_iter().any(|of| of == job_type)
+        };
         let mut was_blocked = false;
         for place in 0..node.options.lanes.len() {
             let blocked = self.pending.unblock(place);
             was_blocked |= blocked;
             let full = self.pending.take_full(place, before, |job_type| {
-                if blocked || others.contains(job_type) {
+                if blocked || others_serve(job_type) {
                     node.type_slots(job_type).map_or(0, |slots| slots.limit())
                 } else {
                     usize::MAX

@@ -42,8 +42,8 @@ impl Consumer {
                     return;
                 }
                 let node = self.node.clone();
-                // A task of its own runs the statement to its end: one that is dropped leaves a
-                // connection that nobody suspects.
+                // A task of its own runs the statement to its end. The connection of a dropped statement
+                // is not suspected.
                 tokio::spawn(async move {
                     let ranks = node.store.ranks(&asked).await;
                     (asked, ranks)

@@ -21,7 +21,7 @@ use crate::store::permits::Asking;
 use crate::store::{Destination, Failure};
 use crate::worker::context::NodeContext;
 use crate::worker::finished::Ending;
-use crate::worker::handler::{HandlerError, Registration};
+use crate::worker::handler::HandlerError;
 use crate::worker::lease_book::Lease;
 use crate::worker::limit::Limit;
 use crate::worker::permits::{Answered, Permit};
@@ -35,6 +35,7 @@ const LATER: Duration = Duration::from_secs(10);
 const LATEST: Duration = Duration::from_secs(300);
 
 /// What a job has got before its admission.
+#[derive(Default)]
 pub(super) struct Given {
     /// The permit of its limit, if it is a suspect.
     pub(super) permit: Option<Permit>,
@@ -50,7 +51,7 @@ pub(super) async fn admit<'a>(
     lease: &'a Arc<Lease>,
     given: Given,
 ) -> Result<Run<'a>, Ending> {
-    let Some((registration, type_slots)) = handler_of(node, job) else {
+    let Some((registration, type_slots)) = node.handler_and_slots(&job.job_type) else {
         // The lock statement asks only for types that this node serves.
         return Err(Ending::Release);
     };
@@ -91,11 +92,8 @@ pub(super) async fn given_of(
     lease: &Arc<Lease>,
     has_type_slot: Option<TypeSlot>,
 ) -> Result<Given, Ending> {
-    let Some((registration, type_slots)) = handler_of(node, job) else {
-        return Ok(Given {
-            permit: None,
-            type_slot: None,
-        });
+    let Some((registration, type_slots)) = node.handler_and_slots(&job.job_type) else {
+        return Ok(Given::default());
     };
     let limit = registration.options.limit.clone();
     let type_slot = type_slot(type_slots.as_ref(), has_type_slot)?;
@@ -110,18 +108,6 @@ pub(super) async fn given_of(
         _ => None,
     };
     Ok(Given { permit, type_slot })
-}
-
-/// Returns the handler of a job and the slots of its type, if the type has its own limit. Both are read
-/// together, because a handler that replaces this one has its own slots.
-fn handler_of(
-    node: &NodeContext,
-    job: &Job,
-) -> Option<(Arc<Registration>, Option<Arc<TypeSlots>>)> {
-    node.served.handler_with(&job.job_type, |registration| {
-        let limit = registration.options.concurrency?;
-        Some(node.slots.of_type(&job.job_type, limit))
-    })
 }
 
 /// Gets a permit for another start of the handler of this run, if each start needs one. A permit under

@@ -187,13 +187,7 @@ impl Claimer {
     ) -> Result<usize, StoreError> {
         let node = self.node.clone();
         let now = Instant::now();
-        let struck = *node.leases.struck().borrow();
-        let room = node
-            .options
-            .struck_slots()
-            .saturating_sub(struck)
-            .min(share)
-            .min(self.size.limit());
+        let room = node.rescue_room().min(share).min(self.size.limit());
         let Some(lane) = self.lanes.get_mut(at) else {
             return Ok(0);
         };

@@ -16,6 +16,7 @@ use super::cursor::Cursor;
 use super::turn::Place;
 use super::{Claimer, slot_at};
 use crate::job::Lane;
+use crate::runtime::alarm;
 use crate::transport::{Control, Wake, Wakes};
 use crate::worker::context::NodeContext;
 
@@ -60,19 +61,12 @@ pub(super) async fn claim(node: Arc<NodeContext>, wakes: Arc<Wakes>) {
                 claimer.want_all();
                 continue;
             }
-            () = begin_at(begins) => continue,
+            () = alarm::at(begins) => continue,
             Ok(()) = freed.changed(), if claimer.misses_slots() => continue,
             slot = slot_at(&node, at), if claims => Some(slot),
         };
         // Must not be cancelled: a job that is locked has to be started.
         claimer.take_some(slot).await;
-    }
-}
-
-async fn begin_at(begins: Option<Instant>) {
-    match begins {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -1,5 +1,5 @@
 //! Permits that expire later than any node borrows, and for which jobs wait. A node that lives renews its
-//! rows each minute. So one that nobody has changed for as long as a node may trust it, and as it may cool
+//! rows each minute. So one that has not changed for as long as a node may trust it, and as it may cool
 //! down, has ended.
 
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ pub(in crate::worker) struct LastingPermits {
 
 impl LastingPermits {
     /// Returns the permits that have ended. Each limit has the time after which its permits have ended if
-    /// nobody has changed them.
+    /// they have not changed.
     pub(in crate::worker) fn ended(&self, limits: &[(String, Duration)]) -> Vec<LastingPermit> {
         let longest = |limit: &str| limits.iter().find(|(name, _)| name == limit);
         let ended = self.seen.iter().filter(|((limit, _), since)| {
@@ -70,10 +70,10 @@ mod tests {
             assert_eq!(lasting.ended(&limits), []);
             // After the clock was set back, living nodes go on renewing.
             let renewed = permit(&format!("a living node, {n}"));
-            lasting.found(vec![permit("of nobody"), renewed], &[]);
+            lasting.found(vec![permit("of no node"), renewed], &[]);
             tokio::time::advance(minute).await;
         }
-        assert_eq!(lasting.ended(&limits), [permit("of nobody")]);
+        assert_eq!(lasting.ended(&limits), [permit("of no node")]);
         assert_eq!(lasting.ended(&[("fax".to_owned(), minute)]), []);
         // A lease names its node, so it stays.
         let ended = lasting.ended(&limits);
