@@ -129,17 +129,20 @@ async fn suspend(
         .bind(&these)
         .fetch_all(&mut *tx)
         .await?;
-    let (moved, left): (i64, Option<Vec<String>>) = sqlx::query_as(PUT_ASIDE)
+    let put_aside = sqlx::query(PUT_ASIDE)
         .bind(kind)
         .bind(&*value)
         .bind(ids)
-        .bind(these)
-        .fetch_one(&mut *tx)
-        .await?;
+        .bind(these);
+    let (mut moved, mut left) = (0, Vec::new());
+    for row in aside::rows(&mut tx, put_aside).await? {
+        moved = row.try_get::<i64, _>(0)?;
+        left = row.try_get::<Option<_>, _>(1)?.unwrap_or_default();
+    }
     tx.commit().await?;
     Ok(Suspended {
         moved: u64::try_from(moved).unwrap_or(0),
-        ready: exclusive::next_since(pool, &left.unwrap_or_default()).await,
+        ready: exclusive::next_since(pool, &left).await,
         refused: Vec::new(),
     })
 }
