@@ -132,9 +132,15 @@ async fn kept(options: Options) -> Outcome {
         assert!(counts.limited_runs > 0, "no job with a limit ran");
         assert!(counts.most_limited >= RATED, "no limit was reached");
     }
-    // A machine that stalls delays some takeovers; of many, nearly all must keep the bound.
-    if counts.calm_takeovers >= ENOUGH_TAKEOVERS {
-        let p99 = Duration::from_micros(u64::try_from(counts.takeover_p99).unwrap_or(0));
+    // The bound holds where a slot is free. Few slots are all taken, so they have only the deadline.
+    // On a machine that stood still in the calm, no takeover is judged.
+    if !durable_locks && counts.calm_takeovers > 0 {
+        assert!(
+            counts.calm_takeovers >= ENOUGH_TAKEOVERS,
+            "only {} takeovers can be judged",
+            counts.calm_takeovers
+        );
+        let p99 = Duration::from_micros(u64::try_from(counts.takeover_p99).unwrap_or(u64::MAX));
         assert!(p99 <= SWEEP_AND_TWO_SECONDS, "takeover at p99: {p99:?}");
     }
     outcome
