@@ -3,7 +3,7 @@
 //!
 //! The jobs do nothing, so the limit is reached only if its size is small. With the default size the
 //! figures are the cost of the permits themselves. `--size 1` measures jobs that wait for each other.
-//! `--per` measures a rate.
+//! `--per` measures a rate, and `--fair` a limit whose jobs take turns.
 
 use std::time::Duration;
 
@@ -36,6 +36,9 @@ pub struct LimitsArgs {
     /// holds no job back
     #[arg(long, value_name = "DURATION", value_parser = period)]
     pub per: Option<Duration>,
+    /// Categories of jobs that take turns within a key, while jobs wait for it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub fair: Option<u32>,
     /// Node processes
     #[command(flatten)]
     pub crew: Crew,
@@ -70,23 +73,31 @@ async fn one(settings: &Settings, args: &LimitsArgs, keys: u32) -> Result<Report
             period: args.per,
             burst: None,
             key: Some(LimitKey::Tenant),
-            fair: None,
+            fair: args.fair.map(|_| LimitKey::Category),
             name: None,
         }];
     }
+    let fair = args.fair;
     let make = make(move |n| {
-        let job = NewJob::of(TYPE, &Payload { n });
+        let mut job = NewJob::of(TYPE, &Payload { n });
         if keys > 0 {
-            job.tenant(format!("tenant-{}", n % keys))
-        } else {
-            job
+            job = job.tenant(format!("tenant-{}", n % keys));
+        }
+        match fair {
+            Some(fair) => job.category(format!("category-{}", n % fair)),
+            None => job,
         }
     });
     let drained =
         Drained::measure(&settings, args.jobs, args.crew.nodes, Hints::Sent, &make).await?;
     let per = args.per.map(|per| format!("/{}", duration::write(per)));
     let per = per.unwrap_or_default();
-    let workload = format!("drain of {} jobs, limit {}{per}", args.jobs, args.size);
+    let fair = fair.map(|fair| format!(", {fair} take turns"));
+    let fair = fair.unwrap_or_default();
+    let workload = format!(
+        "drain of {} jobs, limit {}{per}{fair}",
+        args.jobs, args.size
+    );
     Ok(Report {
         keys: (keys > 0).then_some(keys),
         ..drained.report(workload)
