@@ -386,6 +386,7 @@ conformance! {
             a_job_that_became_ready_in_the_future_is_suspected,
             what_an_open_transaction_may_have_written_is_not_suspected,
             jobs_that_no_node_takes_are_counted_by_type,
+            jobs_whose_scope_no_node_takes_are_counted,
             a_dry_run_counts_jobs_in_lanes_that_no_node_receives_apart,
         ]
     }

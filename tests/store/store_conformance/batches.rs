@@ -10,9 +10,10 @@ use jobwire_core::{
     JobState, NewJob, PgStore, Store, StoreError,
 };
 use jobwire_harness::eventually;
-use jobwire_harness::world::{SOON, waiting};
+use jobwire_harness::world::{SOON, quick, waiting};
 use rand::Rng;
 
+use super::bed::{Bed, noting};
 use super::world::{SqlBench, World, done, give_up, node, retry_after, take, work};
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -601,6 +602,37 @@ pub(super) async fn a_batch_whose_template_can_not_be_read_stays_open_and_stops_
         assert!(ends(w, batch).await);
         assert_eq!(account(w, batch).await.members, 1);
     }
+}
+
+/// A trigger of the application may raise the error of a full disk.
+#[tokio::test]
+async fn an_error_of_a_full_disk_that_is_one_batchs_own_stops_no_other() {
+    let w = World::<PgStore>::open().await;
+    let bed = Bed::new(&w);
+    for statement in [
+        "CREATE FUNCTION public.full_disk() RETURNS trigger LANGUAGE plpgsql AS
+         $$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END $$",
+        "CREATE TRIGGER full_disk BEFORE INSERT ON jobwire.job FOR EACH ROW WHEN (NEW.type = 'at-end')
+         EXECUTE FUNCTION public.full_disk()",
+    ] {
+        w.store.execute(statement).await;
+    }
+    // The leader looks at the batches in the order of their ids.
+    let (full, hints) = batch_of(&w, 1).await;
+    complete(&w, &hints[0]).await;
+    let member = work();
+    let hint = Hint::new(member.id());
+    let end = NewJob::of("note", "good");
+    create(&w, Batch::named("good").jobs([member]).then(end)).await;
+    complete(&w, &hint).await;
+    let node = bed.node(quick()).handler("note", noting(&bed.notes));
+    let node = node.start().await.unwrap();
+    eventually("the job at the end of the other batch", SOON, async || {
+        (bed.notes.all() == ["good"]).then_some(())
+    })
+    .await;
+    assert_eq!(view(&w, full).await.state, BatchState::Open);
+    node.stop().await;
 }
 
 /// Any sequence of operations: the job at the end exists as soon as no member is left, and once.

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_core::job::scope::Services;
+use jobwire_core::job::scope::{Group, Scope, Services};
 use jobwire_core::store::{CycleOutcome, LockTerms, OrphanQuery, SuspensionScope};
 use jobwire_core::{JobId, Lane, NewJob};
 use jobwire_harness::eventually;
@@ -143,6 +143,32 @@ pub(super) async fn jobs_that_no_node_takes_are_counted_by_type<S: Bench>(w: &Wo
     assert_eq!(found(services(), 1).await, pairs(&[("fax", 2)]));
     let all = ["work", "fax", "mail", "telex"].map(str::to_owned).to_vec();
     assert!(found(all.into(), 10).await.is_empty());
+}
+
+/// The nodes serve their type, and not their tenant, category, deployment or priority.
+pub(super) async fn jobs_whose_scope_no_node_takes_are_counted<S: Bench>(w: &World<S>) {
+    let others = [
+        work().tenant("initech"),
+        work().category("mail"),
+        work().deployment("d2"),
+        work().priority(-5),
+    ];
+    w.ready(others.into_iter().chain([work()]).collect()).await;
+    let scope = Scope::default()
+        .tenants(["acme"])
+        .categories(["fax"])
+        .deployments(["d1"])
+        .min_priority(0);
+    let group = Group {
+        types: terms(node()).types.to_vec(),
+        scope,
+    };
+    let services = Services::of(vec![group]);
+    let found = w.store.unserved_types(&services, 10).await.unwrap();
+    assert_eq!(found.iter().map(|of| of.jobs).collect::<Vec<_>>(), [4]);
+    let lanes = [Lane::default()];
+    let sweepable = w.store.sweepable(&services, &lanes).await.unwrap();
+    assert_eq!((sweepable.unserved, sweepable.ready), (4, 1));
 }
 
 pub(super) async fn a_dry_run_counts_jobs_in_lanes_that_no_node_receives_apart<S: Bench>(

@@ -117,7 +117,7 @@ async fn try_to_end(
             waits.forget(&batch);
             Ok(has_ended)
         }
-        Err(error) if error.is_unanswered() => Err(error),
+        Err(error) if error.fails_others() => Err(error),
         // A transaction adds members, or a node has just asked.
         Err(error) if error.is_conflict() => {
             tracing::debug!(%batch, %error, "a batch is busy; looking again with the next cycle");

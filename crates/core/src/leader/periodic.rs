@@ -194,7 +194,7 @@ async fn create_those_left(node: &NodeContext, names: impl Iterator<Item = &Stri
                 let name = one_line(name, 256);
                 tracing::debug!(%error, name, "could not create the jobs of a schedule that stays due");
                 // The server is away, or can't run any statement now.
-                if error.is_unanswered() && !error.may_be_raised() {
+                if error.fails_others() {
                     return;
                 }
             }
@@ -415,7 +415,7 @@ async fn create_each(
                 pass.undecided.push((schedule, error));
             }
             // The server is away.
-            Err(error) if error.is_unanswered() && !error.may_be_raised() => return Err(error),
+            Err(error) if error.fails_others() => return Err(error),
             // The other schedules go on.
             Err(error) => {
                 tell_refused(node, &schedule.0, &error);

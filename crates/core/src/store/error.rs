@@ -263,6 +263,12 @@ impl StoreError {
         self.is_transient() && !self.is_answer() || self.lacks_resources()
     }
 
+    /// Returns whether a statement on other rows would fail like this one: the error is
+    /// [`unanswered`](Self::is_unanswered), and not by its SQLSTATE alone.
+    pub(crate) fn fails_others(&self) -> bool {
+        self.is_unanswered() && !self.may_be_raised()
+    }
+
     /// Returns whether the error is [`unanswered`](Self::is_unanswered) by its SQLSTATE alone, and has left
     /// the connection as it was. A trigger of the application may raise any SQLSTATE, so one row may be the
     /// reason after all.

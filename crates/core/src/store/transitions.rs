@@ -318,7 +318,7 @@ impl<S: Statements> Store for S {
                         "jobs that operations made ready could not be hinted; the sweeper finds them"
                     );
                     // The other parts would wait for the same database.
-                    if error.is_unanswered() {
+                    if error.fails_others() {
                         break;
                     }
                 }
@@ -748,7 +748,7 @@ impl<S: Statements> Store for S {
             match self.run("revise_periodic", || self.revise(&name)).await {
                 Ok(true) => revised.push(name),
                 Ok(false) => {}
-                Err(error) if error.is_unanswered() => return Err(error),
+                Err(error) if error.fails_others() => return Err(error),
                 // This program can't read it. The others go on.
                 Err(error) => {
                     let name = one_line(&name, 256);

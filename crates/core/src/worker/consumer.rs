@@ -48,6 +48,7 @@ mod receiving;
 mod refused;
 pub(crate) mod schedule;
 mod unserved;
+mod waiting;
 
 use std::collections::HashMap;
 use std::sync::Arc;

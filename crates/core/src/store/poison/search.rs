@@ -4,6 +4,7 @@ mod halves;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
 use std::time::Instant;
 
 use futures_util::future::BoxFuture;
@@ -48,8 +49,14 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
         name,
         searches_transient,
     } = asked;
-    let page = parts.iter().map(Vec::len).sum();
+    let mut taken: HashSet<JobId> = parts.iter().flatten().map(id).collect();
+    let page = taken.len();
     let mut found = halve(parts, searches_transient, &mut outcome, part).await;
+    let refused = found.refused.iter().map(|(row, _)| row);
+    for row in refused.chain(found.untold.iter().flatten()) {
+        taken.remove(&id(row));
+    }
+    refusals.state().stuck.settled(operation, &taken);
     let untold: Vec<Vec<JobId>> = found
         .untold
         .iter()

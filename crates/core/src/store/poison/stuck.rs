@@ -1,6 +1,6 @@
 //! Stuck operations: those with rows that the database refuses.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use metrics::gauge;
@@ -239,6 +239,16 @@ impl StuckBatches {
         let rows = &self.operations.get(operation)?.rows;
         let refused = rows.get(&Some(row))?;
         (refused.lasts == Lasts::UntilCorrected).then_some(refused.first)
+    }
+
+    /// Records that a search committed these rows. The rest of their page may still be refused.
+    pub(super) fn settled(&mut self, operation: &'static str, rows: &HashSet<JobId>) {
+        if let Some(entry) = self.operations.get_mut(operation) {
+            entry
+                .rows
+                .retain(|row, _| row.is_none_or(|row| !rows.contains(&row)));
+            self.forget_empty();
+        }
     }
 
     /// Forgets a row that is gone. Its absence does not show that the database accepts rows.

@@ -1,5 +1,7 @@
 //! Timers: due ones become executable, in batches. Several nodes may move timers at once.
 
+use std::collections::HashSet;
+
 use sqlx::Row;
 
 use super::lock::lock_in;
@@ -114,7 +116,8 @@ impl Timers for SqliteStore {
                 .map(|r| r.hint.clone())
                 .collect();
             locked = lock_in(&mut tx, terms, &hints).await?.jobs;
-            ready.retain(|r| locked.iter().all(|l| l.job.id != r.hint.id));
+            let is_locked: HashSet<JobId> = locked.iter().map(|l| l.job.id).collect();
+            ready.retain(|r| !is_locked.contains(&r.hint.id));
         }
         let next_due: Option<i64> = sqlx::query_scalar(NEXT_DUE)
             .fetch_optional(&mut *tx)

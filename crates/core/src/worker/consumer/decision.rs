@@ -7,7 +7,7 @@ use metrics::counter;
 use tokio::time::Instant;
 
 use super::locking::Batch;
-use super::pending::{Arrival, Tried};
+use super::waiting::{Arrival, Tried};
 use super::{Consumer, RETURN_AFTER, idle};
 use crate::hint::Ready;
 use crate::job::{JobId, LockedJob};

@@ -23,7 +23,7 @@ use std::time::Duration;
 use chrono::Utc;
 use tokio::time::Instant;
 
-use super::pending::Waiting;
+use super::waiting::Waiting;
 use super::{Consumer, RETURN_AFTER};
 use crate::fleet::SILENCE;
 use crate::producer::commit_hook::Cause;

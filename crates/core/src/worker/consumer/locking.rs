@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::Consumer;
 use super::lock_size::LOCK_BATCH;
-use super::pending::{Arrival, Waiting};
+use super::waiting::{Arrival, Waiting};
 use crate::hint::Hint;
 use crate::job::LockToken;
 use crate::store::{Locked, StoreError};

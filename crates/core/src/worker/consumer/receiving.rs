@@ -8,7 +8,7 @@ use metrics::counter;
 use tokio::time::Instant;
 
 use super::lock_size::LOCK_BATCH;
-use super::pending::{Arrival, Ranked, Tried};
+use super::waiting::{Arrival, Ranked, Tried};
 use super::{Consumer, FIRST_PAUSE, LONGEST_PAUSE};
 use crate::hint::{Body, Ready};
 use crate::job::JobId;

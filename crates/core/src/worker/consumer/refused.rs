@@ -4,7 +4,7 @@ use metrics::counter;
 
 use super::Consumer;
 use super::locking::Batch;
-use super::pending::Tried;
+use super::waiting::Tried;
 use crate::store::{Refusal, StoreError};
 use crate::telemetry::metrics as m;
 

@@ -276,6 +276,29 @@ async fn a_row_that_is_refused_for_another_reason_is_not_blamed_for_the_first_on
     }
 }
 
+/// The reason may go away between the try of the page and that of its rows.
+#[tokio::test]
+async fn a_row_that_is_taken_alone_is_stuck_no_longer() {
+    let refusals = Refusals::default();
+    let rows = page(2);
+    let (settled, _) = all_refused(&refusals, &rows).await;
+    assert_eq!(set(&settled.unwrap().left), set(&rows));
+    assert_eq!(refusals.stuck()[0].jobs, 2);
+    let taken = async |rows: &[JobId], bad: &[JobId]| {
+        let refusal = || StoreError::BadRow("poisoned".to_owned());
+        let (settled, _) = searched_with(&refusals, rows, bad, usize::MAX, refusal).await;
+        settled.unwrap();
+    };
+    taken(&rows[..1], &[]).await;
+    assert_eq!(
+        refusals.stuck()[0].jobs,
+        1,
+        "the other one is still refused"
+    );
+    taken(&rows, &[]).await;
+    assert!(refusals.stuck().is_empty());
+}
+
 async fn all_refused(refusals: &Refusals, rows: &[JobId]) -> (Result<BatchOutcome>, Vec<JobId>) {
     let refusal = || StoreError::BadRow("poisoned".to_owned());
     searched_with(refusals, rows, rows, usize::MAX, refusal).await
