@@ -253,7 +253,12 @@ impl LeaseBook {
             asked: None,
             lease: lease.clone(),
         };
-        let former = entries.insert(entry.held.id, entry);
+        let (id, fence) = (held.id, held.fence);
+        let former = entries.insert(id, entry);
+        if let Some(former) = former.as_ref().filter(|former| former.held.fence != fence) {
+            // The leader has ended this lock, and this node has taken the job again before it knew.
+            former.lease.lose();
+        }
         self.count_struck(former.as_ref(), struck);
         self.in_flight.set(entries.len() as f64);
         lease

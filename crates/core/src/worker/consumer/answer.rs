@@ -5,6 +5,7 @@ use std::time::Duration;
 use chrono::Utc;
 
 use super::Consumer;
+use super::full::others_serve;
 use crate::job::JobId;
 use crate::transport::{Control, MAX_HELD_IN_MESSAGE};
 use crate::worker::held_hints::Question;
@@ -31,7 +32,10 @@ impl Consumer {
         jobs.extend(asked.map(|(job, _)| *job));
         if self.node.leases.healthy() {
             jobs.extend(self.node.inbox.waiting(&question.lane));
-            jobs.extend(self.pending.own(place, Utc::now() - OWN_COUNT_FOR));
+            let others_serve = others_serve(&self.node);
+            let since = Utc::now() - OWN_COUNT_FOR;
+            let own = self.pending.own(place, since, |of| !others_serve(of));
+            jobs.extend(own);
         }
         jobs.extend(self.returned.within(place, question.within));
         // A saturated node requeues the same hints repeatedly.

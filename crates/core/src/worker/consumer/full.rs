@@ -27,12 +27,22 @@ use super::waiting::Waiting;
 use super::{Consumer, RETURN_AFTER};
 use crate::fleet::SILENCE;
 use crate::producer::commit_hook::Cause;
+use crate::worker::context::NodeContext;
 
 /// The maximum number of hints of a lane that are set aside. More could not be named in an answer to
 /// the leader's question.
 const MOST_ASIDE: usize = 8_192;
 /// The longest pause between two rounds of returned hints.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Returns whether another node serves a type.
+pub(super) fn others_serve(node: &NodeContext) -> impl Fn(&str) -> bool + use<> {
+    let others = node.fleet.takers(SILENCE, node.id);
+    move |job_type| {
+        let mut types = others.iter().flat_map(|other| other.types.iter());
+        types.any(|of| of == job_type)
+    }
+}
 
 impl Consumer {
     /// Sets hints aside that found no free slot of their type.
@@ -100,11 +110,7 @@ impl Consumer {
         }
         let before = now.checked_sub(RETURN_AFTER).unwrap_or(now);
         let node = self.node.clone();
-        let others = node.fleet.takers(SILENCE, node.id);
-        let others_serve = |job_type: &str| {
-            let types = others.iter().flat_map(|other| other.types.iter());
-            types.into_iter().any(|of| of == job_type)
-        };
+        let others_serve = others_serve(&node);
         let mut was_blocked = false;
         for place in 0..node.options.lanes.len() {
             let blocked = self.pending.unblock(place);

@@ -390,12 +390,17 @@ impl Pending {
             waiting.of.tried = Tried::Full(Instant::now());
         }
         let of_type = queue.full.entry(job_type).or_default();
-        // One that was set aside before goes before those that were not.
-        let rank = waiting.of.rank;
+        // Rescued jobs come first, then woken ones. One that was set aside before goes before those
+        // that were not.
+        let place = |waiting: &Waiting| {
+            let of = &waiting.of;
+            (!of.rescued, !of.rescued && !of.woken, of.rank)
+        };
+        let mine = place(&waiting);
         let at = if was_before {
-            of_type.partition_point(|other| other.of.rank < rank)
+            of_type.partition_point(|other| place(other) < mine)
         } else {
-            of_type.partition_point(|other| other.of.rank <= rank)
+            of_type.partition_point(|other| place(other) <= mine)
         };
         of_type.insert(at, waiting);
     }
@@ -443,7 +448,7 @@ impl Pending {
 
     /// Removes and returns hints of a lane that have waited for a slot of their type since `before`
     /// or earlier: those that would start last. Of each type, the first ones stay, as many as `keep`
-    /// returns.
+    /// returns, and woken jobs, whose permits are reserved here.
     pub(super) fn take_full(
         &mut self,
         place: usize,
@@ -461,7 +466,7 @@ impl Pending {
                 && let Some(waiting) = of_type.pop_back()
             {
                 let is_old = matches!(waiting.of.tried, Tried::Full(since) if since <= before);
-                if is_old {
+                if is_old && !waiting.of.woken {
                     self.full.remove(&waiting.hint.id);
                     let lane = queue.lane.clone();
                     let hint = waiting.hint;
@@ -493,21 +498,28 @@ impl Pending {
         None
     }
 
-    /// Returns the jobs of one lane whose own hints arrived at `since` or later.
-    pub(super) fn own(&self, place: usize, since: DateTime<Utc>) -> impl Iterator<Item = JobId> {
+    /// Returns the jobs of one lane whose own hints arrived at `since` or later, and those that wait
+    /// for a slot of a type that only this node serves.
+    pub(super) fn own(
+        &self,
+        place: usize,
+        since: DateTime<Utc>,
+        serves_alone: impl Fn(&str) -> bool,
+    ) -> impl Iterator<Item = JobId> {
         let queues = self.lanes.get(place).into_iter();
         queues.flat_map(move |queue| {
+            let full = queue.full.iter().flat_map(|(job_type, of_type)| {
+                let alone = serves_alone(job_type);
+                of_type.iter().map(move |waiting| (alone, waiting))
+            });
             let waiting = queue.items.iter().filter_map(|item| match item {
                 Item::Hint(waiting) if waiting.of.ticket.is_none() => Some(waiting),
                 _ => None,
             });
-            let full = queue.full.values().flatten();
-            let own = waiting
-                .chain(&queue.rescued)
-                .chain(&queue.woken)
-                .chain(full);
-            let own = own.filter(move |waiting| waiting.of.received_at >= since);
-            own.map(|waiting| waiting.hint.id)
+            let others = waiting.chain(&queue.rescued).chain(&queue.woken);
+            let own = others.map(|waiting| (false, waiting)).chain(full);
+            let own = own.filter(move |(alone, waiting)| *alone || waiting.of.received_at >= since);
+            own.map(|(_, waiting)| waiting.hint.id).collect::<Vec<_>>()
         })
     }
 

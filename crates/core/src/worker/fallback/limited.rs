@@ -163,6 +163,7 @@ impl Claimer {
         let (size, refused) = (&mut self.size, &mut self.refused);
         let claimed = claim_page(&node, &terms, &page, slots, size, refused).await;
         let count = claimed.as_ref().map_or(0, |(count, _)| *count);
+        self.pace.answered(count, sent.elapsed());
         for _ in count..share {
             self.schedule.requeue(at);
         }

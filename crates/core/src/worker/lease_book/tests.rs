@@ -49,6 +49,24 @@ fn trust_starts_before_the_statement_and_ends_with_the_lease() {
     assert!(lease.stop.is_given() && lease.lost.is_given());
 }
 
+/// The leader has ended the lock of a node that slept, and the node takes the job again before it
+/// knows.
+#[test]
+fn a_lease_that_a_newer_one_replaces_is_lost() {
+    let book = LeaseBook::new(Duration::from_secs(12), Gauge::noop());
+    let older = held(1);
+    let lease = hold(&book, older.clone(), Instant::now());
+    let newer = LockToken {
+        fence: Fence(2),
+        ..older.clone()
+    };
+    let next = hold(&book, newer.clone(), Instant::now());
+    assert!(lease.stop.is_given() && lease.lost.is_given());
+    assert!(!next.lost.is_given());
+    book.forget(&older);
+    assert!(book.trusts(&newer));
+}
+
 #[test]
 fn a_job_is_asked_to_stop_before_its_lease_ends() {
     let book = LeaseBook::new(Duration::from_secs(12), Gauge::noop());

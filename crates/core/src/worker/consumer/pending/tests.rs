@@ -217,7 +217,7 @@ fn woken_jobs_stay_when_a_lane_leaves_and_count_as_held() {
     push(&mut pending, 0, 1);
     let woken = [(); 2].map(|()| wake(&mut pending, 0));
     let past = Utc::now() - Duration::from_secs(1);
-    assert_eq!(pending.own(0, past).collect::<Vec<_>>(), woken);
+    assert_eq!(pending.own(0, past, |_| false).collect::<Vec<_>>(), woken);
     let left = pending.take(0);
     assert_eq!((left.tickets.len(), left.own.len()), (1, 0));
     assert!(pending.waits(0, 0) && !pending.waits(1, 0));
@@ -242,9 +242,16 @@ fn so_many_forwarded_jobs_wait_each_once_and_longer_than_what_came_from_the_brok
     assert!(!pending.push_forwarded(second.clone(), of, 1), "no room");
     assert_eq!(pending.len(), 2);
     let past = of.received_at - Duration::from_secs(1);
-    assert_eq!(pending.own(0, past).collect::<Vec<_>>(), [first.id]);
+    assert_eq!(
+        pending.own(0, past, |_| false).collect::<Vec<_>>(),
+        [first.id]
+    );
     let future = of.received_at + Duration::from_secs(1);
-    assert_eq!(pending.own(0, future).count(), 0, "for a while only");
+    assert_eq!(
+        pending.own(0, future, |_| false).count(),
+        0,
+        "for a while only"
+    );
     let taken = pending.take(0);
     assert_eq!((taken.tickets.len(), taken.own.len()), (1, 0));
     assert_eq!(pop(&mut pending, 0), Some(first.id));
@@ -317,7 +324,15 @@ fn the_youngest_of_those_that_wait_for_a_slot_of_their_type_are_left_to_others()
     let young = now - Duration::from_secs(3);
     assert!(pending.take_full(1, young, |_| 0).is_empty(), "too young");
     let past = Utc::now() - Duration::from_secs(60);
-    assert_eq!(pending.own(1, past).count(), 6, "they count as held");
+    assert_eq!(
+        pending.own(1, past, |_| false).count(),
+        6,
+        "they count as held"
+    );
+    let future = Utc::now() + Duration::from_secs(60);
+    let alone = |job_type: &str| job_type == "mail";
+    assert_eq!(pending.own(1, future, |_| false).count(), 0, "for a while");
+    assert_eq!(pending.own(1, future, alone).count(), 6);
     let taken = pending.take_full(1, now, |_| 3);
     let taken: Vec<JobId> = taken.iter().map(|ready| ready.hint.id).collect();
     assert_eq!(taken, [hints[3].id, hints[4].id, addressed.id]);
@@ -367,6 +382,36 @@ fn a_rescued_job_that_waits_for_a_slot_of_its_type_takes_no_other_ones_turn() {
     assert_eq!(next, Some(second.id), "there is no room for a rescued one");
     let next = pending.pop(0, 1).map(|waiting| waiting.hint.id);
     assert_eq!(next, Some(first.id));
+}
+
+#[test]
+fn of_a_full_type_rescued_and_woken_jobs_start_first_and_woken_ones_stay_here() {
+    let mut pending = pending();
+    let [plain, woken, rescued] = ["mail"; 3].map(of_type);
+    let mut of = arrival(0, 0);
+    pending.set_aside(Waiting {
+        hint: plain.clone(),
+        of,
+    });
+    of.woken = true;
+    pending.set_aside(Waiting {
+        hint: woken.clone(),
+        of,
+    });
+    (of.woken, of.rescued) = (false, true);
+    pending.set_aside(Waiting {
+        hint: rescued.clone(),
+        of,
+    });
+    let now = Instant::now();
+    let left = pending.take_full(0, now, |_| 1);
+    let left: Vec<JobId> = left.iter().map(|ready| ready.hint.id).collect();
+    assert_eq!(left, [plain.id]);
+    pending.try_again(|_| 1);
+    let next = pending.pop(0, 1).map(|waiting| waiting.hint.id);
+    assert_eq!(next, Some(rescued.id));
+    pending.try_again(|_| 1);
+    assert_eq!(pop(&mut pending, 0), Some(woken.id));
 }
 
 #[test]
