@@ -245,6 +245,7 @@ impl LeaseBook {
     ) -> Arc<Lease> {
         self.under_way().is_known(held.fence);
         let lease = Arc::<Lease>::default();
+        let (id, fence) = (held.id, held.fence);
         let entry = Entry {
             held,
             renewed: sent,
@@ -253,7 +254,6 @@ impl LeaseBook {
             asked: None,
             lease: lease.clone(),
         };
-        let (id, fence) = (held.id, held.fence);
         let former = entries.insert(id, entry);
         if let Some(former) = former.as_ref().filter(|former| former.held.fence != fence) {
             // The leader has ended this lock, and this node has taken the job again before it knew.
