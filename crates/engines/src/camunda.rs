@@ -57,7 +57,7 @@ use jobwire_tap::{PgPublication, Rows};
 use sqlx::PgPool;
 use sqlx::postgres::PgRow;
 
-use crate::call::{Call, Method, Request};
+use crate::call::{Call, Method};
 use crate::changing::Change;
 use crate::columns::{Columns, Wanted};
 use crate::decode::Decoder;
@@ -196,16 +196,13 @@ impl Dialect for Camunda {
         &self.rescues
     }
 
-    fn execution(&self) -> Request {
-        Request {
-            query: "",
-            body: "{}",
-        }
+    fn execution_body(&self) -> &'static str {
+        "{}"
     }
 
     fn is_refusal(&self, said: &str) -> bool {
-        // A path that does not exist is a `NotFoundException`.
-        said.contains("InvalidRequestException")
+        // Over REST, a path that does not exist is a `NotFoundException`. The endpoint names the job.
+        said.contains("InvalidRequestException") || said.contains("executable job")
     }
 
     /// Returns half of the lock: no lock is extended, so a job that has waited longer is not sent.

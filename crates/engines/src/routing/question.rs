@@ -50,7 +50,7 @@ impl Silent {
             // Another path may be usable.
             Answer::Refused(said) | Answer::Unusable(said) => Err(Self::there(said)),
             Answer::Missing(said) => Err(Self::there(format!("there is no such path: {said}"))),
-            Answer::GivenBack | Answer::NotBegun | Answer::OtherMethod => {
+            Answer::GivenBack | Answer::Unrecorded | Answer::NotBegun | Answer::OtherMethod => {
                 Err(Self::there("the path takes no GET".to_owned()))
             }
         }
