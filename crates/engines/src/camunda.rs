@@ -350,3 +350,28 @@ impl Dialect for Camunda {
         Ok(0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Such an answer is the end of an execution. Another 404 shows a wrong path.
+    #[test]
+    fn a_refusal_of_the_engine_or_its_endpoint_is_told_from_a_wrong_path() {
+        let camunda = Camunda::new(&EngineOptions::camunda("http://127.0.0.1:1/jobwire"));
+        for refusal in [
+            r#"{"type":"InvalidRequestException","message":"No job found with id '7'"}"#,
+            r#"{"message":"there is no executable job 7 that the node has locked"}"#,
+            "the node has locked no such executable job",
+        ] {
+            assert!(camunda.is_refusal(refusal), "{refusal}");
+        }
+        for page in [
+            r#"{"type":"NotFoundException","message":"HTTP 404 Not Found"}"#,
+            r#"{"status":404,"error":"Not Found","path":"/jobwire/jobs/7/execute"}"#,
+            "",
+        ] {
+            assert!(!camunda.is_refusal(page), "{page}");
+        }
+    }
+}

@@ -202,3 +202,19 @@ impl EngineStore {
         &*self.0.dialect
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The jobs would go to any address.
+    #[tokio::test]
+    async fn the_endpoint_of_camunda_is_not_asked_for_deployments() {
+        let options = EngineOptions::camunda("http://127.0.0.1:1/jobwire")
+            .execution(Execution::Endpoint)
+            .deployment_aware(true);
+        let refused = EngineStore::camunda("postgres://127.0.0.1:1/engine", options).await;
+        let said = refused.expect_err("refused").to_string();
+        assert!(said.contains("`engine_execute` to `rest`"), "{said}");
+    }
+}

@@ -31,7 +31,9 @@ impl BenchedEngine {
     pub(super) fn settings(self, database: &str) -> EngineSettings {
         match self {
             BenchedEngine::Flowable => EngineSettings::flowable7(database),
-            BenchedEngine::Camunda => EngineSettings::camunda7(database),
+            BenchedEngine::Camunda => {
+                EngineSettings::camunda7(database).property("jobwire.engine-endpoint", "true")
+            }
             BenchedEngine::Activiti => EngineSettings::activiti7(database),
         }
     }

@@ -148,7 +148,9 @@ pub(super) fn check(settings: &Settings) -> Vec<(&'static str, String)> {
         }
     }
     wrong.extend(settings.engine_options().err());
-    if (settings.engine_type, settings.engine_execute) == (EngineType::Activiti, EngineExecute::Rest) {
+    if (settings.engine_type, settings.engine_execute)
+        == (EngineType::Activiti, EngineExecute::Rest)
+    {
         wrong.push((
             "engine_execute",
             "must be `endpoint` for Activiti, which has no REST interface for jobs".to_owned(),
