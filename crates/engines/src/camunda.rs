@@ -11,19 +11,23 @@
 //! * **Each execution has one long lock, which does not change while the job runs.** After a
 //!   failure, the engine compares the expiry with the former one. If it differs, the engine counts
 //!   no failure and creates no incident. So a renewal only reads the lock. A job whose node has
-//!   died is taken over after the expiry of its lock: after [`EngineOptions::lock_for`].
+//!   died is taken over after the expiry of its lock: after [`EngineOptions::lock_for`]. The endpoint
+//!   compares the owner instead, and its jobs have the same lock, so that nodes over REST may run
+//!   beside nodes over the endpoint.
 //! * **`REV_` of a job changes with its lock, and never while the lock is held.** If it changed
 //!   during an execution, the engine would roll back work whose effects stay. If it did not change
 //!   with the lock, an engine node that polls would replace a lock that was written after its read.
 //! * **The lock statement checks conditions that the REST interface ignores**: an existing lock,
 //!   the due date, the attempts, and the suspension. The execution of a suspended job costs an
-//!   attempt. A cycle that runs early gets its next due dates too close together.
+//!   attempt. A cycle that runs early gets its next due dates too close together. The endpoint checks
+//!   these conditions again in the transaction of the job.
 //! * **One job of an instance at a time**, exclusive or not: the REST interface does not keep
 //!   exclusive jobs apart. An instance has no lock. So its row is locked first, and a second
 //!   statement, whose snapshot is younger than that row lock, looks at the jobs of the instance
 //!   (`lock.rs`).
-//! * **The answer 404 does not mean that a job is gone.** It also stands for a conflict between
-//!   transactions, for a suspended instance, and for some failures. The row decides.
+//! * **The answer 404 does not mean that a job is gone.** Over REST it also stands for a conflict
+//!   between transactions, for a suspended instance, and for some failures; over the endpoint for a
+//!   job that it does not run now. The row decides.
 //! * **Only unlocked rows are locked.** The leader clears expired locks (`rescue.rs`).
 //! * **Times are local times of the engine's JVM**, in the zone of the options.
 //! * **No statement waits for a row that the engine has locked.** Rows of instances are locked
