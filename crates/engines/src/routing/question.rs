@@ -70,7 +70,7 @@ pub(crate) enum Question {
 /// The requests by which an endpoint runs jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Requests {
-    /// Executions. The engine locks the instance of the job.
+    /// Executions. The engine locks the instance of the job, if its instances have locks.
     Executions,
     /// Executions that state that the caller holds the instance. An endpoint that does not report
     /// that it accepts this is refused.
