@@ -357,7 +357,7 @@ settings! {
     engine_deployment_aware: bool = "false", "engine-deployment-aware" "BOOL",
         "Whether a job of Camunda goes only to an engine node of `engine_url` that has registered \
          its deployment, as with the engine's own setting `jobExecutorDeploymentAware`. A job \
-         whose deployment no node has waits. Flowable's execution endpoint reports the categories \
+         whose deployment no node has waits. Needs REST. Flowable's execution endpoint reports the categories \
          of its node by itself.";
     engine_execute: EngineExecute = "auto", "engine-execute" "HOW",
         "Way in which the engine executes a job: over its REST interface (`rest`) or over the \

@@ -66,7 +66,7 @@ use self::aside::Aside;
 pub(crate) use self::family::Family;
 use self::instance_lock::InstanceLock;
 pub(crate) use self::statements::Statements;
-use crate::call::{Call, Method, Request};
+use crate::call::{Call, Method};
 use crate::changing::Change;
 use crate::columns::{Columns, Wanted};
 use crate::decode::Decoder;
@@ -79,9 +79,6 @@ use crate::released::Released;
 use crate::statements::{DryRun, Queries, Sweep};
 use crate::walk::Walk;
 use crate::zone::Zone;
-
-/// The body of an execution over REST.
-const EXECUTE: &str = "{\"action\":\"execute\"}";
 
 /// The rules of the tables of an engine.
 #[derive(Debug)]
@@ -226,18 +223,8 @@ impl Dialect for Act {
         Some(&self.instances)
     }
 
-    fn execution(&self) -> Request {
-        match (self.execution, self.instances_of) {
-            (Execution::Endpoint, InstanceLock::OfNode) => Request {
-                query: "?instance=held",
-                body: "",
-            },
-            (Execution::Endpoint, InstanceLock::OfEngine) => Request::default(),
-            _ => Request {
-                query: "",
-                body: EXECUTE,
-            },
-        }
+    fn execution_body(&self) -> &'static str {
+        "{\"action\":\"execute\"}"
     }
 
     fn holds_instances(&self) -> bool {

@@ -12,8 +12,12 @@ pub(crate) enum Answer {
     Executed,
     /// The execution has failed.
     Refused(String),
-    /// The engine gave the job back without an execution: another job of its instance runs.
+    /// The job is executable and unlocked: another job of its instance runs, or the execution met a
+    /// conflict.
     GivenBack,
+    /// The execution has failed, and the engine could not record the failure. Or an execution under
+    /// the same lock is under way.
+    Unrecorded,
     /// The engine did not begin the job of a list in time: its executions have become long.
     NotBegun,
     /// The path exists, for requests of another method.
@@ -49,6 +53,7 @@ impl Answer {
             Self::Executed => "executed",
             Self::Refused(_) => "refused",
             Self::GivenBack => "given-back",
+            Self::Unrecorded => "unrecorded",
             Self::NotBegun => "not-begun",
             Self::OtherMethod => "other-method",
             Self::Missing(_) => "missing",
@@ -68,13 +73,14 @@ impl Answer {
             | Self::ByGateway(said) => Some(said),
             Self::Executed
             | Self::GivenBack
+            | Self::Unrecorded
             | Self::NotBegun
             | Self::OtherMethod
             | Self::Missing(_) => None,
         }
     }
 
-    /// Returns whether the execution may still run.
+    /// Returns whether no answer of the engine came. The execution may still run.
     pub(crate) const fn is_unanswered(&self) -> bool {
         matches!(self, Self::Unanswered(_) | Self::ByGateway(_))
     }
@@ -90,9 +96,7 @@ fn became(said: &serde_json::Value) -> Answer {
         Some("gone") => Answer::Executed,
         Some("job") => Answer::GivenBack,
         Some("not begun") => Answer::NotBegun,
-        Some("running") => {
-            Answer::Unanswered("an execution under this lock is under way".to_owned())
-        }
+        Some("running") => Answer::Unrecorded,
         Some(state) => {
             let message = said["message"].as_str().unwrap_or(state);
             Answer::Refused(plain::one_line(message, SHOWN))
@@ -114,8 +118,7 @@ mod tests {
         let said = |text: &str| state(text.as_bytes());
         assert_eq!(said(r#"{"state":"gone"}"#), Answer::Executed);
         assert_eq!(said(r#"{"state":"job","id":"7"}"#), Answer::GivenBack);
-        let running = said(r#"{"state":"running"}"#);
-        assert!(matches!(running, Answer::Unanswered(_)), "{running:?}");
+        assert_eq!(said(r#"{"state":"running"}"#), Answer::Unrecorded);
         let failed = said(r#"{"state":"timer","retries":2,"message":"no\nroute"}"#);
         assert_eq!(failed, Answer::Refused("no\\nroute".to_owned()));
         let dead = said(r#"{"state":"dead letter","message":null}"#);

@@ -11,19 +11,23 @@
 //! * **Each execution has one long lock, which does not change while the job runs.** After a
 //!   failure, the engine compares the expiry with the former one. If it differs, the engine counts
 //!   no failure and creates no incident. So a renewal only reads the lock. A job whose node has
-//!   died is taken over after the expiry of its lock: after [`EngineOptions::lock_for`].
+//!   died is taken over after the expiry of its lock: after [`EngineOptions::lock_for`]. The endpoint
+//!   compares the owner instead, and its jobs have the same lock, so that nodes over REST may run
+//!   beside nodes over the endpoint.
 //! * **`REV_` of a job changes with its lock, and never while the lock is held.** If it changed
 //!   during an execution, the engine would roll back work whose effects stay. If it did not change
 //!   with the lock, an engine node that polls would replace a lock that was written after its read.
 //! * **The lock statement checks conditions that the REST interface ignores**: an existing lock,
 //!   the due date, the attempts, and the suspension. The execution of a suspended job costs an
-//!   attempt. A cycle that runs early gets its next due dates too close together.
+//!   attempt. A cycle that runs early gets its next due dates too close together. The endpoint checks
+//!   these conditions again in the transaction of the job.
 //! * **One job of an instance at a time**, exclusive or not: the REST interface does not keep
 //!   exclusive jobs apart. An instance has no lock. So its row is locked first, and a second
 //!   statement, whose snapshot is younger than that row lock, looks at the jobs of the instance
 //!   (`lock.rs`).
-//! * **The answer 404 does not mean that a job is gone.** It also stands for a conflict between
-//!   transactions, for a suspended instance, and for some failures. The row decides.
+//! * **The answer 404 does not mean that a job is gone.** Over REST it also stands for a conflict
+//!   between transactions, for a suspended instance, and for some failures; over the endpoint for a
+//!   job that it does not run now. The row decides.
 //! * **Only unlocked rows are locked.** The leader clears expired locks (`rescue.rs`).
 //! * **Times are local times of the engine's JVM**, in the zone of the options.
 //! * **No statement waits for a row that the engine has locked.** Rows of instances are locked
@@ -57,7 +61,7 @@ use jobwire_tap::{PgPublication, Rows};
 use sqlx::PgPool;
 use sqlx::postgres::PgRow;
 
-use crate::call::{Call, Method, Request};
+use crate::call::{Call, Method};
 use crate::changing::Change;
 use crate::columns::{Columns, Wanted};
 use crate::decode::Decoder;
@@ -196,16 +200,13 @@ impl Dialect for Camunda {
         &self.rescues
     }
 
-    fn execution(&self) -> Request {
-        Request {
-            query: "",
-            body: "{}",
-        }
+    fn execution_body(&self) -> &'static str {
+        "{}"
     }
 
     fn is_refusal(&self, said: &str) -> bool {
-        // A path that does not exist is a `NotFoundException`.
-        said.contains("InvalidRequestException")
+        // Over REST, a path that does not exist is a `NotFoundException`. The endpoint names the job.
+        said.contains("InvalidRequestException") || said.contains("executable job")
     }
 
     /// Returns half of the lock: no lock is extended, so a job that has waited longer is not sent.
@@ -351,5 +352,30 @@ impl Dialect for Camunda {
     /// two can't wait for each other.
     async fn cancel_hung(&self, _: &PgPool) -> Result<u64, StoreError> {
         Ok(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Such an answer is the end of an execution. Another 404 shows a wrong path.
+    #[test]
+    fn a_refusal_of_the_engine_or_its_endpoint_is_told_from_a_wrong_path() {
+        let camunda = Camunda::new(&EngineOptions::camunda("http://127.0.0.1:1/jobwire"));
+        for refusal in [
+            r#"{"type":"InvalidRequestException","message":"No job found with id '7'"}"#,
+            r#"{"message":"there is no executable job 7 that the node has locked"}"#,
+            "the node has locked no such executable job",
+        ] {
+            assert!(camunda.is_refusal(refusal), "{refusal}");
+        }
+        for page in [
+            r#"{"type":"NotFoundException","message":"HTTP 404 Not Found"}"#,
+            r#"{"status":404,"error":"Not Found","path":"/jobwire/jobs/7/execute"}"#,
+            "",
+        ] {
+            assert!(!camunda.is_refusal(page), "{page}");
+        }
     }
 }

@@ -100,7 +100,7 @@ fn changed(id: &str, answer: Answer) -> Changed {
     match answer {
         Answer::Executed => Changed::Operated(Operated::Done),
         Answer::Unsent(said) => Changed::Unsent(failed(id, &said)),
-        Answer::GivenBack | Answer::NotBegun | Answer::OtherMethod => {
+        Answer::GivenBack | Answer::Unrecorded | Answer::NotBegun | Answer::OtherMethod => {
             Changed::refused(id, "its interface is another one; check `engine_url`")
         }
         Answer::Missing(said) | Answer::Refused(said) | Answer::Unusable(said) => {

@@ -18,7 +18,7 @@ use jobwire_tap::{PgPublication, Rows};
 use sqlx::PgPool;
 use sqlx::postgres::PgRow;
 
-use crate::call::{Call, Request};
+use crate::call::Call;
 use crate::changing::Change;
 use crate::columns::{Columns, Wanted, still_ours};
 use crate::decode::Decoder;
@@ -101,8 +101,8 @@ pub(crate) trait Dialect: std::fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Returns the request that executes a job.
-    fn execution(&self) -> Request;
+    /// Returns the body of the request that executes a job over REST.
+    fn execution_body(&self) -> &'static str;
 
     /// Returns whether requests to the endpoint state that the node holds the instance.
     fn holds_instances(&self) -> bool {

@@ -7,6 +7,7 @@
 //! | an error, and the row has moved | the engine has counted a failure, by its own rules |
 //! | an error, and the row is unchanged | a conflict, or a failure that the engine can't record: after a wait that grows the job is ready again |
 //! | the job was given back | the same; or another job of its instance runs |
+//! | its failure could not be recorded | the same as after an error; over the endpoint alone the lock stays until it expires |
 //! | none, or that of a gateway | the lock stays until the row moves, or the execution has ended without a trace; over the endpoint alone the engine extends it |
 //! | not begun: too many executions are under way for a second | the job is ready again, for any node |
 //! | the engine can't be reached | the job waits for the engine under its lock, then for another node; no attempt is spent |
@@ -173,9 +174,19 @@ impl Execute {
                 }
                 Answer::GivenBack => {
                     route.answered();
-                    let said = "the engine gave the job back: another job of its instance runs, or \
-                                its failure could not be recorded";
+                    let said = "the engine gave the job back: another job of its instance runs, it met \
+                                another transaction, or its failure could not be recorded";
                     return self.without_trace(job, said.to_owned()).await;
+                }
+                Answer::Unrecorded => {
+                    route.answered();
+                    let said = "the engine could not record the failure of the job; its log has the reason";
+                    if self.store.engine_renews() {
+                        // Perhaps another execution under this lock is under way.
+                        calls.leave(job.fence);
+                        return Err(HandlerError::conflict(said));
+                    }
+                    return self.refused(job, &owner, said.to_owned()).await;
                 }
                 Answer::NotBegun => {
                     route.answered();

@@ -119,17 +119,20 @@ impl EngineStore {
     /// nothing. The options begin with [`EngineOptions::camunda`].
     ///
     /// # Errors
-    /// Fails like [`flowable`](Self::flowable), and if the options ask for execution over the
-    /// endpoint: over its database, the jobs of Camunda are executed over REST. The endpoint of
-    /// Camunda is for an engine without access to its database ([`EndpointStore`](crate::EndpointStore)).
+    /// Fails like [`flowable`](Self::flowable), and if the options ask for the deployments of an
+    /// endpoint, which does not report them.
     pub async fn camunda(database: &str, mut options: EngineOptions) -> Result<Self> {
-        if options.execution == Execution::Endpoint {
+        if options.execution == Execution::Auto {
+            options.execution = Execution::Rest;
+        }
+        if options.deployment_aware && options.execution == Execution::Endpoint {
             return Err(StoreError::Config(
-                "the jobs of Camunda are executed over REST; set `engine_execute` to `rest`"
+                "the endpoint of Camunda does not report the deployments of its node; set \
+                 `engine_execute` to `rest`, or remove `engine_deployment_aware` and give each engine \
+                 node the classes of all processes"
                     .to_owned(),
             ));
         }
-        options.execution = Execution::Rest;
         let connections = Connections::connect(database, &options).await?;
         let dialect = Box::new(Camunda::new(&options));
         Self::on(connections, options, dialect)
@@ -197,5 +200,21 @@ impl EngineStore {
 
     pub(crate) fn dialect(&self) -> &dyn Dialect {
         &*self.0.dialect
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The jobs would go to any address.
+    #[tokio::test]
+    async fn the_endpoint_of_camunda_is_not_asked_for_deployments() {
+        let options = EngineOptions::camunda("http://127.0.0.1:1/jobwire")
+            .execution(Execution::Endpoint)
+            .deployment_aware(true);
+        let refused = EngineStore::camunda("postgres://127.0.0.1:1/engine", options).await;
+        let said = refused.expect_err("refused").to_string();
+        assert!(said.contains("`engine_execute` to `rest`"), "{said}");
     }
 }

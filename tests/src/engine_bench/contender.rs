@@ -72,12 +72,12 @@ impl Contender {
         matches!(self, Contender::Rest | Contender::Endpoint)
     }
 
-    /// Returns whether it can run the jobs of this engine: Camunda needs no endpoint and has none,
-    /// and Activiti has no REST.
+    /// Returns whether it can run the jobs of this engine: the endpoint of Camunda runs only jobs that a
+    /// node has locked, and Activiti has no REST.
     pub(super) fn runs(self, engine: BenchedEngine) -> bool {
         match engine {
             BenchedEngine::Flowable => true,
-            BenchedEngine::Camunda => !self.has_endpoint(),
+            BenchedEngine::Camunda => self != Contender::Endpoint,
             BenchedEngine::Activiti => self.is_own() || self.has_endpoint(),
         }
     }

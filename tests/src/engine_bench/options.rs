@@ -31,7 +31,9 @@ impl BenchedEngine {
     pub(super) fn settings(self, database: &str) -> EngineSettings {
         match self {
             BenchedEngine::Flowable => EngineSettings::flowable7(database),
-            BenchedEngine::Camunda => EngineSettings::camunda7(database),
+            BenchedEngine::Camunda => {
+                EngineSettings::camunda7(database).property("jobwire.engine-endpoint", "true")
+            }
             BenchedEngine::Activiti => EngineSettings::activiti7(database),
         }
     }
@@ -265,6 +267,8 @@ mod tests {
         );
         let activiti: Vec<Contender> = options.of(BenchedEngine::Activiti).collect();
         assert_eq!(activiti, [Contender::JobwireEndpoint, Contender::Own]);
+        let camunda: Vec<Contender> = options.of(BenchedEngine::Camunda).collect();
+        assert_eq!(camunda, options.contenders);
         assert_eq!((options.rates, options.seconds), (vec![5, 7], 3));
         assert_eq!((options.jobs, options.drains), (40, 2));
         assert_eq!((options.acquire_wait, options.concurrency), (50, 4));

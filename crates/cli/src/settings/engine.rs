@@ -129,16 +129,7 @@ pub(super) fn check(settings: &Settings) -> Vec<(&'static str, String)> {
     if !settings.has_engine() {
         return wrong;
     }
-    if settings.engine_has_no_database() {
-        if settings.engine_deployment_aware {
-            wrong.push((
-                "engine_deployment_aware",
-                "needs `engine_database_url`; over the endpoint alone, give each engine node the \
-                 classes of all processes"
-                    .to_owned(),
-            ));
-        }
-    } else if settings.engine_database_url.expose().is_empty() {
+    if settings.engine_database_url.expose().is_empty() && !settings.engine_has_no_database() {
         wrong.push((
             "engine_database_url",
             "is missing beside `engine_url`; write postgres://user:password@host/database, or, for an engine on \
@@ -157,26 +148,27 @@ pub(super) fn check(settings: &Settings) -> Vec<(&'static str, String)> {
         }
     }
     wrong.extend(settings.engine_options().err());
-    let wrong_execution = match (settings.engine_type, settings.engine_execute) {
-        (EngineType::Activiti, EngineExecute::Rest) => {
-            Some("must be `endpoint` for Activiti, which has no REST interface for jobs")
-        }
-        (EngineType::Camunda, EngineExecute::Endpoint) if !settings.engine_has_no_database() => {
-            Some(
-                "must be `rest` for Camunda beside `engine_database_url`; leave that out for an \
-                  engine on another database",
-            )
-        }
-        _ => None,
-    };
-    wrong.extend(wrong_execution.map(|problem| ("engine_execute", problem.to_owned())));
-    if settings.engine_deployment_aware && settings.engine_type != EngineType::Camunda {
+    if (settings.engine_type, settings.engine_execute)
+        == (EngineType::Activiti, EngineExecute::Rest)
+    {
         wrong.push((
-            "engine_deployment_aware",
-            "is for Camunda, whose jobs name their deployment; give the jobs of Flowable categories, which the \
-             execution endpoint reports"
-                .to_owned(),
+            "engine_execute",
+            "must be `endpoint` for Activiti, which has no REST interface for jobs".to_owned(),
         ));
+    }
+    if settings.engine_deployment_aware {
+        let problem = match (settings.engine_type, settings.engine_execute) {
+            (EngineType::Camunda, EngineExecute::Endpoint) => Some(
+                "needs `rest` as `engine_execute`, since the endpoint reports no deployments; without it, give \
+                 each engine node the classes of all processes",
+            ),
+            (EngineType::Camunda, _) => None,
+            _ => Some(
+                "is for Camunda, whose jobs name their deployment; give the jobs of Flowable categories, which the \
+                 execution endpoint reports",
+            ),
+        };
+        wrong.extend(problem.map(|problem| ("engine_deployment_aware", problem.to_owned())));
     }
     if (settings.engine_lock_for).is_some_and(|lock_for| lock_for < settings.lease) {
         wrong.push((

@@ -480,6 +480,42 @@ fn the_length_of_an_engines_locks_depends_on_the_engine_until_it_is_set() {
 }
 
 #[test]
+fn each_engine_has_its_ways_of_execution() {
+    let said = |more: &[(&'static str, &str)]| {
+        let flags = [
+            ("engine_url", "http://127.0.0.1:8080/x"),
+            ("engine_database_url", "postgres://127.0.0.1/engine"),
+        ];
+        load("", &[], &[&flags[..], more].concat())
+            .err()
+            .map(|mistakes| mistakes.to_string())
+            .unwrap_or_default()
+    };
+    let of = |engine, how| [("engine_type", engine), ("engine_execute", how)];
+    for engine in ["flowable", "camunda", "activiti"] {
+        for how in ["auto", "rest", "endpoint"] {
+            let said = said(&of(engine, how));
+            let is_refused = (engine, how) == ("activiti", "rest");
+            assert_eq!(
+                said.contains("`engine_execute`"),
+                is_refused,
+                "{engine}: {said}"
+            );
+        }
+    }
+    let aware = ("engine_deployment_aware", "true");
+    for (engine, how, part) in [
+        ("camunda", "rest", ""),
+        ("camunda", "endpoint", "the endpoint reports no deployments"),
+        ("flowable", "rest", "is for Camunda"),
+    ] {
+        let said = said(&[&of(engine, how)[..], &[aware]].concat());
+        assert_eq!(said.is_empty(), part.is_empty(), "{engine}: {said}");
+        assert!(said.contains(part), "{engine}: {said}");
+    }
+}
+
+#[test]
 fn the_page_in_docs_is_the_one_of_the_table() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/settings.md");
     let page = std::fs::read_to_string(&path).expect("docs/reference/settings.md");

@@ -229,8 +229,9 @@ metrics! {
          until it expires), lost-lock, busy (tried again).";
     ENGINE_EXECUTION = "jobwire_engine_execution_seconds" Seconds ["engine", "answer"]
         "Time to the process engine's answer to a request to execute a job, without the wait of a \
-         job of a list, by answer: executed, refused, given-back, not-begun (a job of a list that \
-         would have begun too late), missing, unusable, unsent, unanswered.";
+         job of a list, by answer: executed, refused, given-back, unrecorded (the engine could not \
+         record a failure), not-begun (a job of a list that would have begun too late), missing, \
+         unusable, unsent, unanswered.";
     ENGINE_EXECUTIONS = "jobwire_engine_executions" Gauge ["engine"]
         "Jobs sent to the process engine by this node, and not answered yet: at most \
          `engine_concurrency`. Over an execution endpoint that takes lists at most three times as \

@@ -14,10 +14,14 @@ const SENT: DateTime<Utc> = DateTime::UNIX_EPOCH;
 /// Longer than a request may wait in the engine's pool.
 const LATE: Duration = Duration::from_secs(120);
 
-/// A store whose engine gives no answer, whose transactions have ended, and whose rows stay.
+/// A store whose engine gives no answer, or always this one. Its transactions have ended, and its rows
+/// stay.
 struct Silent {
     parts: Parts,
     sent: AtomicUsize,
+    answer: Option<Answer>,
+    /// Whether the engine extends the locks.
+    renews: bool,
     /// Whether the engine answers other requests.
     hears: AtomicBool,
 }
@@ -30,8 +34,15 @@ impl Executing for Silent {
 
     async fn execute(&self, _: &Route, _: &str, _: &str, _: &Pass) -> Said {
         self.sent.fetch_add(1, Ordering::SeqCst);
+        if let Some(answer) = self.answer.clone() {
+            return answer.into();
+        }
         tokio::time::sleep(self.parts.options.answer_within).await;
         Answer::Unanswered("no answer in time".to_owned()).into()
+    }
+
+    fn engine_renews(&self) -> bool {
+        self.renews
     }
 
     async fn still_ours(&self, _: JobId, _: &str) -> Result<bool, StoreError> {
@@ -64,12 +75,19 @@ impl Executing for Silent {
 
 /// Returns an engine that does not answer, its handler, and a job.
 fn sending() -> (Arc<Silent>, Execute, Running) {
+    answering(None, false)
+}
+
+/// Returns an engine with this answer, its handler, and a job.
+fn answering(answer: Option<Answer>, renews: bool) -> (Arc<Silent>, Execute, Running) {
     let options = EngineOptions::new("http://127.0.0.1:1/process-api")
         .answer_within(Duration::from_secs(5))
         .unknown_for(Duration::from_secs(600));
     let store = Arc::new(Silent {
         parts: Parts::new(options, None, String::new()).expect("usable"),
         sent: AtomicUsize::new(0),
+        answer,
+        renews,
         hears: AtomicBool::new(false),
     });
     let handler = Execute {
@@ -118,6 +136,28 @@ async fn a_request_has_ended_when_its_address_answers_later_ones_and_no_transact
     assert!(took >= LATE + BEGINS_WITHIN, "{took:?}");
     assert!(took < LATE + 2 * BEGINS_WITHIN, "{took:?}");
     assert!(!store.parts.calls.is_open(fence), "the job is ready");
+}
+
+/// The address has answered: such jobs in a row do not close it for the others.
+#[tokio::test(start_paused = true)]
+async fn a_failure_that_is_not_recorded_leaves_the_lock_only_to_an_engine_that_extends_it() {
+    for renews in [false, true] {
+        let (store, handler, job) = answering(Some(Answer::Unrecorded), renews);
+        let (id, fence) = (job.job.id, job.fence);
+        let began = Instant::now();
+        let ended = handler.run(job).await;
+        assert!(ended.is_err(), "{ended:?}");
+        assert_eq!(store.parts.calls.is_open(fence), renews);
+        let waits = if renews {
+            Duration::ZERO
+        } else {
+            crate::traceless::SHORTEST
+        };
+        assert_eq!(began.elapsed(), waits);
+        let times = if renews { 1 } else { 2 };
+        assert_eq!(store.parts.traceless.ended(id).times, times);
+        assert_eq!(store.parts.routes.problem(), None);
+    }
 }
 
 #[tokio::test(start_paused = true)]

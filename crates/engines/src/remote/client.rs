@@ -123,7 +123,7 @@ impl Client {
             )),
             // A gateway may have changed the answer of an operation that took effect.
             Answer::Unusable(said) => away(format!("{url}: {said}"), true),
-            Answer::Executed | Answer::GivenBack | Answer::NotBegun => {
+            Answer::Executed | Answer::GivenBack | Answer::Unrecorded | Answer::NotBegun => {
                 StoreError::Config(format!("{url} gave an answer of another contract"))
             }
         }

@@ -50,7 +50,7 @@ impl Silent {
             // Another path may be usable.
             Answer::Refused(said) | Answer::Unusable(said) => Err(Self::there(said)),
             Answer::Missing(said) => Err(Self::there(format!("there is no such path: {said}"))),
-            Answer::GivenBack | Answer::NotBegun | Answer::OtherMethod => {
+            Answer::GivenBack | Answer::Unrecorded | Answer::NotBegun | Answer::OtherMethod => {
                 Err(Self::there("the path takes no GET".to_owned()))
             }
         }
@@ -70,7 +70,7 @@ pub(crate) enum Question {
 /// The requests by which an endpoint runs jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Requests {
-    /// Executions. The engine locks the instance of the job.
+    /// Executions. The engine locks the instance of the job, if its instances have locks.
     Executions,
     /// Executions that state that the caller holds the instance. An endpoint that does not report
     /// that it accepts this is refused.

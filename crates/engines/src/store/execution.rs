@@ -9,11 +9,13 @@ use tokio::time::Instant;
 
 use super::{EngineStore, Result};
 use crate::activity::{self, Activity};
+use crate::call::Request;
 use crate::columns;
 use crate::executing::Executing;
 use crate::fate::Ended;
 use crate::gate::Pass;
 use crate::lists::{ListRequest, Said};
+use crate::options::Execution;
 use crate::parts::Parts;
 use crate::routing::Route;
 
@@ -24,13 +26,23 @@ impl Executing for EngineStore {
     }
 
     async fn execute(&self, route: &Route, id: &str, owner: &str, pass: &Pass) -> Said {
-        let request = self.dialect().execution();
+        let (dialect, parts) = (self.dialect(), &self.0.parts);
+        let is_held = dialect.holds_instances();
+        let request = match parts.options.execution {
+            Execution::Endpoint => Request {
+                query: if is_held { "?instance=held" } else { "" },
+                body: "",
+            },
+            Execution::Auto | Execution::Rest => Request {
+                query: "",
+                body: dialect.execution_body(),
+            },
+        };
         let list = ListRequest {
             path: "/jobs/execute",
             query: request.query,
             lease: None,
         };
-        let parts = &self.0.parts;
         match parts.run_in_list(route, list, (id, owner), pass).await {
             Some(said) => said,
             None => route.rest().execute(id, request, owner).await.into(),

@@ -9,6 +9,7 @@ mod late;
 mod lengths;
 mod looks;
 mod pages;
+mod refused;
 mod release;
 mod rescue;
 mod tables;

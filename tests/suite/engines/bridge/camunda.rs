@@ -1,6 +1,7 @@
 //! The bridge to Camunda 7: the store one statement at a time, and what only this engine does.
 
 mod batches;
+mod endpoint;
 mod faults;
 mod store;
 mod tap;
@@ -25,6 +26,15 @@ const LOCK: Duration = Duration::from_secs(6);
 /// Starts Camunda on a database of its own.
 async fn world() -> World {
     World::start(EngineSettings::camunda7).await
+}
+
+/// The same, with the execution endpoint.
+pub(super) async fn world_with_endpoint() -> World {
+    World::start(with_endpoint).await
+}
+
+fn with_endpoint(database: &str) -> EngineSettings {
+    EngineSettings::camunda7(database).property("jobwire.engine-endpoint", "true")
 }
 
 /// The shared engine, on which no node runs; a store on its tables, and its rows.

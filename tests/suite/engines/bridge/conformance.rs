@@ -70,8 +70,14 @@ pub(super) async fn every_process_ends_with(world: World, options: EngineOptions
 
 /// The branches of many instances meet at a join, and none hangs or runs twice.
 pub(super) async fn joins_end(world: World, instances: usize) {
+    let options = options(&world.engine);
+    joins_end_with(world, options, instances).await;
+}
+
+/// The same with options of the test's own.
+pub(super) async fn joins_end_with(world: World, options: EngineOptions, instances: usize) {
     let rows = world.connect().await;
-    let bridge = Bridge::start(&world, options(&world.engine), quick()).await;
+    let bridge = Bridge::start(&world, options, quick()).await;
     let instances = world.engine.start_instances("fork", instances, &[]).await;
     until_ended(&rows, &instances).await;
     assert_eq!(repeated(&rows).await, []);

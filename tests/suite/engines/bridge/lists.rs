@@ -1,15 +1,16 @@
-//! Lists of jobs over the execution endpoint of Flowable.
+//! Lists of jobs over the execution endpoint of Flowable and Camunda.
 
 use jobwire_core::store::{Release, Store};
 use jobwire_core::{Hint, NodeId};
 use jobwire_engines::id::engine_id;
 use jobwire_tests::EngineServer;
 
+use super::camunda::world_with_endpoint;
 use super::flowable::{
     Bridge, hint, over_endpoint, quick, repeated, terms, until_ended, until_no_lock_is_left, world,
 };
 use super::store::shared;
-use crate::engines::rows::{JOB, Rows};
+use crate::engines::rows::{JOB, Rows, World};
 
 async fn job_of(rows: &Rows, engine: &EngineServer, process: &str, failures: &str) -> Hint {
     let variables: &[(&str, &str)] = match failures {
@@ -63,7 +64,16 @@ async fn each_job_of_a_list_has_its_end_and_one_under_another_lock_is_not_run() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "long: scripts/test --long engines::"]
 async fn waiting_jobs_run_in_lists_and_each_runs_once() {
-    let world = world().await;
+    they_run_in_lists(world().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: scripts/test --long engines::"]
+async fn waiting_jobs_of_camunda_run_in_lists_and_each_runs_once() {
+    they_run_in_lists(world_with_endpoint().await).await;
+}
+
+async fn they_run_in_lists(world: World) {
     let rows = world.connect().await;
     let engine = &world.engine;
     let mut instances = engine

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use jobwire_amqp::{AmqpOptions, AmqpTransport};
 use jobwire_tests::{EngineSettings, shared};
 
+use super::camunda::world_with_endpoint;
 use super::conformance::{every_process_ends, every_process_ends_with};
 use super::flowable::{
     Bridge, options, over_endpoint, quick, repeated, store, until_ended, until_no_lock_is_left,
@@ -48,6 +49,15 @@ async fn every_process_of_activiti6_ends_and_each_activity_runs_once() {
 #[ignore = "long: scripts/test --long engines::"]
 async fn every_process_of_flowable_ends_over_the_endpoint() {
     let world = world().await;
+    let options = over_endpoint(&world.engine);
+    every_process_ends_with(world, options, 50).await;
+}
+
+/// Jobwire locks the jobs in the database.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: scripts/test --long engines::"]
+async fn every_process_of_camunda_ends_over_the_endpoint() {
+    let world = world_with_endpoint().await;
     let options = over_endpoint(&world.engine);
     every_process_ends_with(world, options, 50).await;
 }

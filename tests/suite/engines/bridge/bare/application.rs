@@ -70,6 +70,21 @@ impl Execution {
         );
     }
 
+    /// Answers as the endpoint of Camunda when the failure of a job could not be recorded.
+    pub(super) fn running(self) {
+        let told = ("200 OK", r#"{"state":"running","id":"7"}"#);
+        self.tell(told, told);
+    }
+
+    /// Answers as the endpoint when the job is not executable, or not under the lock of the request.
+    pub(super) fn refused(self) {
+        let told = (
+            "404 Not Found",
+            r#"{"message":"there is no executable job 7 that the node has locked"}"#,
+        );
+        self.tell(told, told);
+    }
+
     fn tell(self, by_endpoint: Told, by_rest: Told) {
         let told = match self.owner {
             Some(_) => by_endpoint,

@@ -37,6 +37,12 @@ async fn an_activiti_that_answers_late_executes_the_job_once_under_a_lock_that_s
     executed_once(Engine::Activiti, Execution::Endpoint).await;
 }
 
+/// The lock of Camunda is one long lock, which nothing extends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_camunda_that_answers_late_executes_the_job_once_under_a_lock_that_stays() {
+    executed_once(Engine::Camunda, Execution::Endpoint).await;
+}
+
 async fn executed_once(engine: Engine, execution: Execution) {
     let bare = Bare::of(engine).await;
     let mut application = Application::start().await;
@@ -56,7 +62,7 @@ async fn executed_once(engine: Engine, execution: Execution) {
         _ => assert!(lock.owner.is_some() && lock.owner == late.owner),
     }
     let transaction = bare.begin().await;
-    bare.until_renewed(&lock, LONG).await;
+    bare.until_held(&lock, LONG).await;
     application.assert_no_other();
     // The engine ends the execution. The node no longer waits for the answer.
     bare.end(&late.id).await;

@@ -25,6 +25,12 @@ async fn a_lock_of_activiti_has_its_least_length_at_its_begin_its_renewal_and_it
     locked_for_the_length(Engine::Activiti).await;
 }
 
+/// Nothing extends the lock of Camunda.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_of_camunda_over_the_endpoint_has_its_length_at_its_begin_and_its_end() {
+    locked_for_the_length(Engine::Camunda).await;
+}
+
 async fn assert_length(bare: &Bare, id: &str, owner: Option<&str>) -> JobRow {
     let row = bare.find(JOB, id).await.expect("the job");
     if owner.is_some() {
@@ -47,7 +53,7 @@ async fn locked_for_the_length(engine: Engine) {
     let id = bare.job().await;
     let execution = application.execution().await;
     let lock = assert_length(&bare, &id, execution.owner.as_deref()).await;
-    bare.until_renewed(&lock, Duration::from_secs(2)).await;
+    bare.until_held(&lock, Duration::from_secs(2)).await;
     assert_length(&bare, &id, lock.owner.as_deref()).await;
     // The job still runs when its node has stopped.
     bridge.stop().await;

@@ -10,6 +10,7 @@ use sqlx::types::chrono::NaiveDateTime;
 use sqlx::{AssertSqlSafe, PgPool, Postgres, Transaction};
 
 use crate::engines::bridge::flowable::Bridge;
+use crate::engines::bridge::zone::CAMUNDA;
 use crate::engines::rows::{JOB, JobRow, Rows, SOON};
 
 /// The tables of Flowable 7.
@@ -75,11 +76,19 @@ WITH counted AS (UPDATE act_ru_execution SET timer_job_count_ = timer_job_count_
 INSERT INTO act_ru_timer_job (id_, rev_, type_, exclusive_, execution_id_, process_instance_id_, proc_def_id_, retries_, handler_type_, duedate_)
 VALUES ($2, 1, 'timer', true, $1, $1, 'process:1:1', 3, 'trigger-timer', (clock_timestamp() AT TIME ZONE 'UTC') - interval '1 day')";
 
+const INSTANCE_OF_CAMUNDA: &str =
+    "INSERT INTO act_ru_execution (id_, suspension_state_) VALUES ($1, 1)";
+const CREATE_IN_CAMUNDA: &str = "
+INSERT INTO act_ru_job (id_, rev_, type_, execution_id_, process_instance_id_, process_def_id_, retries_, handler_type_,
+    suspension_state_, priority_, sequence_counter_, create_time_)
+VALUES ($2, 1, 'message', $1, $1, 'process:1:1', 3, 'async-continuation', 1, 0, 1, clock_timestamp() AT TIME ZONE 'UTC')";
+
 /// The engine whose tables these are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Engine {
     Flowable,
     Activiti,
+    Camunda,
 }
 
 /// A database with the tables of an engine.
@@ -94,7 +103,10 @@ impl Bare {
     pub(super) async fn of(engine: Engine) -> Bare {
         let database = shared::postgres().await.create_database().await;
         let pool = PgPool::connect(&database).await.unwrap();
-        let mut tables = FLOWABLE.to_owned();
+        let mut tables = match engine {
+            Engine::Camunda => CAMUNDA.to_owned(),
+            Engine::Flowable | Engine::Activiti => FLOWABLE.to_owned(),
+        };
         if engine == Engine::Activiti {
             tables.push_str(ACTIVITI);
             for table in TABLES_OF_JOBS {
@@ -122,6 +134,7 @@ impl Bare {
         let store = match self.engine {
             Engine::Flowable => EngineStore::flowable(&self.database, options).await,
             Engine::Activiti => EngineStore::activiti(&self.database, options).await,
+            Engine::Camunda => EngineStore::camunda(&self.database, options).await,
         };
         store.unwrap()
     }
@@ -131,6 +144,7 @@ impl Bare {
         let options = match self.engine {
             Engine::Flowable => EngineOptions::new(url),
             Engine::Activiti => EngineOptions::activiti(url),
+            Engine::Camunda => EngineOptions::camunda(url),
         };
         options.execution(Execution::Endpoint)
     }
@@ -145,10 +159,14 @@ impl Bare {
     /// their creation.
     pub(super) async fn instance(&self, jobs: usize) -> (String, Vec<String>) {
         let instance = JobId::generate().to_string();
-        self.rows.change(INSTANCE, &instance).await;
+        let (begin, create) = match self.engine {
+            Engine::Camunda => (INSTANCE_OF_CAMUNDA, CREATE_IN_CAMUNDA),
+            Engine::Flowable | Engine::Activiti => (INSTANCE, CREATE),
+        };
+        self.rows.change(begin, &instance).await;
         let mut ids = Vec::new();
         for _ in 0..jobs {
-            ids.push(self.create(CREATE, &instance).await);
+            ids.push(self.create(create, &instance).await);
         }
         (instance, ids)
     }
@@ -158,7 +176,8 @@ impl Bare {
         self.instance(1).await.1.remove(0)
     }
 
-    /// Creates an instance with a timer that has been due for a day. Returns the id of the timer.
+    /// Creates an instance with a timer that has been due for a day, in the table of timers. Returns the
+    /// id of the timer.
     pub(super) async fn timer(&self) -> String {
         let (instance, _) = self.instance(0).await;
         self.create(CREATE_TIMER, &instance).await
@@ -201,6 +220,21 @@ impl Bare {
     pub(super) async fn end(&self, id: &str) {
         let delete = "DELETE FROM act_ru_job WHERE id_ = $1";
         assert_eq!(self.rows.change(delete, id).await, 1, "{id}");
+    }
+
+    /// Waits until a job has been under its lock for this time: a lock is extended, and one of Camunda
+    /// stays as it is. Fails if another lock takes its place.
+    pub(super) async fn until_held(&self, lock: &JobRow, long: Duration) {
+        if self.engine != Engine::Camunda {
+            return self.until_renewed(lock, long).await;
+        }
+        let past = self.clock().await + long;
+        eventually("the lock to have stayed", SOON, || async {
+            let row = self.find(JOB, &lock.id).await;
+            assert_eq!(row.as_ref(), Some(lock), "the row has changed");
+            (self.clock().await > past).then_some(())
+        })
+        .await;
     }
 
     /// Waits until the lock of a job has been extended to this time after another expiry. Fails if

@@ -28,6 +28,12 @@ async fn a_job_of_activiti_whose_failure_is_never_recorded_waits_longer_each_tim
     waits_longer_each_time(Engine::Activiti, By::Endpoint).await;
 }
 
+/// The endpoint tells that the failure could not be recorded. The lock is too long to be left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_of_camunda_whose_failure_is_never_recorded_waits_longer_each_time() {
+    each_time_longer(Engine::Camunda, By::Endpoint, Execution::running).await;
+}
+
 /// The answer is that of a success, and the row is as before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_that_is_as_before_after_an_answer_of_success_waits_longer_each_time() {

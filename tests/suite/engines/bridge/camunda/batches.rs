@@ -1,19 +1,26 @@
 //! Jobs of Camunda that belong to no instance: batches and the history cleanup.
 
+use jobwire_engines::EngineOptions;
 use jobwire_tests::eventually;
 
 use super::world;
 use crate::engines::bridge::flowable::{
     Bridge, DONE, options, quick, until_ended, until_no_lock_is_left,
 };
+use crate::engines::rows::World;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "long: scripts/test --long engines::"]
 async fn a_batch_of_camunda_runs_from_its_seed_to_its_monitor() {
     let world = world().await;
+    let options = options(&world.engine);
+    a_batch_runs(world, options).await;
+}
+
+pub(super) async fn a_batch_runs(world: World, options: EngineOptions) {
     let rows = world.connect().await;
     let engine = &world.engine;
-    let bridge = Bridge::start(&world, options(engine), quick()).await;
+    let bridge = Bridge::start(&world, options, quick()).await;
     let instances = engine
         .start_instances("timer", 5, &[("wait", "PT1H")])
         .await;
@@ -51,9 +58,14 @@ async fn a_batch_of_camunda_runs_from_its_seed_to_its_monitor() {
 #[ignore = "long: scripts/test --long engines::"]
 async fn the_history_cleanup_of_camunda_runs_and_its_job_waits_for_its_next_due_date() {
     let world = world().await;
+    let options = options(&world.engine);
+    the_history_cleanup_runs(world, options).await;
+}
+
+pub(super) async fn the_history_cleanup_runs(world: World, options: EngineOptions) {
     let rows = world.connect().await;
     let engine = &world.engine;
-    let bridge = Bridge::start(&world, options(engine), quick()).await;
+    let bridge = Bridge::start(&world, options, quick()).await;
     let begun = engine.rest("POST", "/history/cleanup", "").await;
     assert_eq!(begun.status, 200, "{}", begun.body);
     eventually("the cleanup to run", DONE, || async {

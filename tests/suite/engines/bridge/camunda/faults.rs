@@ -11,7 +11,8 @@ use crate::engines::bridge::conformance::joins_end;
 use crate::engines::bridge::flowable::{
     Bridge, DONE, hint, options, quick, repeated, store, terms, until_ended, until_no_lock_is_left,
 };
-use crate::engines::rows::Rows;
+use crate::engines::rows::{Rows, World};
+use jobwire_engines::EngineOptions;
 use sqlx::Row;
 
 /// Waits until the one activity of an instance has run for that long. Its job is locked meanwhile.
@@ -58,8 +59,13 @@ async fn a_job_of_a_dead_node_is_taken_over_when_its_lock_has_expired_and_not_be
 async fn a_node_that_is_killed_while_the_engine_executes_its_jobs_leaves_none_behind_or_run_twice()
 {
     let world = world().await;
+    let options = options(&world.engine);
+    a_killed_node_leaves_none_behind(world, options).await;
+}
+
+pub(super) async fn a_killed_node_leaves_none_behind(world: World, options: EngineOptions) {
     let rows = world.connect().await;
-    let options = options(&world.engine).lock_for(LOCK);
+    let options = options.lock_for(LOCK);
     let killed = tokio::runtime::Runtime::new().unwrap();
     let start = {
         let (database, options) = (world.database.clone(), options.clone());
@@ -123,8 +129,13 @@ async fn a_suspended_instance_of_camunda_loses_no_attempt_and_goes_on_when_it_is
 #[ignore = "long: scripts/test --long engines::"]
 async fn a_failure_during_a_long_job_of_camunda_is_counted_and_ends_in_an_incident() {
     let world = world().await;
+    let options = options(&world.engine);
+    a_failure_during_a_long_job_is_counted(world, options).await;
+}
+
+pub(super) async fn a_failure_during_a_long_job_is_counted(world: World, options: EngineOptions) {
     let rows = world.connect().await;
-    let bridge = Bridge::start(&world, options(&world.engine), quick()).await;
+    let bridge = Bridge::start(&world, options, quick()).await;
     let engine = &world.engine;
     let instance = engine.start_instance("held", &[("failures", "100")]).await;
     rows.until_started(&instance, 1).await;
@@ -155,10 +166,18 @@ async fn a_failure_during_a_long_job_of_camunda_is_counted_and_ends_in_an_incide
 #[ignore = "long: scripts/test --long engines::"]
 async fn beside_a_camunda_node_that_polls_no_activity_runs_twice() {
     let world = world().await;
+    let options = options(&world.engine);
+    beside_a_node_that_polls_no_activity_runs_twice(world, options).await;
+}
+
+pub(super) async fn beside_a_node_that_polls_no_activity_runs_twice(
+    world: World,
+    options: EngineOptions,
+) {
     let rows = world.connect().await;
     let polls = EngineSettings::camunda7(&world.database).executor(JobExecutor::On);
     let polling = EngineServer::start(polls).await;
-    let bridge = Bridge::start(&world, options(&world.engine), quick()).await;
+    let bridge = Bridge::start(&world, options, quick()).await;
     // A node of the engine runs jobs side by side that are not exclusive, rolls back at the join and
     // runs them again. So no instance has parallel branches here.
     let mut instances = world.engine.start_instances("one", 100, &[]).await;

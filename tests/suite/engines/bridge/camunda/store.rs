@@ -10,7 +10,7 @@ use jobwire_tests::EngineServer;
 
 use super::{JOB, incidents, of, shared};
 use crate::engines::bridge::flowable::{hint, job_id, terms};
-use crate::engines::rows::JobRow;
+use crate::engines::rows::{JobRow, Rows};
 
 fn completion(held: LockToken) -> Completion {
     Completion {
@@ -22,13 +22,13 @@ fn completion(held: LockToken) -> Completion {
     }
 }
 
-async fn lock_one(store: &EngineStore, owner: NodeId, job: &JobRow) -> LockedJob {
+pub(super) async fn lock_one(store: &EngineStore, owner: NodeId, job: &JobRow) -> LockedJob {
     let locked = store.lock(&terms(owner), &[hint(&job.id)]).await.unwrap();
     assert_eq!(locked.jobs.len(), 1, "{locked:?}");
     locked.jobs.into_iter().next().unwrap()
 }
 
-async fn settle(store: &EngineStore, owner: NodeId, held: LockToken) -> BatchOutcome {
+pub(super) async fn settle(store: &EngineStore, owner: NodeId, held: LockToken) -> BatchOutcome {
     let done = completion(held);
     let settled = store.complete(owner, &[done], &Handoff::Hint).await;
     settled.unwrap()
@@ -263,6 +263,15 @@ async fn an_answer_404_is_the_engines_word_or_shows_a_wrong_path() {
 #[ignore = "long: scripts/test --long engines::"]
 async fn an_operator_finds_and_retries_a_dead_letter_and_a_timer_of_camunda() {
     let (engine, store, rows) = shared().await;
+    dead_letters_and_timers_are_retried(engine, &store, &rows).await;
+}
+
+/// The engine makes the changes, over its REST interface or by its endpoint.
+pub(super) async fn dead_letters_and_timers_are_retried(
+    engine: &EngineServer,
+    store: &EngineStore,
+    rows: &Rows,
+) {
     let instance = engine
         .start_instance("failing", &[("failures", "100")])
         .await;
@@ -279,7 +288,7 @@ async fn an_operator_finds_and_retries_a_dead_letter_and_a_timer_of_camunda() {
         (found[0].state, found[0].retries),
         (JobState::Executable, 2)
     );
-    assert_eq!(incidents(&rows, &instance).await, 0);
+    assert_eq!(incidents(rows, &instance).await, 0);
     let instance = engine.start_instance("timer", &[("wait", "PT1H")]).await;
     let found = store.find(&of(&instance)).await.unwrap();
     assert_eq!(found[0].state, JobState::Timer);

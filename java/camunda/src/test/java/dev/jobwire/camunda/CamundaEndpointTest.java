@@ -121,6 +121,38 @@ class CamundaEndpointTest {
         assertNull(job(job.getProcessInstanceId()));
     }
 
+    /** Nodes that lock jobs in the database run them by such requests. */
+    @Test
+    void aJobRunsUnderTheLockOfTheRequestAlone() {
+        ExecutionEndpoint execution = new ExecutionEndpoint(new CamundaJobRunner(engine));
+        Job job = job(instance(false));
+        String instance = job.getProcessInstanceId();
+        assertEquals(404, execution.execute(job.getId(), null, OWNER).status());
+        lock(job);
+        assertEquals(404, execution.execute(job.getId(), null).status());
+        assertEquals(404, execution.execute(job.getId(), null, OWNER + "0").status());
+        engine.getRuntimeService().suspendProcessInstanceById(instance);
+        ExecutionEndpoint.Answer suspended = execution.execute(job.getId(), null, OWNER);
+        assertEquals(404, suspended.status());
+        // Nodes tell such a refusal from a wrong path by these words.
+        assertContains("executable job", suspended.json());
+        assertEquals(3, job(instance).getRetries());
+        engine.getRuntimeService().activateProcessInstanceById(instance);
+        assertEquals("{\"state\":\"gone\"}", execution.execute(job.getId(), null, OWNER).json());
+        assertNull(job(instance));
+    }
+
+    @Test
+    void aFailureUnderTheLockOfARequestIsCounted() {
+        ExecutionEndpoint execution = new ExecutionEndpoint(new CamundaJobRunner(engine));
+        Job job = job(instance(true));
+        lock(job);
+        String answer = execution.execute(job.getId(), null, OWNER).json();
+        assertContains("\"state\":\"timer\"", answer);
+        assertContains("\"retries\":2,\"message\":\"as wished\"", answer);
+        assertContains("\"fate\":\"retry\"", settle(job));
+    }
+
     @Test
     void theEngineCountsAFailureAndAnOperatorRetriesTheDeadLetter() {
         Job job = job(instance(true));
