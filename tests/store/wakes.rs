@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use jobwire_core::transport::{Control, Publisher, Subscription, Transport};
 use jobwire_core::{
-    Client, CommitHook, HandlerError, HandlerOptions, JobId, JobQuery, Lane, LaneOrder, LaneShare,
+    Client, CommitHook, Elastic, HandlerError, HandlerOptions, JobId, JobQuery, Lane, LaneOrder, LaneShare,
     NewJob, Node, NodeId, NodeOptions, Outcome, PgOptions, PgStore, PgTransport, RetryPolicy,
     Running, Store,
 };
@@ -431,6 +431,52 @@ async fn a_node_without_a_free_slot_leaves_the_jobs_to_others() {
     })
     .await;
     gate.add_permits(1);
+    fleet.until_empty().await;
+    fleet.stop().await;
+}
+
+/// A node that has claimed all that waits needs no more slots.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_elastic_node_shrinks_when_no_job_waits() {
+    const MOST: usize = 6;
+    let mut fleet = Fleet::new().await;
+    let gate = Arc::new(Semaphore::new(0));
+    let of_job = gate.clone();
+    let elastic = Elastic::from_min(1)
+        .idle_after(Duration::from_secs(1))
+        .cpu_below(100);
+    let node = Node::builder(
+        fleet.store.clone(),
+        Arc::new(PgTransport::new(&fleet.store)),
+    )
+    .options(woken().concurrency(MOST).elastic(Some(elastic)))
+    .handler("holds", move |_: Running<()>| {
+        let gate = of_job.clone();
+        async move {
+            gate.acquire().await?.forget();
+            Ok::<_, HandlerError>(Outcome::Done)
+        }
+    });
+    fleet.nodes.push(node.start().await.unwrap());
+    let flood = || (0..4 * MOST).map(|_| NewJob::of("holds", &())).collect();
+    fleet.jobs.create_many(flood()).await.unwrap();
+    eventually("all slots to be taken", SOON, async || {
+        (fleet.nodes[0].health().in_flight == MOST).then_some(())
+    })
+    .await;
+    gate.add_permits(4 * MOST);
+    fleet.until_empty().await;
+    // It looks at its slots once a second.
+    pass(Duration::from_secs(5)).await;
+    fleet.jobs.create_many(flood()).await.unwrap();
+    eventually("the first job", SOON, async || {
+        (fleet.nodes[0].health().in_flight > 0).then_some(())
+    })
+    .await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let at_once = fleet.nodes[0].health().in_flight;
+    assert!(at_once < MOST, "{at_once} jobs at once");
+    gate.add_permits(4 * MOST);
     fleet.until_empty().await;
     fleet.stop().await;
 }

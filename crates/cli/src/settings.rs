@@ -181,7 +181,7 @@ settings! {
     sweep_interval: Duration = "10s", "sweep-interval" "DURATION",
         "Interval at which the leader looks for expired leases and lost hints while jobs wait or \
          run. If it is longer than half a `lease`, half a lease is used. Twice as long while \
-         the fleet is idle. At least 100ms.";
+         the fleet is idle. 100ms to 24h.";
     suspect_after: Duration = "15s", "suspect-after" "DURATION",
         "Time for which a job must have been ready before its hint may count as lost. Not shorter \
          than `hint_max_age`; if it is shorter than `hint_max_age` plus the broker's confirm timeout, \
@@ -193,8 +193,8 @@ settings! {
     claim_interval: Duration = "10s", "claim-interval" "DURATION",
         "Maximum time for which a job waits after its wake was lost, if `broker_url` is `none`: \
          the leader looks for waiting jobs at this interval, and a node that hears no leader for \
-         this time claims. Jobs of plain SQL wait as long if there is no commit tap. At least \
-         100ms. See docs/operating/no-broker.md.";
+         this time claims. Jobs of plain SQL wait as long if there is no commit tap. 100ms to 24h. \
+         See docs/operating/no-broker.md.";
     quarantine_after: Count0 = "3", "quarantine-after" "N",
         "Number of nodes in a row that must die while they run a job before it becomes a dead \
          letter; from the second death on it runs alone on its node. At least 3; 0 for never.";

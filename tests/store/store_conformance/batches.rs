@@ -14,6 +14,7 @@ use jobwire_harness::world::{SOON, quick, waiting};
 use rand::Rng;
 
 use super::bed::{Bed, noting};
+use super::periodic::refuse_as_if_the_disk_were_full;
 use super::world::{SqlBench, World, done, give_up, node, retry_after, take, work};
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -609,14 +610,7 @@ pub(super) async fn a_batch_whose_template_can_not_be_read_stays_open_and_stops_
 async fn an_error_of_a_full_disk_that_is_one_batchs_own_stops_no_other() {
     let w = World::<PgStore>::open().await;
     let bed = Bed::new(&w);
-    for statement in [
-        "CREATE FUNCTION public.full_disk() RETURNS trigger LANGUAGE plpgsql AS
-         $$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END $$",
-        "CREATE TRIGGER full_disk BEFORE INSERT ON jobwire.job FOR EACH ROW WHEN (NEW.type = 'at-end')
-         EXECUTE FUNCTION public.full_disk()",
-    ] {
-        w.store.execute(statement).await;
-    }
+    refuse_as_if_the_disk_were_full(&w, "NEW.type = 'at-end'").await;
     // The leader looks at the batches in the order of their ids.
     let (full, hints) = batch_of(&w, 1).await;
     complete(&w, &hints[0]).await;

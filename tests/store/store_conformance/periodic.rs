@@ -557,7 +557,7 @@ pub(super) async fn each_second_of_a_schedule_has_its_job<S: SqlBench>(w: &World
 }
 
 /// Refuses the jobs of a type with the error of a full disk, as a trigger of the application may do.
-async fn refuse_as_if_the_disk_were_full(w: &World<PgStore>, condition: &str) {
+pub(super) async fn refuse_as_if_the_disk_were_full(w: &World<PgStore>, condition: &str) {
     let function =
         "CREATE OR REPLACE FUNCTION public.full_disk() RETURNS trigger LANGUAGE plpgsql AS
         $$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END $$";

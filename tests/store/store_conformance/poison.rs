@@ -630,7 +630,7 @@ pub(super) async fn thousands_of_bad_timers_stop_no_timer_behind_them<S: SqlBenc
 
 /// The largest number of calls. Three are enough, unless the machine is slow: a call searches for a
 /// second. To tell all the bad rows apart takes hundreds of calls.
-const FEW: usize = 150;
+const FEW: usize = 60;
 
 /// Asserts that all good rows get through, and no others.
 async fn within_few_calls(call: impl AsyncFn() -> usize) {

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use jobwire_core::{JobState, NewJob, Store};
+use jobwire_core::{Client, JobState, NewJob, Store};
 use jobwire_tests::{Program, Scratch, eventually, shared};
 use serde_json::{Value, json};
 
 use super::{SOON, all, execute, fails, jobwire, lines, start, store, succeeds};
 use crate::fleet::Fleet;
+use crate::world::migrated;
 
 async fn json(home: &Scratch, arguments: &[&str]) -> Value {
     // The harness captures both streams, and a warning about a slow statement is not part of the
@@ -286,6 +287,38 @@ async fn all_that_match_are_retried_or_deleted() {
         0
     );
     fails(jobwire(&home, &["jobs", "retry"]), 2).await;
+}
+
+/// One transaction for each job would take 900 round trips and commits.
+#[tokio::test]
+async fn many_jobs_are_retried_in_few_transactions() {
+    let database = shared::postgres().await.create_database().await;
+    let store = migrated(&database).await;
+    let late = || NewJob::of("http", &()).delay(Duration::from_secs(86_400));
+    let jobs = Client::without_hints(store.clone());
+    jobs.create_many((0..900).map(|_| late()).collect())
+        .await
+        .unwrap();
+    let retry = ["jobs", "retry", "--all", "--state", "timer"];
+    let line = |more: &[&str]| {
+        Program::jobwire()
+            .args(&[&retry[..], more].concat())
+            .env("JOBWIRE_DATABASE_URL", &database)
+            .env("JOBWIRE_BROKER_URL", "none")
+    };
+    let said = fails(line(&[]), 2).await;
+    assert!(
+        said.contains("900 jobs match") && said.contains("--yes"),
+        "{said}"
+    );
+    let said = succeeds(line(&["--yes"])).await;
+    assert!(said.contains("900 jobs made executable"), "{said}");
+    let transactions: i64 =
+        sqlx::query_scalar("SELECT count(DISTINCT xmin::text) FROM jobwire.job")
+            .fetch_one(store.pool())
+            .await
+            .unwrap();
+    assert!(transactions < 10, "{transactions}");
 }
 
 /// A trigger raises an error for one job. That job is named with the reason, and the others are

@@ -78,7 +78,7 @@ async fn a_late_sibling_is_seen_where_transactions_are_isolated_by_default() {
 async fn a_refusal_waits_for_the_release_that_no_longer_looks() {
     let (store, owner) = (store().await, NodeId::generate());
     let held = hold(&store, owner, &create(&store, work("a")).await).await;
-    stop_at_commit(&store, "jobwire.job").await;
+    stop_at_commit(&store, "DELETE ON jobwire.job").await;
     let gate = shut(&store).await;
     let (completing, completion) = (store.clone(), done(&held));
     let release = tokio::spawn(async move {

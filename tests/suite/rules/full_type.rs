@@ -12,8 +12,8 @@ use jobwire_core::{
 use jobwire_tests::{eventually, shared};
 use tokio::sync::Semaphore;
 
-use super::world::{SOON, store, unswept, until_led};
-use crate::world::{Notes, connect, pass};
+use super::world::{SOON, count_hints_again, hinted_again, store, unswept, until_led};
+use crate::world::{Notes, connect, pass, quick};
 
 /// More than a node receives at once.
 const FLOOD: usize = 200;
@@ -52,11 +52,21 @@ impl Narrow {
         options: HandlerOptions,
         gate: &Arc<Semaphore>,
     ) -> Self {
+        Self::start_with(store, transport, options_of_node(), options, gate).await
+    }
+
+    async fn start_with(
+        store: &PgStore,
+        transport: Arc<dyn Transport>,
+        options_of_node: NodeOptions,
+        options: HandlerOptions,
+        gate: &Arc<Semaphore>,
+    ) -> Self {
         let (notes, at_once) = (Notes::default(), AtOnce::default());
         let (seen, noted) = (notes.clone(), notes.clone());
         let (counted, gate) = (at_once.clone(), gate.clone());
         let node = Node::builder(store.clone(), transport)
-            .options(options_of_node())
+            .options(options_of_node)
             .handler_with("narrow", options.concurrency(1), move |_: Running<()>| {
                 let (seen, counted, gate) = (seen.clone(), counted.clone(), gate.clone());
                 async move {
@@ -160,6 +170,44 @@ async fn a_flood_leaves_the_node_to_other_types(job: impl Fn(usize) -> NewJob) {
 #[tokio::test]
 async fn a_flood_of_a_type_with_a_limit_leaves_the_node_to_other_types() {
     a_flood_leaves_the_node_to_other_types(|_| NewJob::of("narrow", &())).await;
+}
+
+/// The markers of the sweeper pass the hints that wait for a slot.
+#[tokio::test]
+async fn what_waits_for_a_slot_of_its_type_is_not_hinted_again() {
+    let (store, gate) = (store().await, Arc::new(Semaphore::new(0)));
+    let transport = InProcessTransport::new();
+    let jobs = client(&store, &transport);
+    let node = Narrow::start_with(
+        &store,
+        Arc::new(transport),
+        quick().concurrency(8),
+        HandlerOptions::default(),
+        &gate,
+    )
+    .await;
+    flood(&jobs, |_| NewJob::of("narrow", &())).await;
+    jobs.create(NewJob::of("note", &())).await.unwrap();
+    node.until("note", 1).await;
+    count_hints_again(&store).await;
+    // Each of these hints is lost, and the sweeper finds the job.
+    let unhinted = Client::without_hints(store.clone());
+    for found in 2..=4 {
+        let mut tx = unhinted.begin().await.unwrap();
+        let job = tx.create(NewJob::of("note", &())).await.unwrap();
+        sqlx::query("UPDATE jobwire.job SET hints = 1 WHERE id = $1")
+            .bind(job.0)
+            .execute(&mut *tx)
+            .await
+            .unwrap();
+        tx.commit().await.unwrap();
+        node.until("note", found).await;
+    }
+    assert_eq!(hinted_again(&store).await, 3);
+    gate.add_permits(FLOOD);
+    until_empty(&store).await;
+    node.node.stop().await;
+    assert_eq!(node.at_once.most(), 1);
 }
 
 /// The hint of an exclusive job does not name its type, so the type is known only after the lock.

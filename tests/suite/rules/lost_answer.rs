@@ -5,9 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::store::{Operated, Store};
-use jobwire_core::{NewJob, Node};
-use jobwire_tests::{Direction, Flow, eventually};
+use jobwire_core::transport::Publisher;
+use jobwire_core::{
+    HandlerError, HandlerOptions, Lane, NewJob, Node, NodeOptions, Outcome, PgStore, PgTransport,
+    Running, Transport,
+};
+use jobwire_tests::{Direction, Flow, Proxy, eventually};
 use metrics_exporter_prometheus::PrometheusBuilder;
+use sqlx::{Postgres, Transaction};
 use tokio::sync::Semaphore;
 
 use super::world::{
@@ -28,17 +33,52 @@ async fn a_cancelled_sibling_that_a_lost_answer_has_locked_is_released() {
     answer_is_lost(true).await;
 }
 
+/// The number of leases with a node and without a strike.
+const HELD: &str = "SELECT count(*) FROM jobwire.job_lease WHERE owner IS NOT NULL AND strikes = 0";
+
+fn looking() -> NodeOptions {
+    let mut options = unswept();
+    // The node looks for lost leases every twelfth of this.
+    options.lease = Duration::from_secs(60);
+    options
+}
+
+/// Lets the transaction that waits in its COMMIT for the gate commit, and holds its answer back.
+/// `one` counts to one from then on.
+async fn lose_the_answer(
+    world: &World,
+    proxy: &Proxy,
+    gate: Transaction<'static, Postgres>,
+    one: &'static str,
+) {
+    until_waiting(&world.store, 1).await;
+    proxy.set(Direction::ToClient, Flow::Stall);
+    tokio::task::yield_now().await;
+    gate.commit().await.unwrap();
+    eventually("the commit", SOON, async || {
+        (world.count(one).await == 1).then_some(())
+    })
+    .await;
+}
+
+/// Resets the connections, so that the answer never arrives.
+async fn pass_again(proxy: &Proxy) {
+    proxy.cut();
+    // The connections must be reset before the answer can pass: all tasks run on this thread.
+    for _ in 0..1_000 {
+        tokio::task::yield_now().await;
+    }
+    proxy.set_both(Flow::Pass);
+}
+
 async fn answer_is_lost(cancelled: bool) {
     let recorder = PrometheusBuilder::new().build_recorder();
     let _here = metrics::set_default_local_recorder(&recorder);
     let world = World::new().await;
     let proxy = proxy_before(&world.url).await;
     let (notes, gate) = (Notes::default(), Arc::new(Semaphore::new(0)));
-    let mut options = unswept();
-    // The node looks for lost leases every twelfth of this.
-    options.lease = Duration::from_secs(60);
     let node = Node::builder(patient(&proxy.url(&world.url)).await, world.transport())
-        .options(options)
+        .options(looking())
         .handler("work", waits(&notes, &gate))
         .start()
         .await
@@ -47,37 +87,24 @@ async fn answer_is_lost(cancelled: bool) {
     let sibling = || NewJob::of("work", &()).instance("order");
     let first = create(&world.store, sibling()).await;
     let second = create(&world.store, sibling()).await;
-    let publisher = jobwire_core::Transport::publisher(&world.transport);
+    let publisher = Transport::publisher(&world.transport);
     publisher
-        .publish(&jobwire_core::Lane::default(), vec![first])
+        .publish(&Lane::default(), vec![first])
         .await
         .unwrap();
     notes.until(1).await;
 
-    stop_at_commit(&world.store, "jobwire.job_lease").await;
+    stop_at_commit(&world.store, "DELETE ON jobwire.job_lease").await;
     let shut = shut(&world.store).await;
     gate.add_permits(1);
-    until_waiting(&world.store, 1).await;
-    proxy.set(Direction::ToClient, Flow::Stall);
-    tokio::task::yield_now().await;
-    shut.commit().await.unwrap();
-    eventually("the completion to be committed", SOON, async || {
-        (world.count("SELECT count(*) FROM jobwire.job").await == 1).then_some(())
-    })
-    .await;
-    let held = "SELECT count(*) FROM jobwire.job_lease WHERE owner IS NOT NULL AND strikes = 0";
-    assert_eq!(world.count(held).await, 1, "the sibling is locked");
+    lose_the_answer(&world, &proxy, shut, "SELECT count(*) FROM jobwire.job").await;
+    assert_eq!(world.count(HELD).await, 1, "the sibling is locked");
     assert_eq!(notes.all().len(), 1, "the node does not know it");
     if cancelled {
         let (told, _) = world.store.cancel(second.id).await.unwrap();
         assert_eq!(told, Operated::Running);
     }
-    proxy.cut();
-    // The connections must be reset before the answer can pass: all tasks run on this thread.
-    for _ in 0..1_000 {
-        tokio::task::yield_now().await;
-    }
-    proxy.set_both(Flow::Pass);
+    pass_again(&proxy).await;
 
     if cancelled {
         world.until_empty().await;
@@ -87,7 +114,7 @@ async fn answer_is_lost(cancelled: bool) {
         return node.stop().await;
     }
     notes.until_within(2, SOON).await;
-    assert_eq!(world.count(held).await, 1, "no strike");
+    assert_eq!(world.count(HELD).await, 1, "no strike");
     let adopted = r#"jobwire_leases_reconciled_total{how="adopted"}"#;
     assert_eq!(counted(&recorder.handle(), adopted), 1);
     let fenced = r#"jobwire_fenced_total{operation="complete"}"#;
@@ -95,5 +122,107 @@ async fn answer_is_lost(cancelled: bool) {
     gate.add_permits(1);
     world.until_empty().await;
     assert_eq!(notes.all().len(), 2);
+    node.stop().await;
+}
+
+/// The answer to a lock statement, or to a claim of a node without a broker, is lost. The job still
+/// starts, under the same lock.
+async fn answer_to_a_lock_is_lost(claims: bool) {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let _here = metrics::set_default_local_recorder(&recorder);
+    let world = World::new().await;
+    let proxy = proxy_before(&world.url).await;
+    let (notes, gate) = (Notes::default(), Arc::new(Semaphore::new(1)));
+    let store = patient(&proxy.url(&world.url)).await;
+    let transport: Arc<dyn Transport> = match claims {
+        true => Arc::new(PgTransport::new(&store)),
+        false => world.transport(),
+    };
+    let node = Node::builder(store, transport)
+        .options(looking())
+        .handler("work", waits(&notes, &gate))
+        .start()
+        .await
+        .unwrap();
+    until_led(&world.store).await;
+    stop_at_commit(&world.store, "INSERT ON jobwire.job_lease").await;
+    let shut = shut(&world.store).await;
+    let hint = create(&world.store, NewJob::of("work", &())).await;
+    let waker = PgTransport::new(&world.store);
+    let publisher: Arc<dyn Publisher> = match claims {
+        true => waker.publisher(),
+        false => Transport::publisher(&world.transport),
+    };
+    eventually("the hint or wake to leave", SOON, async || {
+        let sent = publisher.publish(&Lane::default(), vec![hint.clone()]).await;
+        sent.ok()
+    })
+    .await;
+    lose_the_answer(&world, &proxy, shut, HELD).await;
+    assert!(notes.all().is_empty(), "the node does not know the lease");
+    pass_again(&proxy).await;
+    world.until_empty().await;
+    assert_eq!(notes.all().len(), 1);
+    let adopted = r#"jobwire_leases_reconciled_total{how="adopted"}"#;
+    assert_eq!(counted(&recorder.handle(), adopted), 1);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_job_that_a_lost_answer_has_locked_is_adopted() {
+    answer_to_a_lock_is_lost(false).await;
+}
+
+#[tokio::test]
+async fn a_job_that_a_lost_answer_has_claimed_is_adopted() {
+    answer_to_a_lock_is_lost(true).await;
+}
+
+/// The answer to the COMMIT of a handler's own transaction is lost. The job is done, once.
+#[tokio::test]
+async fn a_handlers_transaction_whose_answer_is_lost_is_not_run_again() {
+    let world = World::new().await;
+    let proxy = proxy_before(&world.url).await;
+    sqlx::query("CREATE TABLE effect (n bigint)")
+        .execute(world.store.pool())
+        .await
+        .unwrap();
+    let notes = Notes::default();
+    let noted = notes.clone();
+    let inside = HandlerOptions::default().in_transaction();
+    let node = Node::builder(patient(&proxy.url(&world.url)).await, world.transport())
+        .options(looking())
+        .handler_with("work", inside, move |job: Running<()>| {
+            let notes = noted.clone();
+            async move {
+                notes.add("in");
+                let mut tx = job.transaction::<PgStore>().await?;
+                sqlx::query("INSERT INTO effect VALUES (1)")
+                    .execute(&mut *tx)
+                    .await?;
+                Ok::<_, HandlerError>(Outcome::Done)
+            }
+        })
+        .start()
+        .await
+        .unwrap();
+    until_led(&world.store).await;
+    stop_at_commit(&world.store, "DELETE ON jobwire.job_lease").await;
+    let shut = shut(&world.store).await;
+    let publisher = Transport::publisher(&world.transport);
+    let publish = async || {
+        let hint = create(&world.store, NewJob::of("work", &())).await;
+        publisher.publish(&Lane::default(), vec![hint]).await.unwrap();
+    };
+    publish().await;
+    lose_the_answer(&world, &proxy, shut, "SELECT count(*) FROM effect").await;
+    pass_again(&proxy).await;
+    world.until_empty().await;
+    publish().await;
+    world.until_empty().await;
+    assert_eq!(world.count("SELECT count(*) FROM effect").await, 2);
+    assert_eq!(notes.all().len(), 2, "each ran once");
+    let dead = "SELECT count(*) FROM jobwire.dead_letter_job";
+    assert_eq!(world.count(dead).await, 0);
     node.stop().await;
 }

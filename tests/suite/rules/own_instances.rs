@@ -112,7 +112,7 @@ async fn a_sibling_that_comes_while_the_holder_runs_follows_it() {
 #[tokio::test]
 async fn a_sibling_that_comes_while_the_holder_ends_is_not_forgotten() {
     recorded!(scene);
-    stop_at_commit(scene.store(), "jobwire.job_lease").await;
+    stop_at_commit(scene.store(), "DELETE ON jobwire.job_lease").await;
     let shut = shut(scene.store()).await;
     scene.gate.add_permits(1);
     until_waiting(scene.store(), 1).await;
@@ -142,7 +142,7 @@ async fn a_sibling_that_was_refused_under_a_lost_lock_is_not_forgotten() {
 #[tokio::test]
 async fn a_sibling_that_is_taken_over_while_the_node_stops_is_given_back() {
     recorded!(scene);
-    stop_at_commit(scene.store(), "jobwire.job_lease").await;
+    stop_at_commit(scene.store(), "DELETE ON jobwire.job_lease").await;
     let shut = shut(scene.store()).await;
     scene.create().await;
     scene.gate.add_permits(1);

@@ -79,7 +79,7 @@ async fn refused_at_the_last_moment(job: NewJob) {
     let store = store().await;
     store.suspend(&scope()).await.unwrap();
     let before = create(&store, work("a").concurrent()).await;
-    stop_at_commit(&store, "jobwire.suspension").await;
+    stop_at_commit(&store, "DELETE ON jobwire.suspension").await;
     let gate = shut(&store).await;
     let activating = store.clone();
     let activation =
@@ -111,7 +111,7 @@ async fn a_job_that_fails_while_its_suspension_ends_is_brought_back() {
     let hint = create(&store, work("a").concurrent()).await;
     let job = hold(&store, owner, &hint).await;
     store.suspend(&scope()).await.unwrap();
-    stop_at_commit(&store, "jobwire.job_lease").await;
+    stop_at_commit(&store, "DELETE ON jobwire.job_lease").await;
     let gate = shut(&store).await;
     let failing = store.clone();
     let failure = Failure {
@@ -148,7 +148,7 @@ async fn a_job_of_two_suspensions_that_end_at_once_is_brought_back() {
     for scope in &scopes {
         store.suspend(scope).await.unwrap();
     }
-    stop_at_commit(&store, "jobwire.suspension").await;
+    stop_at_commit(&store, "DELETE ON jobwire.suspension").await;
     let gate = shut(&store).await;
     let mut ending = Vec::new();
     for (scope, waiting) in scopes.into_iter().zip(1..) {

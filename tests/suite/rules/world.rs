@@ -190,17 +190,17 @@ pub(super) async fn soon<T>(coming: impl Future<Output = T>) -> T {
     within.await.expect("this takes too long")
 }
 
-/// Makes every transaction that deletes a row of this table stop in the middle of its COMMIT until
-/// the [gate](shut) is open: everything is read and written, and other transactions do not see it
+/// Makes every transaction with this change (`DELETE ON table`) stop in the middle of its COMMIT
+/// until the [gate](shut) is open: everything is read and written, and other transactions do not see it
 /// yet. The trigger sleeps, since a node waits for no lock for long.
-pub(super) async fn stop_at_commit(store: &PgStore, table: &str) {
+pub(super) async fn stop_at_commit(store: &PgStore, change: &str) {
     let sql = format!(
         "CREATE FUNCTION stop_at_commit() RETURNS trigger LANGUAGE plpgsql
              AS 'BEGIN
                  WHILE NOT pg_try_advisory_xact_lock_shared(17) LOOP PERFORM pg_sleep(0.01); END LOOP;
                  RETURN NULL;
              END';
-         CREATE CONSTRAINT TRIGGER stop_at_commit AFTER DELETE ON {table}
+         CREATE CONSTRAINT TRIGGER stop_at_commit AFTER {change}
              DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION stop_at_commit()"
     );
     sqlx::raw_sql(sqlx::AssertSqlSafe(sql))

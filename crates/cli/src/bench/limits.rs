@@ -84,7 +84,7 @@ async fn one(settings: &Settings, args: &LimitsArgs, keys: u32) -> Result<Report
             job = job.tenant(format!("tenant-{}", n % keys));
         }
         match fair {
-            Some(fair) => job.category(format!("category-{}", n % fair)),
+            Some(fair) => job.category(format!("category-{}", n / keys.max(1) % fair)),
             None => job,
         }
     });

@@ -11,9 +11,9 @@
 //! a job's row shows when it was inserted, not when it was committed.
 //!
 //! If several nodes receive a lane, a marker overtakes the hints that wait on other nodes for a
-//! slot, for tens of seconds if jobs are long. So when jobs of such a lane are suspected, the
-//! leader asks the nodes which hints they hold (`question.rs`). A wrong suspicion costs one extra
-//! hint.
+//! slot, for tens of seconds if jobs are long. It passes hints that wait for a slot of their type,
+//! too. So when jobs are suspected, the leader asks the nodes which hints they hold
+//! (`question.rs`). A wrong suspicion costs one extra hint.
 //!
 //! ```text
 //!   hints …  ──►│ marker 7 │──► lane ──► consumer decides all before it ──► "marker 7 is back"
@@ -251,12 +251,12 @@ impl Sweeper {
         state.outstanding.retain(|s| s.number > marker.number);
         state.spacing = node.options.sweep_interval;
         measure(lane, &sent);
-        if node.transport.is_single_node() {
-            self.begin(node, lane, sent.before, Arc::default()).await;
-        } else if state.question.is_none() {
-            state
-                .returned
-                .get_or_insert((sent, Instant::now() + MOMENT));
+        if state.question.is_none() {
+            let now = Instant::now();
+            // Within a process no marker overtakes hints.
+            let alone = node.transport.is_single_node();
+            let asks_at = if alone { now } else { now + MOMENT };
+            state.returned.get_or_insert((sent, asks_at));
         }
     }
 

@@ -128,9 +128,10 @@ impl Refusals {
         refused.is_some_and(|first| state.allowance.has_committed_since(operation, first))
     }
 
-    /// Forgets a row that is gone. Its absence does not show that the database accepts rows.
-    fn is_gone(&self, operation: &'static str, row: JobId) {
-        self.state().stuck.is_gone(operation, row);
+    /// Forgets rows that are gone or that a search committed. A row that is gone does not show that
+    /// the database accepts rows.
+    fn settled(&self, operation: &'static str, rows: impl IntoIterator<Item = JobId>) {
+        self.state().stuck.settled(operation, rows);
     }
 
     /// Returns whether a page that was refused with this error is tried in parts. A page with a

@@ -51,6 +51,7 @@ mod turn;
 mod watch;
 mod woken;
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,9 +59,10 @@ use futures_util::StreamExt;
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
+use crate::runtime::alarm;
 use crate::transport::Control;
 use crate::worker::context::NodeContext;
-use crate::worker::slot_pool::Slot;
+use crate::worker::slot_pool::{Share, Slot};
 use claimer::Claimer;
 
 /// The interval between checks of the transport's health.
@@ -86,6 +88,7 @@ pub(crate) async fn claim(node: Arc<NodeContext>) {
     let mut look = tokio::time::interval(LOOK);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let node = claimer.node.clone();
+    let mut request = SlotRequest::new(&node.slots.of_node);
     loop {
         // Before the slots are counted, so that no later one is missed.
         freed.mark_unchanged();
@@ -115,7 +118,7 @@ pub(crate) async fn claim(node: Arc<NodeContext>) {
                 continue;
             }
             Ok(()) = freed.changed(), if claimer.misses_slots() => continue,
-            slot = slot_at(&node, at), if claims => Some(slot),
+            slot = request.at(claims.then_some(at)) => Some(slot),
         };
         // Must not be cancelled: a job that is locked has to be started.
         claimer.take_some(slot).await;
@@ -135,8 +138,60 @@ async fn changed(offered: &mut Option<tokio::sync::watch::Receiver<u64>>) {
     }
 }
 
-/// Waits until `at`, then returns a free slot. Cancel-safe.
-async fn slot_at(node: &NodeContext, at: Instant) -> Slot {
-    tokio::time::sleep_until(at).await;
-    node.slots.of_node.take().await
+/// The claimer's request for a slot. It waits on while the claimer does something else, so it keeps
+/// its place among the requests of the node.
+struct SlotRequest<'a> {
+    of_node: &'a Share,
+    waiting: Option<Pin<Box<dyn Future<Output = Slot> + Send + 'a>>>,
+}
+
+impl<'a> SlotRequest<'a> {
+    fn new(of_node: &'a Share) -> Self {
+        let waiting = None;
+        Self { of_node, waiting }
+    }
+
+    /// Waits until `at`, for ever without a time, then returns a free slot. Until then it requests
+    /// none. Cancel-safe.
+    async fn at(&mut self, at: Option<Instant>) -> Slot {
+        if at.is_none_or(|at| Instant::now() < at) {
+            self.waiting = None;
+        }
+        alarm::at(at).await;
+        let of_node = self.of_node;
+        let waiting = self.waiting.get_or_insert_with(|| Box::pin(of_node.take()));
+        let slot = waiting.await;
+        self.waiting = None;
+        slot
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{InProcessTransport, SlotPool, Transport};
+
+    #[tokio::test]
+    async fn a_request_for_a_slot_keeps_its_place_until_it_is_put_off() {
+        let transport: Arc<dyn Transport> = Arc::new(InProcessTransport::new());
+        let share = SlotPool::new(1).join(1, None, &transport).unwrap();
+        let mut request = SlotRequest::new(&share);
+        let (now, later) = (Instant::now(), Instant::now() + Duration::from_secs(3_600));
+        let mut slot = share.try_take();
+        for is_put_off in [false, true] {
+            assert!(futures_util::poll!(Box::pin(request.at(Some(now)))).is_pending());
+            if is_put_off {
+                assert!(futures_util::poll!(Box::pin(request.at(Some(later)))).is_pending());
+            }
+            let mut other = Box::pin(share.take());
+            assert!(futures_util::poll!(&mut other).is_pending());
+            assert!(futures_util::poll!(Box::pin(request.at(Some(now)))).is_pending());
+            drop(slot.take());
+            slot = if is_put_off {
+                Some(other.await)
+            } else {
+                Some(request.at(Some(now)).await)
+            };
+        }
+    }
 }

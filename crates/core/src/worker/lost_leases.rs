@@ -45,24 +45,24 @@ pub(crate) fn begin() {
 /// Looks once for lost leases, unless another look is open. Waits for the statements that are under
 /// way, and adopts or releases the leases that it finds.
 pub(crate) async fn look(node: &Arc<NodeContext>) -> Result<(), StoreError> {
-    let Some((unknown, sent, seen)) = unknown(node).await? else {
+    let Some((look, unknown, seen)) = Look::begin(node).await? else {
         return Ok(());
     };
     if !unknown.is_empty() {
         node.leases.answers(seen).await;
     }
-    let strange = node.leases.end_look(unknown);
-    adopt(node, strange, sent).await;
+    let sent = look.sent;
+    adopt(node, look.end(unknown), sent).await;
     Ok(())
 }
 
 /// Looks for lost leases of a node that stops. Releases each lease that names this node and whose
 /// job does not run.
 pub(crate) async fn last_look(node: &Arc<NodeContext>) {
-    match unknown(node).await {
-        Ok(Some((unknown, sent, _))) => {
-            let strange = node.leases.end_look(unknown);
-            adopt(node, strange, sent).await;
+    match Look::begin(node).await {
+        Ok(Some((look, unknown, _))) => {
+            let sent = look.sent;
+            adopt(node, look.end(unknown), sent).await;
         }
         Ok(None) => {}
         Err(error) => {
@@ -75,19 +75,44 @@ pub(crate) async fn last_look(node: &Arc<NodeContext>) {
     }
 }
 
-type Found = (Vec<LockedJob>, Instant, u64);
+/// A look that is open. Dropping it ends it, so that a panic does not keep the node from the next.
+struct Look {
+    node: Arc<NodeContext>,
+    sent: Instant,
+    is_open: bool,
+}
 
-async fn unknown(node: &Arc<NodeContext>) -> Result<Option<Found>, StoreError> {
-    let Some(known) = node.leases.begin_look() else {
-        return Ok(None);
-    };
-    let sent = Instant::now();
-    let lease = node.options.lease;
-    match node.store.unknown(node.id, lease, &known).await {
-        Ok(unknown) => Ok(Some((unknown, sent, node.leases.looked(sent)))),
-        Err(error) => {
-            node.leases.end_look(Vec::new());
-            Err(error)
+impl Look {
+    /// Asks for the leases that the lease book does not have. Returns them with the number of the
+    /// last statement that may have written them, or `None` while another look is open.
+    async fn begin(
+        node: &Arc<NodeContext>,
+    ) -> Result<Option<(Self, Vec<LockedJob>, u64)>, StoreError> {
+        let Some(known) = node.leases.begin_look() else {
+            return Ok(None);
+        };
+        let look = Self {
+            node: node.clone(),
+            sent: Instant::now(),
+            is_open: true,
+        };
+        let lease = node.options.lease;
+        let unknown = node.store.unknown(node.id, lease, &known).await?;
+        let seen = node.leases.looked(look.sent);
+        Ok(Some((look, unknown, seen)))
+    }
+
+    /// Ends the look. Returns the leases among `unknown` that no answer contained.
+    fn end(mut self, unknown: Vec<LockedJob>) -> Vec<LockedJob> {
+        self.is_open = false;
+        self.node.leases.end_look(unknown)
+    }
+}
+
+impl Drop for Look {
+    fn drop(&mut self) {
+        if self.is_open {
+            self.node.leases.end_look(Vec::new());
         }
     }
 }

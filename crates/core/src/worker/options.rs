@@ -13,6 +13,9 @@ use crate::store::{RowTerms, TapMode};
 use crate::worker::elastic::Elastic;
 use crate::worker::slot_limit::SlotLimit;
 
+/// The longest lease and the longest intervals.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
 /// Options of a node, with their defaults.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -28,11 +31,12 @@ pub struct NodeOptions {
     /// `slot_limit`. Default: none, the node always has `concurrency` slots.
     pub elastic: Option<Elastic>,
     /// The time that a lock lasts without a renewal. The jobs of a dead node are taken over after
-    /// this time and one sweep. Default 30 s, at least 1 s.
+    /// this time and one sweep. Default 30 s, 1 s to 24 h.
     pub lease: Duration,
     /// The time between two searches of the leader for expired leases while jobs wait or run. If it
     /// is longer than half a lease, half a lease is used. It is twice as long while the fleet is
-    /// idle, so that the leader's lease does not end between two cycles. Default 10 s, at least 100 ms.
+    /// idle, so that the leader's lease does not end between two cycles. Default 10 s, 100 ms to
+    /// 24 h.
     pub sweep_interval: Duration,
     /// The time for which a job must have been ready before the marker left, to be suspected of a
     /// lost hint. If it is shorter than the hook's maximum hint age plus the broker's confirm
@@ -45,8 +49,8 @@ pub struct NodeOptions {
     /// The longest time for which jobs wait after a wake was lost, over a transport without a
     /// broker ([`PgTransport`](crate::PgTransport)): the leader looks for waiting jobs at this
     /// interval and wakes their lanes, and a node that hears no leader for this time claims. Jobs of
-    /// plain SQL without a commit tap wait as long. Has no effect with a broker. Default 10 s, at
-    /// least 100 ms.
+    /// plain SQL without a commit tap wait as long. Has no effect with a broker. Default 10 s,
+    /// 100 ms to 24 h.
     pub claim_interval: Duration,
     /// The number of holders in a row whose death makes the job a dead letter. From the second
     /// death on the job runs alone on its node, and only deaths while it runs alone count (protocol
@@ -203,7 +207,7 @@ impl NodeOptions {
             "must be at least 1s: it is renewed every third of it",
         );
         check(
-            self.lease <= Duration::from_secs(24 * 3600),
+            self.lease <= LONGEST,
             "lease",
             "must be at most 24h: a dead node's jobs wait that long",
         );
@@ -211,6 +215,11 @@ impl NodeOptions {
             self.sweep_interval >= Duration::from_millis(100),
             "sweep_interval",
             "must be at least 100ms",
+        );
+        check(
+            self.sweep_interval <= LONGEST,
+            "sweep_interval",
+            "must be at most 24h: jobs whose hints were lost wait that long",
         );
         check(
             self.suspect_after >= self.hook.max_age,
@@ -229,6 +238,12 @@ impl NodeOptions {
             self.claim_interval >= Duration::from_millis(100),
             "claim_interval",
             "must be at least 100ms: each costs a statement of the leader",
+        );
+        check(
+            self.claim_interval <= LONGEST,
+            "claim_interval",
+            "must be at most 24h: a node whose connection is lost in silence claims nothing for so \
+             long",
         );
         check(
             self.quarantine_after == 0 || self.quarantine_after >= 3,
@@ -340,6 +355,36 @@ mod tests {
         let seconds = Duration::from_secs;
         assert_eq!(options.suspected_after(seconds(0)), seconds(15));
         assert_eq!(options.suspected_after(seconds(60)), seconds(70));
+    }
+
+    #[test]
+    fn intervals_have_bounds() {
+        type Set = fn(&mut NodeOptions, Duration);
+        let settings: [(&str, Set, Duration); 3] = [
+            ("lease", |of, to| of.lease = to, Duration::from_secs(1)),
+            (
+                "sweep_interval",
+                |of, to| of.sweep_interval = to,
+                Duration::from_millis(100),
+            ),
+            (
+                "claim_interval",
+                |of, to| of.claim_interval = to,
+                Duration::from_millis(100),
+            ),
+        ];
+        let nano = Duration::from_nanos(1);
+        for (name, set, least) in settings {
+            let wrong = |to| {
+                let mut options = NodeOptions::default();
+                set(&mut options, to);
+                let wrong = options.validate().err().unwrap_or_default();
+                wrong.iter().any(|bad| bad.option == name)
+            };
+            assert!(!wrong(least) && !wrong(LONGEST), "{name}");
+            assert!(wrong(least - nano) && wrong(LONGEST + nano), "{name}");
+            assert!(wrong(Duration::MAX), "{name}");
+        }
     }
 
     #[test]

@@ -331,9 +331,14 @@ impl Share {
         self.request(true).await
     }
 
-    /// Records that the node has nothing to start, so its part is free for the others.
+    /// Records that the caller has nothing to start: the node's part is free for the others, unless
+    /// it waits for a slot.
     pub(crate) fn wants_none(&self) {
         let mut state = self.pool.state();
+        let mut requests = state.waiting.values();
+        if requests.any(|request| request.member == self.member) {
+            return;
+        }
         let me = state.members.get_mut(&self.member);
         if me.is_some_and(|me| mem::take(&mut me.wants)) {
             self.pool.serve(state);

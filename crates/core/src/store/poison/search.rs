@@ -56,7 +56,7 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
     for row in refused.chain(found.untold.iter().flatten()) {
         taken.remove(&id(row));
     }
-    refusals.state().stuck.settled(operation, &taken);
+    refusals.settled(operation, taken);
     let untold: Vec<Vec<JobId>> = found
         .untold
         .iter()
@@ -121,12 +121,12 @@ pub(super) async fn search<R: Clone + Send + Sync, T: Outcome>(
                     refusals.state().allowance.went(now);
                     tell(operation, job, &aside, &error);
                     outcome.set_aside(job, aside.ready);
-                    refusals.is_gone(operation, job);
+                    refusals.settled(operation, [job]);
                     continue;
                 }
                 // It was changed meanwhile.
                 Ok(None) => {
-                    refusals.is_gone(operation, job);
+                    refusals.settled(operation, [job]);
                     continue;
                 }
                 Err(failed) => format!("{error}; it could not be set aside: {failed}"),

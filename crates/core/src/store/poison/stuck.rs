@@ -1,6 +1,6 @@
 //! Stuck operations: those with rows that the database refuses.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use metrics::gauge;
@@ -207,19 +207,13 @@ impl StuckBatches {
         if rows.is_none() {
             self.failing.remove(&(operation, None));
         }
-        let Some(entry) = self.operations.get_mut(operation) else {
-            return;
-        };
-        match rows {
-            Some(rows) => {
-                entry.rows.remove(&None);
-                for row in rows {
-                    entry.rows.remove(&Some(row));
-                }
+        if let Some(entry) = self.operations.get_mut(operation) {
+            match &rows {
+                Some(_) => drop(entry.rows.remove(&None)),
+                None => entry.rows.clear(),
             }
-            None => entry.rows.clear(),
         }
-        self.forget_empty();
+        self.settled(operation, rows.into_iter().flatten());
     }
 
     /// Returns the rows that were refused lately.
@@ -241,22 +235,19 @@ impl StuckBatches {
         (refused.lasts == Lasts::UntilCorrected).then_some(refused.first)
     }
 
-    /// Records that a search committed these rows. The rest of their page may still be refused.
-    pub(super) fn settled(&mut self, operation: &'static str, rows: &HashSet<JobId>) {
+    /// Forgets rows that are gone or that a search committed. The rest of their page may still be
+    /// refused.
+    pub(super) fn settled(
+        &mut self,
+        operation: &'static str,
+        rows: impl IntoIterator<Item = JobId>,
+    ) {
         if let Some(entry) = self.operations.get_mut(operation) {
-            entry
-                .rows
-                .retain(|row, _| row.is_none_or(|row| !rows.contains(&row)));
-            self.forget_empty();
+            for row in rows {
+                entry.rows.remove(&Some(row));
+            }
         }
-    }
-
-    /// Forgets a row that is gone. Its absence does not show that the database accepts rows.
-    pub(super) fn is_gone(&mut self, operation: &'static str, row: JobId) {
-        if let Some(entry) = self.operations.get_mut(operation) {
-            entry.rows.remove(&Some(row));
-            self.forget_empty();
-        }
+        self.forget_empty();
     }
 
     /// Records that a page of held jobs was committed. Its commit may have failed before.

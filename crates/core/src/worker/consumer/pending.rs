@@ -28,7 +28,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
-use super::waiting::{Arrival, Ranked, Tried, Waiting};
+use super::waiting::{Arrival, Ranked, Waiting};
 use crate::hint::{Hint, Marker, Ready};
 use crate::job::{JobId, Lane};
 use crate::lane::start_order::Place;
@@ -50,6 +50,8 @@ struct LaneQueue {
     full: BTreeMap<String, VecDeque<Waiting>>,
     /// Whether the first item can't be set aside, because too many hints are.
     blocked: bool,
+    /// Whether a hint of a type that has none among `full` was taken since the lane was last asked.
+    others_passed: bool,
     /// The time since which only other lanes got slots.
     passed_over: Option<Instant>,
 }
@@ -118,6 +120,7 @@ impl Pending {
             was_woken: false,
             full: BTreeMap::new(),
             blocked: false,
+            others_passed: false,
             passed_over: None,
         };
         Self {
@@ -175,6 +178,13 @@ impl Pending {
         queue.is_some_and(|queue| std::mem::take(&mut queue.blocked))
     }
 
+    /// Returns whether, since the last call, a hint of the lane was taken whose type has none that
+    /// wait for a slot of it.
+    pub(super) fn others_passed(&mut self, place: usize) -> bool {
+        let queue = self.lanes.get_mut(place);
+        queue.is_some_and(|queue| std::mem::take(&mut queue.others_passed))
+    }
+
     pub(super) fn has_markers(&self) -> bool {
         self.markers > 0
     }
@@ -209,7 +219,8 @@ impl Pending {
 
     /// Puts a hint that could not be locked at the end of its lane, or of the woken jobs. A rescued
     /// job stays at the front.
-    pub(super) fn push_again(&mut self, waiting: Waiting) {
+    pub(super) fn push_again(&mut self, mut waiting: Waiting) {
+        waiting.of.full_since = None;
         if waiting.of.rescued {
             self.put_back(waiting);
         } else if waiting.of.woken {
@@ -301,6 +312,9 @@ impl Pending {
         match queue.items.pop_front()? {
             Item::Hint(waiting) => {
                 queue.was_woken = false;
+                let job_type = waiting.hint.job_type.as_ref();
+                let is_full = job_type.is_some_and(|of| queue.full.contains_key(of));
+                queue.others_passed |= !is_full;
                 self.items -= 1;
                 if waiting.of.forwarded {
                     self.forwarded.remove(&waiting.hint.id);
@@ -387,7 +401,7 @@ impl Pending {
         }
         let was_before = waiting.of.is_full();
         if !was_before {
-            waiting.of.tried = Tried::Full(Instant::now());
+            waiting.of.full_since = Some(Instant::now());
         }
         let of_type = queue.full.entry(job_type).or_default();
         // Rescued jobs come first, then woken ones. One that was set aside before goes before those
@@ -465,7 +479,7 @@ impl Pending {
             while of_type.len() > kept
                 && let Some(waiting) = of_type.pop_back()
             {
-                let is_old = matches!(waiting.of.tried, Tried::Full(since) if since <= before);
+                let is_old = waiting.of.full_since.is_some_and(|since| since <= before);
                 if is_old && !waiting.of.woken {
                     self.full.remove(&waiting.hint.id);
                     let lane = queue.lane.clone();

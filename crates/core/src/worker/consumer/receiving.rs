@@ -117,6 +117,7 @@ impl Consumer {
                         woken: false,
                         forwarded: false,
                         tried: Tried::Never,
+                        full_since: None,
                         rank: Ranked::Unread,
                     };
                     for hint in hints {
@@ -142,6 +143,7 @@ impl Consumer {
             woken,
             forwarded,
             tried: Tried::Never,
+            full_since: None,
             rank: Ranked::Unread,
         };
         if rescued {

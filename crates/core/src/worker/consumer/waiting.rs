@@ -30,6 +30,8 @@ pub(super) struct Arrival {
     /// Whether the hint was forwarded by a node that does not serve the job.
     pub(super) forwarded: bool,
     pub(super) tried: Tried,
+    /// The time since which every try found no free slot of the type, if the last one did.
+    pub(super) full_since: Option<Instant>,
     /// The place of the job in the node's start order, once it is known.
     pub(super) rank: Ranked,
 }
@@ -41,8 +43,6 @@ pub(super) enum Tried {
     Never,
     /// Every try since then found the row busy.
     Busy(Instant),
-    /// Every try since then found no free slot of the type.
-    Full(Instant),
     /// The database refused to lock this job alone, when this number of statements had locked jobs.
     Refused(u64),
 }
@@ -61,6 +61,6 @@ pub(super) enum Ranked {
 impl Arrival {
     /// Returns whether the hint was set aside because its type had no free slot.
     pub(super) fn is_full(&self) -> bool {
-        matches!(self.tried, Tried::Full(_))
+        self.full_since.is_some()
     }
 }

@@ -25,8 +25,6 @@ use crate::worker::slot_pool::Slot;
 
 /// The maximum number of jobs in one page.
 const PAGE: usize = 256;
-/// The interval between searches for rescued jobs in a lane.
-const RESCUES: Duration = Duration::from_secs(1);
 
 /// The first number of this task's markers. The range differs from that of the sweeper, which
 /// counts from one, and from that of a transport of several brokers.
@@ -118,7 +116,20 @@ impl Claimer {
         {
             slots.push(slot);
         }
-        if !self.take_limited(&mut slots).await || !self.is_due(Instant::now()) {
+        self.take_pages(&mut slots).await;
+        if !slots.is_empty() {
+            // Fewer jobs than slots.
+            drop(slots);
+            self.node.slots.of_node.wants_none();
+        }
+    }
+
+    async fn take_pages(&mut self, slots: &mut Vec<Slot>) {
+        // Rescued jobs go before those of types with a limit, whose slots they need, too.
+        if let Err(error) = self.take_rescued(slots).await {
+            return self.failed(&error);
+        }
+        if !self.take_limited(slots).await || !self.is_due(Instant::now()) {
             return;
         }
         let shares = self.shares(slots.len(), ClaimedLane::is_open);
@@ -127,12 +138,8 @@ impl Claimer {
             .enumerate()
             .filter(|(_, share)| *share > 0)
         {
-            if let Err(error) = self.take(at, share, &mut slots).await {
-                if let Some(more) = self.failures.now() {
-                    tracing::warn!(%error, more, "could not claim jobs; retrying");
-                }
-                self.pace.failed(Instant::now());
-                return;
+            if let Err(error) = self.take(at, share, slots).await {
+                return self.failed(&error);
             }
         }
         let now = Instant::now();
@@ -151,6 +158,13 @@ impl Claimer {
             // The turns of the lanes set the pace, as long as the database answers.
             self.pace = Pace::new(now);
         }
+    }
+
+    fn failed(&mut self, error: &StoreError) {
+        if let Some(more) = self.failures.now() {
+            tracing::warn!(%error, more, "could not claim jobs; retrying");
+        }
+        self.pace.failed(Instant::now());
     }
 
     /// Returns how many of the slots each lane gets, of those that are `open`.
@@ -178,8 +192,27 @@ impl Claimer {
         shares
     }
 
+    /// Claims rescued jobs of the lanes in which a search for them is due.
+    async fn take_rescued(&mut self, slots: &mut Vec<Slot>) -> Result<(), StoreError> {
+        let now = Instant::now();
+        let wanted = self.is_due(now) && self.lanes.iter().any(|lane| lane.wants_rescued(now));
+        if !wanted || self.node.rescue_room() == 0 {
+            return Ok(());
+        }
+        let shares = self.shares(slots.len(), ClaimedLane::is_open);
+        for (at, share) in shares.into_iter().enumerate() {
+            let claimed = self.take_rescued_of(at, share, slots).await;
+            let count = claimed.as_ref().map_or(0, |count| *count);
+            for _ in count..share {
+                self.schedule.requeue(at);
+            }
+            claimed?;
+        }
+        Ok(())
+    }
+
     /// Claims rescued jobs of a lane if a search is due. Returns the number of claimed jobs.
-    async fn take_rescued(
+    async fn take_rescued_of(
         &mut self,
         at: usize,
         share: usize,
@@ -188,13 +221,10 @@ impl Claimer {
         let node = self.node.clone();
         let now = Instant::now();
         let room = node.rescue_room().min(share).min(self.size.limit());
-        let Some(lane) = self.lanes.get_mut(at) else {
+        let lane = self.lanes.get_mut(at);
+        let Some(lane) = lane.filter(|lane| room > 0 && lane.wants_rescued(now)) else {
             return Ok(0);
         };
-        let is_due = lane.rescued_at.is_none_or(|then| now - then >= RESCUES);
-        if room == 0 || !is_due || !lane.looks_for_struck() {
-            return Ok(0);
-        }
         lane.rescued_at = Some(now);
         let page = ClaimPage {
             lane: lane.lane.clone(),
@@ -244,8 +274,7 @@ impl Claimer {
         slots: &mut Vec<Slot>,
     ) -> Result<(), StoreError> {
         let node = self.node.clone();
-        let share = share - self.take_rescued(at, share, slots).await?;
-        let Some(lane) = self.lanes.get_mut(at).filter(|_| share > 0) else {
+        let Some(lane) = self.lanes.get_mut(at) else {
             return Ok(());
         };
         let sent = Instant::now();

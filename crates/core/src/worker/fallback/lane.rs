@@ -1,6 +1,7 @@
 //! A received lane of a claimer.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -8,6 +9,9 @@ use super::cursor::Cursor;
 use super::turn::Turn;
 use super::watch::Watch;
 use crate::job::{JobId, Lane};
+
+/// The interval between searches for rescued jobs in a lane.
+const RESCUES: Duration = Duration::from_secs(1);
 
 /// One received lane.
 pub(super) struct ClaimedLane {
@@ -54,6 +58,12 @@ impl ClaimedLane {
     /// Returns whether rescued jobs and suspects are looked for.
     pub(super) fn looks_for_struck(&self) -> bool {
         self.turn.as_ref().is_none_or(Turn::looks_for_struck)
+    }
+
+    /// Returns whether a search for rescued jobs is due.
+    pub(super) fn wants_rescued(&self, now: Instant) -> bool {
+        let is_due = self.rescued_at.is_none_or(|then| now - then >= RESCUES);
+        is_due && self.is_open() && self.looks_for_struck()
     }
 
     /// Returns whether the lane gets slots in this pass.

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::cursor::Cursor;
 use super::turn::Place;
-use super::{Claimer, slot_at};
+use super::{Claimer, SlotRequest};
 use crate::job::Lane;
 use crate::runtime::alarm;
 use crate::transport::{Control, Wake, Wakes};
@@ -32,6 +32,7 @@ pub(super) async fn claim(node: Arc<NodeContext>, wakes: Arc<Wakes>) {
     let mut freed = node.slots.freed();
     // The leader's last beat, or the time at which the node claimed because it heard none.
     let mut heard = Instant::now();
+    let mut request = SlotRequest::new(&node.slots.of_node);
     loop {
         let begins = claimer.begin_passes(Instant::now());
         // Before the slots are counted, so that no later one is missed.
@@ -63,7 +64,7 @@ pub(super) async fn claim(node: Arc<NodeContext>, wakes: Arc<Wakes>) {
             }
             () = alarm::at(begins) => continue,
             Ok(()) = freed.changed(), if claimer.misses_slots() => continue,
-            slot = slot_at(&node, at), if claims => Some(slot),
+            slot = request.at(claims.then_some(at)) => Some(slot),
         };
         // Must not be cancelled: a job that is locked has to be started.
         claimer.take_some(slot).await;

@@ -255,3 +255,19 @@ async fn no_slot_is_kept_for_a_node_beyond_its_limit() {
     assert!(futures_util::poll!(&mut waits).is_pending());
     assert_eq!(take_until_full(&other).len(), 14);
 }
+
+#[tokio::test]
+async fn a_node_that_waits_for_a_slot_wants_it_whatever_else_it_has_not_to_start() {
+    let (shares, _kept) = shared(1, 1);
+    let me = &shares[0];
+    let slot = me.try_take();
+    let mut request = Box::pin(me.take());
+    assert!(futures_util::poll!(&mut request).is_pending());
+    me.wants_none();
+    assert!(me.taken().wants_more);
+    drop(slot);
+    let slot = soon(request).await;
+    me.wants_none();
+    assert!(!me.taken().wants_more);
+    drop(slot);
+}

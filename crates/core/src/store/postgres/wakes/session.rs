@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::message::{self, Assembly, CHANNEL, Text};
 use super::{CONFIRM, Link, Shared};
+use crate::runtime::alarm;
 use crate::telemetry::log_throttle::LogThrottle;
 use crate::transport::TransportError;
 
@@ -133,14 +134,6 @@ struct Session<'a> {
     back_until: Option<Instant>,
 }
 
-/// Waits until this time, if there is one.
-async fn until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
-    }
-}
-
 impl Session<'_> {
     async fn run(&mut self) -> String {
         let shared = self.shared;
@@ -173,13 +166,13 @@ impl Session<'_> {
                     Ok(None) => return "the connection for wakes was lost".to_owned(),
                     Err(error) => return format!("the connection for wakes was lost: {error}"),
                 },
-                () = until(self.back_until) => {
+                () = alarm::at(self.back_until) => {
                     return "notifications do not come back to the session that listens; if a \
                             pooler shares sessions (PgBouncer's pool_mode = transaction), connect \
                             to the server itself"
                         .to_owned();
                 }
-                () = until(send_at) => {}
+                () = alarm::at(send_at) => {}
                 () = shared.filled.notified(), if !filled => {}
                 Ok(()) = wanted.changed() => {}
             }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::worker::consumer::waiting::Tried;
 use crate::job::{JobId, NodeId};
 use crate::lane::start_order::{Rank, StartOrder};
 
@@ -21,6 +22,7 @@ fn arrival(lane: usize, number: u64) -> Arrival {
         woken: false,
         forwarded: false,
         tried: Tried::Never,
+        full_since: None,
         rank: Ranked::Unread,
     }
 }
@@ -490,4 +492,38 @@ fn a_lane_that_nobody_asked_for_is_decided_with_the_last() {
     assert_eq!(pending.place(&Lane("high".to_owned())), 0);
     assert_eq!(pending.place(&Lane("low".to_owned())), 1);
     assert_eq!(pending.place(&Lane("other".to_owned())), 1);
+}
+
+#[test]
+fn a_lane_tells_whether_hints_of_other_types_passed_those_that_wait() {
+    let mut pending = pending();
+    for hint in ["mail", "mail", "fax", "mail"].map(of_type) {
+        pending.push_hint(hint, arrival(0, 0));
+    }
+    let first = pending.pop(0, 0).unwrap();
+    pending.set_aside(first);
+    pending.others_passed(0);
+    let second = pending.pop(0, 0).unwrap();
+    pending.set_aside(second);
+    assert!(!pending.others_passed(0));
+    pending.pop(0, 0).unwrap();
+    assert!(pending.others_passed(0) && !pending.others_passed(0), "once");
+    pending.pop(0, 0).unwrap();
+    assert!(!pending.others_passed(0));
+}
+
+#[test]
+fn a_hint_that_waits_for_a_slot_of_its_type_was_still_refused() {
+    let mut pending = pending();
+    let of = Arrival {
+        tried: Tried::Refused(7),
+        ..arrival(0, 0)
+    };
+    let hint = of_type("mail");
+    pending.set_aside(Waiting { hint, of });
+    pending.try_again(|_| 1);
+    let waiting = pending.pop(0, 0).unwrap();
+    assert!(waiting.of.is_full() && matches!(waiting.of.tried, Tried::Refused(7)));
+    pending.push_again(waiting);
+    assert!(!pending.pop(0, 0).unwrap().of.is_full());
 }
