@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use jobwire_core::transport::{Control, Publisher, Subscription, Transport};
 use jobwire_core::{
-    Client, CommitHook, Elastic, HandlerError, HandlerOptions, JobId, JobQuery, Lane, LaneOrder, LaneShare,
-    NewJob, Node, NodeId, NodeOptions, Outcome, PgOptions, PgStore, PgTransport, RetryPolicy,
-    Running, Store,
+    Client, CommitHook, Elastic, HandlerError, HandlerOptions, JobId, JobQuery, Lane, LaneOrder,
+    LaneShare, NewJob, Node, NodeId, NodeOptions, Outcome, PgOptions, PgStore, PgTransport,
+    RetryPolicy, Running, Store,
 };
 use jobwire_harness::eventually;
 use jobwire_harness::world::{Notes, SOON, database, hook, pass, quick};

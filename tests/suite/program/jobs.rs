@@ -302,13 +302,13 @@ async fn many_jobs_are_retried_in_few_transactions() {
     let retry = ["jobs", "retry", "--all", "--state", "timer"];
     let line = |more: &[&str]| {
         Program::jobwire()
-            .args(&[&retry[..], more].concat())
+            .args([&retry[..], more].concat())
             .env("JOBWIRE_DATABASE_URL", &database)
             .env("JOBWIRE_BROKER_URL", "none")
     };
     let said = fails(line(&[]), 2).await;
     assert!(
-        said.contains("900 jobs match") && said.contains("--yes"),
+        said.contains("900 jobs (900 timer) match") && said.contains("--yes"),
         "{said}"
     );
     let said = succeeds(line(&["--yes"])).await;

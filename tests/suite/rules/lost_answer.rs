@@ -154,7 +154,9 @@ async fn answer_to_a_lock_is_lost(claims: bool) {
         false => Transport::publisher(&world.transport),
     };
     eventually("the hint or wake to leave", SOON, async || {
-        let sent = publisher.publish(&Lane::default(), vec![hint.clone()]).await;
+        let sent = publisher
+            .publish(&Lane::default(), vec![hint.clone()])
+            .await;
         sent.ok()
     })
     .await;
@@ -212,7 +214,10 @@ async fn a_handlers_transaction_whose_answer_is_lost_is_not_run_again() {
     let publisher = Transport::publisher(&world.transport);
     let publish = async || {
         let hint = create(&world.store, NewJob::of("work", &())).await;
-        publisher.publish(&Lane::default(), vec![hint]).await.unwrap();
+        publisher
+            .publish(&Lane::default(), vec![hint])
+            .await
+            .unwrap();
     };
     publish().await;
     lose_the_answer(&world, &proxy, shut, "SELECT count(*) FROM effect").await;

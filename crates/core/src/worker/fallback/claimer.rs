@@ -116,21 +116,26 @@ impl Claimer {
         {
             slots.push(slot);
         }
-        self.take_pages(&mut slots).await;
+        // The pass goes first, since it looks for rescued jobs, also of types with a limit.
+        let kept = self.kept_for_limited(slots.len());
+        let mut limited = slots.split_off(slots.len() - kept);
+        let answered = self.take_pass(&mut slots).await;
+        slots.append(&mut limited);
+        if answered {
+            self.take_limited(&mut slots).await;
+        }
         if !slots.is_empty() {
-            // Fewer jobs than slots.
+            // There were fewer jobs than slots.
             drop(slots);
             self.node.slots.of_node.wants_none();
         }
     }
 
-    async fn take_pages(&mut self, slots: &mut Vec<Slot>) {
-        // Rescued jobs go before those of types with a limit, whose slots they need, too.
-        if let Err(error) = self.take_rescued(slots).await {
-            return self.failed(&error);
-        }
-        if !self.take_limited(slots).await || !self.is_due(Instant::now()) {
-            return;
+    /// Claims a page of each lane that gets slots, if the pass is due. Returns false if the database
+    /// could not be asked.
+    async fn take_pass(&mut self, slots: &mut Vec<Slot>) -> bool {
+        if !self.is_due(Instant::now()) {
+            return true;
         }
         let shares = self.shares(slots.len(), ClaimedLane::is_open);
         for (at, share) in shares
@@ -139,7 +144,11 @@ impl Claimer {
             .filter(|(_, share)| *share > 0)
         {
             if let Err(error) = self.take(at, share, slots).await {
-                return self.failed(&error);
+                if let Some(more) = self.failures.now() {
+                    tracing::warn!(%error, more, "could not claim jobs; retrying");
+                }
+                self.pace.failed(Instant::now());
+                return false;
             }
         }
         let now = Instant::now();
@@ -158,13 +167,7 @@ impl Claimer {
             // The turns of the lanes set the pace, as long as the database answers.
             self.pace = Pace::new(now);
         }
-    }
-
-    fn failed(&mut self, error: &StoreError) {
-        if let Some(more) = self.failures.now() {
-            tracing::warn!(%error, more, "could not claim jobs; retrying");
-        }
-        self.pace.failed(Instant::now());
+        true
     }
 
     /// Returns how many of the slots each lane gets, of those that are `open`.
@@ -192,27 +195,8 @@ impl Claimer {
         shares
     }
 
-    /// Claims rescued jobs of the lanes in which a search for them is due.
-    async fn take_rescued(&mut self, slots: &mut Vec<Slot>) -> Result<(), StoreError> {
-        let now = Instant::now();
-        let wanted = self.is_due(now) && self.lanes.iter().any(|lane| lane.wants_rescued(now));
-        if !wanted || self.node.rescue_room() == 0 {
-            return Ok(());
-        }
-        let shares = self.shares(slots.len(), ClaimedLane::is_open);
-        for (at, share) in shares.into_iter().enumerate() {
-            let claimed = self.take_rescued_of(at, share, slots).await;
-            let count = claimed.as_ref().map_or(0, |count| *count);
-            for _ in count..share {
-                self.schedule.requeue(at);
-            }
-            claimed?;
-        }
-        Ok(())
-    }
-
     /// Claims rescued jobs of a lane if a search is due. Returns the number of claimed jobs.
-    async fn take_rescued_of(
+    async fn take_rescued(
         &mut self,
         at: usize,
         share: usize,
@@ -221,10 +205,12 @@ impl Claimer {
         let node = self.node.clone();
         let now = Instant::now();
         let room = node.rescue_room().min(share).min(self.size.limit());
-        let lane = self.lanes.get_mut(at);
-        let Some(lane) = lane.filter(|lane| room > 0 && lane.wants_rescued(now)) else {
+        let Some(lane) = self.lanes.get_mut(at) else {
             return Ok(0);
         };
+        if room == 0 || !lane.wants_rescued(now) {
+            return Ok(0);
+        }
         lane.rescued_at = Some(now);
         let page = ClaimPage {
             lane: lane.lane.clone(),
@@ -274,7 +260,8 @@ impl Claimer {
         slots: &mut Vec<Slot>,
     ) -> Result<(), StoreError> {
         let node = self.node.clone();
-        let Some(lane) = self.lanes.get_mut(at) else {
+        let share = share - self.take_rescued(at, share, slots).await?;
+        let Some(lane) = self.lanes.get_mut(at).filter(|_| share > 0) else {
             return Ok(());
         };
         let sent = Instant::now();

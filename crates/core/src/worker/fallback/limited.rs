@@ -66,40 +66,43 @@ impl Claimer {
         self.types_with_more().any(|of| free(&self.node, of) == 0)
     }
 
-    /// Claims jobs of types with a limit. If a pass is due, too, it leaves at least half of the slots
-    /// to it, and every other time a single one. Returns false if the database could not be asked.
-    pub(super) async fn take_limited(&mut self, slots: &mut Vec<Slot>) -> bool {
+    /// Returns how many of the slots a pass leaves to the types with a limit: at most half of them. A
+    /// single one goes to both in turn, and to the pass if that looks for rescued jobs.
+    pub(super) fn kept_for_limited(&mut self, slots: usize) -> usize {
         let now = Instant::now();
         if now < self.limited_from || !self.wants_limited() {
-            return true;
+            return 0;
         }
-        let most = if !self.is_due(now) {
-            slots.len()
-        } else if slots.len() == 1 {
-            self.limited_next = !self.limited_next;
-            usize::from(self.limited_next)
-        } else {
-            slots.len() / 2
-        };
-        let mut some = slots.split_off(slots.len() - most);
+        if !self.is_due(now) {
+            return slots;
+        }
+        if slots > 1 {
+            return slots / 2;
+        }
+        let rescues = self.lanes.iter().any(|lane| lane.wants_rescued(now));
+        self.limited_next = !self.limited_next && !rescues;
+        usize::from(self.limited_next).min(slots)
+    }
+
+    /// Claims jobs of types with a limit.
+    pub(super) async fn take_limited(&mut self, slots: &mut Vec<Slot>) {
+        if slots.is_empty() || Instant::now() < self.limited_from || !self.wants_limited() {
+            return;
+        }
         let (_, types) = self.node.served.by_limit();
         let served = |of: &String| types.binary_search(of).is_ok();
         for lane in &mut self.lanes {
             lane.limited.retain(|of, _| served(of));
         }
-        let mut answered = true;
         for job_type in &types {
-            if let Err(error) = self.take_of_type(job_type, &mut some).await {
+            if let Err(error) = self.take_of_type(job_type, slots).await {
                 if let Some(more) = self.failures.now() {
                     tracing::warn!(%error, more, "could not claim jobs; retrying");
                 }
                 self.limited_from = Instant::now() + PAUSE;
-                answered = false;
-                break;
+                return;
             }
         }
-        slots.append(&mut some);
-        answered
     }
 
     /// Claims jobs of one type with a limit from the lanes that may have some.

@@ -1,7 +1,7 @@
 use super::*;
-use crate::worker::consumer::waiting::Tried;
 use crate::job::{JobId, NodeId};
 use crate::lane::start_order::{Rank, StartOrder};
+use crate::worker::consumer::waiting::Tried;
 
 fn pending() -> Pending {
     let lanes = ["high", "low"].map(|name| Lane(name.to_owned()));
@@ -507,7 +507,10 @@ fn a_lane_tells_whether_hints_of_other_types_passed_those_that_wait() {
     pending.set_aside(second);
     assert!(!pending.others_passed(0));
     pending.pop(0, 0).unwrap();
-    assert!(pending.others_passed(0) && !pending.others_passed(0), "once");
+    assert!(
+        pending.others_passed(0) && !pending.others_passed(0),
+        "once"
+    );
     pending.pop(0, 0).unwrap();
     assert!(!pending.others_passed(0));
 }
