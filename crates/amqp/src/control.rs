@@ -2,8 +2,9 @@
 //!
 //! `tell` puts a message into a bounded buffer and returns; a separate task publishes it. A message
 //! is dropped, and counted in the log, if the buffer is full or the broker is away. The other nodes
-//! then read the same facts from the database later. This process receives its own messages at
-//! once, without the broker.
+//! then read the same facts from the database later. Messages that address jobs to a node are tried
+//! again for [`JOBS_FOR`] before. This process receives its own messages at once, without the
+//! broker.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +17,7 @@ use jobwire_core::transport::{Control, Listeners, TransportError};
 use lapin::options::{BasicAckOptions, BasicPublishOptions};
 use lapin::{BasicProperties, Channel};
 use tokio::sync::{broadcast, mpsc};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -25,6 +27,11 @@ use crate::topology::Topology;
 
 /// Maximum number of messages that wait to be published.
 const TELL_BUFFER: usize = 256;
+/// The time for which a message that addresses jobs to a node is tried again. Later messages wait
+/// meanwhile, at most [`TELL_BUFFER`] of them.
+const JOBS_FOR: Duration = Duration::from_secs(30);
+/// The pause before it is tried again.
+const BEFORE_AGAIN: Duration = Duration::from_millis(250);
 /// The pause after a transient failure.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The pause after a failure that needs an operator.
@@ -128,16 +135,32 @@ struct Teller {
 impl Teller {
     async fn run(mut self) {
         while let Some(control) = self.told.recv().await {
-            let Some(published) = survived("amqp telling", self.publish(&control)).await else {
-                self.channel = None;
-                continue;
-            };
-            if let Err(problem) = published {
-                self.channel = None;
+            let until = Instant::now() + JOBS_FOR;
+            while let Some(problem) = self.problem(&control).await {
+                if control.addresses_jobs() && Instant::now() < until {
+                    tokio::time::sleep(BEFORE_AGAIN).await;
+                    continue;
+                }
                 let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
-                tracing::debug!(%problem, dropped, "dropped a control message to the other nodes");
+                tracing::debug!(
+                    problem,
+                    dropped,
+                    "dropped a control message to the other nodes"
+                );
+                break;
             }
         }
+    }
+
+    /// Publishes a message. Returns the problem if it could not.
+    async fn problem(&mut self, control: &Control) -> Option<String> {
+        let published = survived("amqp telling", self.publish(control)).await;
+        let problem = match published {
+            Some(published) => published.err()?.to_string(),
+            None => "the task panicked".to_owned(),
+        };
+        self.channel = None;
+        Some(problem)
     }
 
     async fn publish(&mut self, control: &Control) -> Result<(), TransportError> {

@@ -10,6 +10,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::job::scope::{Group, Needs, Scope, Services};
@@ -25,33 +26,25 @@ const MOST_HEARD: usize = 2 * MAX_NODES;
 const MOST_LANES: usize = 256;
 /// The time of silence after which a node counts as dead.
 pub(crate) const SILENCE: Duration = Duration::from_secs(120);
-/// The time within which a node hears all other living nodes. Before that it does not know them.
-const ACQUAINTED_WITHIN: Duration = Duration::from_secs(3);
 /// A node of this database writes its row before its first beat. An id that sends beats for this
 /// time and has no row belongs to another database.
 const STRANGER_AFTER: Duration = Duration::from_secs(10);
 
 /// The living nodes and their services.
 #[derive(Default)]
-pub(crate) struct Fleet(Mutex<Members>);
+pub(crate) struct Fleet {
+    members: Mutex<Members>,
+    /// Wakes the task that reads the rows of the nodes.
+    wants_rows: Notify,
+}
 
+#[derive(Default)]
 struct Members {
-    /// The time at which this node began to listen.
-    began: Instant,
+    /// The time at which the last rows were asked for.
+    rows_of: Option<Instant>,
     registered: HashMap<NodeId, Arc<Registered>>,
     heard: HashMap<NodeId, Heard>,
     full: LogThrottle,
-}
-
-impl Default for Members {
-    fn default() -> Self {
-        Self {
-            began: Instant::now(),
-            registered: HashMap::new(),
-            heard: HashMap::new(),
-            full: LogThrottle::default(),
-        }
-    }
 }
 
 /// The contents of a node's row.
@@ -61,11 +54,14 @@ struct Registered {
     lanes: Arc<[Lane]>,
     scope: Scope,
     attempts_kept: AttemptsKept,
+    /// The time at which the node's row was first read.
+    since: Instant,
 }
 
 impl Registered {
-    fn of(node: Membership) -> Arc<Self> {
+    fn of(node: Membership, since: Instant) -> Arc<Self> {
         Arc::new(Self {
+            since,
             revision: node.revision,
             types: node.types.into(),
             lanes: node.lanes.into(),
@@ -146,8 +142,8 @@ impl Fleet {
     pub(crate) fn enlist(&self, node: Membership, beat: Beat) {
         let mut members = self.lock();
         let id = node.id;
-        members.registered.insert(id, Registered::of(node));
         let at = Instant::now();
+        members.registered.insert(id, Registered::of(node, at));
         let is_member = true;
         members.heard.insert(
             id,
@@ -161,12 +157,24 @@ impl Fleet {
     }
 
     /// Replaces the known rows by rows that were read. The row of this node stays.
-    pub(crate) fn read(&self, rows: Vec<Membership>, this: NodeId) {
+    pub(crate) fn read(&self, rows: Vec<Membership>, this: NodeId, asked: Instant) {
         let mut members = self.lock();
-        let own = members.registered.remove(&this);
+        members.rows_of = Some(asked);
+        let mut before = std::mem::take(&mut members.registered);
+        let own = before.remove(&this);
         let rows = rows.into_iter().filter(|row| row.id != this);
-        members.registered = rows.map(|row| (row.id, Registered::of(row))).collect();
+        let now = Instant::now();
+        let rows = rows.map(|row| {
+            let since = before.get(&row.id).map_or(now, |before| before.since);
+            (row.id, Registered::of(row, since))
+        });
+        members.registered = rows.collect();
         members.registered.extend(own.map(|own| (this, own)));
+    }
+
+    /// Waits until a decision needs newer rows. Cancel-safe.
+    pub(crate) async fn rows_wanted(&self) {
+        self.wants_rows.notified().await;
     }
 
     /// Records a beat.
@@ -239,15 +247,27 @@ impl Fleet {
         self.members(within, 1, |id| id != than)
     }
 
-    /// Returns whether another node has a row, serves this job, and was not heard yet although this
-    /// node has just started. The node probably lives, and takes the job as soon as it was heard.
-    pub(crate) fn may_be_served(&self, needs: &Needs, lane: &Lane, than: NodeId) -> bool {
+    /// Returns whether a node that this one does not know well may serve a job that was hinted at
+    /// this time: the rows were read before, so a node may have joined since; or another node has a
+    /// row that is new here, serves the job, and was not heard yet. Such a node probably lives, and
+    /// takes the job as soon as it is heard.
+    pub(crate) fn may_be_served(
+        &self,
+        needs: &Needs,
+        lane: &Lane,
+        than: NodeId,
+        hinted: Instant,
+        within: Duration,
+    ) -> bool {
         let members = self.lock();
-        if members.began.elapsed() > ACQUAINTED_WITHIN {
-            return false;
+        if members.rows_of.is_none_or(|read| read < hinted) {
+            self.wants_rows.notify_one();
+            return true;
         }
         let unheard = members.registered.iter();
-        let mut unheard = unheard.filter(|(id, _)| **id != than && !members.heard.contains_key(id));
+        let mut unheard = unheard.filter(|(id, row)| {
+            **id != than && !members.heard.contains_key(id) && row.since.elapsed() <= within
+        });
         unheard.any(|(_, row)| serves(&row.types, &row.lanes, &row.scope, needs, lane))
     }
 
@@ -382,7 +402,7 @@ impl Fleet {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Members> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -427,7 +447,7 @@ mod tests {
         let this = NodeId::generate();
         let honest = row(&["mail"], &["default"], 1);
         let id = honest.id;
-        fleet.read(vec![honest], this);
+        fleet.read(vec![honest], this, Instant::now());
         assert_eq!(
             fleet.note(id, beat(Some(1))),
             Noted {
@@ -459,7 +479,7 @@ mod tests {
             }
         );
         assert!(fleet.services().types.is_empty());
-        fleet.read(vec![other.clone()], this);
+        fleet.read(vec![other.clone()], this, Instant::now());
         assert_eq!(*fleet.services().types, ["mail"]);
         assert_eq!(
             fleet.note(other.id, beat(Some(1))),
@@ -471,7 +491,7 @@ mod tests {
         other.types = vec!["fax".to_owned()];
         other.revision = 2;
         assert!(fleet.note(other.id, beat(Some(2))).read_rows);
-        fleet.read(vec![other], this);
+        fleet.read(vec![other], this, Instant::now());
         assert_eq!(*fleet.services().types, ["fax"]);
     }
 
@@ -498,9 +518,9 @@ mod tests {
             row(&["print"], &["default"], 1),
         ];
         fleet.enlist(this.clone(), beat(Some(1)));
-        fleet.read(others.into(), this.id);
+        fleet.read(others.into(), this.id, Instant::now());
         assert_eq!(fleet.attempts_kept(), kept(&[("mail", 60), ("fax", 1)]));
-        fleet.read(Vec::new(), this.id);
+        fleet.read(Vec::new(), this.id, Instant::now());
         assert!(fleet.attempts_kept().is_empty());
     }
 
@@ -509,7 +529,7 @@ mod tests {
         let fleet = Fleet::default();
         let ours = row(&["mail"], &["default"], 1);
         let (ours_id, stranger, other_lane) = (ours.id, NodeId::generate(), NodeId::generate());
-        fleet.read(vec![ours], NodeId::generate());
+        fleet.read(vec![ours], NodeId::generate(), Instant::now());
         let elsewhere = Beat {
             shares_lane: false,
             ..beat(Some(1))
@@ -525,30 +545,34 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_node_that_has_just_started_expects_the_nodes_that_it_has_not_heard() {
+    async fn nodes_that_may_have_joined_since_the_hint_are_expected_until_they_are_heard() {
+        const WITHIN: Duration = Duration::from_secs(3);
         let fleet = Fleet::default();
         let this = NodeId::generate();
         let other = row(&["mail"], &["default"], 1);
-        let id = other.id;
+        let hinted = Instant::now();
         let may_be_served = |job_type: &str, lane: &str| {
-            let lane = Lane(lane.to_owned());
-            fleet.may_be_served(&Needs::of(job_type), &lane, this)
+            let (needs, lane) = (Needs::of(job_type), Lane(lane.to_owned()));
+            fleet.may_be_served(&needs, &lane, this, hinted, WITHIN)
         };
-        assert!(!may_be_served("mail", "default"), "no row was read");
-        fleet.read(vec![other], this);
+        assert!(may_be_served("fax", "default"), "no row was read");
+        fleet.rows_wanted().await;
+        let before = hinted - Duration::from_millis(1);
+        fleet.read(Vec::new(), this, before);
+        assert!(may_be_served("fax", "default"), "a node may have joined");
+        fleet.read(vec![other.clone()], this, hinted);
         assert!(may_be_served("mail", "default"));
         assert!(!may_be_served("fax", "default"));
         assert!(!may_be_served("mail", "other"));
-        tokio::time::advance(ACQUAINTED_WITHIN + Duration::from_millis(1)).await;
-        assert!(!may_be_served("mail", "default"), "it has died");
-        let young = Fleet::default();
-        young.read(vec![row(&["mail"], &["default"], 1)], id);
-        let [known] = young.lock().registered.keys().copied().collect::<Vec<_>>()[..] else {
-            panic!("one row")
-        };
-        young.note(known, beat(Some(1)));
-        let heard = young.may_be_served(&Needs::of("mail"), &Lane::default(), id);
-        assert!(!heard, "jobs are forwarded to a node that was heard");
+        fleet.note(other.id, beat(Some(1)));
+        assert!(!may_be_served("mail", "default"), "it is known");
+        let dead = row(&["fax"], &["default"], 1);
+        fleet.read(vec![other.clone(), dead.clone()], this, hinted);
+        tokio::time::advance(WITHIN).await;
+        fleet.read(vec![other, dead], this, hinted);
+        assert!(may_be_served("fax", "default"));
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(!may_be_served("fax", "default"), "it has died");
     }
 
     #[test]
@@ -598,7 +622,7 @@ mod tests {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let node = row(&[], &names, 1);
         let id = node.id;
-        fleet.read(vec![node], NodeId::generate());
+        fleet.read(vec![node], NodeId::generate(), Instant::now());
         fleet.note(id, beat(Some(1)));
         assert_eq!(fleet.lanes().len(), MOST_LANES);
     }

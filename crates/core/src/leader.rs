@@ -54,7 +54,6 @@ use crate::leader::clock::DatabaseClock;
 use crate::telemetry::metrics as m;
 use crate::transport::Control;
 use crate::worker::context::NodeContext;
-use crate::worker::forward;
 use members::Members;
 use page_size::PageSize;
 use publish_watch::PublishWatch;
@@ -118,6 +117,7 @@ pub(crate) async fn lead(node: Arc<NodeContext>) {
     node.leadership.end();
     let mut control = node.transport.listen();
     let drain = node.signals.draining.clone();
+    let this = node.clone();
     let mut leader = Leader {
         node,
         term: None,
@@ -167,13 +167,10 @@ pub(crate) async fn lead(node: Arc<NodeContext>) {
             () = tokio::time::sleep_until(leader.next_cycle) => leader.run_cycle().await,
             () = tokio::time::sleep_until(leader.next_beat) => leader.announce(),
             Ok(()) = revision.changed() => leader.members.write_now(),
+            () = this.fleet.rows_wanted() => leader.members.read_soon(),
             () = tokio::time::sleep_until(leader.members.next()) => leader.go_on_with_members().await,
             _ = look.tick(), if watches => leader.look(&mut version).await,
         }
-    }
-    // `forward::pass_on_late` hears the messages that come from now on.
-    while let Ok(message) = control.try_recv() {
-        forward::pass_on(&leader.node, message);
     }
     leader.leave().await;
 }

@@ -53,6 +53,7 @@ use crate::telemetry::gauges::Gauges;
 use crate::telemetry::label;
 use crate::telemetry::metrics as m;
 use crate::transport::Transport;
+use crate::worker::addressed;
 use crate::worker::batch_ends;
 use crate::worker::cached_metrics::CachedMetrics;
 use crate::worker::completer::{self, Batcher};
@@ -62,7 +63,6 @@ use crate::worker::departures::Departures;
 use crate::worker::elastic_slots;
 use crate::worker::fallback;
 use crate::worker::finished::Finished;
-use crate::worker::forward;
 use crate::worker::handler::{HandlerOptions, HandlerResult, Handlers, IntoOutcome, Running};
 use crate::worker::held_instances::HeldInstances;
 use crate::worker::inbox::Inbox;
@@ -639,8 +639,8 @@ fn keep(context: &Arc<NodeContext>, queue: mpsc::Receiver<Finished>) -> Supervis
         batch_ends::end_batches(node.clone())
     });
     let node = context.clone();
-    keepers.spawn("late-jobs", context.signals.ended.clone(), move || {
-        forward::pass_on_late(node.clone())
+    keepers.spawn("addressed jobs", context.signals.ended.clone(), move || {
+        addressed::take_all(node.clone())
     });
     keepers
 }

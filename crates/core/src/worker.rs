@@ -10,6 +10,7 @@
 //! `context` holds the data that these parts share. The dependencies between the files of this
 //! folder have no cycle, and no file that `context` names uses the context.
 
+pub(crate) mod addressed;
 pub(crate) mod attempt;
 pub(crate) mod batch_ends;
 pub(crate) mod cached_metrics;

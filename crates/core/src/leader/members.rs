@@ -1,8 +1,8 @@
 //! The rows of the nodes: this node's own row, and those of the others.
 //!
 //! A node writes its row when the jobs that it takes change, and once a minute, so that a removed
-//! row comes back. It reads the rows when it receives an id or a revision that it does not know, at
-//! most ten times a second, and once a minute. The leader removes rows that were not written for
+//! row comes back. It reads the rows when it receives an id or a revision that it does not know, or a hint of a
+//! job that no node serves by the rows read before, at most ten times a second, and once a minute. The leader removes rows that were not written for
 //! five minutes and whose nodes send no beats.
 
 use std::time::Duration;
@@ -105,7 +105,8 @@ impl Members {
     }
 
     async fn read(&mut self, node: &NodeContext) {
-        self.last_read = Instant::now();
+        let asked = Instant::now();
+        self.last_read = asked;
         self.read_at = self.last_read + EVERY;
         match node.store.nodes().await {
             Ok(rows) => {
@@ -115,7 +116,7 @@ impl Members {
                     row.lives() && transport != own && transport != "in-process"
                 });
                 let rows = rows.into_iter().map(|row| row.membership);
-                node.fleet.read(rows.collect(), node.id);
+                node.fleet.read(rows.collect(), node.id, asked);
                 self.warn_of_strangers(node);
             }
             Err(error) => {

@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{BEATS_TRUSTED, BETWEEN_BEATS, Leader, rescue};
+use super::{BEATS_TRUSTED, BETWEEN_BEATS, Leader};
 use crate::fleet::Beat;
 use crate::job::NodeId;
 use crate::transport::Control;
-use crate::worker::forward;
 use crate::worker::held_hints::Question;
 
 /// The minimum time between two searches for unhinted jobs on request of a control message.
@@ -82,8 +81,6 @@ impl Leader {
                     self.next_cycle = next.min(self.trusts_beats_until());
                 }
             }
-            Control::Rescued { node: to, jobs } if to == node.id => rescue::receive(&node, jobs),
-            Control::Forwarded { node: to, jobs } if to == node.id => forward::receive(&node, jobs),
             Control::LeaderLeaves { node: leader } if leader != node.id && !self.leads() => {
                 // Spreads the followers over 50 ms; the ids are random.
                 let (spread, _) = node.id.0.as_u64_pair();

@@ -26,6 +26,7 @@ use crate::job::{Lane, NodeId};
 use crate::producer::commit_hook::Cause;
 use crate::store::Rescued;
 use crate::transport::{Control, portions};
+use crate::worker::addressed;
 use crate::worker::context::NodeContext;
 use crate::worker::suspects;
 
@@ -36,7 +37,7 @@ pub(crate) fn send(node: &Arc<NodeContext>, rescued: Vec<Rescued>, dead: &HashSe
     for (to, jobs) in addressed {
         tracing::debug!(node = %to, jobs = jobs.len(), "rescued jobs are addressed");
         if to == node.id {
-            receive(node, jobs);
+            addressed::take_rescued(node, jobs);
             continue;
         }
         for jobs in portions(jobs) {
@@ -51,16 +52,6 @@ pub(crate) fn send(node: &Arc<NodeContext>, rescued: Vec<Rescued>, dead: &HashSe
     let lanes: Vec<Lane> = lanes.into_iter().cloned().collect();
     node.transport.publisher().wake(&lanes);
     node.hook.publish(Cause::Sweep, rest);
-}
-
-/// Takes the jobs that were addressed to this node.
-pub(crate) fn receive(node: &Arc<NodeContext>, jobs: Vec<Ready>) {
-    let received = |ready: &Ready| node.options.receives(&ready.lane);
-    let (here, mut elsewhere): (Vec<_>, Vec<_>) = jobs.into_iter().partition(received);
-    for ready in here {
-        elsewhere.extend(node.inbox.rescue_here(ready));
-    }
-    node.hook.publish(Cause::Sweep, elsewhere);
 }
 
 /// Returns the jobs for each node, and those whose hints are published.

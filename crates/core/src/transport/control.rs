@@ -219,6 +219,12 @@ impl Control {
         Ok(control)
     }
 
+    /// Returns whether a message addresses jobs to a node. Without it, their hints are lost.
+    #[must_use]
+    pub fn addresses_jobs(&self) -> bool {
+        matches!(self, Self::Rescued { .. } | Self::Forwarded { .. })
+    }
+
     /// Writes a message that every node can read. If a node has too many types for one message, it
     /// contains as many as fit.
     ///

@@ -12,33 +12,29 @@
 //!   node that does not serve it.
 //! * An older program accepts no forwarded jobs, so it gets none.
 //! * A short silence decides nothing. If no serving node sent a beat lately, the job goes to one
-//!   that is not yet counted as dead. A node that has just started keeps the hint until it has
-//!   heard the nodes whose rows it has read.
+//!   that is not yet counted as dead.
+//! * No hint is refused by rows that were read before it arrived: a node that serves it may have
+//!   joined since. The node keeps the hint until it has read the rows again, and a moment longer if
+//!   a serving node has a new row and was not heard yet.
+//! * A job that can't be told to its node now is tried again, like a busy row.
 //! * The jobs of a type that no living node serves wait. The sweeper hints them when a node serves
 //!   the type.
-//! * A node that stops publishes the jobs that are still addressed to it ([`pass_on_late`]).
+//! * A node that stops publishes the jobs that are still addressed to it
+//!   ([`addressed`](super::addressed)).
 //!
 //! A forwarded job may be lost on the way, like any hint.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Arc;
-use std::time::Duration;
 
 use metrics::counter;
-use tokio::sync::broadcast::error::RecvError;
 
 use crate::fleet::{Candidate, SILENCE};
 use crate::hint::Ready;
 use crate::job::scope::Needs;
 use crate::job::{JobId, Lane, NodeId};
-use crate::producer::commit_hook::Cause;
 use crate::telemetry::metrics as m;
 use crate::transport::{Control, portions};
 use crate::worker::context::NodeContext;
-
-/// The time for which a node that stops waits for jobs that were addressed to it before the others
-/// knew of its stop.
-const LATE: Duration = Duration::from_millis(250);
 
 /// A job that was hinted here, and the type and scope that a node needs to run it.
 pub(crate) struct Unserved {
@@ -46,8 +42,17 @@ pub(crate) struct Unserved {
     pub(crate) needs: Needs,
 }
 
-/// Forwards each job to another node that serves it. Returns the ids of the forwarded jobs.
-pub(crate) fn send(node: &NodeContext, unserved: Vec<Unserved>) -> HashSet<JobId> {
+/// The jobs for which a serving node was found.
+#[derive(Default)]
+pub(crate) struct Sent {
+    /// The jobs that are on their way to the node.
+    pub(crate) forwarded: HashSet<JobId>,
+    /// The jobs that the control channel does not take now.
+    pub(crate) untold: Vec<JobId>,
+}
+
+/// Forwards each job to another node that serves it.
+pub(crate) fn send(node: &NodeContext, unserved: Vec<Unserved>) -> Sent {
     let lately = node.fleet.takers(node.options.heard_within(), node.id);
     let (mut addressed, rest) = address(unserved, &lately);
     if !rest.is_empty() {
@@ -59,20 +64,20 @@ pub(crate) fn send(node: &NodeContext, unserved: Vec<Unserved>) -> HashSet<JobId
     tell(node, addressed)
 }
 
-/// Forwards jobs of which only the type is known, to nodes that take all jobs of that type. Returns
-/// the ids of the forwarded jobs.
-pub(crate) fn send_by_type(node: &NodeContext, unserved: Vec<Unserved>) -> HashSet<JobId> {
+/// Forwards jobs of which only the type is known, to nodes that take all jobs of that type.
+pub(crate) fn send_by_type(node: &NodeContext, unserved: Vec<Unserved>) -> Sent {
     let mut candidates = node.fleet.takers(node.options.heard_within(), node.id);
     candidates.retain(|candidate| candidate.scope.takes_all());
     tell(node, address(unserved, &candidates).0)
 }
 
-fn tell(node: &NodeContext, addressed: BTreeMap<NodeId, Vec<Ready>>) -> HashSet<JobId> {
-    let mut forwarded = HashSet::new();
+fn tell(node: &NodeContext, addressed: BTreeMap<NodeId, Vec<Ready>>) -> Sent {
+    let mut sent = Sent::default();
     for (to, jobs) in addressed {
         for jobs in portions(jobs) {
             let ids: Vec<JobId> = jobs.iter().map(|ready| ready.hint.id).collect();
             if !node.hook.tell(Control::Forwarded { node: to, jobs }) {
+                sent.untold.extend(ids);
                 continue;
             }
             tracing::debug!(
@@ -81,67 +86,10 @@ fn tell(node: &NodeContext, addressed: BTreeMap<NodeId, Vec<Ready>>) -> HashSet<
                 "forwarded jobs that this node does not serve, or has no slot for"
             );
             counter!(m::HINTS_FORWARDED).increment(ids.len() as u64);
-            forwarded.extend(ids);
+            sent.forwarded.extend(ids);
         }
     }
-    forwarded
-}
-
-/// Accepts jobs that were forwarded to this node.
-pub(crate) fn receive(node: &Arc<NodeContext>, jobs: Vec<Ready>) {
-    let received = |ready: &Ready| node.options.receives(&ready.lane);
-    let refused = jobs.into_iter().filter(received);
-    let refused = refused.filter_map(|ready| node.inbox.forwarded_here(ready));
-    let refused: Vec<Ready> = refused.collect();
-    if node.inbox.is_closed() {
-        node.hook.publish(Cause::Requeue, refused);
-    } else if !refused.is_empty() {
-        tracing::info!(
-            jobs = refused.len(),
-            "no room for forwarded jobs; the sweeper publishes their hints again"
-        );
-    }
-}
-
-/// Publishes the jobs that other nodes address to this node while it stops, until no job runs here
-/// any more. Other nodes learn of the stop a moment after it has begun.
-pub(crate) async fn pass_on_late(node: Arc<NodeContext>) {
-    node.signals.draining.cancelled().await;
-    let mut control = node.transport.listen();
-    let ended = async {
-        node.signals.ended.cancelled().await;
-        if node.fleet.hears_others(node.id, SILENCE) {
-            tokio::time::sleep(LATE).await;
-        }
-    };
-    tokio::pin!(ended);
-    loop {
-        tokio::select! {
-            // A flood of messages does not delay the end.
-            biased;
-            () = &mut ended => return,
-            heard = control.recv() => match heard {
-                Ok(message) => pass_on(&node, message),
-                Err(RecvError::Lagged(_)) => {}
-                Err(RecvError::Closed) => return,
-            },
-        }
-    }
-}
-
-/// Publishes the jobs of a message that addresses them to this node, which stops.
-pub(crate) fn pass_on(node: &NodeContext, message: Control) {
-    if let Control::Forwarded { node: to, mut jobs } | Control::Rescued { node: to, mut jobs } =
-        message
-        && to == node.id
-    {
-        jobs.retain(|ready| node.options.receives(&ready.lane));
-        tracing::debug!(
-            jobs = jobs.len(),
-            "jobs were addressed to this node while it stops; they go to the broker"
-        );
-        node.hook.publish(Cause::Requeue, jobs);
-    }
+    sent
 }
 
 /// Assigns the jobs to nodes. Returns the jobs that none of the candidates serves, too.

@@ -291,7 +291,7 @@ fn hint(node: &Arc<NodeContext>, ready: Vec<Ready>, mut woken: HashMap<JobId, Ne
     }
     if !elsewhere.is_empty() {
         let hints: Vec<Ready> = elsewhere.iter().map(|of| of.ready.clone()).collect();
-        let forwarded = forward::send(node, elsewhere);
+        let forwarded = forward::send(node, elsewhere).forwarded;
         let left = hints.into_iter();
         rest.extend(left.filter(|ready| !forwarded.contains(&ready.hint.id)));
     }

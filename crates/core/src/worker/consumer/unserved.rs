@@ -2,7 +2,9 @@
 
 use std::collections::HashSet;
 
+use chrono::Utc;
 use metrics::counter;
+use tokio::time::Instant;
 
 use super::Consumer;
 use super::locking::Batch;
@@ -12,7 +14,7 @@ use crate::job::scope::Needs;
 use crate::runtime::fast_map::FastMap;
 use crate::store::Refusal;
 use crate::telemetry::metrics as m;
-use crate::worker::forward::{self, Unserved};
+use crate::worker::forward::{self, Sent, Unserved};
 
 impl Consumer {
     /// Forwards received hints of types that another node serves and this node does not. They need
@@ -37,7 +39,8 @@ impl Consumer {
             let needs = Needs::of(hint.job_type.clone()?);
             Some(Unserved { ready, needs })
         });
-        let forwarded = forward::send_by_type(&self.node, strange.collect());
+        // A hint that can't be told now is decided by its lock.
+        let forwarded = forward::send_by_type(&self.node, strange.collect()).forwarded;
         hints.retain(|hint| !forwarded.contains(&hint.id));
         if let Some(metrics) = self.metrics.get(place) {
             metrics.decided.increment(forwarded.len() as u64);
@@ -45,8 +48,8 @@ impl Consumer {
         hints
     }
 
-    /// Forwards jobs that this node does not serve. Jobs for which a node is expected soon join
-    /// `busy`. Returns the jobs whose own hints go to the broker, because nodes with older programs
+    /// Forwards jobs that this node does not serve. Jobs for which a node is expected soon, or
+    /// that can't be told to it now, join `busy`. Returns the jobs whose own hints go to the broker, because nodes with older programs
     /// may serve them.
     pub(super) fn pass_on_unserved(
         &mut self,
@@ -70,16 +73,26 @@ impl Consumer {
             let needs = needs.clone();
             Some(Unserved { ready, needs })
         });
-        let forwarded = forward::send(&self.node, strange.collect());
+        let Sent { forwarded, untold } = forward::send(&self.node, strange.collect());
+        let node = &self.node;
         let is_expected = |(id, needs): &&(JobId, Needs)| {
             let of = of(id).filter(|of| !of.forwarded && !forwarded.contains(id));
             of.is_some_and(|of| {
                 let lane = self.pending.lane(of.lane);
-                self.node.fleet.may_be_served(needs, &lane, self.node.id)
+                let age = (Utc::now() - of.received_at).to_std().unwrap_or_default();
+                let now = Instant::now();
+                let hinted = now.checked_sub(age).unwrap_or(now);
+                let within = node.options.heard_within();
+                let fleet = &node.fleet;
+                fleet.may_be_served(needs, &lane, node.id, hinted, within)
             })
         };
-        let expected = needs.iter().filter(is_expected);
-        let expected: HashSet<JobId> = expected.map(|(id, _)| *id).collect();
+        let expected = needs.iter().filter(is_expected).map(|(id, _)| *id);
+        let mut expected: HashSet<JobId> = match node.transport.is_single_node() {
+            true => HashSet::new(),
+            false => expected.collect(),
+        };
+        expected.extend(untold);
         let mut left = unserved;
         left.retain(|id| !forwarded.contains(id) && !expected.contains(id));
         busy.extend(expected);
