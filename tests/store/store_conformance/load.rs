@@ -312,8 +312,8 @@ pub(super) async fn timers_of_one_second_start_once_and_none_early<S: SqlBench>(
     assert_eq!(storm.late.len(), 2_000);
 }
 
-/// The long form, with 100,000 timers: each starts within five seconds of its date.
-async fn hundred_thousand<S: SqlBench>(w: &World<S>) {
+/// The long form, with 100,000 timers: each starts within this time of its date.
+async fn hundred_thousand<S: SqlBench>(w: &World<S>, within: Duration) {
     let storm = storm(w, 100_000, Duration::from_secs(60)).await;
     let [half, most, last] = [50, 99, 100].map(|percent| storm.percentile(percent));
     println!(
@@ -321,24 +321,25 @@ async fn hundred_thousand<S: SqlBench>(w: &World<S>) {
          last after {last:?}",
         w.store.name()
     );
-    assert!(
-        last <= Duration::from_secs(5),
-        "the last one after {last:?}"
-    );
+    assert!(last <= within, "the last one after {last:?}");
 }
 
 mod long {
+    use std::time::Duration;
+
     use super::{World, hundred_thousand};
 
     #[tokio::test(flavor = "multi_thread")]
     #[ignore = "takes two minutes; asserts a time, so it needs a machine without other work"]
     async fn a_storm_of_timers_starts_within_five_seconds_on_postgres() {
-        hundred_thousand(&World::<jobwire_core::PgStore>::open().await).await;
+        let world = World::<jobwire_core::PgStore>::open().await;
+        hundred_thousand(&world, Duration::from_secs(5)).await;
     }
 
     #[tokio::test(flavor = "multi_thread")]
     #[ignore = "takes two minutes; asserts a time, so it needs a machine without other work"]
-    async fn a_storm_of_timers_starts_within_five_seconds_on_sqlite() {
-        hundred_thousand(&World::<jobwire_core::SqliteStore>::open().await).await;
+    async fn a_storm_of_timers_starts_within_ten_seconds_on_sqlite() {
+        let world = World::<jobwire_core::SqliteStore>::open().await;
+        hundred_thousand(&world, Duration::from_secs(10)).await;
     }
 }

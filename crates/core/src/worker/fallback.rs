@@ -169,7 +169,9 @@ impl<'a> SlotRequest<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{InProcessTransport, SlotPool, Transport};
+    use crate::transport::Transport;
+    use crate::transport::in_process::InProcessTransport;
+    use crate::worker::slot_pool::SlotPool;
 
     #[tokio::test]
     async fn a_request_for_a_slot_keeps_its_place_until_it_is_put_off() {

@@ -358,6 +358,16 @@ mod tests {
     }
 
     #[test]
+    fn the_leaders_lease_is_at_most_a_jobs_and_outlasts_two_sweeps() {
+        let seconds = Duration::from_secs;
+        for (lease, sweep, leader) in [(30, 10, 25), (30, 20, 30), (600, 10, 25), (2, 1, 2)] {
+            let mut options = NodeOptions::default();
+            (options.lease, options.sweep_interval) = (seconds(lease), seconds(sweep));
+            assert_eq!(options.leader_lease(), seconds(leader));
+        }
+    }
+
+    #[test]
     fn intervals_have_bounds() {
         type Set = fn(&mut NodeOptions, Duration);
         let settings: [(&str, Set, Duration); 3] = [
