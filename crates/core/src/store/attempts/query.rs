@@ -48,9 +48,9 @@ impl AttemptField {
 /// # Ok::<(), jobwire_core::chrono::ParseError>(())
 /// ```
 ///
-/// The order is that of the key of the table, so a page needs no sort, and one of certain jobs an
-/// index. The other conditions are compared row by row, in the order of the list: a query that few
-/// rows match reads up to all of them.
+/// The order is that of the key of the table, so a page that many rows match is quick. An index finds
+/// the attempts of jobs. The other conditions are compared row by row: a query that few rows match
+/// reads up to all of them.
 ///
 /// A condition on a text can be repeated: then all of them must hold.
 #[derive(Clone, Debug, PartialEq)]
