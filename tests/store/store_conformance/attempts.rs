@@ -261,7 +261,8 @@ pub(super) async fn attempts_of_all_jobs_are_listed_by_what_they_are<S: SqlBench
         attempt: recorded("b", "done"),
         ..done(&completed)
     };
-    let settled = w.store.complete(second, &[completion], &Handoff::Hint);
+    let completions = [completion];
+    let settled = w.store.complete(second, &completions, &Handoff::Hint);
     assert_eq!(settled.await.unwrap().applied, [hints[1].id]);
     let lost = w.hold(second, &hints[2]).await;
     w.expire(hints[2].id).await;
