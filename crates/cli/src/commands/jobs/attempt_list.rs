@@ -225,38 +225,40 @@ mod tests {
         let (ids, owner) = (format!("{id},{id}"), node.to_string());
         let date = "2026-01-31T08:00:00Z";
         let moment = date.parse().unwrap();
-        let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
-        let cases: Vec<(&[&str], AttemptQuery)> = vec![
-            (&["--id", &ids], all().ids([id, id])),
-            (&["--type", "a", "--type", "b"], all().job_types(["a", "b"])),
-            (&["--process-instance", "i"], all().instance("i")),
+        let cases: Vec<(Vec<&str>, AttemptQuery)> = vec![
+            (vec!["--id", &ids], all().ids([id, id])),
             (
-                &["--instance", "i", "--instance", "j"],
+                vec!["--type", "a", "--type", "b"],
+                all().job_types(["a", "b"]),
+            ),
+            (vec!["--process-instance", "i"], all().instance("i")),
+            (
+                vec!["--instance", "i", "--instance", "j"],
                 all().instances(["i", "j"]),
             ),
-            (&["--without-instance"], all().without_instance()),
-            (&["--tenant", "t"], all().tenant("t")),
-            (&["--tenant-like", "t%"], all().tenant_like("t%")),
-            (&["--without-tenant"], all().without_tenant()),
+            (vec!["--without-instance"], all().without_instance()),
+            (vec!["--tenant", "t"], all().tenant("t")),
+            (vec!["--tenant-like", "t%"], all().tenant_like("t%")),
+            (vec!["--without-tenant"], all().without_tenant()),
             (
-                &["--tenant", "t", "--without-tenant"],
+                vec!["--tenant", "t", "--without-tenant"],
                 all().text(
                     AttemptField::Tenant,
-                    TextMatch::OneOfOrMissing(texts(&["t"])),
+                    TextMatch::OneOfOrMissing(vec!["t".to_owned()]),
                 ),
             ),
             (
-                &["--outcome", "retry,node-died"],
+                vec!["--outcome", "retry,node-died"],
                 all().outcomes([AttemptOutcome::Retry, AttemptOutcome::NodeDied]),
             ),
-            (&["--node", &owner], all().node(node)),
-            (&["--started-after", date], all().started_after(moment)),
-            (&["--started-before", date], all().started_before(moment)),
-            (&["--sort", "oldest"], all().sort(AttemptSort::Oldest)),
-            (&["--limit", "7"], all().limit(7)),
+            (vec!["--node", &owner], all().node(node)),
+            (vec!["--started-after", date], all().started_after(moment)),
+            (vec!["--started-before", date], all().started_before(moment)),
+            (vec!["--sort", "oldest"], all().sort(AttemptSort::Oldest)),
+            (vec!["--limit", "7"], all().limit(7)),
         ];
         for (args, query) in cases {
-            let list = parsed(args).unwrap();
+            let list = parsed(&args).unwrap();
             assert!(list.is_given(), "{args:?}");
             assert_eq!(list.query(), query, "{args:?}");
         }
