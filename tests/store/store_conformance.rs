@@ -5,6 +5,7 @@
 //! waits for time to pass: one that needs an expired lease or a due timer moves the stored time
 //! back (see `world.rs`).
 
+mod attempts;
 mod bad_rows;
 mod batches;
 mod bed;
@@ -512,6 +513,15 @@ conformance! {
             a_row_that_is_set_aside_is_an_incident,
             errors_are_grouped_by_type_and_message,
             what_is_old_is_pruned_in_slices,
+        ]
+    }
+    attempts {
+        databases [
+            the_pages_of_any_query_for_attempts_are_its_matches_in_order,
+            attempts_of_all_jobs_are_listed_by_what_they_are,
+            a_list_of_attempts_goes_on_behind_one_that_is_gone,
+            a_query_for_attempts_that_can_not_be_asked_is_refused,
+            one_odd_row_ends_no_list_of_attempts,
         ]
     }
     recording {

@@ -84,7 +84,7 @@ use purging::{PurgeScope, PurgeableJob, TableCount};
 
 pub(crate) use answer::answer_within;
 use answer::measured;
-use attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter};
+use attempts::{AttemptQuery, AttemptView, ErrorGroup, Incident, IncidentFilter};
 pub(crate) use batch_outcome::CANCELLED;
 pub use batch_outcome::{
     BatchOutcome, Completion, Destination, Failure, Handoff, Release, Renewed,
@@ -588,6 +588,16 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// a store; see [`attempts`].
     async fn attempts(&self, job: JobId, limit: i64) -> Result<Vec<AttemptView>> {
         let _ = (job, limit);
+        Ok(Vec::new())
+    }
+
+    /// Returns a page of the matching recorded attempts of all jobs, in the order of the query.
+    /// Optional for a store; see [`attempts`].
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidQuery`], or a database error.
+    async fn find_attempts(&self, query: &AttemptQuery) -> Result<Vec<AttemptView>> {
+        query.check()?;
         Ok(Vec::new())
     }
 

@@ -225,7 +225,8 @@ pub mod store {
     pub use jobwire_core::producer::gate_change::GateChanged;
     pub use jobwire_core::producer::priority_cascade::PriorityCascaded;
     pub use jobwire_core::store::attempts::{
-        AttemptView, ErrorGroup, Incident, IncidentFilter, Resolution,
+        AttemptCursor, AttemptField, AttemptOutcome, AttemptPage, AttemptQuery, AttemptSort,
+        AttemptView, BadAttemptCursor, ErrorGroup, Incident, IncidentFilter, Resolution,
     };
     #[cfg(feature = "postgres")]
     pub use jobwire_core::store::postgres;

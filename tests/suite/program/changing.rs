@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jobwire_core::store::attempts::AttemptQuery;
 use jobwire_core::store::{LockTerms, RowTerms};
 use jobwire_core::{Hint, JobId, JobState, NodeId, Store};
 use jobwire_tests::{Scratch, Signal, eventually};
@@ -230,6 +231,119 @@ async fn attempts_errors_and_incidents_of_a_job_are_shown() {
     let resolved = answer(&home, &resolved).await;
     assert_eq!(resolved.as_array().map(Vec::len), Some(1), "{resolved}");
     assert_eq!(resolved[0]["resolution"], "revived");
+}
+
+/// The node of a program records attempts, and the list shows them page by page.
+#[tokio::test]
+async fn attempts_of_all_jobs_are_listed_by_filter_and_page() {
+    let home = Scratch::new();
+    for line in [
+        r#"{"type":"noop","process_instance":"a","tenant":"t"}"#,
+        r#"{"type":"noop","process_instance":"b"}"#,
+        r#"{"type":"noop"}"#,
+        r#"{"type":"http","payload":{"url":"ftp://example.org/"},"tenant":"t"}"#,
+    ] {
+        let file = lines(&home, line, 1);
+        succeeds(jobwire(&home, &["enqueue", &file])).await;
+    }
+    let said = succeeds(jobwire(&home, &["jobs", "attempts"])).await;
+    assert!(
+        said.contains("no recorded attempts match") && said.contains("`attempt_types`"),
+        "{said}"
+    );
+    let types = ["--attempt-types", "http,noop"];
+    let run = [&["run", "--http", "127.0.0.1:0"], &types[..]].concat();
+    let (mut node, _) = start(jobwire(&home, &run)).await;
+    let store = store(&home).await;
+    eventually("all attempts to be recorded", SOON, async || {
+        let query = AttemptQuery::default();
+        let recorded = store.find_attempts(&query).await.unwrap();
+        (recorded.len() == 4).then_some(())
+    })
+    .await;
+    node.signal(Signal::SIGTERM);
+    assert!(node.exit(SOON).await.success());
+
+    let list = async |filter: &[&str]| {
+        let arguments = [&["jobs", "attempts", "--json"], filter].concat();
+        answer(&home, &arguments).await.as_array().cloned().unwrap()
+    };
+    let newest = list(&[]).await;
+    let fences = |of: &[Value]| of.iter().map(|a| a["fence"].clone()).collect::<Vec<_>>();
+    assert_eq!(newest.len(), 4, "{newest:?}");
+    let mut oldest = list(&["--sort", "oldest"]).await;
+    oldest.reverse();
+    assert_eq!(fences(&oldest), fences(&newest));
+    // Page by page, behind the cursor of the last line.
+    let cursor = newest[1]["cursor"].as_str().unwrap();
+    let rest = list(&["--after", cursor, "--limit", "1"]).await;
+    assert_eq!(fences(&rest), fences(&newest[2..3]));
+
+    let node = newest[0]["node"].as_str().unwrap();
+    let started = newest[0]["started_at"].as_str().unwrap();
+    let id = newest[0]["job"].as_str().unwrap();
+    for (filter, found) in [
+        (&["--type", "noop"][..], 3),
+        (&["--type", "noop", "--type", "http"], 4),
+        (&["--instance", "a"], 1),
+        (&["--without-instance"], 2),
+        (&["--tenant", "t"], 2),
+        (&["--tenant-like", "t%", "--outcome", "dead-letter"], 1),
+        (&["--outcome", "done,retry"], 3),
+        (&["--node", node], 4),
+        (&["--started-after", "2020-01-01T00:00:00Z"], 4),
+        (&["--started-before", "2020-01-01T00:00:00Z"], 0),
+        (&["--id", id], 1),
+    ] {
+        assert_eq!(list(filter).await.len(), found, "{filter:?}");
+    }
+    let said = succeeds(jobwire(&home, &["jobs", "attempts", "--limit", "3"])).await;
+    let next = format!(
+        "3 attempts; the next page: --after {}",
+        newest[2]["cursor"].as_str().unwrap()
+    );
+    assert_eq!(said.lines().last(), Some(&*next), "{said}");
+    assert!(said.starts_with("started"), "{said}");
+    let after = [
+        "jobs",
+        "attempts",
+        "--limit",
+        "3",
+        "--after",
+        newest[2]["cursor"].as_str().unwrap(),
+    ];
+    let said = succeeds(jobwire(&home, &after)).await;
+    assert!(said.ends_with("1 attempt; this is the last page"), "{said}");
+
+    // By its id, a job's attempts have no filters.
+    let said = fails(
+        jobwire(&home, &["jobs", "attempts", id, "--type", "noop"]),
+        2,
+    )
+    .await;
+    assert!(said.contains(&format!("jobs attempts --id {id}")), "{said}");
+    let reversed = ["--started-after", started, "--started-before", started];
+    let said = fails(
+        jobwire(&home, &[&["jobs", "attempts"], &reversed[..]].concat()),
+        2,
+    )
+    .await;
+    assert!(
+        said.contains("`started_before`") && said.contains("give a later date"),
+        "{said}"
+    );
+    let said = fails(
+        jobwire(
+            &home,
+            &["jobs", "attempts", "--sort", "oldest", "--after", cursor],
+        ),
+        2,
+    )
+    .await;
+    assert!(said.contains("keep the order from page to page"), "{said}");
+    let engine = ["engine", "jobs", "attempts", "--type", "noop"];
+    let said = fails(jobwire(&home, &engine), 2).await;
+    assert!(said.contains("the engine keeps the history"), "{said}");
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! `jobwire jobs`: lists, shows and changes jobs. `jobwire engine jobs` does the same with the jobs
 //! of a process engine.
 
+mod attempt_list;
 mod change;
 mod end;
 mod execute;
@@ -23,6 +24,7 @@ use crate::error::Error;
 use crate::handlers;
 use crate::output;
 use crate::settings::Settings;
+use attempt_list::AttemptListArgs;
 use change::ChangeArgs;
 use end::EndArgs;
 use filter::FilterArgs;
@@ -187,12 +189,15 @@ pub enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Show the recorded attempts of a job; the job may be done
+    /// Show the recorded attempts of a job, which may be done; without ID, list those of all jobs
     Attempts {
-        /// The job
+        /// The job: all of its attempts in their order, without filters and pages
         #[arg(value_parser = place::parse)]
-        id: JobId,
-        /// Print a JSON array
+        id: Option<JobId>,
+        /// The list.
+        #[command(flatten)]
+        list: Box<AttemptListArgs>,
+        /// Print a JSON array; without ID each attempt has the cursor behind it
         #[arg(long)]
         json: bool,
     },
@@ -243,9 +248,9 @@ impl Action {
     fn ids(&self) -> &[JobId] {
         match self {
             Self::List { filter, .. } | Self::Count { filter, .. } => &filter.ids,
-            Self::Show { id, .. } | Self::Execute { id, .. } | Self::Attempts { id, .. } => {
-                std::slice::from_ref(id)
-            }
+            Self::Show { id, .. } | Self::Execute { id, .. } => std::slice::from_ref(id),
+            Self::Attempts { id: Some(id), .. } => std::slice::from_ref(id),
+            Self::Attempts { list, .. } => &list.ids,
             Self::Incidents { id, .. } => id.as_slice(),
             Self::Errors { .. } | Self::End { .. } | Self::ReplaceTimers { .. } => &[],
             Self::Unlock { ids, .. } => ids,
@@ -281,6 +286,19 @@ impl Action {
                      jobs retry` and `delete` call it"
                         .to_owned(),
                 ))
+            }
+            Self::Attempts {
+                id: Some(id), list, ..
+            } if list.is_given() => {
+                let id = written(*id);
+                Err(Error::Usage(format!(
+                    "`jobs attempts {id}` shows all attempts of one job, without filters and pages; \
+                     write `jobs attempts --id {id}` for a list of its attempts"
+                )))
+            }
+            Self::Attempts { list, .. } => {
+                let checked = list.query().check();
+                checked.map_err(|error| Error::Usage(error.to_string()))
             }
             Self::Cancel { .. } if place == Place::Engine => Err(Error::Usage(
                 "an execution of an engine can't be stopped from outside; `jobwire engine jobs \
@@ -441,7 +459,12 @@ impl Jobs<'_> {
                 let ids = selection.ids(store).await?;
                 operate::change(self, &ids, &change, json).await
             }
-            Action::Attempts { id, json } => history::attempts(store, id, json).await,
+            Action::Attempts {
+                id: Some(id), json, ..
+            } => history::attempts(store, id, json).await,
+            Action::Attempts { list, json, .. } => {
+                attempt_list::list(store, &list.query(), json).await
+            }
             Action::Errors {
                 job_type,
                 limit,

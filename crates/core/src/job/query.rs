@@ -1,7 +1,8 @@
 //! Job queries: conditions, order and pages, and the rows that lists and consoles show.
 
-mod check;
+pub(crate) mod check;
 mod cursor;
+pub(crate) mod cursor_text;
 mod job_query;
 mod matching;
 mod sort;

@@ -3,7 +3,9 @@
 use crate::job::query::{JobCursor, JobDetails, JobPage, JobQuery, JobView};
 use crate::job::{JobId, JobState};
 use crate::producer::client::Client;
-use crate::store::attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter};
+use crate::store::attempts::{
+    AttemptCursor, AttemptPage, AttemptQuery, AttemptView, ErrorGroup, Incident, IncidentFilter,
+};
 use crate::store::{SqlStore, StoreError};
 
 impl<S: SqlStore> Client<S> {
@@ -106,6 +108,47 @@ impl<S: SqlStore> Client<S> {
     /// A database error.
     pub async fn attempts(&self, id: JobId, limit: i64) -> Result<Vec<AttemptView>, StoreError> {
         self.store.attempts(id, limit).await
+    }
+
+    /// Returns the matching recorded attempts of all jobs, in the order of the query. A row appears
+    /// when its attempt ends, and stays for the time that its type keeps it.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidQuery`], or a database error.
+    pub async fn list_attempts(
+        &self,
+        query: &AttemptQuery,
+    ) -> Result<Vec<AttemptView>, StoreError> {
+        self.store.find_attempts(query).await
+    }
+
+    /// Returns a page of the matching recorded attempts, and the place at which the next page begins.
+    ///
+    /// ```no_run
+    /// # async fn example(client: jobwire_core::Client<jobwire_core::PgStore>) -> Result<(), jobwire_core::StoreError> {
+    /// use jobwire_core::store::attempts::{AttemptOutcome, AttemptQuery};
+    ///
+    /// let mut query = AttemptQuery::default().tenant("acme").outcomes([AttemptOutcome::Timeout]);
+    /// loop {
+    ///     let page = client.attempts_page(&query).await?;
+    ///     for attempt in &page.attempts {
+    ///         println!("{} {} {}", attempt.started_at, attempt.job, attempt.node);
+    ///     }
+    ///     let Some(next) = page.next else { break };
+    ///     query = query.after(next);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidQuery`], or a database error.
+    pub async fn attempts_page(&self, query: &AttemptQuery) -> Result<AttemptPage, StoreError> {
+        let attempts = self.store.find_attempts(query).await?;
+        let limit = query.limit.min(AttemptQuery::MAX_LIMIT);
+        let is_full = i64::try_from(attempts.len()).is_ok_and(|found| found >= limit);
+        let last = attempts.last().filter(|_| is_full);
+        let next = last.map(|last| AttemptCursor::after(last, query.sort));
+        Ok(AttemptPage { attempts, next })
     }
 
     /// Returns incidents, the latest first: dead letters of the present, and with

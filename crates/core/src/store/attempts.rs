@@ -9,6 +9,12 @@
 //! * An **error** is a message of a type, with the jobs that have it now and the attempts that ended
 //!   with it.
 
+mod check;
+mod cursor;
+mod outcome;
+mod query;
+mod sort;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -16,6 +22,11 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 
 use crate::job::{Fence, JobId, NodeId, text_enum};
+
+pub use cursor::{AttemptCursor, BadAttemptCursor};
+pub use outcome::AttemptOutcome;
+pub use query::{AttemptField, AttemptQuery};
+pub use sort::AttemptSort;
 
 /// The types whose attempts are recorded, and the time for which a row of each type is kept.
 pub type AttemptsKept = BTreeMap<String, Duration>;
@@ -50,6 +61,10 @@ pub struct AttemptView {
     /// The handler type.
     #[serde(rename = "type")]
     pub job_type: String,
+    /// The process instance.
+    pub process_instance: Option<String>,
+    /// The tenant.
+    pub tenant: Option<String>,
     /// The node that ran it.
     pub node: NodeId,
     /// The start, by the database's clock. With the outcome `node-died` or `lost-lock`: the time of
@@ -66,6 +81,17 @@ pub struct AttemptView {
     pub message: Option<String>,
     /// The stack of a failure.
     pub stack: Option<String>,
+}
+
+/// A page of a list of attempts.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct AttemptPage {
+    /// The attempts.
+    pub attempts: Vec<AttemptView>,
+    /// The place at which the next page begins, for [`AttemptQuery::after`]. `None` if this page has
+    /// fewer attempts than the limit, so it is the last one.
+    pub next: Option<AttemptCursor>,
 }
 
 text_enum! {

@@ -1,12 +1,14 @@
-//! The statement of a query for jobs, for both databases.
+//! The statements of queries for jobs and recorded attempts, for both databases.
 //!
 //! A statement is a list of constant texts and bound values. No text of a caller can come into it.
-//! Each table is asked with the conditions, the order and the limit of its own, and the results are
+//! Each table of jobs is asked with the conditions, the order and the limit of its own, and the results are
 //! merged: a database sorts no more than a page of each table, and reads what stands beside a job
 //! (lease, progress, gate) for the jobs of the page only.
 
+pub(super) mod attempts;
 mod conditions;
 mod custom_values;
+mod texts;
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
@@ -94,13 +96,13 @@ pub(super) struct Table {
 
 /// A statement that is being built.
 #[derive(Debug)]
-pub(super) struct Statement<'q> {
+pub(super) struct Statement<'q, Q = JobQuery> {
     dialect: &'static Dialect,
-    query: &'q JobQuery,
+    query: &'q Q,
     parts: Vec<Part>,
 }
 
-impl Statement<'_> {
+impl<Q> Statement<'_, Q> {
     fn sql(&mut self, text: &'static str) -> &mut Self {
         self.parts.push(Part::Sql(text));
         self

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use super::attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter};
+use super::attempts::{AttemptQuery, AttemptView, ErrorGroup, Incident, IncidentFilter};
 use super::batches::{BatchMembers, EndedBatch, OpenBatches};
 use super::change::Change;
 use super::permits::{
@@ -437,6 +437,12 @@ pub(super) trait Recording {
         &self,
         job: JobId,
         limit: i64,
+    ) -> impl Future<Output = Result<Vec<AttemptView>>> + Send;
+
+    /// Reads the attempts of a query that has been checked.
+    fn read_attempts_by(
+        &self,
+        query: &AttemptQuery,
     ) -> impl Future<Output = Result<Vec<AttemptView>>> + Send;
 
     fn read_incidents(

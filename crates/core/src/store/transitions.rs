@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use futures_util::FutureExt;
 
-use super::attempts::{AttemptView, ErrorGroup, Incident, IncidentFilter};
+use super::attempts::{AttemptQuery, AttemptView, ErrorGroup, Incident, IncidentFilter};
 use super::batches::{BatchMembers, EndedBatch, OpenBatches};
 use super::error::StoreError;
 use super::permits::{
@@ -518,6 +518,12 @@ impl<S: Statements> Store for S {
 
     async fn attempts(&self, job: JobId, limit: i64) -> Result<Vec<AttemptView>> {
         self.run("attempts", || self.read_attempts(job, limit))
+            .await
+    }
+
+    async fn find_attempts(&self, query: &AttemptQuery) -> Result<Vec<AttemptView>> {
+        query.check()?;
+        self.run("find_attempts", || self.read_attempts_by(query))
             .await
     }
 

@@ -1,4 +1,4 @@
-//! `jobs attempts`, `jobs errors` and `jobs incidents`.
+//! `jobs attempts` of one job, `jobs errors` and `jobs incidents`.
 
 use chrono::{DateTime, Utc};
 use jobwire_core::store::attempts::{AttemptView, Incident, IncidentFilter};
@@ -7,13 +7,17 @@ use jobwire_core::{JobId, Store};
 use crate::error::Error;
 use crate::output;
 
-fn moment(at: DateTime<Utc>) -> String {
+pub(super) fn moment(at: DateTime<Utc>) -> String {
     at.format("%Y-%m-%d %H:%M:%S%.3fZ").to_string()
 }
 
 fn maybe(text: Option<String>) -> String {
     text.unwrap_or_else(|| "-".to_owned())
 }
+
+/// Why there may be no attempts.
+pub(super) const NOT_RECORDED: &str = "the setting `attempt_types` names the types that record them, \
+                                       and `attempts_kept` the time for which they are kept";
 
 /// Maximum number of attempts of one job that are shown.
 const ATTEMPTS: i64 = 10_000;
@@ -39,8 +43,7 @@ pub(super) async fn attempts(store: &dyn Store, id: JobId, json: bool) -> Result
 pub(super) fn attempts_table(id: JobId, attempts: Vec<AttemptView>) -> Result<(), Error> {
     if attempts.is_empty() {
         return output::line(format_args!(
-            "no attempts of job {id} are recorded; the setting `attempt_types` names the types that \
-             record them, and `attempts_kept` the time for which they are kept"
+            "no attempts of job {id} are recorded; {NOT_RECORDED}"
         ));
     }
     let rows: Vec<[String; 6]> = attempts

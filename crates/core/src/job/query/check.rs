@@ -19,8 +19,10 @@ const MAX_CUSTOM_VALUES: usize = 64;
 
 /// A query that can't be asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("query for jobs: `{field}` {problem}; {remedy}")]
+#[error("query for {list}: `{field}` {problem}; {remedy}")]
 pub struct InvalidQuery {
+    /// What the query asks for: `jobs` or `attempts`.
+    pub list: &'static str,
     /// The condition.
     pub field: &'static str,
     /// The problem.
@@ -29,12 +31,14 @@ pub struct InvalidQuery {
     pub remedy: &'static str,
 }
 
-fn refuse(
+/// Refuses a query for jobs.
+pub(crate) fn refuse(
     field: &'static str,
     problem: impl Into<String>,
     remedy: &'static str,
 ) -> Result<(), InvalidQuery> {
     Err(InvalidQuery {
+        list: "jobs",
         field,
         problem: problem.into(),
         remedy,
@@ -50,18 +54,7 @@ impl JobQuery {
     pub fn check(&self) -> Result<(), InvalidQuery> {
         many("ids", self.ids.as_ref().map_or(0, Vec::len))?;
         for (field, matches) in &self.texts {
-            let field = field.column();
-            many(field, matches.texts().len())?;
-            matches
-                .texts()
-                .iter()
-                .try_for_each(|one| text(field, one))?;
-            if let TextMatch::Like(pattern) = matches
-                && LikePattern::parse(pattern).is_none()
-            {
-                let remedy = "write `\\\\` for a backslash";
-                return refuse(field, "has a pattern that ends in a backslash", remedy);
-            }
+            text_match(field.column(), matches)?;
         }
         if let Some(key) = &self.unique_key {
             text("unique_key", key)?;
@@ -108,12 +101,29 @@ impl JobQuery {
     }
 }
 
-fn many(field: &'static str, values: usize) -> Result<(), InvalidQuery> {
+/// Checks the number of values that a condition names.
+pub(crate) fn many(field: &'static str, values: usize) -> Result<(), InvalidQuery> {
     if values <= MAX_QUERY_VALUES {
         return Ok(());
     }
     let problem = format!("names {values} values, more than {MAX_QUERY_VALUES}");
     refuse(field, problem, "ask in parts")
+}
+
+/// Checks the condition on a text.
+pub(crate) fn text_match(field: &'static str, matches: &TextMatch) -> Result<(), InvalidQuery> {
+    many(field, matches.texts().len())?;
+    matches
+        .texts()
+        .iter()
+        .try_for_each(|one| text(field, one))?;
+    if let TextMatch::Like(pattern) = matches
+        && LikePattern::parse(pattern).is_none()
+    {
+        let remedy = "write `\\\\` for a backslash";
+        return refuse(field, "has a pattern that ends in a backslash", remedy);
+    }
+    Ok(())
 }
 
 fn text(field: &'static str, text: &str) -> Result<(), InvalidQuery> {

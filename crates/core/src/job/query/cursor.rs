@@ -6,10 +6,7 @@ use std::str::FromStr;
 use uuid::Uuid;
 
 use crate::job::JobId;
-use crate::job::query::{JobSort, JobView, SortBy};
-
-/// Maximum length of the text of a cursor.
-const MAX_CURSOR_BYTES: usize = 8192;
+use crate::job::query::{JobSort, JobView, SortBy, cursor_text};
 
 /// The value of the last job of a page in the field by which the list is sorted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,8 +86,7 @@ impl fmt::Display for JobCursor {
                 bytes.extend(text.as_bytes());
             }
         }
-        bytes.extend(checksum(&bytes).to_be_bytes());
-        bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        cursor_text::write(f, bytes)
     }
 }
 
@@ -103,21 +99,7 @@ impl FromStr for JobCursor {
 }
 
 fn read(text: &str) -> Option<JobCursor> {
-    if text.len() > MAX_CURSOR_BYTES || !text.len().is_multiple_of(2) || !text.is_ascii() {
-        return None;
-    }
-    let digits = text.as_bytes().chunks_exact(2);
-    let bytes: Option<Vec<u8>> = digits
-        .map(|pair| {
-            let digit = |at: usize| char::from(pair[at]).to_digit(16);
-            u8::try_from(digit(0)? * 16 + digit(1)?).ok()
-        })
-        .collect();
-    let bytes = bytes?;
-    let (bytes, sum) = bytes.split_last_chunk::<4>()?;
-    if checksum(bytes) != u32::from_be_bytes(*sum) {
-        return None;
-    }
+    let bytes = cursor_text::read(text)?;
     let ([FORM, sort], rest) = bytes.split_first_chunk::<2>()? else {
         return None;
     };
@@ -150,14 +132,6 @@ fn read(text: &str) -> Option<JobCursor> {
         },
         key,
         id: JobId::from_uuid(Uuid::from_bytes(*id)),
-    })
-}
-
-/// Returns a checksum (FNV-1a) that tells a text that was cut or mistyped. It is no signature: a
-/// forged cursor names another place in the same list.
-fn checksum(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(0x811c_9dc5, |sum, byte| {
-        (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
     })
 }
 
@@ -217,7 +191,7 @@ mod tests {
             "0g",
             "next",
             &of_another_type.to_string(),
-            &"00".repeat(MAX_CURSOR_BYTES),
+            &"00".repeat(cursor_text::MAX_BYTES),
         ] {
             assert_eq!(wrong.parse::<JobCursor>(), Err(BadCursor), "{wrong}");
         }

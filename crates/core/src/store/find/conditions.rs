@@ -2,7 +2,7 @@
 
 use super::{SUSPENDED, Statement, Value};
 use crate::job::JobState;
-use crate::job::query::{JobQuery, LikePattern, TextField, TextMatch};
+use crate::job::query::{JobQuery, TextField};
 
 impl JobQuery {
     /// Returns whether a job of this state can match.
@@ -76,7 +76,7 @@ impl Statement<'_> {
                 .one_of(Value::Texts(kinds.collect()));
         }
         for (field, matches) in &query.texts {
-            self.text(*field, matches);
+            self.text(column(*field), matches);
         }
         if let Some(key) = &query.unique_key {
             self.sql(" AND j.id IN (SELECT u.job_id FROM ");
@@ -98,57 +98,6 @@ impl Statement<'_> {
             self.sql(" AND ");
             self.custom_values(values);
         }
-    }
-
-    fn text(&mut self, field: TextField, matches: &TextMatch) {
-        let column = column(field);
-        self.sql(" AND (").sql(column);
-        match matches {
-            TextMatch::OneOf(texts) => self.one_of_texts(texts),
-            TextMatch::OneOfOrMissing(texts) => {
-                self.one_of_texts(texts);
-                self.sql(" OR ").sql(column).sql(" IS NULL");
-            }
-            // A pattern that can't be read was refused before.
-            TextMatch::Like(pattern) => match LikePattern::parse(pattern) {
-                Some(pattern) => self.like(&pattern),
-                None => {
-                    self.sql(" IS NULL AND false");
-                }
-            },
-            TextMatch::Key(key) => {
-                self.sql(" = ").bind(Value::Text(key.clone()));
-                self.sql(" OR ").sql(column);
-                self.like(&LikePattern::begins_with(&format!("{key}:")));
-            }
-            TextMatch::Missing => {
-                self.sql(" IS NULL");
-            }
-            TextMatch::Present => {
-                self.sql(" IS NOT NULL");
-            }
-        }
-        self.sql(")");
-    }
-
-    fn like(&mut self, pattern: &LikePattern) {
-        let (before, behind) = self.dialect.like;
-        let pattern = (self.dialect.pattern)(pattern);
-        self.sql(before).bind(Value::Text(pattern)).sql(behind);
-    }
-
-    fn one_of_texts(&mut self, texts: &[String]) {
-        match texts {
-            [text] => {
-                self.sql(" = ").bind(Value::Text(text.clone()));
-            }
-            texts => self.one_of(Value::Texts(texts.to_vec())),
-        }
-    }
-
-    fn one_of(&mut self, set: Value) {
-        let (before, behind) = self.dialect.any_of;
-        self.sql(before).bind(set).sql(behind);
     }
 
     fn numbers(&mut self) {

@@ -3,17 +3,20 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
 use super::decode::LONGEST;
+use super::find::{DIALECT, written};
 use super::{PgStore, batches, progress, unique};
 use crate::job::{Fence, JobId, NodeId};
 use crate::store::attempts::{
-    Attempt, AttemptView, ErrorGroup, Incident, IncidentFilter, Resolution,
+    Attempt, AttemptQuery, AttemptView, ErrorGroup, Incident, IncidentFilter, Resolution,
 };
 use crate::store::batch_outcome::Recorded;
 use crate::store::error::StoreError;
+use crate::store::find;
 use crate::store::statements::Recording;
 
 /// Both times come from one reading of the clock.
@@ -79,9 +82,18 @@ macro_rules! record_deaths {
 
 pub(super) use record_deaths;
 
-const ATTEMPTS: &str = "
-SELECT fence, job_id, type, node, started_at, ended_at, outcome, left(message, 65536), left(stack, 1048576)
-FROM jobwire.attempt WHERE job_id = $1 ORDER BY fence LIMIT $2";
+macro_rules! select {
+    () => {
+        "
+SELECT a.fence, a.job_id, a.type, a.process_instance, a.tenant, a.node, a.started_at, a.ended_at, a.outcome,
+    left(a.message, 65536) AS message, left(a.stack, 1048576) AS stack
+FROM jobwire.attempt a"
+    };
+}
+
+const SELECT: &str = select!();
+
+const ATTEMPTS: &str = concat!(select!(), " WHERE a.job_id = $1 ORDER BY a.fence LIMIT $2");
 
 const INCIDENTS: &str = "
 SELECT job_id, type, process_instance, process_definition, element, tenant, message, opened_at, resolved_at, resolution
@@ -176,6 +188,23 @@ pub(super) async fn open<'e>(
     Ok(open.await?.into_iter().map(JobId).collect())
 }
 
+/// Reads a row of [`SELECT`].
+fn view(row: &PgRow) -> Result<AttemptView, StoreError> {
+    Ok(AttemptView {
+        fence: Fence(row.try_get("fence")?),
+        job: JobId(row.try_get("job_id")?),
+        job_type: row.try_get("type")?,
+        process_instance: row.try_get("process_instance")?,
+        tenant: row.try_get("tenant")?,
+        node: NodeId(row.try_get("node")?),
+        started_at: row.try_get("started_at")?,
+        ended_at: row.try_get("ended_at")?,
+        outcome: row.try_get("outcome")?,
+        message: row.try_get("message")?,
+        stack: row.try_get("stack")?,
+    })
+}
+
 impl Recording for PgStore {
     async fn read_attempts(&self, job: JobId, limit: i64) -> Result<Vec<AttemptView>, StoreError> {
         let rows = sqlx::query(ATTEMPTS)
@@ -183,21 +212,20 @@ impl Recording for PgStore {
             .bind(limit.max(0))
             .fetch_all(&self.pool.inner)
             .await?;
-        rows.iter()
-            .map(|row| {
-                Ok(AttemptView {
-                    fence: Fence(row.try_get(0)?),
-                    job: JobId(row.try_get(1)?),
-                    job_type: row.try_get(2)?,
-                    node: NodeId(row.try_get(3)?),
-                    started_at: row.try_get(4)?,
-                    ended_at: row.try_get(5)?,
-                    outcome: row.try_get(6)?,
-                    message: row.try_get(7)?,
-                    stack: row.try_get(8)?,
-                })
-            })
-            .collect()
+        rows.iter().map(view).collect()
+    }
+
+    async fn read_attempts_by(&self, query: &AttemptQuery) -> Result<Vec<AttemptView>, StoreError> {
+        let Some(parts) = find::attempts::page(&DIALECT, query, SELECT) else {
+            return Ok(Vec::new());
+        };
+        // There are more forms of a query than a connection should keep plans of.
+        let rows = written(parts)
+            .build()
+            .persistent(false)
+            .fetch_all(&self.pool.inner)
+            .await?;
+        rows.iter().map(view).collect()
     }
 
     async fn read_incidents(&self, filter: &IncidentFilter) -> Result<Vec<Incident>, StoreError> {

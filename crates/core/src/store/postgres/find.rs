@@ -41,7 +41,7 @@ macro_rules! is_jsonb {
     };
 }
 
-static DIALECT: Dialect = Dialect {
+pub(super) static DIALECT: Dialect = Dialect {
     tables: [
         (JobState::Executable, table!("executable", "job")),
         (JobState::Timer, table!("timer", "timer_job")),
@@ -89,7 +89,7 @@ LEFT JOIN jobwire.job_lease l
 LEFT JOIN jobwire.job_progress p ON p.job_id = j.id";
 
 /// Writes the parts as one statement.
-fn written(parts: Vec<Part>) -> QueryBuilder<Postgres> {
+pub(super) fn written(parts: Vec<Part>) -> QueryBuilder<Postgres> {
     let mut sql = QueryBuilder::new("");
     for part in parts {
         match part {

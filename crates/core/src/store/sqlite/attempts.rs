@@ -4,15 +4,18 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use serde::Serialize;
+use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
+use super::find::{DIALECT, written};
 use super::{SqliteStore, batches, decode, insert, progress, unique};
 use crate::job::{Fence, JobId, NodeId};
 use crate::store::attempts::{
-    AttemptView, AttemptsKept, ErrorGroup, Incident, IncidentFilter, Resolution,
+    AttemptQuery, AttemptView, AttemptsKept, ErrorGroup, Incident, IncidentFilter, Resolution,
 };
 use crate::store::batch_outcome::Recorded;
 use crate::store::error::StoreError;
+use crate::store::find;
 use crate::store::statements::Recording;
 
 /// Fences do not repeat. So a row that has the fence of a lock that ends here is forged, and is overwritten.
@@ -46,9 +49,17 @@ FROM json_each(?1) AS late CROSS JOIN job_lease l ON l.job_id = late.value ->> 0
 WHERE true
 ON CONFLICT DO NOTHING";
 
-const ATTEMPTS: &str = "
-SELECT job_id, fence, type, node, started_at, ended_at, outcome, message, stack
-FROM attempt WHERE job_id = ?1 ORDER BY fence LIMIT ?2";
+macro_rules! select {
+    () => {
+        "
+SELECT a.fence, a.job_id, a.type, a.process_instance, a.tenant, a.node, a.started_at, a.ended_at, a.outcome, a.message, a.stack
+FROM attempt a"
+    };
+}
+
+const SELECT: &str = select!();
+
+const ATTEMPTS: &str = concat!(select!(), " WHERE a.job_id = ?1 ORDER BY a.fence LIMIT ?2");
 
 const INCIDENTS: &str = "
 SELECT job_id, type, process_instance, process_definition, element, tenant, message, opened_at, resolved_at, resolution
@@ -171,6 +182,23 @@ pub(super) async fn record_deaths(
     Ok(())
 }
 
+/// Reads a row of [`SELECT`]. One that another program has written stops no other one.
+fn view(row: &SqliteRow) -> Result<AttemptView, StoreError> {
+    Ok(AttemptView {
+        fence: Fence(row.try_get("fence")?),
+        job: JobId(decode::shown_id(row, "job_id")?),
+        job_type: decode::text(row, "type")?,
+        process_instance: decode::maybe_text(row, "process_instance")?,
+        tenant: decode::maybe_text(row, "tenant")?,
+        node: NodeId(decode::shown_id(row, "node")?),
+        started_at: decode::shown(row.try_get("started_at")?),
+        ended_at: decode::shown(row.try_get("ended_at")?),
+        outcome: decode::text(row, "outcome")?,
+        message: decode::maybe_text(row, "message")?,
+        stack: decode::maybe_text(row, "stack")?,
+    })
+}
+
 impl Recording for SqliteStore {
     async fn read_attempts(&self, job: JobId, limit: i64) -> Result<Vec<AttemptView>, StoreError> {
         let rows = sqlx::query(ATTEMPTS)
@@ -178,21 +206,19 @@ impl Recording for SqliteStore {
             .bind(limit.max(0))
             .fetch_all(&self.readers)
             .await?;
-        rows.iter()
-            .map(|row| {
-                Ok(AttemptView {
-                    job: decode::job_id(row)?,
-                    fence: Fence(row.try_get(1)?),
-                    job_type: decode::text(row, 2)?,
-                    node: NodeId(decode::shown_id(row, "node")?),
-                    started_at: decode::moment(row.try_get(4)?)?,
-                    ended_at: decode::moment(row.try_get(5)?)?,
-                    outcome: decode::text(row, 6)?,
-                    message: decode::maybe_text(row, 7)?,
-                    stack: decode::maybe_text(row, 8)?,
-                })
-            })
-            .collect()
+        rows.iter().map(view).collect()
+    }
+
+    async fn read_attempts_by(&self, query: &AttemptQuery) -> Result<Vec<AttemptView>, StoreError> {
+        let Some(parts) = find::attempts::page(&DIALECT, query, SELECT) else {
+            return Ok(Vec::new());
+        };
+        let rows = written(parts)?
+            .build()
+            .persistent(false)
+            .fetch_all(&self.readers)
+            .await?;
+        rows.iter().map(view).collect()
     }
 
     async fn read_incidents(&self, filter: &IncidentFilter) -> Result<Vec<Incident>, StoreError> {

@@ -28,7 +28,7 @@ macro_rules! table {
     };
 }
 
-static DIALECT: Dialect = Dialect {
+pub(super) static DIALECT: Dialect = Dialect {
     tables: [
         (JobState::Executable, table!("executable", "job")),
         (JobState::Timer, table!("timer", "timer_job")),
@@ -64,7 +64,7 @@ ON l.job_id = j.id AND j.state = 'executable' AND l.owner IS NOT NULL
 LEFT JOIN job_progress p ON p.job_id = j.id";
 
 /// Writes the parts as one statement.
-fn written(parts: Vec<Part>) -> Result<QueryBuilder<Sqlite>, StoreError> {
+pub(super) fn written(parts: Vec<Part>) -> Result<QueryBuilder<Sqlite>, StoreError> {
     let now = decode::now_micros();
     let mut sql = QueryBuilder::new("");
     for part in parts {
