@@ -387,6 +387,7 @@ conformance! {
             what_an_open_transaction_may_have_written_is_not_suspected,
             jobs_that_no_node_takes_are_counted_by_type,
             jobs_whose_scope_no_node_takes_are_counted,
+            the_names_that_no_node_takes_are_counted_with_their_jobs,
             a_dry_run_counts_jobs_in_lanes_that_no_node_receives_apart,
         ]
     }
