@@ -9,6 +9,8 @@ mod bad_rows;
 mod batches;
 mod bed;
 mod bounds;
+mod bulk;
+mod bursts;
 mod calendars;
 mod catching_up;
 mod changing;
@@ -26,6 +28,7 @@ mod exclusive;
 mod fencing;
 mod finishing;
 mod handlers;
+mod heartbeats;
 mod history;
 mod in_transaction;
 mod lanes;
@@ -48,6 +51,7 @@ mod random_jobs;
 mod rates;
 mod recording;
 mod registry;
+mod retries;
 mod running;
 mod schema;
 mod sequences;
@@ -476,6 +480,28 @@ conformance! {
             a_job_that_its_handler_cancels_is_deleted_and_no_occurrence_follows,
             a_handler_of_the_user_replaces_a_built_in_one,
             a_job_that_ends_during_a_shutdown_is_done_and_a_new_one_is_left,
+        ]
+    }
+    retries {
+        databases [
+            the_function_of_a_handler_chooses_the_wait_by_the_job_and_its_error,
+            a_node_counts_the_wait_from_now_or_from_the_due_date_of_the_attempt,
+            a_snooze_and_a_conflict_cost_no_attempt,
+        ]
+    }
+    heartbeats {
+        databases [
+            a_handler_without_a_heartbeat_times_out_and_one_with_it_goes_on,
+        ]
+    }
+    bulk {
+        databases [
+            a_bulk_operation_acts_on_all_jobs_that_match_and_on_no_other,
+        ]
+    }
+    bursts {
+        databases [
+            as_many_jobs_start_at_once_as_the_burst_of_their_rate_says,
         ]
     }
     in_transaction {
