@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use jobwire_core::store::{Change, Operated};
 use jobwire_core::{
     Batch, BatchEnd, BatchId, BatchState, BulkOperation, Client, HandlerError, HandlerOptions,
-    InProcessTransport, JobId, JobQuery, JobState, NewJob, Node, NodeOptions, Outcome, Progress,
-    Running, SqliteStore, Store,
+    InProcessTransport, JobId, JobQuery, NewJob, Node, NodeOptions, Outcome, Progress, Running,
+    SqliteStore, Store,
 };
 use jobwire_harness::world::{SOON, World, quick};
 use jobwire_tests::{Scratch, eventually, shared};
