@@ -10,6 +10,8 @@ mod bad_rows;
 mod batches;
 mod bed;
 mod bounds;
+mod bulk;
+mod bursts;
 mod calendars;
 mod catching_up;
 mod changing;
@@ -27,6 +29,7 @@ mod exclusive;
 mod fencing;
 mod finishing;
 mod handlers;
+mod heartbeats;
 mod history;
 mod in_transaction;
 mod lanes;
@@ -49,6 +52,7 @@ mod random_jobs;
 mod rates;
 mod recording;
 mod registry;
+mod retries;
 mod running;
 mod schema;
 mod sequences;
@@ -388,6 +392,7 @@ conformance! {
             what_an_open_transaction_may_have_written_is_not_suspected,
             jobs_that_no_node_takes_are_counted_by_type,
             jobs_whose_scope_no_node_takes_are_counted,
+            the_names_that_no_node_takes_are_counted_with_their_jobs,
             a_dry_run_counts_jobs_in_lanes_that_no_node_receives_apart,
         ]
     }
@@ -476,6 +481,28 @@ conformance! {
             a_job_that_its_handler_cancels_is_deleted_and_no_occurrence_follows,
             a_handler_of_the_user_replaces_a_built_in_one,
             a_job_that_ends_during_a_shutdown_is_done_and_a_new_one_is_left,
+        ]
+    }
+    retries {
+        databases [
+            the_function_of_a_handler_chooses_the_wait_by_the_job_and_its_error,
+            a_node_counts_the_wait_from_now_or_from_the_due_date_of_the_attempt,
+            a_snooze_and_a_conflict_cost_no_attempt,
+        ]
+    }
+    heartbeats {
+        databases [
+            a_handler_without_a_heartbeat_times_out_and_one_with_it_goes_on,
+        ]
+    }
+    bulk {
+        databases [
+            a_bulk_operation_acts_on_all_jobs_that_match_and_on_no_other,
+        ]
+    }
+    bursts {
+        databases [
+            as_many_jobs_start_at_once_as_the_burst_of_their_rate_says,
         ]
     }
     in_transaction {

@@ -11,7 +11,7 @@ use jobwire_core::transport::{Control, Publisher, Subscription, Transport};
 use jobwire_core::{
     Client, CommitHook, Elastic, HandlerError, HandlerOptions, JobId, JobQuery, Lane, LaneOrder,
     LaneShare, NewJob, Node, NodeId, NodeOptions, Outcome, PgOptions, PgStore, PgTransport,
-    RetryPolicy, Running, Store,
+    RetryPolicy, Running, StartOrder, Store,
 };
 use jobwire_harness::eventually;
 use jobwire_harness::world::{Notes, SOON, database, hook, pass, quick};
@@ -478,6 +478,39 @@ async fn an_elastic_node_shrinks_when_no_job_waits() {
     assert!(at_once < MOST, "{at_once} jobs at once");
     gate.add_permits(4 * MOST);
     fleet.until_empty().await;
+    fleet.stop().await;
+}
+
+/// `jobwire doctor` remarks a start order beside wakes for this reason.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn woken_nodes_start_jobs_in_creation_order_whatever_their_start_order() {
+    let mut fleet = Fleet::new().await;
+    let (gate, notes) = (Arc::new(Semaphore::new(0)), Notes::default());
+    let (of_job, starts) = (gate.clone(), notes.clone());
+    let order = StartOrder::default().by_priority().by_due_date();
+    let node = Node::builder(
+        fleet.store.clone(),
+        Arc::new(PgTransport::new(&fleet.store)),
+    )
+    .options(woken().concurrency(1).start_order(order))
+    .handler("note", move |job: Running<String>| {
+        let gate = of_job.clone();
+        starts.add(job.payload);
+        async move {
+            gate.acquire().await?.forget();
+            Ok::<_, HandlerError>(Outcome::Done)
+        }
+    });
+    fleet.nodes.push(node.start().await.unwrap());
+    let note = |name: &str| NewJob::of("note", name);
+    fleet.jobs.create(note("plug")).await.unwrap();
+    notes.until(1).await;
+    let jobs = [("low", 1), ("high", 9), ("middle", 5)];
+    let jobs = jobs.map(|(name, priority)| note(name).priority(priority));
+    fleet.jobs.create_many(jobs.into()).await.unwrap();
+    gate.add_permits(4);
+    fleet.until_empty().await;
+    assert_eq!(notes.all(), ["plug", "low", "high", "middle"]);
     fleet.stop().await;
 }
 

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use jobwire_core::store::{Change, Operated};
 use jobwire_core::{
-    BULK_TYPE, Batch, BatchEnd, BatchId, BatchState, BulkOperation, Client, HandlerError,
-    HandlerOptions, InProcessTransport, JobId, JobQuery, JobState, NewJob, Node, NodeOptions,
-    Outcome, Progress, Running, SqliteStore, Store,
+    Batch, BatchEnd, BatchId, BatchState, BulkOperation, Client, HandlerError, HandlerOptions,
+    InProcessTransport, JobId, JobQuery, NewJob, Node, NodeOptions, Outcome, Progress, Running,
+    SqliteStore, Store,
 };
 use jobwire_harness::world::{SOON, World, quick};
 use jobwire_tests::{Scratch, eventually, shared};
@@ -319,74 +319,6 @@ async fn dead_letters(client: &Client<jobwire_core::PgStore>, count: u64) -> Vec
         client.change(ids, &bury).await.unwrap();
     }
     ids
-}
-
-/// Creates the job of a bulk operation, and waits for its end.
-async fn until_operated(world: &World, operation: BulkOperation) {
-    let id = world.jobs.create(operation.job().unwrap()).await.unwrap();
-    eventually("the operation to be done", SOON, async || {
-        world.jobs.get(id).await.unwrap().is_none().then_some(())
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_bulk_operation_acts_on_all_jobs_that_match_and_on_no_other() {
-    let world = World::new().await;
-    let ids = dead_letters(&world.jobs, 1_200).await;
-    let other = world.jobs.create(NewJob::of("other", &1)).await.unwrap();
-    let bury = Change::MakeDeadLetter("no luck".to_owned());
-    world.jobs.change(&[other], &bury).await.unwrap();
-    let runs = Arc::new(AtomicU64::new(0));
-    let counted = runs.clone();
-    let node = world
-        .node()
-        .handler("item", move |_: Running<u64>| {
-            counted.fetch_add(1, Ordering::SeqCst);
-            async { Ok(Outcome::Done) }
-        })
-        .start()
-        .await
-        .unwrap();
-    let items = JobQuery::default().job_type("item");
-    let retry = BulkOperation::retry(items, 2).job().unwrap();
-    let id = world.jobs.create(retry).await.unwrap();
-    world.until_left(1).await;
-    assert_eq!(runs.load(Ordering::SeqCst), ids.len() as u64);
-    assert!(world.jobs.get(id).await.unwrap().is_none(), "it is done");
-    let left = world.jobs.get(other).await.unwrap().unwrap();
-    assert_eq!(left.view.state, JobState::DeadLetter);
-    // A change and a deletion of two pages.
-    let waits = |n| NewJob::of("later", &n).delay(Duration::from_secs(3_600));
-    let waiting = (0..600).map(waits).collect();
-    world.jobs.create_many(waiting).await.unwrap();
-    let later = || JobQuery::default().job_type("later");
-    let change = BulkOperation::change(later(), Change::SetPriority(7));
-    until_operated(&world, change).await;
-    let changed = world.jobs.list(&later().limit(1_000)).await.unwrap();
-    assert_eq!(changed.len(), 600);
-    assert!(changed.iter().all(|job| job.priority == 7));
-    until_operated(&world, BulkOperation::delete(later())).await;
-    let only = world.jobs.list(&JobQuery::default()).await.unwrap();
-    let [only] = &only[..] else {
-        panic!("one job: {only:?}");
-    };
-    assert_eq!((only.id, only.priority), (other, left.view.priority));
-    // An operation on all jobs leaves itself out, and one that no program knows becomes a dead letter.
-    let all = BulkOperation::cancel(JobQuery::default()).job().unwrap();
-    world.jobs.create(all).await.unwrap();
-    world.until_left(0).await;
-    let unknown = NewJob::of(
-        BULK_TYPE,
-        &json!({ "action": "delete", "query": { "other": 1 } }),
-    );
-    let unknown = world.jobs.create(unknown).await.unwrap();
-    eventually("a dead letter", SOON, async || {
-        let found = world.jobs.get(unknown).await.unwrap()?;
-        (found.view.state == JobState::DeadLetter).then_some(())
-    })
-    .await;
-    node.stop().await;
 }
 
 /// A lock of the test holds the second of three pages.

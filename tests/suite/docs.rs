@@ -1,5 +1,7 @@
 //! Checks of the documents: the tests that they name and the files that they link exist, and the
-//! summary is complete. Budget: 1 s.
+//! summary and the lists of the engines' settings are complete. Budget: 1 s.
+
+mod engine_settings;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

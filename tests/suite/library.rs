@@ -206,34 +206,6 @@ async fn a_cancel_without_a_message_ends_a_handler_that_ignores_it() {
 }
 
 #[tokio::test]
-async fn a_handler_without_a_heartbeat_times_out_and_one_with_it_goes_on() {
-    let options = HandlerOptions::default().heartbeat_timeout(Duration::from_millis(400));
-    let mut handlers = Handlers::default();
-    handlers.add_with("stuck", options.clone(), |job: Running<u64>| async move {
-        job.stop.cancelled().await;
-        Ok(())
-    });
-    handlers.add_with("slow", options, |job: Running<u64>| async move {
-        for _ in 0..10 {
-            job.heartbeat();
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        Ok(())
-    });
-    let world = world(handlers).await;
-    let slow = NewJob::of("slow", &1).max_attempts(1);
-    let slow = world.client.create(slow).await.unwrap();
-    let stuck = NewJob::of("stuck", &1).max_attempts(1);
-    let stuck = world.client.create(stuck).await.unwrap();
-    world.is_in(stuck, JobState::DeadLetter).await;
-    let found = world.client.get(stuck).await.unwrap().unwrap();
-    let message = found.view.exception_message.unwrap();
-    assert!(message.contains("no heartbeat for 400ms"), "{message}");
-    world.is_done(slow).await;
-    world.node.stop().await;
-}
-
-#[tokio::test]
 async fn progress_is_shown_and_the_next_attempt_reads_the_checkpoint() {
     let seen: Arc<Mutex<Vec<u64>>> = Arc::default();
     let go = Arc::new(tokio::sync::Notify::new());

@@ -210,38 +210,6 @@ async fn a_failing_job_is_retried_by_its_policy_and_then_a_dead_letter() {
     node.stop().await;
 }
 
-#[tokio::test]
-async fn a_snooze_and_a_conflict_cost_no_attempt() {
-    let world = World::new().await;
-    let notes = Notes::default();
-    let seen = notes.clone();
-    let node = world
-        .node()
-        .handler("patient", move |job: Running<()>| {
-            let seen = seen.clone();
-            async move {
-                seen.add(format!("retries {}", job.job.retries));
-                match seen.all().len() {
-                    1 => Ok(Outcome::Snooze(Duration::from_millis(50))),
-                    2 => Err(HandlerError::conflict("somebody else was faster")),
-                    _ => Ok(Outcome::Done),
-                }
-            }
-        })
-        .start()
-        .await
-        .unwrap();
-    world
-        .jobs
-        .create(NewJob::of("patient", &()).max_attempts(1))
-        .await
-        .unwrap();
-    notes.until(3).await;
-    world.until_empty().await;
-    assert_eq!(notes.all(), ["retries 1"; 3]);
-    node.stop().await;
-}
-
 /// Promise 5: one at a time, in creation order, without spinning.
 #[tokio::test]
 async fn exclusive_jobs_of_an_instance_run_one_at_a_time_and_in_order() {

@@ -24,6 +24,7 @@ mod row_lock;
 mod saturated;
 mod suspension;
 mod twice;
+mod unserved_jobs;
 mod world;
 
 use std::sync::Arc;

@@ -39,7 +39,7 @@ const LONG_PAUSE: Duration = Duration::from_secs(30);
 
 /// Sends and receives control messages: the side of the callers.
 pub(crate) struct ControlLine {
-    telling: mpsc::Sender<Control>,
+    telling: mpsc::Sender<(Instant, Control)>,
     listeners: Listeners,
     dropped: Arc<AtomicU64>,
 }
@@ -48,7 +48,7 @@ pub(crate) struct ControlLine {
 pub(crate) struct ControlTasks {
     process: Uuid,
     topology: Topology,
-    told: mpsc::Receiver<Control>,
+    told: mpsc::Receiver<(Instant, Control)>,
     listeners: Listeners,
     dropped: Arc<AtomicU64>,
     stop: CancellationToken,
@@ -77,7 +77,7 @@ pub(crate) fn control(topology: Topology, stop: CancellationToken) -> (ControlLi
 impl ControlLine {
     pub(crate) fn tell(&self, control: Control) -> bool {
         self.listeners.tell(control.clone());
-        let taken = self.telling.try_send(control).is_ok();
+        let taken = self.telling.try_send((Instant::now(), control)).is_ok();
         if !taken {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -126,7 +126,7 @@ impl ControlTasks {
 struct Teller {
     process: String,
     topology: Topology,
-    told: mpsc::Receiver<Control>,
+    told: mpsc::Receiver<(Instant, Control)>,
     dropped: Arc<AtomicU64>,
     link: Link,
     channel: Option<Channel>,
@@ -134,8 +134,8 @@ struct Teller {
 
 impl Teller {
     async fn run(mut self) {
-        while let Some(control) = self.told.recv().await {
-            let until = Instant::now() + JOBS_FOR;
+        while let Some((told_at, control)) = self.told.recv().await {
+            let until = told_at + JOBS_FOR;
             while let Some(problem) = self.problem(&control).await {
                 if control.addresses_jobs() && Instant::now() < until {
                     tokio::time::sleep(BEFORE_AGAIN).await;

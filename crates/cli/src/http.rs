@@ -103,8 +103,12 @@ async fn alive(State(node): State<Node>) -> Response {
 
 /// Describes the jobs of a type that no node takes, in one line.
 fn waits(unserved: &UnservedType) -> String {
+    let them = match &*unserved.scopes {
+        [] => "them".to_owned(),
+        scopes => output::scopes(scopes),
+    };
     format!(
-        "{} of type {} wait, and no living node takes them\n",
+        "{} of type {} wait, and no living node takes {them}\n",
         output::count(unserved.jobs.unsigned_abs(), "job"),
         plain::one_line(&unserved.job_type, 255)
     )

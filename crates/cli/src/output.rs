@@ -6,6 +6,7 @@ use std::io::{ErrorKind, Write};
 
 use serde::Serialize;
 
+use jobwire_core::job::query::UnservedScope;
 use jobwire_core::telemetry::plain;
 
 use crate::error::Error;
@@ -76,6 +77,16 @@ pub fn count(number: impl Into<u64>, noun: &str) -> String {
         1 => format!("1 {noun}"),
         many => format!("{many} {noun}s"),
     }
+}
+
+/// Formats what excludes jobs from all nodes of their type, in one line.
+#[must_use]
+pub fn scopes(scopes: &[UnservedScope]) -> String {
+    let named: Vec<String> = scopes
+        .iter()
+        .map(|scope| plain::one_line(&scope.to_string(), 800))
+        .collect();
+    named.join(", ")
 }
 
 /// Prints a table. Each column is as wide as its widest cell.

@@ -26,6 +26,9 @@ const MOST_HEARD: usize = 2 * MAX_NODES;
 const MOST_LANES: usize = 256;
 /// The time of silence after which a node counts as dead.
 pub(crate) const SILENCE: Duration = Duration::from_secs(120);
+/// The age up to which the rows decide about a hint. So a flood of jobs that no node serves waits for
+/// one read a second.
+const FRESH: Duration = Duration::from_secs(1);
 /// A node of this database writes its row before its first beat. An id that sends beats for this
 /// time and has no row belongs to another database.
 const STRANGER_AFTER: Duration = Duration::from_secs(10);
@@ -260,7 +263,7 @@ impl Fleet {
         within: Duration,
     ) -> bool {
         let members = self.lock();
-        if members.rows_of.is_none_or(|read| read < hinted) {
+        if members.rows_of.is_none_or(|read| read + FRESH < hinted) {
             self.wants_rows.notify_one();
             return true;
         }
@@ -557,7 +560,7 @@ mod tests {
         };
         assert!(may_be_served("fax", "default"), "no row was read");
         fleet.rows_wanted().await;
-        let before = hinted - Duration::from_millis(1);
+        let before = hinted - FRESH - Duration::from_millis(1);
         fleet.read(Vec::new(), this, before);
         assert!(may_be_served("fax", "default"), "a node may have joined");
         fleet.read(vec![other.clone()], this, hinted);

@@ -50,6 +50,7 @@ pub mod tap;
 pub mod transaction;
 mod transitions;
 mod unique;
+mod unserved;
 
 use std::any::Any;
 use std::fmt;
@@ -380,8 +381,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Counts the unlocked executable jobs that no living node takes, by type. Returns at most
     /// `limit` types, those with most jobs first. A job counts if no node serves its type, or none
-    /// takes its deployment, category, tenant or priority. Reads every executable job. A store without this
-    /// query returns no type.
+    /// takes its deployment, category, tenant or priority. Names the tenants, categories and deployments
+    /// that no node of the type takes. Reads every executable job. A store without this query
+    /// returns no type.
     async fn unserved_types(&self, services: &Services, limit: i64) -> Result<Vec<UnservedType>> {
         let _ = (services, limit);
         Ok(Vec::new())

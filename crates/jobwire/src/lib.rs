@@ -221,7 +221,7 @@ pub mod node {
 /// These methods may change in any version; use [`Client`] instead.
 pub mod store {
     pub use jobwire_core::job::periodic::{Declared, InvalidPeriodicJob};
-    pub use jobwire_core::job::query::{LaneBacklog, LaneView, UnservedType};
+    pub use jobwire_core::job::query::{LaneBacklog, LaneView, UnservedScope, UnservedType};
     pub use jobwire_core::producer::gate_change::GateChanged;
     pub use jobwire_core::producer::priority_cascade::PriorityCascaded;
     pub use jobwire_core::store::attempts::{

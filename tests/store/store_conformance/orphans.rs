@@ -166,9 +166,60 @@ pub(super) async fn jobs_whose_scope_no_node_takes_are_counted<S: Bench>(w: &Wor
     let services = Services::of(vec![group]);
     let found = w.store.unserved_types(&services, 10).await.unwrap();
     assert_eq!(found.iter().map(|of| of.jobs).collect::<Vec<_>>(), [4]);
+    // The priority is told as a gap, and not as a name.
+    let named: Vec<String> = found[0].scopes.iter().map(ToString::to_string).collect();
+    let expected = [
+        "category mail (1)",
+        "deployment d2 (1)",
+        "tenant initech (1)",
+    ];
+    let mut sorted = named.clone();
+    sorted.sort();
+    assert_eq!(sorted, expected, "{named:?}");
     let lanes = [Lane::default()];
     let sweepable = w.store.sweepable(&services, &lanes).await.unwrap();
     assert_eq!((sweepable.unserved, sweepable.ready), (4, 1));
+}
+
+pub(super) async fn the_names_that_no_node_takes_are_counted_with_their_jobs<S: Bench>(
+    w: &World<S>,
+) {
+    let fax = || NewJob::of("fax", &()).tenant("initech");
+    let both = || work().tenant("initech").category("mail");
+    w.ready(vec![
+        work().tenant("initech"),
+        both(),
+        both(),
+        // A name that some node takes is no reason.
+        work().tenant("acme").category("mail"),
+        // No node serves the type, so its tenant is no reason either.
+        fax(),
+        fax(),
+    ])
+    .await;
+    let group = Group {
+        types: terms(node()).types.to_vec(),
+        scope: Scope::default().tenants(["acme"]).categories(["fax"]),
+    };
+    let found = async |limit| {
+        let services = Services::of(vec![group.clone()]);
+        let found = w.store.unserved_types(&services, limit).await.unwrap();
+        let said = found.into_iter().map(|of| {
+            let scopes: Vec<String> = of.scopes.iter().map(ToString::to_string).collect();
+            format!("{} {}: {}", of.jobs, of.job_type, scopes.join(", "))
+        });
+        said.collect::<Vec<_>>()
+    };
+    let scopes = "tenant initech and category mail (2), category mail (1), tenant initech (1)";
+    let work = format!("4 work: {scopes}");
+    let in_order = found(10).await;
+    // Scopes with equally many jobs have no order.
+    let other = "tenant initech and category mail (2), tenant initech (1), category mail (1)";
+    assert!(
+        in_order == [&*work, "2 fax: "] || in_order == [&*format!("4 work: {other}"), "2 fax: "],
+        "{in_order:?}"
+    );
+    assert_eq!(found(1).await, in_order[..1]);
 }
 
 pub(super) async fn a_dry_run_counts_jobs_in_lanes_that_no_node_receives_apart<S: Bench>(

@@ -158,6 +158,8 @@ async fn what_was_counted_happened(prometheus: &Prometheus) {
         load::UNSERVED,
     )
     .await;
+    let unserved = r#"sum(jobwire_unserved_jobs{type="nobody-serves-this"})"#;
+    until(prometheus, unserved, load::UNSERVED).await;
     until(prometheus, "sum(jobwire_jobs_in_flight)", 0).await;
     until(prometheus, "jobwire:executable_jobs", load::UNSERVED).await;
     until(prometheus, "jobwire:dead_letter_jobs", dead).await;

@@ -119,6 +119,51 @@ async fn types_that_no_node_serves_are_named_with_their_jobs() {
 }
 
 #[tokio::test]
+async fn names_that_no_node_takes_are_named_with_their_jobs() {
+    let home = Scratch::new();
+    let run = jobwire(&home, &["run", "--http", "127.0.0.1:0"]);
+    let (_node, url) = start(
+        run.env("JOBWIRE_SWEEP_INTERVAL", "1s")
+            .env("JOBWIRE_TENANTS", "acme")
+            .env("JOBWIRE_CATEGORIES", "fax")
+            .env("JOBWIRE_DEPLOYMENTS", "d1"),
+    )
+    .await;
+    for (line, count) in [
+        (r#"{"type":"noop","tenant":"initech"}"#, 3),
+        (r#"{"type":"noop","category":"mail","tenant":"acme"}"#, 2),
+        (r#"{"type":"noop","deployment":"d2"}"#, 1),
+        (r#"{"type":"print","tenant":"initech"}"#, 1),
+    ] {
+        succeeds(jobwire(&home, &["enqueue", &lines(&home, line, count)])).await;
+    }
+    let said = succeeds(jobwire(&home, &["doctor"])).await;
+    for part in [
+        "6 jobs of type noop ready, and no living node of that type takes tenant initech (3), \
+         category mail (2), deployment d2 (1)",
+        "1 job of type print ready, and no living node takes that type",
+    ] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    let alive = eventually("the endpoint to name them", SOON, async || {
+        let alive = http::get(&url, "/healthz").await.ok()?;
+        alive.body.contains("tenant initech (3)").then_some(alive)
+    })
+    .await;
+    assert_eq!(alive.status, 200, "{}", alive.body);
+    let ready = http::get(&url, "/readyz").await.unwrap();
+    let health: Value = serde_json::from_str(&ready.body).unwrap();
+    let scope = &health["unserved"][0]["scopes"][0];
+    assert_eq!(
+        (&scope["tenant"], &scope["jobs"]),
+        (&"initech".into(), &3.into()),
+        "{health}"
+    );
+    assert!(scope.get("category").is_none(), "{health}");
+    assert!(health["unserved"][1].get("scopes").is_none(), "{health}");
+}
+
+#[tokio::test]
 async fn what_is_away_is_said_with_a_remedy() {
     let home = Scratch::new();
     let nobody = port::free();

@@ -45,6 +45,13 @@ impl Settings {
                 hints,
                 "leave it out, or set `broker_url` to `none` with a database on PostgreSQL",
             ),
+            (
+                self.has_wakes(),
+                "start_order",
+                "has no effect on woken nodes, which claim the jobs of a lane in creation order",
+                "leave it out, and order the jobs by lanes (`lane_order`); or set `broker_url` to a \
+                 broker",
+            ),
         ];
         let given = |(idle, setting, found, remedy): (bool, &'static str, _, _)| {
             let given = idle && self.is_given(setting);

@@ -628,4 +628,7 @@ fn a_setting_without_effect_is_remarked_only_if_it_was_given() {
         "{idle}concurrency_min = 2\nbroker_url = \"none\"\ndatabase_url = \"postgres://localhost/a\"\n"
     );
     assert!(remarks(&used).is_empty());
+    let ordered = "start_order = [\"priority\"]\n";
+    assert!(remarks(ordered).is_empty());
+    assert_eq!(remarks(&format!("{used}{ordered}")), ["start_order"]);
 }

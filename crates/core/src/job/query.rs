@@ -7,6 +7,7 @@ mod job_query;
 mod matching;
 mod sort;
 mod text_match;
+mod unserved;
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -25,6 +26,7 @@ pub use matching::JobFacts;
 pub use sort::{JobSort, SortBy};
 pub(crate) use text_match::LikePattern;
 pub use text_match::{TextField, TextMatch};
+pub use unserved::{UnservedScope, UnservedType};
 
 /// A page of a list of jobs.
 #[derive(Clone, Debug)]
@@ -165,25 +167,6 @@ pub struct Sweepable {
     pub running: i64,
     /// Jobs that wait for a permit of a [limit](crate::Limit). They are hinted when one is free.
     pub waiting: i64,
-}
-
-/// The number of executable jobs of a type that no living node takes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct UnservedType {
-    /// The type.
-    #[serde(rename = "type")]
-    pub job_type: String,
-    /// The number of jobs.
-    pub jobs: i64,
-}
-
-impl UnservedType {
-    /// Creates the answer of a store for one type.
-    #[must_use]
-    pub fn new(job_type: String, jobs: i64) -> Self {
-        Self { job_type, jobs }
-    }
 }
 
 /// The number of occurrences without a date ([`Pending`](crate::job::repeat::Pending)) that wait for a

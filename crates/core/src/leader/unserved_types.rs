@@ -1,7 +1,8 @@
 //! Finds types whose jobs wait because no living node takes them: a wrong name, a handler that no
 //! node has yet, a tenant without a node. No job is lost, and none of them runs, so the leader's
-//! health names the types ([`NodeHealth::unserved`](crate::node::NodeHealth::unserved)). The fault
-//! is not in this node, which stays ready.
+//! health names the types ([`NodeHealth::unserved`](crate::node::NodeHealth::unserved)), and the
+//! metric `jobwire_unserved_jobs` counts their jobs. The fault is not in this node, which stays
+//! ready.
 //!
 //! Nodes with ranges of priorities may leave gaps between them. The log and the metric
 //! `jobwire_priority_gaps` show the gaps as soon as jobs wait, whatever their priorities.
@@ -9,13 +10,16 @@
 //! The statement reads every executable job, so the pause after it is at least two hundred times
 //! its duration, as for [lanes](super::unserved_lanes).
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::job::priority_gap::PriorityGap;
+use crate::job::query::UnservedType;
 use crate::telemetry::metrics as m;
-use crate::telemetry::plain;
+use crate::telemetry::{label, plain};
 use crate::worker::context::NodeContext;
 
 /// Maximum number of types that are reported.
@@ -29,6 +33,8 @@ const DISTANCE: u32 = 200;
 #[derive(Default)]
 pub(crate) struct UnservedTypes {
     not_before: Option<Instant>,
+    /// The values of the label `type` whose gauge is not 0.
+    counted: BTreeSet<Arc<str>>,
     /// The gaps that the log has named.
     gaps: Vec<PriorityGap>,
 }
@@ -48,13 +54,39 @@ impl UnservedTypes {
         let services = node.fleet.services();
         self.report_gaps(node, services.priority_gaps());
         match node.store.unserved_types(&services, NAMED).await {
-            Ok(found) => node.reports.set_unserved(found),
+            Ok(found) => self.report(node, found),
             Err(error) => {
                 tracing::warn!(%error, "could not look for jobs that no living node takes");
             }
         }
         let distance = (started.elapsed() * DISTANCE).max(node.options.sweep_interval);
         self.not_before = Some(Instant::now() + distance.min(Duration::from_secs(3600)));
+    }
+
+    /// Reports the types whose jobs wait, and how many of them.
+    fn report(&mut self, node: &NodeContext, found: Vec<UnservedType>) {
+        // Types beyond the limit share one value.
+        let mut jobs: BTreeMap<Arc<str>, i64> = BTreeMap::new();
+        for of in &found {
+            *jobs.entry(label::unserved_type(&of.job_type)).or_default() += of.jobs;
+        }
+        let set = |value: &Arc<str>, jobs: i64| {
+            let gauge = node.gauges.of_type(m::UNSERVED_JOBS, value.to_string());
+            #[allow(clippy::cast_precision_loss, reason = "a gauge needs no 53 bits")]
+            gauge.set(jobs as f64);
+        };
+        let gone = self
+            .counted
+            .iter()
+            .filter(|value| !jobs.contains_key(*value));
+        for value in gone {
+            set(value, 0);
+        }
+        for (value, jobs) in &jobs {
+            set(value, *jobs);
+        }
+        self.counted = jobs.into_keys().collect();
+        node.reports.set_unserved(found);
     }
 
     /// Reports the priorities that no living node takes.
@@ -76,7 +108,7 @@ impl UnservedTypes {
 
     /// Clears the reports, because no job waits or another node leads.
     pub(crate) fn end(&mut self, node: &NodeContext) {
-        node.reports.set_unserved(Vec::new());
+        self.report(node, Vec::new());
         self.report_gaps(node, Vec::new());
     }
 }

@@ -198,6 +198,10 @@ metrics! {
     UNRECEIVED = "jobwire_unreceived_jobs" Gauge ["lane"]
         "Executable jobs in a lane that no living node receives, as far as the leader knows from \
          beats; reported by the leader.";
+    UNSERVED_JOBS = "jobwire_unserved_jobs" Gauge ["type"]
+        "Unlocked executable jobs that no living node takes: none serves their type, or none of the type \
+         takes their tenant, category, deployment or priority. For the 20 types with most of them; \
+         reported by the leader while jobs wait.";
     PRIORITY_GAPS = "jobwire_priority_gaps" Gauge []
         "Ranges of priorities that no living node takes, although one takes other priorities of the \
          same types; reported by the leader while jobs wait.";

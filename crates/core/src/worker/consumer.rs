@@ -124,8 +124,6 @@ struct Consumer {
     return_full_at: Option<Instant>,
     /// The pause before the next such time.
     return_full_pause: Duration,
-    /// The same while a lane is blocked.
-    blocked_pause: Duration,
 }
 
 /// Receives hints and starts their jobs until the node drains.
@@ -173,7 +171,6 @@ pub(crate) async fn consume(node: Arc<NodeContext>, own_hints: OwnHints) {
         freed: node.slots.freed(),
         return_full_at: None,
         return_full_pause: RETURN_AFTER,
-        blocked_pause: RETURN_AFTER,
         rescuing: 0,
         asked: HashMap::new(),
         node,

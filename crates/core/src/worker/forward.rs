@@ -13,7 +13,7 @@
 //! * An older program accepts no forwarded jobs, so it gets none.
 //! * A short silence decides nothing. If no serving node sent a beat lately, the job goes to one
 //!   that is not yet counted as dead.
-//! * No hint is refused by rows that were read before it arrived: a node that serves it may have
+//! * No hint is refused by rows that were read more than a second before it arrived: a node that serves it may have
 //!   joined since. The node keeps the hint until it has read the rows again, and a moment longer if
 //!   a serving node has a new row and was not heard yet.
 //! * A job that can't be told to its node now is tried again, like a busy row.

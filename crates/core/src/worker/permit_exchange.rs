@@ -259,7 +259,7 @@ fn apply(
 
 /// Hints jobs. Woken ones do not queue behind their lane: their permits are reserved for a moment
 /// only, and would stand idle behind a backlog. This node takes those that it serves, for every second
-/// start of their lane, unless it has no free slot for them and another node has free ones. It forwards the
+/// start of their lane, unless all its slots are in use and another node has free ones. It forwards the
 /// others to nodes that serve them. The hints of the rest are published.
 fn hint(node: &Arc<NodeContext>, ready: Vec<Ready>, mut woken: HashMap<JobId, Needs>) {
     if ready.is_empty() {
@@ -276,13 +276,11 @@ fn hint(node: &Arc<NodeContext>, ready: Vec<Ready>, mut woken: HashMap<JobId, Ne
             continue;
         };
         let serves_better = |other: &Candidate| other.free > 0 && other.serves(&needs, &ready.lane);
-        let slots = node.type_slots(&needs.job_type);
-        let has_slot = node.free_slots() > 0 && slots.is_none_or(|of_type| of_type.free() > 0);
         let is_here = !node.signals.draining.is_cancelled()
             && node.options.receives(&ready.lane)
             && node.served.types().contains(&needs.job_type)
             && node.served.scope().takes(&needs)
-            && (has_slot || !others.iter().any(serves_better));
+            && (node.free_slots() > 0 || !others.iter().any(serves_better));
         if is_here {
             rest.extend(node.inbox.woken_here(ready));
         } else {

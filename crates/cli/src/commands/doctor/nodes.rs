@@ -1,5 +1,5 @@
-//! Checks the nodes: counts the living ones, and names the types of ready jobs and the priorities
-//! that none of them takes.
+//! Checks the nodes: counts the living ones, and names the types of ready jobs, the tenants,
+//! categories and deployments, and the priorities that none of them takes.
 
 use std::collections::BTreeSet;
 
@@ -106,16 +106,28 @@ async fn look(
         );
     }
     for unserved in store.unserved_types(&services, NAMED).await? {
+        let jobs = output::count(unserved.jobs.unsigned_abs(), "job");
+        let job_type = plain::one_line(&unserved.job_type, 255);
+        if !services.types.contains(&unserved.job_type) {
+            findings.remark(
+                "nodes",
+                format!("{jobs} of type {job_type} ready, and no living node takes that type"),
+                "start a node with a handler of this type, or correct the type; `jobwire nodes` shows \
+                 what each node takes",
+            );
+            continue;
+        }
+        let why = match &*unserved.scopes {
+            [] => "their priority".to_owned(),
+            scopes => output::scopes(scopes),
+        };
         findings.remark(
             "nodes",
             format!(
-                "{} of type {} ready, and no living node takes that type, or their deployment, \
-                 category, tenant or priority",
-                output::count(unserved.jobs.unsigned_abs(), "job"),
-                plain::one_line(&unserved.job_type, 255)
+                "{jobs} of type {job_type} ready, and no living node of that type takes {why}"
             ),
-            "start a node with a handler of this type, or correct the type; `jobwire nodes` shows \
-             what each node takes",
+            "start a node of the type with this scope, or add the names to `tenants`, `categories` or \
+             `deployments` of one; `jobwire nodes` shows what each node takes",
         );
     }
     Ok(())

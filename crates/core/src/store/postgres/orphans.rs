@@ -12,11 +12,12 @@ use super::sql::{
 use super::{PgStore, aside, decode, exclusive};
 use crate::hint::Ready;
 use crate::job::query::{Sweepable, UnservedType};
-use crate::job::scope::Services;
+use crate::job::scope::{Needs, Services};
 use crate::job::{JobId, Lane};
 use crate::store::error::StoreError;
 use crate::store::statements::Orphans;
 use crate::store::sweeping::LONG_READY;
+use crate::store::unserved::{NAMES_OF_TYPE, UnservedTypes};
 use crate::store::{OrphanPage, OrphanQuery};
 
 /// Reads in key order up to the query's ceiling. Ids are time-ordered, so a healthy backlog after
@@ -184,18 +185,34 @@ async fn sweepable(
 }
 
 /// Counts the jobs that no living node takes, by type. Counts jobs without a hint, too, because the
-/// leader does not hint a job that no node takes.
+/// leader does not hint a job that no node takes. Of a type that some node serves, the names in a
+/// job's scope may be the reason: those with most jobs are read.
 const UNSERVED_TYPES: &str = concat!(
     "
-SELECT j.type, count(*) FROM jobwire.job j
-WHERE ",
+WITH waiting AS (
+    SELECT j.type,
+        CASE WHEN j.type = ANY($1) THEN j.tenant END AS tenant,
+        CASE WHEN j.type = ANY($1) THEN j.category END AS category,
+        CASE WHEN j.type = ANY($1) THEN j.deployment END AS deployment,
+        count(*) AS jobs
+    FROM jobwire.job j
+    WHERE ",
     unlocked!("j"),
     " AND NOT ",
     served_by_fleet!("j", "$1", "$2"),
     " AND ",
     not_suspended!("j"),
     "
-GROUP BY j.type ORDER BY 2 DESC, 1 LIMIT $3"
+    GROUP BY 1, 2, 3, 4
+), types AS (
+    SELECT type, sum(jobs)::bigint AS jobs FROM waiting GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT $3
+), placed AS (
+    SELECT w.*, row_number() OVER (PARTITION BY type ORDER BY jobs DESC, tenant, category, deployment) AS place
+    FROM waiting w
+)
+SELECT t.type, t.jobs, p.tenant, p.category, p.deployment, p.jobs, p.place = 1
+FROM types t JOIN placed p ON p.type = t.type AND p.place <= $4
+ORDER BY t.jobs DESC, t.type, p.place"
 );
 
 async fn unserved_types(
@@ -203,15 +220,25 @@ async fn unserved_types(
     services: &Services,
     limit: i64,
 ) -> Result<Vec<UnservedType>, StoreError> {
-    let count = sqlx::query_as(UNSERVED_TYPES)
+    let count = sqlx::query(UNSERVED_TYPES)
         .bind(&services.types[..])
         .bind(services.bound())
-        .bind(limit);
-    let rows: Vec<(String, i64)> = count.fetch_all(pool).await?;
-    let types = rows.into_iter();
-    Ok(types
-        .map(|(job_type, jobs)| UnservedType::new(job_type, jobs))
-        .collect())
+        .bind(limit)
+        .bind(NAMES_OF_TYPE);
+    let mut found = UnservedTypes::new(services);
+    for row in &count.fetch_all(pool).await? {
+        if row.try_get(6)? {
+            found.begin(row.try_get(0)?, row.try_get(1)?);
+        }
+        let names = Needs {
+            tenant: row.try_get(2)?,
+            category: row.try_get(3)?,
+            deployment: row.try_get(4)?,
+            ..Needs::default()
+        };
+        found.add(names, row.try_get(5)?);
+    }
+    Ok(found.end())
 }
 
 /// Selects instances whose holder no longer has a lease with its fence. A completion frees its

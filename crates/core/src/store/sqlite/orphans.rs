@@ -9,10 +9,11 @@ use super::sql::{
 use super::{SqliteStore, decode, exclusive};
 use crate::hint::Ready;
 use crate::job::query::{Sweepable, UnservedType};
-use crate::job::scope::Services;
+use crate::job::scope::{Needs, Services};
 use crate::job::{JobId, Lane};
 use crate::store::error::StoreError;
 use crate::store::statements::Orphans;
+use crate::store::unserved::{NAMES_OF_TYPE, UnservedTypes};
 use crate::store::{Handoff, OrphanPage, OrphanQuery};
 
 /// Reads in key order and only up to the time of the query: ids are time-ordered, so a healthy
@@ -98,16 +99,32 @@ FROM looked"
 );
 
 /// Counts the jobs that no living node takes, by type. Counts jobs without a hint, too, because the
-/// leader does not hint a job that no node takes.
+/// leader does not hint a job that no node takes. Of a type that some node serves, the names in a
+/// job's scope may be the reason: those with most jobs are read.
 const UNSERVED_TYPES: &str = concat!(
     "
-SELECT j.type, count(*) FROM job j LEFT JOIN job_lease l ON l.job_id = j.id
-WHERE l.owner IS NULL AND NOT ",
+WITH waiting AS (
+    SELECT j.type,
+        CASE WHEN j.type IN (SELECT value FROM json_each(?1)) THEN j.tenant END AS tenant,
+        CASE WHEN j.type IN (SELECT value FROM json_each(?1)) THEN j.category END AS category,
+        CASE WHEN j.type IN (SELECT value FROM json_each(?1)) THEN j.deployment END AS deployment,
+        count(*) AS jobs
+    FROM job j LEFT JOIN job_lease l ON l.job_id = j.id
+    WHERE l.owner IS NULL AND NOT ",
     served_by_fleet!("j", "?1", "?2"),
     " AND NOT ",
     suspended!("j"),
     "
-GROUP BY j.type ORDER BY 2 DESC, 1 LIMIT ?3"
+    GROUP BY 1, 2, 3, 4
+), types AS (
+    SELECT type, sum(jobs) AS jobs FROM waiting GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT ?3
+), placed AS (
+    SELECT w.*, row_number() OVER (PARTITION BY type ORDER BY jobs DESC, tenant, category, deployment) AS place
+    FROM waiting w
+)
+SELECT t.type, t.jobs, p.tenant, p.category, p.deployment, p.jobs, p.place = 1
+FROM types t JOIN placed p ON p.type = t.type AND p.place <= ?4
+ORDER BY t.jobs DESC, t.type, p.place"
 );
 
 /// Selects instances whose holder has no lease with its fence any more. Completions free their
@@ -158,11 +175,23 @@ impl Orphans for SqliteStore {
             .bind(decode::array(&services.types[..])?)
             .bind(services.bound())
             .bind(limit)
+            .bind(NAMES_OF_TYPE)
             .fetch_all(&self.readers)
             .await?;
-        rows.iter()
-            .map(|row| Ok(UnservedType::new(decode::text(row, 0)?, row.try_get(1)?)))
-            .collect()
+        let mut found = UnservedTypes::new(services);
+        for row in &rows {
+            if row.try_get(6)? {
+                found.begin(decode::text(row, 0)?, row.try_get(1)?);
+            }
+            let names = Needs {
+                tenant: decode::maybe_text(row, 2)?,
+                category: decode::maybe_text(row, 3)?,
+                deployment: decode::maybe_text(row, 4)?,
+                ..Needs::default()
+            };
+            found.add(names, row.try_get(5)?);
+        }
+        Ok(found.end())
     }
 
     /// Finds orphans, or only those among `these`, if given.

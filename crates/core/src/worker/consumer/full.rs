@@ -13,8 +13,7 @@
 //! At most [`MOST_ASIDE`] hints of a lane are set aside. Then the lane is **blocked**: its next hint
 //! stays at its front, and its messages fill their share of the prefetch. Other lanes, and rescued
 //! and woken jobs, go on. The next round publishes hints of a blocked lane again even if no other node
-//! serves their types, so that the hints behind them pass. Such a round comes after [`RETURN_AFTER`].
-//! If no hint of another type has passed since the last one, the pause before the next one doubles.
+//! serves their types, so that the hints behind them pass.
 //!
 //! A job whose type was not known before it was locked, such as an exclusive job or the next one of
 //! its instance, is released at once if it finds no slot. Its hint is set aside, too.
@@ -70,10 +69,10 @@ impl Consumer {
             }
             self.pending.set_aside(waiting);
         }
-        let now = Instant::now();
-        let at = self.return_full_at.get_or_insert(now + RETURN_AFTER);
+        let soon = Instant::now() + RETURN_AFTER;
+        let at = self.return_full_at.get_or_insert(soon);
         if !blocked.is_empty() {
-            *at = (now + self.blocked_pause).min(*at);
+            *at = soon.min(*at);
         }
         for waiting in blocked.into_iter().rev() {
             self.pending.block(waiting.of.lane);
@@ -112,11 +111,10 @@ impl Consumer {
         let before = now.checked_sub(RETURN_AFTER).unwrap_or(now);
         let node = self.node.clone();
         let others_serve = others_serve(&node);
-        let (mut was_blocked, mut helped) = (false, false);
+        let mut was_blocked = false;
         for place in 0..node.options.lanes.len() {
             let blocked = self.pending.unblock(place);
             was_blocked |= blocked;
-            helped |= self.pending.others_passed(place) && blocked;
             let full = self.pending.take_full(place, before, |job_type| {
                 if blocked || others_serve(job_type) {
                     node.type_slots(job_type).map_or(0, |slots| slots.limit())
@@ -126,16 +124,10 @@ impl Consumer {
             });
             self.publish_again(Cause::Requeue, place, full);
         }
-        let longer = |pause: Duration| (pause * 2).min(LONGEST_PAUSE);
-        self.blocked_pause = if was_blocked && !helped {
-            longer(self.blocked_pause)
-        } else {
-            RETURN_AFTER
-        };
         self.return_full_pause = if was_blocked {
-            self.blocked_pause
+            RETURN_AFTER
         } else {
-            longer(self.return_full_pause)
+            (self.return_full_pause * 2).min(LONGEST_PAUSE)
         };
         if self.pending.full() > 0 {
             self.return_full_at = Some(now + self.return_full_pause);

@@ -50,8 +50,6 @@ struct LaneQueue {
     full: BTreeMap<String, VecDeque<Waiting>>,
     /// Whether the first item can't be set aside, because too many hints are.
     blocked: bool,
-    /// Whether a hint of a type that has none among `full` was taken since the lane was last asked.
-    others_passed: bool,
     /// The time since which only other lanes got slots.
     passed_over: Option<Instant>,
 }
@@ -120,7 +118,6 @@ impl Pending {
             was_woken: false,
             full: BTreeMap::new(),
             blocked: false,
-            others_passed: false,
             passed_over: None,
         };
         Self {
@@ -176,13 +173,6 @@ impl Pending {
     pub(super) fn unblock(&mut self, place: usize) -> bool {
         let queue = self.lanes.get_mut(place);
         queue.is_some_and(|queue| std::mem::take(&mut queue.blocked))
-    }
-
-    /// Returns whether, since the last call, a hint of the lane was taken whose type has none that
-    /// wait for a slot of it.
-    pub(super) fn others_passed(&mut self, place: usize) -> bool {
-        let queue = self.lanes.get_mut(place);
-        queue.is_some_and(|queue| std::mem::take(&mut queue.others_passed))
     }
 
     pub(super) fn has_markers(&self) -> bool {
@@ -312,9 +302,6 @@ impl Pending {
         match queue.items.pop_front()? {
             Item::Hint(waiting) => {
                 queue.was_woken = false;
-                let job_type = waiting.hint.job_type.as_ref();
-                let is_full = job_type.is_some_and(|of| queue.full.contains_key(of));
-                queue.others_passed |= !is_full;
                 self.items -= 1;
                 if waiting.of.forwarded {
                     self.forwarded.remove(&waiting.hint.id);

@@ -1,6 +1,7 @@
 //! Forwards hints of jobs that this node does not serve to nodes that do.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use chrono::Utc;
 use metrics::counter;
@@ -15,6 +16,9 @@ use crate::runtime::fast_map::FastMap;
 use crate::store::Refusal;
 use crate::telemetry::metrics as m;
 use crate::worker::forward::{self, Sent, Unserved};
+
+/// The longest time for which the jobs of a node that was not heard yet wait for its first beat.
+const LONGEST_WAIT: Duration = Duration::from_secs(15);
 
 impl Consumer {
     /// Forwards received hints of types that another node serves and this node does not. They need
@@ -82,7 +86,7 @@ impl Consumer {
                 let age = (Utc::now() - of.received_at).to_std().unwrap_or_default();
                 let now = Instant::now();
                 let hinted = now.checked_sub(age).unwrap_or(now);
-                let within = node.options.heard_within();
+                let within = node.options.heard_within().min(LONGEST_WAIT);
                 let fleet = &node.fleet;
                 fleet.may_be_served(needs, &lane, node.id, hinted, within)
             })

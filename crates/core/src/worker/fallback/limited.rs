@@ -67,7 +67,7 @@ impl Claimer {
     }
 
     /// Returns how many of the slots a pass leaves to the types with a limit: at most half of them. A
-    /// single one goes to both in turn, and to the pass if that looks for rescued jobs.
+    /// single one goes to both in turn.
     pub(super) fn kept_for_limited(&mut self, slots: usize) -> usize {
         let now = Instant::now();
         if now < self.limited_from || !self.wants_limited() {
@@ -79,8 +79,7 @@ impl Claimer {
         if slots > 1 {
             return slots / 2;
         }
-        let rescues = self.lanes.iter().any(|lane| lane.wants_rescued(now));
-        self.limited_next = !self.limited_next && !rescues;
+        self.limited_next = !self.limited_next;
         usize::from(self.limited_next).min(slots)
     }
 

@@ -495,27 +495,6 @@ fn a_lane_that_nobody_asked_for_is_decided_with_the_last() {
 }
 
 #[test]
-fn a_lane_tells_whether_hints_of_other_types_passed_those_that_wait() {
-    let mut pending = pending();
-    for hint in ["mail", "mail", "fax", "mail"].map(of_type) {
-        pending.push_hint(hint, arrival(0, 0));
-    }
-    let first = pending.pop(0, 0).unwrap();
-    pending.set_aside(first);
-    pending.others_passed(0);
-    let second = pending.pop(0, 0).unwrap();
-    pending.set_aside(second);
-    assert!(!pending.others_passed(0));
-    pending.pop(0, 0).unwrap();
-    assert!(
-        pending.others_passed(0) && !pending.others_passed(0),
-        "once"
-    );
-    pending.pop(0, 0).unwrap();
-    assert!(!pending.others_passed(0));
-}
-
-#[test]
 fn a_hint_that_waits_for_a_slot_of_its_type_was_still_refused() {
     let mut pending = pending();
     let of = Arrival {

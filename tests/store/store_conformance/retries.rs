@@ -1,0 +1,118 @@
+//! When a node tries a job again: by the function of its handler, from its due date, after a snooze
+//! and after a conflict.
+
+use std::time::Duration;
+
+use jobwire_core::chrono::{DateTime, TimeDelta, Utc};
+use jobwire_core::{
+    HandlerError, HandlerOptions, JobState, JobView, NewJob, NodeOptions, Outcome, RetryFrom,
+    RetryPolicy, Running,
+};
+use jobwire_harness::eventually;
+use jobwire_harness::world::{SOON, quick};
+
+use super::bed::Bed;
+use super::world::{SqlBench, World};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// Asserts that a date is this far from now, but for the time that a slow machine has taken.
+fn assert_about(due: DateTime<Utc>, from_now: TimeDelta) {
+    let wait = due - Utc::now();
+    let slack = TimeDelta::minutes(10);
+    assert!(from_now - slack < wait && wait <= from_now, "{wait}");
+}
+
+pub(super) async fn the_function_of_a_handler_chooses_the_wait_by_the_job_and_its_error<
+    S: SqlBench,
+>(
+    w: &World<S>,
+) {
+    let bed = Bed::new(w);
+    let options = HandlerOptions::default()
+        .retry(RetryPolicy::fixed(HOUR * 2))
+        .retry_by(|job, error| {
+            let is_busy = error.message == "busy" && job.tenant.as_deref() != Some("acme");
+            is_busy.then(|| RetryPolicy::fixed(HOUR))
+        });
+    let fails =
+        |job: Running<String>| async move { Err::<Outcome, _>(HandlerError::retry(job.payload)) };
+    let node = bed.node(quick()).handler_with("fail", options, fails);
+    let node = node.start().await.unwrap();
+    let fail = |message: &str| NewJob::of("fail", message);
+    let own = RetryPolicy::fixed(HOUR * 4);
+    let jobs = vec![
+        // The function goes before the policy of the job.
+        fail("busy").retry_policy(own.clone()),
+        // It chooses nothing: the job's own policy, or that of the handler.
+        fail("no luck").retry_policy(own),
+        fail("busy").tenant("acme"),
+    ];
+    let created = bed.create(jobs).await;
+    for (id, hours) in created.into_iter().zip([1, 4, 2]) {
+        let view = eventually("the next attempt to be dated", SOON, async || {
+            w.view(id)
+                .await
+                .filter(|view| view.state == JobState::Timer)
+        })
+        .await;
+        assert_eq!((view.retries, view.failures), (2, 1));
+        assert_about(view.due_at.unwrap(), TimeDelta::hours(hours));
+    }
+    node.stop().await;
+}
+
+/// Lets a job fail that was due half an hour ago, and returns it with its old due date.
+async fn failed<S: SqlBench>(w: &World<S>, options: NodeOptions) -> (DateTime<Utc>, JobView) {
+    let bed = Bed::new(w);
+    let fails =
+        |_: Running<()>| async { Err::<Outcome, _>(HandlerError::retry("the bank is closed")) };
+    let node = bed.node(options).handler("pay", fails);
+    let node = node.start().await.unwrap();
+    // A date of whole seconds is stored exactly by every database.
+    let due = DateTime::from_timestamp(Utc::now().timestamp() - 1_800, 0).unwrap();
+    let id = bed.create(vec![NewJob::of("pay", &()).due(due)]).await[0];
+    let view = eventually("the next attempt to be dated", SOON, async || {
+        let view = w.view(id).await?;
+        (view.state == JobState::Timer && view.failures == 1).then_some(view)
+    })
+    .await;
+    node.stop().await;
+    w.store.delete(id).await.unwrap();
+    (due, view)
+}
+
+pub(super) async fn a_node_counts_the_wait_from_now_or_from_the_due_date_of_the_attempt<
+    S: SqlBench,
+>(
+    w: &World<S>,
+) {
+    let options = || quick().retry(RetryPolicy::fixed(HOUR));
+    let (_, view) = failed(w, options()).await;
+    assert_about(view.due_at.unwrap(), TimeDelta::hours(1));
+    let (due, view) = failed(w, options().retry_from(RetryFrom::DueDate)).await;
+    assert_eq!(view.due_at, Some(due + TimeDelta::hours(1)));
+}
+
+pub(super) async fn a_snooze_and_a_conflict_cost_no_attempt<S: SqlBench>(w: &World<S>) {
+    let bed = Bed::new(w);
+    let seen = bed.notes.clone();
+    let patient = move |job: Running<()>| {
+        let seen = seen.clone();
+        async move {
+            seen.add(format!("{} retries", job.job.retries));
+            match seen.all().len() {
+                1 => Ok(Outcome::Snooze(Duration::from_millis(50))),
+                2 => Err(HandlerError::conflict("somebody else was faster")),
+                _ => Ok(Outcome::Done),
+            }
+        }
+    };
+    let node = bed.node(quick()).handler("patient", patient);
+    let node = node.start().await.unwrap();
+    let job = NewJob::of("patient", &()).max_attempts(1);
+    let id = bed.create(vec![job]).await[0];
+    bed.until_done(id).await;
+    assert_eq!(bed.notes.all(), ["1 retries"; 3]);
+    node.stop().await;
+}
