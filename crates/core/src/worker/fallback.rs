@@ -156,8 +156,8 @@ impl<'a> SlotRequest<'a> {
     async fn at(&mut self, at: Option<Instant>) -> Slot {
         if at.is_none_or(|at| Instant::now() < at) {
             self.waiting = None;
+            alarm::at(at).await;
         }
-        alarm::at(at).await;
         let of_node = self.of_node;
         let waiting = self.waiting.get_or_insert_with(|| Box::pin(of_node.take()));
         let slot = waiting.await;
