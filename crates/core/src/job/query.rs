@@ -1,6 +1,7 @@
 //! Job queries: conditions, order and pages, and the rows that lists and consoles show.
 
 pub(crate) mod check;
+mod conditions;
 mod cursor;
 pub(crate) mod cursor_text;
 mod job_query;
@@ -19,6 +20,7 @@ use crate::job::{Job, JobId, JobKind, JobState, Lane};
 
 pub(crate) use check::MAX_CUSTOM_DEPTH;
 pub use check::{InvalidQuery, MAX_QUERY_VALUES};
+pub(crate) use conditions::conditions;
 pub(crate) use cursor::CursorKey;
 pub use cursor::{BadCursor, JobCursor};
 pub use job_query::JobQuery;

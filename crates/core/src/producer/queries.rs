@@ -1,10 +1,10 @@
 //! The client's queries: jobs, attempts, incidents and errors.
 
-use crate::job::query::{JobCursor, JobDetails, JobPage, JobQuery, JobView};
+use crate::job::query::{JobDetails, JobPage, JobQuery, JobView};
 use crate::job::{JobId, JobState};
 use crate::producer::client::Client;
 use crate::store::attempts::{
-    AttemptCursor, AttemptPage, AttemptQuery, AttemptView, ErrorGroup, Incident, IncidentFilter,
+    AttemptPage, AttemptQuery, AttemptView, ErrorGroup, Incident, IncidentFilter,
 };
 use crate::store::{SqlStore, StoreError};
 
@@ -48,10 +48,7 @@ impl<S: SqlStore> Client<S> {
     /// [`StoreError::InvalidQuery`], or a database error.
     pub async fn page(&self, query: &JobQuery) -> Result<JobPage, StoreError> {
         let jobs = self.store.find(query).await?;
-        let limit = query.limit.min(JobQuery::MAX_LIMIT);
-        let is_full = i64::try_from(jobs.len()).is_ok_and(|found| found >= limit);
-        let last = jobs.last().filter(|_| is_full);
-        let next = last.map(|last| JobCursor::after(last, query.sort));
+        let next = query.next_page(&jobs);
         Ok(JobPage { jobs, next })
     }
 
@@ -144,10 +141,7 @@ impl<S: SqlStore> Client<S> {
     /// [`StoreError::InvalidQuery`], or a database error.
     pub async fn attempts_page(&self, query: &AttemptQuery) -> Result<AttemptPage, StoreError> {
         let attempts = self.store.find_attempts(query).await?;
-        let limit = query.limit.min(AttemptQuery::MAX_LIMIT);
-        let is_full = i64::try_from(attempts.len()).is_ok_and(|found| found >= limit);
-        let last = attempts.last().filter(|_| is_full);
-        let next = last.map(|last| AttemptCursor::after(last, query.sort));
+        let next = query.next_page(&attempts);
         Ok(AttemptPage { attempts, next })
     }
 

@@ -163,11 +163,7 @@ pub(super) async fn list(store: &dyn Store, query: &AttemptQuery, json: bool) ->
         return output::json(&lines.collect::<Vec<_>>());
     }
     let found = attempts.len() as u64;
-    let is_full = i64::try_from(found).is_ok_and(|found| found >= query.limit);
-    let next = attempts
-        .last()
-        .filter(|_| is_full)
-        .map(|last| AttemptCursor::after(last, query.sort));
+    let next = query.next_page(&attempts);
     if found == 0 && query.after.is_none() {
         return output::line(format_args!("no recorded attempts match; {NOT_RECORDED}"));
     }

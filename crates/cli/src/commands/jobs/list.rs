@@ -181,10 +181,9 @@ pub(super) async fn list(
         true => format!("more than {COUNTED}"),
         false => all.to_string(),
     };
-    match jobs.last().filter(|_| shown >= query.limit) {
-        Some(last) => output::line(format_args!(
-            "{shown} of {all} jobs; the next page: --after {}",
-            JobCursor::after(last, query.sort)
+    match query.next_page(&jobs) {
+        Some(next) => output::line(format_args!(
+            "{shown} of {all} jobs; the next page: --after {next}"
         )),
         None => output::line(format_args!("{shown} of {all} jobs; this is the last page")),
     }

@@ -1,5 +1,7 @@
 //! The check of a query before it is asked.
 
+use std::fmt;
+
 use serde_json::Value;
 
 use crate::job::query::text_match::LikePattern;
@@ -88,16 +90,23 @@ impl JobQuery {
             }
             query.check()?;
         }
-        match &self.after {
-            Some(after) if after.sort != self.sort => {
-                let problem = format!(
-                    "is a cursor of a list that is sorted by `{}`, and this one is sorted by `{}`",
-                    after.sort, self.sort
-                );
-                refuse("after", problem, "keep the order from page to page")
-            }
-            _ => Ok(()),
+        same_order(self.after.as_ref().map(|after| after.sort), self.sort)
+    }
+}
+
+/// Checks that a cursor is one of a list of this order.
+pub(crate) fn same_order<T: fmt::Display + PartialEq>(
+    cursor: Option<T>,
+    sort: T,
+) -> Result<(), InvalidQuery> {
+    match cursor {
+        Some(of) if of != sort => {
+            let problem = format!(
+                "is a cursor of a list that is sorted by `{of}`, and this one is sorted by `{sort}`"
+            );
+            refuse("after", problem, "keep the order from page to page")
         }
+        _ => Ok(()),
     }
 }
 

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::job::query::{JobCursor, JobSort, SortBy, TextField, TextMatch};
+use crate::job::query::{JobCursor, JobSort, JobView, SortBy, TextField, TextMatch, conditions};
 use crate::job::{BatchId, JobId, JobKind, JobState, NodeId, tags};
 
 /// A query for jobs of every state. All given conditions must hold; the default matches all jobs,
@@ -159,23 +159,12 @@ impl Default for JobQuery {
     }
 }
 
-macro_rules! options {
-    ($($(#[$doc:meta])* $name:ident: $type:ty,)+) => {
-        $($(#[$doc])*
-        #[must_use]
-        pub fn $name(mut self, $name: $type) -> Self {
-            self.$name = Some($name);
-            self
-        })+
-    };
-}
-
 macro_rules! exact_texts {
     ($($(#[$doc:meta])* $name:ident = $field:ident,)+) => {
         $($(#[$doc])*
         #[must_use]
         pub fn $name(self, $name: impl Into<String>) -> Self {
-            self.text(TextField::$field, TextMatch::OneOf(vec![$name.into()]))
+            self.text(TextField::$field, TextMatch::one_of([$name]))
         })+
     };
 }
@@ -242,22 +231,19 @@ impl JobQuery {
     /// Only of these handler types.
     #[must_use]
     pub fn job_types<T: Into<String>>(self, types: impl IntoIterator<Item = T>) -> Self {
-        let types = types.into_iter().map(Into::into).collect();
-        self.text(TextField::Type, TextMatch::OneOf(types))
+        self.text(TextField::Type, TextMatch::one_of(types))
     }
 
     /// Only of these elements.
     #[must_use]
     pub fn elements<T: Into<String>>(self, elements: impl IntoIterator<Item = T>) -> Self {
-        let elements = elements.into_iter().map(Into::into).collect();
-        self.text(TextField::Element, TextMatch::OneOf(elements))
+        self.text(TextField::Element, TextMatch::one_of(elements))
     }
 
     /// Only of these process instances.
     #[must_use]
     pub fn instances<T: Into<String>>(self, instances: impl IntoIterator<Item = T>) -> Self {
-        let instances = instances.into_iter().map(Into::into).collect();
-        self.text(TextField::Instance, TextMatch::OneOf(instances))
+        self.text(TextField::Instance, TextMatch::one_of(instances))
     }
 
     /// Only jobs without a process instance.
@@ -294,7 +280,7 @@ impl JobQuery {
     /// Only jobs whose last failure has exactly this message.
     #[must_use]
     pub fn exception_message(self, message: impl Into<String>) -> Self {
-        let matches = TextMatch::OneOf(vec![message.into()]);
+        let matches = TextMatch::one_of([message]);
         self.text(TextField::ExceptionMessage, matches)
     }
 
@@ -320,7 +306,7 @@ impl JobQuery {
         self
     }
 
-    options! {
+    conditions! {
         /// Only members of this [batch](crate::Batch).
         batch: BatchId,
         /// Only with this correlation id.
@@ -405,6 +391,16 @@ impl JobQuery {
     pub fn limit(mut self, limit: i64) -> Self {
         self.limit = limit;
         self
+    }
+
+    /// Returns the place at which the next page begins, behind a page of this query. `None` if the page
+    /// has fewer jobs than the limit, so it is the last one.
+    #[must_use]
+    pub fn next_page(&self, page: &[JobView]) -> Option<JobCursor> {
+        let limit = self.limit.min(Self::MAX_LIMIT);
+        let is_full = i64::try_from(page.len()).is_ok_and(|found| found >= limit);
+        let last = page.last().filter(|_| is_full)?;
+        Some(JobCursor::after(last, self.sort))
     }
 
     /// Returns whether jobs are sorted by creation, without a cursor.

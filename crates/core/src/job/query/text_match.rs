@@ -90,6 +90,11 @@ pub enum TextMatch {
 }
 
 impl TextMatch {
+    /// Returns the condition that a text is one of these.
+    pub(crate) fn one_of<T: Into<String>>(texts: impl IntoIterator<Item = T>) -> Self {
+        Self::OneOf(texts.into_iter().map(Into::into).collect())
+    }
+
     /// Returns whether a text fulfils the condition. A pattern that ends in a backslash matches
     /// nothing; [`JobQuery::check`](super::JobQuery::check) refuses it.
     #[must_use]

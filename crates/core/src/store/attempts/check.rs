@@ -6,7 +6,7 @@ use chrono::Datelike;
 
 use super::AttemptQuery;
 use crate::job::query::InvalidQuery;
-use crate::job::query::check::{many, refuse, text_match};
+use crate::job::query::check::{many, refuse, same_order, text_match};
 
 /// The years that both databases and all their readers know.
 const YEARS: RangeInclusive<i32> = 1..=9_999;
@@ -44,16 +44,7 @@ impl AttemptQuery {
             let problem = format!("is {before}, not later than `started_after`, {after}");
             return refuse("started_before", problem, "give a later date");
         }
-        match self.after {
-            Some(after) if after.sort != self.sort => {
-                let problem = format!(
-                    "is a cursor of a list that is sorted by `{}`, and this one is sorted by `{}`",
-                    after.sort, self.sort
-                );
-                refuse("after", problem, "keep the order from page to page")
-            }
-            _ => Ok(()),
-        }
+        same_order(self.after.map(|after| after.sort), self.sort)
     }
 }
 

@@ -2,8 +2,8 @@
 
 use chrono::{DateTime, Utc};
 
-use super::{AttemptCursor, AttemptOutcome, AttemptSort};
-use crate::job::query::TextMatch;
+use super::{AttemptCursor, AttemptOutcome, AttemptSort, AttemptView};
+use crate::job::query::{TextMatch, conditions};
 use crate::job::{JobId, NodeId};
 
 /// A text of a recorded attempt that a query can ask for.
@@ -92,17 +92,6 @@ impl Default for AttemptQuery {
     }
 }
 
-macro_rules! options {
-    ($($(#[$doc:meta])* $name:ident: $type:ty,)+) => {
-        $($(#[$doc])*
-        #[must_use]
-        pub fn $name(mut self, $name: $type) -> Self {
-            self.$name = Some($name);
-            self
-        })+
-    };
-}
-
 impl AttemptQuery {
     /// The largest [`limit`](Self::limit) of a page. A row may have a stack of 1 MiB.
     pub const MAX_LIMIT: i64 = 10_000;
@@ -136,7 +125,7 @@ impl AttemptQuery {
     /// Only of these handler types.
     #[must_use]
     pub fn job_types<T: Into<String>>(self, types: impl IntoIterator<Item = T>) -> Self {
-        self.text(AttemptField::Type, one_of(types))
+        self.text(AttemptField::Type, TextMatch::one_of(types))
     }
 
     /// Only of this process instance.
@@ -148,7 +137,7 @@ impl AttemptQuery {
     /// Only of these process instances.
     #[must_use]
     pub fn instances<T: Into<String>>(self, instances: impl IntoIterator<Item = T>) -> Self {
-        self.text(AttemptField::Instance, one_of(instances))
+        self.text(AttemptField::Instance, TextMatch::one_of(instances))
     }
 
     /// Only attempts of jobs without a process instance.
@@ -160,7 +149,7 @@ impl AttemptQuery {
     /// Only of this tenant.
     #[must_use]
     pub fn tenant(self, tenant: impl Into<String>) -> Self {
-        self.text(AttemptField::Tenant, one_of([tenant]))
+        self.text(AttemptField::Tenant, TextMatch::one_of([tenant]))
     }
 
     /// Only of tenants that match a pattern ([`TextMatch::Like`]).
@@ -182,7 +171,7 @@ impl AttemptQuery {
         self
     }
 
-    options! {
+    conditions! {
         /// Only attempts of this node.
         node: NodeId,
         /// Only attempts that started after this moment, by the database's clock.
@@ -206,8 +195,14 @@ impl AttemptQuery {
         self.limit = limit;
         self
     }
-}
 
-fn one_of<T: Into<String>>(texts: impl IntoIterator<Item = T>) -> TextMatch {
-    TextMatch::OneOf(texts.into_iter().map(Into::into).collect())
+    /// Returns the place at which the next page begins, behind a page of this query. `None` if the page
+    /// has fewer attempts than the limit, so it is the last one.
+    #[must_use]
+    pub fn next_page(&self, page: &[AttemptView]) -> Option<AttemptCursor> {
+        let limit = self.limit.min(Self::MAX_LIMIT);
+        let is_full = i64::try_from(page.len()).is_ok_and(|found| found >= limit);
+        let last = page.last().filter(|_| is_full)?;
+        Some(AttemptCursor::after(last, self.sort))
+    }
 }

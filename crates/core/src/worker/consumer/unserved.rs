@@ -79,6 +79,7 @@ impl Consumer {
         });
         let Sent { forwarded, untold } = forward::send(&self.node, strange.collect());
         let node = &self.node;
+        let within = node.options.heard_within().min(LONGEST_WAIT);
         let is_expected = |(id, needs): &&(JobId, Needs)| {
             let of = of(id).filter(|of| !of.forwarded && !forwarded.contains(id));
             of.is_some_and(|of| {
@@ -86,7 +87,6 @@ impl Consumer {
                 let age = (Utc::now() - of.received_at).to_std().unwrap_or_default();
                 let now = Instant::now();
                 let hinted = now.checked_sub(age).unwrap_or(now);
-                let within = node.options.heard_within().min(LONGEST_WAIT);
                 let fleet = &node.fleet;
                 fleet.may_be_served(needs, &lane, node.id, hinted, within)
             })

@@ -41,7 +41,8 @@ pub(super) struct Arrival {
 pub(super) enum Tried {
     /// None was made.
     Never,
-    /// Every try since then found the row busy.
+    /// Every try since then found the row busy, or a job that this node does not serve and could not
+    /// forward yet.
     Busy(Instant),
     /// The database refused to lock this job alone, when this number of statements had locked jobs.
     Refused(u64),

@@ -66,11 +66,15 @@ impl Claimer {
         self.types_with_more().any(|of| free(&self.node, of) == 0)
     }
 
+    fn may_take_limited(&self, now: Instant) -> bool {
+        now >= self.limited_from && self.wants_limited()
+    }
+
     /// Returns how many of the slots a pass leaves to the types with a limit: at most half of them. A
     /// single one goes to both in turn.
     pub(super) fn kept_for_limited(&mut self, slots: usize) -> usize {
         let now = Instant::now();
-        if now < self.limited_from || !self.wants_limited() {
+        if !self.may_take_limited(now) {
             return 0;
         }
         if !self.is_due(now) {
@@ -85,7 +89,7 @@ impl Claimer {
 
     /// Claims jobs of types with a limit.
     pub(super) async fn take_limited(&mut self, slots: &mut Vec<Slot>) {
-        if slots.is_empty() || Instant::now() < self.limited_from || !self.wants_limited() {
+        if slots.is_empty() || !self.may_take_limited(Instant::now()) {
             return;
         }
         let (_, types) = self.node.served.by_limit();
