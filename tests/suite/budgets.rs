@@ -77,6 +77,37 @@ async fn a_minute(store: &PgStore) -> Vec<(i64, String)> {
     calls(store).await
 }
 
+/// Rule 24: two nodes of one database that hear nothing of each other, as with a broken broker. The
+/// one that follows asks the database once an interval which node leads, so it leads soon after the
+/// other has died.
+#[tokio::test]
+async fn nodes_that_hear_nothing_ask_once_an_interval() {
+    const INTERVALS: i64 = 20;
+    let fleet = fleet().await;
+    let other = format!("{}-other", fleet.space.prefix);
+    let nodes = [
+        fleet.node(&[]).await,
+        fleet.node(&[("JOBWIRE_AMQP_PREFIX", &other)]).await,
+    ];
+    reset(&fleet.store).await;
+    let started = Instant::now();
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    let asked: i64 = sqlx::query_scalar(
+        "SELECT sum(calls)::bigint FROM pg_stat_statements
+         WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
+           AND query LIKE '%INSERT INTO jobwire.leader AS l%'",
+    )
+    .fetch_one(fleet.store.pool())
+    .await
+    .unwrap();
+    let passed = started.elapsed().as_secs_f64();
+    println!("{asked} leader cycles in {passed:.1} s");
+    // The leader of an idle fleet of this lease runs one in two seconds.
+    assert!(asked > INTERVALS * 4 / 5, "{asked} in {passed} s");
+    assert!(asked as f64 <= passed * 2.0 + 2.0, "{asked} in {passed} s");
+    drop(nodes);
+}
+
 /// Promise 7 under load: batches share locks, completions and all other statements.
 #[tokio::test]
 async fn a_drain_needs_few_statements_per_job() {

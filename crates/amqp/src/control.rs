@@ -1,10 +1,10 @@
 //! Control messages between nodes: JSON over a fanout exchange, best effort.
 //!
 //! `tell` puts a message into a bounded buffer and returns; a separate task publishes it. A message
-//! is dropped, and counted in the log, if the buffer is full or the broker is away. The other nodes
-//! then read the same facts from the database later. Messages that address jobs to a node are tried
-//! again for [`JOBS_FOR`] before. This process receives its own messages at once, without the
-//! broker.
+//! is dropped, and counted in the log, if the buffer is full, the broker is away, or it has waited
+//! for [`OTHERS_FOR`]: an old beat would make a dead node look alive. The other nodes then read the
+//! same facts from the database later. Messages that address jobs to a node are tried again for
+//! [`JOBS_FOR`] before. This process receives its own messages at once, without the broker.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +30,9 @@ const TELL_BUFFER: usize = 256;
 /// The time for which a message that addresses jobs to a node is tried again. Later messages wait
 /// meanwhile, at most [`TELL_BUFFER`] of them.
 const JOBS_FOR: Duration = Duration::from_secs(30);
-/// The pause before it is tried again.
+/// The time for which another message may wait for its turn.
+const OTHERS_FOR: Duration = Duration::from_secs(3);
+/// The pause before a message is tried again.
 const BEFORE_AGAIN: Duration = Duration::from_millis(250);
 /// The pause after a transient failure.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -135,35 +137,43 @@ struct Teller {
 impl Teller {
     async fn run(mut self) {
         while let Some((told_at, control)) = self.told.recv().await {
-            let until = told_at + JOBS_FOR;
-            while let Some(problem) = self.problem(&control).await {
-                if control.addresses_jobs() && Instant::now() < until {
-                    tokio::time::sleep(BEFORE_AGAIN).await;
-                    continue;
-                }
-                let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
-                tracing::debug!(
-                    problem,
-                    dropped,
-                    "dropped a control message to the other nodes"
-                );
-                break;
-            }
+            let Some(problem) = self.try_to_send(told_at, control).await else {
+                continue;
+            };
+            let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
+            tracing::debug!(
+                problem,
+                dropped,
+                "dropped a control message to the other nodes"
+            );
         }
     }
 
     /// Publishes a message. Returns the problem if it could not.
-    async fn problem(&mut self, control: &Control) -> Option<String> {
-        let published = survived("amqp telling", self.publish(control)).await;
-        let problem = match published {
-            Some(published) => published.err()?.to_string(),
-            None => "the task panicked".to_owned(),
+    async fn try_to_send(&mut self, told_at: Instant, control: Control) -> Option<String> {
+        let text = match control.write() {
+            Ok(text) => text,
+            Err(error) => return Some(error.to_string()),
         };
-        self.channel = None;
-        Some(problem)
+        let (jobs, age) = (control.addresses_jobs(), told_at.elapsed());
+        if !jobs && age > OTHERS_FOR {
+            return Some(format!("it has waited for {age:?}"));
+        }
+        loop {
+            let published = survived("amqp telling", self.publish(&text)).await;
+            let problem = match published {
+                Some(published) => published.err()?.to_string(),
+                None => "the task panicked".to_owned(),
+            };
+            self.channel = None;
+            if !jobs || told_at.elapsed() >= JOBS_FOR {
+                return Some(problem);
+            }
+            tokio::time::sleep(BEFORE_AGAIN).await;
+        }
     }
 
-    async fn publish(&mut self, control: &Control) -> Result<(), TransportError> {
+    async fn publish(&mut self, text: &[u8]) -> Result<(), TransportError> {
         let session = self.link.session()?;
         if let Some(reason) = session.blocked() {
             return Err(TransportError::Blocked(reason));
@@ -175,9 +185,6 @@ impl Teller {
                 session.channel().await?
             }
         };
-        let text = control
-            .write()
-            .map_err(|e| TransportError::Unreachable(e.to_string()))?;
         let exchange = self.topology.control_exchange();
         let properties = BasicProperties::default()
             .with_content_type("application/json".into())
@@ -188,7 +195,7 @@ impl Teller {
             exchange.as_str().into(),
             "".into(),
             BasicPublishOptions::default(),
-            &text,
+            text,
             properties,
         );
         session

@@ -77,6 +77,7 @@ struct Before {
     back_off: Duration,
 }
 
+#[derive(Clone, Copy)]
 struct Sent {
     number: u64,
     before: Before,

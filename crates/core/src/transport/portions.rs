@@ -12,8 +12,9 @@ pub(crate) fn portions(jobs: Vec<Ready>) -> Vec<Vec<Ready>> {
     let mut messages: Vec<Vec<Ready>> = Vec::new();
     let mut bytes = MESSAGE_BYTES;
     for ready in jobs {
-        let texts = [&ready.hint.instance, &ready.hint.trace_parent];
-        let texts = texts.iter().filter_map(|text| text.as_ref());
+        let hint = &ready.hint;
+        let texts = [&hint.instance, &hint.job_type, &hint.trace_parent];
+        let texts = texts.into_iter().flatten().chain([&ready.lane.0]);
         // An escaped character takes six bytes.
         let its = JOB_BYTES + texts.map(|text| text.len() * 6).sum::<usize>();
         if bytes + its > MESSAGE_BYTES {
@@ -36,18 +37,29 @@ mod tests {
     use crate::transport::Control;
 
     #[test]
-    fn long_instances_are_portioned_into_messages_that_can_be_read() {
-        let long = |_| {
-            let mut job = Ready {
-                lane: Lane::default(),
-                hint: Hint::new(JobId::generate()),
-            };
-            job.hint.instance = Some("\u{1}".repeat(1_024));
+    fn long_texts_are_portioned_into_messages_that_can_be_read() {
+        let long: fn() -> String = || "\u{1}".repeat(1_024);
+        let job = || Ready {
+            lane: Lane::default(),
+            hint: Hint::new(JobId::generate()),
+        };
+        let of_instance = || {
+            let mut job = job();
+            job.hint.instance = Some(long());
             job
         };
-        let jobs: Vec<Ready> = (0..100).map(long).collect();
-        let messages = portions(jobs);
-        assert_eq!(messages.iter().map(Vec::len).sum::<usize>(), 100);
+        let of_type = || {
+            let mut job = job();
+            job.hint.job_type = Some(long());
+            job
+        };
+        let of_lane = || Ready {
+            lane: Lane(long()),
+            ..job()
+        };
+        let jobs = (0..100).flat_map(|_| [of_instance(), of_type(), of_lane()]);
+        let messages = portions(jobs.collect());
+        assert_eq!(messages.iter().map(Vec::len).sum::<usize>(), 300);
         for jobs in messages {
             let node = NodeId::generate();
             let message = serde_json::to_vec(&Control::Rescued { node, jobs }).unwrap();

@@ -37,11 +37,7 @@ pub(crate) async fn take_all(node: Arc<NodeContext>) {
             () = &mut ended => return,
             heard = control.recv() => match heard {
                 Ok(message) => take(&node, message),
-                Err(RecvError::Lagged(messages)) => tracing::info!(
-                    messages,
-                    "control messages came faster than they were read; the sweeper hints the jobs \
-                     among them again"
-                ),
+                Err(RecvError::Lagged(messages)) => tell_of_lost(&node, messages),
                 Err(RecvError::Closed) => return,
             },
         }
@@ -87,6 +83,17 @@ fn take_forwarded(node: &NodeContext, jobs: Vec<Ready>) {
         tracing::info!(
             jobs = refused.len(),
             "no room for forwarded jobs; the sweeper publishes their hints again"
+        );
+    }
+}
+
+fn tell_of_lost(node: &NodeContext, messages: u64) {
+    if let Some(more) = node.reports.throttled_lines.now("addressed: lost") {
+        tracing::info!(
+            messages,
+            more,
+            "control messages came faster than they were read; the sweeper hints the jobs among \
+             them again"
         );
     }
 }

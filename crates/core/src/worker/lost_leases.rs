@@ -18,6 +18,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use metrics::counter;
 use tokio::time::Instant;
@@ -76,10 +77,12 @@ pub(crate) async fn last_look(node: &Arc<NodeContext>) {
 }
 
 /// A look that is open. Dropping it ends it, so that a panic does not keep the node from the next.
+/// The leases that it found are still in doubt then.
 struct Look {
     node: Arc<NodeContext>,
     sent: Instant,
     is_open: bool,
+    has_found: bool,
 }
 
 impl Look {
@@ -91,13 +94,15 @@ impl Look {
         let Some(known) = node.leases.begin_look() else {
             return Ok(None);
         };
-        let look = Self {
+        let mut look = Self {
             node: node.clone(),
             sent: Instant::now(),
             is_open: true,
+            has_found: false,
         };
         let lease = node.options.lease;
         let unknown = node.store.unknown(node.id, lease, &known).await?;
+        look.has_found = !unknown.is_empty();
         let seen = node.leases.looked(look.sent);
         Ok(Some((look, unknown, seen)))
     }
@@ -113,6 +118,9 @@ impl Drop for Look {
     fn drop(&mut self) {
         if self.is_open {
             self.node.leases.end_look(Vec::new());
+            if self.has_found {
+                self.node.leases.doubt(Duration::ZERO);
+            }
         }
     }
 }

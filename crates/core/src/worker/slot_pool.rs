@@ -363,9 +363,10 @@ impl Share {
             all,
             grant,
         };
+        let waits = all || state.room(self.member, self.pool.slots) == 0;
         state.waiting.insert(number, request);
         if let Some(me) = state.members.get_mut(&self.member) {
-            me.wants = true;
+            me.wants |= waits;
         }
         self.pool.serve(state);
         let waits = Waits {

@@ -5,8 +5,8 @@
 //! jobs as orphans. All nodes that receive the lane answer with the hints that they hold or have
 //! requeued since the marker left. Without a candidate for an orphan the leader does not ask.
 //!
-//! A node that does not answer delays the lane by at most one marker. The next time, the silence of
-//! the same node counts as an answer ([`Silent`]). A node that stops requeues its hints, so the
+//! If a node does not answer in time, the leader asks once more. Then the silence of the same node
+//! counts as an answer ([`Silent`]). A node that stops requeues its hints, so the
 //! leader asks again behind the next marker. The leader does not wait for a node whose program is
 //! too old to answer; the hints that this node holds may be sent twice.
 
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Before, LaneState, Sent, Sweeper, query};
+use super::{LaneState, Sent, Sweeper, query};
 use crate::fleet::SILENCE;
 use crate::job::{JobId, Lane, NodeId};
 use crate::transport::Control;
@@ -31,7 +31,8 @@ const MOST_HELD: usize = 200_000;
 /// An open question.
 pub(super) struct Asked {
     number: u64,
-    before: Before,
+    /// The returned marker.
+    sent: Sent,
     /// The nodes that have not answered yet.
     missing: HashSet<NodeId>,
     held: HashSet<JobId>,
@@ -79,7 +80,7 @@ impl Sweeper {
         }
         let asked = Asked {
             number: node.leadership.number(),
-            before: sent.before,
+            sent,
             missing,
             held: HashSet::new(),
             until: Instant::now() + PATIENCE,
@@ -175,6 +176,7 @@ impl Sweeper {
             if state.silent.expects_no_answer(&asked.missing) {
                 self.go_on(node, &lane).await;
             } else {
+                state.returned.get_or_insert((asked.sent, now));
                 state.question = None;
             }
         }
@@ -194,7 +196,7 @@ impl Sweeper {
         };
         if let Some(asked) = state.question.take() {
             let held = asked.held.into_iter().collect();
-            self.begin(node, lane, asked.before, held).await;
+            self.begin(node, lane, asked.sent.before, held).await;
         }
     }
 }

@@ -52,9 +52,9 @@ impl Consumer {
         hints
     }
 
-    /// Forwards jobs that this node does not serve. Jobs for which a node is expected soon, or
-    /// that can't be told to it now, join `busy`. Returns the jobs whose own hints go to the broker, because nodes with older programs
-    /// may serve them.
+    /// Forwards jobs that this node does not serve. Jobs for which a node is expected soon, or that
+    /// can't be told to it now, join `busy`. Returns the jobs whose own hints go to the broker,
+    /// because nodes with older programs may serve them.
     pub(super) fn pass_on_unserved(
         &mut self,
         batch: &Batch,
@@ -77,12 +77,11 @@ impl Consumer {
             let needs = needs.clone();
             Some(Unserved { ready, needs })
         });
-        let Sent { forwarded, untold } = forward::send(&self.node, strange.collect());
+        let strange: Vec<Unserved> = strange.collect();
         let node = &self.node;
         let within = node.options.heard_within().min(LONGEST_WAIT);
         let is_expected = |(id, needs): &&(JobId, Needs)| {
-            let of = of(id).filter(|of| !of.forwarded && !forwarded.contains(id));
-            of.is_some_and(|of| {
+            of(id).filter(|of| !of.forwarded).is_some_and(|of| {
                 let lane = self.pending.lane(of.lane);
                 let age = (Utc::now() - of.received_at).to_std().unwrap_or_default();
                 let now = Instant::now();
@@ -92,10 +91,13 @@ impl Consumer {
             })
         };
         let expected = needs.iter().filter(is_expected).map(|(id, _)| *id);
+        // Before the jobs are sent: a node whose first beat arrives now is either expected or found.
         let mut expected: HashSet<JobId> = match node.transport.is_single_node() {
             true => HashSet::new(),
             false => expected.collect(),
         };
+        let Sent { forwarded, untold } = forward::send(node, strange);
+        expected.retain(|id| !forwarded.contains(id));
         expected.extend(untold);
         let mut left = unserved;
         left.retain(|id| !forwarded.contains(id) && !expected.contains(id));
