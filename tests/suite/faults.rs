@@ -5,12 +5,15 @@ use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use jobwire_core::hint::Hint;
-use jobwire_core::{Lane, NewJob, Store, Transport};
+use jobwire_core::{Client, CommitHook, JobQuery, Lane, NewJob, PgStore, Store, Transport};
 use jobwire_tests::Signal;
 use jobwire_tests::{Postgres, RabbitMq, Stop, eventually, shared, shared::Space};
 use serde_json::json;
 
 use crate::fleet::Fleet;
+
+/// A failing test ends after this time; a passing one takes far less.
+const SOON: Duration = Duration::from_secs(60);
 
 async fn fleet() -> Fleet {
     let database = shared::postgres().await.create_database().await;
@@ -69,6 +72,100 @@ async fn jobs_of_a_killed_node_are_taken_over() {
     let _heir = fleet.node(&[]).await;
     fleet.until_empty(Duration::from_secs(60)).await;
     println!("taken over and done {:?} after the kill", killed.elapsed());
+}
+
+/// Rule 24: taken-over jobs start before thousands of waiting ones, on at most a quarter of the slots
+/// of the node.
+async fn rescued_jobs_go_before_a_backlog(
+    fleet: &Fleet,
+    jobs: &Client<PgStore>,
+    broker: Option<&str>,
+) {
+    const WAITING: i64 = 3_000;
+    let settings = [
+        ("JOBWIRE_CONCURRENCY", "8"),
+        ("JOBWIRE_CLAIM_INTERVAL", "1s"),
+    ];
+    let start = async || match broker {
+        Some(broker) => fleet.node_on(&fleet.database, broker, &settings).await,
+        None => fleet.node(&settings).await,
+    };
+    let create = async |count: i64, ms: u64, element: &str| {
+        let job = |_| NewJob::of("sleep", &json!({ "ms": ms })).element(element);
+        let mut tx = jobs.begin().await.unwrap();
+        tx.create_many((0..count).map(job).collect()).await.unwrap();
+        tx.commit().await.unwrap();
+    };
+    let victim = start().await;
+    create(4, 3_600_000, "long").await;
+    eventually("the victim to hold all long jobs", SOON, || async {
+        (fleet.leased().await == 4).then_some(())
+    })
+    .await;
+    let dead: uuid::Uuid = sqlx::query_scalar("SELECT owner FROM jobwire.job_lease LIMIT 1")
+        .fetch_one(fleet.store.pool())
+        .await
+        .unwrap();
+    create(WAITING, 1_000, "short").await;
+    let _heir = start().await;
+    let held_by_heir = async |element: &str| -> i64 {
+        sqlx::query_scalar(
+            "SELECT count(*) FROM jobwire.job_lease l JOIN jobwire.job j ON j.id = l.job_id
+             WHERE l.owner <> $1 AND j.element = $2",
+        )
+        .bind(dead)
+        .bind(element)
+        .fetch_one(fleet.store.pool())
+        .await
+        .unwrap()
+    };
+    eventually("the heir to work", SOON, || async {
+        (held_by_heir("short").await > 4).then_some(())
+    })
+    .await;
+    victim.signal(Signal::SIGKILL);
+    let killed = Instant::now();
+    eventually(
+        "the heir to have a quarter of its slots filled",
+        SOON,
+        || async { (held_by_heir("long").await == 2).then_some(()) },
+    )
+    .await;
+    println!("taken over {:?} after the kill", killed.elapsed());
+    let waiting = JobQuery::default();
+    let left = fleet.store.count(&waiting).await.unwrap();
+    assert!(
+        left > WAITING / 2,
+        "only {left} jobs are left: the rescued ones waited behind the others"
+    );
+    for _ in 0..10 {
+        assert_eq!(
+            held_by_heir("long").await,
+            2,
+            "rescued jobs take a quarter of the slots"
+        );
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+#[tokio::test]
+async fn rescued_jobs_go_before_a_backlog_on_rabbitmq() {
+    let fleet = fleet().await;
+    rescued_jobs_go_before_a_backlog(&fleet, &fleet.jobs, None).await;
+}
+
+#[tokio::test]
+async fn rescued_jobs_go_before_a_backlog_on_kafka() {
+    let database = shared::postgres().await.create_database().await;
+    let fleet = Fleet::new(database, shared::kafka().await.space()).await;
+    rescued_jobs_go_before_a_backlog(&fleet, &fleet.jobs, None).await;
+}
+
+#[tokio::test]
+async fn rescued_jobs_go_before_a_backlog_without_a_broker() {
+    let fleet = fleet().await;
+    let silent = fleet.store.client(CommitHook::disconnected());
+    rescued_jobs_go_before_a_backlog(&fleet, &silent, Some("none")).await;
 }
 
 /// A node that was frozen beyond its lease continues and finds that it has lost the lease: its

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_core::store::{Operated, Store};
+use jobwire_core::store::{Operated, Origin, Store};
 use jobwire_core::transport::Publisher;
 use jobwire_core::{
     HandlerError, HandlerOptions, Lane, NewJob, Node, NodeOptions, Outcome, PgStore, PgTransport,
-    Running, Transport,
+    Running, SqlStore, Transport,
 };
 use jobwire_tests::{Direction, Flow, Proxy, eventually};
 use metrics_exporter_prometheus::PrometheusBuilder;
@@ -125,19 +125,38 @@ async fn answer_is_lost(cancelled: bool) {
     node.stop().await;
 }
 
-/// The answer to a lock statement, or to a claim of a node without a broker, is lost. The job still
-/// starts, under the same lock.
-async fn answer_to_a_lock_is_lost(claims: bool) {
+/// The statement that locks the job.
+#[derive(Clone, Copy, PartialEq)]
+enum Locks {
+    /// After a hint.
+    Hinted,
+    /// After a wake, on a node without a broker.
+    Claimed,
+    /// At the due time, with the move of the timer.
+    Due,
+}
+
+/// The answer to a statement that locks a job is lost. The job still starts, under the same lock.
+async fn answer_to_a_lock_is_lost(locks: Locks) {
     let recorder = PrometheusBuilder::new().build_recorder();
     let _here = metrics::set_default_local_recorder(&recorder);
     let world = World::new().await;
     let proxy = proxy_before(&world.url).await;
     let (notes, gate) = (Notes::default(), Arc::new(Semaphore::new(1)));
     let store = patient(&proxy.url(&world.url)).await;
-    let transport: Arc<dyn Transport> = match claims {
-        true => Arc::new(PgTransport::new(&store)),
-        false => world.transport(),
+    let transport: Arc<dyn Transport> = match locks {
+        Locks::Claimed => Arc::new(PgTransport::new(&store)),
+        Locks::Hinted | Locks::Due => world.transport(),
     };
+    stop_at_commit(&world.store, "INSERT ON jobwire.job_lease").await;
+    let shut = shut(&world.store).await;
+    if locks == Locks::Due {
+        let timer = NewJob::of("work", &()).delay(Duration::from_millis(300));
+        let mut tx = world.store.begin().await.unwrap();
+        let created = world.store.insert(&mut tx, vec![timer], Origin::Hook);
+        created.await.unwrap();
+        tx.commit().await.unwrap();
+    }
     let node = Node::builder(store, transport)
         .options(looking())
         .handler("work", waits(&notes, &gate))
@@ -145,21 +164,22 @@ async fn answer_to_a_lock_is_lost(claims: bool) {
         .await
         .unwrap();
     until_led(&world.store).await;
-    stop_at_commit(&world.store, "INSERT ON jobwire.job_lease").await;
-    let shut = shut(&world.store).await;
-    let hint = create(&world.store, NewJob::of("work", &())).await;
     let waker = PgTransport::new(&world.store);
-    let publisher: Arc<dyn Publisher> = match claims {
-        true => waker.publisher(),
-        false => Transport::publisher(&world.transport),
+    let publisher: Option<Arc<dyn Publisher>> = match locks {
+        Locks::Claimed => Some(waker.publisher()),
+        Locks::Hinted => Some(Transport::publisher(&world.transport)),
+        Locks::Due => None,
     };
-    eventually("the hint or wake to leave", SOON, async || {
-        let sent = publisher
-            .publish(&Lane::default(), vec![hint.clone()])
-            .await;
-        sent.ok()
-    })
-    .await;
+    if let Some(publisher) = publisher {
+        let hint = create(&world.store, NewJob::of("work", &())).await;
+        eventually("the hint or wake to leave", SOON, async || {
+            let sent = publisher
+                .publish(&Lane::default(), vec![hint.clone()])
+                .await;
+            sent.ok()
+        })
+        .await;
+    }
     lose_the_answer(&world, &proxy, shut, HELD).await;
     assert!(notes.all().is_empty(), "the node does not know the lease");
     pass_again(&proxy).await;
@@ -172,12 +192,57 @@ async fn answer_to_a_lock_is_lost(claims: bool) {
 
 #[tokio::test]
 async fn a_job_that_a_lost_answer_has_locked_is_adopted() {
-    answer_to_a_lock_is_lost(false).await;
+    answer_to_a_lock_is_lost(Locks::Hinted).await;
 }
 
 #[tokio::test]
 async fn a_job_that_a_lost_answer_has_claimed_is_adopted() {
-    answer_to_a_lock_is_lost(true).await;
+    answer_to_a_lock_is_lost(Locks::Claimed).await;
+}
+
+#[tokio::test]
+async fn a_timer_that_a_lost_answer_has_moved_and_locked_is_adopted() {
+    answer_to_a_lock_is_lost(Locks::Due).await;
+}
+
+/// A batch of short jobs ends while one of them still runs, which gets a lease. The answer to that
+/// COMMIT is lost. The node can't know that the job is held, so it releases the lease, and the job
+/// runs again.
+#[tokio::test]
+async fn a_lease_that_a_lost_answer_gave_a_job_of_a_row_batch_is_released() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let _here = metrics::set_default_local_recorder(&recorder);
+    let world = World::new().await;
+    let proxy = proxy_before(&world.url).await;
+    let (notes, gate) = (Notes::default(), Arc::new(Semaphore::new(0)));
+    let mut options = looking();
+    options.row_lock_from = 1;
+    let short = HandlerOptions::default().row_lock();
+    let node = Node::builder(patient(&proxy.url(&world.url)).await, world.transport())
+        .options(options)
+        .handler_with("work", short, waits(&notes, &gate))
+        .start()
+        .await
+        .unwrap();
+    until_led(&world.store).await;
+    stop_at_commit(&world.store, "INSERT ON jobwire.job_lease").await;
+    let shut = shut(&world.store).await;
+    let hint = create(&world.store, NewJob::of("work", &())).await;
+    let publisher = Transport::publisher(&world.transport);
+    publisher
+        .publish(&Lane::default(), vec![hint])
+        .await
+        .unwrap();
+    notes.until_within(1, SOON).await;
+    lose_the_answer(&world, &proxy, shut, HELD).await;
+    pass_again(&proxy).await;
+    notes.until_within(2, SOON).await;
+    let released = r#"jobwire_leases_reconciled_total{how="released"}"#;
+    assert_eq!(counted(&recorder.handle(), released), 1);
+    gate.add_permits(2);
+    world.until_empty().await;
+    assert_eq!(notes.all().len(), 2);
+    node.stop().await;
 }
 
 /// The answer to the COMMIT of a handler's own transaction is lost. The job is done, once.
