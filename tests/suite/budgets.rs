@@ -91,7 +91,12 @@ async fn nodes_that_hear_nothing_ask_once_an_interval() {
     ];
     reset(&fleet.store).await;
     let started = Instant::now();
-    tokio::time::sleep(Duration::from_secs(20)).await;
+    eventually(
+        "twenty intervals to pass",
+        Duration::from_secs(30),
+        || async { (started.elapsed() >= Duration::from_secs(20)).then_some(()) },
+    )
+    .await;
     let asked: i64 = sqlx::query_scalar(
         "SELECT sum(calls)::bigint FROM pg_stat_statements
          WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())

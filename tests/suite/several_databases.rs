@@ -84,21 +84,28 @@ async fn a_flood_in_one_database_leaves_the_other_its_part_of_the_slots() {
     let runs = Arc::new(Runs::default());
     let pool = SlotPool::new(SLOTS);
     let (first, second) = (runs.clone(), runs.clone());
-    let brief = || tokio::time::sleep(Duration::from_millis(20));
+    // No job ends before all exist.
+    let gate = Arc::new(Semaphore::new(0));
+    let brief = |gate: Arc<Semaphore>| async move {
+        drop(gate.acquire().await);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    let (of_flood, of_trickle) = (gate.clone(), gate.clone());
     let flooded = flood
         .node(&pool, "flood", move || {
-            let runs = first.clone();
-            async move { runs.run("flood", brief()).await }
+            let (runs, gate) = (first.clone(), of_flood.clone());
+            async move { runs.run("flood", brief(gate)).await }
         })
         .await;
     let trickled = trickle
         .node(&pool, "trickle", move || {
-            let runs = second.clone();
-            async move { runs.run("trickle", brief()).await }
+            let (runs, gate) = (second.clone(), of_trickle.clone());
+            async move { runs.run("trickle", brief(gate)).await }
         })
         .await;
     flood.create(&flooded, 300).await;
     trickle.create(&trickled, 30).await;
+    gate.add_permits(SLOTS);
     eventually("all jobs to be done", SOON, async || {
         (runs.done.lock().unwrap().len() == 330).then_some(())
     })

@@ -205,7 +205,7 @@ pub(super) async fn woken_jobs_do_not_queue_behind_the_backlog_of_their_lane<S: 
         move |job: Running<String>| {
             let notes = notes.clone();
             async move {
-                tokio::time::sleep(Duration::from_millis(20)).await;
+                tokio::time::sleep(Duration::from_millis(40)).await;
                 notes.add(job.payload);
                 Ok(Outcome::Done)
             }
@@ -308,7 +308,7 @@ async fn storm<S: SqlBench>(w: &World<S>, timers: usize, lead: Duration) -> Stor
 }
 
 pub(super) async fn timers_of_one_second_start_once_and_none_early<S: SqlBench>(w: &World<S>) {
-    let storm = storm(w, 2_000, Duration::from_secs(3)).await;
+    let storm = storm(w, 2_000, Duration::from_secs(8)).await;
     assert_eq!(storm.late.len(), 2_000);
 }
 

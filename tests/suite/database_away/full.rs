@@ -55,7 +55,7 @@ async fn handlers_that_hold_the_whole_pool_keep_their_leases() {
         fleet.jobs.create(job).await.unwrap();
     }
     eventually("a handler to wait on its connection", SOON, async || {
-        (fleet.waiting_for_a_lock().await == 1).then_some(())
+        (fleet.waiting_for_a_lock().await >= 1).then_some(())
     })
     .await;
     eventually("the held leases to be renewed", SOON, async || {

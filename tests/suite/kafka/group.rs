@@ -76,7 +76,7 @@ async fn a_saturated_node_lets_its_partitions_go_to_an_idle_one() {
 #[tokio::test]
 async fn a_join_that_is_never_answered_is_given_up_and_made_again() {
     // The broker delays its answer to the first join of a group by this time.
-    let mut settings = KafkaSettings::new().set("group.initial.rebalance.delay.ms", "5000");
+    let mut settings = KafkaSettings::new().set("group.initial.rebalance.delay.ms", "10000");
     let proxy = settings.proxy().await;
     let broker = Kafka::start_with(settings).await;
     let fleet = Fleet::on(&broker.url()).await;

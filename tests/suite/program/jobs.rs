@@ -395,9 +395,9 @@ async fn a_running_job_is_cancelled_where_no_broker_reaches_its_node() {
         "--http",
         "127.0.0.1:0",
         "--lease",
-        "6s",
-        "--sweep-interval",
         "3s",
+        "--sweep-interval",
+        "1s",
     ];
     let (_node, _) = start(jobwire(&home, &run)).await;
     let store = store(&home).await;

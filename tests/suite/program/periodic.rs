@@ -1,5 +1,7 @@
 //! `jobwire periodic`, and the periodic jobs of `jobwire run`.
 
+use std::time::Instant;
+
 use jobwire_core::{JobState, Store};
 use jobwire_tests::{Scratch, eventually, http};
 use serde_json::Value;
@@ -143,14 +145,14 @@ async fn schedules_that_can_not_be_created_hold_up_no_other() {
         .iter()
         .filter(|line| line.contains("can't be created"));
     assert!((1..10).contains(&told.count()), "{lines:?}");
-    let alive = http::get(&address, "/healthz").await.unwrap();
-    assert!(
-        alive.body.contains("periodic job barred-"),
-        "{}",
-        alive.body
-    );
-    let ready = http::get(&address, "/readyz").await.unwrap();
-    assert!(ready.body.contains("barred-"), "{}", ready.body);
+    // A pass that created no job at all does not tell of these: the database might be the reason.
+    eventually("the barred schedules to be named", SOON, || async {
+        let alive = http::get(&address, "/healthz").await.ok()?;
+        let ready = http::get(&address, "/readyz").await.ok()?;
+        (alive.body.contains("periodic job barred-") && ready.body.contains("barred-"))
+            .then_some(())
+    })
+    .await;
     let said = succeeds(jobwire(&home, &["periodic", "list"])).await;
     assert!(said.contains("faulty"), "{said}");
     assert!(
@@ -176,6 +178,7 @@ async fn missed_dates_are_caught_up_in_slices() {
          VALUES ('old', 0, 'R/PT1S[catch-up=all]', '{\"type\":\"noop\"}', 1577836800000000, 1, 1)";
     execute(&store, put).await;
     let arguments = ["run", "--http", "127.0.0.1:0", "--periodic-jobs", &file];
+    let started = Instant::now();
     let (node, _) = start(jobwire(&home, &arguments)).await;
     let due = async |name: &str| {
         let all = store.periodic_jobs().await.unwrap();
@@ -190,7 +193,9 @@ async fn missed_dates_are_caught_up_in_slices() {
     })
     .await;
     let slices = (due("old").await.0.timestamp() - 1_577_836_800) / 100;
-    assert!((1..=2).contains(&slices), "{slices}");
+    // The leader makes one in ten seconds.
+    let at_most = 2 + i64::try_from(started.elapsed().as_secs() / 10).unwrap();
+    assert!((1..=at_most).contains(&slices), "{slices}");
     let line = node.wait_for_line("many missed dates", SOON).await;
     assert!(line.contains("missed=") && line.contains("old"), "{line}");
     // The next slice follows.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::transport::Control;
 use jobwire_core::{
@@ -240,7 +241,8 @@ async fn a_timeout_on_a_silent_connection_changes_no_order_and_spends_no_attempt
     let notes = Notes::default();
     let mut handlers = Handlers::default();
     let noted = notes.clone();
-    let limited = in_transaction().timeout(Duration::from_secs(4));
+    // Long enough that no attempt on a live connection takes it, on any machine.
+    let limited = in_transaction().timeout(Duration::from_secs(8));
     handlers.add_with("effect", limited, move |job: Running<i64>| {
         let (notes, proxy) = (noted.clone(), proxy.clone());
         async move {
@@ -267,25 +269,31 @@ async fn a_timeout_on_a_silent_connection_changes_no_order_and_spends_no_attempt
 /// Each renewal of the lease conflicts with a snapshot from before it, so repetitions never end.
 #[tokio::test]
 async fn a_strict_transaction_that_outlives_a_renewal_spends_an_attempt() {
-    const LEASE: Duration = Duration::from_secs(3);
+    const LEASE: Duration = Duration::from_secs(6);
     let world = Fixture::on(&shared::postgres().await.create_database().await).await;
     let notes = Notes::default();
     let mut handlers = Handlers::default();
-    let noted = notes.clone();
+    let (noted, beside) = (notes.clone(), world.store.clone());
     handlers.add_with("effect", in_transaction(), move |job: Running<i64>| {
-        let notes = noted.clone();
+        let (notes, beside) = (noted.clone(), beside.clone());
         async move {
             let mut tx = job.transaction::<PgStore>().await?;
             notes.add(format!("{} with {}", job.payload, job.job.retries));
             sqlx::raw_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT 1")
                 .execute(&mut *tx)
                 .await?;
-            let takes = if job.payload == 1 {
-                LEASE / 2
-            } else {
-                LEASE / 50
-            };
-            tokio::time::sleep(takes).await;
+            if job.payload == 1 {
+                let ends = async || -> DateTime<Utc> {
+                    let ends = "SELECT expires_at FROM jobwire.job_lease WHERE job_id = $1";
+                    let ends = sqlx::query_scalar(ends).bind(job.job.id.uuid());
+                    ends.fetch_one(beside.pool()).await.unwrap()
+                };
+                let at_first = ends().await;
+                eventually("a renewal", SOON, async || {
+                    (ends().await > at_first).then_some(())
+                })
+                .await;
+            }
             Ok::<_, HandlerError>(Outcome::Done)
         }
     });
@@ -388,14 +396,15 @@ async fn a_job_whose_time_ends_while_the_server_is_away_goes_back_without_an_att
     let world = Fixture::on(&server.create_database().await).await;
     let (notes, fences) = (Notes::default(), Fences::default());
     let gate = Arc::new(Semaphore::new(0));
-    let timeout = std::time::Duration::from_secs(2);
+    // Long enough that it does not end while the server answers, on any machine.
+    let timeout = Duration::from_secs(5);
     let options = in_transaction().timeout(timeout);
     let node = start_waiting(&world, options, &gate, (&notes, &fences)).await;
     world.create(2).await;
     notes.until(1).await;
     server.stop(Stop::Immediate).await;
     gate.add_permits(1);
-    tokio::time::sleep(timeout * 2).await;
+    tokio::time::sleep(timeout + Duration::from_secs(2)).await;
     server.start_again().await;
     world.until_left(0).await;
     assert_eq!(notes.all(), ["in", "1 with 5", "1 with 5", "2 with 5"]);

@@ -16,6 +16,7 @@ use jobwire_core::{
 };
 use jobwire_tests::eventually;
 use jobwire_tests::shared::{self, Space};
+use jobwire_tests::wait::patience;
 use tokio::sync::broadcast;
 
 use super::world::{SOON, count_hints_again, create, hinted_again, store};
@@ -332,6 +333,7 @@ async fn a_job_that_is_addressed_to_a_node_that_stops_goes_to_another() {
     let [one, two] = [(); 2].map(|()| Notes::default());
     let mut beats = options(16);
     beats.sweep_interval = Duration::from_secs(1);
+    beats.shutdown_timeout = Duration::from_secs(60);
     let stopping = world.node_with(&["common", "rare"], beats, &one).await;
     let other = world.node(&["rare"], 16, &two).await;
     let transport = connect(&world.space, PARTITIONS).await;
@@ -347,7 +349,7 @@ async fn a_job_that_is_addressed_to_a_node_that_stops_goes_to_another() {
                 }
             }
         };
-        tokio::time::timeout(SOON, told).await.unwrap();
+        tokio::time::timeout(patience(SOON), told).await.unwrap();
     };
     // From now on the listener misses nothing.
     until_told(|message| match message {
@@ -357,7 +359,7 @@ async fn a_job_that_is_addressed_to_a_node_that_stops_goes_to_another() {
     .await;
     // Lasts until the job below was addressed to the node.
     world
-        .create(std::iter::once(NewJob::of("common", &4_000_u64)))
+        .create(std::iter::once(NewJob::of("common", &10_000_u64)))
         .await;
     let leased = "SELECT count(*) FROM jobwire.job_lease";
     eventually("the long job to run", SOON, async || {

@@ -31,9 +31,9 @@ fn noting(world: &World, notes: &Notes) -> NodeBuilder {
     })
 }
 
-/// Creates timers that are due in a moment, all at once.
+/// Creates timers that are due in a moment, all at once. They exist before that on any machine.
 async fn due(world: &World, job_type: &str, count: usize) {
-    let at = chrono::Utc::now() + Duration::from_millis(1_500);
+    let at = chrono::Utc::now() + Duration::from_secs(4);
     let timer = || NewJob::of(job_type, &()).due(at);
     let mut transaction = world.jobs.begin().await.unwrap();
     let timers = (0..count).map(|_| timer()).collect();
