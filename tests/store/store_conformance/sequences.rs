@@ -14,7 +14,7 @@ use jobwire_core::store::{
 use jobwire_core::uuid::Uuid;
 use jobwire_core::{
     Calendars, Client, CommitHook, Creation, Hint, JobId, JobKind, JobQuery, JobState,
-    JobTransaction, JobView, NewJob, NodeId, Purge,
+    JobTransaction, JobView, NewJob, NodeId, Purge, StoreError,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -129,6 +129,14 @@ fn unique() -> NewJob {
 fn start_timer() -> NewJob {
     let job = work().process_definition("d");
     job.delay(Duration::from_secs(60))
+}
+
+/// Checks the result of a retry. It is refused only while another job has the key of the dead letter.
+fn retried<T>(id: JobId, retried: Result<T, StoreError>) {
+    if let Err(error) = retried {
+        let refused = format!("has the unique key of job {id}");
+        assert!(error.to_string().contains(&refused), "{error}");
+    }
 }
 
 /// Returns the seed that the environment names; `JOBWIRE_TEST_SEED` repeats a sequence.
@@ -439,7 +447,7 @@ impl<'w, S: SqlBench> Sequence<'w, S> {
                 self.ask(self.keeper, &[], 1).await;
             }
             "retry" => {
-                store.retry(id, RETRIED).await.unwrap();
+                retried(id, store.retry(id, RETRIED).await);
             }
             "delete" => {
                 store.delete(id).await.unwrap();
@@ -506,7 +514,10 @@ impl<'w, S: SqlBench> Sequence<'w, S> {
         id: JobId,
     ) -> Option<JobId> {
         match what {
-            "retry" => tx.retry(id, RETRIED).await.map(drop),
+            "retry" => {
+                retried(id, tx.retry(id, RETRIED).await);
+                Ok(())
+            }
             "delete" => tx.delete(id).await.map(drop),
             "cancel" => tx.cancel(id).await.map(drop),
             "unlock" => tx.unlock(id).await.map(drop),
