@@ -129,7 +129,7 @@ fn long_tests() -> BTreeSet<String> {
     let mut long = BTreeSet::new();
     for path in files(".rs") {
         for (name, attributes) in functions(&std::fs::read_to_string(&path).unwrap()) {
-            if attributes.iter().any(|attribute| is_long(&attribute)) {
+            if attributes.iter().any(is_long) {
                 long.insert(name);
             }
         }
