@@ -2,6 +2,7 @@
 //! summary and the lists of the engines' settings are complete. Budget: 1 s.
 
 mod engine_settings;
+mod labels;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -33,14 +34,15 @@ pub(crate) fn files(ending: &str) -> Vec<PathBuf> {
 /// Returns the names that look like test names: lower case, with at least three underscores, or
 /// long. Metrics begin with `jobwire_`.
 fn test_names(text: &str) -> BTreeSet<&str> {
-    text.split('`')
-        .filter(|span| span.matches('_').count() >= 3 || span.len() > 25 && span.contains('_'))
-        .filter(|span| !span.starts_with("jobwire_"))
-        .filter(|span| {
-            span.bytes()
-                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
-        })
-        .collect()
+    text.split('`').filter(|span| is_test_name(span)).collect()
+}
+
+fn is_test_name(span: &str) -> bool {
+    let is_long = span.matches('_').count() >= 3 || span.len() > 25 && span.contains('_');
+    let mut bytes = span.bytes();
+    is_long
+        && !span.starts_with("jobwire_")
+        && bytes.all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
 }
 
 #[test]

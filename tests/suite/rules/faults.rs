@@ -264,8 +264,6 @@ async fn a_timeout_on_a_silent_connection_changes_no_order_and_spends_no_attempt
     node.stop().await;
 }
 
-/// The server is away for a while, and the job's first statement after that finds a dead
-/// connection.
 /// Each renewal of the lease conflicts with a snapshot from before it, so repetitions never end.
 #[tokio::test]
 async fn a_strict_transaction_that_outlives_a_renewal_spends_an_attempt() {
@@ -315,6 +313,8 @@ async fn a_strict_transaction_that_outlives_a_renewal_spends_an_attempt() {
     node.stop().await;
 }
 
+/// The server is away for a while, and the job's first statement after that finds a dead
+/// connection.
 #[tokio::test]
 async fn a_restart_of_the_server_changes_no_order_and_spends_no_attempt() {
     let mut server = Postgres::start().await;
