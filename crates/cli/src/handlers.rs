@@ -36,7 +36,7 @@ pub fn built_in(options: &BuiltIn) -> Handlers {
     handlers.add(sleep::TYPE, sleep::run);
     handlers.register(
         http::TYPE,
-        HandlerOptions::default(),
+        http::HttpHandler::options(),
         Arc::new(http::HttpHandler::new(options.http_allow_hosts.clone())),
     );
     handlers.register(
@@ -172,6 +172,9 @@ mod tests {
 
     #[test]
     fn a_timeout_holds_for_its_type_and_an_unknown_type_is_named() {
+        let [http, sleep] = applied(&[]);
+        assert_eq!(http.timeout, Some(Duration::from_secs(30)));
+        assert_eq!(sleep.timeout, None);
         let [http, sleep] = applied(&[("type_timeouts", "http=2m")]);
         assert_eq!(http.timeout, Some(Duration::from_secs(120)));
         assert_eq!(sleep.timeout, None);

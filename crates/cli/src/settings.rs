@@ -207,7 +207,8 @@ settings! {
          get leases.";
     type_timeouts: Vec<TypeTimeout> = "", "type-timeouts" "TYPES",
         "Maximum duration of an attempt by type, separated by commas: `http=2m,sleep=1h`. A longer \
-         attempt fails, and is tried again by its policy. None by default.";
+         attempt fails, and is tried again by its policy. By default 30s for `http`, and none for \
+         other types.";
     type_limits: Vec<TypeLimit> = "", "type-limits" "TYPES",
         "Limits of the whole fleet by type, separated by commas. `http=10`: ten jobs run at once. \
          `http=100/1s`: 100 jobs start in any second. `http=100/1s/burst:20`: also at most 20 in any \
