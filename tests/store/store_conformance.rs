@@ -487,6 +487,7 @@ conformance! {
         databases [
             the_function_of_a_handler_chooses_the_wait_by_the_job_and_its_error,
             a_node_counts_the_wait_from_now_or_from_the_due_date_of_the_attempt,
+            a_handler_names_the_date_of_the_next_attempt,
             a_snooze_and_a_conflict_cost_no_attempt,
         ]
     }
