@@ -136,7 +136,12 @@ pub(super) async fn a_handler_names_the_date_of_the_next_attempt<S: SqlBench>(w:
         assert_eq!(view.due_at, Some(date));
         assert_eq!((view.retries, view.failures), (retries, failures));
     }
-    let past = ["snooze before", "retry before", "snooze first", "retry first"];
+    let past = [
+        "snooze before",
+        "retry before",
+        "snooze first",
+        "retry first",
+    ];
     for id in bed.create(past.map(pay).into()).await {
         bed.until_done(id).await;
     }
