@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use jobwire_core::{JobState, JobView, SqliteStore};
+use jobwire_core::{JobState, JobView};
 use jobwire_tests::{Scratch, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -41,9 +41,7 @@ async fn answer(mut stream: TcpStream, after: Duration) {
 async fn called(answers_after: Duration, timeouts: &str) -> (Option<JobView>, Duration) {
     let address = slow_service(answers_after).await;
     let home = Scratch::new();
-    let call = format!(
-        r#"{{"type":"http","payload":{{"url":"http://{address}/"}},"retries":1}}"#
-    );
+    let call = format!(r#"{{"type":"http","payload":{{"url":"http://{address}/"}},"retries":1}}"#);
     let file = lines(&home, &call, 1);
     succeeds(jobwire(&home, &["enqueue", &file])).await;
     let run = jobwire(&home, &["run", "--http", "127.0.0.1:0"]);
@@ -77,4 +75,51 @@ async fn a_call_of_a_slow_service_has_the_time_of_its_type() {
         let expected = format!("the handler ran longer than its timeout of {limit}");
         assert_eq!(&*message, expected);
     }
+}
+
+/// The jobs of a type of one wait, and one of another type runs beside them. No attempt is spent.
+#[tokio::test]
+async fn a_node_runs_no_more_jobs_of_a_type_than_its_setting_says() {
+    let home = Scratch::new();
+    let hour = r#"{"type":"sleep","payload":{"ms":3600000}}"#;
+    for (line, count) in [(hour, 5), (r#"{"type":"noop"}"#, 5)] {
+        let file = lines(&home, line, count);
+        succeeds(jobwire(&home, &["enqueue", &file])).await;
+    }
+    let run = jobwire(&home, &["run", "--http", "127.0.0.1:0"]);
+    let run = run.args(["--concurrency", "4", "--type-concurrency", "sleep=2"]);
+    let (_node, _) = start(run).await;
+    let store = store(&home).await;
+    let running = async || {
+        let jobs = all(&store).await;
+        let held = jobs.iter().filter(|job| job.lock_owner.is_some()).count();
+        (jobs.len(), held)
+    };
+    eventually(
+        "two jobs to run, and the others to wait",
+        SOON,
+        async || (running().await == (5, 2)).then_some(()),
+    )
+    .await;
+    // Hints that wait for a slot of their type go round after three seconds.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(running().await, (5, 2));
+    assert!(all(&store).await.iter().all(|job| job.failures == 0));
+}
+
+#[tokio::test]
+async fn an_attempt_without_a_heartbeat_ends_by_the_setting_of_its_type() {
+    let home = Scratch::new();
+    let hour = r#"{"type":"sleep","payload":{"ms":3600000},"retries":1}"#;
+    let file = lines(&home, hour, 1);
+    succeeds(jobwire(&home, &["enqueue", &file])).await;
+    let run = jobwire(&home, &["run", "--http", "127.0.0.1:0"]);
+    let (_node, _) = start(run.args(["--type-heartbeat-timeouts", "sleep=500ms"])).await;
+    let store = store(&home).await;
+    let message = eventually("the attempt to end", SOON, async || {
+        let job: JobView = all(&store).await.pop()?;
+        (job.state == JobState::DeadLetter).then_some(job.exception_message?)
+    })
+    .await;
+    assert!(message.contains("no heartbeat for 500ms"), "{message}");
 }

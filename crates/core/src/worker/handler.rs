@@ -383,6 +383,22 @@ impl Handlers {
         self.change_options(job_type, |options| options.timeout = Some(timeout))
     }
 
+    /// Ends attempts of this type whose handler gives no heartbeat for this time, whatever the handler's own
+    /// [option](HandlerOptions::heartbeat_timeout). Returns false if the type has no handler.
+    pub fn expect_heartbeats(&mut self, job_type: &str, timeout: Duration) -> bool {
+        self.change_options(job_type, |options| {
+            options.heartbeat_timeout = Some(timeout);
+        })
+    }
+
+    /// Limits the jobs of this type that run at once on one node, whatever the handler's own
+    /// [option](HandlerOptions::concurrency). 0 counts as 1. Returns false if the type has no handler.
+    pub fn limit_node(&mut self, job_type: &str, limit: usize) -> bool {
+        self.change_options(job_type, |options| {
+            options.concurrency = Some(limit.max(1));
+        })
+    }
+
     /// Sets the waits between attempts of this type, whatever the handler's own
     /// [option](HandlerOptions::retry). A policy of the job still comes first. Returns false if the
     /// type has no handler.
