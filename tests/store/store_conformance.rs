@@ -34,6 +34,7 @@ mod history;
 mod in_transaction;
 mod lanes;
 mod leading;
+mod limit_keys;
 mod load;
 mod locking;
 mod membership;
@@ -216,6 +217,12 @@ conformance! {
             a_sealed_payload_is_opened_for_its_handler_alone,
             a_checkpoint_and_an_occurrence_stay_sealed,
             a_job_that_can_not_be_opened_is_kept_with_the_reason,
+        ]
+    }
+    limit_keys {
+        databases [
+            a_limit_counts_the_jobs_of_each_key_of_any_kind_alone,
+            keys_of_any_kind_take_turns_under_a_fair_limit,
         ]
     }
     load {
@@ -487,6 +494,7 @@ conformance! {
         databases [
             the_function_of_a_handler_chooses_the_wait_by_the_job_and_its_error,
             a_node_counts_the_wait_from_now_or_from_the_due_date_of_the_attempt,
+            a_handler_names_the_date_of_the_next_attempt,
             a_snooze_and_a_conflict_cost_no_attempt,
         ]
     }

@@ -23,6 +23,7 @@ mod secured;
 mod settings;
 mod suspension;
 mod sweep;
+mod types;
 
 use std::path::Path;
 use std::time::Duration;

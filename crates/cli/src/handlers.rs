@@ -17,7 +17,7 @@ use std::sync::Arc;
 use jobwire_core::{HandlerOptions, Handlers};
 
 use crate::error::Error;
-use crate::settings::{Settings, TypeRetryPolicy, TypeTimeout};
+use crate::settings::{Settings, TypeConcurrency, TypeRetryPolicy, TypeTimeout};
 
 pub use http::{AllowList, BadHost};
 
@@ -36,7 +36,7 @@ pub fn built_in(options: &BuiltIn) -> Handlers {
     handlers.add(sleep::TYPE, sleep::run);
     handlers.register(
         http::TYPE,
-        HandlerOptions::default(),
+        http::HttpHandler::options(),
         Arc::new(http::HttpHandler::new(options.http_allow_hosts.clone())),
     );
     handlers.register(
@@ -57,8 +57,8 @@ pub fn configured(settings: &Settings) -> Result<Handlers, Error> {
     Ok(built_in(&BuiltIn { http_allow_hosts }))
 }
 
-/// Applies the settings of types to the handlers: row locks, timeouts, limits, recorded attempts and
-/// retry policies.
+/// Applies the settings of types to the handlers: row locks, timeouts, heartbeats, limits of a node and
+/// of the fleet, recorded attempts and retry policies.
 ///
 /// # Errors
 /// Fails if a setting names a type that has no handler.
@@ -105,6 +105,14 @@ fn unserved<'s>(handlers: &mut Handlers, of: &'s Settings) -> Vec<(&'static str,
     for TypeTimeout { job_type, timeout } in &of.type_timeouts {
         let is_served = handlers.limit_time(job_type, *timeout);
         tell("type_timeouts", job_type, is_served);
+    }
+    for TypeTimeout { job_type, timeout } in &of.type_heartbeat_timeouts {
+        let is_served = handlers.expect_heartbeats(job_type, *timeout);
+        tell("type_heartbeat_timeouts", job_type, is_served);
+    }
+    for TypeConcurrency { job_type, number } in &of.type_concurrency {
+        let is_served = handlers.limit_node(job_type, *number);
+        tell("type_concurrency", job_type, is_served);
     }
     for limit in &of.type_limits {
         let is_served = handlers.limit_fleet(&limit.job_type, limit.limit());
@@ -172,10 +180,28 @@ mod tests {
 
     #[test]
     fn a_timeout_holds_for_its_type_and_an_unknown_type_is_named() {
+        let [http, sleep] = applied(&[]);
+        assert_eq!(http.timeout, Some(Duration::from_secs(30)));
+        assert_eq!(sleep.timeout, None);
         let [http, sleep] = applied(&[("type_timeouts", "http=2m")]);
         assert_eq!(http.timeout, Some(Duration::from_secs(120)));
         assert_eq!(sleep.timeout, None);
         names_the_unknown_type("type_timeouts", "mail=2m");
+    }
+
+    #[test]
+    fn a_heartbeat_timeout_holds_for_its_type_and_an_unknown_type_is_named() {
+        let [http, sleep] = applied(&[("type_heartbeat_timeouts", "http=2m")]);
+        assert_eq!(http.heartbeat_timeout, Some(Duration::from_secs(120)));
+        assert_eq!(sleep.heartbeat_timeout, None);
+        names_the_unknown_type("type_heartbeat_timeouts", "mail=2m");
+    }
+
+    #[test]
+    fn a_limit_of_a_node_holds_for_its_type_and_an_unknown_type_is_named() {
+        let [http, sleep] = applied(&[("type_concurrency", "http=2")]);
+        assert_eq!((http.concurrency, sleep.concurrency), (Some(2), None));
+        names_the_unknown_type("type_concurrency", "mail=2");
     }
 
     #[test]

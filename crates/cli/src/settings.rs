@@ -41,7 +41,8 @@ pub use secret_url::SecretUrl;
 pub use type_limit::TypeLimit;
 pub use type_retry_policy::TypeRetryPolicy;
 pub use value::{
-    EngineExecute, EngineType, HttpAddress, Interval, LogFormat, QueueType, TypeTimeout, Value,
+    EngineExecute, EngineType, HttpAddress, Interval, LogFormat, QueueType, TypeConcurrency,
+    TypeTimeout, Value,
 };
 
 /// One line of the table.
@@ -207,7 +208,17 @@ settings! {
          get leases.";
     type_timeouts: Vec<TypeTimeout> = "", "type-timeouts" "TYPES",
         "Maximum duration of an attempt by type, separated by commas: `http=2m,sleep=1h`. A longer \
-         attempt fails, and is tried again by its policy. None by default.";
+         attempt fails, and is tried again by its policy. By default 30s for `http`, and none for \
+         other types.";
+    type_heartbeat_timeouts: Vec<TypeTimeout> = "", "type-heartbeat-timeouts" "TYPES",
+        "Maximum time between two heartbeats of a handler by type, separated by commas: \
+         `import=5m`. An attempt without a heartbeat for this time fails like one over its timeout. For \
+         types of a program of your own: the built-in types give no heartbeat, so that it ends their \
+         attempts like a timeout. None by default.";
+    type_concurrency: Vec<TypeConcurrency> = "", "type-concurrency" "TYPES",
+        "Maximum number of jobs that run at once on one node by type, separated by commas: \
+         `http=8,sleep=2`. Further jobs hold no slot and no lease of this node while they wait. By \
+         default, all slots of the node. For limits of the whole fleet see `type_limits`.";
     type_limits: Vec<TypeLimit> = "", "type-limits" "TYPES",
         "Limits of the whole fleet by type, separated by commas. `http=10`: ten jobs run at once. \
          `http=100/1s`: 100 jobs start in any second. `http=100/1s/burst:20`: also at most 20 in any \

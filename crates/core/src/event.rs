@@ -131,7 +131,7 @@ pub enum JobEventKind {
     Rejected,
     /// The job got another date: by a handler's [`Snooze`](crate::Outcome::Snooze), or by an operator.
     Rescheduled {
-        /// The date; `None` means at once. That of a snooze is by this machine's clock.
+        /// The date; `None` means at once. After a wait (`Snooze`), it is by this machine's clock.
         due_at: Option<DateTime<Utc>>,
     },
     /// A dead letter has opened an [incident](crate::Client::incidents).

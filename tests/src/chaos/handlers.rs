@@ -77,7 +77,7 @@ impl Handler for Recorded {
             Ok(Outcome::Done) => Answer::Done,
             Ok(_) => Answer::Again,
             Err(error) => match error.verdict {
-                Verdict::Retry(_) => Answer::Failed,
+                Verdict::Retry(_) | Verdict::RetryAt(_) => Answer::Failed,
                 Verdict::Unrecoverable => Answer::Unrecoverable,
                 _ => Answer::Again,
             },

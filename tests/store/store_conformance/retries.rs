@@ -1,5 +1,5 @@
-//! When a node tries a job again: by the function of its handler, from its due date, after a snooze
-//! and after a conflict.
+//! When a node tries a job again: by the function of its handler, from its due date, at a date of its
+//! handler, after a snooze and after a conflict.
 
 use std::time::Duration;
 
@@ -92,6 +92,67 @@ pub(super) async fn a_node_counts_the_wait_from_now_or_from_the_due_date_of_the_
     assert_about(view.due_at.unwrap(), TimeDelta::hours(1));
     let (due, view) = failed(w, options().retry_from(RetryFrom::DueDate)).await;
     assert_eq!(view.due_at, Some(due + TimeDelta::hours(1)));
+}
+
+/// A retry spends an attempt, a snooze does not. A date in the past means at once.
+pub(super) async fn a_handler_names_the_date_of_the_next_attempt<S: SqlBench>(w: &World<S>) {
+    // A date of whole seconds is stored exactly by every database.
+    let date = DateTime::from_timestamp(Utc::now().timestamp() + 3_600, 0).unwrap();
+    let bed = Bed::new(w);
+    let runs = bed.notes.clone();
+    let closed = move |job: Running<String>| {
+        let runs = runs.clone();
+        async move {
+            let (what, when) = job.payload.split_once(' ').unwrap();
+            runs.add(job.payload.clone());
+            let is_first = runs.all().iter().filter(|run| **run == job.payload).count() == 1;
+            let at = match when {
+                "later" => date,
+                _ if !is_first => return Ok(Outcome::Done),
+                "before" => date - TimeDelta::hours(2),
+                _ => DateTime::<Utc>::MIN_UTC,
+            };
+            match what {
+                "snooze" => Ok(Outcome::SnoozeUntil(at)),
+                _ => Err(HandlerError::retry_at(at, "the bank is closed")),
+            }
+        }
+    };
+    // The date counts, and neither the policy nor the function of the type.
+    let options = HandlerOptions::default()
+        .retry(RetryPolicy::fixed(HOUR * 2))
+        .retry_by(|_, _| Some(RetryPolicy::fixed(HOUR * 3)));
+    let node = bed.node(quick()).handler_with("pay", options, closed);
+    let node = node.start().await.unwrap();
+    let pay = |payload: &str| NewJob::of("pay", payload);
+    let later = vec![pay("snooze later"), pay("retry later")];
+    let later = bed.create(later).await;
+    for (id, (retries, failures)) in later.into_iter().zip([(3, 0), (2, 1)]) {
+        let view = eventually("the next attempt to be dated", SOON, async || {
+            let view = w.view(id).await?;
+            (view.state == JobState::Timer).then_some(view)
+        })
+        .await;
+        assert_eq!(view.due_at, Some(date));
+        assert_eq!((view.retries, view.failures), (retries, failures));
+    }
+    let past = [
+        "snooze before",
+        "retry before",
+        "snooze first",
+        "retry first",
+    ];
+    for id in bed.create(past.map(pay).into()).await {
+        bed.until_done(id).await;
+    }
+    // Without another attempt there is no date.
+    let last = bed.create(vec![pay("retry later").max_attempts(1)]).await[0];
+    eventually("the dead letter", SOON, async || {
+        let view = w.view(last).await?;
+        (view.state == JobState::DeadLetter).then_some(())
+    })
+    .await;
+    node.stop().await;
 }
 
 pub(super) async fn a_snooze_and_a_conflict_cost_no_attempt<S: SqlBench>(w: &World<S>) {

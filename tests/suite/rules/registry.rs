@@ -1,11 +1,14 @@
 //! Rule 8: the types and the scope of a node change while it runs, and other nodes learn of it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jobwire_core::job::scope::Scope;
 use jobwire_core::node::Registry;
 use jobwire_core::store::SUSPENSION_TYPE;
-use jobwire_core::{BULK_TYPE, HandlerResult, NewJob, Node, NodeOptions, Outcome, Running, Store};
+use jobwire_core::{
+    BULK_TYPE, HandlerResult, NewJob, Node, NodeOptions, Outcome, Running, Store, StoreError,
+};
 use jobwire_tests::eventually;
 use jobwire_tests::shared::{self, Space};
 
@@ -13,14 +16,16 @@ use super::forwarded::{PARTITIONS, World};
 use super::world::{SOON, hinted_again};
 use crate::world::{Notes, connect};
 
-/// Returns a handler that notes the job's type and tenant.
+/// Returns a handler that notes the job's type and its tenant, category or deployment.
 fn noting(
     notes: &Notes,
 ) -> impl Fn(Running<()>) -> std::future::Ready<HandlerResult<Outcome>> + Send + Sync + 'static {
     let notes = notes.clone();
     move |job| {
-        let tenant = job.job.tenant.as_deref().unwrap_or("none");
-        notes.add(format!("{} of {tenant}", job.job.job_type));
+        let of = &job.job;
+        let name = of.tenant.as_ref().or(of.category.as_ref());
+        let name = name.or(of.deployment.as_ref()).map_or("none", |name| name);
+        notes.add(format!("{} of {name}", of.job_type));
         std::future::ready(Ok(Outcome::Done))
     }
 }
@@ -105,22 +110,29 @@ async fn a_type_comes_and_goes_on_kafka() {
     a_type_comes_and_goes(shared::kafka().await.space()).await;
 }
 
-/// Two nodes of one tenant each: the right one runs a job, even if the other receives the hint.
-#[tokio::test]
-async fn each_tenant_has_its_node() {
+/// A part of the scope of a node.
+struct Part {
+    scope: fn(Scope, &str) -> Scope,
+    job: fn(NewJob, &str) -> NewJob,
+    register: fn(&Registry, &str) -> Result<(), StoreError>,
+    unregister: fn(&Registry, &str) -> bool,
+    take_all: fn(&Registry),
+    names: fn(&Registry) -> Option<BTreeSet<String>>,
+}
+
+/// Two nodes of one name each: the right one runs a job, even if the other receives the hint.
+async fn each_has_its_node(part: Part) {
     let world = World::new(shared::rabbitmq().await.space().await).await;
     let [acme, globex] = [(); 2].map(|()| Notes::default());
-    let one = world
-        .mail_node(Scope::default().tenants(["acme"]), &acme)
-        .await;
-    let two = world
-        .mail_node(Scope::default().tenants(["globex"]), &globex)
-        .await;
+    let scope = |name: &str| (part.scope)(Scope::default(), name);
+    let one = world.mail_node(scope("acme"), &acme).await;
+    let two = world.mail_node(scope("globex"), &globex).await;
     world.until_known().await;
+    let mail = || NewJob::of("mail", &());
     let of = |n: usize| match n % 3 {
-        0 => NewJob::of("mail", &()).tenant("acme"),
-        1 => NewJob::of("mail", &()).tenant("globex"),
-        _ => NewJob::of("mail", &()),
+        0 => (part.job)(mail(), "acme"),
+        1 => (part.job)(mail(), "globex"),
+        _ => mail(),
     };
     world.create((0..300).map(of)).await;
     world.until_left(0).await;
@@ -136,18 +148,61 @@ async fn each_tenant_has_its_node() {
         count(&acme, "mail of none") + count(&globex, "mail of none"),
         100
     );
-    // Jobs of a tenant that neither node takes wait until one takes it.
-    world
-        .create((0..10).map(|_| NewJob::of("mail", &()).tenant("initech")))
-        .await;
+    // Jobs of a name that neither node takes wait until one takes it.
+    let unserved = (0..10).map(|_| (part.job)(mail(), "initech"));
+    world.create(unserved).await;
     world.until_left(10).await;
     let registry = one.registry();
-    registry.register_tenant("initech").unwrap();
-    let both: std::collections::BTreeSet<String> = ["acme", "initech"].map(str::to_owned).into();
-    assert_eq!(registry.tenants(), Some(both));
-    assert!(registry.unregister_tenant("acme") && !registry.unregister_tenant("acme"));
-    registry.take_all_tenants();
-    assert_eq!((registry.tenants(), registry.deployments()), (None, None));
+    (part.register)(&registry, "initech").unwrap();
+    let both: BTreeSet<String> = ["acme", "initech"].map(str::to_owned).into();
+    assert_eq!((part.names)(&registry), Some(both));
+    assert!((part.unregister)(&registry, "acme") && !(part.unregister)(&registry, "acme"));
+    (part.take_all)(&registry);
+    let all = (
+        registry.tenants(),
+        registry.categories(),
+        registry.deployments(),
+    );
+    assert_eq!(all, (None, None, None));
     one.stop().await;
     two.stop().await;
+}
+
+#[tokio::test]
+async fn each_tenant_has_its_node() {
+    each_has_its_node(Part {
+        scope: |scope, name| scope.tenants([name]),
+        job: |job, name| job.tenant(name),
+        register: |registry, name| registry.register_tenant(name),
+        unregister: Registry::unregister_tenant,
+        take_all: Registry::take_all_tenants,
+        names: Registry::tenants,
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn each_category_has_its_node() {
+    each_has_its_node(Part {
+        scope: |scope, name| scope.categories([name]),
+        job: |job, name| job.category(name),
+        register: |registry, name| registry.register_category(name),
+        unregister: Registry::unregister_category,
+        take_all: Registry::take_all_categories,
+        names: Registry::categories,
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn each_deployment_has_its_node() {
+    each_has_its_node(Part {
+        scope: |scope, name| scope.deployments([name]),
+        job: |job, name| job.deployment(name),
+        register: |registry, name| registry.register_deployment(name),
+        unregister: Registry::unregister_deployment,
+        take_all: Registry::take_all_deployments,
+        names: Registry::deployments,
+    })
+    .await;
 }

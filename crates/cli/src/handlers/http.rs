@@ -7,8 +7,11 @@
 //! | 2xx | is done |
 //! | 429, 503 with `Retry-After` | waits for that time; no attempt spent |
 //! | 3xx | becomes a dead letter: redirects are not followed, since they may lead to hosts that are not allowed |
-//! | 408, 429, 5xx, no answer within 30 s, network error, a host that this node may not call | is retried by its retry policy; one attempt spent |
+//! | 408, 429, 5xx, no answer in time, network error, a host that this node may not call | is retried by its retry policy; one attempt spent |
 //! | other 4xx, a payload that can't be sent | becomes a dead letter |
+//!
+//! A call has 30 s, from connecting to the last byte of the answer, or the timeout of the type if one is
+//! set (`type_timeouts`). A call that takes longer is a timeout of the attempt, as of any other type.
 //!
 //! A job for a host that this node may not call does not become a dead letter: another node may be
 //! allowed to call it, or this node after a change of its settings.
@@ -32,7 +35,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use jobwire_core::{
-    Fence, Handler, HandlerError, HandlerResult, JobId, Outcome, Running, telemetry::plain,
+    Fence, Handler, HandlerError, HandlerOptions, HandlerResult, JobId, Outcome, Running,
+    telemetry::plain,
 };
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 use reqwest::{Client, Response, StatusCode, redirect};
@@ -45,7 +49,7 @@ use resolver::{PrivateAddress, PublicResolver};
 /// The handler type.
 pub const TYPE: &str = "http";
 
-/// Maximum time from connecting to the last byte of the answer.
+/// The timeout of an attempt if the operator sets none.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of bytes of an answer that are read for the message.
 const ANSWER_BYTES: usize = 8 * 1024;
@@ -73,13 +77,20 @@ impl Handler for HttpHandler {
 }
 
 impl HttpHandler {
-    /// Creates a handler that may call these hosts.
+    /// Creates a handler that may call these hosts. It limits no time: register it with its
+    /// [`options`](Self::options).
     #[must_use]
     pub fn new(allowed: AllowList) -> Self {
-        Self::build(allowed, TIMEOUT, PublicResolver::of_the_machine())
+        Self::build(allowed, PublicResolver::of_the_machine())
     }
 
-    fn build(allowed: AllowList, timeout: Duration, resolver: PublicResolver) -> Self {
+    /// Returns the options of the handler: a timeout of 30 s, which covers the whole call.
+    #[must_use]
+    pub fn options() -> HandlerOptions {
+        HandlerOptions::default().timeout(TIMEOUT)
+    }
+
+    fn build(allowed: AllowList, resolver: PublicResolver) -> Self {
         // Fails if a provider is installed already, which serves as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = Client::builder()
@@ -88,7 +99,6 @@ impl HttpHandler {
             .no_proxy()
             .referer(false)
             .retry(reqwest::retry::never())
-            .timeout(timeout)
             .dns_resolver(resolver)
             .build()
             .map_err(|error| causes(&error));

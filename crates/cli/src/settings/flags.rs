@@ -32,6 +32,8 @@ const NODE: &[&str] = &[
     "row_lock_types",
     "row_lock_from",
     "type_timeouts",
+    "type_heartbeat_timeouts",
+    "type_concurrency",
     "type_limits",
     "attempt_types",
     "attempts_kept",

@@ -185,14 +185,43 @@ fn timeouts_of_types_are_read_and_mistakes_are_named() {
     for (text, part) in [
         ("http", "`http` has no timeout"),
         ("=2m", "has no type"),
-        ("http=1m,http=2m", "two timeouts"),
+        ("http=1m,http=2m", "`http` is named twice; remove one"),
         ("http=0s", "not more than zero"),
     ] {
-        let said = mistakes("", &[("JOBWIRE_TYPE_TIMEOUTS", text)], &[]);
-        assert!(
-            said.contains(part) && said.contains("type_timeouts"),
-            "{said}"
-        );
+        for (variable, setting) in [
+            ("JOBWIRE_TYPE_TIMEOUTS", "`type_timeouts`"),
+            (
+                "JOBWIRE_TYPE_HEARTBEAT_TIMEOUTS",
+                "`type_heartbeat_timeouts`",
+            ),
+        ] {
+            let said = mistakes("", &[(variable, text)], &[]);
+            assert!(said.contains(part) && said.contains(setting), "{said}");
+        }
+    }
+}
+
+#[test]
+fn limits_of_a_node_by_type_are_read_and_mistakes_are_named() {
+    let file = "type_concurrency = [\"http = 8\", \"a=b=1\"]\n";
+    let settings = load(file, &[], &[]).expect("all is well");
+    let numbers = settings.type_concurrency.iter();
+    let numbers: Vec<_> = numbers.map(|of| (&*of.job_type, of.number)).collect();
+    assert_eq!(numbers, [("http", 8), ("a=b", 1)]);
+    let shown = settings.type_concurrency.shown();
+    assert_eq!(shown, "http=8,a=b=1");
+    assert_eq!(Value::read(&shown), Ok(settings.type_concurrency));
+    for (text, part) in [
+        ("http", "`http` has no number; write, for example, `http=2`"),
+        ("=2", "`=2` has no type"),
+        ("http=1,http=2", "`http` is named twice; remove one"),
+        ("http=0", "the number of `http`: give 1 or more"),
+        ("http=-1", "give 1 or more"),
+        ("http=two", "the number of `http`: is not a whole number"),
+    ] {
+        let said = mistakes("", &[("JOBWIRE_TYPE_CONCURRENCY", text)], &[]);
+        let named = said.contains("`type_concurrency`");
+        assert!(said.contains(part) && named, "{said}");
     }
 }
 

@@ -192,39 +192,79 @@ impl Value for Vec<LaneShare> {
     }
 }
 
-/// The timeout of a type: `http=2m`.
+/// Returns the types of a list and what it says of each, in order.
+fn by_type<'t>(
+    text: &'t str,
+    what: &str,
+    example: &str,
+) -> Result<Vec<(&'t str, &'t str)>, String> {
+    let mut pairs: Vec<(&str, &str)> = Vec::new();
+    for word in words(text) {
+        let Some((job_type, value)) = word.rsplit_once('=') else {
+            return Err(format!(
+                "`{word}` has no {what}; write, for example, `{example}`"
+            ));
+        };
+        let job_type = job_type.trim();
+        if job_type.is_empty() {
+            return Err(format!(
+                "`{word}` has no type; write, for example, `{example}`"
+            ));
+        }
+        if pairs.iter().any(|(known, _)| *known == job_type) {
+            return Err(format!("`{job_type}` is named twice; remove one"));
+        }
+        pairs.push((job_type, value.trim()));
+    }
+    Ok(pairs)
+}
+
+/// How many jobs of a type run at once on a node: `http=2`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TypeConcurrency {
+    /// The type.
+    pub job_type: String,
+    /// The maximum number of jobs.
+    pub number: usize,
+}
+
+impl Value for Vec<TypeConcurrency> {
+    fn read(text: &str) -> Result<Self, String> {
+        let pairs = by_type(text, "number", "http=2")?.into_iter();
+        let read = pairs.map(|(job_type, number)| {
+            Ok(TypeConcurrency {
+                job_type: job_type.to_owned(),
+                number: usize::read(number)
+                    .map_err(|problem| format!("the number of `{job_type}`: {problem}"))?,
+            })
+        });
+        read.collect()
+    }
+    fn shown(&self) -> String {
+        let shown = |of: &TypeConcurrency| format!("{}={}", of.job_type, of.number);
+        self.iter().map(shown).collect::<Vec<_>>().join(",")
+    }
+}
+
+/// A time that holds for a type: `http=2m`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TypeTimeout {
     /// The type.
     pub job_type: String,
-    /// The maximum duration of an attempt.
+    /// The time.
     pub timeout: Duration,
 }
 
 impl Value for Vec<TypeTimeout> {
     fn read(text: &str) -> Result<Self, String> {
-        let mut timeouts: Self = Vec::new();
-        for word in words(text) {
-            let Some((job_type, timeout)) = word.rsplit_once('=') else {
-                return Err(format!(
-                    "`{word}` has no timeout; write, for example, `http=2m`"
-                ));
-            };
-            let job_type = job_type.trim();
-            if job_type.is_empty() {
-                return Err(format!(
-                    "`{word}` has no type; write, for example, `http=2m`"
-                ));
-            }
-            if timeouts.iter().any(|known| known.job_type == job_type) {
-                return Err(format!("`{job_type}` has two timeouts; remove one"));
-            }
-            timeouts.push(TypeTimeout {
+        let pairs = by_type(text, "timeout", "http=2m")?.into_iter();
+        let read = pairs.map(|(job_type, timeout)| {
+            Ok(TypeTimeout {
                 job_type: job_type.to_owned(),
-                timeout: Duration::read(timeout.trim())?,
-            });
-        }
-        Ok(timeouts)
+                timeout: Duration::read(timeout)?,
+            })
+        });
+        read.collect()
     }
     fn shown(&self) -> String {
         self.iter()

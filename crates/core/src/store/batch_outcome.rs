@@ -94,6 +94,15 @@ pub enum Destination {
         /// Failures so far, this one included if it counts.
         failures: i32,
     },
+    /// The timer table, to wait for the next attempt until a date.
+    RetryAt {
+        /// The due date. The clock of the database tells when it has come.
+        due_at: DateTime<Utc>,
+        /// Attempts left.
+        retries: i32,
+        /// Failures so far, this one included if it counts.
+        failures: i32,
+    },
     /// The dead-letter table, until an operator decides.
     DeadLetter,
 }
@@ -170,7 +179,7 @@ impl Failure {
     /// Returns whether this is no failure: the job waits for another date, and its last message
     /// stays.
     pub(crate) fn is_snooze(&self) -> bool {
-        self.message.is_none() && matches!(self.to, Destination::Retry { .. })
+        self.message.is_none() && self.to != Destination::DeadLetter
     }
 
     pub(super) fn recorded(&self) -> Option<Recorded<'_>> {

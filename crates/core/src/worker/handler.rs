@@ -24,8 +24,10 @@
 //! | --- | --- |
 //! | `Ok(())`, `Ok(Outcome::Done)` | is deleted; a repeating one gets its next occurrence |
 //! | `Ok(Outcome::Snooze(d))` | waits for `d`; no attempt spent |
+//! | `Ok(Outcome::SnoozeUntil(t))` | waits until `t`; no attempt spent |
 //! | `Err(HandlerError::retry(…))`, or `?` on any error | waits by the retry policy; one attempt spent; none left: dead letter |
 //! | `Err(HandlerError::retry_in(d, …))` | waits for `d`; one attempt spent |
+//! | `Err(HandlerError::retry_at(t, …))` | waits until `t`; one attempt spent |
 //! | `Err(HandlerError::unrecoverable(…))` | becomes a dead letter at once |
 //! | `Err(HandlerError::conflict(…))` | runs again soon; no attempt spent (optimistic lock, serialization) |
 //! | `Err(HandlerError::cancel(…))` | is deleted like a cancelled one; no occurrence follows |
@@ -175,8 +177,8 @@ impl HandlerOptions {
     /// Chooses the waits between attempts by the job and its error. The policy that the function
     /// returns overrides that of the job. After `None` the usual order applies: the policy of the
     /// job, that of the handler, that of the node. The function is not asked about errors that name
-    /// a wait ([`HandlerError::retry_in`]) or spend no attempt, nor after the last attempt. It must
-    /// not block. If it panics, the usual order applies.
+    /// a wait or a date ([`HandlerError::retry_in`], [`HandlerError::retry_at`]) or spend no attempt, nor
+    /// after the last attempt. It must not block. If it panics, the usual order applies.
     ///
     /// ```
     /// use std::time::Duration;
@@ -379,6 +381,22 @@ impl Handlers {
     /// [option](HandlerOptions::timeout). Returns false if the type has no handler.
     pub fn limit_time(&mut self, job_type: &str, timeout: Duration) -> bool {
         self.change_options(job_type, |options| options.timeout = Some(timeout))
+    }
+
+    /// Ends attempts of this type whose handler gives no heartbeat for this time, whatever the handler's own
+    /// [option](HandlerOptions::heartbeat_timeout). Returns false if the type has no handler.
+    pub fn expect_heartbeats(&mut self, job_type: &str, timeout: Duration) -> bool {
+        self.change_options(job_type, |options| {
+            options.heartbeat_timeout = Some(timeout);
+        })
+    }
+
+    /// Limits the jobs of this type that run at once on one node, whatever the handler's own
+    /// [option](HandlerOptions::concurrency). 0 counts as 1. Returns false if the type has no handler.
+    pub fn limit_node(&mut self, job_type: &str, limit: usize) -> bool {
+        self.change_options(job_type, |options| {
+            options.concurrency = Some(limit.max(1));
+        })
     }
 
     /// Sets the waits between attempts of this type, whatever the handler's own

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
+
 use crate::store::error::has_conflict;
 
 /// The outcome of an attempt that did not fail.
@@ -12,6 +14,9 @@ pub enum Outcome {
     Done,
     /// The job runs again after this time; no attempt is spent.
     Snooze(Duration),
+    /// The job runs again at this date, by the clock of the database; no attempt is spent. A date in the
+    /// past means at once.
+    SnoozeUntil(DateTime<Utc>),
 }
 
 /// A type that a handler may return instead of an [`Outcome`].
@@ -39,6 +44,9 @@ impl IntoOutcome for () {
 pub enum Verdict {
     /// The job runs again after the given time, or by the retry policy; one attempt is spent.
     Retry(Option<Duration>),
+    /// The job runs again at this date, by the clock of the database; one attempt is spent. A date in the
+    /// past means at once.
+    RetryAt(DateTime<Utc>),
     /// The job becomes a dead letter.
     Unrecoverable,
     /// Another transaction changed the same data. The job runs again soon; no attempt is spent.
@@ -76,6 +84,12 @@ impl HandlerError {
     /// Creates an error after which the job runs again after this time.
     pub fn retry_in(wait: Duration, message: impl Into<String>) -> Self {
         Self::new(Verdict::Retry(Some(wait)), message)
+    }
+
+    /// Creates an error after which the job runs again at this date, by the clock of the database. A
+    /// date in the past means at once.
+    pub fn retry_at(at: DateTime<Utc>, message: impl Into<String>) -> Self {
+        Self::new(Verdict::RetryAt(at), message)
     }
 
     /// Creates an error after which the job becomes a dead letter.

@@ -117,6 +117,9 @@ impl Teller<'_> {
                 let due_at = from.checked_add_signed(wait);
                 (*retries, Some(due_at.unwrap_or(DateTime::<Utc>::MAX_UTC)))
             }
+            Destination::RetryAt {
+                due_at, retries, ..
+            } => (*retries, Some(*due_at)),
             Destination::DeadLetter => (0, None),
         };
         if let (None, Some(_)) = (&error, due_at) {

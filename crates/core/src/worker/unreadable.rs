@@ -51,7 +51,7 @@ pub(crate) fn end(node: &NodeContext, job: &Job, held: &LockToken, fault: &str) 
     };
     let outcome = match to {
         Destination::DeadLetter => "dead-letter",
-        Destination::Retry { .. } => "snooze",
+        Destination::Retry { .. } | Destination::RetryAt { .. } => "snooze",
     };
     Ending::Failed {
         failure: Box::new(Failure {

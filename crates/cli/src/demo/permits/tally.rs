@@ -114,8 +114,10 @@ impl Attempt {
             }
             Ok(_) => {}
             Err(error) => match error.verdict {
-                Verdict::Retry(_) if self.job.retries > 1 => seen.retried += 1,
-                Verdict::Retry(_) | Verdict::Unrecoverable => {
+                Verdict::Retry(_) | Verdict::RetryAt(_) if self.job.retries > 1 => {
+                    seen.retried += 1
+                }
+                Verdict::Retry(_) | Verdict::RetryAt(_) | Verdict::Unrecoverable => {
                     seen.gave_up.insert(self.job.id);
                 }
                 _ => {}

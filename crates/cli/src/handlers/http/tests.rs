@@ -235,11 +235,7 @@ async fn an_allowed_name_with_a_private_address_is_refused() {
     let service = Service::answering(answer("200 OK", "", "")).await;
     let inside =
         PublicResolver::asking(|_| Box::pin(async { Ok(vec!["127.0.0.1:0".parse().unwrap()]) }));
-    let handler = HttpHandler::build(
-        AllowList::parse(["*.example.org"]).unwrap(),
-        TIMEOUT,
-        inside,
-    );
+    let handler = HttpHandler::build(AllowList::parse(["*.example.org"]).unwrap(), inside);
     let payload = json!({"url": format!("http://inside.example.org:{}/", service.address.port())})
         .to_string();
     let error = handler
@@ -272,24 +268,6 @@ async fn network_trouble_is_retried() {
         .unwrap()
         .unwrap_err();
     assert_eq!(error.verdict, Verdict::Retry(None), "{}", error.message);
-}
-
-#[tokio::test]
-async fn a_silent_service_is_given_up_in_time_and_retried() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/", listener.local_addr().unwrap());
-    let handler = HttpHandler::build(
-        AllowList::parse(["127.0.0.1"]).unwrap(),
-        Duration::from_millis(100),
-        PublicResolver::of_the_machine(),
-    );
-    let payload = json!({"url": url}).to_string();
-    let error = handler
-        .call(JobId::generate(), Fence::new(1), &payload)
-        .await
-        .unwrap_err();
-    assert_eq!(error.verdict, Verdict::Retry(None));
-    assert!(error.message.contains("in time"), "{}", error.message);
 }
 
 #[tokio::test]

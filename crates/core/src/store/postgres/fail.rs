@@ -26,8 +26,8 @@ macro_rules! fail {
     "
 WITH given AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::bigint[], $4::boolean[], $5::bigint[], $6::integer[], $7::integer[],
-        $8::text[], $9::text[], $10::timestamptz[])
-        AS g(job_id, held_fence, dead, delay_ms, retries_left, failed, message, stack, since)
+        $8::text[], $9::text[], $10::timestamptz[], $11::timestamptz[])
+        AS g(job_id, held_fence, dead, delay_ms, retries_left, failed, message, stack, since, until)
 ), held AS (
     DELETE FROM jobwire.job_lease l USING given g
     WHERE l.job_id = g.job_id AND l.fence = g.held_fence AND l.owner = $3
@@ -39,9 +39,9 @@ WITH given AS MATERIALIZED (
     "id, seq, least(revision, 999999999) + 1 AS revision, kind, type, payload, process_instance, \
      execution, process_definition, element, tenant, category, deployment, priority, exclusive, \
      coalesce(g.retries_left, 0) AS retries, coalesce(g.failed, least(j.failures, 999999999) + 1) \
-     AS failures, retry_policy, CASE WHEN g.dead THEN due_at ELSE least(g.since, \
-     clock_timestamp()) + g.delay_ms * interval '1 millisecond' END AS due_at, repeat, repeat_until, correlation_id, created_at, \
-     lane, origin, coalesce(g.message, exception_message) AS exception_message, custom_values, \
+     AS failures, retry_policy, CASE WHEN g.dead THEN due_at ELSE \
+     coalesce(g.until, least(g.since, clock_timestamp()) + g.delay_ms * interval '1 millisecond') END \
+     AS due_at, repeat, repeat_until, correlation_id, created_at, lane, origin, coalesce(g.message, exception_message) AS exception_message, custom_values, \
      trace_parent, clock_timestamp() AS ready_at, greatest(hints, 1) AS hints, lane_named, g.dead, NOT ",
     not_put_aside!("j"),
     " AS put_aside
@@ -117,7 +117,12 @@ async fn move_failed(
     let mut dead = Vec::with_capacity(failed.len());
     let (mut delays, mut retries, mut failures) = (Vec::new(), Vec::new(), Vec::new());
     let mut since: Vec<Option<DateTime<Utc>>> = Vec::with_capacity(failed.len());
+    let mut until: Vec<Option<DateTime<Utc>>> = Vec::with_capacity(failed.len());
     for failure in failed {
+        until.push(match &failure.to {
+            Destination::RetryAt { due_at, .. } => Some(*due_at),
+            Destination::Retry { .. } | Destination::DeadLetter => None,
+        });
         match &failure.to {
             Destination::Retry {
                 delay,
@@ -134,6 +139,17 @@ async fn move_failed(
                 retries.push(Some(*left));
                 failures.push(Some(*count));
                 since.push(*date);
+            }
+            Destination::RetryAt {
+                retries: left,
+                failures: count,
+                ..
+            } => {
+                dead.push(false);
+                delays.push(0);
+                retries.push(Some(*left));
+                failures.push(Some(*count));
+                since.push(None);
             }
             Destination::DeadLetter => {
                 dead.push(true);
@@ -156,7 +172,8 @@ async fn move_failed(
         .bind(failures)
         .bind(messages)
         .bind(stacks)
-        .bind(since);
+        .bind(since)
+        .bind(until);
     Ok(query.fetch_all(connection).await?)
 }
 

@@ -164,6 +164,11 @@ fn given(failure: &Failure, now: i64) -> Given<'_> {
             let from = since.map_or(now, |date| date.timestamp_micros().min(now));
             (Some(decode::later(from, *delay)), *retries, Some(*failures))
         }
+        Destination::RetryAt {
+            due_at,
+            retries,
+            failures,
+        } => (Some(decode::micros(*due_at)), *retries, Some(*failures)),
         Destination::DeadLetter => (None, 0, None),
     };
     Given {

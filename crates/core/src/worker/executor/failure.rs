@@ -33,7 +33,7 @@ pub(super) fn failure(run: &Run<'_>, error: HandlerError, outcome: &'static str)
             );
             "dead-letter"
         }
-        Destination::Retry { retries, .. } => {
+        Destination::Retry { retries, .. } | Destination::RetryAt { retries, .. } => {
             tracing::info!(
                 job = %job.id, job_type = %job.job_type, outcome, attempts_left = retries, error = %error.message,
                 "the attempt failed"
@@ -63,8 +63,14 @@ fn destination(run: &Run<'_>, error: &HandlerError) -> Destination {
             retries: job.retries,
             failures: job.failures,
         },
+        Verdict::RetryAt(_) if job.retries <= 1 => Destination::DeadLetter,
+        Verdict::RetryAt(at) => Destination::RetryAt {
+            due_at: storable_date(at),
+            retries: job.retries - 1,
+            failures: counted(job),
+        },
         Verdict::Retry(wait) => {
-            let failures = job.failures.saturating_add(1).min(MAX_COUNT);
+            let failures = counted(job);
             // Also for the last attempt, so that a policy that can't be read is told.
             let (delay, since) = match wait {
                 Some(wait) => (wait, None),
@@ -83,6 +89,16 @@ fn destination(run: &Run<'_>, error: &HandlerError) -> Destination {
         // A cancelled job does not come here.
         Verdict::Unrecoverable | Verdict::Cancel => Destination::DeadLetter,
     }
+}
+
+/// Returns the failures of a job with this one.
+fn counted(job: &Job) -> i32 {
+    job.failures.saturating_add(1).min(MAX_COUNT)
+}
+
+/// Returns the date as one that every store can keep. All dates before it are in the past.
+pub(super) fn storable_date(at: DateTime<Utc>) -> DateTime<Utc> {
+    at.max(DateTime::UNIX_EPOCH)
 }
 
 /// Returns the wait by the retry policy that applies, and the date from which it counts.

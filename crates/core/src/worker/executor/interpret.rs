@@ -3,11 +3,12 @@
 use tokio::time::Instant;
 
 use super::completion::{DatabaseTime, complete_in_transaction, completion, completion_with};
-use super::failure::failure;
+use super::failure::{failure, storable_date};
 use super::fault::Fault;
 use super::invoke::AttemptResult;
 use super::run::Run;
 use super::stopped::{cancelled, cancelled_by_handler, was_cancelled};
+use crate::job::LockToken;
 use crate::store::{Completion, Destination, Failure};
 use crate::worker::finished::Ending;
 use crate::worker::handler::{HandlerError, HandlerResult, Outcome, Verdict};
@@ -131,21 +132,23 @@ fn answered(run: &Run<'_>, answer: HandlerResult<Outcome>, time: DatabaseTime) -
         }
         // The job ends with its cancel, whatever else the handler has answered.
         _ if run.lease.cancelled.is_given() => cancelled(run),
-        Ok(Outcome::Snooze(delay)) => Ending::Failed {
-            failure: Box::new(Failure {
-                held: held.clone(),
-                to: Destination::Retry {
-                    delay,
-                    since: None,
-                    retries: job.retries,
-                    failures: job.failures,
-                },
-                message: None,
-                stack: None,
-                attempt: None,
-            }),
-            outcome: "snooze",
-        },
+        Ok(Outcome::Snooze(delay)) => snoozed(
+            held,
+            Destination::Retry {
+                delay,
+                since: None,
+                retries: job.retries,
+                failures: job.failures,
+            },
+        ),
+        Ok(Outcome::SnoozeUntil(at)) => snoozed(
+            held,
+            Destination::RetryAt {
+                due_at: storable_date(at),
+                retries: job.retries,
+                failures: job.failures,
+            },
+        ),
         Err(error) if error.verdict == Verdict::Cancel => cancelled_by_handler(run, error.message),
         // A handler that a shutdown stopped may return an error. No attempt is spent.
         Err(_) if run.node.signals.stop_jobs.is_cancelled() => Ending::Release,
@@ -161,10 +164,24 @@ fn answered(run: &Run<'_>, answer: HandlerResult<Outcome>, time: DatabaseTime) -
             let outcome = match error.verdict {
                 Verdict::Conflict => "conflict",
                 Verdict::Unrecoverable | Verdict::Cancel => "dead-letter",
-                Verdict::Retry(_) if job.retries <= 1 => "dead-letter",
-                Verdict::Retry(_) => "retry",
+                Verdict::Retry(_) | Verdict::RetryAt(_) if job.retries <= 1 => "dead-letter",
+                Verdict::Retry(_) | Verdict::RetryAt(_) => "retry",
             };
             failure(run, error, outcome)
         }
+    }
+}
+
+/// Returns the ending of a job that waits without an attempt.
+fn snoozed(held: &LockToken, to: Destination) -> Ending {
+    Ending::Failed {
+        failure: Box::new(Failure {
+            held: held.clone(),
+            to,
+            message: None,
+            stack: None,
+            attempt: None,
+        }),
+        outcome: "snooze",
     }
 }

@@ -174,7 +174,7 @@ impl Database {
             if let Some(stack) = &failure.stack {
                 self.stacks.insert(id, stack.clone());
             }
-            match &failure.to {
+            let again = match &failure.to {
                 Destination::Retry {
                     delay,
                     since,
@@ -182,9 +182,19 @@ impl Database {
                     failures,
                 } => {
                     let due = since.map_or(now, |date| date.min(now)) + span(*delay);
+                    Some((due, *retries, *failures))
+                }
+                Destination::RetryAt {
+                    due_at,
+                    retries,
+                    failures,
+                } => Some((*due_at, *retries, *failures)),
+                Destination::DeadLetter => None,
+            };
+            match again {
+                Some((due, retries, failures)) => {
                     job.due_at = Some(due);
-                    (job.retries, job.failures) = (*retries, *failures);
-                    let retries = *retries;
+                    (job.retries, job.failures) = (retries, failures);
                     let to = if aside {
                         self.suspended.insert(id, row);
                         Waits::Suspended
@@ -204,7 +214,7 @@ impl Database {
                         },
                     );
                 }
-                Destination::DeadLetter => {
+                None => {
                     (job.retries, job.failures) = (0, job.failures + 1);
                     self.dead.insert(id, row);
                     self.record(id, Event::DeadLettered { owner, fence });
