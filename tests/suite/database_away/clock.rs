@@ -38,7 +38,7 @@ async fn jumps(leader_dies: bool) {
             .await
             .unwrap()
     };
-    let held = eventually("the job to run", SOON, || lock()).await;
+    let held = eventually("the job to run", SOON, &lock).await;
 
     server.clock().jump(Duration::from_secs(60));
     if leader_dies {
