@@ -1,10 +1,11 @@
 //! Control messages between nodes: JSON over a fanout exchange, best effort.
 //!
 //! `tell` puts a message into a bounded buffer and returns; a separate task publishes it. A message
-//! is dropped, and counted in the log, if the buffer is full, the broker is away, or it has waited
-//! for [`OTHERS_FOR`]: an old beat would make a dead node look alive. The other nodes then read the
-//! same facts from the database later. Messages that address jobs to a node are tried again for
-//! [`JOBS_FOR`] before. This process receives its own messages at once, without the broker.
+//! is dropped, and counted in the log, if the buffer is full or the broker is away. The other nodes
+//! then read the same facts from the database later. Messages that address jobs to a node are tried
+//! again for [`JOBS_FOR`] before. A beat that has waited behind them for [`BEATS_FOR`] is dropped,
+//! because it would make a dead node look alive. This process receives its own messages at once,
+//! without the broker.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,8 +31,8 @@ const TELL_BUFFER: usize = 256;
 /// The time for which a message that addresses jobs to a node is tried again. Later messages wait
 /// meanwhile, at most [`TELL_BUFFER`] of them.
 const JOBS_FOR: Duration = Duration::from_secs(30);
-/// The time for which another message may wait for its turn.
-const OTHERS_FOR: Duration = Duration::from_secs(3);
+/// The time for which a beat may wait for its turn.
+const BEATS_FOR: Duration = Duration::from_secs(3);
 /// The pause before a message is tried again.
 const BEFORE_AGAIN: Duration = Duration::from_millis(250);
 /// The pause after a transient failure.
@@ -156,7 +157,7 @@ impl Teller {
             Err(error) => return Some(error.to_string()),
         };
         let (jobs, age) = (control.addresses_jobs(), told_at.elapsed());
-        if !jobs && age > OTHERS_FOR {
+        if control.is_beat() && age > BEATS_FOR {
             return Some(format!("it has waited for {age:?}"));
         }
         loop {

@@ -94,7 +94,8 @@ pub enum JobEventKind {
     /// The job waits for a date: a new timer, or the next attempt of a failed job. If its scope is
     /// suspended, it waits in the suspended table.
     TimerScheduled {
-        /// The date. The database's clock decides it; this is the date by this machine's clock.
+        /// The date. The database's clock decides it; after a wait this is the date by this machine's
+        /// clock.
         due_at: DateTime<Utc>,
     },
     /// The date of a timer or of a waiting retry has come, and the job is executable. Told by the

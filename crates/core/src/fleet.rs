@@ -175,6 +175,11 @@ impl Fleet {
         members.registered.extend(own.map(|own| (this, own)));
     }
 
+    /// Makes a read of the rows due, for a decision that waits for them.
+    pub(crate) fn want_rows(&self) {
+        self.wants_rows.notify_one();
+    }
+
     /// Waits until a decision needs newer rows. Cancel-safe.
     pub(crate) async fn rows_wanted(&self) {
         self.wants_rows.notified().await;
@@ -264,7 +269,6 @@ impl Fleet {
     ) -> bool {
         let members = self.lock();
         if members.rows_of.is_none_or(|read| read + FRESH < hinted) {
-            self.wants_rows.notify_one();
             return true;
         }
         let unheard = members.registered.iter();
@@ -559,6 +563,7 @@ mod tests {
             fleet.may_be_served(&needs, &lane, this, hinted, WITHIN)
         };
         assert!(may_be_served("fax", "default"), "no row was read");
+        fleet.want_rows();
         fleet.rows_wanted().await;
         let before = hinted - FRESH - Duration::from_millis(1);
         fleet.read(Vec::new(), this, before);

@@ -1,7 +1,7 @@
 //! Protocol rule 37: a row's fault stays with the row. Each transition meets one bad row among
 //! twenty good ones.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jobwire_core::job::LockedJob;
 use jobwire_core::store::{
@@ -9,6 +9,7 @@ use jobwire_core::store::{
     SuspensionScope,
 };
 use jobwire_core::{Hint, JobId, JobQuery, JobState, Lane, NewJob};
+use jobwire_harness::wait::patience;
 
 use super::world::{
     SqlBench, World, done, give_up, ids, job_ids, node, retry_after, take, terms, work,
@@ -628,14 +629,16 @@ pub(super) async fn thousands_of_bad_timers_stop_no_timer_behind_them<S: SqlBenc
     .await;
 }
 
-/// The largest number of calls. Three are enough, unless the machine is slow: a call searches for a
-/// second. To tell all the bad rows apart takes hundreds of calls.
-const FEW: usize = 60;
+/// The time of three calls, with room for a slow machine: a call searches for a second. To tell all the
+/// bad rows apart takes hundreds of calls.
+const FEW: Duration = Duration::from_secs(60);
 
-/// Asserts that all good rows get through, and no others.
+/// Asserts that all good rows get through in the time of this many calls, and no others. A call tries
+/// rows for a second, so a slow machine needs more calls.
 async fn within_few_calls(call: impl AsyncFn() -> usize) {
     let mut through = 0;
-    for _ in 0..FEW {
+    let began = Instant::now();
+    while began.elapsed() < patience(FEW) {
         through += call().await;
         if through >= GOOD {
             break;

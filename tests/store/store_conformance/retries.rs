@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use jobwire_core::chrono::{DateTime, TimeDelta, Utc};
 use jobwire_core::{
-    HandlerError, HandlerOptions, JobState, JobView, NewJob, NodeOptions, Outcome, RetryFrom,
-    RetryPolicy, Running,
+    HandlerError, HandlerOptions, JobQuery, JobState, JobView, NewJob, NodeOptions, Outcome,
+    RetryFrom, RetryPolicy, Running,
 };
 use jobwire_harness::eventually;
 use jobwire_harness::world::{SOON, quick};
@@ -99,7 +99,7 @@ pub(super) async fn a_handler_names_the_date_of_the_next_attempt<S: SqlBench>(w:
     // A date of whole seconds is stored exactly by every database.
     let date = DateTime::from_timestamp(Utc::now().timestamp() + 3_600, 0).unwrap();
     let bed = Bed::new(w);
-    let runs = bed.notes.clone();
+    let (seen, runs) = (bed.notes.clone(), bed.notes.clone());
     let closed = move |job: Running<String>| {
         let runs = runs.clone();
         async move {
@@ -109,7 +109,7 @@ pub(super) async fn a_handler_names_the_date_of_the_next_attempt<S: SqlBench>(w:
             let at = match when {
                 "later" => date,
                 _ if !is_first => return Ok(Outcome::Done),
-                "before" => date - TimeDelta::hours(2),
+                "before" | "skip" | "all" => date - TimeDelta::hours(2),
                 _ => DateTime::<Utc>::MIN_UTC,
             };
             match what {
@@ -145,6 +145,34 @@ pub(super) async fn a_handler_names_the_date_of_the_next_attempt<S: SqlBench>(w:
     for id in bed.create(past.map(pay).into()).await {
         bed.until_done(id).await;
     }
+    // The date of a series does not go back: the occurrence runs, and the next one is after it.
+    for catch_up in ["skip", "all"] {
+        for what in ["snooze", "retry"] {
+            let payload = format!("{what} {catch_up}");
+            let repeating = pay(&payload)
+                .repeat(format!("R3/PT1H[catch-up={catch_up}]").parse().unwrap())
+                .due(Utc::now());
+            bed.create(vec![repeating]).await;
+            eventually("the second run", SOON, async || {
+                let runs = seen.all();
+                (runs.iter().filter(|run| **run == payload).count() == 2).then_some(())
+            })
+            .await;
+        }
+    }
+    let next = eventually("the next occurrences", SOON, async || {
+        let jobs = w.store.find(&JobQuery::default()).await.ok()?;
+        let timers = jobs.iter().filter(|job| job.state == JobState::Timer);
+        let next = timers.filter_map(|job| job.due_at.filter(|due| *due != date));
+        let next: Vec<_> = next.collect();
+        (next.len() == 4).then_some(next)
+    })
+    .await;
+    assert!(next.iter().all(|due| *due > Utc::now()), "{next:?}");
+    assert_eq!(
+        seen.all().iter().filter(|run| run.ends_with("all")).count(),
+        4
+    );
     // Without another attempt there is no date.
     let last = bed.create(vec![pay("retry later").max_attempts(1)]).await[0];
     eventually("the dead letter", SOON, async || {

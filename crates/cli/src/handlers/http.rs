@@ -51,6 +51,8 @@ pub const TYPE: &str = "http";
 
 /// The timeout of an attempt if the operator sets none.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// The time for which the body of an answer is read for the message.
+const BODY_WITHIN: Duration = Duration::from_secs(2);
 /// Maximum number of bytes of an answer that are read for the message.
 const ANSWER_BYTES: usize = 8 * 1024;
 /// Maximum number of characters that are kept of an answer, and of the address of a redirect.
@@ -208,17 +210,22 @@ fn retry_after(headers: &HeaderMap, now: DateTime<Utc>) -> Option<Duration> {
     Some(wait.clamp(SHORTEST_SNOOZE, LONGEST_SNOOZE))
 }
 
+/// Returns the beginning of the body. The status has decided already, so the body is waited for only a
+/// moment.
 async fn excerpt(mut response: Response) -> String {
     let mut read = Vec::new();
-    while read.len() < ANSWER_BYTES {
-        match response.chunk().await {
-            Ok(Some(chunk)) => {
-                let room = ANSWER_BYTES - read.len();
-                read.extend_from_slice(chunk.get(..room).unwrap_or(&chunk));
+    let reading = async {
+        while read.len() < ANSWER_BYTES {
+            match response.chunk().await {
+                Ok(Some(chunk)) => {
+                    let room = ANSWER_BYTES - read.len();
+                    read.extend_from_slice(chunk.get(..room).unwrap_or(&chunk));
+                }
+                Ok(None) | Err(_) => break,
             }
-            Ok(None) | Err(_) => break,
         }
-    }
+    };
+    let _ = tokio::time::timeout(BODY_WITHIN, reading).await;
     let text = String::from_utf8_lossy(&read);
     match text.trim() {
         "" => "(no body)".to_owned(),

@@ -96,7 +96,8 @@ pub enum Destination {
     },
     /// The timer table, to wait for the next attempt until a date.
     RetryAt {
-        /// The due date. The clock of the database tells when it has come.
+        /// The due date, or now if it is in the past: dates of a series only grow. The clock of the
+        /// database tells when it has come.
         due_at: DateTime<Utc>,
         /// Attempts left.
         retries: i32,

@@ -225,6 +225,12 @@ impl Control {
         matches!(self, Self::Rescued { .. } | Self::Forwarded { .. })
     }
 
+    /// Returns whether a message says that a node lives now. A late one makes a dead node look alive.
+    #[must_use]
+    pub fn is_beat(&self) -> bool {
+        matches!(self, Self::LeaderAlive { .. } | Self::NodeAlive { .. })
+    }
+
     /// Writes a message that every node can read. If a node has too many types for one message, it
     /// contains as many as fit.
     ///

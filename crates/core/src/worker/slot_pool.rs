@@ -169,6 +169,7 @@ impl Pool {
         while let Some(grant) = state.grant_one(self) {
             grants.push(grant);
         }
+        state.note_wishes();
         drop(state);
         for (request, slot) in grants {
             // A request that was given up meanwhile drops its slot here.
@@ -210,6 +211,15 @@ impl State {
             .sum();
         let fewest = want().all(|other| mine.held <= other.held);
         room.min(self.free.saturating_sub(owed).max(usize::from(fewest)))
+    }
+
+    /// Records that the nodes whose requests wait need more slots.
+    fn note_wishes(&mut self) {
+        for request in self.waiting.values() {
+            if let Some(member) = self.members.get_mut(&request.member) {
+                member.wants = true;
+            }
+        }
     }
 
     fn take(&mut self, member: u64, count: usize) {
@@ -363,11 +373,7 @@ impl Share {
             all,
             grant,
         };
-        let waits = all || state.room(self.member, self.pool.slots) == 0;
         state.waiting.insert(number, request);
-        if let Some(me) = state.members.get_mut(&self.member) {
-            me.wants |= waits;
-        }
         self.pool.serve(state);
         let waits = Waits {
             pool: &self.pool,

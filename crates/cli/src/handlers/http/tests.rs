@@ -281,6 +281,35 @@ async fn only_the_beginning_of_a_large_answer_is_read() {
     );
 }
 
+/// The status has decided, so a repetition would only send the request again.
+#[tokio::test]
+async fn a_body_that_never_comes_changes_no_verdict() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = Vec::new();
+        while !complete(&request) {
+            stream.read_buf(&mut request).await.unwrap();
+        }
+        let head = "HTTP/1.1 400 Bad Request\r\nContent-Length: 100\r\n\r\nno";
+        stream.write_all(head.as_bytes()).await.unwrap();
+        std::future::pending::<()>().await;
+    });
+    let allowed = AllowList::parse(["127.0.0.1"]).unwrap();
+    let payload = json!({ "url": url }).to_string();
+    let called = HttpHandler::new(allowed)
+        .call(JobId::generate(), Fence::new(1), &payload)
+        .await;
+    let error = called.unwrap_err();
+    assert_eq!(error.verdict, Verdict::Unrecoverable, "{}", error.message);
+    assert!(
+        error.message.ends_with("400 Bad Request: no"),
+        "{}",
+        error.message
+    );
+}
+
 #[tokio::test]
 async fn an_answer_forges_no_line_and_moves_no_cursor() {
     let body = "no\n2026-01-01 INFO all is well\u{1b}[2J";

@@ -5,8 +5,10 @@
 //! jobs as orphans. All nodes that receive the lane answer with the hints that they hold or have
 //! requeued since the marker left. Without a candidate for an orphan the leader does not ask.
 //!
-//! If a node does not answer in time, the leader asks once more. Then the silence of the same node
-//! counts as an answer ([`Silent`]). A node that stops requeues its hints, so the
+//! A node that does not answer delays the lane by at most one marker. The next time, the silence of
+//! the same node counts as an answer ([`Silent`]). Between nodes the next question needs the next
+//! marker, which proves that the broker takes the leader's messages; in one process the leader asks
+//! again at once. A node that stops requeues its hints, so the
 //! leader asks again behind the next marker. The leader does not wait for a node whose program is
 //! too old to answer; the hints that this node holds may be sent twice.
 
@@ -176,7 +178,9 @@ impl Sweeper {
             if state.silent.expects_no_answer(&asked.missing) {
                 self.go_on(node, &lane).await;
             } else {
-                state.returned.get_or_insert((asked.sent, now));
+                if node.transport.is_single_node() {
+                    state.returned.get_or_insert((asked.sent, now));
+                }
                 state.question = None;
             }
         }

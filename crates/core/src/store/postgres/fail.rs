@@ -39,9 +39,9 @@ WITH given AS MATERIALIZED (
     "id, seq, least(revision, 999999999) + 1 AS revision, kind, type, payload, process_instance, \
      execution, process_definition, element, tenant, category, deployment, priority, exclusive, \
      coalesce(g.retries_left, 0) AS retries, coalesce(g.failed, least(j.failures, 999999999) + 1) \
-     AS failures, retry_policy, CASE WHEN g.dead THEN due_at ELSE \
-     coalesce(g.until, least(g.since, clock_timestamp()) + g.delay_ms * interval '1 millisecond') END \
-     AS due_at, repeat, repeat_until, correlation_id, created_at, lane, origin, coalesce(g.message, exception_message) AS exception_message, custom_values, \
+     AS failures, retry_policy, CASE WHEN g.dead THEN due_at \
+     WHEN g.until IS NOT NULL THEN greatest(g.until, clock_timestamp()) \
+     ELSE least(g.since, clock_timestamp()) + g.delay_ms * interval '1 millisecond' END AS due_at, repeat, repeat_until, correlation_id, created_at, lane, origin, coalesce(g.message, exception_message) AS exception_message, custom_values, \
      trace_parent, clock_timestamp() AS ready_at, greatest(hints, 1) AS hints, lane_named, g.dead, NOT ",
     not_put_aside!("j"),
     " AS put_aside

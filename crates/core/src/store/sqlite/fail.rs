@@ -168,7 +168,11 @@ fn given(failure: &Failure, now: i64) -> Given<'_> {
             due_at,
             retries,
             failures,
-        } => (Some(decode::micros(*due_at)), *retries, Some(*failures)),
+        } => (
+            Some(decode::micros(*due_at).max(now)),
+            *retries,
+            Some(*failures),
+        ),
         Destination::DeadLetter => (None, 0, None),
     };
     Given {

@@ -98,6 +98,9 @@ impl Consumer {
         };
         let Sent { forwarded, untold } = forward::send(node, strange);
         expected.retain(|id| !forwarded.contains(id));
+        if !expected.is_empty() {
+            node.fleet.want_rows();
+        }
         expected.extend(untold);
         let mut left = unserved;
         left.retain(|id| !forwarded.contains(id) && !expected.contains(id));

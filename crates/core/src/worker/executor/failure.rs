@@ -96,9 +96,10 @@ fn counted(job: &Job) -> i32 {
     job.failures.saturating_add(1).min(MAX_COUNT)
 }
 
-/// Returns the date as one that every store can keep. All dates before it are in the past.
+/// Returns the date as one that every store can keep. Dates before 1970 are in the past, and the last
+/// date is later than any leap second.
 pub(super) fn storable_date(at: DateTime<Utc>) -> DateTime<Utc> {
-    at.max(DateTime::UNIX_EPOCH)
+    at.clamp(DateTime::UNIX_EPOCH, DateTime::<Utc>::MAX_UTC)
 }
 
 /// Returns the wait by the retry policy that applies, and the date from which it counts.

@@ -188,7 +188,7 @@ impl Database {
                     due_at,
                     retries,
                     failures,
-                } => Some((*due_at, *retries, *failures)),
+                } => Some(((*due_at).max(now), *retries, *failures)),
                 Destination::DeadLetter => None,
             };
             match again {
