@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use jobwire_core::hint::Hint;
-use jobwire_core::{Client, CommitHook, JobQuery, Lane, NewJob, PgStore, Store, Transport};
+use jobwire_core::{CommitHook, JobQuery, Lane, NewJob, Store, Transport};
 use jobwire_tests::Signal;
 use jobwire_tests::{Postgres, RabbitMq, Stop, eventually, shared, shared::Space};
 use serde_json::json;
@@ -74,22 +74,18 @@ async fn jobs_of_a_killed_node_are_taken_over() {
     println!("taken over and done {:?} after the kill", killed.elapsed());
 }
 
-/// Rule 24: taken-over jobs start before thousands of waiting ones, on at most a quarter of the slots
-/// of the node.
-async fn rescued_jobs_go_before_a_backlog(
-    fleet: &Fleet,
-    jobs: &Client<PgStore>,
-    broker: Option<&str>,
-) {
+/// Rule 24, without a broker: taken-over jobs start before thousands of waiting ones, on at most a
+/// quarter of the slots of the node. `broker_away::backlog` has the brokers.
+#[tokio::test]
+async fn rescued_jobs_go_before_a_backlog_without_a_broker() {
     const WAITING: i64 = 3_000;
     let settings = [
         ("JOBWIRE_CONCURRENCY", "8"),
         ("JOBWIRE_CLAIM_INTERVAL", "1s"),
     ];
-    let start = async || match broker {
-        Some(broker) => fleet.node_on(&fleet.database, broker, &settings).await,
-        None => fleet.node(&settings).await,
-    };
+    let fleet = fleet().await;
+    let jobs = fleet.store.client(CommitHook::disconnected());
+    let start = || fleet.node_on(&fleet.database, "none", &settings);
     let create = async |count: i64, ms: u64, element: &str| {
         let job = |_| NewJob::of("sleep", &json!({ "ms": ms })).element(element);
         let mut tx = jobs.begin().await.unwrap();
@@ -145,26 +141,6 @@ async fn rescued_jobs_go_before_a_backlog(
         (quarter.elapsed() > Duration::from_secs(2)).then_some(())
     })
     .await;
-}
-
-#[tokio::test]
-async fn rescued_jobs_go_before_a_backlog_on_rabbitmq() {
-    let fleet = fleet().await;
-    rescued_jobs_go_before_a_backlog(&fleet, &fleet.jobs, None).await;
-}
-
-#[tokio::test]
-async fn rescued_jobs_go_before_a_backlog_on_kafka() {
-    let database = shared::postgres().await.create_database().await;
-    let fleet = Fleet::new(database, shared::kafka().await.space()).await;
-    rescued_jobs_go_before_a_backlog(&fleet, &fleet.jobs, None).await;
-}
-
-#[tokio::test]
-async fn rescued_jobs_go_before_a_backlog_without_a_broker() {
-    let fleet = fleet().await;
-    let silent = fleet.store.client(CommitHook::disconnected());
-    rescued_jobs_go_before_a_backlog(&fleet, &silent, Some("none")).await;
 }
 
 /// A node that was frozen beyond its lease continues and finds that it has lost the lease: its

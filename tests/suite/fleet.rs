@@ -3,14 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jobwire_amqp::{AmqpOptions, AmqpTransport};
 use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::{Client, CommitHook, JobQuery, PgStore, Store, Transport};
 use jobwire_tests::{Cases, Program, Running, eventually, shared::Space};
-
-use crate::world::connect;
-
-/// The partitions of a lane on Kafka.
-const PARTITIONS: i32 = 4;
 
 pub(crate) struct Fleet {
     pub(crate) database: String,
@@ -24,10 +20,12 @@ impl Fleet {
     pub(crate) async fn new(database: String, space: Space) -> Self {
         let store = PgStore::connect(&database).await.unwrap();
         store.migrate().await.unwrap();
-        let transport = connect(&space, PARTITIONS).await;
+        let mut options = AmqpOptions::default();
+        options.prefix.clone_from(&space.prefix);
+        let transport = AmqpTransport::connect(&space.url, options).await.unwrap();
         let hook = CommitHook::start(transport.publisher(), HookOptions::default());
         // The transport lives as long as the producer, as in a separate program.
-        let _: &'static Arc<dyn Transport> = Box::leak(Box::new(transport));
+        let _: &'static Arc<AmqpTransport> = Box::leak(Box::new(Arc::new(transport)));
         let jobs = store.client(hook);
         Self {
             database,
@@ -39,12 +37,8 @@ impl Fleet {
 
     /// Starts a node with a short lease; returns when it is ready.
     pub(crate) async fn node(&self, settings: &[(&str, &str)]) -> Running {
-        let Space { url, prefix } = &self.space;
-        let broker = match url.starts_with("kafka") {
-            true => format!("{url}/{prefix}"),
-            false => url.clone(),
-        };
-        self.node_on(&self.database, &broker, settings).await
+        self.node_on(&self.database, &self.space.url, settings)
+            .await
     }
 
     /// Starts a node that uses other addresses, for example those of a proxy.
@@ -72,7 +66,6 @@ impl Fleet {
             .env("JOBWIRE_DATABASE_URL", database)
             .env("JOBWIRE_BROKER_URL", broker)
             .env("JOBWIRE_AMQP_PREFIX", &self.space.prefix)
-            .env("JOBWIRE_KAFKA_PARTITIONS", PARTITIONS.to_string())
             .env("JOBWIRE_HTTP", "127.0.0.1:0")
             .env("JOBWIRE_LEASE", "3s")
             .env("JOBWIRE_SWEEP_INTERVAL", "1s")

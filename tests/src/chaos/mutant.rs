@@ -132,14 +132,16 @@ impl Mutant {
     }
 
     /// Waits until another node holds the job, and returns that node and its fence.
-    async fn taken_over(&self, held: &LockToken) -> Result<(NodeId, Fence)> {
+    async fn taken_over(&self, owner: NodeId, held: &LockToken) -> Result<(NodeId, Fence)> {
         loop {
             let lease: Option<(Uuid, i64)> = sqlx::query_as(LEASE_OF)
                 .bind(held.id.uuid())
                 .fetch_optional(self.direct.pool())
                 .await?;
-            if let Some((owner, fence)) = lease.filter(|(_, fence)| *fence != held.fence.number()) {
-                return Ok((NodeId::from_uuid(owner), Fence::new(fence)));
+            // The mutant may take its job over itself while no other node is ready.
+            let is_heir = |(node, _): &(Uuid, i64)| *node != owner.uuid();
+            if let Some((heir, fence)) = lease.filter(is_heir) {
+                return Ok((NodeId::from_uuid(heir), Fence::new(fence)));
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -270,7 +272,7 @@ impl Store for Mutant {
         let (Bug::LateCompletion | Bug::NoFence, [one]) = (self.bug, done) else {
             return self.inner.complete(owner, done, then).await;
         };
-        let (heir, fence) = self.taken_over(&one.held).await?;
+        let (heir, fence) = self.taken_over(owner, &one.held).await?;
         let completion = if self.bug == Bug::NoFence {
             // The run under the new lock has to be under way, so that nothing explains the end of
             // the job.
