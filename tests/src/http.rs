@@ -1,4 +1,4 @@
-//! A minimal HTTP client: one request on the loopback.
+//! A minimal HTTP client: one request on the loopback. And what a service of a test needs.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -19,6 +19,26 @@ pub struct Response {
 pub fn address_in(ready: &str) -> String {
     let address = ready.rsplit("http://").next().unwrap_or_default();
     address.trim().to_owned()
+}
+
+/// Reads a request up to the end of its head. Returns `None` if the caller has gone, as one that died.
+pub async fn read_head(stream: &mut TcpStream) -> Option<String> {
+    let mut request = Vec::new();
+    let mut buffer = [0; 4096];
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+        match stream.read(&mut buffer).await {
+            Ok(length @ 1..) => request.extend_from_slice(buffer.get(..length)?),
+            _ => return None,
+        }
+    }
+    Some(String::from_utf8_lossy(&request).into_owned())
+}
+
+/// Answers a request with this status, such as `200 OK`, and closes the connection.
+pub async fn answer(mut stream: TcpStream, status: &str) {
+    let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    let _ = stream.write_all(answer.as_bytes()).await;
+    let _ = stream.shutdown().await;
 }
 
 /// Gets `path` (with its query) from `address` (`host:port`).

@@ -11,9 +11,8 @@ use jobwire_core::{
 };
 use jobwire_harness::world::{SOON, World};
 use jobwire_tests::chaos::world;
-use jobwire_tests::{Program, Signal, eventually, shared};
+use jobwire_tests::{Program, Signal, eventually, http, shared};
 use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::fleet::Fleet;
@@ -57,21 +56,13 @@ async fn service(calls: &Calls) -> String {
 }
 
 async fn answer(mut stream: TcpStream, calls: Calls) {
-    let mut request = Vec::new();
-    let mut buffer = [0; 4096];
-    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
-        match stream.read(&mut buffer).await {
-            Ok(length @ 1..) => request.extend_from_slice(&buffer[..length]),
-            // The caller died.
-            _ => return,
-        }
+    if http::read_head(&mut stream).await.is_none() {
+        return;
     }
     calls.begin();
     tokio::time::sleep(CALL).await;
     calls.end();
-    let answer = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-    let _ = stream.write_all(answer.as_bytes()).await;
-    let _ = stream.shutdown().await;
+    http::answer(stream, "200 OK").await;
 }
 
 /// Two nodes share a limit of three, and one dies while it holds permits.

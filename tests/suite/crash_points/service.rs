@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use jobwire_tests::http;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
@@ -55,16 +55,9 @@ impl Drop for Service {
 }
 
 async fn answer(mut stream: TcpStream, calls: Arc<Mutex<Vec<Call>>>) {
-    let mut request = Vec::new();
-    let mut buffer = [0; 4096];
-    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
-        match stream.read(&mut buffer).await {
-            Ok(length @ 1..) => request.extend_from_slice(&buffer[..length]),
-            // The caller died.
-            _ => return,
-        }
-    }
-    let request = String::from_utf8_lossy(&request).into_owned();
+    let Some(request) = http::read_head(&mut stream).await else {
+        return;
+    };
     let path = request.split(' ').nth(1).unwrap_or_default().to_owned();
     let key = request
         .lines()
@@ -74,7 +67,5 @@ async fn answer(mut stream: TcpStream, calls: Arc<Mutex<Vec<Call>>>) {
         .unwrap_or_default();
     let status = if path == "/paid" { "200 OK" } else { "500 No" };
     calls.lock().unwrap().push(Call { path, key });
-    let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-    let _ = stream.write_all(answer.as_bytes()).await;
-    let _ = stream.shutdown().await;
+    http::answer(stream, status).await;
 }

@@ -3,8 +3,7 @@
 use std::time::{Duration, Instant};
 
 use jobwire_core::{JobState, JobView};
-use jobwire_tests::{Scratch, eventually};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use jobwire_tests::{Scratch, eventually, http};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{SOON, all, jobwire, lines, start, store, succeeds};
@@ -22,18 +21,11 @@ async fn slow_service(answers_after: Duration) -> String {
 }
 
 async fn answer(mut stream: TcpStream, after: Duration) {
-    let mut request = Vec::new();
-    let mut buffer = [0; 4096];
-    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
-        match stream.read(&mut buffer).await {
-            Ok(length @ 1..) => request.extend_from_slice(&buffer[..length]),
-            _ => return,
-        }
+    if http::read_head(&mut stream).await.is_none() {
+        return;
     }
     tokio::time::sleep(after).await;
-    let answer = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-    let _ = stream.write_all(answer.as_bytes()).await;
-    let _ = stream.shutdown().await;
+    http::answer(stream, "200 OK").await;
 }
 
 /// Lets a node with this setting call a service once that answers after a time. Returns the only

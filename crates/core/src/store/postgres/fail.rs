@@ -41,7 +41,9 @@ WITH given AS MATERIALIZED (
      coalesce(g.retries_left, 0) AS retries, coalesce(g.failed, least(j.failures, 999999999) + 1) \
      AS failures, retry_policy, CASE WHEN g.dead THEN due_at \
      WHEN g.until IS NOT NULL THEN greatest(g.until, clock_timestamp()) \
-     ELSE least(g.since, clock_timestamp()) + g.delay_ms * interval '1 millisecond' END AS due_at, repeat, repeat_until, correlation_id, created_at, lane, origin, coalesce(g.message, exception_message) AS exception_message, custom_values, \
+     ELSE least(g.since, clock_timestamp()) + g.delay_ms * interval '1 millisecond' END AS due_at, \
+     repeat, repeat_until, correlation_id, created_at, lane, origin, \
+     coalesce(g.message, exception_message) AS exception_message, custom_values, \
      trace_parent, clock_timestamp() AS ready_at, greatest(hints, 1) AS hints, lane_named, g.dead, NOT ",
     not_put_aside!("j"),
     " AS put_aside
@@ -119,46 +121,29 @@ async fn move_failed(
     let mut since: Vec<Option<DateTime<Utc>>> = Vec::with_capacity(failed.len());
     let mut until: Vec<Option<DateTime<Utc>>> = Vec::with_capacity(failed.len());
     for failure in failed {
-        until.push(match &failure.to {
-            Destination::RetryAt { due_at, .. } => Some(*due_at),
-            Destination::Retry { .. } | Destination::DeadLetter => None,
-        });
-        match &failure.to {
+        let (delay, date, at) = match &failure.to {
+            Destination::Retry { delay, since, .. } => {
+                let delay = i64::try_from(delay.as_millis()).unwrap_or(LONGEST);
+                (delay.min(LONGEST), *since, None)
+            }
+            Destination::RetryAt { due_at, .. } => (0, None, Some(*due_at)),
+            Destination::DeadLetter => (0, None, None),
+        };
+        let counts = match failure.to {
             Destination::Retry {
-                delay,
-                since: date,
-                retries: left,
-                failures: count,
-            } => {
-                dead.push(false);
-                delays.push(
-                    i64::try_from(delay.as_millis())
-                        .unwrap_or(LONGEST)
-                        .min(LONGEST),
-                );
-                retries.push(Some(*left));
-                failures.push(Some(*count));
-                since.push(*date);
+                retries, failures, ..
             }
-            Destination::RetryAt {
-                retries: left,
-                failures: count,
-                ..
-            } => {
-                dead.push(false);
-                delays.push(0);
-                retries.push(Some(*left));
-                failures.push(Some(*count));
-                since.push(None);
-            }
-            Destination::DeadLetter => {
-                dead.push(true);
-                delays.push(0);
-                retries.push(None);
-                failures.push(None);
-                since.push(None);
-            }
-        }
+            | Destination::RetryAt {
+                retries, failures, ..
+            } => Some((retries, failures)),
+            Destination::DeadLetter => None,
+        };
+        dead.push(counts.is_none());
+        delays.push(delay);
+        retries.push(counts.map(|(left, _)| left));
+        failures.push(counts.map(|(_, count)| count));
+        since.push(date);
+        until.push(at);
     }
     let messages: Vec<Option<&str>> = failed.iter().map(|f| f.message.as_deref()).collect();
     let stacks: Vec<Option<&str>> = failed.iter().map(|f| f.stack.as_deref()).collect();
