@@ -595,6 +595,7 @@ conformance! {
             a_bad_release_stops_no_other,
             a_bad_row_stops_no_turn,
             a_bad_row_that_was_never_hinted_stops_no_other,
+            a_bad_row_that_a_node_holds_is_not_set_aside,
             a_bad_orphan_stops_no_other,
             a_bad_row_stops_no_deletion,
             a_bad_row_stops_no_retry,

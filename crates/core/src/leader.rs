@@ -108,6 +108,7 @@ struct Leader {
     clock: DatabaseClock,
     publish_watch: PublishWatch,
     members: Members,
+    last_nodes: rescue::LastNodes,
 }
 
 /// Leads or follows until the node drains.
@@ -137,6 +138,7 @@ pub(crate) async fn lead(node: Arc<NodeContext>) {
         clock: DatabaseClock::default(),
         publish_watch: PublishWatch::default(),
         members: Members::begin(),
+        last_nodes: rescue::LastNodes::default(),
     };
     let mut look = tokio::time::interval(LOOK);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -164,11 +166,13 @@ pub(crate) async fn lead(node: Arc<NodeContext>) {
                 Err(broadcast::error::RecvError::Lagged(_)) => leader.ask_soon(),
                 Err(broadcast::error::RecvError::Closed) => break,
             },
-            () = tokio::time::sleep_until(leader.next_cycle) => leader.run_cycle().await,
+            // These have intervals of their own. A cycle may be due at once after another, for as long as it
+            // finds full pages.
             () = tokio::time::sleep_until(leader.next_beat) => leader.announce(),
             Ok(()) = revision.changed() => leader.members.write_now(),
             () = this.fleet.rows_wanted() => leader.members.read_soon(),
             () = tokio::time::sleep_until(leader.members.next()) => leader.go_on_with_members().await,
+            () = tokio::time::sleep_until(leader.next_cycle) => leader.run_cycle().await,
             _ = look.tick(), if watches => leader.look(&mut version).await,
         }
     }

@@ -9,9 +9,10 @@
 //!   Only [`run_leader_cycle`](Store::run_leader_cycle) clears an owner, so an expired lease stays
 //!   valid until the leader cycle ends it.
 //! * **Time is the database's.** Its clock writes and compares leases and due dates.
-//! * **Lock order** is batches, instance rows, then keys of limits, then leases, then job rows, each sorted by key. A statement
-//!   that takes jobs locks job rows first, and never waits for one (`SKIP LOCKED`). Renewal and the
-//!   leader cycle wait for no row at all.
+//! * **Lock order** is batches, instance rows, then keys of limits, each sorted by key, then leases,
+//!   then job rows. A statement that takes, deletes or sets aside jobs without an owner locks the job
+//!   rows first; no other statement waits for the lease of such a job. A statement that takes jobs
+//!   never waits for a job row (`SKIP LOCKED`). Renewal and the leader cycle wait for no row at all.
 
 pub(crate) mod allowance;
 #[doc(hidden)]

@@ -18,6 +18,7 @@ mod scenario;
 mod schedules;
 mod store;
 mod sweep;
+mod takeovers;
 mod trace;
 mod transport;
 mod world;
@@ -29,6 +30,7 @@ pub use database::Database;
 pub use schedules::{Days, Kept};
 pub use store::MemoryStore;
 pub use sweep::{Swept, replay, sweep};
+pub use takeovers::Death;
 pub use world::Outcome;
 
 use scenario::Scenario;

@@ -9,7 +9,7 @@ use jobwire_core::{
     HandlerResult, InProcessTransport, JobId, NewJob, Node, NodeId, NodeOptions, Outcome, Running,
     Store,
 };
-use jobwire_simulation::simulation::{Database, MemoryStore};
+use jobwire_simulation::simulation::{Database, Death, MemoryStore};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
@@ -70,5 +70,38 @@ async fn a_late_leader_cycle_costs_no_interval() {
             passed <= HELD + INTERVAL + late + Duration::from_millis(500),
             "{late:?}: {passed:?}"
         );
+    }
+}
+
+/// Protocol rule 24: after the death of a node, its jobs start elsewhere within the lease, the sweep
+/// interval and two seconds. So do those of the leader, whose own lease has to end first.
+#[test]
+fn jobs_of_a_dead_node_start_elsewhere_within_the_bound_also_if_it_led() {
+    let times = [(30, 10), (60, 10), (10, 30), (6, 1), (3, 1)];
+    for (lease, sweep_interval) in times {
+        let (lease, sweep_interval) = (
+            Duration::from_secs(lease),
+            Duration::from_secs(sweep_interval),
+        );
+        let bound = lease + sweep_interval + Duration::from_secs(2);
+        for of_the_leader in [false, true] {
+            let mut takeovers = Vec::new();
+            for seed in 1..=10 {
+                let death = Death {
+                    seed,
+                    of_the_leader,
+                    lease,
+                    sweep_interval,
+                };
+                let slowest = death.takeovers().into_iter().max();
+                assert!(slowest <= Some(bound), "{death:?}: {slowest:?}");
+                takeovers.extend(slowest);
+            }
+            let slowest = takeovers.iter().max();
+            println!(
+                "lease {lease:?}, sweep {sweep_interval:?}, leader {of_the_leader}: {slowest:?}"
+            );
+            assert!(takeovers.len() >= 5, "too few nodes held a job");
+        }
     }
 }

@@ -5,14 +5,15 @@ use std::time::{Duration, Instant};
 
 use jobwire_core::job::LockedJob;
 use jobwire_core::store::{
-    Completion, Handoff, LanePage, Operated, OperatedJobs, Origin, OrphanQuery, Release,
-    SuspensionScope,
+    ClockWindow, Completion, Handoff, LanePage, LeaderCycle, Operated, OperatedJobs, Origin,
+    OrphanQuery, Release, SuspensionScope,
 };
 use jobwire_core::{Hint, JobId, JobQuery, JobState, Lane, NewJob};
 use jobwire_harness::wait::patience;
 
 use super::world::{
-    SqlBench, World, done, give_up, ids, job_ids, node, retry_after, take, terms, work,
+    SqlBench, World, cycle, done, give_up, ids, job_ids, node, report, retry_after, take, terms,
+    work,
 };
 
 const GOOD: usize = 20;
@@ -221,6 +222,34 @@ pub(super) async fn a_bad_row_that_was_never_hinted_stops_no_other<S: SqlBench>(
     assert_eq!(w.store.unhinted(100).await.unwrap().len(), GOOD);
     assert_eq!(w.rows("dead_letter_job").await, 1);
     assert!(w.store.unhinted(100).await.unwrap().is_empty());
+}
+
+/// A search for a refused row passes over a job that a node holds. The cycle may doubt the clock, so an end
+/// of its lease proves nothing.
+pub(super) async fn a_bad_row_that_a_node_holds_is_not_set_aside<S: SqlBench>(w: &World<S>) {
+    let hint = w.one(work().element("poison")).await;
+    let worker = node();
+    let job = w.hold(worker, &hint).await;
+    w.store.execute("UPDATE {s}job SET hints = 0").await;
+    w.expire(hint.id).await;
+    for _ in 0..GOOD {
+        w.store.create_by_sql("work").await;
+    }
+    refuse(w, "UPDATE", "job").await;
+    let at = |hours| chrono::Utc::now() - chrono::Duration::hours(hours);
+    let doubted = LeaderCycle {
+        clock: Some(ClockWindow {
+            from: at(2),
+            until: at(1),
+        }),
+        ..cycle(node())
+    };
+    let report = report(w.store.run_leader_cycle(&doubted).await.unwrap());
+    assert_eq!(report.unhinted.len(), GOOD);
+    assert!(w.store.unhinted(100).await.unwrap().is_empty());
+    assert_eq!(w.rows("dead_letter_job").await, 0);
+    w.complete(worker, &job, &take(worker)).await;
+    assert_eq!(w.rows("job").await, GOOD as i64);
 }
 
 pub(super) async fn a_bad_orphan_stops_no_other<S: SqlBench>(w: &World<S>) {

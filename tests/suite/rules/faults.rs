@@ -9,9 +9,9 @@ use chrono::{DateTime, Utc};
 use jobwire_core::producer::commit_hook::HookOptions;
 use jobwire_core::transport::Control;
 use jobwire_core::{
-    Client, CommitHook, Fence, HandlerError, HandlerOptions, Handlers, InProcessTransport,
-    JobQuery, JobState, NewJob, Node, NodeOptions, Outcome, PgOptions, PgStore, RetryPolicy,
-    Running, Store, Transport,
+    Client, CommitHook, HandlerError, HandlerOptions, Handlers, InProcessTransport, JobQuery,
+    JobState, NewJob, Node, NodeOptions, Outcome, PgOptions, PgStore, RetryPolicy, Running, Store,
+    Transport,
 };
 use jobwire_tests::{Postgres, Proxy, Stop, eventually, shared};
 use tokio::sync::Semaphore;
@@ -22,7 +22,7 @@ use crate::world::{Notes, patient};
 
 /// The point at which the connection of a handler's transaction breaks.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Breaks {
+pub(super) enum Breaks {
     /// Before its last statement, whose error the handler returns.
     Statement,
     /// The handler panics about that error.
@@ -32,7 +32,7 @@ enum Breaks {
 }
 
 /// Notes that the job runs, and writes in its transaction.
-async fn run(
+pub(super) async fn run(
     job: &Running<i64>,
     notes: &Notes,
     killer: &PgStore,
@@ -67,14 +67,14 @@ async fn run(
     Ok(Outcome::Done)
 }
 
-struct Fixture {
-    store: PgStore,
+pub(super) struct Fixture {
+    pub(super) store: PgStore,
     jobs: Client<PgStore>,
     transport: InProcessTransport,
 }
 
 impl Fixture {
-    async fn on(url: &str) -> Self {
+    pub(super) async fn on(url: &str) -> Self {
         Self::of(patient(url).await).await
     }
 
@@ -98,13 +98,19 @@ impl Fixture {
         self.start_with(unswept(), handlers).await
     }
 
-    async fn start_with(&self, options: NodeOptions, handlers: Handlers) -> Node {
+    pub(super) async fn start_with(&self, options: NodeOptions, handlers: Handlers) -> Node {
         let transport: Arc<dyn Transport> = Arc::new(self.transport.clone());
         let node = Node::builder(self.store.clone(), transport).options(options);
         node.handlers(handlers).start().await.unwrap()
     }
 
-    async fn create(&self, count: i64) {
+    pub(super) async fn create_one(&self, job: NewJob) {
+        let mut tx = self.jobs.begin().await.unwrap();
+        tx.create(job).await.unwrap();
+        tx.commit().await.unwrap();
+    }
+
+    pub(super) async fn create(&self, count: i64) {
         let mut tx = self.jobs.begin().await.unwrap();
         for n in 1..=count {
             let job = NewJob::of("effect", &n).instance("case").max_attempts(5);
@@ -113,7 +119,7 @@ impl Fixture {
         tx.commit().await.unwrap();
     }
 
-    async fn until_left(&self, left: i64) {
+    pub(super) async fn until_left(&self, left: i64) {
         let filter = JobQuery::default();
         eventually("jobs to end", SOON, async || {
             (self.store.count(&filter).await.ok()? == left).then_some(())
@@ -122,7 +128,7 @@ impl Fixture {
     }
 }
 
-fn in_transaction() -> HandlerOptions {
+pub(super) fn in_transaction() -> HandlerOptions {
     // Siblings pass a job that waits for a retry.
     let long = RetryPolicy::Fixed(Duration::from_secs(3600));
     HandlerOptions::default().in_transaction().retry(long)
@@ -222,6 +228,48 @@ async fn a_job_that_breaks_its_connection_each_time_spends_an_attempt() {
     let waiting = world.store.find(&JobQuery::default()).await.unwrap();
     let waiting = waiting.first().unwrap();
     assert_eq!((waiting.state, waiting.retries), (JobState::Timer, 4));
+    node.stop().await;
+}
+
+/// A statement of the job crashes its process of the server, which then ends all connections. So no other
+/// statement is answered at that moment, and the job cannot be told from one that an outage strikes, until
+/// it has been struck often.
+#[tokio::test]
+async fn a_job_that_crashes_the_server_each_time_spends_an_attempt() {
+    let server = Postgres::start().await;
+    let world = Fixture::on(&server.create_database().await).await;
+    let notes = Notes::default();
+    let mut handlers = Handlers::default();
+    let noted = notes.clone();
+    handlers.add_with("effect", in_transaction(), move |job: Running<i64>| {
+        let notes = noted.clone();
+        async move {
+            let mut tx = job.transaction::<PgStore>().await?;
+            notes.add(format!("{} with {}", job.payload, job.job.retries));
+            let process: i32 = sqlx::query_scalar("SELECT pg_backend_pid()")
+                .fetch_one(&mut *tx)
+                .await?;
+            if job.payload == 1 {
+                let kill = std::process::Command::new("kill")
+                    .args(["-KILL", &process.to_string()])
+                    .status();
+                assert!(kill.unwrap().success());
+                sqlx::query("SELECT 1").execute(&mut *tx).await?;
+            }
+            Ok::<_, HandlerError>(Outcome::Done)
+        }
+    });
+    let node = world.start(handlers).await;
+    world.create(2).await;
+    world.until_left(1).await;
+    let waiting = world.store.find(&JobQuery::default()).await.unwrap();
+    let waiting = waiting.first().unwrap();
+    assert_eq!((waiting.state, waiting.retries), (JobState::Timer, 4));
+    let message = waiting.exception_message.as_deref().unwrap_or_default();
+    assert!(message.contains("repeatedly failed"), "{message}");
+    let all = notes.all();
+    assert!(all.len() <= 11, "{all:?}");
+    assert_eq!(all.last().map(String::as_str), Some("2 with 5"));
     node.stop().await;
 }
 
@@ -350,66 +398,6 @@ async fn a_restart_of_the_server_changes_no_order_and_spends_no_attempt() {
     let effects = sqlx::query_scalar("SELECT count(*) FROM effect");
     let effects: i64 = effects.fetch_one(world.store.pool()).await.unwrap();
     assert_eq!(effects, 3);
-    node.stop().await;
-}
-
-/// The fences under which the job ran, in order.
-type Fences = Arc<std::sync::Mutex<Vec<Fence>>>;
-
-/// Starts a node whose first job begins a transaction, waits at the gate, and continues. Its later
-/// calls do not wait.
-async fn start_waiting(
-    world: &Fixture,
-    options: HandlerOptions,
-    gate: &Arc<Semaphore>,
-    (notes, fences): (&Notes, &Fences),
-) -> Node {
-    let mut handlers = Handlers::default();
-    let (noted, opens, store) = (notes.clone(), gate.clone(), world.store.clone());
-    let fences = fences.clone();
-    handlers.add_with("effect", options, move |job: Running<i64>| {
-        let (notes, gate, store) = (noted.clone(), opens.clone(), store.clone());
-        let is_first = {
-            let mut fences = fences.lock().unwrap();
-            fences.push(job.fence);
-            fences.len() == 1
-        };
-        async move {
-            if is_first {
-                let mut tx = job.transaction::<PgStore>().await?;
-                sqlx::query("SELECT 1").execute(&mut *tx).await?;
-                drop(tx);
-                notes.add("in");
-                gate.acquire().await?.forget();
-            }
-            run(&job, &notes, &store, None).await
-        }
-    });
-    world.start(handlers).await
-}
-
-/// While the server is away, the job's own time ends. It goes back without an attempt, and is locked
-/// anew.
-#[tokio::test]
-async fn a_job_whose_time_ends_while_the_server_is_away_goes_back_without_an_attempt() {
-    let mut server = Postgres::start().await;
-    let world = Fixture::on(&server.create_database().await).await;
-    let (notes, fences) = (Notes::default(), Fences::default());
-    let gate = Arc::new(Semaphore::new(0));
-    // Long enough that it does not end while the server answers, on any machine.
-    let timeout = Duration::from_secs(5);
-    let options = in_transaction().timeout(timeout);
-    let node = start_waiting(&world, options, &gate, (&notes, &fences)).await;
-    world.create(2).await;
-    notes.until(1).await;
-    server.stop(Stop::Immediate).await;
-    gate.add_permits(1);
-    tokio::time::sleep(timeout + Duration::from_secs(2)).await;
-    server.start_again().await;
-    world.until_left(0).await;
-    assert_eq!(notes.all(), ["in", "1 with 5", "1 with 5", "2 with 5"]);
-    let fences = fences.lock().unwrap().clone();
-    assert_ne!(fences[0], fences[1], "the same lock");
     node.stop().await;
 }
 

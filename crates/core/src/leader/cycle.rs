@@ -267,7 +267,7 @@ impl Leader {
     }
 
     /// Sends the jobs of dead holders to nodes that start them before waiting jobs.
-    fn rescue(&self, rescued: Vec<Rescued>) {
+    fn rescue(&mut self, rescued: Vec<Rescued>) {
         if rescued.is_empty() {
             return;
         }
@@ -281,7 +281,7 @@ impl Leader {
         );
         crash_point!("turn-taken");
         node.fleet.note(node.id, node.beat());
-        rescue::send(node, rescued, &dead);
+        rescue::send(node, rescued, &dead, &mut self.last_nodes);
     }
 
     /// Hints jobs that were created without a hint.

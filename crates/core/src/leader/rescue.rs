@@ -15,14 +15,15 @@
 //!   node understands them, the hint is published.
 //!
 //! An addressed job may be lost on the way, like any hint. Its lease then still has no owner, so a
-//! later leader cycle finds it again, at any backlog.
+//! later leader cycle finds it again, at any backlog. It then goes to another node than before, if one
+//! serves it: the first one may have died since its last beat, or have no free slot of the type.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::fleet::Candidate;
 use crate::hint::Ready;
-use crate::job::{Lane, NodeId};
+use crate::job::{JobId, Lane, NodeId};
 use crate::producer::commit_hook::Cause;
 use crate::store::Rescued;
 use crate::transport::{Control, portions};
@@ -30,10 +31,40 @@ use crate::worker::addressed;
 use crate::worker::context::NodeContext;
 use crate::worker::suspects;
 
+/// The maximum number of jobs whose nodes are remembered. Beyond it all are forgotten.
+const MOST_REMEMBERED: usize = 50_000;
+
+/// The node to which each rescued job was addressed last.
+#[derive(Debug, Default)]
+pub(crate) struct LastNodes(HashMap<JobId, NodeId>);
+
+impl LastNodes {
+    /// Returns the node to which a job was addressed without being locked since.
+    fn of(&self, rescued: &Rescued) -> Option<NodeId> {
+        // Another node has locked it and died.
+        if rescued.owner.is_some() {
+            return None;
+        }
+        self.0.get(&rescued.ready.hint.id).copied()
+    }
+
+    fn note(&mut self, job: JobId, node: NodeId) {
+        if self.0.len() >= MOST_REMEMBERED {
+            self.0.clear();
+        }
+        self.0.insert(job, node);
+    }
+}
+
 /// Addresses each of these jobs to a node that serves it, or publishes its hint.
-pub(crate) fn send(node: &Arc<NodeContext>, rescued: Vec<Rescued>, dead: &HashSet<NodeId>) {
+pub(crate) fn send(
+    node: &Arc<NodeContext>,
+    rescued: Vec<Rescued>,
+    dead: &HashSet<NodeId>,
+    last: &mut LastNodes,
+) {
     let candidates = node.fleet.candidates(node.options.heard_within(), dead);
-    let (addressed, mut rest) = address(rescued, candidates);
+    let (addressed, mut rest) = address(rescued, candidates, last);
     for (to, jobs) in addressed {
         tracing::debug!(node = %to, jobs = jobs.len(), "rescued jobs are addressed");
         if to == node.id {
@@ -58,31 +89,36 @@ pub(crate) fn send(node: &Arc<NodeContext>, rescued: Vec<Rescued>, dead: &HashSe
 fn address(
     rescued: Vec<Rescued>,
     mut candidates: Vec<Candidate>,
+    last: &mut LastNodes,
 ) -> (BTreeMap<NodeId, Vec<Ready>>, Vec<Ready>) {
     let mut addressed: BTreeMap<NodeId, Vec<Ready>> = BTreeMap::new();
     let mut rest = Vec::new();
-    for Rescued {
-        ready,
-        needs,
-        strikes,
-        ..
-    } in rescued
-    {
+    for rescued in rescued {
+        let before = last.of(&rescued);
+        let Rescued {
+            ready,
+            needs,
+            strikes,
+            ..
+        } = rescued;
         let serves = |candidate: &&mut Candidate| candidate.serves(&needs, &ready.lane);
         let next = if suspects::is_suspect(strikes) {
             None
         } else {
             let serving = candidates.iter_mut().filter(serves);
-            // The node with the most free slots, then with the fewest jobs so far.
+            // Another node than before, then the one with the most free slots, then with the fewest jobs
+            // so far.
             serving.max_by_key(|candidate| {
                 let given = std::cmp::Reverse(candidate.given);
-                (candidate.free_for_rescued, given)
+                let is_another = before != Some(candidate.node);
+                (is_another, candidate.free_for_rescued, given)
             })
         };
         match next {
             Some(candidate) => {
                 candidate.free_for_rescued = candidate.free_for_rescued.saturating_sub(1);
                 candidate.given += 1;
+                last.note(ready.hint.id, candidate.node);
                 addressed.entry(candidate.node).or_default().push(ready);
             }
             None => rest.push(ready),
@@ -93,9 +129,10 @@ fn address(
 
 #[cfg(test)]
 mod tests {
+    use uuid::Uuid;
+
     use super::*;
     use crate::hint::Hint;
-    use crate::job::JobId;
     use crate::job::scope::{Needs, Scope};
 
     fn rescued(job_type: &str, lane: &str, strikes: i32) -> Rescued {
@@ -133,6 +170,7 @@ mod tests {
         let (addressed, rest) = address(
             vec![rescued("mail", "default", 1), rescued("fax", "default", 1)],
             vec![mail, print, low],
+            &mut LastNodes::default(),
         );
         assert_eq!(addressed.keys().collect::<Vec<_>>(), [&to]);
         assert_eq!(rest.len(), 1, "no node serves the other type");
@@ -143,7 +181,7 @@ mod tests {
         let nodes = [3, 1, 0].map(|free| candidate(&["mail"], &["default"], free));
         let ids = [nodes[0].node, nodes[1].node, nodes[2].node];
         let jobs = (0..10).map(|_| rescued("mail", "default", 1)).collect();
-        let (addressed, rest) = address(jobs, nodes.into());
+        let (addressed, rest) = address(jobs, nodes.into(), &mut LastNodes::default());
         assert!(rest.is_empty());
         let given = ids.map(|id| addressed.get(&id).map_or(0, Vec::len));
         assert_eq!(given.iter().sum::<usize>(), 10);
@@ -166,15 +204,46 @@ mod tests {
         };
         let (id, other_id) = (full.node, other.node);
         let jobs = (0..4).map(|_| rescued("mail", "default", 1)).collect();
-        let (addressed, _) = address(jobs, vec![full, other]);
+        let (addressed, _) = address(jobs, vec![full, other], &mut LastNodes::default());
         assert!(!addressed.contains_key(&id));
         assert_eq!(addressed.get(&other_id).map(Vec::len), Some(4));
     }
 
     #[test]
+    fn a_job_that_was_not_locked_goes_to_another_node_if_one_serves_it() {
+        let nodes = || [(1, 9), (2, 1)].map(|(node, free)| (NodeId(Uuid::from_u128(node)), free));
+        let candidates = || {
+            nodes().map(|(node, free)| Candidate {
+                node,
+                ..candidate(&["mail"], &["default"], free)
+            })
+        };
+        let mut last = LastNodes::default();
+        let mut found = rescued("mail", "default", 1);
+        let mut given = |found: &Rescued, candidates: Vec<Candidate>| {
+            let (addressed, _) = address(vec![found.clone()], candidates, &mut last);
+            addressed.into_keys().next()
+        };
+        let [(first, _), (second, _)] = nodes();
+        assert_eq!(given(&found, candidates().into()), Some(first));
+        assert_eq!(given(&found, candidates().into()), Some(second));
+        assert_eq!(given(&found, candidates().into()), Some(first));
+        let [only, _] = candidates();
+        assert_eq!(
+            given(&found, vec![only]),
+            Some(first),
+            "no other node serves it"
+        );
+        // It was locked meanwhile, and its new holder died.
+        found.owner = Some(second);
+        assert_eq!(given(&found, candidates().into()), Some(first));
+    }
+
+    #[test]
     fn a_suspect_is_addressed_to_no_node() {
         let node = candidate(&["mail"], &["default"], 8);
-        let (addressed, rest) = address(vec![rescued("mail", "default", 2)], vec![node]);
+        let suspects = vec![rescued("mail", "default", 2)];
+        let (addressed, rest) = address(suspects, vec![node], &mut LastNodes::default());
         assert!(addressed.is_empty());
         assert_eq!(rest.len(), 1);
     }

@@ -11,8 +11,9 @@
 //! * A guard names lease, owner and fence, and deletes the lease first. The leader cycle that
 //!   clears the owner changes the same row, so PostgreSQL checks the guard again and the former
 //!   holder changes nothing.
-//! * **Lock order**: instance rows, rows of keys of limits, leases, job rows; those of instances and keys by key. Renewal and the leader cycle
-//!   skip locked rows.
+//! * **Lock order**: instance rows, rows of keys of limits, both sorted by key, leases, job rows. For a
+//!   job without an owner the job row comes before the lease ([`Store`](crate::Store)). Renewal and the
+//!   leader cycle skip locked rows.
 
 mod acting;
 pub mod address;

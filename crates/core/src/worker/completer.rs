@@ -226,7 +226,6 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
         attempts,
     } = batch;
     let told = Told::of(node, &attempts);
-    let sent = Instant::now();
     let complete = send(node, "complete", done.iter().map(|d| &d.held), || async {
         let then = node.handoff();
         node.store.complete(node.id, &done, &then).await
@@ -244,19 +243,19 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
     // The results of one part are acted on without waiting for the other parts.
     let (completed, moved, released_batch) = tokio::join!(
         async {
-            let mut completed = complete.await;
+            let (mut completed, sent) = complete.await;
             told.completed(&done, &completed.outcome);
             executor::follow_up(node, completed.outcome.take_next(), sent, slots_of_done).await;
             completed
         },
         async {
-            let mut moved = fail.await;
+            let (mut moved, sent) = fail.await;
             told.failed(&failed, &moved.outcome);
             executor::follow_up(node, moved.outcome.take_next(), sent, slots).await;
             moved
         },
         async {
-            let mut released_batch = release.await;
+            let (mut released_batch, _) = release.await;
             told.released(&released, &released_batch.outcome);
             let ready = std::mem::take(&mut released_batch.outcome.ready);
             let ready = node.keep_full(ready, &full);
@@ -307,20 +306,21 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
 }
 
 /// Commits one kind of outcome and retries until the database has answered. When the node ends,
-/// gives up once no lease of the batch is trusted.
+/// gives up once no lease of the batch is trusted. Also returns when the answered statement was sent: the
+/// leases that it wrote count from then.
 async fn send<'a, F, Fut>(
     node: &NodeContext,
     operation: &'static str,
     held: impl Iterator<Item = &'a LockToken>,
     commit: F,
-) -> Committed
+) -> (Committed, Instant)
 where
     F: Fn() -> Fut,
     Fut: Future<Output = Result<BatchOutcome, StoreError>>,
 {
     let held: Vec<&LockToken> = held.collect();
     if held.is_empty() {
-        return Committed::default();
+        return (Committed::default(), Instant::now());
     }
     node.instances.end_soon(held.iter().copied());
     if operation == "complete" {
@@ -331,12 +331,14 @@ where
     // Whether an earlier attempt may have been committed.
     let mut in_doubt = false;
     loop {
+        let sent = Instant::now();
         match node.asks(commit()).await {
             Ok(outcome) => {
                 if operation == "complete" {
                     crash_point!("completion-committed");
                 }
-                return batch_outcome(node, operation, &held, outcome, in_doubt);
+                let committed = batch_outcome(node, operation, &held, outcome, in_doubt);
+                return (committed, sent);
             }
             Err(error) => {
                 in_doubt |= !error.changed_nothing();
@@ -352,7 +354,7 @@ where
                     for held in held {
                         node.ended(held, End::Unsure);
                     }
-                    return Committed::default();
+                    return (Committed::default(), sent);
                 }
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(longest);

@@ -250,9 +250,10 @@ impl NodeContext {
     }
 
     /// Returns the handoff: the next job of the instance is for this node, unless it takes no more
-    /// work.
+    /// work, or other jobs have waited for a slot for long.
     pub(crate) fn handoff(&self) -> Handoff {
-        if self.signals.draining.is_cancelled() || !self.leases.healthy() || self.suspects.any() {
+        let takes_no_more = self.signals.draining.is_cancelled() || !self.leases.healthy();
+        if takes_no_more || self.suspects.any() || self.slots.share_out() {
             Handoff::Hint
         } else {
             Handoff::Take(self.terms())

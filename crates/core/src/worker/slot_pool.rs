@@ -312,6 +312,15 @@ impl Share {
         self.pool.state().free == self.pool.slots
     }
 
+    /// Returns whether a node of the process needs more slots.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.pool
+            .state()
+            .members
+            .values()
+            .any(|member| member.wants)
+    }
+
     /// Takes a slot, if this node may take one now.
     pub(crate) fn try_take(&self) -> Option<Slot> {
         let mut state = self.pool.state();

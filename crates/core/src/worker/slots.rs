@@ -5,6 +5,10 @@
 //! before the job is locked, as far as its type is known by then, and goes to the job with the slot
 //! of the node. A job that was locked without one and finds none free is released at once. So no job
 //! holds a lease or a slot of the node while it waits for a slot of its type.
+//!
+//! The next job of an instance takes the slot of the one that ended. A long chain of such jobs would
+//! keep its slot for ever. So while jobs wait for a slot, one of [`SHARED`] batches of ended jobs hints
+//! the next jobs of their instances, and its slots go to those that wait.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,6 +18,9 @@ use tokio::sync::watch;
 
 use crate::worker::slot_pool::Share;
 
+/// See the [module](self).
+const SHARED: usize = 16;
+
 /// The slots of a node.
 pub(crate) struct Slots {
     /// The slots of all types together.
@@ -22,6 +29,8 @@ pub(crate) struct Slots {
     of_types: Mutex<HashMap<String, Arc<TypeSlots>>>,
     /// Changes when a slot of a type is free again.
     freed: Arc<watch::Sender<()>>,
+    /// The number of batches that ended while jobs waited for a slot.
+    ended: AtomicUsize,
 }
 
 impl Slots {
@@ -31,7 +40,15 @@ impl Slots {
             of_node,
             of_types: Mutex::default(),
             freed: Arc::new(watch::Sender::new(())),
+            ended: AtomicUsize::new(0),
         }
+    }
+
+    /// Returns whether the slots of a batch of ended jobs go to jobs that wait for one, instead of the
+    /// next jobs of their instances.
+    pub(crate) fn share_out(&self) -> bool {
+        self.of_node.is_wanted()
+            && self.ended.fetch_add(1, Ordering::Relaxed) % SHARED == SHARED - 1
     }
 
     /// Returns the slots of a type, of which at most `limit` jobs run at once.

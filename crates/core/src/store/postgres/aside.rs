@@ -35,8 +35,8 @@ const INSTANCE: &str =
 /// Locks the row. A later statement checks the lease, so that it sees a lock that was taken at the
 /// same time.
 const ENTER: &str = "SELECT id FROM jobwire.job WHERE id = $1 FOR UPDATE SKIP LOCKED";
-/// An expired lease does not protect the job. Only the leader cycle sets a job with such a lease
-/// aside, in place of the change by which it clears the owner.
+/// An expired lease does not protect the job. A search gets to a job with such a lease only in the
+/// leader cycle, in place of the change by which the cycle clears the owner.
 const IS_UNLOCKED: &str = concat!(
     "
 SELECT NOT EXISTS (SELECT FROM jobwire.job_lease l

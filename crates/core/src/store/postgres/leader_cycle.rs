@@ -57,7 +57,7 @@ use crate::store::{COUNT_LIMIT, CycleOutcome, CycleReport, Horizon, LeaderCycle,
 /// since: their hint was lost, or no node had a free slot. They are hinted again at growing
 /// intervals.
 macro_rules! take {
-    ($late:literal, $other:literal, $deaths:expr) => {
+    ($late:literal, $other:expr, $deaths:expr) => {
         concat!(
     "
 WITH unlocked AS MATERIALIZED (
@@ -207,10 +207,11 @@ const TAKE: &str = take!("", "", "");
 /// Like [`TAKE`], in a fleet that records attempts: records the attempts whose lease it ends.
 const TAKE_RECORDING: &str = take!("", "", record_deaths!("$13", "$14"));
 
-/// Like [`TAKE_RECORDING`], for given jobs, in the search for a refused row.
+/// Like [`TAKE_RECORDING`], for given jobs, in the search for a refused row. A job with an owner takes
+/// part only if its lease has ended: a row that is refused alone becomes a dead letter.
 const TAKE_THESE: &str = take!(
     " AND l.job_id = ANY($15)",
-    " AND j.id = ANY($15)",
+    concat!(" AND j.id = ANY($15) AND ", unlocked!("j")),
     record_deaths!("$13", "$14")
 );
 
@@ -368,7 +369,7 @@ async fn resign(pool: &PgPool, node: NodeId) -> Result<(), StoreError> {
 }
 
 macro_rules! unhinted {
-    ($where:literal) => {
+    ($where:expr) => {
         concat!(
             "
 WITH unhinted AS (
@@ -386,8 +387,8 @@ RETURNING ",
 
 const UNHINTED: &str = unhinted!("");
 
-/// Like [`UNHINTED`], for given jobs, in the search for a refused row.
-const UNHINTED_THESE: &str = unhinted!(" AND id = ANY($2)");
+/// Like [`UNHINTED`], for given jobs without an owner, in the search for a refused row.
+const UNHINTED_THESE: &str = unhinted!(concat!(" AND id = ANY($2) AND ", unlocked!("job")));
 
 /// Selects the oldest and the newest jobs that were never hinted.
 const FIND_UNHINTED: &str = "

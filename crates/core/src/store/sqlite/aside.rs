@@ -16,8 +16,8 @@ use crate::store::statements::Database;
 const IS_HELD: &str = "
 SELECT EXISTS (SELECT 1 FROM job_lease WHERE job_id = ?1 AND owner = ?2 AND fence = ?3)";
 
-/// An expired lease does not protect its job. Only the leader cycle sets a job with such a lease
-/// aside, in place of the change by which it clears the owner.
+/// An expired lease does not protect its job. A search gets to a job with such a lease only in the
+/// leader cycle, in place of the change by which the cycle clears the owner.
 const IS_UNLOCKED: &str = concat!(
     "
 SELECT NOT EXISTS (SELECT 1 FROM job_lease AS l WHERE job_id = ?1 AND owner IS NOT NULL AND ",

@@ -118,7 +118,7 @@ WHERE j.id IN (SELECT value FROM json_each(?1))"
 );
 
 macro_rules! unhinted {
-    ($where:literal) => {
+    ($where:expr) => {
         concat!(
             "SELECT id FROM job WHERE hints = 0 AND ",
             has_id!("id"),
@@ -129,7 +129,12 @@ macro_rules! unhinted {
 }
 
 const UNHINTED: &str = unhinted!("");
-const UNHINTED_THESE: &str = unhinted!(" AND id IN (SELECT value FROM json_each(?2))");
+/// Like [`UNHINTED`], for given jobs without an owner, in the search for a refused row: a row that is
+/// refused alone becomes a dead letter.
+const UNHINTED_THESE: &str = unhinted!(concat!(
+    " AND id IN (SELECT value FROM json_each(?2)) AND ",
+    unlocked!("job")
+));
 
 /// Selects the jobs that a cycle may mark, and some more: the jobs of ended leases, and the oldest
 /// and the newest jobs that were never hinted.

@@ -6,11 +6,15 @@
 //! when the lease is no longer trusted, at the type's timeout, or when the node stops its jobs.
 //! Then the job is released, unless its lock was lost.
 //!
-//! A job may cause the fault, for example with a statement that crashes the server's process. So a
-//! fault counts if the database answers on another connection at once. The third counted fault is a
-//! failure of the job. If it is a conflict with another transaction, no attempt is spent. But one
-//! of a transaction that is stricter than READ COMMITTED may be with the renewals of the job's own
-//! lease. Every repetition meets them again, so this one spends an attempt.
+//! A job may cause the fault. So a fault counts if the database answers on another connection at once.
+//! The third counted fault is a failure of the job. If it is a conflict with another transaction, no
+//! attempt is spent. But one of a transaction that is stricter than READ COMMITTED may be with the
+//! renewals of the job's own lease. Every repetition meets them again, so this one spends an attempt.
+//!
+//! A statement that crashes its process of the server ends all connections, so no other one is answered
+//! at once. An outage that the job did not cause looks the same, but rarely strikes one job often. So the
+//! tenth fault of any kind is a failure of the job. So is the third end of its time or of its lease after
+//! such faults, on one node.
 
 use std::time::Duration;
 
@@ -25,12 +29,17 @@ use crate::worker::handler::HandlerError;
 
 /// The number of counted faults that count as a failure of the job.
 const MOST: u32 = 3;
+/// The number of all faults that count as one.
+const MOST_OF_ALL: u32 = 10;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// The faults of the database during one job.
 pub(super) struct Faults {
     since: Instant,
+    /// The faults after the handler had run.
+    all: u32,
+    /// Those of them during which the database answered on another connection.
     counted: u32,
     pause: Duration,
 }
@@ -40,6 +49,7 @@ impl Faults {
     pub(super) fn none() -> Self {
         Self {
             since: Instant::now(),
+            all: 0,
             counted: 0,
             pause: FIRST_PAUSE,
         }
@@ -51,9 +61,12 @@ impl Faults {
         let node = run.node;
         let ending = tokio::select! {
             biased;
-            () = run.lease.stop.token().cancelled() => Some(interrupted(run)),
+            () = run.lease.stop.token().cancelled() => Some(match interrupted(run) {
+                Ending::Release => self.out_of_time(run, &fault),
+                ending => ending,
+            }),
             () = node.signals.stop_jobs.cancelled() => Some(Ending::Release),
-            ending = self.wait(run, fault) => ending,
+            ending = self.wait(run, &fault) => ending,
         };
         if ending.is_none() && !node.leases.trusts(run.held) {
             return Some(Ending::Lost);
@@ -62,17 +75,18 @@ impl Faults {
     }
 
     /// Waits until the database answers.
-    async fn wait(&mut self, run: &Run<'_>, fault: Fault) -> Option<Ending> {
+    async fn wait(&mut self, run: &Run<'_>, fault: &Fault) -> Option<Ending> {
         let store = &run.node.store;
         let mut answers = store.answers().await;
-        if answers.is_ok() && fault.handler_ran {
-            self.counted += 1;
-            if self.counted >= MOST {
+        if fault.handler_ran {
+            self.all += 1;
+            self.counted += u32::from(answers.is_ok());
+            if self.counted >= MOST || self.all >= MOST_OF_ALL {
                 return Some(self.spent(run, fault));
             }
         }
         tracing::warn!(
-            job = %run.held.id, error = fault.error, counted = self.counted,
+            job = %run.held.id, error = %fault.error, counted = self.counted, faults = self.all,
             "the database failed a job's transaction; the job runs again under the same lock"
         );
         loop {
@@ -80,7 +94,7 @@ impl Faults {
             self.pause = (self.pause * 2).min(LONGEST_PAUSE);
             let limit = run.registration.options.timeout;
             if limit.is_some_and(|limit| self.since.elapsed() >= limit) {
-                return Some(Ending::Release);
+                return Some(self.out_of_time(run, fault));
             }
             if answers.is_ok() {
                 return None;
@@ -89,20 +103,34 @@ impl Faults {
         }
     }
 
+    /// Returns the ending of a job whose time or lease ended before the database answered.
+    fn out_of_time(&self, run: &Run<'_>, fault: &Fault) -> Ending {
+        if fault.handler_ran && !run.node.stops.releases(run.job.id) {
+            return self.spent(run, fault);
+        }
+        Ending::Release
+    }
+
     /// Returns the failure of a job whose faults count.
-    fn spent(&self, run: &Run<'_>, fault: Fault) -> Ending {
-        let error = fault.error;
+    fn spent(&self, run: &Run<'_>, fault: &Fault) -> Ending {
+        let error = &fault.error;
         let renewed = run.node.leases.renewed_since(run.held, self.since);
         let message = match (fault.is_conflict, renewed) {
-            (true, false) => return failure(run, HandlerError::conflict(error), "conflict"),
+            (true, false) => {
+                return failure(run, HandlerError::conflict(error.clone()), "conflict");
+            }
             // Each repetition would meet the next renewal.
             (true, true) => format!(
                 "the job's transaction conflicts with the renewals of its lease; make the handler \
                  shorter than a third of the lease, or its transaction READ COMMITTED: {error}"
             ),
-            (false, _) => format!(
+            (false, _) if self.counted >= MOST => format!(
                 "the database repeatedly failed the job's transaction while it answered other \
                  statements: {error}"
+            ),
+            (false, _) => format!(
+                "the database repeatedly failed while the job's transaction was open; look into the \
+                 server's log for a statement that ends its process: {error}"
             ),
         };
         failure(run, HandlerError::retry(message), "retry")
