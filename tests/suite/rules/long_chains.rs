@@ -22,8 +22,13 @@ async fn a_long_chain_of_an_instance_leaves_its_slot_to_a_job_that_waits() {
         noted.add(job.payload.to_string());
         std::future::ready(HandlerResult::Ok(Outcome::Done))
     });
-    world.create(CHAIN).await;
+    let sibling = |n: i64| NewJob::of("effect", &n).instance("case");
+    // Its hint stands before those of the other siblings.
+    world.create_one(sibling(1)).await;
     world.create_one(NewJob::of("effect", &OTHER)).await;
+    for n in 2..=CHAIN {
+        world.create_one(sibling(n)).await;
+    }
     let mut options = unswept();
     options.concurrency = 1;
     let node = world.start_with(options, handlers).await;
