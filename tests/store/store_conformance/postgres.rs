@@ -5,7 +5,8 @@ use std::time::Duration;
 use jobwire_core::job::LockedJob;
 use jobwire_core::job::periodic::Declared;
 use jobwire_core::store::{
-    ClaimOf, ClaimPage, ClockWindow, CycleOutcome, Operated, Refusal, SuspensionScope,
+    ClaimOf, ClaimPage, ClockWindow, CycleOutcome, Handoff, LeaderCycle, Operated, Refusal,
+    SuspensionScope,
 };
 use jobwire_core::{
     JobId, JobQuery, JobState, Lane, LaneRule, NodeId, PeriodicJob, PgStore, Store, StoreError,
@@ -192,6 +193,52 @@ async fn a_cycle_that_waits_for_a_connection_ends_leases() {
         assert_eq!(report.rescued.len(), reset);
         assert_eq!(report.clock_outside, reset == 0);
     }
+}
+
+/// Protocol rule 25. The server has just started, and no node could renew a lease before.
+#[tokio::test]
+async fn no_lease_is_ended_soon_after_a_start_of_the_server() {
+    let w = World::<PgStore>::open().await;
+    let hint = w.one(work()).await;
+    w.hold(node(), &hint).await;
+    w.expire(hint.id).await;
+    let ten_years = Duration::from_secs(10 * 365 * 86_400);
+    for (grace, reset) in [(ten_years, 0), (Duration::ZERO, 1)] {
+        let turn = LeaderCycle {
+            grace,
+            ..cycle(LEADER)
+        };
+        let report = report(w.store.run_leader_cycle(&turn).await.unwrap());
+        assert_eq!(report.rescued.len(), reset);
+    }
+}
+
+/// A request for many jobs is a few statements, not one a job.
+#[tokio::test]
+async fn hundreds_of_dead_letters_are_retried_in_few_statements() {
+    const LETTERS: usize = 500;
+    let w = World::<PgStore>::open().await;
+    let hints = w.ready((0..LETTERS).map(|_| work()).collect()).await;
+    let worker = node();
+    let locked = w.lock(worker, &hints).await.jobs;
+    let failures: Vec<_> = locked.iter().map(give_up).collect();
+    let then = Handoff::Hint;
+    w.store.fail(worker, &failures, &then).await.unwrap();
+    assert_eq!(w.rows("dead_letter_job").await, LETTERS as i64);
+    w.store
+        .execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
+        .await;
+    let calls = async || -> i64 {
+        let calls = "SELECT sum(calls)::bigint FROM pg_stat_statements
+            WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())";
+        let calls = sqlx::query_scalar(calls).fetch_one(w.store.pool());
+        calls.await.unwrap()
+    };
+    let before = calls().await;
+    let retried = w.store.retry_many(&job_ids(&locked), 3).await.unwrap();
+    assert_eq!(retried.ready.len(), LETTERS);
+    let sent = calls().await - before;
+    assert!(sent < 25, "{sent} statements for {LETTERS} jobs");
 }
 
 /// A row that no node could have written hides no other node.

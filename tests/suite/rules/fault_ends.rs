@@ -1,5 +1,6 @@
 //! Rule 29: the ends of a job that waits for a database that is away. Its time ends, its node stops, or
-//! its lease is no longer trusted. It then goes back without an attempt, and no sibling passes it.
+//! its lease is no longer trusted. It then goes back without an attempt, and no sibling passes it. An
+//! outcome is committed when the database is back, however long that takes.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -33,6 +34,10 @@ impl Outage {
     async fn prepare() -> Self {
         let server = Postgres::start().await;
         let world = Fixture::on(&server.create_database().await).await;
+        Self::of(server, world)
+    }
+
+    fn of(server: Postgres, world: Fixture) -> Self {
         Self {
             server,
             world,
@@ -165,5 +170,51 @@ async fn a_job_whose_lease_ends_while_the_server_is_away_goes_back_without_an_at
     outage.until_asked().await;
     outage.server.start_again().await;
     outage.end().await;
+    node.stop().await;
+}
+
+/// The completion of the first job gets through after an outage that is longer than the lease. The last try
+/// locks the sibling, which runs under that lock.
+#[tokio::test]
+async fn a_job_that_a_completion_locks_after_a_long_outage_runs_under_that_lock() {
+    // Twice as long as a try waits for a connection.
+    const LEASE: Duration = Duration::from_secs(20);
+    let server = Postgres::start().await;
+    let store = PgStore::connect(&server.create_database().await).await;
+    let world = Fixture::of(store.unwrap()).await;
+    let mut outage = Outage::of(server, world);
+    let note_fences = "CREATE TABLE lock (fence bigint, job uuid);
+        CREATE FUNCTION note_lock() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN INSERT INTO lock VALUES (NEW.fence, NEW.job_id); RETURN NULL; END $$;
+        CREATE TRIGGER note AFTER INSERT OR UPDATE OF fence ON jobwire.job_lease
+            FOR EACH ROW EXECUTE FUNCTION note_lock()";
+    let pool = outage.world.store.pool().clone();
+    sqlx::raw_sql(note_fences).execute(&pool).await.unwrap();
+    let mut handlers = Handlers::default();
+    let (notes, gate) = (outage.notes.clone(), outage.gate.clone());
+    handlers.add("effect", move |job: Running<i64>| {
+        let (notes, gate) = (notes.clone(), gate.clone());
+        async move {
+            notes.add(job.payload.to_string());
+            if job.payload == 1 {
+                gate.acquire().await?.forget();
+            }
+            Ok::<_, HandlerError>(Outcome::Done)
+        }
+    });
+    let mut options = unswept();
+    (options.lease, options.row_lock_from) = (LEASE, usize::MAX);
+    let node = outage.world.start_with(options, handlers).await;
+    outage.begin().await;
+    tokio::time::sleep(LEASE + Duration::from_secs(2)).await;
+    outage.server.start_again().await;
+    outage.world.until_left(0).await;
+    assert_eq!(outage.notes.all(), ["1", "2"]);
+    let locks: Vec<i64> =
+        sqlx::query_scalar("SELECT count(DISTINCT fence) FROM lock GROUP BY job ORDER BY job")
+            .fetch_all(&pool)
+            .await
+            .unwrap();
+    assert_eq!(locks, [1, 1], "the number of locks of each job");
     node.stop().await;
 }

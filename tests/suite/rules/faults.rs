@@ -78,7 +78,7 @@ impl Fixture {
         Self::of(patient(url).await).await
     }
 
-    async fn of(store: PgStore) -> Self {
+    pub(super) async fn of(store: PgStore) -> Self {
         store.migrate().await.unwrap();
         sqlx::query("CREATE TABLE effect (n bigint)")
             .execute(store.pool())
