@@ -103,6 +103,7 @@ on_both_databases! {
     }
     priorities {
         rules_are_set_overridden_listed_and_cleared,
+        the_jobs_of_a_batch_get_another_priority,
         priorities_that_no_living_node_takes_are_named,
     }
     batches {

@@ -3,7 +3,7 @@
 use jobwire_core::job::scope::Scope;
 use jobwire_core::store::Membership;
 use jobwire_core::store::attempts::AttemptsKept;
-use jobwire_core::{JobState, Lane, LaneRule, NodeId};
+use jobwire_core::{Batch, BatchId, Client, JobState, Lane, LaneRule, NewJob, NodeId};
 use serde_json::Value;
 
 use super::home::{Base, Home};
@@ -55,6 +55,26 @@ pub(super) async fn rules_are_set_overridden_listed_and_cleared<S: Base>(home: &
     }
     let said = fails(priorities(&["set", "1", "--type", ""]), 1).await;
     assert!(said.contains("field `type` is empty"), "{said}");
+}
+
+pub(super) async fn the_jobs_of_a_batch_get_another_priority<S: Base>(home: &Home<S>) {
+    let client = Client::without_hints(home.store.clone());
+    let jobs = (0..3).map(|n| NewJob::of("noop", &n));
+    let batch = Batch::named("import").jobs(jobs);
+    let batch = client.create_batch(batch).await.unwrap().to_string();
+    client.create(NewJob::of("noop", &3)).await.unwrap();
+    let change = ["priorities", "change", "-10", "--batch", &batch];
+    for told in ["3 existing jobs changed", "0 existing jobs changed"] {
+        let said = succeeds(jobwire(home, &change)).await;
+        assert!(said.contains(told), "{said}");
+    }
+    let mut priorities: Vec<i64> = all(&home.store).await.iter().map(|j| j.priority).collect();
+    priorities.sort_unstable();
+    assert_eq!(priorities, [-10, -10, -10, 0]);
+    let nobody = BatchId::generate().to_string();
+    let none = ["priorities", "change", "-10", "--batch", &nobody];
+    let said = fails(jobwire(home, &none), 1).await;
+    assert!(said.contains("there is no batch"), "{said}");
 }
 
 pub(super) async fn priorities_that_no_living_node_takes_are_named<S: Base>(home: &Home<S>) {
