@@ -43,11 +43,7 @@ async fn a_limit_is_not_exceeded_while_a_node_is_killed() {
     let mut tx = fleet.jobs.begin().await.unwrap();
     tx.create_many(jobs.collect()).await.unwrap();
     tx.commit().await.unwrap();
-    let soon = Duration::from_secs(30);
-    eventually("some calls", soon, async || {
-        (calls.begun() > JOBS / 4).then_some(())
-    })
-    .await;
+    calls.until_begun(JOBS / 4, SOON).await;
     victim.signal(Signal::SIGKILL);
     fleet.until_empty(Duration::from_secs(60)).await;
     assert_eq!(calls.most(), LIMIT, "reached, and never exceeded");

@@ -76,7 +76,7 @@ impl Limited {
                 .await
                 .unwrap();
         }
-        self.calls.until_now(LIMIT, SOON).await;
+        self.calls.until_begun(LIMIT, SOON).await;
         eventually("the others to wait", SOON, async || {
             let waiting = store.waiting_for_permits(10).await.ok()?;
             let all = i64::try_from(FLOOD + LATE - LIMIT).ok()?;
@@ -85,16 +85,10 @@ impl Limited {
         .await;
     }
 
-    /// Kills the victim, and waits until its calls have ended.
-    async fn kill(&self, victim: &mut Running) {
-        victim.signal(Signal::SIGKILL);
-        victim.exit(SOON).await;
-        self.calls.until_now(0, SOON).await;
-    }
-
-    /// Waits until the heir has all permits, and then until it has run all jobs.
+    /// Waits until the heir has all permits: as many of its calls run as the limit allows. Then it runs
+    /// all jobs.
     async fn end<S: Store>(&self, store: &S) {
-        self.calls.until_now(LIMIT, SOON).await;
+        self.calls.until_begun(2 * LIMIT, SOON).await;
         self.calls.let_go();
         eventually("all jobs to be done", SOON, async || {
             (store.count(&JobQuery::default()).await.ok()? == 0).then_some(())
@@ -110,6 +104,11 @@ impl Limited {
             assert!(before <= FLOOD / 2, "{before} of the flood in {paths:?}");
         }
     }
+}
+
+async fn kill(mut victim: Running) {
+    victim.signal(Signal::SIGKILL);
+    victim.exit(SOON).await;
 }
 
 /// One process at a time: the next one starts after the death.
@@ -131,10 +130,10 @@ async fn on_sqlite(order: Order) {
         node.wait_for_line("is ready", SOON).await;
         node
     };
-    let mut victim = node().await;
+    let victim = node().await;
     let jobs = Client::without_hints(store.clone());
     limited.begin(&jobs, &store).await;
-    limited.kill(&mut victim).await;
+    kill(victim).await;
     let _heir = node().await;
     limited.end(&store).await;
 }
@@ -147,11 +146,11 @@ async fn without_a_broker(order: Order) {
     let mut settings = limited.settings();
     settings.push(("JOBWIRE_CLAIM_INTERVAL", "1s"));
     let node = async || fleet.node_on(&fleet.database, "none", &settings).await;
-    let mut victim = node().await;
+    let victim = node().await;
     let jobs = waking(&fleet.store).await;
     limited.begin(&jobs, &fleet.store).await;
     let _heir = node().await;
-    limited.kill(&mut victim).await;
+    kill(victim).await;
     limited.end(&fleet.store).await;
 }
 

@@ -55,10 +55,10 @@ impl Calls {
         self.are_kept.send_replace(false);
     }
 
-    /// Waits until this number of calls runs.
-    pub(super) async fn until_now(&self, number: usize, within: Duration) {
-        eventually(&format!("{number} calls at once"), within, async || {
-            (self.now.load(Ordering::SeqCst) == number).then_some(())
+    /// Waits until this number of calls has begun.
+    pub(super) async fn until_begun(&self, number: usize, within: Duration) {
+        eventually(&format!("{number} calls"), within, async || {
+            (self.begun() >= number).then_some(())
         })
         .await;
     }
