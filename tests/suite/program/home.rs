@@ -1,8 +1,9 @@
 //! The directory in which a test runs the program, and the database that the program uses there.
 //!
 //! Operators give the same commands on SQLite and on PostgreSQL. So the body of a test takes a
-//! [`Home`], and `on_both_databases` makes a test of it for each database. A test of arguments
-//! alone, or of minutes of a node, runs on SQLite only.
+//! [`Home`], and `on_both_databases` makes a test of it for each database. The broker is the default,
+//! `in-process:`, so that only the database differs. A test of arguments alone, or of minutes of a
+//! node, runs on SQLite only.
 
 use std::path::PathBuf;
 
@@ -68,9 +69,7 @@ impl<S> Place for Home<S> {
         let program = self.directory.program();
         match &self.url {
             None => program,
-            Some(url) => program
-                .env("JOBWIRE_DATABASE_URL", url)
-                .env("JOBWIRE_BROKER_URL", "none"),
+            Some(url) => program.env("JOBWIRE_DATABASE_URL", url),
         }
     }
 }
