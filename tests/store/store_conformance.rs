@@ -163,6 +163,7 @@ conformance! {
             an_override_cascades_to_all_but_running_jobs,
             a_cascade_goes_through_many_pages,
             a_cascade_leaves_jobs_with_a_more_specific_override,
+            the_members_of_a_batch_and_of_those_inside_it_get_a_priority,
             a_rule_whose_names_do_not_fit_its_scope_is_refused,
             a_lane_that_may_have_been_named_stays,
             a_job_that_stays_in_its_lane_is_hinted_again_if_nodes_take_ranges_of_priorities,

@@ -1,5 +1,8 @@
 //! Limits of the fleet: never exceeded, also while nodes die, and no job waits in vain.
 
+mod deaths;
+mod service;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,59 +14,11 @@ use jobwire_core::{
 };
 use jobwire_harness::world::{SOON, World};
 use jobwire_tests::chaos::world;
-use jobwire_tests::{Program, Signal, eventually, http, shared};
+use jobwire_tests::{Program, Signal, eventually, shared};
 use serde_json::json;
-use tokio::net::{TcpListener, TcpStream};
 
 use crate::fleet::Fleet;
-
-/// How many calls run now, ran at once at most, and began.
-#[derive(Clone, Default)]
-struct Calls {
-    now: Arc<AtomicUsize>,
-    most: Arc<AtomicUsize>,
-    begun: Arc<AtomicUsize>,
-}
-
-impl Calls {
-    fn begin(&self) {
-        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
-        self.most.fetch_max(now, Ordering::SeqCst);
-        self.begun.fetch_add(1, Ordering::SeqCst);
-    }
-
-    fn end(&self) {
-        self.now.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// The time that a call takes.
-const CALL: Duration = Duration::from_millis(30);
-
-/// Starts a service that answers each call after a moment. A call ends before its answer is sent.
-/// The call of a node that has died ends at the same time: long before another node may begin one
-/// under its permit.
-async fn service(calls: &Calls) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let calls = calls.clone();
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(answer(stream, calls.clone()));
-        }
-    });
-    address
-}
-
-async fn answer(mut stream: TcpStream, calls: Calls) {
-    if http::read_head(&mut stream).await.is_none() {
-        return;
-    }
-    calls.begin();
-    tokio::time::sleep(CALL).await;
-    calls.end();
-    http::answer(stream, "200 OK").await;
-}
+use service::{Calls, service};
 
 /// Two nodes share a limit of three, and one dies while it holds permits.
 #[tokio::test]
@@ -88,19 +43,11 @@ async fn a_limit_is_not_exceeded_while_a_node_is_killed() {
     let mut tx = fleet.jobs.begin().await.unwrap();
     tx.create_many(jobs.collect()).await.unwrap();
     tx.commit().await.unwrap();
-    let soon = Duration::from_secs(30);
-    eventually("some calls", soon, async || {
-        (calls.begun.load(Ordering::SeqCst) > JOBS / 4).then_some(())
-    })
-    .await;
+    calls.until_begun(JOBS / 4, SOON).await;
     victim.signal(Signal::SIGKILL);
     fleet.until_empty(Duration::from_secs(60)).await;
-    assert_eq!(
-        calls.most.load(Ordering::SeqCst),
-        LIMIT,
-        "reached, and never exceeded"
-    );
-    assert!(calls.begun.load(Ordering::SeqCst) >= JOBS);
+    assert_eq!(calls.most(), LIMIT, "reached, and never exceeded");
+    assert!(calls.begun() >= JOBS);
 }
 
 /// Two nodes share a rate, and one dies while it holds permits. Each job fails once, and its second
@@ -221,7 +168,7 @@ async fn jobs_of_a_key_exclude_each_other_and_hold_no_slot_from_other_jobs() {
 #[tokio::test]
 async fn limited_jobs_on_sqlite_go_on_with_the_start_of_the_next_node() {
     let (store, _scratch) = crate::event_stream::sqlite().await;
-    let begun = Calls::default();
+    let begun = Arc::new(AtomicUsize::new(0));
     let begin = async || {
         let transport = InProcessTransport::new();
         let mut options = NodeOptions::default();
@@ -235,9 +182,8 @@ async fn limited_jobs_on_sqlite_go_on_with_the_start_of_the_next_node() {
         let node = node.handler_with("work", limited, move |_: Running<()>| {
             let calls = calls.clone();
             async move {
-                calls.begin();
                 // The first node ends while its job runs.
-                if calls.begun.load(Ordering::SeqCst) == 1 {
+                if calls.fetch_add(1, Ordering::SeqCst) == 0 {
                     std::future::pending::<()>().await;
                 }
                 Ok(Outcome::Done)
@@ -262,6 +208,6 @@ async fn limited_jobs_on_sqlite_go_on_with_the_start_of_the_next_node() {
         (left == 0).then_some(())
     })
     .await;
-    assert_eq!(begun.begun.load(Ordering::SeqCst), 6);
+    assert_eq!(begun.load(Ordering::SeqCst), 6);
     next.stop().await;
 }

@@ -13,7 +13,7 @@ use crate::world::hook;
 const SOON: Duration = Duration::from_secs(60);
 
 /// Returns a creator that wakes nodes, as a program without a broker.
-async fn waking(store: &PgStore) -> Client<PgStore> {
+pub(crate) async fn waking(store: &PgStore) -> Client<PgStore> {
     let transport = PgTransport::new(store);
     transport.comes_back(SOON).await.unwrap();
     let jobs = store.client(hook(&transport, Duration::from_secs(60)));

@@ -30,7 +30,7 @@ use stage::Stage;
 
 use crate::error::Error;
 use crate::output;
-use crate::settings::Settings;
+use crate::settings::{Settings, remarks};
 use crate::signals::Signals;
 
 /// Runs the demonstration.
@@ -68,6 +68,9 @@ async fn prepare(
     settings: Settings,
     args: &DemoArgs,
 ) -> Result<(Stage, Option<Vec<Event>>), Error> {
+    if args.nodes == 0 {
+        remarks::tell(&settings.remarks_of_demo());
+    }
     // Bad input is reported before the database is used.
     let events = match &args.input {
         Some(path) => Some(event_log::read(path.clone()).await?),

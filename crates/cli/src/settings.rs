@@ -17,7 +17,7 @@ mod limit_key;
 pub mod markdown;
 mod mistake;
 mod options;
-mod remarks;
+pub(crate) mod remarks;
 mod secret_url;
 mod type_limit;
 mod type_retry_policy;

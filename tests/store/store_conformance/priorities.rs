@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use jobwire_core::job::scope::Scope;
+use jobwire_core::producer::priority_cascade::{CascadeScope, PriorityCascade};
 use jobwire_core::store::{Change, Handoff, Operated, PauseScope, SuspensionScope};
 use jobwire_core::{
-    BULK_TYPE, Batch, BulkOperation, Client, CommitHook, JobDefinition, JobId, JobQuery, JobState,
-    Lane, LaneRule, NewJob, PriorityRule, PriorityScope, StoreError,
+    BULK_TYPE, Batch, BatchId, BulkOperation, Client, CommitHook, Hint, JobDefinition, JobId,
+    JobQuery, JobState, Lane, LaneRule, NewJob, PriorityRule, PriorityScope, StoreError,
 };
 
 use jobwire_harness::world::quick;
@@ -278,8 +279,6 @@ pub(super) async fn an_occurrence_has_the_priority_and_the_lane_of_the_one_befor
 }
 
 pub(super) async fn an_override_cascades_to_all_but_running_jobs<S: Bench>(w: &World<S>) {
-    use jobwire_core::producer::priority_cascade::PriorityCascade;
-
     lanes_by_priority(w).await;
     let notify = || work().element("notify");
     let timer = notify().delay(Duration::from_secs(60));
@@ -290,7 +289,7 @@ pub(super) async fn an_override_cascades_to_all_but_running_jobs<S: Bench>(w: &W
     let running = w.hold(node(), &hints[3]).await.job.id;
     change(w, hints[4].id, 100).await;
     let cascade = PriorityCascade {
-        definition: JobDefinition::of("work").element("notify"),
+        scope: CascadeScope::Definition(JobDefinition::of("work").element("notify")),
         priority: 100,
     };
     let hook = CommitHook::disconnected();
@@ -304,6 +303,52 @@ pub(super) async fn an_override_cascades_to_all_but_running_jobs<S: Bench>(w: &W
     assert_eq!(of(w, running).await.0, 0);
     let again = cascade.run(&w.store, &hook).await.unwrap();
     assert_eq!((again.changed, again.running), (0, 1));
+}
+
+/// The job at the end of a batch inside is a member like any other, once it exists.
+pub(super) async fn the_members_of_a_batch_and_of_those_inside_it_get_a_priority<S: SqlBench>(
+    w: &World<S>,
+) {
+    lanes_by_priority(w).await;
+    let client = Client::without_hints(w.store.clone());
+    let (ready, named, held, kept) = (
+        work().priority(3),
+        work().lane("bulk"),
+        work(),
+        work().priority(100),
+    );
+    let timer = work().delay(Duration::from_secs(60));
+    let (ready_id, named_id, timer_id) = (ready.id(), named.id(), timer.id());
+    let held_hint = Hint::new(held.id());
+    let outer = Batch::named("outer").jobs([ready, named, held, kept, timer]);
+    let outer = client.create_batch(outer).await.unwrap();
+    let (inside, elsewhere) = (work(), work());
+    let (inside_id, elsewhere_id) = (inside.id(), elsewhere.id());
+    let inner = Batch::named("inner").job(inside);
+    let inner = inner.then(NewJob::of("at-end", &1).batch(outer));
+    client.create_batch(inner).await.unwrap();
+    client.create(elsewhere).await.unwrap();
+    let running = w.hold(node(), &held_hint).await.job.id;
+
+    let changed = client.set_batch_priority(outer, 100).await.unwrap();
+    let changed = changed.expect("the batch");
+    assert_eq!((changed.changed, changed.running), (4, 1), "{changed:?}");
+    assert!(changed.refused.is_empty());
+    for id in [ready_id, timer_id, inside_id] {
+        assert_eq!(of(w, id).await, (100, "urgent".to_owned()));
+    }
+    assert_eq!(of(w, named_id).await, (100, "bulk".to_owned()));
+    for id in [running, elsewhere_id] {
+        assert_eq!(of(w, id).await, (0, "default".to_owned()));
+    }
+    // A batch has no rule.
+    let late = work().batch(outer);
+    assert_eq!(created(w, late).await.0, 0);
+    let again = client.set_batch_priority(outer, 100).await.unwrap();
+    assert_eq!(again.expect("the batch").changed, 1);
+    let nobody = BatchId::generate();
+    let none = client.set_batch_priority(nobody, 100).await.unwrap();
+    assert_eq!(none, None);
 }
 
 /// Two rules for one job would stop its creation.
@@ -325,15 +370,13 @@ pub(super) async fn a_rule_whose_names_do_not_fit_its_scope_is_refused<S: SqlBen
 
 /// Those that keep their priority do not stop the cascade, and are read once.
 pub(super) async fn a_cascade_goes_through_many_pages<S: Bench>(w: &World<S>) {
-    use jobwire_core::producer::priority_cascade::PriorityCascade;
-
     let special = PriorityScope::Override(JobDefinition::of("work").element("notify"));
     set(w, special, 500).await;
     let special = (0..600).map(|_| work().element("notify"));
     w.create(special.collect()).await;
     w.create((0..600).map(|_| work()).collect()).await;
     let cascade = PriorityCascade {
-        definition: JobDefinition::of("work"),
+        scope: CascadeScope::Definition(JobDefinition::of("work")),
         priority: 1,
     };
     let hook = CommitHook::disconnected();
@@ -345,14 +388,12 @@ pub(super) async fn a_cascade_goes_through_many_pages<S: Bench>(w: &World<S>) {
 }
 
 pub(super) async fn a_cascade_leaves_jobs_with_a_more_specific_override<S: Bench>(w: &World<S>) {
-    use jobwire_core::producer::priority_cascade::PriorityCascade;
-
     let special = PriorityScope::Override(JobDefinition::of("work").element("notify"));
     let special = PriorityRule::new(special, 500);
     w.store.set_priority_rule(&special).await.unwrap();
     let hints = w.ready(vec![work().element("notify"), work()]).await;
     let cascade = PriorityCascade {
-        definition: JobDefinition::of("work"),
+        scope: CascadeScope::Definition(JobDefinition::of("work")),
         priority: 1,
     };
     let hook = CommitHook::disconnected();

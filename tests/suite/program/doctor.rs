@@ -8,6 +8,7 @@ use url::Url;
 
 use crate::world::World;
 
+use super::home::{Base, Home};
 use super::{SOON, fails, fails_saying, jobwire, lines, start, succeeds};
 
 #[tokio::test]
@@ -86,17 +87,14 @@ async fn a_batch_without_a_job_is_named() {
     );
 }
 
-#[tokio::test]
-async fn types_that_no_node_serves_are_named_with_their_jobs() {
-    let home = Scratch::new();
-    let (_node, url) = start(
-        jobwire(&home, &["run", "--http", "127.0.0.1:0"]).env("JOBWIRE_SWEEP_INTERVAL", "1s"),
-    )
-    .await;
+pub(super) async fn types_that_no_node_serves_are_named_with_their_jobs<S: Base>(home: &Home<S>) {
+    let (_node, url) =
+        start(jobwire(home, &["run", "--http", "127.0.0.1:0"]).env("JOBWIRE_SWEEP_INTERVAL", "1s"))
+            .await;
     for (line, count) in [(r#"{"type":"send-fax"}"#, 3), (r#"{"type":"print"}"#, 1)] {
-        succeeds(jobwire(&home, &["enqueue", &lines(&home, line, count)])).await;
+        succeeds(jobwire(home, &["enqueue", &lines(home, line, count)])).await;
     }
-    let said = succeeds(jobwire(&home, &["doctor"])).await;
+    let said = succeeds(jobwire(home, &["doctor"])).await;
     for part in [
         "3 jobs of type send-fax",
         "1 job of type print",
@@ -118,10 +116,8 @@ async fn types_that_no_node_serves_are_named_with_their_jobs() {
     assert_eq!(health["unserved"][0]["jobs"], 3, "{health}");
 }
 
-#[tokio::test]
-async fn names_that_no_node_takes_are_named_with_their_jobs() {
-    let home = Scratch::new();
-    let run = jobwire(&home, &["run", "--http", "127.0.0.1:0"]);
+pub(super) async fn names_that_no_node_takes_are_named_with_their_jobs<S: Base>(home: &Home<S>) {
+    let run = jobwire(home, &["run", "--http", "127.0.0.1:0"]);
     let (_node, url) = start(
         run.env("JOBWIRE_SWEEP_INTERVAL", "1s")
             .env("JOBWIRE_TENANTS", "acme")
@@ -135,9 +131,9 @@ async fn names_that_no_node_takes_are_named_with_their_jobs() {
         (r#"{"type":"noop","deployment":"d2"}"#, 1),
         (r#"{"type":"print","tenant":"initech"}"#, 1),
     ] {
-        succeeds(jobwire(&home, &["enqueue", &lines(&home, line, count)])).await;
+        succeeds(jobwire(home, &["enqueue", &lines(home, line, count)])).await;
     }
-    let said = succeeds(jobwire(&home, &["doctor"])).await;
+    let said = succeeds(jobwire(home, &["doctor"])).await;
     for part in [
         "6 jobs of type noop ready, and no living node of that type takes tenant initech (3), \
          category mail (2), deployment d2 (1)",
@@ -271,27 +267,21 @@ async fn a_database_that_takes_any_bytes_is_wrong() {
     }
 }
 
-#[tokio::test]
-async fn jobs_that_wait_for_a_calendar_are_named() {
-    let home = Scratch::new();
-    succeeds(jobwire(&home, &["migrate", "up"])).await;
+pub(super) async fn jobs_that_wait_for_a_calendar_are_named<S: Base>(home: &Home<S>) {
     let line = r#"{"type":"noop","due_in":"PT2M"}"#;
-    succeeds(jobwire(&home, &["enqueue", &lines(&home, line, 2)])).await;
-    let store = super::store(&home).await;
+    succeeds(jobwire(home, &["enqueue", &lines(home, line, 2)])).await;
     let late = "R/PT1H[calendar=office]";
-    super::execute(
-        &store,
-        &format!(
-            "UPDATE timer_job SET repeat = 'R/PT1H[calendar=shop][pending=after@2027-01-01T00:00:00Z]';
-             INSERT INTO periodic_job (name, version, schedule, template, next_due, created_at, changed_at)
-             VALUES ('p', 1, '{late}', '{{}}', 1, 1, 1);"
+    home.store.execute(&format!(
+            "UPDATE {{s}}timer_job SET repeat = 'R/PT1H[calendar=shop][pending=after@2027-01-01T00:00:00Z]';
+             INSERT INTO {{s}}periodic_job (name, version, schedule, template, next_due, created_at, changed_at)
+             VALUES ('p', 1, '{late}', '{{}}', {{past}}, {{past}}, {{past}});"
         ),
     )
     .await;
     let calendar =
         "[[calendar]]\nname = \"shop\"\ntime_zone = \"UTC\"\nhours = { Mon = \"09:00-17:00\" }\n";
     let file = home.write("calendars.toml", calendar);
-    let doctor = jobwire(&home, &["doctor"]).env("JOBWIRE_CALENDARS", file.display().to_string());
+    let doctor = jobwire(home, &["doctor"]).env("JOBWIRE_CALENDARS", file.display().to_string());
     let said = succeeds(doctor).await;
     for part in [
         "2 jobs wait for the calendar `shop`",

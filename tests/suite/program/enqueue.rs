@@ -6,6 +6,7 @@ use jobwire_cli::commands::enqueue::FIELDS;
 use jobwire_core::{Batch, BatchId, Client, JobKind, JobQuery, JobState, NewJob, PgStore, Store};
 use jobwire_tests::{Scratch, Signal, shared};
 
+use super::home::{Base, Home};
 use super::{SOON, all, fails, jobwire, lines, start, store, succeeds, until_empty};
 
 #[tokio::test]
@@ -27,23 +28,21 @@ async fn the_lines_and_fields_of_the_guide_are_accepted() {
     }
 }
 
-#[tokio::test]
-async fn the_ids_of_created_jobs_are_printed() {
-    let home = Scratch::new();
+pub(super) async fn the_ids_of_created_jobs_are_printed<S: Base>(home: &Home<S>) {
     let text = "{\"type\":\"noop\"}\n\n{\"type\":\"noop\"}\n{\"type\":\"noop\"}\n";
     let _ = home.write("in.jsonl", text);
     let enqueue = ["enqueue", "in.jsonl", "--per-transaction", "2"];
-    let said = succeeds(jobwire(&home, &enqueue)).await;
-    let store = store(&home).await;
+    let said = succeeds(jobwire(home, &enqueue)).await;
+    let store = &home.store;
     let ids = async || -> Vec<String> {
-        let jobs = all(&store).await;
+        let jobs = all(store).await;
         jobs.iter().map(|job| job.id.to_string()).collect()
     };
     let first = ids().await;
     let lines: Vec<&str> = said.lines().filter(|line| line.len() == 36).collect();
     assert_eq!(lines, first, "{said}");
 
-    let said = succeeds(jobwire(&home, &[&enqueue[..], &["--json"]].concat())).await;
+    let said = succeeds(jobwire(home, &[&enqueue[..], &["--json"]].concat())).await;
     let objects = said.lines().filter(|line| line.starts_with('{'));
     let objects: Vec<serde_json::Value> = objects
         .map(|line| serde_json::from_str(line).unwrap())
@@ -53,19 +52,17 @@ async fn the_ids_of_created_jobs_are_printed() {
     let expected = expected.map(|(line, id)| serde_json::json!({"id": id, "line": line}));
     assert_eq!(objects, expected.collect::<Vec<_>>(), "{said}");
 
-    let said = succeeds(jobwire(&home, &[&enqueue[..], &["--quiet"]].concat())).await;
+    let said = succeeds(jobwire(home, &[&enqueue[..], &["--quiet"]].concat())).await;
     assert!(!said.lines().any(|line| line.len() == 36), "{said}");
-    assert_eq!(all(&store).await.len(), 9);
+    assert_eq!(all(store).await.len(), 9);
 }
 
-#[tokio::test]
-async fn a_line_whose_key_a_job_has_tells_that_job() {
-    let home = Scratch::new();
+pub(super) async fn a_line_whose_key_a_job_has_tells_that_job<S: Base>(home: &Home<S>) {
     let line = r#"{"type":"noop","unique_key":"k"}"#;
-    let file = lines(&home, line, 2);
-    let said = succeeds(jobwire(&home, &["enqueue", &file, "--json"])).await;
-    let store = store(&home).await;
-    let jobs = all(&store).await;
+    let file = lines(home, line, 2);
+    let said = succeeds(jobwire(home, &["enqueue", &file, "--json"])).await;
+    let store = &home.store;
+    let jobs = all(store).await;
     let [job] = jobs.as_slice() else {
         panic!("one job: {jobs:?}")
     };
@@ -82,22 +79,20 @@ async fn a_line_whose_key_a_job_has_tells_that_job() {
     assert!(said.contains("1 job not created"), "{said}");
 }
 
-#[tokio::test]
-async fn a_line_adds_its_job_to_an_open_batch() {
-    let home = Scratch::new();
-    let store = store(&home).await;
+pub(super) async fn a_line_adds_its_job_to_an_open_batch<S: Base>(home: &Home<S>) {
+    let store = &home.store;
     let client = Client::without_hints(store.clone());
     let batch = Batch::named("import").job(NewJob::of("noop", &()));
     let batch = client.create_batch(batch).await.unwrap();
     let line = format!(r#"{{"type":"noop","batch":"{batch}"}}"#);
-    let file = lines(&home, &line, 2);
-    succeeds(jobwire(&home, &["enqueue", &file])).await;
+    let file = lines(home, &line, 2);
+    succeeds(jobwire(home, &["enqueue", &file])).await;
     let members = async || client.batch(batch).await.unwrap().unwrap().members;
     assert_eq!(members().await, 3);
 
     client.cancel_batch(batch).await.unwrap();
     let _ = home.write("in.jsonl", format!("{{\"type\":\"noop\"}}\n{line}\n"));
-    let said = fails(jobwire(&home, &["enqueue", "in.jsonl"]), 1).await;
+    let said = fails(jobwire(home, &["enqueue", "in.jsonl"]), 1).await;
     for part in [
         "in.jsonl:2: batch",
         "has ended, was cancelled, or does not exist",
@@ -106,15 +101,15 @@ async fn a_line_adds_its_job_to_an_open_batch() {
         assert!(said.contains(part), "{part} in {said}");
     }
     let nobody = format!(r#"{{"type":"noop","batch":"{}"}}"#, BatchId::generate());
-    let file = lines(&home, &nobody, 1);
-    let said = fails(jobwire(&home, &["enqueue", &file]), 1).await;
+    let file = lines(home, &nobody, 1);
+    let said = fails(jobwire(home, &["enqueue", &file]), 1).await;
     assert!(said.contains(":1: batch"), "{said}");
-    assert!(all(&store).await.is_empty());
+    assert!(all(store).await.is_empty());
 }
 
-#[tokio::test]
-async fn a_bad_line_is_named_and_nothing_of_its_transaction_is_kept() {
-    let home = Scratch::new();
+pub(super) async fn a_bad_line_is_named_and_nothing_of_its_transaction_is_kept<S: Base>(
+    home: &Home<S>,
+) {
     let mut text = String::new();
     for line in 1..=20 {
         match line {
@@ -126,7 +121,7 @@ async fn a_bad_line_is_named_and_nothing_of_its_transaction_is_kept() {
     }
     let _ = home.write("in.jsonl", &text);
     let said = fails(
-        jobwire(&home, &["enqueue", "in.jsonl", "--per-transaction", "5"]),
+        jobwire(home, &["enqueue", "in.jsonl", "--per-transaction", "5"]),
         1,
     )
     .await;
@@ -137,12 +132,12 @@ async fn a_bad_line_is_named_and_nothing_of_its_transaction_is_kept() {
     ] {
         assert!(said.contains(part), "{part} in {said}");
     }
-    let store = store(&home).await;
-    assert_eq!(all(&store).await.len(), 10);
+    let store = &home.store;
+    assert_eq!(all(store).await.len(), 10);
 
     let _ = home.write("in.jsonl", text.replace(",\"retries\":-1", ""));
-    succeeds(jobwire(&home, &["enqueue", "in.jsonl", "--skip", "11"])).await;
-    let mut elements: Vec<_> = all(&store)
+    succeeds(jobwire(home, &["enqueue", "in.jsonl", "--skip", "11"])).await;
+    let mut elements: Vec<_> = all(store)
         .await
         .into_iter()
         .filter_map(|j| j.element)
@@ -152,16 +147,14 @@ async fn a_bad_line_is_named_and_nothing_of_its_transaction_is_kept() {
     assert_eq!(elements.len(), 18);
 }
 
-#[tokio::test]
-async fn every_field_reaches_its_job() {
-    let home = Scratch::new();
+pub(super) async fn every_field_reaches_its_job<S: Base>(home: &Home<S>) {
     let line = r#"{"type":"noop","payload":{"n":1.50},"process_instance":"p","exclusive":false,"priority":7,"lane":"bulk",
         "retries":5,"due_at":"2091-01-31T08:00:00Z","tenant":"t","element":"e","process_definition":"d",
         "correlation_id":"0198c0de-0000-7000-8000-000000000001"}"#;
-    let file = lines(&home, &line.replace('\n', " "), 1);
-    succeeds(jobwire(&home, &["enqueue", &file])).await;
-    let store = store(&home).await;
-    let jobs = all(&store).await;
+    let file = lines(home, &line.replace('\n', " "), 1);
+    succeeds(jobwire(home, &["enqueue", &file])).await;
+    let store = &home.store;
+    let jobs = all(store).await;
     let [view] = jobs.as_slice() else {
         panic!("one job: {jobs:?}")
     };
@@ -180,13 +173,11 @@ async fn every_field_reaches_its_job() {
     assert_eq!(job.payload.get(), r#"{"n":1.50}"#);
 }
 
-#[tokio::test]
-async fn a_line_creates_a_history_job() {
-    let home = Scratch::new();
+pub(super) async fn a_line_creates_a_history_job<S: Base>(home: &Home<S>) {
     let line = r#"{"type":"noop","process_instance":"p","kind":"history"}"#;
-    let file = lines(&home, line, 1);
-    succeeds(jobwire(&home, &["enqueue", &file])).await;
-    let jobs = all(&store(&home).await).await;
+    let file = lines(home, line, 1);
+    succeeds(jobwire(home, &["enqueue", &file])).await;
+    let jobs = all(&home.store).await;
     let [view] = jobs.as_slice() else {
         panic!("one job: {jobs:?}")
     };

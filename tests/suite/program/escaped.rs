@@ -6,26 +6,24 @@ use jobwire_core::telemetry::plain::is_active;
 use jobwire_core::{JobQuery, JobState, Store};
 use jobwire_tests::{Scratch, Signal, eventually};
 
+use super::home::{Base, Home};
 use super::{SOON, fails, jobwire, lines, succeeds};
 
 const EVIL: &str = r#"{"type":"mine\u001b[2J","process_instance":"one\nINFO forged\u001b]0;x\u0007","payload":"\u009b31m"}"#;
 
-#[tokio::test]
-async fn fields_of_a_job_are_shown_escaped() {
-    let home = Scratch::new();
-    let file = lines(&home, EVIL, 1);
-    succeeds(jobwire(&home, &["enqueue", &file])).await;
-    let json =
-        succeeds(jobwire(&home, &["jobs", "list", "--json"]).env("JOBWIRE_LOG", "off")).await;
+pub(super) async fn fields_of_a_job_are_shown_escaped<S: Base>(home: &Home<S>) {
+    let file = lines(home, EVIL, 1);
+    succeeds(jobwire(home, &["enqueue", &file])).await;
+    let json = succeeds(jobwire(home, &["jobs", "list", "--json"]).env("JOBWIRE_LOG", "off")).await;
     let jobs: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(
         jobs[0]["process_instance"], "one\nINFO forged\u{1b}]0;x\u{7}",
         "unchanged in JSON"
     );
     let id = jobs[0]["id"].as_str().unwrap();
-    let list = succeeds(jobwire(&home, &["jobs", "list"])).await;
-    let show = succeeds(jobwire(&home, &["jobs", "show", id])).await;
-    let execute = fails(jobwire(&home, &["jobs", "execute", id]), 1).await;
+    let list = succeeds(jobwire(home, &["jobs", "list"])).await;
+    let show = succeeds(jobwire(home, &["jobs", "show", id])).await;
+    let execute = fails(jobwire(home, &["jobs", "execute", id]), 1).await;
     for said in [&json, &list, &show, &execute] {
         assert!(!said.chars().any(|c| c != '\n' && is_active(c)), "{said:?}");
         assert!(!said.lines().any(|line| line.starts_with("INFO")), "{said}");
@@ -35,18 +33,15 @@ async fn fields_of_a_job_are_shown_escaped() {
 
 /// Error messages of the database contain terminal control characters. The log escapes them in
 /// every format.
-#[tokio::test]
-async fn a_log_of_json_moves_no_cursor() {
-    let home = Scratch::new();
-    let file = lines(&home, r#"{"type":"noop"}"#, 1);
-    succeeds(jobwire(&home, &["enqueue", &file])).await;
-    let store = super::store(&home).await;
-    let id = super::all(&store).await[0].id.to_string();
-    let refuse = "CREATE TRIGGER refuse BEFORE DELETE ON job
-                  BEGIN SELECT RAISE(ABORT, 'no\u{9b}31m \u{7f}\u{85}INFO forged'); END";
-    super::execute(&store, refuse).await;
+pub(super) async fn a_log_of_json_moves_no_cursor<S: Base>(home: &Home<S>) {
+    let file = lines(home, r#"{"type":"noop"}"#, 1);
+    succeeds(jobwire(home, &["enqueue", &file])).await;
+    let store = &home.store;
+    let id = super::all(store).await[0].id.to_string();
+    let message = "no\u{9b}31m \u{7f}\u{85}INFO forged";
+    store.refuse("DELETE", "job", "true", message).await;
     let delete = ["jobs", "delete", &id, "--log", "warn"];
-    let program = jobwire(&home, &delete).env("JOBWIRE_LOG_FORMAT", "json");
+    let program = jobwire(home, &delete).env("JOBWIRE_LOG_FORMAT", "json");
     let said = fails(program, 1).await;
     assert!(!said.chars().any(|c| c != '\n' && is_active(c)), "{said:?}");
     let mut events = said.lines().filter(|line| line.starts_with('{'));

@@ -2,6 +2,7 @@
 
 use jobwire_tests::Scratch;
 
+use super::home::{Base, Home};
 use super::{fails, jobwire, succeeds};
 
 const BROKER: [&str; 4] = [
@@ -11,18 +12,12 @@ const BROKER: [&str; 4] = [
     "amqp://127.0.0.1:1",
 ];
 
-#[tokio::test]
-async fn the_stream_is_switched_on_shown_and_switched_off() {
-    let home = Scratch::new();
+pub(super) async fn the_stream_is_switched_on_shown_and_switched_off<S: Base>(home: &Home<S>) {
+    let broker = ["--database", home.url(), "--broker", "amqp://127.0.0.1:1"];
     let run = |arguments: &[&str]| {
-        let all = [&["events"], arguments, &BROKER].concat();
-        jobwire(&home, &all)
+        let all = [&["events"], arguments, &broker].concat();
+        jobwire(home, &all)
     };
-    succeeds(jobwire(
-        &home,
-        &["migrate", "up", "--database", "sqlite:jobs.db"],
-    ))
-    .await;
     let shown = succeeds(run(&["status"])).await;
     assert!(shown.contains("the event stream is off"), "{shown}");
     let on = succeeds(run(&[
@@ -35,7 +30,9 @@ async fn the_stream_is_switched_on_shown_and_switched_off() {
         "2h",
     ]));
     let on = on.await;
-    assert!(on.contains("source   jobwire/jobs.db"), "{on}");
+    let name = home.url().rsplit([':', '/']).next().unwrap();
+    let name = name.split('?').next().unwrap();
+    assert!(on.contains(&format!("source   jobwire/{name}")), "{on}");
     let shown = succeeds(run(&["status"])).await;
     for line in ["kinds    succeeded, failed", "types    a", "waiting  0"] {
         assert!(shown.contains(line), "{shown}");

@@ -6,52 +6,50 @@ use jobwire_core::{Client, JobState, NewJob, Store};
 use jobwire_tests::{Program, Scratch, eventually, shared};
 use serde_json::{Value, json};
 
-use super::{SOON, all, execute, fails, jobwire, lines, start, store, succeeds};
+use super::home::{Base, Home, Place};
+use super::{SOON, all, fails, jobwire, lines, start, succeeds};
 use crate::fleet::Fleet;
 use crate::world::migrated;
 
-async fn json(home: &Scratch, arguments: &[&str]) -> Value {
+async fn json(home: &impl Place, arguments: &[&str]) -> Value {
     // The harness captures both streams, and a warning about a slow statement is not part of the
     // answer.
     let said = succeeds(jobwire(home, arguments).env("JOBWIRE_LOG", "off")).await;
     serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"))
 }
 
-async fn one_job(home: &Scratch, line: &str) -> String {
+async fn one_job<S: Base>(home: &Home<S>, line: &str) -> String {
     let file = lines(home, line, 1);
     succeeds(jobwire(home, &["enqueue", &file])).await;
-    let jobs = all(&store(home).await).await;
+    let jobs = all(&home.store).await;
     jobs.last().unwrap().id.to_string()
 }
 
-#[tokio::test]
-async fn a_job_that_waits_for_a_permit_is_shown_with_its_limit() {
-    let home = Scratch::new();
-    let free = one_job(&home, r#"{"type":"noop"}"#).await;
-    let waits = one_job(&home, r#"{"type":"noop","tenant":"acme"}"#).await;
-    let key = "INSERT INTO permit_key (limit_name, key, size, used_at) VALUES ('mail', 'acme', 1, unixepoch() * 1000000)";
+pub(super) async fn a_job_that_waits_for_a_permit_is_shown_with_its_limit<S: Base>(home: &Home<S>) {
+    let free = one_job(home, r#"{"type":"noop"}"#).await;
+    let waits = one_job(home, r#"{"type":"noop","tenant":"acme"}"#).await;
+    let key = "INSERT INTO {s}permit_key (limit_name, key, size, used_at) VALUES ('mail', 'acme', 1, {now})";
     let job = format!(
-        "INSERT INTO waiting_job (job_id, limit_name, key, type, seq) VALUES ('{waits}', 'mail', 'acme', 'noop', 1)"
+        "INSERT INTO {{s}}waiting_job (job_id, limit_name, key, type, seq) VALUES ('{waits}', 'mail', 'acme', 'noop', 1)"
     );
-    let store = store(&home).await;
-    for statement in [key, &job, "UPDATE job SET hints = 1"] {
-        execute(&store, statement).await;
+    for statement in [key, &job, "UPDATE {s}job SET hints = 1"] {
+        home.store.execute(statement).await;
     }
-    let said = succeeds(jobwire(&home, &["jobs", "list"])).await;
+    let said = succeeds(jobwire(home, &["jobs", "list"])).await;
     let line = |id: &str| said.lines().find(|line| line.contains(id)).unwrap();
     assert!(
         line(&waits).contains("waits for limit mail, key acme"),
         "{said}"
     );
     assert!(!line(&free).contains("limit"), "{said}");
-    let list = json(&home, &["jobs", "list", "--json", "--id", &waits]).await;
+    let list = json(home, &["jobs", "list", "--json", "--id", &waits]).await;
     assert_eq!(list[0]["waits_for_permit"]["key"], "acme", "{list}");
-    let shown = succeeds(jobwire(&home, &["jobs", "show", &waits])).await;
+    let shown = succeeds(jobwire(home, &["jobs", "show", &waits])).await;
     assert!(
         shown.contains("waits_for_permit") && shown.contains("acme"),
         "{shown}"
     );
-    let swept = json(&home, &["sweep", "--dry-run", "--json"]).await;
+    let swept = json(home, &["sweep", "--dry-run", "--json"]).await;
     assert_eq!(
         (&swept["waiting"], &swept["ready"]),
         (&json!(1), &json!(1)),
@@ -59,15 +57,13 @@ async fn a_job_that_waits_for_a_permit_is_shown_with_its_limit() {
     );
 }
 
-#[tokio::test]
-async fn jobs_are_listed_by_filter_and_page() {
-    let home = Scratch::new();
+pub(super) async fn jobs_are_listed_by_filter_and_page<S: Base>(home: &Home<S>) {
     for line in [
         r#"{"type":"noop","process_instance":"one","tenant":"a","execution":"e2","process_definition":"fee:2:x","custom_values":{"order":17}}"#,
         r#"{"type":"noop","process_instance":"two","lane":"bulk","execution":"e1","process_definition":"fee-pay:1:y","priority":-7}"#,
         r#"{"type":"sleep","due_at":"2091-01-01T00:00:00Z"}"#,
     ] {
-        one_job(&home, line).await;
+        one_job(home, line).await;
     }
     for (filter, expected) in [
         (&["--type", "noop"][..], 2),
@@ -108,89 +104,87 @@ async fn jobs_are_listed_by_filter_and_page() {
         ),
     ] {
         let arguments = [&["jobs", "list", "--json"], filter].concat();
-        let found = json(&home, &arguments).await;
+        let found = json(home, &arguments).await;
         assert_eq!(
             found.as_array().map(Vec::len),
             Some(expected),
             "{filter:?}: {found}"
         );
     }
-    let said = succeeds(jobwire(&home, &["jobs", "list", "--limit", "2"])).await;
+    let said = succeeds(jobwire(home, &["jobs", "list", "--limit", "2"])).await;
     assert!(said.contains("2 of 3 jobs"), "{said}");
     let (_, cursor) = said.trim_end().rsplit_once("--after ").unwrap();
     let rest = ["jobs", "list", "--after", cursor];
-    let said = succeeds(jobwire(&home, &[&rest[..], &["--limit", "2"]].concat())).await;
+    let said = succeeds(jobwire(home, &[&rest[..], &["--limit", "2"]].concat())).await;
     assert!(
         said.contains("1 of 3 jobs; this is the last page"),
         "{said}"
     );
-    let rest = json(&home, &[&rest[..], &["--json"]].concat()).await;
+    let rest = json(home, &[&rest[..], &["--json"]].concat()).await;
     assert_eq!(
         (rest.as_array().map(Vec::len), &rest[0]["type"]),
         (Some(1), &"sleep".into())
     );
     let sorted = ["jobs", "list", "--sort", "priority", "--json"];
-    let sorted = json(&home, &sorted).await;
+    let sorted = json(home, &sorted).await;
     assert_eq!(
         (&sorted[0]["priority"], sorted[0]["cursor"].is_string()),
         (&(-7).into(), true)
     );
     let sorted = ["jobs", "list", "--sort", "execution", "--json"];
-    let sorted = json(&home, &sorted).await;
+    let sorted = json(home, &sorted).await;
     let executions: Vec<&Value> = (0..3_usize).map(|at| &sorted[at]["execution"]).collect();
     assert_eq!(executions, [&json!("e1"), &json!("e2"), &Value::Null]);
     // As texts, the definitions have the opposite order.
     let sorted = ["jobs", "list", "--sort", "definition-key", "--json"];
-    let sorted = json(&home, &sorted).await;
+    let sorted = json(home, &sorted).await;
     let executions: Vec<&Value> = (0..3_usize).map(|at| &sorted[at]["execution"]).collect();
     assert_eq!(executions, [&json!("e2"), &json!("e1"), &Value::Null]);
     let cursor_of_first = sorted[0]["cursor"].as_str().unwrap();
     let behind = ["jobs", "list", "--sort", "definition-key", "--after"];
     let behind = [&behind[..], &[cursor_of_first, "--json"]].concat();
-    let behind = json(&home, &behind).await;
+    let behind = json(home, &behind).await;
     assert_eq!(behind[0]["execution"], "e1");
-    let said = succeeds(jobwire(&home, &["jobs", "count", "--limit", "2"])).await;
+    let said = succeeds(jobwire(home, &["jobs", "count", "--limit", "2"])).await;
     assert_eq!(said.trim(), "more than 2 jobs");
-    let counted = json(&home, &["jobs", "count", "--type", "noop", "--json"]).await;
+    let counted = json(home, &["jobs", "count", "--type", "noop", "--json"]).await;
     assert_eq!(
         (&counted["jobs"], &counted["more"]),
         (&2.into(), &false.into())
     );
-    let said = fails(jobwire(&home, &["jobs", "list", "--after", "next"]), 2).await;
+    let said = fails(jobwire(home, &["jobs", "list", "--after", "next"]), 2).await;
     assert!(said.contains("not a cursor"), "{said}");
     let other_order = ["jobs", "list", "--after", cursor, "--sort", "due"];
-    let said = fails(jobwire(&home, &other_order), 1).await;
+    let said = fails(jobwire(home, &other_order), 1).await;
     assert!(said.contains("sorted by `due`"), "{said}");
-    fails(jobwire(&home, &["jobs", "list", "--state", "lost"]), 2).await;
-    fails(jobwire(&home, &["jobs", "show", "not-an-id"]), 2).await;
+    fails(jobwire(home, &["jobs", "list", "--state", "lost"]), 2).await;
+    fails(jobwire(home, &["jobs", "show", "not-an-id"]), 2).await;
 }
 
-#[tokio::test]
-async fn one_job_is_shown_executed_retried_and_deleted() {
-    let home = Scratch::new();
+pub(super) async fn one_job_is_shown_executed_retried_and_deleted<S: Base>(home: &Home<S>) {
     // This job can only fail for good.
     let id = one_job(
-        &home,
+        home,
         r#"{"type":"http","payload":{"url":"ftp://example.org/"}}"#,
     )
     .await;
-    let shown = json(&home, &["jobs", "show", &id, "--json"]).await;
+    let shown = json(home, &["jobs", "show", &id, "--json"]).await;
     assert_eq!(shown["payload"]["url"], "ftp://example.org/");
     assert_eq!(shown["state"], "executable");
 
-    let said = fails(jobwire(&home, &["jobs", "execute", &id]), 1).await;
+    let said = fails(jobwire(home, &["jobs", "execute", &id]), 1).await;
     assert!(
         said.contains("became a dead letter") && said.contains("scheme"),
         "{said}"
     );
-    let said = succeeds(jobwire(&home, &["jobs", "show", &id])).await;
+    let said = succeeds(jobwire(home, &["jobs", "show", &id])).await;
     assert!(said.contains("dead-letter"), "{said}");
     let attempt = format!(
-        "INSERT INTO attempt (fence, job_id, type, node, started_at, ended_at, outcome, keep_until)
-         VALUES (7, '{id}', 'http', '{id}', 1, 2, 'dead-letter', 9000000000000000)"
+        "INSERT INTO {{s}}attempt (fence, job_id, type, node, started_at, ended_at, outcome, keep_until)
+         VALUES (7, '{id}', 'http', '{id}', {{past}}, {{now}}, 'dead-letter', {{now}} + 3600 * {{second}})"
     );
-    execute(&store(&home).await, &attempt).await;
-    let shown = json(&home, &["jobs", "show", &id, "--history", "--json"]).await;
+    home.store.execute(&attempt).await;
+    let shown = json(home, &["jobs", "show", &id, "--history", "--json"]).await;
     let history = &shown["history"];
     assert_eq!(history["attempts"][0]["outcome"], "dead-letter", "{shown}");
     assert_eq!(
@@ -198,84 +192,78 @@ async fn one_job_is_shown_executed_retried_and_deleted() {
         Value::Null,
         "{shown}"
     );
-    let said = succeeds(jobwire(&home, &["jobs", "show", &id, "--history"])).await;
+    let said = succeeds(jobwire(home, &["jobs", "show", &id, "--history"])).await;
     assert!(
         said.contains("outcome") && said.contains("resolved"),
         "{said}"
     );
-    let said = fails(jobwire(&home, &["jobs", "execute", &id]), 1).await;
+    let said = fails(jobwire(home, &["jobs", "execute", &id]), 1).await;
     assert!(said.contains("jobwire jobs retry"), "{said}");
 
-    let said = succeeds(jobwire(&home, &["jobs", "retry", &id, "--retries", "5"])).await;
+    let said = succeeds(jobwire(home, &["jobs", "retry", &id, "--retries", "5"])).await;
     assert!(said.contains("1 job made executable"), "{said}");
-    let jobs = all(&store(&home).await).await;
+    let jobs = all(&home.store).await;
     assert_eq!((jobs[0].state, jobs[0].retries), (JobState::Executable, 5));
 
-    succeeds(jobwire(&home, &["jobs", "delete", &id])).await;
+    succeeds(jobwire(home, &["jobs", "delete", &id])).await;
     for action in ["delete", "retry", "show", "execute"] {
-        let said = fails(jobwire(&home, &["jobs", action, &id]), 1).await;
+        let said = fails(jobwire(home, &["jobs", action, &id]), 1).await;
         assert!(said.contains("there is no job"), "{action}: {said}");
     }
 }
 
-#[tokio::test]
-async fn execute_runs_a_job_and_a_timer_before_its_time() {
-    let home = Scratch::new();
-    let id = one_job(&home, r#"{"type":"noop"}"#).await;
-    let said = succeeds(jobwire(&home, &["jobs", "execute", &id])).await;
+pub(super) async fn execute_runs_a_job_and_a_timer_before_its_time<S: Base>(home: &Home<S>) {
+    let id = one_job(home, r#"{"type":"noop"}"#).await;
+    let said = succeeds(jobwire(home, &["jobs", "execute", &id])).await;
     assert!(said.contains("is done"), "{said}");
-    let id = one_job(&home, r#"{"type":"noop","due_at":"2091-01-01T00:00:00Z"}"#).await;
-    let outcome = json(&home, &["jobs", "execute", &id, "--json"]).await;
+    let id = one_job(home, r#"{"type":"noop","due_at":"2091-01-01T00:00:00Z"}"#).await;
+    let outcome = json(home, &["jobs", "execute", &id, "--json"]).await;
     assert_eq!(outcome["outcome"], "done");
-    let id = one_job(&home, r#"{"type":"mine"}"#).await;
-    let said = fails(jobwire(&home, &["jobs", "execute", &id]), 1).await;
+    let id = one_job(home, r#"{"type":"mine"}"#).await;
+    let said = fails(jobwire(home, &["jobs", "execute", &id]), 1).await;
     assert!(said.contains("no handler for the type `mine`"), "{said}");
-    assert_eq!(all(&store(&home).await).await.len(), 1);
+    assert_eq!(all(&home.store).await.len(), 1);
 }
 
-#[tokio::test]
-async fn execute_leaves_an_instance_to_its_turn() {
-    let home = Scratch::new();
-    let first = one_job(&home, r#"{"type":"noop","process_instance":"one"}"#).await;
-    let second = one_job(&home, r#"{"type":"noop","process_instance":"one"}"#).await;
-    let said = fails(jobwire(&home, &["jobs", "execute", &second]), 1).await;
+pub(super) async fn execute_leaves_an_instance_to_its_turn<S: Base>(home: &Home<S>) {
+    let first = one_job(home, r#"{"type":"noop","process_instance":"one"}"#).await;
+    let second = one_job(home, r#"{"type":"noop","process_instance":"one"}"#).await;
+    let said = fails(jobwire(home, &["jobs", "execute", &second]), 1).await;
     assert!(
         said.contains(&format!("{first} of the same process instance comes first")),
         "{said}"
     );
-    let jobs = all(&store(&home).await).await;
+    let jobs = all(&home.store).await;
     assert!(jobs.iter().all(|j| j.lock_owner.is_none()), "{jobs:?}");
-    succeeds(jobwire(&home, &["jobs", "execute", &first])).await;
+    succeeds(jobwire(home, &["jobs", "execute", &first])).await;
     // Only the requested job ran; the next one of its instance was not locked with it.
-    assert_eq!(all(&store(&home).await).await.len(), 1);
-    succeeds(jobwire(&home, &["jobs", "execute", &second])).await;
+    assert_eq!(all(&home.store).await.len(), 1);
+    succeeds(jobwire(home, &["jobs", "execute", &second])).await;
 }
 
-#[tokio::test]
-async fn all_that_match_are_retried_or_deleted() {
-    let home = Scratch::new();
-    let file = lines(&home, r#"{"type":"http","payload":7}"#, 3);
-    succeeds(jobwire(&home, &["enqueue", &file])).await;
-    let store = store(&home).await;
-    for job in all(&store).await {
-        fails(jobwire(&home, &["jobs", "execute", &job.id.to_string()]), 1).await;
+pub(super) async fn all_that_match_are_retried_or_deleted<S: Base>(home: &Home<S>) {
+    let file = lines(home, r#"{"type":"http","payload":7}"#, 3);
+    succeeds(jobwire(home, &["enqueue", &file])).await;
+    let store = &home.store;
+    for job in all(store).await {
+        fails(jobwire(home, &["jobs", "execute", &job.id.to_string()]), 1).await;
     }
     let said = succeeds(jobwire(
-        &home,
+        home,
         &["jobs", "retry", "--all", "--state", "dead-letter"],
     ))
     .await;
     assert!(said.contains("3 jobs made executable"), "{said}");
     for action in ["delete", "cancel"] {
         let all_of_type = ["jobs", action, "--all", "--type", "http"];
-        let said = fails(jobwire(&home, &all_of_type), 2).await;
+        let said = fails(jobwire(home, &all_of_type), 2).await;
         assert!(
             said.contains("3 jobs match") && said.contains("--yes"),
             "{said}"
         );
     }
     succeeds(jobwire(
-        &home,
+        home,
         &["jobs", "delete", "--all", "--type", "http", "--yes"],
     ))
     .await;
@@ -286,7 +274,7 @@ async fn all_that_match_are_retried_or_deleted() {
             .unwrap(),
         0
     );
-    fails(jobwire(&home, &["jobs", "retry"]), 2).await;
+    fails(jobwire(home, &["jobs", "retry"]), 2).await;
 }
 
 /// One transaction for each job would take 900 round trips and commits.
@@ -323,27 +311,22 @@ async fn many_jobs_are_retried_in_few_transactions() {
 
 /// A trigger raises an error for one job. That job is named with the reason, and the others are
 /// changed.
-#[tokio::test]
-async fn a_job_that_the_database_refuses_stops_no_other() {
-    let home = Scratch::new();
-    let file = lines(&home, r#"{"type":"http","payload":7}"#, 12);
-    succeeds(jobwire(&home, &["enqueue", &file])).await;
-    let store = store(&home).await;
-    let bad = all(&store).await[7].id;
-    let refuse = format!(
-        "CREATE TRIGGER refuse BEFORE DELETE ON job WHEN OLD.id = '{bad}'
-         BEGIN SELECT RAISE(ABORT, 'still needed'); END"
-    );
-    execute(&store, &refuse).await;
+pub(super) async fn a_job_that_the_database_refuses_stops_no_other<S: Base>(home: &Home<S>) {
+    let file = lines(home, r#"{"type":"http","payload":7}"#, 12);
+    succeeds(jobwire(home, &["enqueue", &file])).await;
+    let store = &home.store;
+    let bad = all(store).await[7].id;
+    let is_bad = format!("OLD.id = '{bad}'");
+    store.refuse("DELETE", "job", &is_bad, "still needed").await;
     let delete = ["jobs", "delete", "--all", "--state", "executable", "--yes"];
-    let said = fails(jobwire(&home, &delete), 1).await;
+    let said = fails(jobwire(home, &delete), 1).await;
     assert!(said.contains("11 jobs deleted"), "{said}");
     let told = format!("job {bad} was not changed: ");
     assert!(
         said.contains(&told) && said.contains("still needed"),
         "{said}"
     );
-    let left: Vec<_> = all(&store).await.iter().map(|job| job.id).collect();
+    let left: Vec<_> = all(store).await.iter().map(|job| job.id).collect();
     assert_eq!(left, [bad]);
 }
 
@@ -386,10 +369,10 @@ async fn cancelling_deletes_a_job_that_waits_and_one_that_runs() {
     }
 }
 
-#[tokio::test]
-async fn a_running_job_is_cancelled_where_no_broker_reaches_its_node() {
-    let home = Scratch::new();
-    let id = one_job(&home, r#"{"type":"sleep","payload":{"ms":3600000}}"#).await;
+pub(super) async fn a_running_job_is_cancelled_where_no_broker_reaches_its_node<S: Base>(
+    home: &Home<S>,
+) {
+    let id = one_job(home, r#"{"type":"sleep","payload":{"ms":3600000}}"#).await;
     let run = [
         "run",
         "--http",
@@ -399,54 +382,52 @@ async fn a_running_job_is_cancelled_where_no_broker_reaches_its_node() {
         "--sweep-interval",
         "1s",
     ];
-    let (_node, _) = start(jobwire(&home, &run)).await;
-    let store = store(&home).await;
+    let (_node, _) = start(jobwire(home, &run)).await;
+    let store = &home.store;
     eventually("the job to run", SOON, async || {
-        all(&store).await[0].lock_owner.map(drop)
+        all(store).await[0].lock_owner.map(drop)
     })
     .await;
     let cancel = ["jobs", "cancel", "--all", "--id", &id, "--locked", "--yes"];
-    let said = succeeds(jobwire(&home, &cancel)).await;
+    let said = succeeds(jobwire(home, &cancel)).await;
     assert!(said.contains("1 job deleted"), "{said}");
-    assert!(all(&store).await.is_empty());
+    assert!(all(store).await.is_empty());
 }
 
-#[tokio::test]
-async fn ids_beside_filters_are_refused() {
-    let home = Scratch::new();
-    let id = one_job(&home, r#"{"type":"noop"}"#).await;
+pub(super) async fn ids_beside_filters_are_refused<S: Base>(home: &Home<S>) {
+    let id = one_job(home, r#"{"type":"noop"}"#).await;
     for action in ["delete", "retry", "cancel"] {
         let both = ["jobs", action, &id, "--type", "http"];
-        let said = fails(jobwire(&home, &both), 2).await;
+        let said = fails(jobwire(home, &both), 2).await;
         assert!(
             said.contains("ids") && said.contains("filters") && said.contains("not both"),
             "{action}: {said}"
         );
     }
-    assert_eq!(all(&store(&home).await).await.len(), 1);
+    assert_eq!(all(&home.store).await.len(), 1);
 }
 
-#[tokio::test]
-async fn retrying_all_means_dead_letters_unless_more_is_named_and_confirmed() {
-    let home = Scratch::new();
-    let file = lines(&home, r#"{"type":"http","payload":7}"#, 2);
-    succeeds(jobwire(&home, &["enqueue", &file])).await;
-    let store = store(&home).await;
-    for job in all(&store).await {
-        fails(jobwire(&home, &["jobs", "execute", &job.id.to_string()]), 1).await;
+pub(super) async fn retrying_all_means_dead_letters_unless_more_is_named_and_confirmed<S: Base>(
+    home: &Home<S>,
+) {
+    let file = lines(home, r#"{"type":"http","payload":7}"#, 2);
+    succeeds(jobwire(home, &["enqueue", &file])).await;
+    let store = &home.store;
+    for job in all(store).await {
+        fails(jobwire(home, &["jobs", "execute", &job.id.to_string()]), 1).await;
     }
     let later = lines(
-        &home,
+        home,
         r#"{"type":"noop","due_at":"2091-01-01T00:00:00Z"}"#,
         3,
     );
-    succeeds(jobwire(&home, &["enqueue", &later])).await;
+    succeeds(jobwire(home, &["enqueue", &later])).await;
     let states = async || {
-        let mut states: Vec<JobState> = all(&store).await.iter().map(|job| job.state).collect();
+        let mut states: Vec<JobState> = all(store).await.iter().map(|job| job.state).collect();
         states.sort_unstable_by_key(|state| state.as_str());
         states
     };
-    let said = succeeds(jobwire(&home, &["jobs", "retry", "--all"])).await;
+    let said = succeeds(jobwire(home, &["jobs", "retry", "--all"])).await;
     assert!(said.contains("2 jobs made executable"), "{said}");
     use JobState::{Executable, Timer};
     assert_eq!(
@@ -454,7 +435,7 @@ async fn retrying_all_means_dead_letters_unless_more_is_named_and_confirmed() {
         [Executable, Executable, Timer, Timer, Timer]
     );
     let named = ["jobs", "retry", "--all", "--state", "timer,dead-letter"];
-    let said = fails(jobwire(&home, &named), 2).await;
+    let said = fails(jobwire(home, &named), 2).await;
     assert!(
         said.contains("3 jobs (3 timer)") && said.contains("--yes"),
         "{said}"
@@ -467,12 +448,12 @@ async fn retrying_all_means_dead_letters_unless_more_is_named_and_confirmed() {
             .count(),
         3
     );
-    let said = succeeds(jobwire(&home, &[&named[..], &["--yes"]].concat())).await;
+    let said = succeeds(jobwire(home, &[&named[..], &["--yes"]].concat())).await;
     assert!(said.contains("3 jobs made executable"), "{said}");
 }
 
 #[tokio::test]
-async fn the_same_on_postgresql() {
+async fn an_event_is_executed_once_the_tables_exist() {
     let home = Scratch::new();
     let url = shared::postgres().await.create_database().await;
     let program = |arguments: &[&str]| jobwire(&home, arguments).env("JOBWIRE_DATABASE_URL", &url);
@@ -492,60 +473,54 @@ async fn the_same_on_postgresql() {
     assert!(said.contains("is done"), "{said}");
 }
 
-#[tokio::test]
-async fn an_instance_and_start_timers_are_ended() {
-    let home = Scratch::new();
+pub(super) async fn an_instance_and_start_timers_are_ended<S: Base>(home: &Home<S>) {
     for line in [
         r#"{"type":"noop","process_instance":"one"}"#,
         r#"{"type":"noop","process_instance":"one","due_at":"2091-01-01T00:00:00Z"}"#,
         r#"{"type":"noop","process_definition":"d","due_at":"2091-01-01T00:00:00Z"}"#,
         r#"{"type":"noop","process_definition":"d"}"#,
     ] {
-        one_job(&home, line).await;
+        one_job(home, line).await;
     }
-    let said = fails(jobwire(&home, &["jobs", "end", "--instance", "one"]), 2).await;
+    let said = fails(jobwire(home, &["jobs", "end", "--instance", "one"]), 2).await;
     let list = "2 jobs would be deleted; check with `jobwire jobs list --instance one` first";
     assert!(said.contains(list) && said.contains("--yes"), "{said}");
     let timers = ["jobs", "end", "--start-timers", "d"];
-    let said = fails(jobwire(&home, &timers), 2).await;
+    let said = fails(jobwire(home, &timers), 2).await;
     assert!(said.contains("1 job would be deleted"), "{said}");
     let end = ["jobs", "end", "--json", "--yes"];
-    let ended = json(&home, &[&end[..], &["--instance", "one"]].concat()).await;
+    let ended = json(home, &[&end[..], &["--instance", "one"]].concat()).await;
     assert_eq!(ended["deleted"].as_array().map(Vec::len), Some(2));
-    assert_eq!(all(&store(&home).await).await.len(), 2);
+    assert_eq!(all(&home.store).await.len(), 2);
     let said = succeeds(jobwire(
-        &home,
+        home,
         &["jobs", "end", "--yes", "--start-timers", "d"],
     ))
     .await;
     assert!(said.contains("1 job deleted"), "{said}");
-    let left = all(&store(&home).await).await;
+    let left = all(&home.store).await;
     assert_eq!((left.len(), left[0].state), (1, JobState::Executable));
 }
 
 /// The command prints the refused job. A log line beside it would say the same.
-#[tokio::test]
-async fn a_fault_of_a_job_is_told_once() {
-    let home = Scratch::new();
+pub(super) async fn a_fault_of_a_job_is_told_once<S: Base>(home: &Home<S>) {
     let line = r#"{"type":"http","payload":7,"unique_key":"k"}"#;
-    let id = one_job(&home, line).await;
-    fails(jobwire(&home, &["jobs", "execute", &id]), 1).await;
-    one_job(&home, line).await;
-    let said = fails(jobwire(&home, &["jobs", "retry", &id]), 1).await;
+    let id = one_job(home, line).await;
+    fails(jobwire(home, &["jobs", "execute", &id]), 1).await;
+    one_job(home, line).await;
+    let said = fails(jobwire(home, &["jobs", "retry", &id]), 1).await;
     assert_eq!(said.matches("unique key").count(), 1, "{said}");
     assert!(!said.contains("WARN"), "{said}");
 }
 
-#[tokio::test]
-async fn start_timers_are_replaced_by_those_of_a_file() {
-    let home = Scratch::new();
+pub(super) async fn start_timers_are_replaced_by_those_of_a_file<S: Base>(home: &Home<S>) {
     for line in [
         r#"{"type":"noop","process_definition":"d","due_at":"2091-01-01T00:00:00Z"}"#,
         r#"{"type":"noop","process_definition":"d","process_instance":"i","due_at":"2091-01-01T00:00:00Z"}"#,
     ] {
-        one_job(&home, line).await;
+        one_job(home, line).await;
     }
-    let before = all(&store(&home).await).await;
+    let before = all(&home.store).await;
     let old = before.iter().find(|job| job.process_instance.is_none());
     let old = old.unwrap().id.to_string();
     let good = r#"{"type":"start","repeat":"R/2091-01-01T00:00:00Z/PT1H"}"#;
@@ -557,22 +532,18 @@ async fn start_timers_are_replaced_by_those_of_a_file() {
         "d",
         "timers.jsonl",
     ];
-    let said = fails(jobwire(&home, &replace), 2).await;
+    let said = fails(jobwire(home, &replace), 2).await;
     let told = "1 start timer would be deleted, and those of the file created";
     assert!(said.contains(told) && said.contains("--yes"), "{said}");
     let replace = [&replace[..], &["--yes", "--json"]].concat();
-    let said = fails(jobwire(&home, &replace), 1).await;
+    let said = fails(jobwire(home, &replace), 1).await;
     assert!(said.contains("timers.jsonl:2: field `due_at`"), "{said}");
-    assert_eq!(
-        all(&store(&home).await).await.len(),
-        2,
-        "nothing was changed"
-    );
+    assert_eq!(all(&home.store).await.len(), 2, "nothing was changed");
 
     let _ = home.write("timers.jsonl", format!("{good}\n\n{good}\n"));
-    let replaced = json(&home, &replace).await;
+    let replaced = json(home, &replace).await;
     assert_eq!(replaced["deleted"], json!([old]));
-    let after = all(&store(&home).await).await;
+    let after = all(&home.store).await;
     let new: Vec<_> = after.iter().filter(|job| job.job_type == "start").collect();
     assert_eq!((after.len(), new.len()), (3, 2));
     assert_eq!(new[0].process_definition.as_deref(), Some("d"));
@@ -587,6 +558,6 @@ async fn start_timers_are_replaced_by_those_of_a_file() {
     created.sort_unstable();
     assert_eq!(created, ids);
     let _ = home.write("timers.jsonl", "\n");
-    let said = fails(jobwire(&home, &replace), 1).await;
+    let said = fails(jobwire(home, &replace), 1).await;
     assert!(said.contains("jobwire jobs end --start-timers"), "{said}");
 }

@@ -2,19 +2,17 @@
 
 use jobwire_tests::Scratch;
 
+use super::home::{Base, Home};
 use super::{fails, jobwire, succeeds};
 
-#[tokio::test]
-async fn the_order_is_relaxed_until_it_is_made_strict() {
-    let home = Scratch::new();
-    succeeds(jobwire(&home, &["migrate", "up"])).await;
+pub(super) async fn the_order_is_relaxed_until_it_is_made_strict<S: Base>(home: &Home<S>) {
     for (arguments, said) in [
         (&["order"][..], "relaxed"),
         (&["order", "strict"], "strict"),
         (&["order"], "strict"),
         (&["order", "relaxed"], "relaxed"),
     ] {
-        let printed = succeeds(jobwire(&home, arguments)).await;
+        let printed = succeeds(jobwire(home, arguments)).await;
         assert_eq!(printed.trim(), said, "{arguments:?}");
     }
 }

@@ -6,6 +6,7 @@ use jobwire_core::{JobState, Store};
 use jobwire_tests::{Scratch, eventually, http};
 use serde_json::Value;
 
+use super::home::{Base, Home};
 use super::{SOON, all, execute, fails, jobwire, start, store, succeeds};
 
 const FILE: &str = r#"
@@ -16,13 +17,10 @@ version = 2
 job = { type = "noop", payload = { keep = 30 }, priority = 4 }
 "#;
 
-#[tokio::test]
-async fn periodic_jobs_are_declared_and_operated() {
-    let home = Scratch::new();
+pub(super) async fn periodic_jobs_are_declared_and_operated<S: Base>(home: &Home<S>) {
     let file = home.write("periodic.toml", FILE);
     let file = file.display().to_string();
-    succeeds(jobwire(&home, &["migrate", "up"])).await;
-    let periodic = |arguments: &[&str]| jobwire(&home, &[&["periodic"], arguments].concat());
+    let periodic = |arguments: &[&str]| jobwire(home, &[&["periodic"], arguments].concat());
     let said = succeeds(periodic(&["declare", &file, "--check"])).await;
     assert!(said.contains("1 periodic job, all valid"), "{said}");
     // The same answer as that of the declaration: no program knows this calendar.
@@ -62,7 +60,7 @@ async fn periodic_jobs_are_declared_and_operated() {
     );
 
     let said = succeeds(periodic(&["run", "clean-up"])).await;
-    let jobs = all(&store(&home).await).await;
+    let jobs = all(&home.store).await;
     assert_eq!(jobs.len(), 1);
     assert!(said.contains(&jobs[0].id.to_string()), "{said}");
     assert_eq!((jobs[0].state, jobs[0].priority), (JobState::Executable, 4));
@@ -74,13 +72,11 @@ async fn periodic_jobs_are_declared_and_operated() {
     }
 }
 
-#[tokio::test]
-async fn a_node_declares_its_file_and_runs_each_date() {
-    let home = Scratch::new();
+pub(super) async fn a_node_declares_its_file_and_runs_each_date<S: Base>(home: &Home<S>) {
     let file = home.write("periodic.toml", FILE.replace("0 2 * * *", "* * * * * *"));
     let file = file.display().to_string();
     let arguments = ["run", "--http", "127.0.0.1:0", "--periodic-jobs", &file];
-    let (_node, address) = start(jobwire(&home, &arguments)).await;
+    let (_node, address) = start(jobwire(home, &arguments)).await;
     eventually("two jobs to be done", SOON, || async {
         let metrics = http::get(&address, "/metrics").await.ok()?;
         let done = metrics.body.lines().find_map(|line| {
@@ -89,12 +85,12 @@ async fn a_node_declares_its_file_and_runs_each_date() {
         (done.parse::<f64>().ok()? >= 2.0).then_some(())
     })
     .await;
-    let kept = store(&home).await.periodic_jobs().await.unwrap();
+    let kept = home.store.periodic_jobs().await.unwrap();
     assert!(kept[0].last_due.is_some(), "{kept:?}");
 
     let bad = home.write("bad.toml", FILE.replace("0 2 * * *", "0 2 * *"));
     let bad = bad.display().to_string();
-    let said = fails(jobwire(&home, &["run", "--periodic-jobs", &bad]), 1).await;
+    let said = fails(jobwire(home, &["run", "--periodic-jobs", &bad]), 1).await;
     assert!(
         said.contains("`schedule`") && said.contains("bad.toml"),
         "{said}"
@@ -102,32 +98,28 @@ async fn a_node_declares_its_file_and_runs_each_date() {
 }
 
 /// The row of each is as old as can be, and there are more than the leader reads at a time.
-#[tokio::test]
-async fn schedules_that_can_not_be_created_hold_up_no_other() {
-    let home = Scratch::new();
+pub(super) async fn schedules_that_can_not_be_created_hold_up_no_other<S: Base>(home: &Home<S>) {
     let file = home.write("periodic.toml", FILE.replace("0 2 * * *", "* * * * * *"));
     let file = file.display().to_string();
-    succeeds(jobwire(&home, &["migrate", "up"])).await;
-    let store = store(&home).await;
+    let store = &home.store;
     let put = |name: &str, schedule: &str, of: &str, number: u32| {
         format!(
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {number})
-             INSERT INTO periodic_job (name, version, schedule, template, next_due, created_at, changed_at)
-             SELECT '{name}-' || i, 0, '{schedule}', '{{\"type\":\"{of}\"}}', 1577836800000000, 1, 1 FROM n"
+             INSERT INTO {{s}}periodic_job (name, version, schedule, template, next_due, created_at, changed_at)
+             SELECT '{name}-' || i, 0, '{schedule}', '{{\"type\":\"{of}\"}}', {{past}}, {{past}}, {{past}} FROM n"
         )
     };
-    execute(&store, &put("unread", "garbage", "noop", 1_100)).await;
-    execute(
-        &store,
-        &put("undated", "R/PT1H[calendar=nowhere]", "noop", 1_100),
-    )
-    .await;
-    execute(&store, &put("barred", "R/PT1H", "barred", 250)).await;
-    let bar = "CREATE TRIGGER bar BEFORE INSERT ON job WHEN NEW.type = 'barred'
-         BEGIN SELECT RAISE(ABORT, 'barred'); END";
-    execute(&store, bar).await;
+    store
+        .execute(&put("unread", "garbage", "noop", 1_100))
+        .await;
+    store
+        .execute(&put("undated", "R/PT1H[calendar=nowhere]", "noop", 1_100))
+        .await;
+    store.execute(&put("barred", "R/PT1H", "barred", 250)).await;
+    let is_barred = "NEW.type = 'barred'";
+    store.refuse("INSERT", "job", is_barred, "barred").await;
     let arguments = ["run", "--http", "127.0.0.1:0", "--periodic-jobs", &file];
-    let (node, address) = start(jobwire(&home, &arguments)).await;
+    let (node, address) = start(jobwire(home, &arguments)).await;
     let of = async |name: &str| {
         let all = store.periodic_jobs().await.unwrap();
         all.into_iter().find(|view| view.name == name).unwrap()
@@ -153,13 +145,13 @@ async fn schedules_that_can_not_be_created_hold_up_no_other() {
             .then_some(())
     })
     .await;
-    let said = succeeds(jobwire(&home, &["periodic", "list"])).await;
+    let said = succeeds(jobwire(home, &["periodic", "list"])).await;
     assert!(said.contains("faulty"), "{said}");
     assert!(
         said.contains("periodic job `unread-1` creates no jobs"),
         "{said}"
     );
-    let said = succeeds(jobwire(&home, &["doctor"])).await;
+    let said = succeeds(jobwire(home, &["doctor"])).await;
     assert!(
         said.contains("1100 periodic jobs create no jobs, first `unread-"),
         "{said}"
@@ -213,19 +205,16 @@ time_zone = "Europe/Berlin"
 hours = { Mon = "09:00-17:00" }
 "#;
 
-#[tokio::test]
-async fn jobs_are_due_in_the_working_time_of_a_file() {
-    let home = Scratch::new();
+pub(super) async fn jobs_are_due_in_the_working_time_of_a_file<S: Base>(home: &Home<S>) {
     let calendars = home.write("calendars.toml", CALENDARS);
     let calendars = calendars.display().to_string();
-    succeeds(jobwire(&home, &["migrate", "up"])).await;
     let lines = home.write(
         "jobs.jsonl",
         "{\"type\":\"noop\",\"due_in\":\"PT8H[calendar=office]\"}\n\
          {\"type\":\"noop\",\"repeat\":\"0 3 * * *[Europe/Berlin][calendar=office]\"}\n",
     );
     let lines = lines.display().to_string();
-    let enqueue = |more: &[&str]| jobwire(&home, &[&["enqueue", &lines], more].concat());
+    let enqueue = |more: &[&str]| jobwire(home, &[&["enqueue", &lines], more].concat());
     let said = fails(enqueue(&[]), 1).await;
     assert!(
         said.contains("`due_in`") && said.contains("`office`"),
@@ -233,7 +222,7 @@ async fn jobs_are_due_in_the_working_time_of_a_file() {
     );
     succeeds(enqueue(&["--calendars", &calendars])).await;
     let mut dates = Vec::new();
-    for job in all(&store(&home).await).await {
+    for job in all(&home.store).await {
         let due = job
             .due_at
             .unwrap()

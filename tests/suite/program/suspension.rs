@@ -1,55 +1,51 @@
 //! `jobwire suspend`, `activate`, `pause`, `resume` and `suspensions`.
 
+use jobwire_core::JobState;
 use jobwire_core::store::SUSPENSION_TYPE;
-use jobwire_core::{JobState, Store};
 use jobwire_tests::Scratch;
 use serde_json::{Value, json};
 
-use super::{all, fails, jobwire, lines, store, succeeds};
+use super::home::{Base, Home, Place};
+use super::{all, fails, jobwire, lines, succeeds};
 
-async fn answer(home: &Scratch, arguments: &[&str]) -> Value {
+async fn answer(home: &impl Place, arguments: &[&str]) -> Value {
     let said = succeeds(jobwire(home, arguments).env("JOBWIRE_LOG", "off")).await;
     serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"))
 }
 
-async fn says(home: &Scratch, arguments: &[&str], parts: &[&str]) {
+async fn says(home: &impl Place, arguments: &[&str], parts: &[&str]) {
     let said = succeeds(jobwire(home, arguments)).await;
     for part in parts {
         assert!(said.contains(part), "{arguments:?}: {part} in {said}");
     }
 }
 
-#[tokio::test]
-async fn what_stands_still_is_told_and_ends_with_another_command() {
-    let home = Scratch::new();
-    let file = lines(&home, r#"{"type":"noop","tenant":"acme"}"#, 2);
-    succeeds(jobwire(&home, &["enqueue", &file])).await;
-    says(&home, &["suspensions"], &["nothing is suspended or paused"]).await;
+pub(super) async fn what_stands_still_is_told_and_ends_with_another_command<S: Base>(
+    home: &Home<S>,
+) {
+    let file = lines(home, r#"{"type":"noop","tenant":"acme"}"#, 2);
+    succeeds(jobwire(home, &["enqueue", &file])).await;
+    says(home, &["suspensions"], &["nothing is suspended or paused"]).await;
 
     let lane = ["--lane", "default"];
     let pause = [&["pause"], &lane[..]].concat();
-    says(&home, &pause, &["lane default is paused"]).await;
-    says(&home, &pause, &["lane default is paused already"]).await;
-    says(
-        &home,
-        &["jobs", "list"],
-        &["nobody: lane default is paused"],
-    )
-    .await;
-    says(&home, &["lanes", "list"], &["paused", "yes"]).await;
-    let suspended = answer(&home, &["suspend", "--tenant", "acme", "--json"]).await;
+    says(home, &pause, &["lane default is paused"]).await;
+    says(home, &pause, &["lane default is paused already"]).await;
+    says(home, &["jobs", "list"], &["nobody: lane default is paused"]).await;
+    says(home, &["lanes", "list"], &["paused", "yes"]).await;
+    let suspended = answer(home, &["suspend", "--tenant", "acme", "--json"]).await;
     assert_eq!(suspended["moved"], 2, "{suspended}");
     assert_eq!(suspended["running"], 0, "{suspended}");
     // Born during the suspension: the first reason is told.
-    succeeds(jobwire(&home, &["enqueue", &file])).await;
+    succeeds(jobwire(home, &["enqueue", &file])).await;
     says(
-        &home,
+        home,
         &["jobs", "list"],
         &["nobody: tenant acme is suspended"],
     )
     .await;
 
-    let listed = answer(&home, &["suspensions", "--json"]).await;
+    let listed = answer(home, &["suspensions", "--json"]).await;
     let rows = listed.as_array().unwrap();
     let row = |at: usize| {
         let row = &rows[at];
@@ -63,7 +59,7 @@ async fn what_stands_still_is_told_and_ends_with_another_command() {
     };
     assert_eq!(row(0), json!(["paused", "lane", "default", 0, 2]));
     assert_eq!(row(1), json!(["suspended", "tenant", "acme", 2, 2]));
-    let said = jobwire(&home, &["doctor"])
+    let said = jobwire(home, &["doctor"])
         .run(super::SOON)
         .await
         .1
@@ -79,59 +75,59 @@ async fn what_stands_still_is_told_and_ends_with_another_command() {
     // The lane is still paused, so nothing is hinted yet.
     let activate = ["activate", "--tenant", "acme"];
     says(
-        &home,
+        home,
         &activate,
         &["tenant acme is no longer suspended: 2 jobs came back, no waiting job is hinted"],
     )
     .await;
     let nothing = "nothing was changed: no suspension of tenant acme exists";
-    says(&home, &activate, &[nothing]).await;
-    let resumed = answer(&home, &["resume", "--lane", "default", "--json"]).await;
+    says(home, &activate, &[nothing]).await;
+    let resumed = answer(home, &["resume", "--lane", "default", "--json"]).await;
     assert_eq!(resumed["hinted"], 4, "{resumed}");
-    says(&home, &["suspensions"], &["nothing is suspended or paused"]).await;
+    says(home, &["suspensions"], &["nothing is suspended or paused"]).await;
 }
 
-#[tokio::test]
-async fn the_jobs_that_an_activation_brings_back_are_counted_also_timers() {
-    let home = Scratch::new();
+pub(super) async fn the_jobs_that_an_activation_brings_back_are_counted_also_timers<S: Base>(
+    home: &Home<S>,
+) {
     let timer = r#"{"type":"noop","tenant":"acme","due_at":"2091-01-01T00:00:00Z"}"#;
-    succeeds(jobwire(&home, &["enqueue", &lines(&home, timer, 2)])).await;
+    succeeds(jobwire(home, &["enqueue", &lines(home, timer, 2)])).await;
     let scope = ["--tenant", "acme", "--json"];
-    let suspended = answer(&home, &[&["suspend"], &scope[..]].concat()).await;
+    let suspended = answer(home, &[&["suspend"], &scope[..]].concat()).await;
     assert_eq!(suspended["moved"], 2, "{suspended}");
-    let activated = answer(&home, &[&["activate"], &scope[..]].concat()).await;
+    let activated = answer(home, &[&["activate"], &scope[..]].concat()).await;
     assert_eq!(
         (&activated["moved"], &activated["hinted"]),
         (&json!(2), &json!(0)),
         "{activated}"
     );
-    succeeds(jobwire(&home, &[&["suspend"], &scope[..2]].concat())).await;
-    let said = succeeds(jobwire(&home, &[&["activate"], &scope[..2]].concat())).await;
+    succeeds(jobwire(home, &[&["suspend"], &scope[..2]].concat())).await;
+    let said = succeeds(jobwire(home, &[&["activate"], &scope[..2]].concat())).await;
     assert!(
         said.contains("2 jobs came back, no waiting job is hinted") && !said.contains("sweeper"),
         "{said}"
     );
 }
 
-#[tokio::test]
-async fn a_scope_without_a_job_is_remarked_and_a_definition_is_exact() {
-    let home = Scratch::new();
+pub(super) async fn a_scope_without_a_job_is_remarked_and_a_definition_is_exact<S: Base>(
+    home: &Home<S>,
+) {
     let line = r#"{"type":"noop","process_definition":"invoice:3:4711","process_instance":"i"}"#;
-    succeeds(jobwire(&home, &["enqueue", &lines(&home, line, 1)])).await;
+    succeeds(jobwire(home, &["enqueue", &lines(home, line, 1)])).await;
     let none = "remark: no job belongs to it now";
     let versions = "jobs of other versions exist, such as `invoice:3:4711`";
     let suspend = ["suspend", "--definition", "invoice"];
-    says(&home, &suspend, &["0 jobs moved", none, versions]).await;
+    says(home, &suspend, &["0 jobs moved", none, versions]).await;
     says(
-        &home,
+        home,
         &["suspend", "--tenant", "acme"],
         &["0 jobs moved", none],
     )
     .await;
     let suspend = ["suspend", "--process-definition", "invoice:3:4711"];
-    says(&home, &suspend, &["1 job moved"]).await;
+    says(home, &suspend, &["1 job moved"]).await;
     // It belongs to the scope, and is suspended already.
-    let said = succeeds(jobwire(&home, &suspend)).await;
+    let said = succeeds(jobwire(home, &suspend)).await;
     assert!(
         said.contains("0 jobs moved") && !said.contains("remark"),
         "{said}"
@@ -144,32 +140,32 @@ async fn a_scope_without_a_job_is_remarked_and_a_definition_is_exact() {
         "--instance",
         "i",
     ];
-    says(&home, &list, &["1 job"]).await;
+    says(home, &list, &["1 job"]).await;
 
     let end = ["jobs", "end", "--definition", "invoice", "--yes"];
     let none = "remark: no job belongs to this scope";
-    says(&home, &end, &["0 jobs deleted", none, versions]).await;
-    assert_eq!(all(&store(&home).await).await.len(), 1);
+    says(home, &end, &["0 jobs deleted", none, versions]).await;
+    assert_eq!(all(&home.store).await.len(), 1);
 }
 
-#[tokio::test]
-async fn one_element_of_a_definition_is_suspended_and_activated() {
-    let home = Scratch::new();
+pub(super) async fn one_element_of_a_definition_is_suspended_and_activated<S: Base>(
+    home: &Home<S>,
+) {
     for element in ["pay", "send"] {
         let line = format!(
             r#"{{"type":"noop","process_definition":"invoice:3:4711","element":"{element}"}}"#
         );
-        succeeds(jobwire(&home, &["enqueue", &lines(&home, &line, 1)])).await;
+        succeeds(jobwire(home, &["enqueue", &lines(home, &line, 1)])).await;
     }
     let scope = ["--definition", "invoice:3:4711", "--element", "pay"];
     let command = |word| [&[word], &scope[..]].concat();
     let is_suspended = "element pay of invoice:3:4711 is suspended";
-    says(&home, &command("suspend"), &[is_suspended, "1 job moved"]).await;
+    says(home, &command("suspend"), &[is_suspended, "1 job moved"]).await;
     let line = r#"{"type":"noop","process_definition":"invoice:3:4711","element":"pay"}"#;
-    succeeds(jobwire(&home, &["enqueue", &lines(&home, line, 2)])).await;
+    succeeds(jobwire(home, &["enqueue", &lines(home, line, 2)])).await;
     let nobody = format!("nobody: {is_suspended}");
-    says(&home, &["jobs", "list"], &[&nobody]).await;
-    let listed = answer(&home, &["suspensions", "--json"]).await;
+    says(home, &["jobs", "list"], &[&nobody]).await;
+    let listed = answer(home, &["suspensions", "--json"]).await;
     let mut listed = listed[0].clone();
     listed.as_object_mut().unwrap().remove("since");
     let row = json!({
@@ -177,53 +173,50 @@ async fn one_element_of_a_definition_is_suspended_and_activated() {
         "moved": 1, "waiting": 2,
     });
     assert_eq!(listed, row);
-    says(&home, &["suspensions"], &["pay of invoice:3:4711"]).await;
-    let said = jobwire(&home, &["doctor"]).run(super::SOON).await.1;
+    says(home, &["suspensions"], &["pay of invoice:3:4711"]).await;
+    let said = jobwire(home, &["doctor"]).run(super::SOON).await.1;
     let remedy = "to end it: jobwire activate --definition invoice:3:4711 --element pay";
     assert!(said.iter().any(|line| line.contains(remedy)), "{said:?}");
 
     // The whole definition is another scope.
     let whole = ["activate", "--definition", "invoice:3:4711"];
     says(
-        &home,
+        home,
         &whole,
         &["no suspension of definition invoice:3:4711"],
     )
     .await;
     let ended = "element pay of invoice:3:4711 is no longer suspended: 1 job came back, 3 waiting";
-    says(&home, &command("activate"), &[ended]).await;
+    says(home, &command("activate"), &[ended]).await;
 
     let of_old = ["suspend", "--definition", "invoice", "--element", "pay"];
     let none = "remark: no job belongs to it now";
-    says(&home, &of_old, &[none, "such as `invoice:3:4711`"]).await;
+    says(home, &of_old, &[none, "such as `invoice:3:4711`"]).await;
     // A definition without a version has no others.
     let plain = r#"{"type":"noop","process_definition":"order","element":"pay"}"#;
-    succeeds(jobwire(&home, &["enqueue", &lines(&home, plain, 1)])).await;
+    succeeds(jobwire(home, &["enqueue", &lines(home, plain, 1)])).await;
     let unknown = ["suspend", "--definition", "order", "--element", "send"];
-    let said = succeeds(jobwire(&home, &unknown)).await;
+    let said = succeeds(jobwire(home, &unknown)).await;
     assert!(said.contains(none), "{said}");
     assert!(!said.contains("other versions"), "{said}");
     let at = ["--at", "2091-01-31T08:00:00Z"];
     let planned = [&command("suspend")[..], &at].concat();
     says(
-        &home,
+        home,
         &planned,
         &["suspend element pay of invoice:3:4711 at 2091"],
     )
     .await;
     let list = ["jobs", "list", "--type", SUSPENSION_TYPE, "--json"];
-    let jobs = succeeds(jobwire(&home, &list)).await;
+    let jobs = succeeds(jobwire(home, &list)).await;
     assert!(jobs.contains("2091-01-31"), "{jobs}");
 }
 
-#[tokio::test]
-async fn a_change_at_a_date_is_a_timer_job() {
-    let home = Scratch::new();
-    succeeds(jobwire(&home, &["migrate", "up"])).await;
+pub(super) async fn a_change_at_a_date_is_a_timer_job<S: Base>(home: &Home<S>) {
     let at = ["--at", "2091-01-31T08:00:00Z", "--json"];
-    let planned = answer(&home, &[&["resume", "--all"], &at[..]].concat()).await;
-    let store = store(&home).await;
-    let jobs = all(&store).await;
+    let planned = answer(home, &[&["resume", "--all"], &at[..]].concat()).await;
+    let store = &home.store;
+    let jobs = all(store).await;
     assert_eq!(planned["job"], json!(jobs[0].id));
     assert_eq!(
         (jobs[0].state, &*jobs[0].job_type),
@@ -236,7 +229,7 @@ async fn a_change_at_a_date_is_a_timer_job() {
     assert!(store.suspensions().await.unwrap().is_empty());
     let past = ["pause", "--all", "--at", "2001-01-31T08:00:00Z"];
     says(
-        &home,
+        home,
         &past,
         &["pause everything at once, because 2001-01-31"],
     )

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use jobwire_core::{JobState, JobView};
-use jobwire_tests::{Scratch, eventually, http};
+use jobwire_tests::{Scratch, Signal, eventually, http, port};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{SOON, all, jobwire, lines, start, store, succeeds};
@@ -114,4 +114,37 @@ async fn an_attempt_without_a_heartbeat_ends_by_the_setting_of_its_type() {
     })
     .await;
     assert!(message.contains("no heartbeat for 500ms"), "{message}");
+}
+
+/// The settings may stand in a file that serves `jobwire run`, too.
+#[tokio::test]
+async fn a_setting_of_types_that_has_no_effect_on_a_command_is_remarked_at_its_start() {
+    let home = Scratch::new();
+    let settings = "type_limits = [\"http=3\"]\nattempt_types = [\"http\"]\n";
+    let _ = home.write("jobwire.toml", settings);
+    let told = |lines: &[String], of: &str| {
+        for setting in ["type_limits", "attempt_types", "type_timeouts"] {
+            let remark = format!("the setting `{setting}` has no effect on {of}");
+            let told = lines.iter().filter(|line| line.contains(&remark)).count();
+            let expected = usize::from(setting != "type_timeouts");
+            assert_eq!(told, expected, "{setting}: {lines:?}");
+        }
+    };
+    // No engine listens there.
+    let nobody = port::free();
+    let database = format!("postgres://127.0.0.1:{nobody}/engine");
+    let engine = format!("http://127.0.0.1:{nobody}/jobwire");
+    let run = ["engine", "run", "--http", "127.0.0.1:0"];
+    let of_engine = ["--engine-database", &database, "--engine", &engine];
+    let mut engine = jobwire(&home, &[&run[..], &of_engine].concat()).start();
+    engine.wait_for_line("`attempt_types` has no", SOON).await;
+    engine.signal(Signal::SIGTERM);
+    engine.exit(SOON).await;
+    told(&engine.lines().all(), "the jobs of an engine");
+
+    let mut demo = jobwire(&home, &["demo"]).start();
+    demo.wait_for_line("A town hall receives", SOON).await;
+    demo.signal(Signal::SIGTERM);
+    demo.exit(SOON).await;
+    told(&demo.lines().all(), "a demonstration in one process");
 }

@@ -88,7 +88,8 @@ async fn act(settings: &Settings, store: &dyn Store, action: Action) -> Result<(
     }
 }
 
-async fn found(store: &dyn Store, id: BatchId) -> Result<BatchView, Error> {
+/// Returns a batch that exists.
+pub(super) async fn found(store: &dyn Store, id: BatchId) -> Result<BatchView, Error> {
     let batch = store.batch(id).await?;
     batch.ok_or_else(|| {
         Error::Failed(format!(

@@ -22,7 +22,7 @@ use jobwire_engines::{Bridge, EndpointStore, EngineStore};
 use super::{jobs, sweep};
 use crate::connect;
 use crate::error::{self, Error};
-use crate::settings::{EngineType, Settings};
+use crate::settings::{EngineType, Settings, remarks};
 use crate::signals::Signals;
 use crate::{http, output};
 
@@ -277,6 +277,7 @@ async fn serve(settings: Settings) -> Result<(), Error> {
 }
 
 async fn start(settings: &Settings) -> Result<Started, Error> {
+    remarks::tell(&settings.remarks_of_engine());
     let listener = http::listen(settings).await?;
     let metrics = http::metrics::install()?;
     let store = connect(settings).await?;

@@ -1,11 +1,12 @@
 //! `jobwire priorities`: shows, sets and clears the rules that give jobs their priorities.
 
 use clap::{Args, Subcommand};
-use jobwire_core::producer::priority_cascade::{PriorityCascade, PriorityCascaded};
+use jobwire_core::producer::priority_cascade::{CascadeScope, PriorityCascade, PriorityCascaded};
 use jobwire_core::telemetry::plain;
-use jobwire_core::{CommitHook, JobDefinition, PriorityRule, PriorityScope, Store};
+use jobwire_core::{BatchId, CommitHook, JobDefinition, PriorityRule, PriorityScope, Store};
 use serde_json::{Value, json};
 
+use super::batches;
 use crate::connect::{Database, Outlet};
 use crate::error::{Error, interrupted};
 use crate::output;
@@ -52,6 +53,17 @@ pub enum Action {
         /// lane that the rules choose for it
         #[arg(long)]
         cascade: bool,
+    },
+    /// Give a priority to the jobs of a batch and of the batches inside it, except running ones;
+    /// ready jobs move to the lane that the rules choose for it. Jobs that are added later keep
+    /// their own priority
+    Change {
+        /// The priority; a larger one is more urgent
+        #[arg(value_name = "PRIORITY", allow_hyphen_values = true)]
+        priority: i64,
+        /// The batch
+        #[arg(long, value_name = "ID", required = true, value_parser = super::id::<BatchId>)]
+        batch: BatchId,
     },
     /// Remove a rule; existing jobs keep their priority
     Clear {
@@ -150,11 +162,12 @@ async fn act(settings: &Settings, store: &dyn Store, action: Action) -> Result<(
             if !cascade {
                 return Ok(());
             }
-            let cascade = PriorityCascade {
-                definition,
-                priority,
-            };
-            change_existing(settings, store, &cascade).await
+            let scope = CascadeScope::Definition(definition);
+            change_existing(settings, store, scope, priority).await
+        }
+        Action::Change { priority, batch } => {
+            batches::found(store, batch).await?;
+            change_existing(settings, store, CascadeScope::Batch(batch), priority).await
         }
         Action::Clear { scope } => clear(store, &scope.scope()).await,
         Action::ClearOverride { definition } => {
@@ -182,14 +195,20 @@ async fn clear(store: &dyn Store, scope: &PriorityScope) -> Result<(), Error> {
 async fn change_existing(
     settings: &Settings,
     store: &dyn Store,
-    cascade: &PriorityCascade,
+    scope: CascadeScope,
+    priority: i64,
 ) -> Result<(), Error> {
+    let done = match &scope {
+        CascadeScope::Definition(_) => "the override is set",
+        _ => "some jobs may be changed",
+    };
+    let cascade = PriorityCascade { scope, priority };
     let outlet = Outlet::open(settings).await?;
     let hook = outlet.hook().unwrap_or_else(CommitHook::disconnected);
     let result = cascade.run(store, &hook).await;
     outlet.close_and_tell().await;
-    let done = "the override is set; run the command again to change the rest of the jobs";
-    tell(&result.map_err(|error| interrupted(error, done))?)
+    let done = format!("{done}; run the command again to change the rest of the jobs");
+    tell(&result.map_err(|error| interrupted(error, &done))?)
 }
 
 fn tell(cascaded: &PriorityCascaded) -> Result<(), Error> {
@@ -310,6 +329,8 @@ mod tests {
             &["set", "7", "--history", "--default"],
             &["override", "7"],
             &["clear"],
+            &["change", "7"],
+            &["change", "7", "--batch", "import"],
         ] {
             assert!(parsed(wrong).is_err(), "{wrong:?}");
         }

@@ -15,7 +15,7 @@ use crate::commands::periodic;
 use crate::connect::{self, Database};
 use crate::error::Error;
 use crate::handlers;
-use crate::settings::Settings;
+use crate::settings::{Settings, remarks};
 use crate::signals::Signals;
 use crate::{http, output};
 
@@ -73,14 +73,7 @@ pub async fn run_with(settings: Settings, additions: Additions) -> Result<(), Er
 }
 
 async fn start(settings: &Settings, additions: Additions) -> Result<Started, Error> {
-    for remark in settings.remarks() {
-        tracing::warn!(
-            remedy = remark.remedy,
-            "the setting `{}` {}",
-            remark.setting,
-            remark.found
-        );
-    }
+    remarks::tell(&settings.remarks());
     let periodic = match &settings.periodic_jobs {
         Some(file) => {
             periodic::read(file).map_err(|error| error.of_setting(settings, "periodic_jobs"))?

@@ -13,6 +13,29 @@ pub struct Remark {
     pub remedy: &'static str,
 }
 
+/// The settings that name types of handlers. `handlers::apply` applies them.
+const OF_TYPES: [&str; 7] = [
+    "row_lock_types",
+    "type_timeouts",
+    "type_heartbeat_timeouts",
+    "type_concurrency",
+    "type_limits",
+    "attempt_types",
+    "type_retry_policies",
+];
+
+/// Writes remarks to the log, at the start of a command.
+pub(crate) fn tell(remarks: &[Remark]) {
+    for remark in remarks {
+        tracing::warn!(
+            remedy = remark.remedy,
+            "the setting `{}` {}",
+            remark.setting,
+            remark.found
+        );
+    }
+}
+
 impl Settings {
     /// Returns whether PostgreSQL wakes the nodes instead of a broker.
     #[must_use]
@@ -62,5 +85,47 @@ impl Settings {
             })
         };
         remarks.into_iter().filter_map(given).collect()
+    }
+
+    /// Returns the remarks of `jobwire engine run`: settings of types that were given. The engine runs
+    /// its jobs by its own settings.
+    #[must_use]
+    pub fn remarks_of_engine(&self) -> Vec<Remark> {
+        let found = "has no effect on the jobs of an engine";
+        let remedy = "leave it out, and use the settings of the engine; `jobwire run` takes it";
+        self.remarks_of_types(found, remedy)
+    }
+
+    /// Returns the remarks of a demonstration with a node in its own process: settings of types that
+    /// were given. The handlers of the demonstration have options of their own.
+    #[must_use]
+    pub fn remarks_of_demo(&self) -> Vec<Remark> {
+        let found = "has no effect on a demonstration in one process";
+        let remedy = "leave it out, or replay an event log on nodes of their own, which take it \
+                      (`--input FILE --nodes N`)";
+        self.remarks_of_types(found, remedy)
+    }
+
+    fn remarks_of_types(&self, found: &'static str, remedy: &'static str) -> Vec<Remark> {
+        let given = OF_TYPES.into_iter().filter(|key| self.is_given(key));
+        let remark = |setting| Remark {
+            setting,
+            found,
+            remedy,
+        };
+        given.map(remark).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::OF_TYPES;
+    use crate::settings::TABLE;
+
+    #[test]
+    fn each_setting_of_types_is_listed() {
+        let keys = TABLE.iter().map(|setting| setting.key);
+        let of_types = keys.filter(|key| key.starts_with("type_") || key.ends_with("_types"));
+        assert_eq!(of_types.collect::<Vec<_>>(), OF_TYPES);
     }
 }

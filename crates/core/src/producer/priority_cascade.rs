@@ -1,14 +1,21 @@
-//! Gives existing jobs the priority of an override.
+//! Gives existing jobs a priority: those of a job definition, that of its override, and the members of a
+//! batch.
 //!
-//! The jobs of a job definition are changed page by page, each in a transaction of its own, as
+//! The jobs are changed page by page, each page in a transaction of its own, as
 //! [`Change::SetPriority`] does it: a ready job whose lane the rules chose is hinted in its new lane, and
 //! one that stays in its lane if nodes take ranges of priorities.
-//! A job with a more specific override keeps its priority. A running job is not changed. The cascade goes
-//! through the jobs once, in the order of their ids: a job that is created meanwhile gets its priority by
-//! the override. A cascade that was interrupted is continued by another one.
+//! A running job is not changed. The cascade goes through the jobs once, in the order of their ids. A
+//! cascade that was interrupted is continued by another one.
+//!
+//! - Of a definition, a job with a more specific override keeps its priority, and a job that is created
+//!   meanwhile gets its priority by the override.
+//! - A batch has no rule: a member that is added meanwhile or later keeps the priority that it was created
+//!   with. The batches inside the batch are changed, too, as they are cancelled with it.
 
-use crate::job::JobId;
+use std::collections::HashSet;
+
 use crate::job::query::{JobCursor, JobQuery, JobSort, JobView, SortBy};
+use crate::job::{BatchId, JobId};
 use crate::lane::priority::{JobDefinition, PriorityScope};
 use crate::producer::commit_hook::CommitHook;
 use crate::producer::hint_room::room;
@@ -19,11 +26,24 @@ const LISTED: i64 = 10_000;
 /// Maximum number of jobs in one transaction.
 const PAGE: usize = 500;
 
-/// The priority that the existing jobs of a definition get.
+/// Maximum number of members of a batch in one list.
+const MEMBERS: i64 = 1_000;
+
+/// The jobs of a cascade.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CascadeScope {
+    /// The jobs of a definition, except those with a more specific override.
+    Definition(JobDefinition),
+    /// The members of a batch, and those of the batches inside it.
+    Batch(BatchId),
+}
+
+/// The priority that existing jobs get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PriorityCascade {
     /// The jobs.
-    pub definition: JobDefinition,
+    pub scope: CascadeScope,
     /// Their new priority.
     pub priority: i64,
 }
@@ -52,51 +72,54 @@ impl PriorityCascade {
         store: &dyn Store,
         hook: &CommitHook,
     ) -> Result<PriorityCascaded, StoreError> {
-        let mut filter = JobQuery::default()
-            .job_type(&self.definition.job_type)
-            .priority_other_than(self.priority);
-        if let Some(definition) = &self.definition.process_definition {
-            filter = filter.process_definition(definition);
+        let mut done = PriorityCascaded::default();
+        match &self.scope {
+            CascadeScope::Definition(definition) => {
+                let filter = of_definition(definition);
+                let excepted = more_specific(store, definition).await?;
+                self.cascade(store, hook, filter, &excepted, &mut done)
+                    .await?;
+            }
+            CascadeScope::Batch(batch) => {
+                for batch in with_those_inside(store, *batch).await? {
+                    let filter = JobQuery::default().batch(batch);
+                    self.cascade(store, hook, filter, &[], &mut done).await?;
+                }
+            }
         }
-        if let Some(element) = &self.definition.element {
-            filter = filter.element(element);
-        }
-        let overrides = self.more_specific(store).await?;
+        Ok(done)
+    }
+
+    /// Changes the jobs that match, except those of these definitions.
+    async fn cascade(
+        &self,
+        store: &dyn Store,
+        hook: &CommitHook,
+        filter: JobQuery,
+        excepted: &[JobDefinition],
+        done: &mut PriorityCascaded,
+    ) -> Result<(), StoreError> {
+        let mut filter = filter.priority_other_than(self.priority);
         let is_excepted = |view: &JobView| {
             let (definition, element) = (view.process_definition.as_ref(), view.element.as_ref());
-            overrides.iter().any(|of| of.covers(definition, element))
+            excepted.iter().any(|of| of.covers(definition, element))
         };
         filter.sort = JobSort::ascending(SortBy::Id);
         filter.limit = LISTED;
-        let mut done = PriorityCascaded::default();
         loop {
             let found = store.find(&filter).await?;
             let Some(last) = found.last() else {
-                return Ok(done);
+                return Ok(());
             };
             filter.after = Some(JobCursor::after(last, filter.sort));
             let changes = found.iter().filter(|view| !is_excepted(view));
             let ids: Vec<JobId> = changes.map(|view| view.id).collect();
             for page in ids.chunks(PAGE) {
-                self.change(store, hook, page, &mut done).await?;
+                self.change(store, hook, page, done).await?;
                 // Without room, the sweeper publishes the hints of the rest.
                 room(hook).await;
             }
         }
-    }
-
-    /// Returns the overrides of jobs of this definition that come before its own.
-    async fn more_specific(&self, store: &dyn Store) -> Result<Vec<JobDefinition>, StoreError> {
-        let own = PriorityScope::Override(self.definition.clone()).place();
-        let rules = store.priority_rules().await?.into_iter();
-        let scopes = rules.map(|rule| rule.scope);
-        let earlier = scopes.filter(|scope| scope.place() < own);
-        Ok(earlier
-            .filter_map(|scope| match scope {
-                PriorityScope::Override(of) if of.job_type == self.definition.job_type => Some(of),
-                _ => None,
-            })
-            .collect())
     }
 
     /// Changes these jobs, and counts them.
@@ -120,4 +143,51 @@ impl PriorityCascade {
         done.refused.extend(changed.refused);
         Ok(())
     }
+}
+
+fn of_definition(definition: &JobDefinition) -> JobQuery {
+    let mut filter = JobQuery::default().job_type(&definition.job_type);
+    if let Some(name) = &definition.process_definition {
+        filter = filter.process_definition(name);
+    }
+    if let Some(element) = &definition.element {
+        filter = filter.element(element);
+    }
+    filter
+}
+
+/// Returns the overrides of jobs of this definition that come before its own.
+async fn more_specific(
+    store: &dyn Store,
+    definition: &JobDefinition,
+) -> Result<Vec<JobDefinition>, StoreError> {
+    let own = PriorityScope::Override(definition.clone()).place();
+    let rules = store.priority_rules().await?.into_iter();
+    let scopes = rules.map(|rule| rule.scope);
+    let earlier = scopes.filter(|scope| scope.place() < own);
+    Ok(earlier
+        .filter_map(|scope| match scope {
+            PriorityScope::Override(of) if of.job_type == definition.job_type => Some(of),
+            _ => None,
+        })
+        .collect())
+}
+
+/// Returns this batch and the batches inside it, each once: by SQL, batches may be inside each other in
+/// a circle.
+async fn with_those_inside(store: &dyn Store, batch: BatchId) -> Result<Vec<BatchId>, StoreError> {
+    let (mut seen, mut left) = (HashSet::from([batch]), vec![batch]);
+    let mut all = Vec::new();
+    while let Some(batch) = left.pop() {
+        all.push(batch);
+        let mut after = None;
+        loop {
+            let page = store.batch_members(batch, after, MEMBERS).await?;
+            let Some(last) = page.jobs.last() else { break };
+            after = Some(*last);
+            let inside = page.inner.into_iter();
+            left.extend(inside.filter(|inner| seen.insert(*inner)));
+        }
+    }
+    Ok(all)
 }

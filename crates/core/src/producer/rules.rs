@@ -1,9 +1,10 @@
 //! The client's rules of lanes, priorities and the order of instances.
 
+use crate::job::BatchId;
 use crate::lane::priority::{JobDefinition, PriorityRule, PriorityScope};
 use crate::lane::rule::LaneRule;
 use crate::producer::client::Client;
-use crate::producer::priority_cascade::{PriorityCascade, PriorityCascaded};
+use crate::producer::priority_cascade::{CascadeScope, PriorityCascade, PriorityCascaded};
 use crate::store::{SqlStore, StoreError};
 
 impl<S: SqlStore> Client<S> {
@@ -68,10 +69,42 @@ impl<S: SqlStore> Client<S> {
         self.set_priority(&PriorityRule::new(scope, priority))
             .await?;
         let cascade = PriorityCascade {
-            definition: definition.clone(),
+            scope: CascadeScope::Definition(definition.clone()),
             priority,
         };
         cascade.run(&self.store, &self.hook).await
+    }
+
+    /// Gives the members of a batch and of the batches inside it a priority, except running ones,
+    /// whatever the rules say. Ready jobs whose lane the rules chose move to their new lane. Returns
+    /// `None` if the batch does not exist.
+    ///
+    /// A batch has no rule: a member that is added later keeps the priority that it was created with.
+    ///
+    /// ```no_run
+    /// # async fn example(
+    /// #     client: jobwire_core::Client<jobwire_core::PgStore>,
+    /// #     import: jobwire_core::BatchId,
+    /// # ) -> Result<(), jobwire_core::StoreError> {
+    /// if let Some(changed) = client.set_batch_priority(import, -10).await? {
+    ///     println!("{} jobs changed, {} running", changed.changed, changed.running);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// A database error. The jobs that were changed by then stay changed; another call continues.
+    pub async fn set_batch_priority(
+        &self,
+        batch: BatchId,
+        priority: i64,
+    ) -> Result<Option<PriorityCascaded>, StoreError> {
+        if self.store.batch(batch).await?.is_none() {
+            return Ok(None);
+        }
+        let scope = CascadeScope::Batch(batch);
+        let cascade = PriorityCascade { scope, priority };
+        cascade.run(&self.store, &self.hook).await.map(Some)
     }
 
     /// Removes the priority of a scope. Existing jobs keep theirs. Returns false if there is none.
