@@ -39,6 +39,7 @@ mod exclusive;
 mod fail;
 mod fences;
 mod find;
+mod gate;
 mod guards;
 mod insert;
 mod lanes;

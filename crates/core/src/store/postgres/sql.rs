@@ -310,7 +310,7 @@ macro_rules! served_by_fleet {
 }
 
 pub(super) use crate::store::sql::{
-    gate_of, in_gate, lane_by_rule, moved_columns, priority_columns, ready_columns, rule_columns,
+    definition_key_of, gate_of, in_gate, lane_by_rule, moved_columns, priority_columns, ready_columns, rule_columns,
     strikes_count, suspends,
 };
 pub(super) use {

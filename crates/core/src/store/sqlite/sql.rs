@@ -314,7 +314,7 @@ macro_rules! priority_by_rule {
 }
 
 pub(super) use crate::store::sql::{
-    gate_of, lane_by_rule, moved_columns, priority_columns, ready_columns, rule_columns,
+    definition_key_of, gate_of, lane_by_rule, moved_columns, priority_columns, ready_columns, rule_columns,
     strikes_count, suspends,
 };
 pub(super) use {
