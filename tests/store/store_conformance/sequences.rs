@@ -8,8 +8,8 @@ use jobwire_core::job::LockedJob;
 use jobwire_core::job::series::next_occurrence;
 use jobwire_core::store::permits::{Asking, KeyRequest, PermitAnswer, PermitKey, PermitRequest};
 use jobwire_core::store::{
-    Change, Completion, DefinitionKey, Destination, EndedScope, Failure, Handoff, Lifted, Operated, PauseScope,
-    SuspensionScope,
+    Change, Completion, DefinitionKey, Destination, EndedScope, Failure, Handoff, Lifted, Operated,
+    PauseScope, SuspensionScope,
 };
 use jobwire_core::uuid::Uuid;
 use jobwire_core::{

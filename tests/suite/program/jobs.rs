@@ -597,8 +597,12 @@ async fn all_versions_of_a_definition_are_ended_and_their_start_timers_replaced(
     let home = Scratch::new();
     let due = r#""due_at":"2091-01-01T00:00:00Z""#;
     for line in [
-        format!(r#"{{"type":"start","process_definition":"invoice:3:4711","tenant":"acme",{due}}}"#),
-        format!(r#"{{"type":"start","process_definition":"invoice:4:5120","tenant":"acme",{due}}}"#),
+        format!(
+            r#"{{"type":"start","process_definition":"invoice:3:4711","tenant":"acme",{due}}}"#
+        ),
+        format!(
+            r#"{{"type":"start","process_definition":"invoice:4:5120","tenant":"acme",{due}}}"#
+        ),
         format!(r#"{{"type":"start","process_definition":"invoice:4:5121",{due}}}"#),
         r#"{"type":"noop","process_definition":"invoice:4:5120","tenant":"acme"}"#.to_owned(),
     ] {
@@ -622,8 +626,18 @@ async fn all_versions_of_a_definition_are_ended_and_their_start_timers_replaced(
 
     let _ = home.write("timers.jsonl", "{\"type\":\"new\",\"due_in\":\"PT1H\"}\n");
     let said = fails(jobwire(&home, &replace), 1).await;
-    assert!(said.contains("timers.jsonl:1: field `process_definition` is ``"), "{said}");
-    let both = ["jobs", "replace-timers", "--definition", "d", "--definition-key", "d"];
+    assert!(
+        said.contains("timers.jsonl:1: field `process_definition` is ``"),
+        "{said}"
+    );
+    let both = [
+        "jobs",
+        "replace-timers",
+        "--definition",
+        "d",
+        "--definition-key",
+        "d",
+    ];
     let said = fails(jobwire(&home, &both), 2).await;
     assert!(said.contains("cannot be used with"), "{said}");
 
@@ -636,9 +650,16 @@ async fn all_versions_of_a_definition_are_ended_and_their_start_timers_replaced(
     assert!(said.contains(list), "{said}");
     let ended = json(&home, &[&end[..], &acme].concat()).await;
     assert_eq!(ended["deleted"].as_array().map(Vec::len), Some(1));
-    let said = succeeds(jobwire(&home, &[&["jobs", "end", "--yes"], &acme[..]].concat())).await;
+    let said = succeeds(jobwire(
+        &home,
+        &[&["jobs", "end", "--yes"], &acme[..]].concat(),
+    ))
+    .await;
     let other = "remark: jobs of the key `invoice` without a tenant exist; leave --tenant out";
-    assert!(said.contains("0 jobs deleted") && said.contains(other), "{said}");
+    assert!(
+        said.contains("0 jobs deleted") && said.contains(other),
+        "{said}"
+    );
     let of_key = ["--definition-key", "invoice"];
     let ended = json(&home, &[&end[..], &of_key].concat()).await;
     assert_eq!(ended["deleted"].as_array().map(Vec::len), Some(1));
@@ -646,7 +667,14 @@ async fn all_versions_of_a_definition_are_ended_and_their_start_timers_replaced(
     for wrong in [
         &["jobs", "end", "--tenant", "acme"][..],
         &["jobs", "end", "--instance", "i", "--tenant", "acme"],
-        &["jobs", "end", "--definition-key", "a", "--start-timers", "b"],
+        &[
+            "jobs",
+            "end",
+            "--definition-key",
+            "a",
+            "--start-timers",
+            "b",
+        ],
     ] {
         fails(jobwire(&home, wrong), 2).await;
     }

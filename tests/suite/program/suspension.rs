@@ -220,9 +220,8 @@ async fn one_element_of_a_definition_is_suspended_and_activated() {
 async fn all_versions_of_a_definition_are_suspended_and_activated() {
     let home = Scratch::new();
     let create = async |definition: &str, tenant: &str| {
-        let line = format!(
-            r#"{{"type":"noop","process_definition":"{definition}","tenant":{tenant}}}"#
-        );
+        let line =
+            format!(r#"{{"type":"noop","process_definition":"{definition}","tenant":{tenant}}}"#);
         succeeds(jobwire(&home, &["enqueue", &lines(&home, &line, 1)])).await;
     };
     create("invoice:3:4711", r#""acme""#).await;
@@ -251,10 +250,17 @@ async fn all_versions_of_a_definition_are_suspended_and_activated() {
     let told = "activate definition-key invoice of tenant acme at 2091";
     says(&home, &planned, &[told]).await;
 
-    let ended = "definition-key invoice of tenant acme is no longer suspended: 2 jobs came back, 3 waiting";
+    let ended =
+        "definition-key invoice of tenant acme is no longer suspended: 2 jobs came back, 3 waiting";
     says(&home, &command("activate"), &[ended]).await;
     let none = "remark: no job belongs to it now";
-    let suspend = ["suspend", "--definition-key", "invoice", "--tenant", "globex"];
+    let suspend = [
+        "suspend",
+        "--definition-key",
+        "invoice",
+        "--tenant",
+        "globex",
+    ];
     let other = "remark: jobs of the key `invoice` of tenant `acme` exist; give --tenant";
     says(&home, &suspend, &[none, other]).await;
 

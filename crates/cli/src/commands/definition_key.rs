@@ -45,7 +45,10 @@ pub(super) fn filters(key: &DefinitionKey) -> String {
         Some(tenant) => output::shell_option("tenant", tenant),
         None => "--without-tenant".to_owned(),
     };
-    format!("{} {tenant}", output::shell_option("definition-key", key.key()))
+    format!(
+        "{} {tenant}",
+        output::shell_option("definition-key", key.key())
+    )
 }
 
 /// Prints a remark if a key that had no job has some of another tenant.
@@ -56,7 +59,10 @@ pub(super) async fn other_tenant(store: &dyn Store, key: &DefinitionKey) -> Resu
         return Ok(());
     };
     let whose = match job.tenant.as_deref().filter(|tenant| !tenant.is_empty()) {
-        Some(tenant) => format!("of tenant `{}` exist; give --tenant", plain::one_line(tenant, 200)),
+        Some(tenant) => format!(
+            "of tenant `{}` exist; give --tenant",
+            plain::one_line(tenant, 200)
+        ),
         None => "without a tenant exist; leave --tenant out".to_owned(),
     };
     if key.covers(job.process_definition.as_deref(), job.tenant.as_deref()) {
@@ -73,9 +79,16 @@ mod tests {
     #[test]
     fn a_key_and_its_tenant_are_checked() {
         let key = |tenant: Option<&str>| {
-            given("definition-key", "invoice".to_owned(), tenant.map(str::to_owned))
+            given(
+                "definition-key",
+                "invoice".to_owned(),
+                tenant.map(str::to_owned),
+            )
         };
-        assert_eq!(filters(&key(None).expect("a key")), "--definition-key invoice --without-tenant");
+        assert_eq!(
+            filters(&key(None).expect("a key")),
+            "--definition-key invoice --without-tenant"
+        );
         let acme = key(Some("acme")).expect("a key");
         assert_eq!(filters(&acme), "--definition-key invoice --tenant acme");
         let said = key(Some("")).expect_err("no tenant").to_string();

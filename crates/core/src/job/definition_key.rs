@@ -91,7 +91,8 @@ impl DefinitionKey {
     #[must_use]
     pub fn covers(&self, process_definition: Option<&str>, tenant: Option<&str>) -> bool {
         let key = process_definition.and_then(|definition| definition.split(':').next());
-        key == Some(self.key.as_str()) && tenant.filter(|tenant| !tenant.is_empty()) == self.tenant()
+        key == Some(self.key.as_str())
+            && tenant.filter(|tenant| !tenant.is_empty()) == self.tenant()
     }
 
     /// Returns both names as one text: `invoice:acme`, or `invoice` without a tenant. A key has no colon,
@@ -155,7 +156,8 @@ mod tests {
 
     #[test]
     fn no_two_keys_have_the_same_value() {
-        let of = |key: &str, tenant: &str| DefinitionKey::new(key).expect("a key").of_tenant(tenant);
+        let of =
+            |key: &str, tenant: &str| DefinitionKey::new(key).expect("a key").of_tenant(tenant);
         let keys = [
             of("a", ""),
             of("a", "b"),
@@ -165,7 +167,10 @@ mod tests {
         ];
         for key in &keys {
             let value = key.value();
-            assert_eq!(keys.iter().filter(|other| other.value() == value).count(), 1);
+            assert_eq!(
+                keys.iter().filter(|other| other.value() == value).count(),
+                1
+            );
             assert_eq!(DefinitionKey::parse(&value).as_ref(), Some(key));
         }
         for value in ["", ":acme", "invoice:"] {
@@ -176,7 +181,10 @@ mod tests {
     #[test]
     fn what_is_no_key_is_refused_with_the_remedy() {
         for (key, said) in [
-            ("invoice:3:4711", "give the key alone, which has no colon: `invoice`"),
+            (
+                "invoice:3:4711",
+                "give the key alone, which has no colon: `invoice`",
+            ),
             ("", "has 0 bytes"),
             ("a\0b", "has a NUL"),
             (&*"x".repeat(1025), "has 1025 bytes"),

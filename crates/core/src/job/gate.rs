@@ -146,9 +146,9 @@ impl Gate {
         Some(match word {
             "process_instance" => Self::Suspension(SuspensionScope::ProcessInstance(value)),
             "process_definition" => Self::Suspension(SuspensionScope::ProcessDefinition(value)),
-            "definition_key" => {
-                Self::Suspension(SuspensionScope::DefinitionKey(DefinitionKey::parse(&value)?))
-            }
+            "definition_key" => Self::Suspension(SuspensionScope::DefinitionKey(
+                DefinitionKey::parse(&value)?,
+            )),
             "element" => Self::Suspension(SuspensionScope::element(&value)?),
             "type" => Self::Suspension(SuspensionScope::Type(value)),
             "tenant" => Self::Suspension(SuspensionScope::Tenant(value)),

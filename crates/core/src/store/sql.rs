@@ -294,6 +294,6 @@ macro_rules! rule_columns {
 }
 
 pub(super) use {
-    covers, definition_key_of, element_of, gate_of, in_gate, job_columns, lane_by_rule, moved_columns, pauses,
-    priority_columns, ready_columns, rule_columns, strikes_count, suspends,
+    covers, definition_key_of, element_of, gate_of, in_gate, job_columns, lane_by_rule,
+    moved_columns, pauses, priority_columns, ready_columns, rule_columns, strikes_count, suspends,
 };

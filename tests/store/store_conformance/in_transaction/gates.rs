@@ -1,9 +1,7 @@
 //! Suspending and activating a scope in the caller's transaction.
 
 use jobwire_core::store::{Gate, Refusal, SuspensionScope};
-use jobwire_core::{
-    Client, HandlerOptions, JobId, JobState, NewJob, Outcome, Running, StoreError,
-};
+use jobwire_core::{Client, HandlerOptions, JobId, JobState, NewJob, Outcome, Running, StoreError};
 use jobwire_harness::eventually;
 use jobwire_harness::world::{SOON, quick};
 
@@ -45,7 +43,10 @@ pub(in super::super) async fn a_scope_is_suspended_with_the_callers_row<S: SqlBe
         for commits in [false, true] {
             let mut tx = Transaction::begin(kind, &client).await;
             assert!(tx.suspend(&tenant()).await.unwrap());
-            assert!(!tx.suspend(&tenant()).await.unwrap(), "it is suspended already");
+            assert!(
+                !tx.suspend(&tenant()).await.unwrap(),
+                "it is suspended already"
+            );
             assert_eq!(suspended(w).await, []);
             assert_eq!(w.state(own.id).await, Some(JobState::Executable));
             assert_eq!(outlet.told().hints, expected, "told before the commit");

@@ -275,16 +275,17 @@ mod tests {
     #[test]
     fn a_line_that_is_no_start_timer_of_the_key_is_refused() {
         let key = DefinitionKey::new("invoice").expect("a key");
-        let (acme, none) = (
-            Whose::Key(key.clone().of_tenant("acme")),
-            Whose::Key(key),
-        );
+        let (acme, none) = (Whose::Key(key.clone().of_tenant("acme")), Whose::Key(key));
         let line = |fields: &str| format!(r#"{{"type":"start","due_in":"PT1H"{fields}}}"#);
         let version = r#","process_definition":"invoice:4:5120""#;
         let read = timer(line(version).as_bytes(), &acme).expect("a timer");
         assert!(format!("{read:?}").contains("Some(\"acme\")"), "{read:?}");
         for (whose, fields, problem) in [
-            (&acme, "", "`process_definition` is ``; give the id of the new version"),
+            (
+                &acme,
+                "",
+                "`process_definition` is ``; give the id of the new version",
+            ),
             (
                 &acme,
                 r#","process_definition":"order:1:7""#,

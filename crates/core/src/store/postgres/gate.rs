@@ -51,10 +51,7 @@ pub(super) async fn activate(
     end(connection, activated).await
 }
 
-async fn note(
-    connection: &mut PgConnection,
-    scope: &SuspensionScope,
-) -> Result<bool, StoreError> {
+async fn note(connection: &mut PgConnection, scope: &SuspensionScope) -> Result<bool, StoreError> {
     let (kind, value) = scope.parts();
     loop {
         let note = sqlx::query(NOTE).bind(kind).bind(&*value);

@@ -1,8 +1,8 @@
 //! Suspending and activating, pausing and resuming (protocol rules 8 and 27).
 
 use chrono::{DateTime, Utc};
-use sqlx::{PgConnection, Row};
 use sqlx::postgres::{PgPool, PgRow};
+use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
 use super::begin::begin;
