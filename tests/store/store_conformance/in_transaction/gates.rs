@@ -135,13 +135,14 @@ pub(in super::super) async fn what_one_transaction_suspends_and_activates_runs<S
 pub(in super::super) async fn an_interrupted_suspension_commits_nothing<S: SqlBench>(w: &World<S>) {
     with_orders(w).await;
     let client = Client::without_hints(w.store.clone());
+    let scope = tenant();
     for kind in KINDS {
         // A thread that loses its processor between sending and reading finds the answer at once.
         let tx = loop {
             let mut tx = Transaction::begin(kind, &client).await;
             tokio::select! {
                 biased;
-                done = tx.suspend(&tenant()) => drop(done),
+                done = tx.suspend(&scope) => drop(done),
                 () = std::future::ready(()) => break tx,
             }
         };
