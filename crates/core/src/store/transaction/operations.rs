@@ -185,8 +185,8 @@ fn hand_over(after: &dyn AfterCommit, mut created: Created) -> Option<ToLookUp> 
 }
 
 /// Hands over the jobs, events and messages of a committed transaction. Then looks up the next jobs of the
-/// instances that exclusive jobs have left, and [settles](gates::settle) what it suspended. Without a transport, notes these jobs for a leader, and those
-/// that operations made ready. If a query fails, the sweeper finds the jobs.
+/// instances that exclusive jobs have left, and [settles](gates::settle) what the transaction suspended and
+/// activated. Without a transport, notes these jobs for a leader, and those that operations made ready. If a query fails, the sweeper finds the jobs.
 pub(crate) async fn committed_with<S: SqlStore>(
     store: &S,
     origin: Origin,
