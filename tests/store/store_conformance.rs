@@ -21,6 +21,7 @@ mod connections;
 mod create_job;
 mod creating;
 mod dated_gates;
+mod definition_keys;
 mod deleting;
 mod elastic;
 mod encryption;
@@ -338,6 +339,19 @@ conformance! {
             an_older_schema_forgets_elements_only,
         ]
     }
+    definition_keys {
+        everywhere [
+            a_key_is_suspended_in_every_version_of_its_tenant,
+            keys_whose_names_run_together_are_told_apart,
+        ]
+        databases [
+            a_suspended_key_is_listed_with_its_jobs,
+            an_older_schema_forgets_keys_only,
+            a_key_ends_with_the_jobs_of_all_its_versions,
+            the_start_timers_of_all_versions_are_replaced_with_the_transaction,
+            start_timers_of_another_key_or_tenant_change_nothing,
+        ]
+    }
     pausing {
         databases [
             what_is_paused_stays_ready_and_is_hinted_at_the_end,
@@ -358,6 +372,7 @@ conformance! {
         databases [
             a_scope_is_suspended_and_activated_at_a_date,
             an_element_is_suspended_and_activated_at_a_date,
+            a_definition_key_is_suspended_and_activated_at_a_date,
             a_scope_is_paused_and_resumed_at_a_date,
             changes_that_are_due_at_once_take_effect_by_their_dates,
             an_end_waits_for_a_beginning_that_is_tried_again,
@@ -524,6 +539,12 @@ conformance! {
             the_events_of_operations_are_told_after_the_commit,
             a_cancelled_job_that_is_unlocked_ends_as_cancelled,
             a_handler_operates_on_jobs_in_its_completing_transaction,
+            a_scope_is_suspended_with_the_callers_row,
+            a_scope_is_activated_with_the_callers_row,
+            what_one_transaction_suspends_and_activates_runs,
+            an_interrupted_suspension_commits_nothing,
+            what_is_activated_without_a_transport_is_noted,
+            handlers_suspend_and_activate_in_their_completing_transactions,
         ]
     }
     sequences {

@@ -73,6 +73,7 @@ on_both_databases! {
         an_instance_and_start_timers_are_ended,
         a_fault_of_a_job_is_told_once,
         start_timers_are_replaced_by_those_of_a_file,
+        all_versions_of_a_definition_are_ended_and_their_start_timers_replaced,
     }
     lanes {
         rules_are_set_from_a_file_and_listed_and_obeyed,
@@ -99,6 +100,7 @@ on_both_databases! {
         the_jobs_that_an_activation_brings_back_are_counted_also_timers,
         a_scope_without_a_job_is_remarked_and_a_definition_is_exact,
         one_element_of_a_definition_is_suspended_and_activated,
+        all_versions_of_a_definition_are_suspended_and_activated,
         a_change_at_a_date_is_a_timer_job,
     }
     priorities {

@@ -3,6 +3,7 @@
 pub mod batches;
 pub mod bench;
 pub mod config;
+mod definition_key;
 pub mod demo;
 pub mod doctor;
 pub mod engine;

@@ -7,7 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_core::store::{Ended, EndedScope, SCHEMA_VERSION, SchemaStatus, SqlStore};
+use jobwire_core::store::{
+    DefinitionKey, Ended, EndedScope, SCHEMA_VERSION, SchemaStatus, SqlStore,
+};
 use jobwire_core::transport::routed::RoutedTransport;
 use jobwire_core::transport::{Control, TransportError};
 use jobwire_core::{
@@ -288,6 +290,32 @@ impl Creator {
             Self::Sqlite(creator) => {
                 let mut tx = creator.begin().await?;
                 let ended = tx.replace_start_timers(process_definition, timers).await?;
+                tx.commit().await?;
+                Ok(ended)
+            }
+        }
+    }
+
+    /// Replaces the start timers of all versions of a process definition, in one transaction.
+    ///
+    /// # Errors
+    /// The database's error, or that of a timer of another definition or tenant; then nothing was changed.
+    /// After [`StoreError::CommitUnknown`] either all or none were replaced.
+    pub async fn replace_start_timers_of_key(
+        &self,
+        key: &DefinitionKey,
+        timers: Vec<NewJob>,
+    ) -> Result<Ended, StoreError> {
+        match self {
+            Self::Postgres(creator) => {
+                let mut tx = creator.begin().await?;
+                let ended = tx.replace_start_timers_of_key(key, timers).await?;
+                tx.commit().await?;
+                Ok(ended)
+            }
+            Self::Sqlite(creator) => {
+                let mut tx = creator.begin().await?;
+                let ended = tx.replace_start_timers_of_key(key, timers).await?;
                 tx.commit().await?;
                 Ok(ended)
             }

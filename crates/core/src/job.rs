@@ -8,6 +8,7 @@ pub mod any_error;
 pub mod args;
 pub mod batch;
 pub mod calendar;
+pub mod definition_key;
 pub mod duration;
 pub mod gate;
 mod invalid_job;

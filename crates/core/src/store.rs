@@ -68,6 +68,7 @@ use crate::event::stream::{EventStream, EventStreamState, StreamedEvent};
 use crate::hint::{Hint, Ready};
 use crate::job::batch::BatchView;
 use crate::job::calendar::Calendars;
+pub use crate::job::definition_key::{DefinitionKey, InvalidDefinitionKey};
 pub use crate::job::gate::{Gate, GateView, PauseScope, SUSPENSION_TYPE, SuspensionScope};
 use crate::job::new_job::NewJob;
 use crate::job::periodic::{Declared, PeriodicJob};
@@ -142,6 +143,13 @@ fn no_purge(store: &str) -> StoreError {
 fn no_event_stream(store: &str) -> StoreError {
     StoreError::Config(format!(
         "the store `{store}` has no event stream; a process engine tells its own events"
+    ))
+}
+
+fn no_suspensions_inside(store: &str) -> StoreError {
+    StoreError::Config(format!(
+        "the store `{store}` does not suspend and activate scopes in a transaction of the caller; call \
+         `Client::suspend` or `Client::activate` after the commit"
     ))
 }
 
@@ -694,6 +702,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// job that the database refuses to move.
     async fn suspend(&self, scope: &SuspensionScope) -> Result<Suspended>;
 
+    /// Moves the waiting jobs of a suspension that [has begun](SqlStore::suspend_in) to the suspended
+    /// table, in parts. Moves none if there is no such suspension.
+    async fn move_suspended(&self, scope: &SuspensionScope) -> Result<Suspended> {
+        let _ = scope;
+        Ok(Suspended::default())
+    }
+
     /// Returns whether the order of exclusive jobs is strict.
     async fn strict_order(&self) -> Result<bool> {
         Ok(false)
@@ -1141,6 +1156,37 @@ pub trait SqlStore: Store + Clone {
         ids: &[JobId],
         action: &Action,
     ) -> Result<OperatedJobs>;
+
+    /// Records a suspension over a connection that is inside the caller's transaction, and keeps it from
+    /// ending before that transaction. Returns false if it was recorded before. After the commit
+    /// [`move_suspended`](Store::move_suspended) moves its jobs. If it fails, nothing is changed.
+    ///
+    /// # Errors
+    /// [`StoreError::Config`] if the store can't do this; otherwise the database's error.
+    async fn suspend_in(
+        &self,
+        connection: &mut <Self::Db as sqlx::Database>::Connection,
+        scope: &SuspensionScope,
+    ) -> Result<bool> {
+        let _ = (connection, scope);
+        Err(no_suspensions_inside(self.name()))
+    }
+
+    /// Brings back all jobs of a suspension and ends it, over a connection that is inside the caller's
+    /// transaction. Returns the number of jobs, or `None` if there is no such suspension. If it fails,
+    /// nothing is changed. After the commit [`waited`](Store::waited) returns the jobs to hint.
+    ///
+    /// # Errors
+    /// [`StoreError::TooIsolated`] if the transaction is isolated more strictly than READ COMMITTED;
+    /// [`StoreError::Config`] if the store can't do this; otherwise the database's error.
+    async fn activate_in(
+        &self,
+        connection: &mut <Self::Db as sqlx::Database>::Connection,
+        scope: &SuspensionScope,
+    ) -> Result<Option<u64>> {
+        let _ = (connection, scope);
+        Err(no_suspensions_inside(self.name()))
+    }
 
     /// Returns the jobs with an open incident, as the caller's transaction sees them. For the events of
     /// an action. After an error the transaction can go on.

@@ -233,8 +233,8 @@ pub mod store {
     #[cfg(feature = "sqlite")]
     pub use jobwire_core::store::sqlite;
     pub use jobwire_core::store::{
-        Change, Ended, EndedScope, Gate, GateView, Operated, OperatedJobs, PauseScope,
-        SUSPENSION_TYPE, SchemaStatus, Suspended, SuspensionScope,
+        Change, DefinitionKey, Ended, EndedScope, Gate, GateView, InvalidDefinitionKey, Operated,
+        OperatedJobs, PauseScope, SUSPENSION_TYPE, SchemaStatus, Suspended, SuspensionScope,
     };
     pub use jobwire_core::store::{MAX_NAMES, PeriodicView, Refusal, TapMode};
     pub use jobwire_core::store::{NodeView, SqlStore, Store, StuckBatch};

@@ -398,6 +398,9 @@ impl Store for Mutant {
     async fn suspend(&self, scope: &SuspensionScope) -> Result<Suspended> {
         self.inner.suspend(scope).await
     }
+    async fn move_suspended(&self, scope: &SuspensionScope) -> Result<Suspended> {
+        self.inner.move_suspended(scope).await
+    }
     async fn activate(&self, scope: &SuspensionScope) -> Result<Lifted> {
         self.inner.activate(scope).await
     }
@@ -513,6 +516,22 @@ impl SqlStore for Mutant {
         action: &Action,
     ) -> Result<OperatedJobs> {
         self.direct.operate(connection, ids, action).await
+    }
+
+    async fn suspend_in(
+        &self,
+        connection: &mut PgConnection,
+        scope: &SuspensionScope,
+    ) -> Result<bool> {
+        self.direct.suspend_in(connection, scope).await
+    }
+
+    async fn activate_in(
+        &self,
+        connection: &mut PgConnection,
+        scope: &SuspensionScope,
+    ) -> Result<Option<u64>> {
+        self.direct.activate_in(connection, scope).await
     }
 
     async fn complete_in(

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use jobwire_core::chrono::{DateTime, Utc};
 use jobwire_core::producer::gate_change::GateChange;
-use jobwire_core::store::{Gate, LockTerms, PauseScope, SUSPENSION_TYPE, SuspensionScope};
+use jobwire_core::store::{
+    DefinitionKey, Gate, LockTerms, PauseScope, SUSPENSION_TYPE, SuspensionScope,
+};
 use jobwire_core::{JobId, JobState, NewJob};
 use jobwire_harness::world::quick;
 
@@ -41,6 +43,15 @@ pub(super) async fn an_element_is_suspended_and_activated_at_a_date<S: SqlBench>
     };
     let of = |job: NewJob| job.process_definition("invoice:3").element("pay");
     changes_at_its_dates(w, &pay, of).await;
+}
+
+pub(super) async fn a_definition_key_is_suspended_and_activated_at_a_date<S: SqlBench>(
+    w: &World<S>,
+) {
+    let invoice = DefinitionKey::new("invoice").unwrap().of_tenant("acme");
+    let invoice = SuspensionScope::DefinitionKey(invoice);
+    let of = |job: NewJob| job.process_definition("invoice:3:4711").tenant("acme");
+    changes_at_its_dates(w, &invoice, of).await;
 }
 
 async fn changes_at_its_dates<S: SqlBench>(

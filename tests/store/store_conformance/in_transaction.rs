@@ -1,6 +1,8 @@
 //! Operations on existing jobs in the caller's transaction.
 
 mod caller;
+mod gates;
+mod locked_gates;
 mod postgres;
 
 use std::sync::{Arc, Mutex};
@@ -14,6 +16,14 @@ use jobwire_core::{
 };
 use jobwire_harness::eventually;
 use jobwire_harness::world::{SOON, quick};
+
+pub(super) use self::gates::{
+    a_scope_is_activated_with_the_callers_row, a_scope_is_suspended_with_the_callers_row,
+    an_interrupted_suspension_commits_nothing,
+    handlers_suspend_and_activate_in_their_completing_transactions,
+    what_is_activated_without_a_transport_is_noted,
+    what_one_transaction_suspends_and_activates_runs,
+};
 
 use self::caller::{KINDS, Operation, Outlet, RETRIED, Told, Transaction, with_orders};
 use super::bed::{Bed, noting};

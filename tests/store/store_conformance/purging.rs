@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jobwire_core::store::purging::{PURGED_TABLES, PurgeScope};
-use jobwire_core::store::{Handoff, SuspensionScope};
+use jobwire_core::store::{DefinitionKey, Handoff, SuspensionScope};
 use jobwire_core::{
     Batch, Client, CommitHook, JobId, JobState, NewJob, PgStore, Purge, Store, StoreError,
 };
@@ -72,10 +72,20 @@ async fn purge<S: SqlBench>(w: &World<S>, purge: &Purge) -> jobwire_core::Purged
 pub(super) async fn no_row_of_a_tenant_or_an_instance_is_left_and_others_stay<S: SqlBench>(
     w: &World<S>,
 ) {
+    let invoice = |tenant: &str| {
+        let key = DefinitionKey::new("invoice").unwrap().of_tenant(tenant);
+        SuspensionScope::DefinitionKey(key)
+    };
     fill(w, "other", "other").await;
+    for tenant in ["", "acme2", "b:acme"] {
+        w.store.suspend(&invoice(tenant)).await.unwrap();
+    }
     let before = rows(w).await;
     for by_tenant in [true, false] {
         let jobs = fill(w, "order-1", "acme").await;
+        if by_tenant {
+            w.store.suspend(&invoice("acme")).await.unwrap();
+        }
         let scope = |suspension: bool| match (by_tenant, suspension) {
             (true, _) => SuspensionScope::Tenant("acme".to_owned()),
             (false, _) => SuspensionScope::ProcessInstance("order-1".to_owned()),

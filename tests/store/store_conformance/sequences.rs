@@ -8,8 +8,8 @@ use jobwire_core::job::LockedJob;
 use jobwire_core::job::series::next_occurrence;
 use jobwire_core::store::permits::{Asking, KeyRequest, PermitAnswer, PermitKey, PermitRequest};
 use jobwire_core::store::{
-    Change, Completion, Destination, EndedScope, Failure, Handoff, Lifted, Operated, PauseScope,
-    SuspensionScope,
+    Change, Completion, DefinitionKey, Destination, EndedScope, Failure, Handoff, Lifted, Operated,
+    PauseScope, SuspensionScope,
 };
 use jobwire_core::uuid::Uuid;
 use jobwire_core::{
@@ -59,7 +59,7 @@ const OPERATIONS: [(&str, u32); 26] = [
 ];
 
 /// The operations that are done in a transaction of the caller, too.
-const IN_TRANSACTIONS: [&str; 7] = [
+const IN_TRANSACTIONS: [&str; 9] = [
     "retry",
     "delete",
     "cancel",
@@ -67,6 +67,8 @@ const IN_TRANSACTIONS: [&str; 7] = [
     "change",
     "end the instance",
     "replace the timers",
+    "suspend a scope",
+    "activate a scope",
 ];
 
 /// The attempts that an operator's retry gives.
@@ -102,10 +104,11 @@ fn suspended() -> SuspensionScope {
     SuspensionScope::Tenant("t".to_owned())
 }
 
-fn scopes() -> [SuspensionScope; 4] {
+fn scopes() -> [SuspensionScope; 5] {
     [
         SuspensionScope::ProcessInstance("i".to_owned()),
         SuspensionScope::ProcessDefinition("d".to_owned()),
+        SuspensionScope::DefinitionKey(DefinitionKey::new("d").unwrap().of_tenant("t")),
         SuspensionScope::Element {
             definition: "d".to_owned(),
             element: "e".to_owned(),
@@ -522,6 +525,14 @@ impl<'w, S: SqlBench> Sequence<'w, S> {
             "cancel" => tx.cancel(id).await.map(drop),
             "unlock" => tx.unlock(id).await.map(drop),
             "end the instance" => tx.end(&instance()).await.map(drop),
+            "suspend a scope" => {
+                let scope = self.random.random_range(0..scopes().len());
+                tx.suspend(&scopes()[scope]).await.map(drop)
+            }
+            "activate a scope" => {
+                let scope = self.random.random_range(0..scopes().len());
+                tx.activate(&scopes()[scope]).await.map(drop)
+            }
             "replace the timers" => {
                 let timer = start_timer();
                 let created = timer.id();

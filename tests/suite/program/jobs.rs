@@ -561,3 +561,94 @@ pub(super) async fn start_timers_are_replaced_by_those_of_a_file<S: Base>(home: 
     let said = fails(jobwire(home, &replace), 1).await;
     assert!(said.contains("jobwire jobs end --start-timers"), "{said}");
 }
+
+/// As after the deployment of a new version, whose id differs.
+pub(super) async fn all_versions_of_a_definition_are_ended_and_their_start_timers_replaced<
+    S: Base,
+>(
+    home: &Home<S>,
+) {
+    let due = r#""due_at":"2091-01-01T00:00:00Z""#;
+    for line in [
+        format!(
+            r#"{{"type":"start","process_definition":"invoice:3:4711","tenant":"acme",{due}}}"#
+        ),
+        format!(
+            r#"{{"type":"start","process_definition":"invoice:4:5120","tenant":"acme",{due}}}"#
+        ),
+        format!(r#"{{"type":"start","process_definition":"invoice:4:5121",{due}}}"#),
+        r#"{"type":"noop","process_definition":"invoice:4:5120","tenant":"acme"}"#.to_owned(),
+    ] {
+        one_job(home, &line).await;
+    }
+    let new = r#"{"type":"new","process_definition":"invoice:5:6000","repeat":"R/PT1H"}"#;
+    let _ = home.write("timers.jsonl", format!("{new}\n"));
+    let acme = ["--definition-key", "invoice", "--tenant", "acme"];
+    let replace = [&["jobs", "replace-timers", "timers.jsonl"], &acme[..]].concat();
+    let said = fails(jobwire(home, &replace), 2).await;
+    let told = "2 start timers would be deleted, and those of the file created; check with \
+                `jobwire jobs list --definition-key invoice --tenant acme --without-instance --kind timer`";
+    assert!(said.contains(told), "{said}");
+    let replace = [&replace[..], &["--yes", "--json"]].concat();
+    let replaced = json(home, &replace).await;
+    assert_eq!(replaced["deleted"].as_array().map(Vec::len), Some(2));
+    let jobs = all(&home.store).await;
+    let new = jobs.iter().find(|job| job.job_type == "new").unwrap();
+    assert_eq!(new.process_definition.as_deref(), Some("invoice:5:6000"));
+    assert_eq!(new.tenant.as_deref(), Some("acme"));
+
+    let _ = home.write("timers.jsonl", "{\"type\":\"new\",\"due_in\":\"PT1H\"}\n");
+    let said = fails(jobwire(home, &replace), 1).await;
+    assert!(
+        said.contains("timers.jsonl:1: field `process_definition` is ``"),
+        "{said}"
+    );
+    let both = [
+        "jobs",
+        "replace-timers",
+        "--definition",
+        "d",
+        "--definition-key",
+        "d",
+    ];
+    let said = fails(jobwire(home, &both), 2).await;
+    assert!(said.contains("cannot be used with"), "{said}");
+
+    let end = ["jobs", "end", "--json", "--yes"];
+    let timers = ["--start-timers-of-key", "invoice", "--tenant", "acme"];
+    let ended = json(home, &[&end[..], &timers].concat()).await;
+    assert_eq!(ended["deleted"], replaced["created"]);
+    let said = fails(jobwire(home, &[&["jobs", "end"], &acme[..]].concat()), 2).await;
+    let list = "1 job would be deleted; check with `jobwire jobs list --definition-key invoice --tenant acme`";
+    assert!(said.contains(list), "{said}");
+    let ended = json(home, &[&end[..], &acme].concat()).await;
+    assert_eq!(ended["deleted"].as_array().map(Vec::len), Some(1));
+    let said = succeeds(jobwire(
+        home,
+        &[&["jobs", "end", "--yes"], &acme[..]].concat(),
+    ))
+    .await;
+    let other = "remark: jobs of the key `invoice` without a tenant exist; leave --tenant out";
+    assert!(
+        said.contains("0 jobs deleted") && said.contains(other),
+        "{said}"
+    );
+    let of_key = ["--definition-key", "invoice"];
+    let ended = json(home, &[&end[..], &of_key].concat()).await;
+    assert_eq!(ended["deleted"].as_array().map(Vec::len), Some(1));
+    assert!(all(&home.store).await.is_empty());
+    for wrong in [
+        &["jobs", "end", "--tenant", "acme"][..],
+        &["jobs", "end", "--instance", "i", "--tenant", "acme"],
+        &[
+            "jobs",
+            "end",
+            "--definition-key",
+            "a",
+            "--start-timers",
+            "b",
+        ],
+    ] {
+        fails(jobwire(home, wrong), 2).await;
+    }
+}

@@ -212,6 +212,81 @@ pub(super) async fn one_element_of_a_definition_is_suspended_and_activated<S: Ba
     assert!(jobs.contains("2091-01-31"), "{jobs}");
 }
 
+pub(super) async fn all_versions_of_a_definition_are_suspended_and_activated<S: Base>(
+    home: &Home<S>,
+) {
+    let create = async |definition: &str, tenant: &str| {
+        let line =
+            format!(r#"{{"type":"noop","process_definition":"{definition}","tenant":{tenant}}}"#);
+        succeeds(jobwire(home, &["enqueue", &lines(home, &line, 1)])).await;
+    };
+    create("invoice:3:4711", r#""acme""#).await;
+    create("invoice:4:5120", r#""acme""#).await;
+    create("invoice:4:5121", "null").await;
+    let scope = ["--definition-key", "invoice", "--tenant", "acme"];
+    let command = |word| [&[word], &scope[..]].concat();
+    let is_suspended = "definition-key invoice of tenant acme is suspended";
+    says(home, &command("suspend"), &[is_suspended, "2 jobs moved"]).await;
+    // A version that is deployed during the suspension.
+    create("invoice:5:6000", r#""acme""#).await;
+    let nobody = format!("nobody: {is_suspended}");
+    says(home, &["jobs", "list"], &[&nobody]).await;
+    let listed = answer(home, &["suspensions", "--json"]).await;
+    let mut listed = listed[0].clone();
+    listed.as_object_mut().unwrap().remove("since");
+    let row = json!({
+        "state": "suspended", "scope": "definition-key", "value": "invoice", "tenant": "acme",
+        "moved": 2, "waiting": 1,
+    });
+    assert_eq!(listed, row);
+    let said = jobwire(home, &["doctor"]).run(super::SOON).await.1;
+    let remedy = "to end it: jobwire activate --definition-key invoice --tenant acme";
+    assert!(said.iter().any(|line| line.contains(remedy)), "{said:?}");
+    let planned = [&command("activate")[..], &["--at", "2091-01-31T08:00:00Z"]].concat();
+    let told = "activate definition-key invoice of tenant acme at 2091";
+    says(home, &planned, &[told]).await;
+
+    let ended =
+        "definition-key invoice of tenant acme is no longer suspended: 2 jobs came back, 3 waiting";
+    says(home, &command("activate"), &[ended]).await;
+    let none = "remark: no job belongs to it now";
+    let suspend = [
+        "suspend",
+        "--definition-key",
+        "invoice",
+        "--tenant",
+        "globex",
+    ];
+    let other = "remark: jobs of the key `invoice` of tenant `acme` exist; give --tenant";
+    says(home, &suspend, &[none, other]).await;
+
+    for (line, said) in [
+        (
+            &["suspend", "--definition-key", "invoice:3:4711"][..],
+            "which has no colon: `invoice`",
+        ),
+        (
+            &["suspend", "--definition-key", "invoice", "--tenant", ""],
+            "--tenant has 0 bytes",
+        ),
+        (
+            &["suspend", "--definition-key", "invoice", "--element", "pay"],
+            "cannot be used with",
+        ),
+        (
+            &["activate", "--definition-key", "d", "--definition", "d"],
+            "cannot be used with",
+        ),
+        (
+            &["pause", "--definition-key", "invoice"],
+            "use `jobwire suspend --definition-key`",
+        ),
+    ] {
+        let refused = fails(jobwire(home, line), 2).await;
+        assert!(refused.contains(said), "{line:?}: {refused}");
+    }
+}
+
 pub(super) async fn a_change_at_a_date_is_a_timer_job<S: Base>(home: &Home<S>) {
     let at = ["--at", "2091-01-31T08:00:00Z", "--json"];
     let planned = answer(home, &[&["resume", "--all"], &at[..]].concat()).await;

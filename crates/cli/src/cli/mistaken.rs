@@ -41,6 +41,7 @@ const ELSEWHERE: [([&str; 2], &[&str], [&str; 2]); 2] = [
             "process-instance",
             "definition",
             "process-definition",
+            "definition-key",
             "element",
             "tenant",
         ],

@@ -155,8 +155,8 @@ pub enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Delete all jobs of an instance, an execution or a definition that has ended, or the start timers
-    /// of a definition, in one transaction
+    /// Delete all jobs of an instance, an execution, a definition or all its versions, or start timers, in
+    /// one transaction
     End {
         /// The scope.
         #[command(flatten)]

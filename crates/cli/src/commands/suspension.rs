@@ -8,6 +8,7 @@ use jobwire_core::telemetry::plain;
 use jobwire_core::{CommitHook, JobId, JobQuery, Lane, Store, StoreError};
 use serde::Serialize;
 
+use super::definition_key;
 use crate::connect::{Database, Outlet};
 use crate::error::Error;
 use crate::output;
@@ -33,19 +34,23 @@ pub struct SuspensionArgs {
 pub struct SuspensionScopeArgs {
     /// The jobs of this process instance
     #[arg(long, value_name = "NAME", visible_alias = "process-instance",
-        conflicts_with_all = ["definition", "element", "job_type", "tenant"])]
+        conflicts_with_all = ["definition", "definition_key", "element", "job_type", "tenant"])]
     pub instance: Option<String>,
     /// The jobs of all instances of this process definition, by its exact id (invoice:3:4711)
     #[arg(long, value_name = "NAME", visible_alias = "process-definition",
-        conflicts_with_all = ["job_type", "tenant"])]
+        conflicts_with_all = ["definition_key", "job_type", "tenant"])]
     pub definition: Option<String>,
+    /// The jobs of all versions of this process definition (invoice), of the tenant of --tenant or without
+    /// one
+    #[arg(long, value_name = "KEY", conflicts_with_all = ["element", "job_type"])]
+    pub definition_key: Option<String>,
     /// With --definition: only the jobs of this element of it, such as an activity
     #[arg(long, value_name = "ELEMENT", conflicts_with_all = ["job_type", "tenant"])]
     pub element: Option<String>,
     /// The jobs of this handler type
     #[arg(long = "type", value_name = "TYPE", conflicts_with = "tenant")]
     pub job_type: Option<String>,
-    /// The jobs of this tenant
+    /// The jobs of this tenant; with --definition-key, those of the key only
     #[arg(long, value_name = "NAME")]
     pub tenant: Option<String>,
 }
@@ -117,6 +122,9 @@ impl SuspensionScopeArgs {
             }
         } else if let Some(value) = self.definition {
             SuspensionScope::ProcessDefinition(value)
+        } else if let Some(key) = self.definition_key {
+            let key = definition_key::given("definition-key", key, self.tenant)?;
+            SuspensionScope::DefinitionKey(key)
         } else if let Some(value) = self.job_type {
             SuspensionScope::Type(value)
         } else {
@@ -294,6 +302,7 @@ async fn remark(store: &dyn Store, scope: &SuspensionScope) -> Result<(), Error>
     match scope {
         SuspensionScope::ProcessDefinition(definition)
         | SuspensionScope::Element { definition, .. } => exact_definition(store, definition).await,
+        SuspensionScope::DefinitionKey(key) => definition_key::other_tenant(store, key).await,
         _ => Ok(()),
     }
 }
@@ -312,8 +321,9 @@ pub(super) async fn exact_definition(store: &dyn Store, name: &str) -> Result<()
     let definition = plain::one_line(definition, 200);
     let name = plain::one_line(name, 200);
     output::line(format_args!(
-        "remark: jobs of other versions exist, such as `{definition}`; the scope is the exact id \
-         (`jobwire jobs list --definition-key {name}` lists the jobs of all versions)"
+        "remark: jobs of other versions exist, such as `{definition}`; the scope is the exact id, and \
+         --definition-key {name} covers all versions of a tenant (`jobwire jobs list --definition-key \
+         {name}` lists their jobs)"
     ))
 }
 
@@ -345,6 +355,7 @@ fn of_suspension(query: JobQuery, scope: &SuspensionScope) -> JobQuery {
     match scope {
         SuspensionScope::ProcessInstance(name) => query.instance(name),
         SuspensionScope::ProcessDefinition(name) => query.process_definition(name),
+        SuspensionScope::DefinitionKey(key) => definition_key::query(query, key),
         SuspensionScope::Element {
             definition,
             element,

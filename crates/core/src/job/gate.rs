@@ -11,6 +11,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 
 use crate::job::Lane;
+use crate::job::definition_key::DefinitionKey;
 
 /// The type of the jobs that suspend, activate, pause or resume at a date. Every node of a Jobwire
 /// database runs them without registration. A pause of everything or of a lane does not cover them,
@@ -22,8 +23,10 @@ pub const SUSPENSION_TYPE: &str = "jobwire.suspension";
 pub enum SuspensionScope {
     /// One process instance.
     ProcessInstance(String),
-    /// All instances of a definition.
+    /// All instances of a definition, by its exact id.
     ProcessDefinition(String),
+    /// All instances of a definition, of every version that its tenant has deployed or will deploy.
+    DefinitionKey(DefinitionKey),
     /// One element of a process definition: a job definition of Camunda 7.
     Element {
         /// The process definition, by its exact id.
@@ -46,6 +49,7 @@ impl SuspensionScope {
         let (word, value) = match self {
             Self::ProcessInstance(v) => ("process_instance", v),
             Self::ProcessDefinition(v) => ("process_definition", v),
+            Self::DefinitionKey(key) => return ("definition_key", key.value().into()),
             Self::Element {
                 definition,
                 element,
@@ -110,9 +114,10 @@ pub enum Gate {
 
 impl Gate {
     /// The words of all gates in the table.
-    pub const WORDS: [&'static str; 9] = [
+    pub const WORDS: [&'static str; 10] = [
         "process_instance",
         "process_definition",
+        "definition_key",
         "element",
         "type",
         "tenant",
@@ -141,6 +146,9 @@ impl Gate {
         Some(match word {
             "process_instance" => Self::Suspension(SuspensionScope::ProcessInstance(value)),
             "process_definition" => Self::Suspension(SuspensionScope::ProcessDefinition(value)),
+            "definition_key" => Self::Suspension(SuspensionScope::DefinitionKey(
+                DefinitionKey::parse(&value)?,
+            )),
             "element" => Self::Suspension(SuspensionScope::element(&value)?),
             "type" => Self::Suspension(SuspensionScope::Type(value)),
             "tenant" => Self::Suspension(SuspensionScope::Tenant(value)),
@@ -153,7 +161,7 @@ impl Gate {
     }
 
     /// Returns the suspension of this scope in the words of the program, or `None` if there is no
-    /// such scope. Reads `definition` for an element only.
+    /// such scope, or it is that of a [`DefinitionKey`]. Reads `definition` for an element only.
     #[must_use]
     pub fn suspension(scope: &str, value: String, definition: String) -> Option<Self> {
         Some(Self::Suspension(match scope {
@@ -188,13 +196,14 @@ impl Gate {
         }
     }
 
-    /// Returns the scope in the words of the program: `instance`, `definition`, `element`, `type`,
-    /// `tenant`, `category`, `lane` or `all`.
+    /// Returns the scope in the words of the program: `instance`, `definition`, `definition-key`,
+    /// `element`, `type`, `tenant`, `category`, `lane` or `all`.
     #[must_use]
     pub fn scope(&self) -> &'static str {
         match self {
             Self::Suspension(SuspensionScope::ProcessInstance(_)) => "instance",
             Self::Suspension(SuspensionScope::ProcessDefinition(_)) => "definition",
+            Self::Suspension(SuspensionScope::DefinitionKey(_)) => "definition-key",
             Self::Suspension(SuspensionScope::Element { .. }) => "element",
             Self::Suspension(SuspensionScope::Type(_)) | Self::Pause(PauseScope::Type(_)) => "type",
             Self::Suspension(SuspensionScope::Tenant(_)) => "tenant",
@@ -204,8 +213,8 @@ impl Gate {
         }
     }
 
-    /// Returns the name of the instance, definition, element, type, tenant, category or lane; empty
-    /// for a pause of everything.
+    /// Returns the name of the instance, definition, key, element, type, tenant, category or lane;
+    /// empty for a pause of everything.
     #[must_use]
     pub fn value(&self) -> &str {
         match self {
@@ -216,6 +225,7 @@ impl Gate {
                 | SuspensionScope::Type(v)
                 | SuspensionScope::Tenant(v),
             ) => v,
+            Self::Suspension(SuspensionScope::DefinitionKey(key)) => key.key(),
             Self::Pause(scope) => scope.parts().1,
         }
     }
@@ -229,9 +239,22 @@ impl Gate {
         }
     }
 
-    /// Returns the value for people: `pay of invoice:3:4711` for an element.
+    /// Returns the tenant of a definition key, if it has one.
+    #[must_use]
+    pub fn tenant(&self) -> Option<&str> {
+        match self {
+            Self::Suspension(SuspensionScope::DefinitionKey(key)) => key.tenant(),
+            _ => None,
+        }
+    }
+
+    /// Returns the value for people: `pay of invoice:3:4711` for an element, and `invoice of tenant
+    /// acme` for a definition key.
     #[must_use]
     pub fn name(&self) -> Cow<'_, str> {
+        if let Self::Suspension(SuspensionScope::DefinitionKey(key)) = self {
+            return key.to_string().into();
+        }
         match self.definition() {
             Some(definition) => format!("{} of {definition}", self.value()).into(),
             None => self.value().into(),
@@ -251,14 +274,16 @@ impl fmt::Display for Gate {
 impl Serialize for Gate {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeStruct;
-        let definition = self.definition();
-        let number = if definition.is_some() { 4 } else { 3 };
+        let definition = ("definition", self.definition());
+        let more = [definition, ("tenant", self.tenant())];
+        let more = more.map(|(name, text)| text.map(|text| (name, text)));
+        let number = 3 + more.iter().flatten().count();
         let mut fields = serializer.serialize_struct("Gate", number)?;
         fields.serialize_field("state", self.state())?;
         fields.serialize_field("scope", self.scope())?;
         fields.serialize_field("value", self.value())?;
-        if let Some(definition) = definition {
-            fields.serialize_field("definition", definition)?;
+        for (name, text) in more.into_iter().flatten() {
+            fields.serialize_field(name, text)?;
         }
         fields.end()
     }
@@ -312,6 +337,7 @@ mod tests {
         for word in Gate::WORDS {
             let value = match word {
                 "pause_all" => "",
+                "definition_key" => "invoice:acme",
                 "element" => "7:invoicepay",
                 _ => "v",
             };
@@ -371,6 +397,25 @@ mod tests {
             "state": "suspended", "scope": "element", "value": "pay", "definition": "invoice:3:4711",
         });
         assert_eq!(json, written);
+    }
+
+    #[test]
+    fn a_definition_key_is_written_with_its_tenant() {
+        let key = DefinitionKey::new("invoice").expect("a key");
+        let of = |key: DefinitionKey| Gate::from(SuspensionScope::DefinitionKey(key));
+        let (acme, plain) = (of(key.clone().of_tenant("acme")), of(key));
+        let said = "definition-key invoice of tenant acme is suspended";
+        assert_eq!(acme.to_string(), said);
+        let said = "definition-key invoice without a tenant is suspended";
+        assert_eq!(plain.to_string(), said);
+        let written = serde_json::json!({
+            "state": "suspended", "scope": "definition-key", "value": "invoice", "tenant": "acme",
+        });
+        assert_eq!(serde_json::to_value(&acme).expect("writes"), written);
+        let written = serde_json::json!({
+            "state": "suspended", "scope": "definition-key", "value": "invoice",
+        });
+        assert_eq!(serde_json::to_value(&plain).expect("writes"), written);
     }
 
     #[test]

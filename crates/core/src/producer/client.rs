@@ -43,6 +43,7 @@ use std::sync::Arc;
 
 use crate::event::JobListener;
 use crate::job::batch::Batch;
+use crate::job::definition_key::DefinitionKey;
 use crate::job::new_job::NewJob;
 use crate::job::sealed::Encryption;
 use crate::job::{BatchId, JobId};
@@ -54,7 +55,7 @@ use crate::store::postgres::PgStore;
 use crate::store::sqlite::SqliteStore;
 use crate::store::transaction::operations::{committed_soon, committed_with};
 use crate::store::transaction::{
-    JobTransaction, answer, batch_parts, committed, dated, failed_before, sealed,
+    JobTransaction, answer, batch_parts, check_key, committed, dated, failed_before, sealed,
 };
 use crate::store::{Created, Creation, Ended, EndedScope, Origin, SqlStore, StoreError};
 
@@ -294,6 +295,24 @@ impl<S: SqlStore> TransactionHook<S> {
         timers: Vec<NewJob>,
     ) -> Result<Ended, StoreError> {
         let obsolete = EndedScope::StartTimers(process_definition.into());
+        let ended = self.end(connection, &obsolete).await?;
+        self.create_many(connection, timers).await?;
+        Ok(ended)
+    }
+
+    /// Replaces the start timers of a process definition in every version of its tenant; see
+    /// [`JobTransaction::replace_start_timers_of_key`].
+    ///
+    /// # Errors
+    /// The same as those of [`JobTransaction::replace_start_timers_of_key`].
+    pub async fn replace_start_timers_of_key(
+        &mut self,
+        connection: &mut <S::Db as sqlx::Database>::Connection,
+        key: &DefinitionKey,
+        timers: Vec<NewJob>,
+    ) -> Result<Ended, StoreError> {
+        check_key(key, &timers)?;
+        let obsolete = EndedScope::StartTimersOfKey(key.clone());
         let ended = self.end(connection, &obsolete).await?;
         self.create_many(connection, timers).await?;
         Ok(ended)

@@ -25,6 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use futures_util::future::BoxFuture;
 use metrics::{counter, gauge};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::error::TrySendError;
@@ -35,6 +36,7 @@ use tokio_util::sync::CancellationToken;
 use crate::event::{JobListener, Listeners};
 use crate::hint::{Hint, Ready};
 use crate::job::{JobId, Lane};
+use crate::producer::hint_room::room;
 use crate::store::transaction::AfterCommit;
 use crate::store::transaction::operations::note;
 use crate::store::{Created, Store};
@@ -468,5 +470,9 @@ impl AfterCommit for CommitHook {
 
     fn committed(&self, created: Created) {
         CommitHook::committed(self, created);
+    }
+
+    fn room(&self) -> BoxFuture<'_, bool> {
+        Box::pin(room(self))
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! | action | scopes |
 //! | --- | --- |
-//! | `suspend`, `activate` | `instance`, `definition`, `element` (with a `definition`), `type`, `tenant` |
+//! | `suspend`, `activate` | `instance`, `definition`, `definition-key` (with a `tenant`, if it has one), `element` (with a `definition`), `type`, `tenant` |
 //! | `pause`, `resume` | `type`, `category`, `lane`, `all` (without a value) |
 //!
 //! A change that is in effect already changes nothing, so a job that runs twice does no harm.
@@ -30,13 +30,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 
+use crate::job::definition_key::DefinitionKey;
 use crate::job::new_job::{MAX_FIELD_BYTES, NewJob};
 use crate::job::query::{JobQuery, JobSort, JobView, SortBy};
 use crate::job::text::storable;
 use crate::job::{Job, JobId, JobState};
 use crate::producer::commit_hook::CommitHook;
 use crate::producer::hint_room::room;
-use crate::store::{Gate, Lifted, SUSPENSION_TYPE, Store, StoreError};
+use crate::store::{Gate, Lifted, SUSPENSION_TYPE, Store, StoreError, SuspensionScope};
 
 /// The two changes of a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +116,24 @@ struct Payload {
     /// The process definition of an element.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     definition: String,
+    /// The tenant of a definition key.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    tenant: String,
+}
+
+impl Payload {
+    /// Returns the suspension, or `None` if there is no such scope. Fails for a value that is no key.
+    fn suspension(&self) -> Result<Option<Gate>, String> {
+        if self.scope != "definition-key" {
+            let (value, definition) = (self.value.clone(), self.definition.clone());
+            return Ok(Gate::suspension(&self.scope, value, definition));
+        }
+        let key = DefinitionKey::new(&*self.value).map_err(|invalid| {
+            format!("field `payload.value` is not the key of a process definition: {invalid}")
+        })?;
+        let key = key.of_tenant(&*self.tenant);
+        Ok(Some(SuspensionScope::DefinitionKey(key).into()))
+    }
 }
 
 impl GateChange {
@@ -158,6 +177,7 @@ impl GateChange {
             scope: self.gate.scope().to_owned(),
             value: self.gate.value().to_owned(),
             definition: self.gate.definition().unwrap_or_default().to_owned(),
+            tenant: self.gate.tenant().unwrap_or_default().to_owned(),
         };
         let (scope, value) = self.gate.parts();
         let plan = Plan {
@@ -228,30 +248,32 @@ impl GateChange {
     /// # Errors
     /// The problem, with the remedy.
     pub fn parse(payload: &str) -> Result<Self, String> {
-        let Payload {
-            action,
-            scope,
-            value,
-            definition,
-        } = serde_json::from_str(payload).map_err(|error| {
+        let read: Payload = serde_json::from_str(payload).map_err(|error| {
             format!(
                 "field `payload` is not an object with `action`, `scope` and `value`: {error}; \
                  create the job anew, with `--at` of `jobwire suspend` for example"
             )
         })?;
+        let Payload {
+            action,
+            scope,
+            value,
+            definition,
+            tenant,
+        } = &read;
         let is_all = scope == "all";
-        let (gate, change, scopes) = match &*action {
+        let (gate, change, scopes) = match &**action {
             "suspend" | "activate" => (
-                Gate::suspension(&scope, value.clone(), definition.clone()),
+                read.suspension()?,
                 if action == "suspend" {
                     Change::Begin
                 } else {
                     Change::End
                 },
-                "`instance`, `definition`, `element`, `type` or `tenant`",
+                "`instance`, `definition`, `definition-key`, `element`, `type` or `tenant`",
             ),
             "pause" | "resume" => (
-                Gate::pause(&scope, value.clone()),
+                Gate::pause(scope, value.clone()),
                 if action == "pause" {
                     Change::Begin
                 } else {
@@ -283,6 +305,13 @@ impl GateChange {
                 "field `payload.definition` is `{}`; give the process definition with the scope \
                  `element`, and none with another scope",
                 definition.escape_debug()
+            ));
+        }
+        if !tenant.is_empty() && scope != "definition-key" {
+            return Err(format!(
+                "field `payload.tenant` is `{}`; leave it out: only the scope `definition-key` has \
+                 one, and the scope `tenant` has its name in `value`",
+                tenant.escape_debug()
             ));
         }
         Ok(Self { gate, change })
@@ -373,7 +402,7 @@ async fn hint_pages(store: &dyn Store, hook: &CommitHook, mut page: Lifted) -> G
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{PauseScope, SuspensionScope};
+    use crate::store::PauseScope;
 
     #[test]
     fn a_change_is_read_back_from_the_payload_of_its_job() {
@@ -383,6 +412,9 @@ mod tests {
             definition: "invoice:3:4711".to_owned(),
             element: "pay".to_owned(),
         });
+        let key = DefinitionKey::new("invoice").expect("a key");
+        let of_none = Gate::from(SuspensionScope::DefinitionKey(key.clone()));
+        let of_acme = Gate::from(SuspensionScope::DefinitionKey(key.of_tenant("acme")));
         for change in [
             GateChange::begin(all.clone()),
             GateChange::end(all),
@@ -390,6 +422,8 @@ mod tests {
             GateChange::end(tenant),
             GateChange::begin(element.clone()),
             GateChange::end(element),
+            GateChange::begin(of_none),
+            GateChange::end(of_acme),
         ] {
             let job = change.at(Utc::now());
             let payload = job.payload.expect("JSON").get().to_owned();
@@ -424,6 +458,14 @@ mod tests {
             (
                 r#"{"action":"suspend","scope":"tenant","value":"t","definition":"d"}"#,
                 "none with another scope",
+            ),
+            (
+                r#"{"action":"suspend","scope":"definition-key","value":"invoice:3:4711"}"#,
+                "`payload.value` is not the key of a process definition: field `definition_key` is",
+            ),
+            (
+                r#"{"action":"suspend","scope":"type","value":"mail","tenant":"acme"}"#,
+                "`payload.tenant` is `acme`; leave it out",
             ),
         ] {
             let error = GateChange::parse(payload).expect_err(payload);

@@ -2,8 +2,9 @@
 
 use crate::job::JobId;
 use crate::producer::client::TransactionHook;
+use crate::store::transaction::gates;
 use crate::store::transaction::operations::{of_one, operate};
-use crate::store::{Action, Change, Operated, SqlStore, StoreError};
+use crate::store::{Action, Change, Operated, SqlStore, StoreError, SuspensionScope};
 
 impl<S: SqlStore> TransactionHook<S> {
     /// Makes a job executable now, with your transaction; see
@@ -102,6 +103,33 @@ impl<S: SqlStore> TransactionHook<S> {
     ) -> Result<Operated, StoreError> {
         let unlocked = self.operate(connection, &[id], Action::Unlock).await;
         unlocked.map(of_one)
+    }
+
+    /// Suspends the jobs of a scope with your transaction; see
+    /// [`JobTransaction::suspend`](crate::JobTransaction::suspend). [`commit`](Self::commit) waits until
+    /// its jobs are moved. After [`fire`](Self::fire), a task of the runtime moves them.
+    ///
+    /// # Errors
+    /// The same as those of [`JobTransaction::suspend`](crate::JobTransaction::suspend).
+    pub async fn suspend(
+        &mut self,
+        connection: &mut <S::Db as sqlx::Database>::Connection,
+        scope: &SuspensionScope,
+    ) -> Result<bool, StoreError> {
+        gates::suspend(&self.client.store, connection, &mut self.created, scope).await
+    }
+
+    /// Ends a suspension with your transaction; see
+    /// [`JobTransaction::activate`](crate::JobTransaction::activate).
+    ///
+    /// # Errors
+    /// The same as those of [`JobTransaction::activate`](crate::JobTransaction::activate).
+    pub async fn activate(
+        &mut self,
+        connection: &mut <S::Db as sqlx::Database>::Connection,
+        scope: &SuspensionScope,
+    ) -> Result<Option<u64>, StoreError> {
+        gates::activate(&self.client.store, connection, &mut self.created, scope).await
     }
 
     async fn operate(

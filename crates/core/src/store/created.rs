@@ -8,6 +8,7 @@ use crate::event::{JobEvent, JobEventKind};
 use crate::hint::Ready;
 use crate::job::JobId;
 use crate::job::new_job::NewJob;
+use crate::store::transaction::gates::GatesChanged;
 use crate::store::{Action, Ended, Operated, OperatedJobs};
 
 /// What a transaction that has not committed yet created and changed.
@@ -27,6 +28,8 @@ pub struct Created {
     pub(crate) left: Vec<String>,
     /// The jobs that operations made ready.
     pub(crate) operated: Vec<JobId>,
+    /// The suspensions that began and ended.
+    pub(crate) gates: GatesChanged,
     /// Jobs whose handlers are asked to stop after the commit.
     pub(crate) stop: Vec<JobId>,
     /// The events to tell after the commit; none without a listener.
@@ -51,6 +54,7 @@ impl Created {
         self.next.extend(other.next);
         self.left.extend(other.left);
         self.operated.extend(other.operated);
+        self.gates.merge(other.gates);
         self.stop.extend(other.stop);
         self.events.extend(other.events);
         self.unfinished |= other.unfinished;

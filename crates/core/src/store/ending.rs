@@ -1,6 +1,9 @@
 //! The end of an instance, an execution or a definition: all its jobs are deleted.
 
+use std::borrow::Cow;
+
 use crate::job::JobId;
+use crate::job::definition_key::DefinitionKey;
 
 /// The jobs that end together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,21 +13,28 @@ pub enum EndedScope {
     ProcessInstance(String),
     /// All jobs of an execution.
     Execution(String),
-    /// All jobs of a process definition, those of its instances included.
+    /// All jobs of a process definition, by its exact id, those of its instances included.
     ProcessDefinition(String),
-    /// The start timers of a process definition: its jobs of the kind timer that belong to no
-    /// process instance.
+    /// All jobs of a process definition in every version of its tenant, those of its instances
+    /// included.
+    DefinitionKey(DefinitionKey),
+    /// The start timers of a process definition, by its exact id: its jobs of the kind timer that
+    /// belong to no process instance.
     StartTimers(String),
+    /// The start timers of a process definition in every version of its tenant.
+    StartTimersOfKey(DefinitionKey),
 }
 
 impl EndedScope {
-    /// Returns the name of the instance, the execution or the definition.
-    pub(crate) fn value(&self) -> &str {
-        let (Self::ProcessInstance(value)
-        | Self::Execution(value)
-        | Self::ProcessDefinition(value)
-        | Self::StartTimers(value)) = self;
-        value
+    /// Returns the name of the instance, the execution or the definition, or the value of the key.
+    pub(crate) fn value(&self) -> Cow<'_, str> {
+        match self {
+            Self::ProcessInstance(value)
+            | Self::Execution(value)
+            | Self::ProcessDefinition(value)
+            | Self::StartTimers(value) => value.into(),
+            Self::DefinitionKey(key) | Self::StartTimersOfKey(key) => key.value().into(),
+        }
     }
 }
 

@@ -50,10 +50,10 @@ pub enum StoreError {
     )]
     TransactionFailed,
     /// The transaction is isolated more strictly than READ COMMITTED, so it does not see which jobs
-    /// run. Nothing was changed.
+    /// run or have moved. Nothing was changed.
     #[error(
         "this transaction is isolated more strictly than READ COMMITTED, so it does not see which jobs \
-         run by now; make `SET TRANSACTION ISOLATION LEVEL READ COMMITTED` its first statement"
+         run or have moved by now; make `SET TRANSACTION ISOLATION LEVEL READ COMMITTED` its first statement"
     )]
     TooIsolated,
     /// A job is not valid as given.

@@ -40,6 +40,7 @@ mod exclusive;
 mod fail;
 mod fences;
 mod find;
+mod gate;
 mod guards;
 mod insert;
 mod lanes;

@@ -159,6 +159,16 @@ pub(super) struct OfBatches {
     pub(super) batches: &'static str,
 }
 
+/// True if a suspension is that of the tenant `$1`, or that of a definition key of the tenant. Without its
+/// leading characters other than colons, the value of a key begins at its colon, behind which the tenant
+/// stands.
+macro_rules! of_tenant {
+    () => {
+        "(scope = 'tenant' AND value = $1 \
+          OR scope = 'definition_key' AND ltrim(value, replace(value, ':', '')) = ':' || $1)"
+    };
+}
+
 /// The statements of a database: the prefix of its tables, the first id of all, the condition that a
 /// value is one of `$1`, what stands before and after the name of a field to read it from the
 /// template of a batch, and the lock of a row.
@@ -167,7 +177,8 @@ macro_rules! statements {
         /// The statements of an instance and of a tenant.
         const SCOPES: [&$crate::store::purging::Statements; 2] = [
             &$crate::store::purging::Statements {
-                count: statements!(@count $s, $of, $end, "process_instance", "", "process_instance = $1"),
+                count: statements!(@count $s, $of, $end, "process_instance", "", "process_instance = $1",
+                    "scope = 'process_instance' AND value = $1"),
                 page: statements!(@page $s, $first, "process_instance"),
                 records: statements!(@records $s, "process_instance"),
                 batches: concat!("SELECT id FROM ", statements!(@batches $s, $of, $end, "process_instance"),
@@ -181,7 +192,8 @@ macro_rules! statements {
                 ],
             },
             &$crate::store::purging::Statements {
-                count: statements!(@count $s, $of, $end, "tenant", "tenant = $1 OR ", "job_id IN (SELECT id FROM known)"),
+                count: statements!(@count $s, $of, $end, "tenant", "tenant = $1 OR ", "job_id IN (SELECT id FROM known)",
+                    $crate::store::purging::of_tenant!()),
                 page: statements!(@page $s, $first, "tenant"),
                 records: statements!(@records $s, "tenant"),
                 batches: concat!("SELECT id FROM ", statements!(@batches $s, $of, $end, "tenant"),
@@ -194,8 +206,8 @@ macro_rules! statements {
                 ],
                 events: statements!(@events $s, "tenant"),
                 rest: &[
-                    ("suspension", concat!("DELETE FROM ", $s,
-                        "suspension WHERE scope = 'tenant' AND value = $1")),
+                    ("suspension", concat!("DELETE FROM ", $s, "suspension WHERE ",
+                        $crate::store::purging::of_tenant!())),
                 ],
             },
         ];
@@ -255,7 +267,7 @@ macro_rules! statements {
     (@batches $s:literal, $of:literal, $end:literal, $column:literal) => {
         concat!($s, "batch WHERE (ended_at IS NULL OR cancelled) AND callback IS NOT NULL AND ", $of, $column, $end, " = $1")
     };
-    (@count $s:literal, $of:literal, $end:literal, $column:literal, $unique:literal, $events:literal) => {
+    (@count $s:literal, $of:literal, $end:literal, $column:literal, $unique:literal, $events:literal, $gates:expr) => {
         concat!(
             "WITH jobs AS MATERIALIZED (", statements!(@jobs $s, $column), "),
             known AS MATERIALIZED (SELECT id FROM jobs UNION SELECT job_id FROM ", $s, "attempt WHERE ", $column,
@@ -272,8 +284,7 @@ macro_rules! statements {
             UNION ALL SELECT 'unique_dead_letter', count(*) FROM ", $s, "unique_dead_letter WHERE ", $unique,
             "job_id IN (SELECT id FROM known)
             UNION ALL SELECT 'event_log', count(*) FROM ", $s, "event_log WHERE ", $events, "
-            UNION ALL SELECT 'suspension', count(*) FROM ", $s, "suspension WHERE scope = '", $column,
-            "' AND value = $1
+            UNION ALL SELECT 'suspension', count(*) FROM ", $s, "suspension WHERE ", $gates, "
             UNION ALL SELECT 'batch', count(*) FROM ", statements!(@batches $s, $of, $end, $column), "
             UNION ALL SELECT 'batch_member', count(*) FROM ", $s, "batch_member WHERE batch_id IN (SELECT id FROM ",
             statements!(@batches $s, $of, $end, $column), ")
@@ -309,4 +320,4 @@ macro_rules! statements {
         )
     };
 }
-pub(super) use statements;
+pub(super) use {of_tenant, statements};

@@ -32,7 +32,7 @@ pub enum SchemaStatus {
 }
 
 /// The schema version of this program's newest migration.
-pub const SCHEMA_VERSION: i32 = 19;
+pub const SCHEMA_VERSION: i32 = 20;
 
 /// Evaluates the newest row of `schema_version`.
 pub(super) fn schema_status(newest: Option<(i32, i32)>, server: String) -> SchemaStatus {

@@ -131,6 +131,28 @@ macro_rules! element_of {
     };
 }
 
+/// The value of the suspension of a job's definition key, as `DefinitionKey::value` makes it; NULL if the
+/// job has no process definition. `ltrim` takes off the leading characters of a set: without those that are
+/// no colon, the rest of the definition begins at its first colon. No function for the place of a character
+/// has the same name on every database.
+macro_rules! definition_key_of {
+    ($t:literal) => {
+        concat!(
+            "(substr(",
+            $t,
+            ".process_definition, 1, length(",
+            $t,
+            ".process_definition) - length(ltrim(",
+            $t,
+            ".process_definition, replace(",
+            $t,
+            ".process_definition, ':', '')))) || coalesce(':' || nullif(",
+            $t,
+            ".tenant, ''), ''))"
+        )
+    };
+}
+
 /// True if the row `s` is a suspension that covers the job. It moves the job to the suspended table.
 macro_rules! suspends {
     ($t:literal) => {
@@ -139,7 +161,9 @@ macro_rules! suspends {
             $t,
             ".process_instance) OR (s.scope = 'process_definition' AND s.value = ",
             $t,
-            ".process_definition) OR (s.scope = 'element' AND s.value = ",
+            ".process_definition) OR (s.scope = 'definition_key' AND s.value = ",
+            $crate::store::sql::definition_key_of!($t),
+            ") OR (s.scope = 'element' AND s.value = ",
             $crate::store::sql::element_of!($t),
             ") OR (s.scope = 'type' AND s.value = ",
             $t,
@@ -207,7 +231,9 @@ macro_rules! in_gate {
             $t,
             ".process_instance WHEN 'process_definition' THEN ",
             $t,
-            ".process_definition WHEN 'element' THEN ",
+            ".process_definition WHEN 'definition_key' THEN ",
+            $crate::store::sql::definition_key_of!($t),
+            " WHEN 'element' THEN ",
             $crate::store::sql::element_of!($t),
             " WHEN 'type' THEN ",
             $t,
@@ -268,6 +294,6 @@ macro_rules! rule_columns {
 }
 
 pub(super) use {
-    covers, element_of, gate_of, in_gate, job_columns, lane_by_rule, moved_columns, pauses,
-    priority_columns, ready_columns, rule_columns, strikes_count, suspends,
+    covers, definition_key_of, element_of, gate_of, in_gate, job_columns, lane_by_rule,
+    moved_columns, pauses, priority_columns, ready_columns, rule_columns, strikes_count, suspends,
 };

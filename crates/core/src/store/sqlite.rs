@@ -32,6 +32,7 @@ mod event_triggers;
 mod exclusive;
 mod fail;
 mod find;
+mod gate;
 mod insert;
 mod lanes;
 mod leader_cycle;

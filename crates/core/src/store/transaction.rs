@@ -3,6 +3,7 @@
 //! After its COMMIT it passes the jobs that became ready to an [`AfterCommit`]. If the answer to COMMIT is
 //! lost, the store is asked about the transaction by its id (protocol rule 29).
 
+pub(crate) mod gates;
 pub(crate) mod operations;
 
 use std::any::Any;
@@ -20,6 +21,7 @@ use super::{
 };
 use crate::job::batch::Batch;
 use crate::job::calendar::Calendars;
+use crate::job::definition_key::DefinitionKey;
 use crate::job::new_job::{InvalidJob, NewJob};
 use crate::job::sealed::Encryption;
 use crate::job::{BatchId, JobId, NodeId};
@@ -35,6 +37,12 @@ pub trait AfterCommit: Send + Sync {
 
     /// Receives the jobs of a committed transaction. Must not wait.
     fn committed(&self, created: Created);
+
+    /// Waits until there is room for the hints of many more jobs. Returns false if the earlier ones do not
+    /// leave.
+    fn room(&self) -> BoxFuture<'_, bool> {
+        Box::pin(std::future::ready(true))
+    }
 }
 
 /// A transaction that creates jobs beside your own statements. It dereferences to the connection:
@@ -224,6 +232,38 @@ impl<S: SqlStore> JobTransaction<S> {
         Ok(ended)
     }
 
+    /// Replaces the start timers of a process definition in every version of its tenant, as process
+    /// engines do when they deploy a new version: deletes those that exist, and creates these jobs.
+    /// They name the new version.
+    ///
+    /// ```no_run
+    /// # async fn example(client: jobwire_core::Client<jobwire_core::PgStore>) -> Result<(), Box<dyn std::error::Error>> {
+    /// use jobwire_core::NewJob;
+    /// use jobwire_core::job::definition_key::DefinitionKey;
+    ///
+    /// let key = DefinitionKey::new("invoice")?.of_tenant("acme");
+    /// let start = NewJob::of("start", &()).repeat_text("R/P1D").tenant("acme");
+    /// let mut tx = client.begin().await?;
+    /// tx.replace_start_timers_of_key(&key, vec![start.process_definition("invoice:4:5120")]).await?;
+    /// tx.commit().await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidJob`] if one of these jobs belongs to another key or tenant: then nothing is
+    /// changed. Otherwise as [`replace_start_timers`](Self::replace_start_timers).
+    pub async fn replace_start_timers_of_key(
+        &mut self,
+        key: &DefinitionKey,
+        timers: Vec<NewJob>,
+    ) -> Result<Ended, StoreError> {
+        check_key(key, &timers)?;
+        let obsolete = EndedScope::StartTimersOfKey(key.clone());
+        let ended = self.end(&obsolete).await?;
+        self.create_many(timers).await?;
+        Ok(ended)
+    }
+
     /// Commits and then publishes the hints. The caller does not wait for the broker.
     ///
     /// # Errors
@@ -264,6 +304,26 @@ impl<S: SqlStore> JobTransaction<S> {
         let undone = self.inner.rollback();
         answer(&self.store, 1, async { Ok(undone.await?) }).await
     }
+}
+
+/// Checks that new jobs belong to a definition key: the next replacement has to find them.
+pub(crate) fn check_key(key: &DefinitionKey, jobs: &[NewJob]) -> Result<(), StoreError> {
+    let other = jobs.iter().find(|job| {
+        let definition = job.process_definition.as_deref();
+        !key.covers(definition, job.tenant.as_deref())
+    });
+    let Some(other) = other else {
+        return Ok(());
+    };
+    let source = InvalidJob::new(
+        "process_definition",
+        format!("and `tenant` are not those of the definition key {key}"),
+        "give the job the id of the new version, `key:version:id`, and the tenant of the key",
+    );
+    Err(StoreError::InvalidJob {
+        id: other.id(),
+        source,
+    })
 }
 
 /// Waits for statements of the store. Unless they succeed, it is no longer known whether the

@@ -597,6 +597,10 @@ impl<S: Statements> Store for S {
         parts::begin_suspension(self, scope).await
     }
 
+    async fn move_suspended(&self, scope: &SuspensionScope) -> Result<Suspended> {
+        parts::move_suspended(self, scope).await
+    }
+
     async fn activate(&self, scope: &SuspensionScope) -> Result<Lifted> {
         let Some(brought_back) = parts::end_suspension(self, scope).await? else {
             return Ok(Lifted::default());

@@ -189,8 +189,8 @@ metrics! {
     DEAD_LETTERS = "jobwire_dead_letter_jobs" Gauge []
         "Dead letters; reported by the leader.";
     SUSPENSIONS = "jobwire_suspensions" Gauge ["scope"]
-        "Suspensions and pauses, by scope: process_instance, process_definition, element, type, tenant, \
-         pause_type, pause_category, pause_lane, pause_all; reported by the leader.";
+        "Suspensions and pauses, by scope: process_instance, process_definition, definition_key, element, \
+         type, tenant, pause_type, pause_category, pause_lane, pause_all; reported by the leader.";
     LEASED = "jobwire_leased_jobs" Gauge []
         "Jobs that a node holds by a lease, fleet-wide; reported by the leader.";
     OLDEST_AGE = "jobwire_oldest_executable_age_seconds" Gauge []

@@ -280,12 +280,17 @@ pub(super) fn ready(job: &Job) -> Ready {
 }
 
 pub(super) fn belongs(job: &Job, scope: &str, value: &str) -> bool {
-    if let Some(Gate::Suspension(SuspensionScope::Element {
-        definition,
-        element,
-    })) = Gate::parse(scope, value.to_owned())
-    {
-        return job.process_definition == Some(definition) && job.element == Some(element);
+    match Gate::parse(scope, value.to_owned()) {
+        Some(Gate::Suspension(SuspensionScope::Element {
+            definition,
+            element,
+        })) => {
+            return job.process_definition == Some(definition) && job.element == Some(element);
+        }
+        Some(Gate::Suspension(SuspensionScope::DefinitionKey(key))) => {
+            return key.covers(job.process_definition.as_deref(), job.tenant.as_deref());
+        }
+        _ => {}
     }
     let field = match scope {
         "process_instance" => job.process_instance.as_deref(),

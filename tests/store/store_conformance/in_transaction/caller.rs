@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use jobwire_core::chrono::{DateTime, Utc};
 use jobwire_core::hint::Marker;
-use jobwire_core::store::{Change, Operated};
+use jobwire_core::store::{Change, Operated, SuspensionScope};
 use jobwire_core::transport::{Control, Publisher, TransportError, TransportHealth};
 use jobwire_core::{
     Client, CommitHook, Hint, HookOptions, JobId, JobTransaction, Lane, StoreError, TransactionHook,
@@ -139,6 +139,23 @@ impl<S: SqlBench> Transaction<S> {
                 Operation::Unlock => alone(hook.unlock(tx, id).await),
                 Operation::Change(change) => hook.change(tx, ids, change).await,
             },
+        }
+    }
+
+    pub(super) async fn suspend(&mut self, scope: &SuspensionScope) -> Result<bool, StoreError> {
+        match self {
+            Self::OfTheClient(tx) => tx.suspend(scope).await,
+            Self::OfTheCaller(tx, hook) => hook.suspend(tx, scope).await,
+        }
+    }
+
+    pub(super) async fn activate(
+        &mut self,
+        scope: &SuspensionScope,
+    ) -> Result<Option<u64>, StoreError> {
+        match self {
+            Self::OfTheClient(tx) => tx.activate(scope).await,
+            Self::OfTheCaller(tx, hook) => hook.activate(tx, scope).await,
         }
     }
 

@@ -31,6 +31,9 @@ pub(super) async fn examine(store: &dyn Store, findings: &mut Findings) {
         let of = view.gate.definition().map_or_else(String::new, |name| {
             output::shell_option("definition", name) + " "
         });
+        let tenant = view.gate.tenant().map_or_else(String::new, |name| {
+            " ".to_owned() + &output::shell_option("tenant", name)
+        });
         findings.remark(
             "suspensions",
             format!(
@@ -40,7 +43,7 @@ pub(super) async fn examine(store: &dyn Store, findings: &mut Findings) {
                     .to_rfc3339_opts(chrono::SecondsFormat::Secs, true),
                 output::count(jobs, "job")
             ),
-            format!("to end it: jobwire {end} {of}{scope}"),
+            format!("to end it: jobwire {end} {of}{scope}{tenant}"),
         );
     }
     if found.len() > NAMED {

@@ -8,6 +8,7 @@ use jobwire_core::{JobId, JobKind, JobQuery};
 use serde::Serialize;
 
 use super::Jobs;
+use crate::commands::definition_key;
 use crate::commands::suspension::exact_definition;
 use crate::connect::{Database, Outlet};
 use crate::error::Error;
@@ -16,8 +17,21 @@ use crate::settings::Settings;
 
 /// The scope that has ended.
 #[derive(Clone, Debug, Args)]
-#[group(required = true, multiple = false)]
 pub struct EndArgs {
+    /// What has ended.
+    #[command(flatten)]
+    pub what: EndedArgs,
+    /// With --definition-key or --start-timers-of-key: the definitions of this tenant; without it, those
+    /// that have none
+    #[arg(long, value_name = "NAME",
+        conflicts_with_all = ["instance", "execution", "definition", "start_timers"])]
+    pub tenant: Option<String>,
+}
+
+/// An instance, an execution, or a definition.
+#[derive(Clone, Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct EndedArgs {
     /// All jobs of this process instance
     #[arg(long, value_name = "NAME", visible_alias = "process-instance")]
     pub instance: Option<String>,
@@ -28,19 +42,34 @@ pub struct EndArgs {
     /// included
     #[arg(long, value_name = "NAME", visible_alias = "process-definition")]
     pub definition: Option<String>,
-    /// The start timers of this process definition
+    /// All jobs of all versions of this process definition (invoice), those of its instances included
+    #[arg(long, value_name = "KEY")]
+    pub definition_key: Option<String>,
+    /// The start timers of this process definition, by its exact id
     #[arg(long, value_name = "DEFINITION")]
     pub start_timers: Option<String>,
+    /// The start timers of all versions of this process definition
+    #[arg(long, value_name = "KEY")]
+    pub start_timers_of_key: Option<String>,
 }
 
 impl EndArgs {
-    fn scope(self) -> EndedScope {
-        match (self.instance, self.execution, self.definition) {
-            (Some(name), _, _) => EndedScope::ProcessInstance(name),
-            (_, Some(name), _) => EndedScope::Execution(name),
-            (_, _, Some(name)) => EndedScope::ProcessDefinition(name),
-            _ => EndedScope::StartTimers(self.start_timers.unwrap_or_default()),
-        }
+    fn scope(self) -> Result<EndedScope, Error> {
+        let Self { what, tenant } = self;
+        Ok(if let Some(name) = what.instance {
+            EndedScope::ProcessInstance(name)
+        } else if let Some(name) = what.execution {
+            EndedScope::Execution(name)
+        } else if let Some(name) = what.definition {
+            EndedScope::ProcessDefinition(name)
+        } else if let Some(key) = what.definition_key {
+            EndedScope::DefinitionKey(definition_key::given("definition-key", key, tenant)?)
+        } else if let Some(key) = what.start_timers_of_key {
+            let key = definition_key::given("start-timers-of-key", key, tenant)?;
+            EndedScope::StartTimersOfKey(key)
+        } else {
+            EndedScope::StartTimers(what.start_timers.unwrap_or_default())
+        })
     }
 }
 
@@ -52,43 +81,39 @@ struct Report {
 }
 
 /// The scope as a query: its jobs.
-fn query(scope: &EndedScope) -> JobQuery {
+pub(super) fn query(scope: &EndedScope) -> JobQuery {
     let all = JobQuery::default();
     match scope {
         EndedScope::ProcessInstance(name) => all.instance(name),
         EndedScope::Execution(name) => all.execution(name),
         EndedScope::ProcessDefinition(name) => all.process_definition(name),
-        EndedScope::StartTimers(name) => start_timers(name),
+        EndedScope::DefinitionKey(key) => definition_key::query(all, key),
+        EndedScope::StartTimers(name) => start_timers(all.process_definition(name)),
+        EndedScope::StartTimersOfKey(key) => start_timers(definition_key::query(all, key)),
         _ => all,
     }
 }
 
-/// Returns the query for the start timers of a definition.
-pub(super) fn start_timers(definition: &str) -> JobQuery {
-    JobQuery::default()
-        .process_definition(definition)
-        .without_instance()
-        .kinds([JobKind::Timer])
+/// Returns the query for the start timers among these jobs.
+fn start_timers(jobs: JobQuery) -> JobQuery {
+    jobs.without_instance().kinds([JobKind::Timer])
 }
 
 /// Returns the filters of `jobs list` that show the scope.
-fn filters(scope: &EndedScope) -> String {
+pub(super) fn filters(scope: &EndedScope) -> String {
     match scope {
         EndedScope::ProcessInstance(name) => format!("--instance {}", shown(name)),
         EndedScope::Execution(name) => format!("--execution {}", shown(name)),
         EndedScope::ProcessDefinition(name) => format!("--definition {}", shown(name)),
-        EndedScope::StartTimers(name) => of_start_timers(name),
+        EndedScope::DefinitionKey(key) => definition_key::filters(key),
+        EndedScope::StartTimers(name) => format!("--definition {} {TIMERS}", shown(name)),
+        EndedScope::StartTimersOfKey(key) => format!("{} {TIMERS}", definition_key::filters(key)),
         _ => String::new(),
     }
 }
 
-/// Returns the filters of `jobs list` that show the start timers of a definition.
-pub(super) fn of_start_timers(definition: &str) -> String {
-    format!(
-        "--definition {} --without-instance --kind timer",
-        shown(definition)
-    )
-}
+/// The filters of `jobs list` that show start timers among the jobs of a definition.
+const TIMERS: &str = "--without-instance --kind timer";
 
 fn shown(name: &str) -> String {
     plain::one_line(name, 200)
@@ -101,7 +126,7 @@ pub(super) async fn end(
     yes: bool,
     json: bool,
 ) -> Result<(), Error> {
-    let scope = args.scope();
+    let scope = args.scope()?;
     let store = &*jobs.store;
     if !yes {
         let count = store.count(&query(&scope)).await?;
@@ -124,6 +149,9 @@ pub(super) async fn end(
     match &scope {
         EndedScope::ProcessDefinition(name) | EndedScope::StartTimers(name) => {
             exact_definition(store, name).await
+        }
+        EndedScope::DefinitionKey(key) | EndedScope::StartTimersOfKey(key) => {
+            definition_key::other_tenant(store, key).await
         }
         _ => Ok(()),
     }

@@ -65,6 +65,12 @@ WITH moved AS (
             " UNION ALL ",
             $crate::store::gates::list::moved_of!(
                 $schema,
+                $crate::store::sql::definition_key_of!("j"),
+                "definition_key"
+            ),
+            " UNION ALL ",
+            $crate::store::gates::list::moved_of!(
+                $schema,
                 $crate::store::sql::element_of!("j"),
                 "element"
             ),
@@ -86,6 +92,13 @@ WITH moved AS (
                 $schema,
                 "process_definition",
                 "process_definition",
+                ""
+            ),
+            " UNION ALL ",
+            $crate::store::gates::list::waiting_of!(
+                $schema,
+                $crate::store::sql::definition_key_of!("j"),
+                "definition_key",
                 ""
             ),
             " UNION ALL ",

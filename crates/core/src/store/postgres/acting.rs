@@ -46,16 +46,19 @@ SELECT set_config('plan_cache_mode', current_setting('jobwire.plan_cache_mode'),
 RELEASE SAVEPOINT jobwire_action";
 const UNDO: &str = "ROLLBACK TO SAVEPOINT jobwire_action; RELEASE SAVEPOINT jobwire_action";
 
+/// Returns whether each statement of the transaction sees what was committed before it.
+pub(super) async fn sees_latest(connection: &mut PgConnection) -> Result<bool, StoreError> {
+    let sees_latest = sqlx::query_scalar(SEES_LATEST).fetch_one(connection);
+    Ok(sees_latest.await?)
+}
+
 /// Performs an action. If it fails, nothing is changed.
 pub(super) async fn operate(
     connection: &mut PgConnection,
     ids: &[JobId],
     action: &Action,
 ) -> Result<OperatedJobs, StoreError> {
-    let sees_latest: bool = sqlx::query_scalar(SEES_LATEST)
-        .fetch_one(&mut *connection)
-        .await?;
-    if !sees_latest {
+    if !sees_latest(connection).await? {
         return Err(StoreError::TooIsolated);
     }
     sqlx::raw_sql(SAVEPOINT).execute(&mut *connection).await?;

@@ -20,14 +20,14 @@ use uuid::Uuid;
 
 use super::acting::{mark_free, that_run};
 use super::change_statements::ENTER;
-use super::sql::unlocked;
+use super::sql::{definition_key_of, unlocked};
 use crate::job::JobId;
 use crate::store::error::StoreError;
 use crate::store::{Ended, EndedScope};
 
 /// Deletes the other jobs of a scope whose rows are free.
 macro_rules! gone {
-    ($name:literal, $table:literal, $scope:literal) => {
+    ($name:literal, $table:literal, $scope:expr) => {
         concat!(
             $name,
             " AS (DELETE FROM jobwire.",
@@ -53,7 +53,7 @@ struct Statements {
 }
 
 macro_rules! statements {
-    ($scope:literal) => {
+    ($scope:expr) => {
         Statements {
             free: concat!(
                 "SELECT j.id, current_setting('transaction_isolation') LIKE 'read %' FROM jobwire.job j WHERE ",
@@ -88,8 +88,13 @@ const PROCESS_INSTANCE: Statements = statements!(
 );
 const EXECUTION: Statements = statements!("j.execution = $1");
 const PROCESS_DEFINITION: Statements = statements!("j.process_definition = $1");
+const DEFINITION_KEY: Statements = statements!(concat!(definition_key_of!("j"), " = $1"));
 const START_TIMERS: Statements =
     statements!("j.process_definition = $1 AND j.process_instance IS NULL AND j.kind = 'timer'");
+const START_TIMERS_OF_KEY: Statements = statements!(concat!(
+    definition_key_of!("j"),
+    " = $1 AND j.process_instance IS NULL AND j.kind = 'timer'"
+));
 
 /// Fails with a serialization failure if one of the jobs has a lease that the snapshot of the transaction
 /// does not show. A lease that it shows has no owner, and the deletion fails if it was taken since.
@@ -113,7 +118,9 @@ pub(super) async fn end(
         EndedScope::ProcessInstance(_) => PROCESS_INSTANCE,
         EndedScope::Execution(_) => EXECUTION,
         EndedScope::ProcessDefinition(_) => PROCESS_DEFINITION,
+        EndedScope::DefinitionKey(_) => DEFINITION_KEY,
         EndedScope::StartTimers(_) => START_TIMERS,
+        EndedScope::StartTimersOfKey(_) => START_TIMERS_OF_KEY,
     };
     let value = scope.value();
     let mut ended = Ended::default();
@@ -121,7 +128,7 @@ pub(super) async fn end(
     let until = Instant::now() + ROWS_WITHIN;
     loop {
         let free: Vec<(Uuid, bool)> = sqlx::query_as(statements.free)
-            .bind(value)
+            .bind(&*value)
             .fetch_all(&mut *connection)
             .await?;
         let sees_latest = free.iter().all(|(_, sees_latest)| *sees_latest);
@@ -132,7 +139,7 @@ pub(super) async fn end(
             conflict.execute(&mut *connection).await?;
         }
         let gone: Vec<(Uuid, Option<String>, bool)> = sqlx::query_as(statements.delete)
-            .bind(value)
+            .bind(&*value)
             .bind(entered)
             .fetch_all(&mut *connection)
             .await?;
@@ -142,7 +149,7 @@ pub(super) async fn end(
             instances.extend(instance);
         }
         let left: Vec<(Uuid, bool)> = sqlx::query_as(statements.left)
-            .bind(value)
+            .bind(&*value)
             .fetch_all(&mut *connection)
             .await?;
         let locked = match left.iter().find(|(_, runs)| !runs) {

@@ -69,6 +69,6 @@ impl PgStore {
 
 /// The schema version of this program's newest migration.
 const _: () = assert!(
-    SCHEMA_VERSION == 19,
+    SCHEMA_VERSION == 20,
     "add the migration's row to schema_version"
 );

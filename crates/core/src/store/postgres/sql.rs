@@ -310,8 +310,8 @@ macro_rules! served_by_fleet {
 }
 
 pub(super) use crate::store::sql::{
-    gate_of, in_gate, lane_by_rule, moved_columns, priority_columns, ready_columns, rule_columns,
-    strikes_count, suspends,
+    definition_key_of, gate_of, in_gate, lane_by_rule, moved_columns, priority_columns,
+    ready_columns, rule_columns, strikes_count, suspends,
 };
 pub(super) use {
     has_job, in_scope, in_strict_order, in_turn, job_columns, no_gate, not_paused, not_put_aside,

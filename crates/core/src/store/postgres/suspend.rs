@@ -1,8 +1,8 @@
 //! Suspending and activating, pausing and resuming (protocol rules 8 and 27).
 
 use chrono::{DateTime, Utc};
-use sqlx::Row;
 use sqlx::postgres::{PgPool, PgRow};
+use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
 use super::begin::begin;
@@ -28,12 +28,12 @@ macro_rules! in_scope {
 }
 
 /// Records a suspension or a pause. One that exists keeps its date.
-const NOTE: &str =
+pub(super) const NOTE: &str =
     "INSERT INTO jobwire.suspension (scope, value) VALUES ($1, $2) ON CONFLICT DO NOTHING";
 
 /// Locks the suspension, so that it does not end before this transaction: its end brings back the
 /// jobs that this transaction moves.
-const KEEP: &str =
+pub(super) const KEEP: &str =
     "SELECT true FROM jobwire.suspension WHERE scope = $1 AND value = $2 FOR KEY SHARE";
 
 /// Locks the rows. A later statement checks the leases, so that it sees a lock that was taken while
@@ -280,12 +280,23 @@ async fn end_part(
     scope: &SuspensionScope,
     at_most: i64,
 ) -> Result<Activated, StoreError> {
-    let (kind, value) = scope.parts();
     let mut tx = begin(pool).await?;
+    let activated = end_part_in(&mut tx, scope, at_most).await?;
+    tx.commit().await?;
+    Ok(activated)
+}
+
+/// Like [`end_part`], in a transaction that is open.
+pub(super) async fn end_part_in(
+    connection: &mut PgConnection,
+    scope: &SuspensionScope,
+    at_most: i64,
+) -> Result<Activated, StoreError> {
+    let (kind, value) = scope.parts();
     let gates: Vec<bool> = sqlx::query_scalar(ONE_BY_ONE)
         .bind(kind)
         .bind(&*value)
-        .fetch_all(&mut *tx)
+        .fetch_all(&mut *connection)
         .await?;
     if !gates.contains(&true) {
         return Ok(Activated::default());
@@ -294,21 +305,20 @@ async fn end_part(
         .bind(kind)
         .bind(&*value)
         .bind(at_most);
-    let moved = count(&aside::rows(&mut tx, query).await?)?;
+    let moved = count(&aside::rows(connection, query).await?)?;
     // Asked by a later statement: a row of the page may have been deleted meanwhile, so a page that is
     // not full is not the last one.
     let left = sqlx::query_scalar::<_, Uuid>(ASIDE)
         .bind(kind)
         .bind(&*value)
         .bind(1_i64)
-        .fetch_optional(&mut *tx)
+        .fetch_optional(&mut *connection)
         .await?;
     let ended = left.is_none();
     if ended {
         let forget = sqlx::query(FORGET).bind(kind).bind(&*value);
-        forget.execute(&mut *tx).await?;
+        forget.execute(connection).await?;
     }
-    tx.commit().await?;
     Ok(Activated {
         was_there: true,
         in_parts: false,

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use sqlx::{PgConnection, Postgres};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{PgStore, acting, batches, begin, complete, ending, exclusive, insert};
+use super::{PgStore, acting, batches, begin, complete, ending, exclusive, gate, insert};
 use crate::hint::Ready;
 use crate::job::new_job::NewJob;
 use crate::job::{JobId, NodeId};
@@ -15,7 +15,7 @@ use crate::store::batches::NewBatch;
 use crate::store::statements::Database;
 use crate::store::{
     Action, BatchOutcome, Completion, Created, Ended, EndedScope, Handoff, OperatedJobs, Origin,
-    Result, SqlStore,
+    Result, SqlStore, SuspensionScope,
 };
 use crate::telemetry::metrics as m;
 
@@ -106,6 +106,30 @@ impl SqlStore for PgStore {
         metrics::histogram!(m::STATEMENT, "statement" => action.name())
             .record(started.elapsed().as_secs_f64());
         acted
+    }
+
+    async fn suspend_in(
+        &self,
+        connection: &mut PgConnection,
+        scope: &SuspensionScope,
+    ) -> Result<bool> {
+        let started = Instant::now();
+        let suspended = gate::suspend(connection, scope).await;
+        metrics::histogram!(m::STATEMENT, "statement" => "suspend")
+            .record(started.elapsed().as_secs_f64());
+        suspended
+    }
+
+    async fn activate_in(
+        &self,
+        connection: &mut PgConnection,
+        scope: &SuspensionScope,
+    ) -> Result<Option<u64>> {
+        let started = Instant::now();
+        let activated = gate::activate(connection, scope).await;
+        metrics::histogram!(m::STATEMENT, "statement" => "activate")
+            .record(started.elapsed().as_secs_f64());
+        activated
     }
 
     async fn open_incidents_in(

@@ -6,7 +6,7 @@ use sqlx::{Row, SqliteConnection};
 
 use super::decode;
 use super::operate::mark_cancelled;
-use super::sql::unlocked;
+use super::sql::{definition_key_of, unlocked};
 use crate::job::JobId;
 use crate::store::error::StoreError;
 use crate::store::{Ended, EndedScope};
@@ -19,7 +19,7 @@ struct Statements {
 }
 
 macro_rules! gone {
-    ($table:literal, $scope:literal, $and:expr) => {
+    ($table:literal, $scope:expr, $and:expr) => {
         concat!(
             "DELETE FROM ",
             $table,
@@ -32,7 +32,7 @@ macro_rules! gone {
 }
 
 macro_rules! statements {
-    ($scope:literal) => {
+    ($scope:expr) => {
         Statements {
             running: concat!(
                 "SELECT j.id FROM job j WHERE ",
@@ -56,8 +56,13 @@ const PROCESS_INSTANCE: Statements = statements!(
 );
 const EXECUTION: Statements = statements!("j.execution = ?1");
 const PROCESS_DEFINITION: Statements = statements!("j.process_definition = ?1");
+const DEFINITION_KEY: Statements = statements!(concat!(definition_key_of!("j"), " = ?1"));
 const START_TIMERS: Statements =
     statements!("j.process_definition = ?1 AND j.process_instance IS NULL AND j.kind = 'timer'");
+const START_TIMERS_OF_KEY: Statements = statements!(concat!(
+    definition_key_of!("j"),
+    " = ?1 AND j.process_instance IS NULL AND j.kind = 'timer'"
+));
 
 /// Deletes the leases and the stacks of these jobs.
 const DELETE_THEIR: [&str; 3] = [
@@ -76,11 +81,13 @@ pub(super) async fn end(
         EndedScope::ProcessInstance(_) => PROCESS_INSTANCE,
         EndedScope::Execution(_) => EXECUTION,
         EndedScope::ProcessDefinition(_) => PROCESS_DEFINITION,
+        EndedScope::DefinitionKey(_) => DEFINITION_KEY,
         EndedScope::StartTimers(_) => START_TIMERS,
+        EndedScope::StartTimersOfKey(_) => START_TIMERS_OF_KEY,
     };
     let value = scope.value();
     let running = sqlx::query(statements.running)
-        .bind(value)
+        .bind(&*value)
         .fetch_all(&mut *connection)
         .await?;
     let mut ended = Ended {
@@ -93,7 +100,7 @@ pub(super) async fn end(
     let mut instances = BTreeSet::new();
     for statement in statements.delete {
         let gone = sqlx::query(statement)
-            .bind(value)
+            .bind(&*value)
             .fetch_all(&mut *connection)
             .await?;
         ended.dead_letters = decode::readable_job_ids(&gone);

@@ -51,6 +51,6 @@ impl SqliteStore {
 
 /// The newest schema version of this program.
 const _: () = assert!(
-    SCHEMA_VERSION == 19,
+    SCHEMA_VERSION == 20,
     "add the migration's row to schema_version"
 );

@@ -314,8 +314,8 @@ macro_rules! priority_by_rule {
 }
 
 pub(super) use crate::store::sql::{
-    gate_of, lane_by_rule, moved_columns, priority_columns, ready_columns, rule_columns,
-    strikes_count, suspends,
+    definition_key_of, gate_of, lane_by_rule, moved_columns, priority_columns, ready_columns,
+    rule_columns, strikes_count, suspends,
 };
 pub(super) use {
     has_id, in_node_scope, in_scope, in_strict_order, in_turn, is_put_aside, job_columns, paused,

@@ -202,15 +202,49 @@ async fn aside(
     decode::job_ids(&query.fetch_all(connection).await?)
 }
 
+/// Records a suspension or a pause. Returns false if it was recorded before.
+pub(super) async fn note(
+    connection: &mut SqliteConnection,
+    gate: &Gate,
+) -> Result<bool, StoreError> {
+    let (kind, value) = gate.parts();
+    let note = sqlx::query(NOTE)
+        .bind(kind)
+        .bind(&*value)
+        .bind(decode::now_micros());
+    Ok(note.execute(connection).await?.rows_affected() > 0)
+}
+
+/// Brings back the next jobs of the suspension. Ends it if there are no more.
+pub(super) async fn end_part_in(
+    connection: &mut SqliteConnection,
+    scope: &SuspensionScope,
+    at_most: i64,
+) -> Result<Activated, StoreError> {
+    let (kind, value) = scope.parts();
+    if !is_there(connection, scope).await? {
+        return Ok(Activated::default());
+    }
+    let back = aside(&mut *connection, scope, at_most).await?;
+    bring_back(connection, &back).await?;
+    let moved = back.len() as u64;
+    let ended = moved < u64::try_from(at_most).unwrap_or(0);
+    if ended {
+        let forget = sqlx::query(FORGET).bind(kind).bind(&*value);
+        forget.execute(connection).await?;
+    }
+    Ok(Activated {
+        was_there: true,
+        in_parts: false,
+        ended,
+        moved,
+    })
+}
+
 impl Suspending for SqliteStore {
     async fn write_gate(&self, gate: &Gate) -> Result<bool, StoreError> {
-        let (kind, value) = gate.parts();
         let mut tx = self.write().await?;
-        let note = sqlx::query(NOTE)
-            .bind(kind)
-            .bind(&*value)
-            .bind(decode::now_micros());
-        let is_new = note.execute(&mut *tx).await?.rows_affected() > 0;
+        let is_new = note(&mut tx, gate).await?;
         tx.commit().await?;
         Ok(is_new)
     }
@@ -302,26 +336,10 @@ impl Suspending for SqliteStore {
         scope: &SuspensionScope,
         at_most: i64,
     ) -> Result<Activated, StoreError> {
-        let (kind, value) = scope.parts();
         let mut tx = self.write().await?;
-        if !is_there(&mut tx, scope).await? {
-            return Ok(Activated::default());
-        }
-        let back = aside(&mut *tx, scope, at_most).await?;
-        bring_back(&mut tx, &back).await?;
-        let moved = back.len() as u64;
-        let ended = moved < u64::try_from(at_most).unwrap_or(0);
-        if ended {
-            let forget = sqlx::query(FORGET).bind(kind).bind(&*value);
-            forget.execute(&mut *tx).await?;
-        }
+        let activated = end_part_in(&mut tx, scope, at_most).await?;
         tx.commit().await?;
-        Ok(Activated {
-            was_there: true,
-            in_parts: false,
-            ended,
-            moved,
-        })
+        Ok(activated)
     }
 
     async fn delete_pause(&self, scope: &PauseScope) -> Result<bool, StoreError> {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use sqlx::{Sqlite, SqliteConnection};
 
-use super::{SqliteStore, acting, attempts, batches, complete, ending, exclusive, insert};
+use super::{SqliteStore, acting, attempts, batches, complete, ending, exclusive, gate, insert};
 use crate::hint::Ready;
 use crate::job::new_job::NewJob;
 use crate::job::{JobId, NodeId};
@@ -14,7 +14,7 @@ use crate::store::error::StoreError;
 use crate::store::statements::Database;
 use crate::store::{
     Action, BatchOutcome, Completion, Created, Ended, EndedScope, Handoff, OperatedJobs, Origin,
-    Result, SqlStore,
+    Result, SqlStore, SuspensionScope,
 };
 use crate::telemetry::metrics as m;
 
@@ -99,6 +99,30 @@ impl SqlStore for SqliteStore {
             exclusive::next(&mut *self.readers.acquire().await?, instances).await
         })
         .await
+    }
+
+    async fn suspend_in(
+        &self,
+        connection: &mut SqliteConnection,
+        scope: &SuspensionScope,
+    ) -> Result<bool> {
+        let started = Instant::now();
+        let suspended = gate::suspend(connection, scope).await;
+        metrics::histogram!(m::STATEMENT, "statement" => "suspend")
+            .record(started.elapsed().as_secs_f64());
+        suspended
+    }
+
+    async fn activate_in(
+        &self,
+        connection: &mut SqliteConnection,
+        scope: &SuspensionScope,
+    ) -> Result<Option<u64>> {
+        let started = Instant::now();
+        let activated = gate::activate(connection, scope).await;
+        metrics::histogram!(m::STATEMENT, "statement" => "activate")
+            .record(started.elapsed().as_secs_f64());
+        activated
     }
 
     async fn open_incidents_in(

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
+use super::gates::{self, GatesChanged};
 use super::{AfterCommit, JobTransaction, answer, failed_before, own};
 use crate::job::JobId;
 use crate::store::{Action, Change, Created, Operated, Origin, SqlStore, Store, StoreError};
@@ -157,6 +158,8 @@ struct ToLookUp {
     left: Vec<String>,
     /// The jobs that operations made ready.
     operated: Vec<JobId>,
+    /// The suspensions that began and ended.
+    gates: GatesChanged,
     /// The jobs that are hinted already.
     hinted: HashSet<JobId>,
 }
@@ -166,11 +169,14 @@ struct ToLookUp {
 fn hand_over(after: &dyn AfterCommit, mut created: Created) -> Option<ToLookUp> {
     let left = std::mem::take(&mut created.left);
     let operated = std::mem::take(&mut created.operated);
-    let to_look_up = (!left.is_empty() || !operated.is_empty()).then(|| {
+    let gates = std::mem::take(&mut created.gates);
+    let is_done = left.is_empty() && operated.is_empty() && gates.is_empty();
+    let to_look_up = (!is_done).then(|| {
         let hinted = created.ready.iter().chain(&created.next);
         ToLookUp {
             left,
             operated,
+            gates,
             hinted: hinted.map(|job| job.hint.id).collect(),
         }
     });
@@ -179,8 +185,8 @@ fn hand_over(after: &dyn AfterCommit, mut created: Created) -> Option<ToLookUp> 
 }
 
 /// Hands over the jobs, events and messages of a committed transaction. Then looks up the next jobs of the
-/// instances that exclusive jobs have left. Without a transport, notes these jobs for a leader, and those
-/// that operations made ready. If a query fails, the sweeper finds the jobs.
+/// instances that exclusive jobs have left, and [settles](gates::settle) what the transaction suspended and
+/// activated. Without a transport, notes these jobs for a leader, and those that operations made ready. If a query fails, the sweeper finds the jobs.
 pub(crate) async fn committed_with<S: SqlStore>(
     store: &S,
     origin: Origin,
@@ -244,6 +250,7 @@ async fn look_up<S: SqlStore>(
     if origin != Origin::Hook && !what.operated.is_empty() {
         note(store, &what.operated).await;
     }
+    gates::settle(store, origin, after, what.gates, &what.hinted).await;
 }
 
 /// Notes jobs that became ready and that no hint announces.

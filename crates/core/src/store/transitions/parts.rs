@@ -40,6 +40,14 @@ pub(super) async fn begin_suspension<S: Statements>(
 ) -> Result<Suspended> {
     let gate = Gate::from(scope.clone());
     store.run("suspend", || store.write_gate(&gate)).await?;
+    move_suspended(store, scope).await
+}
+
+/// Moves the jobs of a suspension, page by page.
+pub(super) async fn move_suspended<S: Statements>(
+    store: &S,
+    scope: &SuspensionScope,
+) -> Result<Suspended> {
     let mut suspended = Suspended::default();
     let mut after = None;
     loop {
