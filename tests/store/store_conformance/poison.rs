@@ -18,6 +18,10 @@ use super::world::{
 
 const GOOD: usize = 20;
 
+/// The time of three calls, with room for a slow machine: a call searches for a second. To tell all the
+/// bad rows apart takes hundreds of calls.
+const FEW: Duration = Duration::from_secs(60);
+
 /// From now on the database refuses this operation on rows whose element is `poison`. On PostgreSQL
 /// the error is of class 23.
 async fn refuse<S: SqlBench>(w: &World<S>, what: &str, table: &str) {
@@ -202,11 +206,17 @@ pub(super) async fn a_bad_row_stops_no_turn<S: SqlBench>(w: &World<S>) {
         w.store.create_by_sql("work").await;
     }
     refuse(w, "UPDATE", "job").await;
-    let report = w.lead_recording(Duration::from_secs(3_600)).await;
-    assert_eq!(report.rescued.len(), GOOD);
+    // A search ends after a second. On a slow machine the next cycle goes on with it.
+    let (mut rescued, mut unhinted) = (0, 0);
+    let began = Instant::now();
+    while (rescued < GOOD || unhinted < GOOD) && began.elapsed() < patience(FEW) {
+        let report = w.lead_recording(Duration::from_secs(3_600)).await;
+        rescued += report.rescued.len();
+        unhinted += report.unhinted.len();
+        assert!(report.term > 0 && report.executable > 0);
+    }
+    assert_eq!((rescued, unhinted), (GOOD, GOOD));
     assert_eq!(w.rows("attempt").await, GOOD as i64);
-    assert_eq!(report.unhinted.len(), GOOD);
-    assert!(report.term > 0 && report.executable > 0);
     is_set_aside(w, bad).await;
 }
 
@@ -473,7 +483,13 @@ pub(super) async fn counters_at_the_end_of_their_range_go_on<S: SqlBench>(w: &Wo
 pub(super) async fn where_nothing_commits_nothing_is_set_aside<S: SqlBench>(w: &World<S>) {
     due(w).await;
     refuse_rows(w, "INSERT", "job", "NEW.lane = 'default'").await;
-    assert!(w.store.move_due_timers(100).await.is_err());
+    let mut answer = w.store.move_due_timers(100).await;
+    assert!(answer.is_err());
+    // A search ends after some seconds. On a slow machine the next ones go on with it.
+    let began = Instant::now();
+    while answer.is_err() && began.elapsed() < patience(FEW) {
+        answer = w.store.move_due_timers(100).await;
+    }
     // From now on the rows are passed over.
     for _ in 0..2 {
         let moved = w.store.move_due_timers(100).await.unwrap();
@@ -657,10 +673,6 @@ pub(super) async fn thousands_of_bad_timers_stop_no_timer_behind_them<S: SqlBenc
     })
     .await;
 }
-
-/// The time of three calls, with room for a slow machine: a call searches for a second. To tell all the
-/// bad rows apart takes hundreds of calls.
-const FEW: Duration = Duration::from_secs(60);
 
 /// Asserts that all good rows get through in the time of this many calls, and no others. A call tries
 /// rows for a second, so a slow machine needs more calls.
