@@ -41,8 +41,12 @@ async fn a_limit_is_not_exceeded_while_a_node_is_killed() {
     let call = json!({ "url": format!("http://{address}/") });
     let jobs = (0..JOBS).map(|_| NewJob::of("http", &call).max_attempts(1_000));
     let mut tx = fleet.jobs.begin().await.unwrap();
+    // The first calls wait for each other, so that the limit is reached on any machine.
+    calls.keep();
     tx.create_many(jobs.collect()).await.unwrap();
     tx.commit().await.unwrap();
+    calls.until_begun(LIMIT, SOON).await;
+    calls.let_go();
     calls.until_begun(JOBS / 4, SOON).await;
     victim.signal(Signal::SIGKILL);
     fleet.until_empty(Duration::from_secs(60)).await;
