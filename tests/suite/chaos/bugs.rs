@@ -149,7 +149,8 @@ fn assert_breaks(report: &Report, invariant: Invariant) {
 /// A node completes its job after another node has taken the job over and runs it.
 async fn a_late_completion(bug: Bug) -> Report {
     let stage = Stage::new().await;
-    let late = stage.node(Some(bug), &[]).await;
+    // Until the lease ends the second node has to be ready: the first one would take its job over itself.
+    let late = stage.node(Some(bug), &[("JOBWIRE_LEASE", "15s")]).await;
     stage.noop().await;
     stage.until("the first run to end", "what = 'end'", 1).await;
     // The second node keeps the job until the gate opens, however busy the machine is.
