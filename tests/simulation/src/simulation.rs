@@ -85,18 +85,21 @@ impl Simulation {
     /// Runs the simulation.
     #[must_use]
     pub fn run(self) -> Outcome {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .expect("a runtime without I/O needs nothing of the machine");
         let scenario = match self.who {
             Who::Fleet => Scenario::of(self.seed),
             Who::EmbeddedNode => Scenario::of_an_embedded_node(self.seed),
         };
-        // Other tests of the process record metrics of their own nodes.
-        metrics::with_local_recorder(&metrics::NoopRecorder, || {
-            runtime.block_on(async { World::new(scenario, self).run().await })
-        })
+        in_virtual_time(async { World::new(scenario, self).run().await })
     }
+}
+
+/// Runs a world on one thread, in a time that advances when no task can run.
+fn in_virtual_time<T>(world: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime without I/O needs nothing of the machine");
+    // Other tests of the process record metrics of their own nodes.
+    metrics::with_local_recorder(&metrics::NoopRecorder, || runtime.block_on(world))
 }

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::SOON;
 use crate::fleet::Fleet;
+use crate::world::until_led;
 
 /// The clock jumps far beyond the lease of a running job, and perhaps the leader dies at that moment.
 /// The job's node renews the lease in time, so the job stays with it.
@@ -17,16 +18,7 @@ async fn jumps(leader_dies: bool) {
     let fleet = Fleet::new(database, shared::rabbitmq().await.space().await).await;
     let lease = ("JOBWIRE_LEASE", "5s");
     let leader = fleet.node(&[lease, ("JOBWIRE_LANES", "other")]).await;
-    eventually("a node to lead", SOON, || async {
-        let leader =
-            "SELECT EXISTS (SELECT FROM jobwire.leader WHERE expires_at > clock_timestamp())";
-        let leads: bool = sqlx::query_scalar(leader)
-            .fetch_one(fleet.store.pool())
-            .await
-            .ok()?;
-        leads.then_some(())
-    })
-    .await;
+    until_led(&fleet.store).await;
     let recorded = ("JOBWIRE_ATTEMPT_TYPES", "sleep");
     let holder = fleet.node(&[lease, recorded]).await;
     let job = NewJob::of("sleep", &json!({ "ms": 20_000 })).instance("one");

@@ -13,12 +13,11 @@ use jobwire_core::{
     JobState, NewJob, Node, NodeOptions, Outcome, PgOptions, PgStore, RetryPolicy, Running, Store,
     Transport,
 };
-use jobwire_tests::{Postgres, Proxy, Stop, eventually, shared};
+use jobwire_tests::{Postgres, Stop, eventually, shared};
 use tokio::sync::Semaphore;
-use url::Url;
 
 use super::world::{SOON, unswept};
-use crate::world::{Notes, patient};
+use crate::world::{Notes, patient, proxy_before};
 
 /// The point at which the connection of a handler's transaction breaks.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -278,9 +277,7 @@ async fn a_job_that_crashes_the_server_each_time_spends_an_attempt() {
 #[tokio::test]
 async fn a_timeout_on_a_silent_connection_changes_no_order_and_spends_no_attempt() {
     let database = shared::postgres().await.create_database().await;
-    let server = Url::parse(&database).unwrap();
-    let (host, port) = (server.host_str().unwrap(), server.port().unwrap());
-    let proxy = Arc::new(Proxy::start(&format!("{host}:{port}")).await);
+    let proxy = Arc::new(proxy_before(&database).await);
     let mut options = PgOptions::default();
     options.statement_timeout = Duration::from_secs(2);
     let through = proxy.url(&database);

@@ -38,14 +38,7 @@ pub(super) fn unswept() -> NodeOptions {
 }
 
 /// Waits until a node has had its only leader cycle: it finds no job that is created from now on.
-pub(super) async fn until_led(store: &PgStore) {
-    let led = "SELECT EXISTS (SELECT FROM jobwire.leader WHERE expires_at > clock_timestamp())";
-    eventually("a node to lead", SOON, async || {
-        let led: bool = sqlx::query_scalar(led).fetch_one(store.pool()).await.ok()?;
-        led.then_some(())
-    })
-    .await;
-}
+pub(super) use crate::world::until_led;
 
 /// From now on each hint of a job that was hinted before writes a row.
 pub(super) async fn count_hints_again(store: &PgStore) {

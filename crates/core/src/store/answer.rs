@@ -34,6 +34,15 @@ pub async fn answer_within<T>(
 /// failure).
 const CONFLICT_ATTEMPTS: u32 = 4;
 
+/// Measures one statement, or the statements of one transition.
+pub async fn timed<T>(statement: &'static str, work: impl Future<Output = T>) -> T {
+    let started = Instant::now();
+    let result = work.await;
+    metrics::histogram!(m::STATEMENT, "statement" => statement)
+        .record(started.elapsed().as_secs_f64());
+    result
+}
+
 /// Runs one transition with a deadline, measures it, and retries it after a conflict.
 pub async fn measured<T, F, Fut>(
     statement: &'static str,
@@ -46,12 +55,8 @@ where
 {
     let mut attempt = 1;
     loop {
-        let started = Instant::now();
-        let result = tokio::time::timeout(deadline, transition())
-            .await
-            .unwrap_or(Err(StoreError::Timeout(deadline)));
-        metrics::histogram!(m::STATEMENT, "statement" => statement)
-            .record(started.elapsed().as_secs_f64());
+        let answer = timed(statement, tokio::time::timeout(deadline, transition())).await;
+        let result = answer.unwrap_or(Err(StoreError::Timeout(deadline)));
         let Err(error) = result else { return result };
         let class = if error.is_conflict() {
             "conflict"

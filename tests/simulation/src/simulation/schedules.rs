@@ -11,7 +11,6 @@ use rand::{Rng, SeedableRng};
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-use super::Who;
 use super::clock::DatabaseClock;
 use super::database::Database;
 use super::fault_injector::{FaultInjector, FaultRates};
@@ -19,6 +18,7 @@ use super::handler::{Deed, Work, handlers};
 use super::link::Link;
 use super::store::MemoryStore;
 use super::transport::{Broker, SimTransport};
+use super::{Who, in_virtual_time};
 use crate::history::{Checker, Entry, Event, Limits, Report};
 
 /// Schedules that a fleet keeps for some time.
@@ -64,14 +64,7 @@ impl Days {
     /// Lets the fleet run.
     #[must_use]
     pub fn run(self) -> Kept {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .expect("a runtime without I/O needs nothing of the machine");
-        metrics::with_local_recorder(&metrics::NoopRecorder, || {
-            runtime.block_on(async { Fleet::new(self).run().await })
-        })
+        in_virtual_time(async { Fleet::new(self).run().await })
     }
 }
 

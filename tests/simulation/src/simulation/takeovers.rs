@@ -14,13 +14,13 @@ use rand::{Rng, SeedableRng};
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-use super::Who;
 use super::database::Database;
 use super::fault_injector::FaultInjector;
 use super::handler::{Deed, Work, handlers};
 use super::link::Link;
 use super::store::MemoryStore;
 use super::transport::{Broker, SimTransport};
+use super::{Who, in_virtual_time};
 use crate::history::Event;
 
 /// A node that dies while it holds jobs.
@@ -47,14 +47,7 @@ impl Death {
     /// Lets the node die. Returns how long each of its jobs waited for its next start.
     #[must_use]
     pub fn takeovers(self) -> Vec<Duration> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .expect("a runtime without I/O needs nothing of the machine");
-        metrics::with_local_recorder(&metrics::NoopRecorder, || {
-            runtime.block_on(async { Fleet::new(self).run().await })
-        })
+        in_virtual_time(async { Fleet::new(self).run().await })
     }
 }
 

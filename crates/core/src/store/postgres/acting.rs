@@ -76,16 +76,25 @@ pub(super) async fn open_incidents(
     end(connection, open).await
 }
 
-/// Ends the savepoint, and undoes what failed.
 async fn end<T>(
     connection: &mut PgConnection,
     acted: Result<T, StoreError>,
 ) -> Result<T, StoreError> {
-    let end = if acted.is_ok() { KEEP } else { UNDO };
+    end_savepoint(connection, acted, KEEP, UNDO).await
+}
+
+/// Ends a savepoint: keeps what succeeded, and undoes what failed.
+pub(super) async fn end_savepoint<T>(
+    connection: &mut PgConnection,
+    result: Result<T, StoreError>,
+    keep: &'static str,
+    undo: &'static str,
+) -> Result<T, StoreError> {
+    let end = if result.is_ok() { keep } else { undo };
     let ended = sqlx::raw_sql(end).execute(connection).await;
-    let acted = acted?;
+    let value = result?;
     ended?;
-    Ok(acted)
+    Ok(value)
 }
 
 async fn act(

@@ -5,7 +5,7 @@
 
 use sqlx::PgConnection;
 
-use super::acting::sees_latest;
+use super::acting::{end_savepoint, sees_latest};
 use super::suspend::{KEEP, NOTE, end_part_in};
 use crate::store::error::StoreError;
 use crate::store::{SuspensionScope, gates};
@@ -31,7 +31,7 @@ pub(super) async fn suspend(
 ) -> Result<bool, StoreError> {
     sqlx::raw_sql(SAVEPOINT).execute(&mut *connection).await?;
     let noted = note(connection, scope).await;
-    end(connection, noted).await
+    end_savepoint(connection, noted, DONE, UNDO).await
 }
 
 /// Ends a suspension, and brings back its jobs. Returns their number, or `None` if there is no such
@@ -48,7 +48,7 @@ pub(super) async fn activate(
     }
     sqlx::raw_sql(SAVEPOINT).execute(&mut *connection).await?;
     let activated = bring_back_all(connection, scope).await;
-    end(connection, activated).await
+    end_savepoint(connection, activated, DONE, UNDO).await
 }
 
 async fn note(connection: &mut PgConnection, scope: &SuspensionScope) -> Result<bool, StoreError> {
@@ -76,16 +76,4 @@ async fn bring_back_all(
             return Ok(part.was_there.then_some(moved));
         }
     }
-}
-
-/// Ends the savepoint, and undoes what failed.
-async fn end<T>(
-    connection: &mut PgConnection,
-    changed: Result<T, StoreError>,
-) -> Result<T, StoreError> {
-    let end = if changed.is_ok() { DONE } else { UNDO };
-    let ended = sqlx::raw_sql(end).execute(connection).await;
-    let changed = changed?;
-    ended?;
-    Ok(changed)
 }

@@ -1,7 +1,7 @@
 //! Holding short jobs by row locks, in a transaction that stays open while they run (protocol rule
 //! 35).
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::postgres::PgRow;
@@ -14,9 +14,9 @@ use super::guards::guards;
 use super::sql::{job_columns, not_suspended, served, unleased};
 use super::{PgStore, decode, lock};
 use crate::job::{JobId, LockToken};
+use crate::store::answer::timed;
 use crate::store::error::StoreError;
 use crate::store::{HeldRows, LockTerms, RowHold};
-use crate::telemetry::metrics as m;
 
 /// The time to wait for a connection. After that, the jobs get leases.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -133,7 +133,6 @@ impl RowHold for PgRowHold {
         } = *self;
         let ids: Vec<Uuid> = done.iter().map(|id| id.0).collect();
         let (leased, fences) = guards(leased.iter());
-        let started = Instant::now();
         let answer = pool.answer(async {
             if !ids.is_empty() {
                 sqlx::query(DELETE)
@@ -155,9 +154,6 @@ impl RowHold for PgRowHold {
             }
             Ok(transaction.commit().await?)
         });
-        let committed = answer.await;
-        metrics::histogram!(m::STATEMENT, "statement" => "complete_rows")
-            .record(started.elapsed().as_secs_f64());
-        committed
+        timed("complete_rows", answer).await
     }
 }

@@ -1,6 +1,6 @@
 //! Transactions that applications and handlers share with the store.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
@@ -11,13 +11,13 @@ use super::{PgStore, acting, batches, begin, complete, ending, exclusive, gate, 
 use crate::hint::Ready;
 use crate::job::new_job::NewJob;
 use crate::job::{JobId, NodeId};
+use crate::store::answer::timed;
 use crate::store::batches::NewBatch;
 use crate::store::statements::Database;
 use crate::store::{
     Action, BatchOutcome, Completion, Created, Ended, EndedScope, Handoff, OperatedJobs, Origin,
     Result, SqlStore, SuspensionScope,
 };
-use crate::telemetry::metrics as m;
 
 #[async_trait]
 impl SqlStore for PgStore {
@@ -63,11 +63,7 @@ impl SqlStore for PgStore {
         jobs: Vec<NewJob>,
         origin: Origin,
     ) -> Result<Created> {
-        let started = Instant::now();
-        let created = insert::insert(connection, jobs, origin).await;
-        metrics::histogram!(m::STATEMENT, "statement" => "insert")
-            .record(started.elapsed().as_secs_f64());
-        created
+        timed("insert", insert::insert(connection, jobs, origin)).await
     }
 
     async fn insert_batch(&self, connection: &mut PgConnection, batch: &NewBatch) -> Result<()> {
@@ -88,11 +84,7 @@ impl SqlStore for PgStore {
         scope: &EndedScope,
         own: Option<JobId>,
     ) -> Result<Ended> {
-        let started = Instant::now();
-        let ended = ending::end(connection, scope, own).await;
-        metrics::histogram!(m::STATEMENT, "statement" => "end")
-            .record(started.elapsed().as_secs_f64());
-        ended
+        timed("end", ending::end(connection, scope, own)).await
     }
 
     async fn operate(
@@ -101,11 +93,7 @@ impl SqlStore for PgStore {
         ids: &[JobId],
         action: &Action,
     ) -> Result<OperatedJobs> {
-        let started = Instant::now();
-        let acted = acting::operate(connection, ids, action).await;
-        metrics::histogram!(m::STATEMENT, "statement" => action.name())
-            .record(started.elapsed().as_secs_f64());
-        acted
+        timed(action.name(), acting::operate(connection, ids, action)).await
     }
 
     async fn suspend_in(
@@ -113,11 +101,7 @@ impl SqlStore for PgStore {
         connection: &mut PgConnection,
         scope: &SuspensionScope,
     ) -> Result<bool> {
-        let started = Instant::now();
-        let suspended = gate::suspend(connection, scope).await;
-        metrics::histogram!(m::STATEMENT, "statement" => "suspend")
-            .record(started.elapsed().as_secs_f64());
-        suspended
+        timed("suspend", gate::suspend(connection, scope)).await
     }
 
     async fn activate_in(
@@ -125,11 +109,7 @@ impl SqlStore for PgStore {
         connection: &mut PgConnection,
         scope: &SuspensionScope,
     ) -> Result<Option<u64>> {
-        let started = Instant::now();
-        let activated = gate::activate(connection, scope).await;
-        metrics::histogram!(m::STATEMENT, "statement" => "activate")
-            .record(started.elapsed().as_secs_f64());
-        activated
+        timed("activate", gate::activate(connection, scope)).await
     }
 
     async fn open_incidents_in(

@@ -60,6 +60,8 @@ pub(super) async fn halve<R: Clone, T: Outcome>(
     let mut turned = false;
     let mut last = None;
     let began = Instant::now();
+    // When a row first committed or was refused alone.
+    let mut settled = None;
     let most = if T::PASSES_OVER { PARTS } else { MOST_PARTS };
     while let Some(mut rows) = open.pop() {
         if rows.is_empty() {
@@ -72,10 +74,14 @@ pub(super) async fn halve<R: Clone, T: Outcome>(
             open.reverse();
             continue;
         }
-        let settled = search.committed || !search.refused.is_empty();
-        let longest = if settled { LONGEST } else { HOPELESS_AFTER };
-        let late = T::PASSES_OVER && began.elapsed() >= longest;
-        if late && !settled {
+        if settled.is_none() && (search.committed || !search.refused.is_empty()) {
+            settled = Some(Instant::now());
+        }
+        let is_late = settled.map_or(began.elapsed() >= HOPELESS_AFTER, |since: Instant| {
+            since.elapsed() >= LONGEST
+        });
+        let late = T::PASSES_OVER && is_late;
+        if late && settled.is_none() {
             search.fault = search.fault.or_else(|| last.take());
         }
         if search.fault.is_some() || parts >= most || late {
