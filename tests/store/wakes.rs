@@ -336,6 +336,39 @@ async fn a_timer_of_the_own_process_is_on_time_while_the_connection_is_lost() {
     fleet.stop().await;
 }
 
+/// Only the creator knows of the timer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_timer_whose_creator_has_just_lost_its_connection_is_on_time() {
+    let mut fleet = Fleet::new().await;
+    let creators: Vec<i32> = sqlx::query_scalar(
+        "SELECT pid FROM pg_stat_activity
+         WHERE datname = current_database() AND application_name = 'jobwire wakes'",
+    )
+    .fetch_all(fleet.store.pool())
+    .await
+    .unwrap();
+    fleet.start(woken()).await;
+    eventually("the node to lead", SOON, || async {
+        fleet.nodes[0].health().leads.then_some(())
+    })
+    .await;
+    // The leader looks by itself when its session is new.
+    pass(Duration::from_secs(3)).await;
+    for creator in creators {
+        sqlx::query("SELECT pg_terminate_backend($1)")
+            .bind(creator)
+            .execute(fleet.store.pool())
+            .await
+            .unwrap();
+    }
+    let due = chrono::Utc::now() + Duration::from_millis(200);
+    let later = NewJob::of("note", &0_u64).due(due);
+    fleet.jobs.create(later).await.unwrap();
+    fleet.until_empty().await;
+    assert_eq!(fleet.ran.times(), once(1));
+    fleet.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_command_that_sets_a_timer_and_ends_tells_the_leader() {
     let mut fleet = Fleet::new().await;

@@ -32,7 +32,8 @@
 //!   lanes in which it sees waiting jobs at that interval.
 //! * **Control messages** travel in the same way, divided into parts that PostgreSQL takes. A new
 //!   session tells its process that messages may have been lost, and a leader then asks the database,
-//!   since timers may have been set meanwhile.
+//!   since timers may have been set meanwhile. The earliest timer that this process has set waits for
+//!   the next session; other messages are dropped with a session.
 //!
 //! Wakes and control messages contain no data of jobs but ids, types and lanes. Each user of the
 //! database can read and send them. A forged wake costs a claim.
@@ -295,12 +296,13 @@ impl Publisher for PgTransport {
         let shared = &self.0.shared;
         let link = shared.link.borrow().clone();
         let is_unsent = unsent(&link).is_some();
-        if is_unsent && matches!(control, Control::TimerSet { .. }) {
+        let is_timer = matches!(control, Control::TimerSet { .. });
+        if is_unsent && is_timer {
             // The leader may be in this process.
             shared.control.tell(control.clone());
         }
-        // A command that sets a timer and ends does not wait for the first session.
-        if is_unsent && !link.opens {
+        // A command that tells something and ends does not wait for the first session.
+        if is_unsent && !link.opens && !is_timer {
             return false;
         }
         let told = shared.outbox().tell(shared.from, &control);

@@ -1,5 +1,7 @@
-//! The messages that wait to be sent: the wakes of a moment, joined by lane, and control messages.
+//! The messages that wait to be sent: the wakes of a moment, joined by lane, the earliest new timer, and
+//! other control messages.
 
+use chrono::{DateTime, Utc};
 use tokio::sync::watch;
 
 use super::{Lanes, message};
@@ -19,6 +21,9 @@ pub(super) type Sent = watch::Sender<Option<Result<(), TransportError>>>;
 pub(super) struct Outbox {
     lanes: Lanes,
     sent: Option<Sent>,
+    /// The earliest due date of the timers that the leader has not been told of. It outlasts a lost session:
+    /// nothing else tells a leader in another process.
+    timer: Option<DateTime<Utc>>,
     texts: Vec<String>,
     /// The number of the last control message.
     message: u64,
@@ -30,6 +35,7 @@ pub(super) struct Outbox {
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) texts: Vec<String>,
+    timer: Option<DateTime<Utc>>,
     sent: Option<Sent>,
 }
 
@@ -70,14 +76,13 @@ impl Outbox {
 
     /// Adds a control message. Returns false if it is dropped.
     pub(super) fn tell(&mut self, from: u64, control: &Control) -> bool {
-        let Ok(written) = control.write() else {
+        if let Control::TimerSet { due } = control {
+            self.timer = earliest(self.timer, Some(*due));
+            return true;
+        }
+        let Some(parts) = self.parts(from, control) else {
             return false;
         };
-        let Ok(text) = String::from_utf8(written) else {
-            return false;
-        };
-        self.message += 1;
-        let parts = message::parts(from, self.message, &text);
         let fits = self.texts.len() + parts.len() <= MOST_TEXTS;
         if fits {
             self.texts.extend(parts);
@@ -85,8 +90,14 @@ impl Outbox {
         fits
     }
 
+    fn parts(&mut self, from: u64, control: &Control) -> Option<Vec<String>> {
+        let text = String::from_utf8(control.write().ok()?).ok()?;
+        self.message += 1;
+        Some(message::parts(from, self.message, &text))
+    }
+
     pub(super) fn is_filled(&self) -> bool {
-        !self.lanes.is_empty() || !self.texts.is_empty()
+        !self.lanes.is_empty() || self.timer.is_some() || !self.texts.is_empty()
     }
 
     /// Returns whether messages wait, or are being sent.
@@ -95,8 +106,11 @@ impl Outbox {
     }
 
     /// Records that the batch is sent, or lost.
-    pub(super) fn sent(&mut self) {
+    pub(super) fn sent(&mut self, batch: &Batch, result: &Result<(), String>) {
         self.is_sending = false;
+        if result.is_err() {
+            self.timer = earliest(self.timer, batch.timer);
+        }
     }
 
     /// Takes everything that waits.
@@ -104,21 +118,29 @@ impl Outbox {
         self.is_sending = true;
         let lanes = std::mem::take(&mut self.lanes);
         let mut texts = message::wakes(from, rand::random(), &lanes);
+        let timer = self.timer.take();
+        let set = timer.and_then(|due| self.parts(from, &Control::TimerSet { due }));
+        texts.extend(set.into_iter().flatten());
         texts.append(&mut self.texts);
         Batch {
             texts,
+            timer,
             sent: self.sent.take(),
         }
     }
 
-    /// Drops everything that waits, because the session is lost. Those who wait for the result see
-    /// that.
+    /// Drops what waits, but for the earliest timer, because the session is lost. Those who wait for the
+    /// result see that.
     pub(super) fn clear(&mut self) {
         self.lanes.clear();
         self.texts.clear();
         self.sent = None;
         self.is_sending = false;
     }
+}
+
+fn earliest(one: Option<DateTime<Utc>>, other: Option<DateTime<Utc>>) -> Option<DateTime<Utc>> {
+    one.into_iter().chain(other).min()
 }
 
 #[cfg(test)]
@@ -135,7 +157,7 @@ mod tests {
         let batch = outbox.take(1);
         assert!(batch.texts.len() == 1 && batch.texts[0].ends_with(" mail=5"));
         assert!(!outbox.is_filled() && outbox.is_busy());
-        outbox.sent();
+        outbox.sent(&batch, &Ok(()));
         assert!(!outbox.is_busy());
         batch.ended(&Ok(()));
         for result in [first, second] {
@@ -146,6 +168,28 @@ mod tests {
         assert!(third.borrow().is_none());
         outbox.clear();
         assert!(third.has_changed().is_err(), "the session was lost");
+    }
+
+    #[test]
+    fn the_earliest_timer_is_told_until_it_is_sent() {
+        let mut outbox = Outbox::default();
+        let now = Utc::now();
+        let tell = |outbox: &mut Outbox, seconds| {
+            let due = now + chrono::Duration::seconds(seconds);
+            assert!(outbox.tell(1, &Control::TimerSet { due }));
+        };
+        for seconds in [7, 5, 6] {
+            tell(&mut outbox, seconds);
+        }
+        let first = outbox.take(1);
+        assert_eq!((first.texts.len(), outbox.is_filled()), (1, false));
+        tell(&mut outbox, 9);
+        outbox.sent(&first, &Err("the session is lost".to_owned()));
+        outbox.clear();
+        let second = outbox.take(1);
+        assert_eq!(second.timer, first.timer, "the earliest");
+        outbox.sent(&second, &Ok(()));
+        assert!(!outbox.is_busy());
     }
 
     #[test]

@@ -147,10 +147,10 @@ impl Session<'_> {
             }
             let filled = shared.outbox().is_filled();
             if filled && Instant::now() >= self.send_at {
-                let texts = shared.outbox().take(shared.from);
-                let result = self.send(&texts.texts).await;
-                shared.outbox().sent();
-                texts.ended(&result.clone().map_err(TransportError::Unreachable));
+                let batch = shared.outbox().take(shared.from);
+                let result = self.send(&batch.texts).await;
+                shared.outbox().sent(&batch, &result);
+                batch.ended(&result.clone().map_err(TransportError::Unreachable));
                 shared.sent.notify_waiters();
                 if let Err(problem) = result {
                     return problem;
