@@ -207,7 +207,10 @@ impl Leader {
 
     fn announce(&mut self) {
         let node = &self.node;
-        if let Some(term) = self.term {
+        // A leader that can't reach the database must not keep another node from asking it.
+        if let Some(term) = self.term
+            && Instant::now() < self.leads_until
+        {
             node.hook.tell(Control::LeaderAlive {
                 node: node.id,
                 term,

@@ -120,7 +120,9 @@ impl Members {
                 self.warn_of_strangers(node);
             }
             Err(error) => {
-                self.read_at = self.last_read + AGAIN;
+                // From now: the read may have waited for longer than that, and the leader's cycle comes after
+                // a read that is due.
+                self.read_at = Instant::now() + AGAIN;
                 if let Some(more) = self.failed.now() {
                     tracing::warn!(
                         %error, more,

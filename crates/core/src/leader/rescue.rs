@@ -106,12 +106,13 @@ fn address(
             None
         } else {
             let serving = candidates.iter_mut().filter(serves);
-            // Another node than before, then the one with the most free slots, then with the fewest jobs
-            // so far.
+            // One with a free slot, then another node than before, then the one with the most free slots,
+            // then with the fewest jobs so far.
             serving.max_by_key(|candidate| {
                 let given = std::cmp::Reverse(candidate.given);
                 let is_another = before != Some(candidate.node);
-                (is_another, candidate.free_for_rescued, given)
+                let free = candidate.free_for_rescued;
+                (free > 0, is_another, free, given)
             })
         };
         match next {
@@ -237,6 +238,22 @@ mod tests {
         // It was locked meanwhile, and its new holder died.
         found.owner = Some(second);
         assert_eq!(given(&found, candidates().into()), Some(first));
+    }
+
+    #[test]
+    fn a_job_that_was_not_locked_goes_to_no_full_node_while_the_last_one_has_room() {
+        let roomy = NodeId::generate();
+        let mut last = LastNodes::default();
+        let found = rescued("mail", "default", 1);
+        for _ in 0..3 {
+            let full = candidate(&["mail"], &["default"], 0);
+            let roomy_one = Candidate {
+                node: roomy,
+                ..candidate(&["mail"], &["default"], 4)
+            };
+            let (addressed, _) = address(vec![found.clone()], vec![full, roomy_one], &mut last);
+            assert_eq!(addressed.into_keys().collect::<Vec<_>>(), [roomy]);
+        }
     }
 
     #[test]

@@ -281,7 +281,7 @@ impl<S: SqlStore> JobTransaction<S> {
             store,
             origin,
             after,
-            _permit,
+            _permit: permit,
             ..
         } = self;
         let committing = async {
@@ -292,6 +292,8 @@ impl<S: SqlStore> JobTransaction<S> {
             }
         };
         committed(&store, &created, committing).await?;
+        // Moving the jobs of a suspension may take minutes, and uses other connections.
+        drop(permit);
         operations::committed_with(&store, origin, &*after, created).await;
         Ok(())
     }

@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use jobwire_core::store::{Handoff, Lifted, Store, SuspensionScope};
-use jobwire_core::{Client, JobState, PgStore, StoreError};
-use jobwire_harness::world::until_waiting;
+use jobwire_core::{Client, JobState, PgOptions, PgStore, StoreError};
+use jobwire_harness::shared;
+use jobwire_harness::world::{patient, until_waiting};
 
 use super::super::world::{SqlBench, World, node, retry_after, work};
 
@@ -56,6 +57,54 @@ async fn a_suspension_waits_for_an_end_that_has_not_committed() {
     assert!(suspended.unwrap(), "the earlier suspension has ended");
     tx.commit().await.unwrap();
     assert_eq!(w.rows("suspension").await, 1);
+    assert_eq!(w.state(hint.id).await, Some(JobState::Suspended));
+}
+
+#[tokio::test]
+async fn a_transaction_that_keeps_a_suspension_delays_the_end_of_no_other() {
+    let w = World::<PgStore>::open().await;
+    let client = Client::without_hints(w.store.clone());
+    let other = || SuspensionScope::Type("other".to_owned());
+    for scope in [tenant(), other()] {
+        w.store.suspend(&scope).await.unwrap();
+    }
+    let hint = w.one(work().tenant("t")).await;
+    let mut keeps = client.begin().await.unwrap();
+    assert!(!keeps.suspend(&tenant()).await.unwrap());
+    let mut ends = client.begin().await.unwrap();
+    assert_eq!(ends.activate(&other()).await.unwrap(), Some(0));
+    ends.rollback().await.unwrap();
+    assert!(w.store.activate(&other()).await.unwrap().was_there);
+    keeps.commit().await.unwrap();
+    assert_eq!(w.state(hint.id).await, Some(JobState::Suspended));
+}
+
+/// The move of the jobs waits for a locked table.
+#[tokio::test]
+async fn a_commit_that_moves_the_jobs_of_a_suspension_lets_other_transactions_begin() {
+    let url = shared::postgres().await.create_database().await;
+    let mut options = PgOptions::default();
+    // For one transaction of an application at a time.
+    options.max_connections = 3;
+    let w = World::over(PgStore::connect_with(&url, options).await.unwrap());
+    w.store.migrate().await.unwrap();
+    let client = Client::without_hints(w.store.clone());
+    let hint = w.one(work().tenant("t")).await;
+    let other = patient(&url).await;
+    let mut gate = other.pool().begin().await.unwrap();
+    let lock = "LOCK TABLE {s}suspended_job IN ACCESS EXCLUSIVE MODE";
+    PgStore::execute_in(&mut gate, lock).await;
+    let mut tx = client.begin().await.unwrap();
+    tx.suspend(&tenant()).await.unwrap();
+    let committing = tokio::spawn(tx.commit());
+    until_waiting(&other, 1).await;
+    let begun = client.begin().await.unwrap();
+    begun.rollback().await.unwrap();
+    gate.rollback().await.unwrap();
+    committing.await.unwrap().unwrap();
+    // On a slow machine the move was given up. The job does not start either way.
+    let suspended = w.store.suspend(&tenant()).await.unwrap();
+    assert!(suspended.moved <= 1);
     assert_eq!(w.state(hint.id).await, Some(JobState::Suspended));
 }
 

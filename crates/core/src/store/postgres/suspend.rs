@@ -148,9 +148,13 @@ async fn suspend(
 }
 
 /// Makes suspensions end one after another. Two that end at once would each leave the jobs that the
-/// other one still suspends. A failure that moves its job to the suspended table waits, too.
-const ONE_BY_ONE: &str =
-    "SELECT scope = $1 AND value = $2 FROM jobwire.suspension ORDER BY scope, value FOR UPDATE";
+/// other one still suspends. A transaction that keeps another suspension does not have to end before.
+const ONE_BY_ONE: &str = "
+SELECT scope = $1 AND value = $2 FROM jobwire.suspension ORDER BY scope, value FOR NO KEY UPDATE";
+
+/// Waits for the transactions that [keep](KEEP) this suspension, such as a failure that moves its job to the
+/// suspended table. A later statement sees that job.
+const ENDING: &str = "SELECT FROM jobwire.suspension WHERE scope = $1 AND value = $2 FOR UPDATE";
 
 const FORGET: &str = "DELETE FROM jobwire.suspension WHERE scope = $1 AND value = $2";
 
@@ -301,6 +305,8 @@ pub(super) async fn end_part_in(
     if !gates.contains(&true) {
         return Ok(Activated::default());
     }
+    let ending = sqlx::query(ENDING).bind(kind).bind(&*value);
+    ending.execute(&mut *connection).await?;
     let query = sqlx::query(BRING_BACK)
         .bind(kind)
         .bind(&*value)

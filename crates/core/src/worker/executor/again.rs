@@ -6,15 +6,17 @@
 //! when the lease is no longer trusted, at the type's timeout, or when the node stops its jobs.
 //! Then the job is released, unless its lock was lost.
 //!
-//! A job may cause the fault. So a fault counts if the database answers on another connection at once.
+//! A job may cause the fault. So a fault counts if the database answers on another connection within two
+//! seconds.
 //! The third counted fault is a failure of the job. If it is a conflict with another transaction, no
 //! attempt is spent. But one of a transaction that is stricter than READ COMMITTED may be with the
 //! renewals of the job's own lease. Every repetition meets them again, so this one spends an attempt.
 //!
 //! A statement that crashes its process of the server ends all connections, so no other one is answered
-//! at once. An outage that the job did not cause looks the same, but rarely strikes one job often. So the
+//! so soon. An outage that the job did not cause looks the same, but rarely strikes one job often. So the
 //! tenth fault of any kind is a failure of the job. So is the third end of its time or of its lease after
-//! such faults, on one node.
+//! such faults, on one node. Each crash also ends the transactions of other jobs. Jobs pause for different
+//! times, so that a short one can end between two crashes.
 
 use std::time::Duration;
 
@@ -24,6 +26,7 @@ use super::failure::failure;
 use super::fault::Fault;
 use super::run::Run;
 use super::stopped::interrupted;
+use crate::job::JobId;
 use crate::worker::finished::Ending;
 use crate::worker::handler::HandlerError;
 
@@ -31,8 +34,11 @@ use crate::worker::handler::HandlerError;
 const MOST: u32 = 3;
 /// The number of all faults that count as one.
 const MOST_OF_ALL: u32 = 10;
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// The time within which another statement is answered if the database is not away.
+const AT_ONCE: Duration = Duration::from_secs(2);
+/// The first pause, and the longest one. A job waits for a part of it, which differs from job to job.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 
 /// The faults of the database during one job.
 pub(super) struct Faults {
@@ -77,10 +83,12 @@ impl Faults {
     /// Waits until the database answers.
     async fn wait(&mut self, run: &Run<'_>, fault: &Fault) -> Option<Ending> {
         let store = &run.node.store;
-        let mut answers = store.answers().await;
+        // The pool tries again for some seconds while the server starts.
+        let at_once = tokio::time::timeout(AT_ONCE, store.answers()).await;
+        let mut answers = matches!(at_once, Ok(Ok(())));
         if fault.handler_ran {
             self.all += 1;
-            self.counted += u32::from(answers.is_ok());
+            self.counted += u32::from(answers);
             if self.counted >= MOST || self.all >= MOST_OF_ALL {
                 return Some(self.spent(run, fault));
             }
@@ -90,17 +98,24 @@ impl Faults {
             "the database failed a job's transaction; the job runs again under the same lock"
         );
         loop {
-            tokio::time::sleep(self.pause).await;
+            tokio::time::sleep(self.part_of_pause(run.held.id)).await;
             self.pause = (self.pause * 2).min(LONGEST_PAUSE);
             let limit = run.registration.options.timeout;
             if limit.is_some_and(|limit| self.since.elapsed() >= limit) {
                 return Some(self.out_of_time(run, fault));
             }
-            if answers.is_ok() {
+            if answers {
                 return None;
             }
-            answers = store.answers().await;
+            answers = store.answers().await.is_ok();
         }
+    }
+
+    /// Returns up to the whole pause, by random bits of the job's id.
+    fn part_of_pause(&self, job: JobId) -> Duration {
+        let (_, bits) = job.0.as_u64_pair();
+        let thousandths = bits.rotate_right(self.all * 5) % 1_000 + 1;
+        self.pause.mul_f64(thousandths as f64 / 1e3)
     }
 
     /// Returns the ending of a job whose time or lease ended before the database answered.
