@@ -77,10 +77,11 @@ pub(super) async fn halve<R: Clone, T: Outcome>(
         if settled.is_none() && (search.committed || !search.refused.is_empty()) {
             settled = Some(Instant::now());
         }
-        let is_late = settled.map_or(began.elapsed() >= HOPELESS_AFTER, |since: Instant| {
-            since.elapsed() >= LONGEST
-        });
-        let late = T::PASSES_OVER && is_late;
+        let (since, longest) = match settled {
+            Some(since) => (since, LONGEST),
+            None => (began, HOPELESS_AFTER),
+        };
+        let late = T::PASSES_OVER && since.elapsed() >= longest;
         if late && settled.is_none() {
             search.fault = search.fault.or_else(|| last.take());
         }

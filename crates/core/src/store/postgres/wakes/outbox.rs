@@ -6,6 +6,7 @@ use tokio::sync::watch;
 
 use super::{Lanes, message};
 use crate::job::Lane;
+use crate::store::created::earliest;
 use crate::transport::{Control, TransportError};
 
 /// Maximum number of lanes in one batch. Further ones are left to the leader.
@@ -137,10 +138,6 @@ impl Outbox {
         self.sent = None;
         self.is_sending = false;
     }
-}
-
-fn earliest(one: Option<DateTime<Utc>>, other: Option<DateTime<Utc>>) -> Option<DateTime<Utc>> {
-    one.into_iter().chain(other).min()
 }
 
 #[cfg(test)]
