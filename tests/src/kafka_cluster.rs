@@ -1,8 +1,13 @@
 //! Several private Kafka brokers in one cluster.
 
 use crate::kafka::new_cluster_id;
-use crate::{Kafka, KafkaAdmin, KafkaSettings, port};
+use std::time::Duration;
+
+use crate::{Kafka, KafkaAdmin, KafkaSettings, eventually, port};
 use tokio::task::JoinSet;
+
+/// The longest wait for a partition's leader.
+const LEADER: Duration = Duration::from_secs(60);
 
 /// Brokers with the numbers 0, 1, 2 …, each also a controller. Topics have one replica on each
 /// broker and accept a message when all brokers but one have it, so any one broker may be missing.
@@ -59,15 +64,16 @@ impl KafkaCluster {
         &self.nodes[number]
     }
 
-    /// Returns the broker that leads a partition now.
-    ///
-    /// # Panics
-    /// If the partition has no leader.
+    /// Returns the broker that leads a partition. A broker may not know the leader of a new
+    /// partition at once.
     pub async fn leader(&self, topic: &str, partition: usize) -> usize {
-        let leaders = self.admin().leaders(topic).await;
-        let leader = leaders.get(partition).copied().flatten();
-        let number = leader.and_then(|leader| usize::try_from(leader).ok());
-        number.unwrap_or_else(|| panic!("partition {partition} of {topic} has no leader"))
+        let admin = self.admin();
+        eventually("the partition to have a leader", LEADER, async || {
+            let leaders = admin.leaders(topic).await;
+            let leader = leaders.get(partition).copied().flatten()?;
+            usize::try_from(leader).ok()
+        })
+        .await
     }
 
     /// Kills one broker, as a crash would.

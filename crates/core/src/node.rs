@@ -679,6 +679,7 @@ async fn ensure_alone(
             leader,
             transport: theirs,
             remaining,
+            ..
         } = builder.store.run_leader_cycle(&cycle).await?
         else {
             return Ok(());

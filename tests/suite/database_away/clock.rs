@@ -10,17 +10,35 @@ use super::SOON;
 use crate::fleet::Fleet;
 use crate::world::until_led;
 
+/// What happens to the leader when the clock jumps.
+#[derive(PartialEq)]
+enum Leader {
+    Lives,
+    Dies,
+    /// It dies earlier, and the other node has received nothing from it.
+    IsUnheard,
+}
+
 /// The clock jumps far beyond the lease of a running job, and perhaps the leader dies at that moment.
 /// The job's node renews the lease in time, so the job stays with it.
-async fn jumps(leader_dies: bool) {
+async fn jumps(leader: Leader) {
     let server = Postgres::start_with_clock().await;
     let database = server.create_database().await;
     let fleet = Fleet::new(database, shared::rabbitmq().await.space().await).await;
-    let lease = ("JOBWIRE_LEASE", "5s");
-    let leader = fleet.node(&[lease, ("JOBWIRE_LANES", "other")]).await;
+    // The node asks which node leads before it renews.
+    let lease = match leader {
+        Leader::IsUnheard => "20s",
+        Leader::Lives | Leader::Dies => "5s",
+    };
+    let settings = [("JOBWIRE_LEASE", lease), ("JOBWIRE_SWEEP_INTERVAL", "3s")];
+    let of_leader = [&settings[..], &[("JOBWIRE_LANES", "other")]].concat();
+    let of_holder = [&settings[..], &[("JOBWIRE_ATTEMPT_TYPES", "sleep")]].concat();
+    let first = fleet.node(&of_leader).await;
     until_led(&fleet.store).await;
-    let recorded = ("JOBWIRE_ATTEMPT_TYPES", "sleep");
-    let holder = fleet.node(&[lease, recorded]).await;
+    if leader == Leader::IsUnheard {
+        first.signal(Signal::SIGKILL);
+    }
+    let holder = fleet.node(&of_holder).await;
     let job = NewJob::of("sleep", &json!({ "ms": 20_000 })).instance("one");
     let id = job.id();
     fleet.jobs.create(job).await.unwrap();
@@ -33,8 +51,8 @@ async fn jumps(leader_dies: bool) {
     let held = eventually("the job to run", SOON, &lock).await;
 
     server.clock().jump(Duration::from_secs(60));
-    if leader_dies {
-        leader.signal(Signal::SIGKILL);
+    if leader == Leader::Dies {
+        first.signal(Signal::SIGKILL);
     }
     eventually("the job to be done", SOON, || async {
         match lock().await {
@@ -55,10 +73,15 @@ async fn jumps(leader_dies: bool) {
 
 #[tokio::test]
 async fn a_jump_of_the_clock_takes_no_job_from_a_living_node() {
-    jumps(false).await;
+    jumps(Leader::Lives).await;
 }
 
 #[tokio::test]
 async fn a_leader_that_follows_one_that_died_in_a_jump_takes_no_job_from_a_living_node() {
-    jumps(true).await;
+    jumps(Leader::Dies).await;
+}
+
+#[tokio::test]
+async fn a_node_that_never_heard_the_leader_before_a_jump_takes_no_job_from_a_living_node() {
+    jumps(Leader::IsUnheard).await;
 }

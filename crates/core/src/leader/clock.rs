@@ -9,7 +9,8 @@
 //! Every node makes the same comparison with the leader's beats and has its own doubt, which does
 //! not end with the leader. A beat also contains the remaining time of the leader's doubt, for
 //! nodes that started later. A beat that shows less time than expected was delayed, and is ignored.
-//! A node that has received no beat trusts the first time that it reads.
+//! The answer to a node that asks which node leads contains the time as well, so a node knows the
+//! clock before it can follow a leader, although it has received no beat.
 //!
 //! While the database is away, no node renews. So after an absence of the database, and after its
 //! own start, a node ends no lease for one renewal period after the first answer.
@@ -146,7 +147,7 @@ impl DatabaseClock {
         self.doubted_until.filter(|until| Instant::now() < *until)
     }
 
-    /// Records the clock as a leader cycle saw it. If the clock jumped, doubts it for one lease and
+    /// Records the clock as a leader cycle saw it, which made this node the leader or did not. If the clock jumped, doubts it for one lease and
     /// returns the length of the jump.
     pub(crate) fn saw(
         &mut self,
@@ -165,6 +166,14 @@ impl DatabaseClock {
         let jump = last?.jump_to(&seen)?;
         self.doubt_for(lease);
         Some(jump)
+    }
+}
+
+/// Logs a jump that a node which does not lead has seen.
+pub(super) fn log_jump(source: &'static str, jump: Option<chrono::Duration>) {
+    if let Some(jump) = jump {
+        let seconds = jump.num_milliseconds() as f64 / 1e3;
+        tracing::info!(seconds, source, "the database's clock jumped");
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use metrics::counter;
 use tokio::time::Instant;
 
+use super::clock::log_jump;
 use super::{Leader, REST, SHORTEST_REST, rescue};
 use crate::hint::Ready;
 use crate::job::NodeId;
@@ -115,10 +116,12 @@ impl Leader {
         let mut was_away = false;
         self.rested = Instant::now() + (sent.elapsed() * REST).max(SHORTEST_REST);
         if let Ok(outcome) = &taken {
-            if let CycleOutcome::Follows { remaining, .. } = outcome {
+            if let CycleOutcome::Follows { remaining, now, .. } = outcome {
                 // The leader's last cycle was answered when its lease began.
                 let age = cycle.lease.saturating_sub(*remaining);
                 self.clock.answered_before(age);
+                let jump = self.clock.saw(*now, sent, node.options.lease);
+                log_jump("its answer", jump);
             }
             if away && self.clock.is_unanswered_for(late_after) {
                 // The outage may have lasted until leases expired, so living nodes renew first

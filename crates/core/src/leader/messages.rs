@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::clock::log_jump;
 use super::{BEATS_TRUSTED, BETWEEN_BEATS, Leader};
 use crate::fleet::Beat;
 use crate::job::NodeId;
@@ -66,13 +67,7 @@ impl Leader {
                 if let Some(now) = now {
                     let lease = node.options.lease;
                     let jump = self.clock.heard(now, age.unwrap_or_default(), lease);
-                    if let Some(jump) = jump {
-                        let seconds = jump.num_milliseconds() as f64 / 1e3;
-                        tracing::info!(
-                            seconds,
-                            "the leader's beat shows that the database's clock jumped"
-                        );
-                    }
+                    log_jump("the leader's beat", jump);
                 }
                 if !self.failed {
                     // While the leader sends beats, this node need not ask, but for now and then:

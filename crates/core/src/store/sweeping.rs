@@ -90,6 +90,8 @@ pub enum CycleOutcome {
         transport: String,
         /// The rest of its lease.
         remaining: Duration,
+        /// The database's clock at the start of the cycle.
+        now: DateTime<Utc>,
     },
 }
 

@@ -54,6 +54,7 @@ pub(crate) enum Lead {
         leader: NodeId,
         transport: String,
         remaining: Duration,
+        now: DateTime<Utc>,
     },
 }
 
@@ -81,6 +82,7 @@ pub(crate) async fn take(
             remaining: Duration::from_millis(
                 millis.and_then(|m| u64::try_from(m).ok()).unwrap_or(0),
             ),
+            now: row.try_get(1)?,
         });
     };
     Ok(Lead::Ours {

@@ -40,6 +40,7 @@ impl EndpointStore {
                 leader: leads.node.parse().unwrap_or_else(|_| no_node()),
                 transport: leads.transport,
                 remaining: Duration::from_millis(leads.remaining),
+                now: leads.now,
             });
         }
         let mut report = CycleReport {

@@ -131,6 +131,7 @@ impl EngineStore {
                 leader,
                 transport,
                 remaining,
+                now,
             } => {
                 // The row names this node while one of its own statements has locked it.
                 if leader != cycle.node {
@@ -142,6 +143,7 @@ impl EngineStore {
                     leader,
                     transport,
                     remaining,
+                    now,
                 });
             }
         };

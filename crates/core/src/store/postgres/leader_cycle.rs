@@ -305,6 +305,7 @@ async fn take(
                 remaining: Duration::from_millis(
                     millis.and_then(|m| u64::try_from(m).ok()).unwrap_or(0),
                 ),
+                now: row.try_get(9)?,
             });
         };
         leads = true;

@@ -551,5 +551,6 @@ async fn follow(connection: &mut SqliteConnection, now: i64) -> Result<CycleOutc
         remaining: Duration::from_micros(
             u64::try_from(expires_at.saturating_sub(now)).unwrap_or(0),
         ),
+        now: decode::moment(now)?,
     })
 }

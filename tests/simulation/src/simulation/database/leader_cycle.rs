@@ -25,6 +25,7 @@ impl Database {
                     leader: leader.node,
                     transport: leader.transport.clone(),
                     remaining: (leader.expires_at - now).to_std().unwrap_or_default(),
+                    now,
                 };
             }
         };
