@@ -1026,6 +1026,12 @@ pub trait CompletingTransaction: Send {
         let _ = job;
     }
 
+    /// Takes the lock under which jobs run one at a time, in the whole database, after they met crashes
+    /// of the server (protocol rule 29). It ends with the transaction. Returns whether it was free.
+    async fn take_crash_lock(&mut self) -> Result<bool> {
+        Ok(true)
+    }
+
     /// Completes the job and commits. Commits nothing if the lock was lost.
     async fn complete(
         self: Box<Self>,
@@ -1205,6 +1211,16 @@ pub trait SqlStore: Store + Clone {
     async fn next_of(&self, instances: &[String]) -> Result<Vec<Ready>> {
         let _ = instances;
         Ok(Vec::new())
+    }
+
+    /// Takes the [lock of jobs that met crashes](CompletingTransaction::take_crash_lock) inside the
+    /// caller's transaction. Returns whether it was free.
+    async fn take_crash_lock(
+        &self,
+        connection: &mut <Self::Db as sqlx::Database>::Connection,
+    ) -> Result<bool> {
+        let _ = connection;
+        Ok(true)
     }
 
     /// Completes one job over a connection inside the caller's transaction.

@@ -232,19 +232,23 @@ async fn a_job_that_breaks_its_connection_each_time_spends_an_attempt() {
 
 /// A statement of the job crashes its process of the server, which then ends all connections. So no other
 /// statement is answered at that moment, and the job cannot be told from one that an outage strikes, until
-/// it has been struck often.
+/// it has been struck often. Each crash also ends the transaction of a job that is longer than any pause
+/// between two crashes.
 #[tokio::test]
-async fn a_job_that_crashes_the_server_each_time_spends_an_attempt() {
+async fn a_job_that_crashes_the_server_each_time_spends_an_attempt_and_costs_others_none() {
+    const LONG: i64 = 3;
     let server = Postgres::start().await;
     let world = Fixture::on(&server.create_database().await).await;
-    let notes = Notes::default();
+    let (notes, long_ends) = (Notes::default(), Notes::default());
     let mut handlers = Handlers::default();
-    let noted = notes.clone();
+    let noted = (notes.clone(), long_ends.clone());
     handlers.add_with("effect", in_transaction(), move |job: Running<i64>| {
-        let notes = noted.clone();
+        let (notes, long_ends) = noted.clone();
         async move {
             let mut tx = job.transaction::<PgStore>().await?;
-            notes.add(format!("{} with {}", job.payload, job.job.retries));
+            if job.payload != LONG {
+                notes.add(format!("{} with {}", job.payload, job.job.retries));
+            }
             let process: i32 = sqlx::query_scalar("SELECT pg_backend_pid()")
                 .fetch_one(&mut *tx)
                 .await?;
@@ -255,15 +259,26 @@ async fn a_job_that_crashes_the_server_each_time_spends_an_attempt() {
                 assert!(kill.unwrap().success());
                 sqlx::query("SELECT 1").execute(&mut *tx).await?;
             }
+            if job.payload == LONG {
+                let long = sqlx::query("SELECT pg_sleep(8)").execute(&mut *tx).await;
+                long_ends.add(long.is_ok().to_string());
+                long?;
+            }
             Ok::<_, HandlerError>(Outcome::Done)
         }
     });
     let node = world.start(handlers).await;
+    world.create_one(NewJob::of("effect", &LONG)).await;
     world.create(2).await;
     world.until_left(1).await;
     let waiting = world.store.find(&JobQuery::default()).await.unwrap();
     let waiting = waiting.first().unwrap();
     assert_eq!((waiting.state, waiting.retries), (JobState::Timer, 4));
+    let ends = long_ends.all();
+    assert!(
+        ends.len() > 2 && ends.iter().filter(|end| *end == "true").count() == 1,
+        "{ends:?}"
+    );
     let message = waiting.exception_message.as_deref().unwrap_or_default();
     assert!(message.contains("repeatedly failed"), "{message}");
     let all = notes.all();

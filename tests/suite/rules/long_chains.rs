@@ -1,6 +1,8 @@
 //! A chain of jobs of one instance passes its slot from one to the next. It does not keep it for ever while
 //! other jobs wait for a slot.
 
+use std::time::Duration;
+
 use jobwire_core::{HandlerResult, Handlers, NewJob, Outcome, Running};
 use jobwire_tests::shared;
 
@@ -8,8 +10,9 @@ use super::faults::Fixture;
 use super::world::unswept;
 use crate::world::Notes;
 
-/// Enough for several turns of the slot.
+/// The chain takes more than a second, and slots are shared each quarter of one.
 const CHAIN: i64 = 100;
+const TAKES: Duration = Duration::from_millis(10);
 const OTHER: i64 = 1_000;
 
 #[tokio::test]
@@ -20,7 +23,10 @@ async fn a_long_chain_of_an_instance_leaves_its_slot_to_a_job_that_waits() {
     let noted = notes.clone();
     handlers.add("effect", move |job: Running<i64>| {
         noted.add(job.payload.to_string());
-        std::future::ready(HandlerResult::Ok(Outcome::Done))
+        async {
+            tokio::time::sleep(TAKES).await;
+            HandlerResult::Ok(Outcome::Done)
+        }
     });
     let sibling = |n: i64| NewJob::of("effect", &n).instance("case");
     // Its hint stands before those of the other siblings.

@@ -245,6 +245,7 @@ async fn run(
         if let Some(ending) = Box::pin(faults.one_more(&run, fault)).await {
             break ending;
         }
+        run.alone = faults.run_alone();
         if let Err(ending) = Box::pin(permit_again(&mut run)).await {
             break ending;
         }

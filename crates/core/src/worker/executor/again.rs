@@ -15,8 +15,12 @@
 //! A statement that crashes its process of the server ends all connections, so no other one is answered
 //! so soon. An outage that the job did not cause looks the same, but rarely strikes one job often. So the
 //! tenth fault of any kind is a failure of the job. So is the third end of its time or of its lease after
-//! such faults, on one node. Each crash also ends the transactions of other jobs. Jobs pause for different
-//! times, so that a short one can end between two crashes.
+//! such faults, on one node.
+//!
+//! Each crash also ends the transactions of other jobs. Jobs pause for different times, so that a short one
+//! can end between two crashes. From the fifth fault on, such jobs run one at a time in the whole database,
+//! under a lock that ends with the transaction. So a long job is done before the one that crashes the server
+//! runs again, and spends no attempt.
 
 use std::time::Duration;
 
@@ -34,6 +38,8 @@ use crate::worker::handler::HandlerError;
 const MOST: u32 = 3;
 /// The number of all faults that count as one.
 const MOST_OF_ALL: u32 = 10;
+/// The number of all faults from which on the job runs under the lock of such jobs.
+const ALONE_FROM: u32 = 5;
 /// The time within which another statement is answered if the database is not away.
 const AT_ONCE: Duration = Duration::from_secs(2);
 /// The first pause, and the longest one. A job waits for a part of it, which differs from job to job.
@@ -59,6 +65,11 @@ impl Faults {
             counted: 0,
             pause: FIRST_PAUSE,
         }
+    }
+
+    /// Returns whether the job is to run under the lock of jobs that met crashes of the server.
+    pub(super) fn run_alone(&self) -> bool {
+        self.all >= ALONE_FROM
     }
 
     /// Records a fault. Returns `None` when the database answers again and the job is to run again.
@@ -95,7 +106,8 @@ impl Faults {
         }
         tracing::warn!(
             job = %run.held.id, error = %fault.error, counted = self.counted, faults = self.all,
-            "the database failed a job's transaction; the job runs again under the same lock"
+            "a job's transaction failed with the database or has to wait; the job runs again under \
+             the same lock"
         );
         loop {
             tokio::time::sleep(self.part_of_pause(run.held.id)).await;
