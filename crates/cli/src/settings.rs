@@ -41,8 +41,8 @@ pub use secret_url::SecretUrl;
 pub use type_limit::TypeLimit;
 pub use type_retry_policy::TypeRetryPolicy;
 pub use value::{
-    EngineExecute, EngineType, HttpAddress, Interval, LogFormat, QueueType, TypeConcurrency,
-    TypeTimeout, Value,
+    EngineExecute, EngineOtherScopes, EngineType, HttpAddress, Interval, LogFormat, QueueType,
+    TypeConcurrency, TypeTimeout, Value,
 };
 
 /// One line of the table.
@@ -409,6 +409,10 @@ settings! {
     engine_watchdog: bool = "false", "engine-watchdog" "BOOL",
         "Whether a node may cancel statements of the engine that wait for an idle transaction of \
          the engine itself. Not needed where the engine's connections have a `lock_timeout`.";
+    engine_other_scopes: EngineOtherScopes = "refuse", "engine-other-scopes" "WHAT",
+        "What a node does if the engine has jobs of other scopes than processes, such as cases (CMMN), \
+         which it never runs: `refuse` its start, or `leave` them to an engine node with its own \
+         executor for them.";
     log: String = "info", "log" "FILTER",
         "Content of the log: `error`, `warn`, `info`, `debug`, `trace`, or a filter such as \
          `warn,jobwire_core=debug`. Commands other than `run` log `warn` by default.";

@@ -74,7 +74,7 @@ use crate::dialect::{Dialect, Settled};
 use crate::finding::Finding;
 use crate::freed::{Freed, FreedInstances};
 use crate::offset::Offset;
-use crate::options::{EngineOptions, Execution};
+use crate::options::{EngineOptions, Execution, OtherScopes};
 use crate::released::Released;
 use crate::statements::{DryRun, Queries, Sweep};
 use crate::walk::Walk;
@@ -85,6 +85,7 @@ use crate::zone::Zone;
 pub(crate) struct Act {
     family: &'static Family,
     execution: Execution,
+    other_scopes: OtherScopes,
     instances_of: InstanceLock,
     sql: &'static Statements,
     zone: Zone,
@@ -109,6 +110,7 @@ impl Act {
         Self {
             family,
             execution: options.execution,
+            other_scopes: options.other_scopes,
             instances_of: InstanceLock::of(family, options.execution),
             sql,
             zone: Zone::new(&options.zone),

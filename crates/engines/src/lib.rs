@@ -99,6 +99,6 @@ mod zone;
 
 pub use bridge::Bridge;
 pub use handler::handlers;
-pub use options::{Credentials, EngineOptions, Execution};
+pub use options::{Credentials, EngineOptions, Execution, OtherScopes};
 pub use remote::EndpointStore;
 pub use store::EngineStore;

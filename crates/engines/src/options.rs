@@ -58,6 +58,19 @@ pub enum Execution {
     Endpoint,
 }
 
+/// What a bridge does with jobs of other scopes than processes, such as cases (CMMN). It never runs
+/// them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OtherScopes {
+    /// Refuses an engine that has such jobs. Where the executor of processes is off, that of cases
+    /// usually is off, too.
+    #[default]
+    Refuse,
+    /// Leaves them to an engine node with its own executor for them.
+    Leave,
+}
+
 /// Options of a bridge.
 ///
 /// ```
@@ -127,6 +140,8 @@ pub struct EngineOptions {
     /// Whether the node may cancel a statement of the engine that waits for a lock of an idle
     /// transaction of the same engine. Default: no.
     pub watchdog: bool,
+    /// What is done with jobs of other scopes than processes. Default: [`OtherScopes::Refuse`].
+    pub other_scopes: OtherScopes,
     /// Maximum number of connections to the database for jobs. Default 8.
     pub max_connections: u32,
     /// The time after which the server ends a statement. Default 15 s.
@@ -153,6 +168,7 @@ jobwire_core::setters! {
         lock_for: Duration,
         takeover_patience: Duration,
         watchdog: bool,
+        other_scopes: OtherScopes,
         max_connections: u32,
         statement_timeout: Duration,
         plaintext: Plaintext,
@@ -213,6 +229,7 @@ impl EngineOptions {
             lock_for: Duration::ZERO,
             takeover_patience: Duration::from_secs(600),
             watchdog: false,
+            other_scopes: OtherScopes::Refuse,
             max_connections: 8,
             statement_timeout: Duration::from_secs(15),
             plaintext: Plaintext::Loopback,

@@ -137,6 +137,7 @@ impl EndpointStore {
                 types: served.types(),
                 lane: options.lane.clone(),
             },
+            other_scopes: Searches::new(options.other_scopes),
             // The scope request to the endpoint needs no version path.
             parts: Parts::new(
                 options,
@@ -146,7 +147,6 @@ impl EndpointStore {
             fence: AtomicI64::new(0),
             in_doubt: AtomicBool::new(false),
             suspects: Mutex::default(),
-            other_scopes: Searches::default(),
             asked: tokio::sync::Mutex::default(),
         })))
     }

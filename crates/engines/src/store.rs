@@ -155,10 +155,10 @@ impl EngineStore {
         Ok(Self(Arc::new(Inner {
             dialect,
             connections,
+            other_scopes: Searches::new(parts.options.other_scopes),
             parts,
             in_doubt: AtomicBool::new(false),
             tapped: Mutex::new(None),
-            other_scopes: Searches::default(),
             leads: Mutex::new(None),
         })))
     }

@@ -19,7 +19,10 @@ pub(super) async fn one_node_leads_and_others_learn_who<S: Bench>(w: &World<S>) 
             now,
         } => {
             // A follower compares the database's clock with its own, as a leader does.
-            assert!((now - report.now).abs() < chrono::Duration::seconds(30), "{now}");
+            assert!(
+                (now - report.now).abs() < chrono::Duration::seconds(30),
+                "{now}"
+            );
             assert_eq!((who, transport.as_str()), (leader, "in-process"));
             assert!(remaining <= LEASE && remaining > LEASE / 2, "{remaining:?}");
         }

@@ -1,10 +1,10 @@
 //! The settings of a process engine.
 
 use jobwire_core::{Lane, TapMode};
-use jobwire_engines::{Credentials, EngineOptions, Execution};
+use jobwire_engines::{Credentials, EngineOptions, Execution, OtherScopes};
 use url::Url;
 
-use super::{EngineExecute, EngineType, Settings};
+use super::{EngineExecute, EngineOtherScopes, EngineType, Settings};
 
 impl Settings {
     /// Returns whether an engine is named.
@@ -89,6 +89,10 @@ impl Settings {
             .answer_within(self.engine_answer_within)
             .takeover_patience(self.engine_takeover_patience)
             .watchdog(self.engine_watchdog)
+            .other_scopes(match self.engine_other_scopes {
+                EngineOtherScopes::Refuse => OtherScopes::Refuse,
+                EngineOtherScopes::Leave => OtherScopes::Leave,
+            })
             .max_connections(self.database_connections.0)
             .statement_timeout(self.statement_timeout)
             .plaintext(self.engine_plaintext))

@@ -423,3 +423,13 @@ words_enum! {
         Endpoint = "endpoint"
     }
 }
+
+words_enum! {
+    /// What is done with jobs of other scopes than processes.
+    EngineOtherScopes {
+        /// A start is refused.
+        Refuse = "refuse",
+        /// They stay with an engine node.
+        Leave = "leave"
+    }
+}

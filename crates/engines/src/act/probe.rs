@@ -14,7 +14,7 @@ use super::family::Family;
 use super::sql::of_processes;
 use crate::finding::{Finding, Level};
 use crate::id::job_id;
-use crate::options::Execution;
+use crate::options::{Execution, OtherScopes};
 use crate::probing;
 use crate::zone::{ends, moment_of, stamps};
 
@@ -29,6 +29,8 @@ const KEEP_CMMN: &str = "keep an engine node whose CMMN engine has its executor 
 pub(super) struct Probed {
     family: &'static Family,
     execution: Execution,
+    /// What is done with jobs of other scopes.
+    leaves: OtherScopes,
     /// The schema version that the engine wrote.
     version: Option<String>,
     /// The other engine of the family that has these tables, if they are not this engine's.
@@ -91,19 +93,28 @@ impl Probed {
         if let Some(id) = &self.unknown_id {
             problems.extend(job_id(id).err().map(|error| error.to_string()));
         }
-        for (scope, jobs) in &self.other_scopes {
-            let remedy = match &**scope {
-                "cmmn" => KEEP_CMMN,
-                _ => "let an engine node with its own executor run the others",
-            };
-            problems.push(format!(
-                "{jobs} jobs have the scope `{scope}`; Jobwire runs the jobs of processes only: \
-                 {remedy}"
-            ));
+        if self.leaves == OtherScopes::Refuse {
+            problems.extend(self.of_other_scopes().map(|(what, remedy)| {
+                format!(
+                    "{what}; Jobwire runs the jobs of processes only: {remedy}; or, if such a node runs \
+                     them already, set `engine_other_scopes` to `leave`"
+                )
+            }));
         }
         let zone = probing::zone_problems(&self.zone, self.unknown_zone, self.newest, self.now);
         problems.extend(zone);
         problems
+    }
+
+    /// Returns a sentence and the remedy for the jobs of each other scope.
+    fn of_other_scopes(&self) -> impl Iterator<Item = (String, &'static str)> {
+        self.other_scopes.iter().map(|(scope, jobs)| {
+            let remedy = match &**scope {
+                "cmmn" => KEEP_CMMN,
+                _ => "let an engine node with its own executor run the others",
+            };
+            (format!("{jobs} jobs have the scope `{scope}`"), remedy)
+        })
     }
 
     /// Returns whether the tables can be read.
@@ -140,6 +151,13 @@ impl Probed {
                  executes jobs beside Jobwire; then delete the rows of `ACT_GE_PROPERTY` whose names end in \
                  `acquireAsyncJobsLock` or `acquireTimerJobsLock`, which stay when the setting is off",
             ));
+        }
+        if self.leaves == OtherScopes::Leave {
+            let left = self.of_other_scopes();
+            findings.extend(left.map(|(what, remedy)| {
+                let what = format!("{what}; `engine_other_scopes` leaves them to the engine");
+                Finding::bad(Level::Remark, "scopes", what, remedy)
+            }));
         }
         if self.history_jobs > 0 {
             findings.push(Finding::bad(
@@ -246,6 +264,7 @@ impl Act {
         let mut probed = Probed {
             family: self.family,
             execution: self.execution,
+            leaves: self.other_scopes,
             version: None,
             other_engine: None,
             missing: probing::missing(pool, &self.family.needed()).await?,
@@ -334,6 +353,7 @@ mod tests {
         Probed {
             family: &flowable::FAMILY,
             execution: Execution::Rest,
+            leaves: OtherScopes::Refuse,
             version: Some("7.2.0.2".to_owned()),
             other_engine: None,
             missing: Vec::new(),
@@ -391,6 +411,21 @@ mod tests {
             let error = probed.refuse().expect_err(said).to_string();
             assert!(error.contains(said), "{error}");
         }
+    }
+
+    #[test]
+    fn jobs_of_other_scopes_can_be_left_to_the_engine() {
+        let mut probed = good();
+        probed.leaves = OtherScopes::Leave;
+        probed.other_scopes = [("cmmn".to_owned(), 3)].into();
+        assert!(probed.refuse().is_ok());
+        let findings = probed.findings();
+        let remark = findings.iter().find(|finding| finding.about == "scopes");
+        let remark = remark.expect("a remark");
+        assert!(
+            remark.found.contains("3 jobs have the scope `cmmn`"),
+            "{remark:?}"
+        );
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::{EndpointStore, Result};
 use crate::decode::OTHER;
 use crate::finding::{Finding, Level};
 use crate::id::job_id;
+use crate::options::OtherScopes;
 use crate::{probing, released};
 
 /// The version of the contract that this store speaks.
@@ -17,6 +18,8 @@ const CONTRACT: u32 = 1;
 /// The maximum lead of the clock of the engine's machine over that of the database, in
 /// milliseconds. The engine compares due dates and lock times with its own clock.
 const APART: i64 = 5_000;
+/// The remedy for jobs of other scopes.
+const RUN_OTHERS: &str = "let an engine node with its own executor run them";
 
 impl EndpointStore {
     async fn probed(&self) -> Result<Probe> {
@@ -59,7 +62,7 @@ impl EndpointStore {
     /// needs nothing of Jobwire's own.
     pub(super) async fn status(&self) -> Result<SchemaStatus> {
         let probe = self.probed().await?;
-        probing::refuse(&problems(self.0.served, &probe))?;
+        probing::refuse(&self.problems(&probe))?;
         Ok(SchemaStatus::Ready {
             version: i32::try_from(probe.contract).unwrap_or(i32::MAX),
             server: probe.database,
@@ -89,6 +92,11 @@ impl EndpointStore {
         released.whole(self.0.parts.options.takeover_patience)
     }
 
+    /// Returns the obstacles, each with its remedy.
+    fn problems(&self, probe: &Probe) -> Vec<String> {
+        problems(self.0.served, self.0.parts.options.other_scopes, probe)
+    }
+
     /// Examines the engine, for `jobwire doctor`. Changes nothing.
     ///
     /// # Errors
@@ -105,9 +113,14 @@ impl EndpointStore {
             )
         };
         let mut findings = vec![Finding::fine("endpoint", format!("{url} answers"))];
-        findings.extend(probing::found(problems(served, &probe), fine));
+        findings.extend(probing::found(self.problems(&probe), fine));
         if probe.polls || probe.executor {
             findings.push(probing::polls(served.hand_over()));
+        }
+        if self.0.parts.options.other_scopes == OtherScopes::Leave && probe.other_scopes > 0 {
+            let left = of_other_scopes(&probe);
+            let left = format!("{left}; `engine_other_scopes` leaves them to the engine");
+            findings.push(Finding::bad(Level::Remark, "scopes", left, RUN_OTHERS));
         }
         if probe.clock_ahead.abs() > APART {
             findings.push(Finding::bad(
@@ -133,7 +146,7 @@ impl EndpointStore {
 }
 
 /// Returns the obstacles, each with its remedy.
-fn problems(served: Served, probe: &Probe) -> Vec<String> {
+fn problems(served: Served, other_scopes: OtherScopes, probe: &Probe) -> Vec<String> {
     let mut problems = Vec::new();
     if probe.contract != CONTRACT {
         problems.push(format!(
@@ -153,14 +166,21 @@ fn problems(served: Served, probe: &Probe) -> Vec<String> {
     problems.extend(served.unknown_version(probe.version.as_deref()));
     let unknown = probe.ids.iter().find_map(|id| job_id(id).err());
     problems.extend(unknown.map(|error| error.to_string()));
-    if probe.other_scopes > 0 {
+    if other_scopes == OtherScopes::Refuse && probe.other_scopes > 0 {
         problems.push(format!(
-            "{} jobs are of another scope than processes, such as cases; Jobwire runs the jobs of processes only: let \
-             an engine node with its own executor run the others",
-            probe.other_scopes
+            "{}; Jobwire runs the jobs of processes only: {RUN_OTHERS}; or, if such a node runs them already, set \
+             `engine_other_scopes` to `leave`",
+            of_other_scopes(probe)
         ));
     }
     problems
+}
+
+fn of_other_scopes(probe: &Probe) -> String {
+    format!(
+        "{} jobs are of another scope than processes, such as cases",
+        probe.other_scopes
+    )
 }
 
 #[cfg(test)]
@@ -195,7 +215,7 @@ mod tests {
             (Served::Camunda, "7.24.0"),
         ];
         for (served, version) in known {
-            let found = problems(served, &good(served, version));
+            let found = problems(served, OtherScopes::Refuse, &good(served, version));
             assert_eq!(found, Vec::<String>::new(), "{version}");
         }
         type Spoil = fn(&mut Probe);
@@ -209,7 +229,7 @@ mod tests {
         for (spoil, said) in cases {
             let mut probe = good(FLOWABLE, "7.2.0.2");
             spoil(&mut probe);
-            let problems = problems(FLOWABLE, &probe);
+            let problems = problems(FLOWABLE, OtherScopes::Refuse, &probe);
             assert!(
                 problems.len() == 1 && problems[0].contains(said),
                 "{problems:?}"
@@ -219,7 +239,7 @@ mod tests {
             (ACTIVITI, "8.1.0", "Activiti 6.0 and 7.1"),
             (Served::Camunda, "7.13.0", "Camunda 7.20 to 7.29"),
         ] {
-            let unknown = problems(served, &good(served, version));
+            let unknown = problems(served, OtherScopes::Refuse, &good(served, version));
             assert!(unknown[0].contains(said), "{unknown:?}");
         }
     }

@@ -54,7 +54,18 @@ async fn jobs_of_cases_are_told_while_a_node_runs_and_refused_when_one_starts() 
             assert!(said.contains(part), "{arguments:?}: {said}");
         }
     }
-    // The remedy: an engine node with an executor runs them.
+    // The remedy: an engine node with an executor runs them, beside a node that leaves them to it.
+    let left = ["engine", "run", "--engine-other-scopes", "leave"];
+    let mut node = program(&left).start();
+    node.wait_for_line("is ready", DONE).await;
+    let (status, lines) = program(&["doctor", "--engine-other-scopes", "leave"])
+        .run(DONE)
+        .await;
+    let said = lines.join("\n");
+    assert!(
+        status.success() && said.contains("leaves them to the engine"),
+        "{said}"
+    );
     let executor = with_cases(&world.database).executor(JobExecutor::On);
     let executor = EngineServer::start(executor).await;
     // Until its job has ended: the executor locks it before.
@@ -63,6 +74,10 @@ async fn jobs_of_cases_are_told_while_a_node_runs_and_refused_when_one_starts() 
         (rows.count(left, "cmmn").await == 0).then_some(())
     })
     .await;
+    let instances = world.engine.start_instances("chain", 2, &[]).await;
+    until_ended(&rows, &instances).await;
+    node.signal(Signal::SIGTERM);
+    assert!(node.exit(DONE).await.success());
     drop(executor);
     succeeds(program(&["engine", "init"])).await;
 }
