@@ -218,6 +218,7 @@ conformance! {
         databases [
             a_sealed_payload_is_opened_for_its_handler_alone,
             a_checkpoint_and_an_occurrence_stay_sealed,
+            a_periodic_job_is_sealed_and_the_same_when_it_is_declared_again,
             a_job_that_can_not_be_opened_is_kept_with_the_reason,
         ]
     }

@@ -446,7 +446,8 @@ impl Node {
         // Runs before the first leader cycle: a node that must not lock must not lead.
         builder.store.begin_locking().await?;
         ensure_alone(id, &builder, alive).await?;
-        declare(&*builder.store, id, &builder.periodic).await?;
+        let encryption = builder.options.encryption.as_ref();
+        declare(&*builder.store, id, encryption, &builder.periodic).await?;
         let reach = builder.store.reach().await;
         let reachable = reach.as_ref().map(|reach| Scope::clone(&reach.borrow()));
         let (context, queue, own_hints) = builder.share(slots, reachable.unwrap_or_default());

@@ -11,7 +11,7 @@ mod hint_room;
 pub mod lane_move;
 mod operations;
 mod operations_told;
-mod periodic;
+pub(crate) mod periodic;
 pub mod priority_cascade;
 pub mod purge;
 mod purge_kept;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::{
-    Ciphertext, Client, CommitHook, Encryption, Error, HandlerOptions, HookOptions,
-    InProcessTransport, JobId, JobState, NewJob, Node, Outcome, PayloadCipher, RetryPolicy,
-    Running, SealedIn, Transport,
+    Ciphertext, Client, CommitHook, Declared, Encryption, Error, HandlerOptions, HookOptions,
+    InProcessTransport, JobId, JobState, NewJob, Node, Outcome, PayloadCipher, PeriodicJob,
+    RetryPolicy, Running, SealedIn, Transport,
 };
 use jobwire_harness::eventually;
 use jobwire_harness::world::{Notes, SOON, quick};
@@ -185,6 +185,56 @@ pub(super) async fn a_checkpoint_and_an_occurrence_stay_sealed<S: SqlBench>(w: &
     .await;
     assert!(!seen.contains("secret"), "{seen}");
     assert_eq!(bed.notes.until(3).await[2], "twice after secret");
+    node.stop().await;
+}
+
+pub(super) async fn a_periodic_job_is_sealed_and_the_same_when_it_is_declared_again<S: SqlBench>(
+    w: &World<S>,
+) {
+    let bed = Bed::new(w);
+    let declare = async |encryption: Encryption, payload: &str| {
+        let job = NewJob::of("note", payload).custom_values(&[payload]);
+        let declared = [PeriodicJob::new("nightly", "0 2 * * *", job)];
+        let client = bed
+            .client
+            .clone()
+            .encrypting(encryption.and_custom_values());
+        let declared = client.declare_periodic_jobs(&declared).await.unwrap()[0];
+        let views = client.periodic_jobs().await.unwrap();
+        assert!(!views[0].template.contains("secret"), "{views:?}");
+        (declared, views[0].template.clone())
+    };
+    // In plaintext first.
+    let open = [PeriodicJob::new(
+        "nightly",
+        "0 2 * * *",
+        NewJob::of("note", "secret"),
+    )];
+    w.store.declare_periodic_jobs(&open).await.unwrap();
+    let (declared, template) = declare(keys(&[1]), "secret").await;
+    assert_eq!(declared, Declared::Changed);
+    assert_eq!(
+        declare(keys(&[1]), "secret").await,
+        (Declared::Same, template)
+    );
+    // With a new key, and with another payload.
+    let (declared, template) = declare(keys(&[1, 2]), "secret").await;
+    assert_eq!(declared, Declared::Changed);
+    assert_eq!(
+        declare(keys(&[1, 2]), "secret").await,
+        (Declared::Same, template)
+    );
+    assert_eq!(
+        declare(keys(&[2]), "another secret").await.0,
+        Declared::Changed
+    );
+    let node = bed.node(w, Some(keys(&[2]).refuse_plaintext())).await;
+    bed.client
+        .run_periodic_job("nightly")
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(bed.notes.until(1).await, ["note another secret"]);
     node.stop().await;
 }
 

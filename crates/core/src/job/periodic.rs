@@ -34,6 +34,7 @@ use chrono_tz::Tz;
 use crate::job::calendar::{CalendarFault, Calendars};
 use crate::job::new_job::{InvalidJob, MAX_FIELD_BYTES, NewJob};
 use crate::job::repeat::{BadRepeat, CatchUp, Repeat};
+use crate::job::sealed::Encryption;
 use crate::job::template;
 
 /// The shortest interval of a schedule: the leader creates its jobs one after another.
@@ -118,6 +119,29 @@ impl PeriodicJob {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Encrypts the job. If the template in the database has the same one in plaintext, keeps its
+    /// ciphertext: the declaration changes nothing then.
+    pub(crate) fn sealed(
+        &self,
+        encryption: &Encryption,
+        template: Option<&str>,
+    ) -> Result<Self, InvalidPeriodicJob> {
+        let known = template.and_then(|template| template::read(template).ok());
+        let job = self.job.clone();
+        let sealed = match known {
+            Some(known) => encryption.seal_again(job, &known),
+            None => encryption.seal_job(job),
+        };
+        let job = sealed.map_err(|invalid| InvalidPeriodicJob {
+            name: self.name.clone(),
+            invalid,
+        })?;
+        Ok(Self {
+            job,
+            ..self.clone()
+        })
     }
 
     /// Checks every field.

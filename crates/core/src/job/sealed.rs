@@ -187,7 +187,7 @@ impl Encryption {
     }
 
     /// Lets a node fail jobs whose payload is plaintext, unless it is `null`. Without this they run
-    /// like any other: jobs of plain SQL, of clients without encryption, and of schedules.
+    /// like any other: jobs of plain SQL and of clients without encryption.
     #[must_use]
     pub fn refuse_plaintext(mut self) -> Self {
         self.refuses_plaintext = true;
@@ -240,6 +240,37 @@ impl Encryption {
             job.custom_values = Some(sealed.map_err(said)?);
         }
         Ok(job)
+    }
+
+    /// Encrypts a new job like [`seal_job`](Self::seal_job), but keeps a field of `known` that is the
+    /// same in plaintext and encrypted with the newest key.
+    pub(crate) fn seal_again(&self, job: NewJob, known: &NewJob) -> Result<NewJob, InvalidJob> {
+        let mut sealed = self.seal_job(job.clone())?;
+        let is_same = |field, known: &str, fresh: &str, plain: &str| {
+            let place = SealedIn {
+                field,
+                job_type: &job.job_type,
+                tenant: job.tenant.as_deref(),
+            };
+            let (Ok(known), Ok(fresh)) = (read(field, known), read(field, fresh)) else {
+                return false;
+            };
+            known.key == fresh.key && self.open(&place, &known).is_ok_and(|text| text == plain)
+        };
+        if let (Ok(known), Ok(fresh), Ok(plain)) = (&known.payload, &sealed.payload, &job.payload)
+            && is_same("payload", known.get(), fresh.get(), plain.get())
+        {
+            sealed.payload = Ok(known.clone());
+        }
+        if let (Some(known), Some(fresh), Some(plain)) = (
+            &known.custom_values,
+            &sealed.custom_values,
+            &job.custom_values,
+        ) && is_same("custom_values", known.get(), fresh.get(), plain.get())
+        {
+            sealed.custom_values = Some(known.clone());
+        }
+        Ok(sealed)
     }
 
     /// Encrypts the checkpoint of a job.

@@ -2,15 +2,22 @@
 
 use crate::job::NodeId;
 use crate::job::periodic::{Declared, PeriodicJob};
+use crate::job::sealed::Encryption;
+use crate::producer::periodic;
 use crate::store::{Result, Store};
 use crate::telemetry::plain;
 
 /// Declares periodic jobs, and logs the changes.
-pub(super) async fn declare(store: &dyn Store, node: NodeId, jobs: &[PeriodicJob]) -> Result<()> {
+pub(super) async fn declare(
+    store: &dyn Store,
+    node: NodeId,
+    encryption: Option<&Encryption>,
+    jobs: &[PeriodicJob],
+) -> Result<()> {
     if jobs.is_empty() {
         return Ok(());
     }
-    let declared = store.declare_periodic_jobs(jobs).await?;
+    let declared = periodic::declare(store, encryption, jobs).await?;
     for (job, declared) in jobs.iter().zip(declared) {
         let name = plain::one_line(job.name(), 256);
         match declared {

@@ -105,9 +105,9 @@ impl<S: SqlStore> Client<S> {
         self
     }
 
-    /// Encrypts the payloads of the jobs that this client creates. Give the nodes the
-    /// [same encryption](crate::NodeOptions::encryption) first. Schedules of [periodic
-    /// jobs](crate::PeriodicJob) and jobs of plain SQL stay plaintext.
+    /// Encrypts the payloads of the jobs that this client creates, and of the [periodic
+    /// jobs](crate::PeriodicJob) that it declares. Give the nodes the [same
+    /// encryption](crate::NodeOptions::encryption) first. Jobs of plain SQL stay plaintext.
     #[must_use]
     pub fn encrypting(mut self, encryption: Encryption) -> Self {
         self.encryption = Some(encryption);

@@ -1,16 +1,43 @@
 //! The client's operations on periodic jobs.
 
+use std::collections::HashMap;
+
 use crate::event::{JobEvent, JobEventKind};
 use crate::job::JobId;
 use crate::job::periodic::{Declared, PeriodicJob};
+use crate::job::sealed::Encryption;
 use crate::producer::client::Client;
 use crate::producer::commit_hook::Cause;
-use crate::store::{PeriodicView, SqlStore, StoreError};
+use crate::store::{PeriodicView, SqlStore, Store, StoreError};
+
+/// Declares periodic jobs, encrypted if there is an encryption.
+pub(crate) async fn declare(
+    store: &dyn Store,
+    encryption: Option<&Encryption>,
+    jobs: &[PeriodicJob],
+) -> Result<Vec<Declared>, StoreError> {
+    let Some(encryption) = encryption.filter(|_| !jobs.is_empty()) else {
+        return store.declare_periodic_jobs(jobs).await;
+    };
+    let known = store.periodic_jobs().await?;
+    let known: HashMap<&str, &str> = known
+        .iter()
+        .map(|view| (&*view.name, &*view.template))
+        .collect();
+    let sealed = jobs
+        .iter()
+        .map(|job| job.sealed(encryption, known.get(job.name()).copied()))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(StoreError::InvalidPeriodicJob)?;
+    store.declare_periodic_jobs(&sealed).await
+}
 
 impl<S: SqlStore> Client<S> {
     /// Declares periodic jobs: creates those that are new and changes those that differ, unless the
     /// database has a larger version. Either all of them are declared or none. Returns what became
-    /// of each, in their order. The leader creates the first job in its next cycle or later.
+    /// of each, in their order. The leader creates the first job in its next cycle or later. With an
+    /// [encryption](Self::encrypting) the schedule has the job's payload as ciphertext. One that is
+    /// declared again unchanged is the same, unless the cipher has a new key.
     ///
     /// # Errors
     /// [`StoreError::InvalidPeriodicJob`] before anything is changed, or a database error.
@@ -18,7 +45,7 @@ impl<S: SqlStore> Client<S> {
         &self,
         jobs: &[PeriodicJob],
     ) -> Result<Vec<Declared>, StoreError> {
-        self.store.declare_periodic_jobs(jobs).await
+        declare(&self.store, self.encryption.as_ref(), jobs).await
     }
 
     /// Returns the periodic jobs, ordered by name.
