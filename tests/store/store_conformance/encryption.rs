@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jobwire_core::job::periodic::Declared;
 use jobwire_core::{
-    Ciphertext, Client, CommitHook, Declared, Encryption, Error, HandlerOptions, HookOptions,
+    Ciphertext, Client, CommitHook, Encryption, Error, HandlerOptions, HookOptions,
     InProcessTransport, JobId, JobState, NewJob, Node, Outcome, PayloadCipher, PeriodicJob,
     RetryPolicy, Running, SealedIn, Transport,
 };
@@ -23,9 +24,12 @@ impl PayloadCipher for Keys {
         let key = self.0.iter().max().ok_or("no key")?;
         let aad = place.associated_data();
         let data = [&(aad.len() as u64).to_be_bytes()[..], &aad, plain].concat();
+        let hidden: Vec<u8> = data.iter().map(|byte| byte ^ key).collect();
+        // Like a nonce: no two ciphertexts are the same.
+        let nonce = uuid::Uuid::new_v4();
         Ok(Ciphertext {
             key: key.to_string(),
-            data: data.iter().map(|byte| byte ^ key).collect(),
+            data: [&nonce.as_bytes()[..], &hidden].concat(),
         })
     }
 
@@ -34,7 +38,8 @@ impl PayloadCipher for Keys {
         if !self.0.contains(&key) {
             return Err("unknown key".into());
         }
-        let data: Vec<u8> = sealed.data.iter().map(|byte| byte ^ key).collect();
+        let hidden = sealed.data.get(16..).ok_or("no nonce")?;
+        let data: Vec<u8> = hidden.iter().map(|byte| byte ^ key).collect();
         let aad = place.associated_data();
         let begin = [&(aad.len() as u64).to_be_bytes()[..], &aad].concat();
         let plain = data.strip_prefix(&*begin).ok_or("of another place")?;
