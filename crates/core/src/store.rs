@@ -182,6 +182,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         self.check().await.map(drop)
     }
 
+    /// Returns how often the server was replaced or restarted, also by itself after a crash, as the
+    /// connections of this store have found so far. Optional for a store.
+    fn server_changes(&self) -> u64 {
+        0
+    }
+
     /// Returns the reason why the database does not answer, with its address; `None` if it answers.
     /// For health endpoints: answers within two seconds, and asks the database at most once a
     /// second.
@@ -1026,12 +1032,6 @@ pub trait CompletingTransaction: Send {
         let _ = job;
     }
 
-    /// Takes the lock under which jobs run one at a time, in the whole database, after they met crashes
-    /// of the server (protocol rule 29). It ends with the transaction. Returns whether it was free.
-    async fn take_crash_lock(&mut self) -> Result<bool> {
-        Ok(true)
-    }
-
     /// Completes the job and commits. Commits nothing if the lock was lost.
     async fn complete(
         self: Box<Self>,
@@ -1211,16 +1211,6 @@ pub trait SqlStore: Store + Clone {
     async fn next_of(&self, instances: &[String]) -> Result<Vec<Ready>> {
         let _ = instances;
         Ok(Vec::new())
-    }
-
-    /// Takes the [lock of jobs that met crashes](CompletingTransaction::take_crash_lock) inside the
-    /// caller's transaction. Returns whether it was free.
-    async fn take_crash_lock(
-        &self,
-        connection: &mut <Self::Db as sqlx::Database>::Connection,
-    ) -> Result<bool> {
-        let _ = connection;
-        Ok(true)
     }
 
     /// Completes one job over a connection inside the caller's transaction.

@@ -23,6 +23,7 @@ pub(crate) mod elastic;
 pub(crate) mod elastic_slots;
 pub(crate) mod executor;
 pub(crate) mod fallback;
+pub(crate) mod fault_score;
 pub(crate) mod finished;
 pub(crate) mod forward;
 pub mod group;

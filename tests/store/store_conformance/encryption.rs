@@ -198,7 +198,8 @@ pub(super) async fn a_periodic_job_is_sealed_and_the_same_when_it_is_declared_ag
 ) {
     let bed = Bed::new(w);
     let declare = async |encryption: Encryption, payload: &str| {
-        let job = NewJob::of("note", payload).custom_values(&[payload]);
+        let job = NewJob::of("note", payload)
+            .custom_values(serde_json::value::to_raw_value(&[payload]).unwrap());
         let declared = [PeriodicJob::new("nightly", "0 2 * * *", job)];
         let client = bed
             .client

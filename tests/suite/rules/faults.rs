@@ -232,8 +232,8 @@ async fn a_job_that_breaks_its_connection_each_time_spends_an_attempt() {
 
 /// A statement of the job crashes its process of the server, which then ends all connections. So no other
 /// statement is answered at that moment, and the job cannot be told from one that an outage strikes, until
-/// it has been struck often. Each crash also ends the transaction of a job that is longer than any pause
-/// between two crashes.
+/// it has been struck often. A crash also ends the transaction of a longer job beside it, which waits through
+/// other crashes.
 #[tokio::test]
 async fn a_job_that_crashes_the_server_each_time_spends_an_attempt_and_costs_others_none() {
     const LONG: i64 = 3;
@@ -276,7 +276,7 @@ async fn a_job_that_crashes_the_server_each_time_spends_an_attempt_and_costs_oth
     assert_eq!((waiting.state, waiting.retries), (JobState::Timer, 4));
     let ends = long_ends.all();
     assert!(
-        ends.len() > 2 && ends.iter().filter(|end| *end == "true").count() == 1,
+        ends.len() > 1 && ends.iter().filter(|end| *end == "true").count() == 1,
         "{ends:?}"
     );
     let message = waiting.exception_message.as_deref().unwrap_or_default();

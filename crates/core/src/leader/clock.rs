@@ -162,10 +162,16 @@ impl DatabaseClock {
             received,
         };
         let last = self.recent();
-        self.last = Some(seen);
-        let jump = last?.jump_to(&seen)?;
-        self.doubt_for(lease);
-        Some(jump)
+        let jump = last.and_then(|last| last.jump_to(&seen));
+        // A slow answer says less than an earlier quick one.
+        let is_vague = last.is_some_and(|last| last.takes() + TOLERANCE < seen.takes());
+        if jump.is_some() || !is_vague {
+            self.last = Some(seen);
+        }
+        if jump.is_some() {
+            self.doubt_for(lease);
+        }
+        jump
     }
 }
 
@@ -178,6 +184,11 @@ pub(super) fn log_jump(source: &'static str, jump: Option<chrono::Duration>) {
 }
 
 impl Seen {
+    /// Returns the time in which the clock was read.
+    fn takes(&self) -> Duration {
+        self.received.saturating_duration_since(self.sent)
+    }
+
     /// Returns the distance of the clock in `next` from the range that is possible after this
     /// observation.
     fn jump_to(&self, next: &Self) -> Option<chrono::Duration> {
@@ -334,6 +345,18 @@ mod tests {
             !clock.is_unanswered_for(period),
             "an older answer says nothing"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_answer_hides_no_jump_that_follows() {
+        let mut clock = DatabaseClock::default();
+        clock.saw(at(0), Instant::now(), LEASE);
+        let sent = Instant::now();
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert_eq!(clock.saw(at(5), sent, LEASE), None);
+        // The clock jumped by six seconds.
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert!(clock.saw(at(26), Instant::now(), LEASE).is_some());
     }
 
     #[tokio::test(start_paused = true)]

@@ -121,7 +121,7 @@ impl Leader {
                 let age = cycle.lease.saturating_sub(*remaining);
                 self.clock.answered_before(age);
                 let jump = self.clock.saw(*now, sent, node.options.lease);
-                log_jump("its answer", jump);
+                log_jump("a question which node leads", jump);
             }
             if away && self.clock.is_unanswered_for(late_after) {
                 // The outage may have lasted until leases expired, so living nodes renew first

@@ -26,8 +26,8 @@ const BETWEEN_WARNINGS: Duration = Duration::from_secs(60);
 pub(super) struct Members {
     write_at: Instant,
     read_at: Instant,
-    /// The time of the last read of the rows, or of the last attempt.
-    last_read: Instant,
+    /// The earliest time of the next read, whatever is received.
+    not_before: Instant,
     failed: LogThrottle,
     /// The time of the last warning about nodes of another database.
     warned: Option<Instant>,
@@ -42,7 +42,7 @@ impl Members {
         Self {
             write_at: now + EVERY,
             read_at: now,
-            last_read: now,
+            not_before: now,
             failed: LogThrottle::default(),
             warned: None,
             has_broker: false,
@@ -67,7 +67,7 @@ impl Members {
 
     /// Makes a read due soon, because an unknown id or revision was received.
     pub(super) fn read_soon(&mut self) {
-        let soon = (self.last_read + BETWEEN_READS).max(Instant::now());
+        let soon = self.not_before.max(Instant::now());
         self.read_at = self.read_at.min(soon);
     }
 
@@ -106,9 +106,13 @@ impl Members {
 
     async fn read(&mut self, node: &NodeContext) {
         let asked = Instant::now();
-        self.last_read = asked;
-        self.read_at = self.last_read + EVERY;
-        match node.store.nodes().await {
+        self.read_at = asked + EVERY;
+        let read = node.store.nodes().await;
+        // The pause begins with the answer: it may have taken long, and the leader's cycle comes after a read
+        // that is due.
+        let ended = Instant::now();
+        self.not_before = ended + if read.is_ok() { BETWEEN_READS } else { AGAIN };
+        match read {
             Ok(rows) => {
                 let own = node.transport.name();
                 self.has_broker = rows.iter().any(|row| {
@@ -120,9 +124,7 @@ impl Members {
                 self.warn_of_strangers(node);
             }
             Err(error) => {
-                // From now: the read may have waited for longer than that, and the leader's cycle comes after
-                // a read that is due.
-                self.read_at = Instant::now() + AGAIN;
+                self.read_at = self.not_before;
                 if let Some(more) = self.failed.now() {
                     tracing::warn!(
                         %error, more,

@@ -16,7 +16,9 @@
 //!
 //! An addressed job may be lost on the way, like any hint. Its lease then still has no owner, so a
 //! later leader cycle finds it again, at any backlog. It then goes to another node than before, if one
-//! serves it: the first one may have died since its last beat, or have no free slot of the type.
+//! serves it: the first one may have died since its last beat, or have no free slot of the type. Each
+//! second time even to one without a free slot, where it waits for the next one: it may be the only one with a
+//! slot of the type.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -34,13 +36,14 @@ use crate::worker::suspects;
 /// The maximum number of jobs whose nodes are remembered. Beyond it all are forgotten.
 const MOST_REMEMBERED: usize = 50_000;
 
-/// The node to which each rescued job was addressed last.
+/// The node to which each rescued job was addressed last, and how often it was addressed.
 #[derive(Debug, Default)]
-pub(crate) struct LastNodes(HashMap<JobId, NodeId>);
+pub(crate) struct LastNodes(HashMap<JobId, (NodeId, u32)>);
 
 impl LastNodes {
-    /// Returns the node to which a job was addressed without being locked since.
-    fn of(&self, rescued: &Rescued) -> Option<NodeId> {
+    /// Returns the node to which a job was addressed last without being locked since, and how often it was
+    /// addressed.
+    fn of(&self, rescued: &Rescued) -> Option<(NodeId, u32)> {
         // Another node has locked it and died.
         if rescued.owner.is_some() {
             return None;
@@ -48,11 +51,11 @@ impl LastNodes {
         self.0.get(&rescued.ready.hint.id).copied()
     }
 
-    fn note(&mut self, job: JobId, node: NodeId) {
+    fn note(&mut self, job: JobId, node: NodeId, times: u32) {
         if self.0.len() >= MOST_REMEMBERED {
             self.0.clear();
         }
-        self.0.insert(job, node);
+        self.0.insert(job, (node, times));
     }
 }
 
@@ -94,7 +97,10 @@ fn address(
     let mut addressed: BTreeMap<NodeId, Vec<Ready>> = BTreeMap::new();
     let mut rest = Vec::new();
     for rescued in rescued {
-        let before = last.of(&rescued);
+        let (before, times) = last
+            .of(&rescued)
+            .map_or((None, 0), |(node, times)| (Some(node), times));
+        let moves = times % 2 == 1;
         let Rescued {
             ready,
             needs,
@@ -106,20 +112,20 @@ fn address(
             None
         } else {
             let serving = candidates.iter_mut().filter(serves);
-            // One with a free slot, then another node than before, then the one with the most free slots,
-            // then with the fewest jobs so far.
+            // Each second time another node than before. One with a free slot, then another node, then the one
+            // with the most free slots, then with the fewest jobs so far.
             serving.max_by_key(|candidate| {
                 let given = std::cmp::Reverse(candidate.given);
                 let is_another = before != Some(candidate.node);
                 let free = candidate.free_for_rescued;
-                (free > 0, is_another, free, given)
+                (moves && is_another, free > 0, is_another, free, given)
             })
         };
         match next {
             Some(candidate) => {
                 candidate.free_for_rescued = candidate.free_for_rescued.saturating_sub(1);
                 candidate.given += 1;
-                last.note(ready.hint.id, candidate.node);
+                last.note(ready.hint.id, candidate.node, times.wrapping_add(1));
                 addressed.entry(candidate.node).or_default().push(ready);
             }
             None => rest.push(ready),
@@ -241,18 +247,18 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_was_not_locked_goes_to_no_full_node_while_the_last_one_has_room() {
-        let roomy = NodeId::generate();
+    fn a_job_that_was_not_locked_goes_to_a_full_node_each_second_time() {
+        let [roomy, full] =
+            [(1, 4), (2, 0)].map(|(node, free)| (NodeId(Uuid::from_u128(node)), free));
         let mut last = LastNodes::default();
         let found = rescued("mail", "default", 1);
-        for _ in 0..3 {
-            let full = candidate(&["mail"], &["default"], 0);
-            let roomy_one = Candidate {
-                node: roomy,
-                ..candidate(&["mail"], &["default"], 4)
-            };
-            let (addressed, _) = address(vec![found.clone()], vec![full, roomy_one], &mut last);
-            assert_eq!(addressed.into_keys().collect::<Vec<_>>(), [roomy]);
+        for to in [roomy, full, roomy, full] {
+            let candidates = [full, roomy].map(|(node, free)| Candidate {
+                node,
+                ..candidate(&["mail"], &["default"], free)
+            });
+            let (addressed, _) = address(vec![found.clone()], candidates.into(), &mut last);
+            assert_eq!(addressed.into_keys().collect::<Vec<_>>(), [to.0]);
         }
     }
 

@@ -67,7 +67,7 @@ pub struct Client<S: SqlStore> {
     /// Shared with every transaction.
     pub(super) hook: Arc<CommitHook>,
     pub(super) origin: Origin,
-    encryption: Option<Encryption>,
+    pub(super) encryption: Option<Encryption>,
 }
 
 impl<S: SqlStore> Client<S> {

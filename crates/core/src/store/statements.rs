@@ -108,6 +108,11 @@ pub(super) trait Database: SetsAside + fmt::Debug + Send + Sync + 'static {
         std::future::ready(None)
     }
 
+    /// Returns the number of changes of the server that were found so far.
+    fn found_changes(&self) -> u64 {
+        0
+    }
+
     /// Makes the next fences larger than all before.
     fn leap(&self) -> impl Future<Output = Result<()>> + Send {
         std::future::ready(Ok(()))

@@ -493,11 +493,6 @@ impl<S: SqlStore> CompletingTransaction for JobTransaction<S> {
         self.store.line_ends()
     }
 
-    async fn take_crash_lock(&mut self) -> Result<bool, StoreError> {
-        let taking = self.store.take_crash_lock(&mut self.inner);
-        answer(&self.store, 1, taking).await
-    }
-
     async fn complete(
         mut self: Box<Self>,
         owner: NodeId,

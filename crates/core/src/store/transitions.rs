@@ -82,6 +82,10 @@ impl<S: Statements> Store for S {
         self.is_there().await
     }
 
+    fn server_changes(&self) -> u64 {
+        self.found_changes()
+    }
+
     async fn absence(&self) -> Option<String> {
         self.why_absent().await
     }

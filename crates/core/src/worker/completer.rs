@@ -227,11 +227,11 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
     } = batch;
     let told = Told::of(node, &attempts);
     let complete = send(node, "complete", done.iter().map(|d| &d.held), || async {
-        let then = node.handoff();
+        let then = node.handoff(done.iter().map(|d| &d.held));
         node.store.complete(node.id, &done, &then).await
     });
     let fail = send(node, "fail", failed.iter().map(|f| &f.held), || async {
-        let then = node.handoff();
+        let then = node.handoff(failed.iter().map(|f| &f.held));
         node.store.fail(node.id, &failed, &then).await
     });
     let release = send(

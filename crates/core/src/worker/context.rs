@@ -249,11 +249,12 @@ impl NodeContext {
         terms
     }
 
-    /// Returns the handoff: the next job of the instance is for this node, unless it takes no more
-    /// work, or other jobs have waited for a slot for long.
-    pub(crate) fn handoff(&self) -> Handoff {
+    /// Returns the handoff for these jobs that end: the next job of the instance is for this node, unless it
+    /// takes no more work, or other jobs have waited for a slot for long.
+    pub(crate) fn handoff<'a>(&self, mut ended: impl Iterator<Item = &'a LockToken>) -> Handoff {
         let takes_no_more = self.signals.draining.is_cancelled() || !self.leases.healthy();
-        if takes_no_more || self.suspects.any() || self.slots.share_out() {
+        let mut shares = || ended.any(|held| held.instance.is_some()) && self.slots.share_out();
+        if takes_no_more || self.suspects.any() || shares() {
             Handoff::Hint
         } else {
             Handoff::Take(self.terms())

@@ -220,7 +220,7 @@ async fn run(
     let starts = Utc::now();
     tracing::debug!(job = %job.id, job_type = %job.job_type, fence = %held.fence, "job starts");
     let started = Instant::now();
-    let mut faults = Faults::none();
+    let mut faults = Faults::of(&run);
     let mut told = false;
     let mut ending = loop {
         let permit = run.permit.as_ref();
@@ -243,10 +243,13 @@ async fn run(
         };
         // Rare futures are boxed, so that they do not enlarge the future of each job.
         if let Some(ending) = Box::pin(faults.one_more(&run, fault)).await {
+            if matches!(ending, Ending::Release) {
+                faults.keep(&run);
+            }
             break ending;
         }
-        run.alone = faults.run_alone();
         if let Err(ending) = Box::pin(permit_again(&mut run)).await {
+            faults.keep(&run);
             break ending;
         }
     };

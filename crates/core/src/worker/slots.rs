@@ -43,7 +43,7 @@ impl Slots {
             of_node,
             of_types: Mutex::default(),
             freed: Arc::new(watch::Sender::new(())),
-            shares_from: Mutex::new(Instant::now()),
+            shares_from: Mutex::new(Instant::now() + SHARED),
         }
     }
 

@@ -3,13 +3,16 @@
 //!
 //! This mostly follows from the database, and the job is released without an attempt. But a job may
 //! keep its own lease from being renewed, for example by a lock on its row, and be asked to stop in each
-//! run. So the third time counts as a failure. The counts are those of one node, and are forgotten when
-//! they become many.
+//! run. So the third time counts as a failure.
+//!
+//! The faults of the database during a job are kept, too, while the job goes back without an outcome. The
+//! counts are those of one node, and are forgotten when they become many.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use crate::job::JobId;
+use crate::worker::fault_score::FaultScore;
 
 /// The number of such errors after which one counts as a failure.
 const RELEASES: u32 = 2;
@@ -18,15 +21,16 @@ const MOST: usize = 10_000;
 
 /// Counts of stopped jobs. See the [module](self).
 #[derive(Default)]
-pub(crate) struct StopCounts(Mutex<HashMap<JobId, u32>>);
+pub(crate) struct StopCounts {
+    stops: Mutex<HashMap<JobId, u32>>,
+    scores: Mutex<HashMap<JobId, FaultScore>>,
+}
 
 impl StopCounts {
     /// Counts such an end of a job. Returns whether the job is released without an attempt.
     pub(crate) fn releases(&self, id: JobId) -> bool {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if counts.len() >= MOST && !counts.contains_key(&id) {
-            counts.clear();
-        }
+        let mut counts = self.stops.lock().unwrap_or_else(PoisonError::into_inner);
+        make_room(&mut counts, id);
         let count = counts.entry(id).or_default();
         *count += 1;
         let releases = *count <= RELEASES;
@@ -34,6 +38,25 @@ impl StopCounts {
             counts.remove(&id);
         }
         releases
+    }
+
+    /// Keeps the faults of a job that goes back without an outcome.
+    pub(crate) fn keep_score(&self, id: JobId, score: FaultScore) {
+        let mut scores = self.scores.lock().unwrap_or_else(PoisonError::into_inner);
+        make_room(&mut scores, id);
+        scores.insert(id, score);
+    }
+
+    /// Returns the faults of a job that starts again on this node, and forgets them.
+    pub(crate) fn take_score(&self, id: JobId) -> FaultScore {
+        let mut scores = self.scores.lock().unwrap_or_else(PoisonError::into_inner);
+        scores.remove(&id).unwrap_or_default()
+    }
+}
+
+fn make_room<T>(counts: &mut HashMap<JobId, T>, id: JobId) {
+    if counts.len() >= MOST && !counts.contains_key(&id) {
+        counts.clear();
     }
 }
 
@@ -48,5 +71,16 @@ mod tests {
         let told: Vec<bool> = (0..4).map(|_| counts.releases(stopped)).collect();
         assert_eq!(told, [true, true, false, true]);
         assert!(counts.releases(other));
+    }
+
+    #[test]
+    fn the_faults_of_a_job_are_kept_until_it_starts_again() {
+        let counts = StopCounts::default();
+        let job = JobId::generate();
+        let mut score = FaultScore::default();
+        score.has_fault(false);
+        counts.keep_score(job, score);
+        assert_eq!(counts.take_score(job), score);
+        assert!(counts.take_score(job).is_clean());
     }
 }

@@ -85,6 +85,10 @@ impl Database for PgStore {
         self.presence.absence(ask).await
     }
 
+    fn found_changes(&self) -> u64 {
+        self.fences.changes()
+    }
+
     async fn leap(&self) -> Result<()> {
         self.run("begin_locking", || self.fences.begin(&self.pool))
             .await

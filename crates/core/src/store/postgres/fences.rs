@@ -6,7 +6,7 @@
 //! again for each server that its connections meet later: another start, a recovery from a crash,
 //! another timeline. ADR 0027 has the reasons.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use sqlx::{Executor, PgConnection, Row};
 use tokio::sync::{Mutex, OnceCell};
@@ -37,6 +37,8 @@ pub(super) struct Fences {
     begun: OnceCell<()>,
     /// The server of the last leap. Other connections wait here while a leap is under way.
     known: Mutex<Option<Server>>,
+    /// The number of changes of the server since.
+    changes: AtomicU64,
 }
 
 impl Fences {
@@ -79,6 +81,11 @@ impl Fences {
         }
     }
 
+    /// Returns the number of changes of the server that new connections have found.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::SeqCst)
+    }
+
     /// Leaps on a new connection once the store locks. Without the schema, nothing is locked and no
     /// leap is needed.
     pub(super) async fn connected(
@@ -117,7 +124,9 @@ impl Fences {
         };
         let fence: i64 = fence;
         tracing::info!(timeline, fence, "fences were set forward for this server");
-        *known = Some(server);
+        if known.replace(server).is_some() {
+            self.changes.fetch_add(1, Ordering::SeqCst);
+        }
         Ok(true)
     }
 }

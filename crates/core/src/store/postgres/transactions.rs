@@ -19,9 +19,6 @@ use crate::store::{
     Result, SqlStore, SuspensionScope,
 };
 
-/// The key of the advisory lock of jobs that met crashes: the letters of `jobcrash`.
-const CRASH_LOCK: i64 = 0x6a6f_6263_7261_7368;
-
 #[async_trait]
 impl SqlStore for PgStore {
     type Db = Postgres;
@@ -121,11 +118,6 @@ impl SqlStore for PgStore {
         jobs: &[JobId],
     ) -> Result<Vec<JobId>> {
         acting::open_incidents(connection, jobs).await
-    }
-
-    async fn take_crash_lock(&self, connection: &mut PgConnection) -> Result<bool> {
-        let query = sqlx::query_scalar("SELECT pg_try_advisory_xact_lock($1)").bind(CRASH_LOCK);
-        Ok(query.fetch_one(connection).await?)
     }
 
     async fn complete_in(

@@ -6,21 +6,11 @@
 //! when the lease is no longer trusted, at the type's timeout, or when the node stops its jobs.
 //! Then the job is released, unless its lock was lost.
 //!
-//! A job may cause the fault. So a fault counts if the database answers on another connection within two
-//! seconds.
-//! The third counted fault is a failure of the job. If it is a conflict with another transaction, no
-//! attempt is spent. But one of a transaction that is stricter than READ COMMITTED may be with the
-//! renewals of the job's own lease. Every repetition meets them again, so this one spends an attempt.
-//!
-//! A statement that crashes its process of the server ends all connections, so no other one is answered
-//! so soon. An outage that the job did not cause looks the same, but rarely strikes one job often. So the
-//! tenth fault of any kind is a failure of the job. So is the third end of its time or of its lease after
-//! such faults, on one node.
-//!
-//! Each crash also ends the transactions of other jobs. Jobs pause for different times, so that a short one
-//! can end between two crashes. From the fifth fault on, such jobs run one at a time in the whole database,
-//! under a lock that ends with the transaction. So a long job is done before the one that crashes the server
-//! runs again, and spends no attempt.
+//! A job may cause the fault. The [`FaultScore`] decides when the faults count as a failure of the job. If the
+//! last one is a conflict with another transaction, no attempt is spent. But one of a transaction that is
+//! stricter than READ COMMITTED may be with the renewals of the job's own lease. Every repetition meets them
+//! again, so this one spends an attempt. The third end of the job's time or of its lease after such faults, on
+//! one node, is a failure, too.
 
 use std::time::Duration;
 
@@ -31,45 +21,45 @@ use super::fault::Fault;
 use super::run::Run;
 use super::stopped::interrupted;
 use crate::job::JobId;
+use crate::worker::fault_score::FaultScore;
 use crate::worker::finished::Ending;
 use crate::worker::handler::HandlerError;
 
-/// The number of counted faults that count as a failure of the job.
-const MOST: u32 = 3;
-/// The number of all faults that count as one.
-const MOST_OF_ALL: u32 = 10;
-/// The number of all faults from which on the job runs under the lock of such jobs.
-const ALONE_FROM: u32 = 5;
 /// The time within which another statement is answered if the database is not away.
 const AT_ONCE: Duration = Duration::from_secs(2);
-/// The first pause, and the longest one. A job waits for a part of it, which differs from job to job.
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
+/// The longest pause between two questions to a database that is away.
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 
 /// The faults of the database during one job.
 pub(super) struct Faults {
     since: Instant,
-    /// The faults after the handler had run.
-    all: u32,
-    /// Those of them during which the database answered on another connection.
-    counted: u32,
+    score: FaultScore,
+    /// The number of changes of the server that were known before the attempt.
+    server: u64,
+    /// The pause before the next question to a database that is away.
     pause: Duration,
 }
 
 impl Faults {
-    /// Creates an empty count, at the job's first attempt.
-    pub(super) fn none() -> Self {
+    /// Returns the faults that the job had on this node before. Called at its first attempt.
+    pub(super) fn of(run: &Run<'_>) -> Self {
+        let score = match run.registration.options.in_transaction {
+            true => run.node.stops.take_score(run.job.id),
+            false => FaultScore::default(),
+        };
         Self {
             since: Instant::now(),
-            all: 0,
-            counted: 0,
-            pause: FIRST_PAUSE,
+            score,
+            server: run.node.store.server_changes(),
+            pause: FaultScore::FIRST_PAUSE,
         }
     }
 
-    /// Returns whether the job is to run under the lock of jobs that met crashes of the server.
-    pub(super) fn run_alone(&self) -> bool {
-        self.all >= ALONE_FROM
+    /// Keeps the faults of a job that goes back without an outcome.
+    pub(super) fn keep(&self, run: &Run<'_>) {
+        if !self.score.is_clean() {
+            run.node.stops.keep_score(run.job.id, self.score);
+        }
     }
 
     /// Records a fault. Returns `None` when the database answers again and the job is to run again.
@@ -94,45 +84,54 @@ impl Faults {
     /// Waits until the database answers.
     async fn wait(&mut self, run: &Run<'_>, fault: &Fault) -> Option<Ending> {
         let store = &run.node.store;
-        // The pool tries again for some seconds while the server starts.
-        let at_once = tokio::time::timeout(AT_ONCE, store.answers()).await;
-        let mut answers = matches!(at_once, Ok(Ok(())));
+        let asked = Instant::now();
+        // The question is not given up after two seconds: its connection would return to the pool unsuspected.
+        let answered = store.answers().await.is_ok();
+        let has_changed = self.has_changed(run);
         if fault.handler_ran {
-            self.all += 1;
-            self.counted += u32::from(answers);
-            if self.counted >= MOST || self.all >= MOST_OF_ALL {
+            let at_once = answered && !has_changed && asked.elapsed() <= AT_ONCE;
+            self.score.has_fault(at_once);
+            if self.score.is_failure() {
                 return Some(self.spent(run, fault));
             }
         }
         tracing::warn!(
-            job = %run.held.id, error = %fault.error, counted = self.counted, faults = self.all,
-            "a job's transaction failed with the database or has to wait; the job runs again under \
-             the same lock"
+            job = %run.held.id, error = %fault.error, counted = self.score.own(),
+            faults = self.score.all(),
+            "the database failed a job's transaction; the job runs again under the same lock"
         );
+        let longest = self.score.pause().max(self.pause);
+        let mut pause = part_of(longest, run.held.id, self.score.all());
         loop {
-            tokio::time::sleep(self.part_of_pause(run.held.id)).await;
             self.pause = (self.pause * 2).min(LONGEST_PAUSE);
             let limit = run.registration.options.timeout;
+            let left = limit.map(|limit| limit.saturating_sub(self.since.elapsed()));
+            tokio::time::sleep(left.map_or(pause, |left| pause.min(left))).await;
             if limit.is_some_and(|limit| self.since.elapsed() >= limit) {
                 return Some(self.out_of_time(run, fault));
             }
-            if answers {
-                return None;
+            if store.answers().await.is_ok() {
+                break;
             }
-            answers = store.answers().await.is_ok();
+            pause = self.pause;
         }
+        // Without the first answer, this may be the change of the fault itself.
+        if self.has_changed(run) && answered {
+            self.score.waited_through_a_crash();
+        }
+        None
     }
 
-    /// Returns up to the whole pause, by random bits of the job's id.
-    fn part_of_pause(&self, job: JobId) -> Duration {
-        let (_, bits) = job.0.as_u64_pair();
-        let thousandths = bits.rotate_right(self.all * 5) % 1_000 + 1;
-        self.pause.mul_f64(thousandths as f64 / 1e3)
+    /// Returns whether the server has changed or restarted since the last call.
+    fn has_changed(&mut self, run: &Run<'_>) -> bool {
+        let server = run.node.store.server_changes();
+        std::mem::replace(&mut self.server, server) != server
     }
 
     /// Returns the ending of a job whose time or lease ended before the database answered.
     fn out_of_time(&self, run: &Run<'_>, fault: &Fault) -> Ending {
-        if fault.handler_ran && !run.node.stops.releases(run.job.id) {
+        let had_fault = fault.handler_ran || !self.score.is_clean();
+        if had_fault && !run.node.stops.releases(run.job.id) {
             return self.spent(run, fault);
         }
         Ending::Release
@@ -151,7 +150,7 @@ impl Faults {
                 "the job's transaction conflicts with the renewals of its lease; make the handler \
                  shorter than a third of the lease, or its transaction READ COMMITTED: {error}"
             ),
-            (false, _) if self.counted >= MOST => format!(
+            (false, _) if self.score.is_the_jobs_alone() => format!(
                 "the database repeatedly failed the job's transaction while it answered other \
                  statements: {error}"
             ),
@@ -162,4 +161,11 @@ impl Faults {
         };
         failure(run, HandlerError::retry(message), "retry")
     }
+}
+
+/// Returns up to the whole pause, by random bits of the job's id, other ones for each fault.
+fn part_of(pause: Duration, job: JobId, faults: u32) -> Duration {
+    let (_, bits) = job.0.as_u64_pair();
+    let thousandths = bits.rotate_right(faults * 5) % 1_000 + 1;
+    pause.mul_f64(thousandths as f64 / 1e3)
 }

@@ -99,7 +99,7 @@ pub(super) async fn complete_in_transaction(
     };
     let (node, job) = (run.node, run.job);
     node.instances.end_soon(std::iter::once(&completion.held));
-    let handoff = node.handoff();
+    let handoff = node.handoff(std::iter::once(&completion.held));
     // Nothing in between may take long: the lease of the next job counts from here.
     let sent = Instant::now();
     run.lease.ends(true);

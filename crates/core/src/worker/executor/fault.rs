@@ -21,16 +21,6 @@ impl Fault {
         }
     }
 
-    /// Returns the fault of a transaction that has to wait for another one.
-    pub(super) fn of_crash_lock() -> Self {
-        Self {
-            error: "another job that met crashes of the server runs; such jobs run one at a time"
-                .to_owned(),
-            is_conflict: false,
-            handler_ran: false,
-        }
-    }
-
     /// Returns the fault of a transaction that could not be completed.
     pub(super) fn after_handler(error: &StoreError) -> Self {
         Self {

@@ -29,12 +29,6 @@ pub(super) async fn open(run: &Run<'_>) -> Result<Opened, Fault> {
     let hook = run.node.hook.clone();
     let transaction = run.node.store.begin_completing(hook).await;
     let mut transaction = transaction.map_err(|error| Fault::before_handler(&error))?;
-    if run.alone {
-        let free = transaction.take_crash_lock().await;
-        if !free.map_err(|error| Fault::before_handler(&error))? {
-            return Err(Fault::of_crash_lock());
-        }
-    }
     transaction.completes(run.job.id);
     Ok(Opened {
         line_ends: transaction.line_ends(),

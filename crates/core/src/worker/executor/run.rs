@@ -28,8 +28,6 @@ pub(super) struct Run<'a> {
     /// The permit, if the type has a limit of the fleet. Held until the run ends, or, of a rate, until
     /// the handler has started.
     pub(super) permit: Option<Permit>,
-    /// Whether the job runs under the lock of jobs that met crashes of the server.
-    pub(super) alone: bool,
 }
 
 impl<'a> Run<'a> {
@@ -50,7 +48,6 @@ impl<'a> Run<'a> {
             registration,
             _type_slot: None,
             permit: None,
-            alone: false,
         }
     }
     /// Returns the attempt to record with this outcome, if the type records attempts.
