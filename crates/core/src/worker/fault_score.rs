@@ -38,9 +38,10 @@ impl FaultScore {
         self.own += u32::from(database_answers);
     }
 
-    /// Records a crash of the server while the job waited.
-    pub(crate) fn waited_through_a_crash(&mut self) {
-        self.others = (self.others + 1).min(self.all);
+    /// Records crashes of the server while the job waited.
+    pub(crate) fn waited_through_crashes(&mut self, crashes: u64) {
+        let crashes = u32::try_from(crashes).unwrap_or(u32::MAX);
+        self.others = self.others.saturating_add(crashes).min(self.all);
     }
 
     /// Returns whether the job has had no fault.
@@ -90,7 +91,7 @@ mod tests {
             if crash % of < open {
                 score.has_fault(false);
             } else {
-                score.waited_through_a_crash();
+                score.waited_through_crashes(1);
             }
         }
         unreachable!()

@@ -84,13 +84,15 @@ impl Faults {
     /// Waits until the database answers.
     async fn wait(&mut self, run: &Run<'_>, fault: &Fault) -> Option<Ending> {
         let store = &run.node.store;
+        // A server whose process has crashed ends the other connections some milliseconds later.
+        tokio::time::sleep(FaultScore::FIRST_PAUSE).await;
         let asked = Instant::now();
         // The question is not given up after two seconds: its connection would return to the pool unsuspected.
-        let answered = store.answers().await.is_ok();
-        let has_changed = self.has_changed(run);
+        let answers = store.answers().await.is_ok();
         if fault.handler_ran {
-            let at_once = answered && !has_changed && asked.elapsed() <= AT_ONCE;
-            self.score.has_fault(at_once);
+            let is_same = store.server_changes() == self.server;
+            self.score
+                .has_fault(answers && is_same && asked.elapsed() <= AT_ONCE);
             if self.score.is_failure() {
                 return Some(self.spent(run, fault));
             }
@@ -115,17 +117,13 @@ impl Faults {
             }
             pause = self.pause;
         }
-        // Without the first answer, this may be the change of the fault itself.
-        if self.has_changed(run) && answered {
-            self.score.waited_through_a_crash();
-        }
+        let server = store.server_changes();
+        // The first change is that of the fault itself.
+        let own = u64::from(fault.handler_ran);
+        self.score
+            .waited_through_crashes((server - self.server).saturating_sub(own));
+        self.server = server;
         None
-    }
-
-    /// Returns whether the server has changed or restarted since the last call.
-    fn has_changed(&mut self, run: &Run<'_>) -> bool {
-        let server = run.node.store.server_changes();
-        std::mem::replace(&mut self.server, server) != server
     }
 
     /// Returns the ending of a job whose time or lease ended before the database answered.
