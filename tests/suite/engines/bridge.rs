@@ -15,6 +15,7 @@ mod hooks;
 mod kinds;
 mod lists;
 mod load;
+mod message_queue;
 mod old_artefact;
 mod operators;
 mod other_databases;
