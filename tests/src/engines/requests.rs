@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::engines::{EngineProgram, EngineServer};
+use crate::engines::EngineServer;
 use crate::http::{Request, Response};
 
 /// A held job runs until the test releases it.
@@ -121,9 +121,9 @@ impl EngineServer {
     /// # Panics
     /// As [`EngineServer::rest`].
     pub async fn execute(&self, job: &str) -> Response {
-        let (path, body) = match self.program() {
-            EngineProgram::Camunda7 => (format!("/job/{job}/execute"), "{}"),
-            _ => (format!("/management/jobs/{job}"), r#"{"action":"execute"}"#),
+        let (path, body) = match self.program().is_camunda() {
+            true => (format!("/job/{job}/execute"), "{}"),
+            false => (format!("/management/jobs/{job}"), r#"{"action":"execute"}"#),
         };
         self.rest("POST", &path, body).await
     }

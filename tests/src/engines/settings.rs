@@ -37,7 +37,9 @@ pub struct EngineSettings {
 }
 
 impl EngineSettings {
-    fn new(program: EngineProgram, database: &str) -> EngineSettings {
+    /// Returns the settings of this engine on the database of this URL.
+    #[must_use]
+    pub fn new(program: EngineProgram, database: &str) -> EngineSettings {
         EngineSettings {
             program,
             port: port::free(),

@@ -57,12 +57,11 @@ async fn what_was_committed_is_hinted(settings: fn(&str) -> EngineSettings, spac
     let transport = connect(&space, 3).await;
     let world = World::start(|database| settings(database).hints(&space)).await;
     let (engine, rows) = (&world.engine, world.connect().await);
-    let lane = match engine.program() {
-        EngineProgram::Flowable6 | EngineProgram::Flowable7 | EngineProgram::Flowable8 => {
-            "flowable"
-        }
-        EngineProgram::Camunda7 => "camunda",
-        EngineProgram::Activiti6 | EngineProgram::Activiti7 => "activiti",
+    let program = engine.program();
+    let lane = match (program.is_camunda(), program.is_activiti()) {
+        (true, _) => "camunda",
+        (_, true) => "activiti",
+        _ => "flowable",
     };
     let subscription = Subscription {
         lanes: vec![Lane::unchecked(lane)],

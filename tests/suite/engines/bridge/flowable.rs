@@ -7,7 +7,7 @@ use jobwire_core::job::scope::Scope;
 use jobwire_core::store::{LockTerms, RowTerms, TapMode};
 use jobwire_core::{Hint, InProcessTransport, JobId, Node, NodeId, NodeOptions, Transport};
 use jobwire_engines::{Credentials, EngineOptions, EngineStore, Execution, handlers};
-use jobwire_tests::{EngineProgram, EngineServer, EngineSettings, eventually};
+use jobwire_tests::{EngineServer, EngineSettings, eventually};
 
 use crate::engines::rows::{Rows, World};
 
@@ -16,23 +16,28 @@ pub(super) const DONE: Duration = Duration::from_secs(60);
 
 /// Returns the options of a bridge to this engine.
 pub(super) fn options(engine: &EngineServer) -> EngineOptions {
-    let options = match engine.program() {
-        EngineProgram::Camunda7 => EngineOptions::camunda(engine.url()),
-        EngineProgram::Activiti6 | EngineProgram::Activiti7 => {
-            EngineOptions::activiti(engine.endpoint())
+    let program = engine.program();
+    // By its version, an engine without REST has the endpoint.
+    let url = match program.has_rest() {
+        true => engine.url(),
+        false => engine.endpoint(),
+    };
+    let options = match (program.is_camunda(), program.is_activiti()) {
+        (true, _) if !program.has_rest() => {
+            EngineOptions::camunda(url).execution(Execution::Endpoint)
         }
-        // By its version.
-        EngineProgram::Flowable8 => EngineOptions::new(engine.endpoint()),
-        EngineProgram::Flowable6 | EngineProgram::Flowable7 => EngineOptions::new(engine.url()),
+        (true, _) => EngineOptions::camunda(url),
+        (_, true) => EngineOptions::activiti(url),
+        _ => EngineOptions::new(url),
     };
     with_user(options)
 }
 
 /// Returns the options of a bridge to this Flowable or Camunda over the execution endpoint.
 pub(super) fn over_endpoint(engine: &EngineServer) -> EngineOptions {
-    let options = match engine.program() {
-        EngineProgram::Camunda7 => EngineOptions::camunda(engine.endpoint()),
-        _ => EngineOptions::new(engine.endpoint()),
+    let options = match engine.program().is_camunda() {
+        true => EngineOptions::camunda(engine.endpoint()),
+        false => EngineOptions::new(engine.endpoint()),
     };
     with_user(options.execution(Execution::Endpoint))
 }
@@ -44,11 +49,10 @@ fn with_user(options: EngineOptions) -> EngineOptions {
 
 /// Connects to the database of an engine, and creates what Jobwire needs there.
 pub(super) async fn store(world: &World, options: EngineOptions) -> EngineStore {
-    let store = match world.engine.program() {
-        EngineProgram::Camunda7 => EngineStore::camunda(&world.database, options).await,
-        EngineProgram::Activiti6 | EngineProgram::Activiti7 => {
-            EngineStore::activiti(&world.database, options).await
-        }
+    let program = world.engine.program();
+    let store = match (program.is_camunda(), program.is_activiti()) {
+        (true, _) => EngineStore::camunda(&world.database, options).await,
+        (_, true) => EngineStore::activiti(&world.database, options).await,
         _ => EngineStore::flowable(&world.database, options).await,
     };
     let store = store.unwrap();

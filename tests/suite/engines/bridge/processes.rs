@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jobwire_amqp::{AmqpOptions, AmqpTransport};
-use jobwire_tests::{EngineSettings, shared};
+use jobwire_tests::{EngineProgram, EngineSettings, shared};
 
 use super::camunda::world_with_endpoint;
 use super::conformance::{every_process_ends, every_process_ends_with};
@@ -37,6 +37,35 @@ async fn every_process_of_flowable8_ends_and_each_activity_runs_once() {
 #[ignore = "long: scripts/test --long engines::"]
 async fn every_process_of_flowable6_ends_and_each_activity_runs_once() {
     every_process_ends(World::start(EngineSettings::flowable6).await, 10).await;
+}
+
+async fn every_process_of(program: EngineProgram) {
+    let world = World::start(|database| EngineSettings::new(program, database)).await;
+    every_process_ends(world, 10).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: scripts/test --long engines::"]
+async fn every_process_of_flowable70_ends_and_each_activity_runs_once() {
+    every_process_of(EngineProgram::Flowable70).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: scripts/test --long engines::"]
+async fn every_process_of_camunda720_ends_and_each_activity_runs_once() {
+    every_process_of(EngineProgram::Camunda720).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: scripts/test --long engines::"]
+async fn every_process_of_operaton_ends_and_each_activity_runs_once() {
+    every_process_of(EngineProgram::Operaton).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "long: scripts/test --long engines::"]
+async fn every_process_of_cib_seven_ends_and_each_activity_runs_once() {
+    every_process_of(EngineProgram::CibSeven).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
