@@ -214,7 +214,7 @@ impl Leader {
             node.hook.tell(Control::LeaderAlive {
                 node: node.id,
                 term,
-                now: Some(self.clock.now()),
+                now: self.clock.at_least(),
                 age: self.clock.age(),
                 doubt: self
                     .clock

@@ -827,6 +827,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Err(no_periodic_jobs(self.name()))
     }
 
+    /// Returns the names and templates of those of these periodic jobs that exist.
+    async fn periodic_templates(&self, names: &[String]) -> Result<Vec<(String, String)>> {
+        let all = self.periodic_jobs().await?.into_iter();
+        let these = all.filter(|view| names.contains(&view.name));
+        Ok(these.map(|view| (view.name, view.template)).collect())
+    }
+
     /// Pauses or resumes a periodic job. Returns false if there is none of this name.
     async fn pause_periodic_job(&self, name: &str, paused: bool) -> Result<bool> {
         let _ = (name, paused);

@@ -194,6 +194,9 @@ impl Store for Mutant {
     fn calendars(&self) -> &Calendars {
         self.inner.calendars()
     }
+    fn server_changes(&self) -> u64 {
+        self.inner.server_changes()
+    }
     async fn check(&self) -> Result<SchemaStatus> {
         self.inner.check().await
     }

@@ -11,6 +11,7 @@ use jobwire_core::{
 };
 use jobwire_harness::eventually;
 use jobwire_harness::world::{Notes, SOON, quick};
+use serde_json::json;
 
 use super::world::{SqlBench, World};
 
@@ -199,7 +200,8 @@ pub(super) async fn a_periodic_job_is_sealed_and_the_same_when_it_is_declared_ag
     let bed = Bed::new(w);
     let declare = async |encryption: Encryption, payload: &str| {
         let job = NewJob::of("note", payload)
-            .custom_values(serde_json::value::to_raw_value(&[payload]).unwrap());
+            .custom_values(serde_json::value::to_raw_value(&json!({"of": payload})).unwrap())
+            .tag("nightly");
         let declared = [PeriodicJob::new("nightly", "0 2 * * *", job)];
         let client = bed
             .client

@@ -246,29 +246,40 @@ impl Encryption {
     /// same in plaintext and encrypted with the newest key.
     pub(crate) fn seal_again(&self, job: NewJob, known: &NewJob) -> Result<NewJob, InvalidJob> {
         let mut sealed = self.seal_job(job.clone())?;
-        let is_same = |field, known: &str, fresh: &str, plain: &str| {
+        let keep = |field, known: &RawValue, fresh: &mut Box<RawValue>, plain: &str| {
             let place = SealedIn {
                 field,
                 job_type: &job.job_type,
                 tenant: job.tenant.as_deref(),
             };
-            let (Ok(known), Ok(fresh)) = (read(field, known), read(field, fresh)) else {
-                return false;
+            // Another program may have written anything around the ciphertext.
+            let known = Some(known.get()).filter(|text| is_sealed(text));
+            let (Some(Ok(known)), Ok(newest)) = (
+                known.map(|text| read(field, text)),
+                read(field, fresh.get()),
+            ) else {
+                return;
             };
-            known.key == fresh.key && self.open(&place, &known).is_ok_and(|text| text == plain)
+            let is_same = known.key == newest.key
+                && self.open(&place, &known).is_ok_and(|text| text == plain);
+            let tags = (field == "custom_values")
+                .then(|| tags::text_of(plain))
+                .flatten();
+            if is_same && let Ok(kept) = envelope::write(known, tags) {
+                *fresh = kept;
+            }
         };
-        if let (Ok(known), Ok(fresh), Ok(plain)) = (&known.payload, &sealed.payload, &job.payload)
-            && is_same("payload", known.get(), fresh.get(), plain.get())
+        if let (Ok(known), Ok(fresh), Ok(plain)) =
+            (&known.payload, &mut sealed.payload, &job.payload)
         {
-            sealed.payload = Ok(known.clone());
+            keep("payload", known, fresh, plain.get());
         }
         if let (Some(known), Some(fresh), Some(plain)) = (
             &known.custom_values,
-            &sealed.custom_values,
+            &mut sealed.custom_values,
             &job.custom_values,
-        ) && is_same("custom_values", known.get(), fresh.get(), plain.get())
-        {
-            sealed.custom_values = Some(known.clone());
+        ) {
+            keep("custom_values", known, fresh, plain.get());
         }
         Ok(sealed)
     }

@@ -58,6 +58,13 @@ impl DatabaseClock {
             .map_or_else(Utc::now, |seen| later(seen.now, seen.sent.elapsed()))
     }
 
+    /// Returns the least time that the database's clock shows now. For the leader's beat: a time that is ahead,
+    /// since a statement waited for its connection, would look like a jump to a node with a precise observation.
+    pub(crate) fn at_least(&self) -> Option<DateTime<Utc>> {
+        self.last
+            .map(|seen| later(seen.now, seen.received.elapsed()))
+    }
+
     /// Returns the range that the clock may show to a statement that is sent now. A statement that
     /// runs later than that by more than the tolerance finds the clock outside this range and ends
     /// no lease. The leader then repeats it at once. The wait for a connection does not count.

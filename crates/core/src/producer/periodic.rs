@@ -19,14 +19,17 @@ pub(crate) async fn declare(
     let Some(encryption) = encryption.filter(|_| !jobs.is_empty()) else {
         return store.declare_periodic_jobs(jobs).await;
     };
-    let known = store.periodic_jobs().await?;
-    let known: HashMap<&str, &str> = known
-        .iter()
-        .map(|view| (&*view.name, &*view.template))
-        .collect();
+    let names: Vec<String> = jobs.iter().map(|job| job.name().to_owned()).collect();
+    let known = store.periodic_templates(&names).await?;
+    let known: HashMap<String, String> = known.into_iter().collect();
     let sealed = jobs
         .iter()
-        .map(|job| job.sealed(encryption, known.get(job.name()).copied()))
+        .map(|job| {
+            job.sealed(
+                encryption,
+                known.get(job.name()).map(|template| &**template),
+            )
+        })
         .collect::<Result<Vec<_>, _>>()
         .map_err(StoreError::InvalidPeriodicJob)?;
     store.declare_periodic_jobs(&sealed).await

@@ -678,6 +678,12 @@ pub(super) trait Periodic {
 
     fn list_periodic(&self) -> impl Future<Output = Result<Vec<PeriodicView>>> + Send;
 
+    /// Returns the names and templates of those of these schedules that exist.
+    fn templates(
+        &self,
+        names: &[String],
+    ) -> impl Future<Output = Result<Vec<(String, String)>>> + Send;
+
     fn set_paused(&self, name: &str, paused: bool) -> impl Future<Output = Result<bool>> + Send;
 
     fn delete_periodic(&self, name: &str) -> impl Future<Output = Result<bool>> + Send;

@@ -723,6 +723,10 @@ impl<S: Statements> Store for S {
         self.run("periodic_jobs", || self.list_periodic()).await
     }
 
+    async fn periodic_templates(&self, names: &[String]) -> Result<Vec<(String, String)>> {
+        self.run("periodic_jobs", || self.templates(names)).await
+    }
+
     async fn pause_periodic_job(&self, name: &str, paused: bool) -> Result<bool> {
         self.run("pause_periodic", || self.set_paused(name, paused))
             .await

@@ -223,6 +223,9 @@ async fn run(
     let mut faults = Faults::of(&run);
     let mut told = false;
     let mut ending = loop {
+        if let Some(ending) = faults.failed_before(&run) {
+            break ending;
+        }
         let permit = run.permit.as_ref();
         let first_poll = || {
             if let Some(permit) = permit {
@@ -243,16 +246,13 @@ async fn run(
         };
         // Rare futures are boxed, so that they do not enlarge the future of each job.
         if let Some(ending) = Box::pin(faults.one_more(&run, fault)).await {
-            if matches!(ending, Ending::Release) {
-                faults.keep(&run);
-            }
             break ending;
         }
         if let Err(ending) = Box::pin(permit_again(&mut run)).await {
-            faults.keep(&run);
             break ending;
         }
     };
+    faults.keep(&run, &ending);
     if !told {
         ending = ending.without_attempt();
     }

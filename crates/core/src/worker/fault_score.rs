@@ -33,9 +33,13 @@ impl FaultScore {
     const LONGEST_PAUSE: Duration = Duration::from_secs(16);
 
     /// Records a fault after the handler had run.
-    pub(crate) fn has_fault(&mut self, database_answers: bool) {
+    pub(crate) fn has_fault(&mut self) {
         self.all += 1;
-        self.own += u32::from(database_answers);
+    }
+
+    /// Records that the database answered other statements during the last fault.
+    pub(crate) fn was_own(&mut self) {
+        self.own += 1;
     }
 
     /// Records crashes of the server while the job waited.
@@ -89,7 +93,7 @@ mod tests {
                 return crash;
             }
             if crash % of < open {
-                score.has_fault(false);
+                score.has_fault();
             } else {
                 score.waited_through_crashes(1);
             }
@@ -110,11 +114,13 @@ mod tests {
         let mut score = FaultScore::default();
         assert!(score.is_clean());
         for _ in 0..OWN - 1 {
-            score.has_fault(true);
-            score.has_fault(false);
+            score.has_fault();
+            score.was_own();
+            score.has_fault();
             assert!(!score.is_failure() && !score.is_clean());
         }
-        score.has_fault(true);
+        score.has_fault();
+        score.was_own();
         assert!(score.is_failure() && score.is_the_jobs_alone());
     }
 
@@ -124,7 +130,7 @@ mod tests {
         let mut before = FaultScore::FIRST_PAUSE;
         assert_eq!(score.pause(), before);
         for _ in 0..ALL {
-            score.has_fault(false);
+            score.has_fault();
             assert_eq!(score.pause(), (before * 2).min(FaultScore::LONGEST_PAUSE));
             before = score.pause();
         }

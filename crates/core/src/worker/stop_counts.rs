@@ -10,12 +10,17 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::job::JobId;
 use crate::worker::fault_score::FaultScore;
 
 /// The number of such errors after which one counts as a failure.
 const RELEASES: u32 = 2;
+/// The time for which the faults of a job are kept.
+const KEPT: Duration = Duration::from_secs(3_600);
 /// Maximum number of counted jobs.
 const MOST: usize = 10_000;
 
@@ -23,7 +28,7 @@ const MOST: usize = 10_000;
 #[derive(Default)]
 pub(crate) struct StopCounts {
     stops: Mutex<HashMap<JobId, u32>>,
-    scores: Mutex<HashMap<JobId, FaultScore>>,
+    scores: Mutex<HashMap<JobId, (Instant, FaultScore)>>,
 }
 
 impl StopCounts {
@@ -44,13 +49,16 @@ impl StopCounts {
     pub(crate) fn keep_score(&self, id: JobId, score: FaultScore) {
         let mut scores = self.scores.lock().unwrap_or_else(PoisonError::into_inner);
         make_room(&mut scores, id);
-        scores.insert(id, score);
+        scores.insert(id, (Instant::now(), score));
     }
 
     /// Returns the faults of a job that starts again on this node, and forgets them.
     pub(crate) fn take_score(&self, id: JobId) -> FaultScore {
         let mut scores = self.scores.lock().unwrap_or_else(PoisonError::into_inner);
-        scores.remove(&id).unwrap_or_default()
+        match scores.remove(&id) {
+            Some((at, score)) if at.elapsed() < KEPT => score,
+            _ => FaultScore::default(),
+        }
     }
 }
 
@@ -78,7 +86,7 @@ mod tests {
         let counts = StopCounts::default();
         let job = JobId::generate();
         let mut score = FaultScore::default();
-        score.has_fault(false);
+        score.has_fault();
         counts.keep_score(job, score);
         assert_eq!(counts.take_score(job), score);
         assert!(counts.take_score(job).is_clean());

@@ -70,6 +70,9 @@ SELECT name, version, schedule, template::text AS template, paused, next_due, la
     CASE WHEN changed_at BETWEEN '0001-01-01' AND '9999-12-31' THEN changed_at ELSE '0001-01-01' END AS changed_at
 FROM jobwire.periodic_job ORDER BY name";
 
+const TEMPLATES: &str =
+    "SELECT name, template::text FROM jobwire.periodic_job WHERE name = ANY($1)";
+
 const REMOVE: &str = "DELETE FROM jobwire.periodic_job WHERE name = $1";
 
 /// The row of a schedule, the database's clock, and whether it is paused.
@@ -177,6 +180,11 @@ impl Periodic for PgStore {
     async fn list_periodic(&self) -> Result<Vec<PeriodicView>> {
         let rows = sqlx::query(LIST).fetch_all(&self.pool.inner).await?;
         rows.iter().map(view).collect()
+    }
+
+    async fn templates(&self, names: &[String]) -> Result<Vec<(String, String)>> {
+        let query = sqlx::query_as(TEMPLATES).bind(names);
+        Ok(query.fetch_all(&self.pool.inner).await?)
     }
 
     async fn set_paused(&self, name: &str, paused: bool) -> Result<bool> {

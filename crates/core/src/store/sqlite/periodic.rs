@@ -50,6 +50,9 @@ const LIST: &str = "
 SELECT name, version, schedule, template, paused, next_due, last_due, created_at, changed_at
 FROM periodic_job ORDER BY name";
 
+const TEMPLATES: &str =
+    "SELECT name, template FROM periodic_job WHERE name IN (SELECT value FROM json_each(?1))";
+
 const REMOVE: &str = "DELETE FROM periodic_job WHERE name = ?1";
 
 /// Returns the row of a schedule, and whether it is paused.
@@ -138,6 +141,14 @@ impl Periodic for SqliteStore {
     async fn list_periodic(&self) -> Result<Vec<PeriodicView>> {
         let rows = sqlx::query(LIST).fetch_all(&self.readers).await?;
         rows.iter().map(view).collect()
+    }
+
+    async fn templates(&self, names: &[String]) -> Result<Vec<(String, String)>> {
+        let rows = sqlx::query(TEMPLATES).bind(decode::array(names)?);
+        let rows = rows.fetch_all(&self.readers).await?;
+        // Another program may have written values of any type.
+        let text = |row: &SqliteRow| Some((decode::text(row, 0).ok()?, decode::text(row, 1).ok()?));
+        Ok(rows.iter().filter_map(text).collect())
     }
 
     async fn set_paused(&self, name: &str, paused: bool) -> Result<bool> {

@@ -10,7 +10,8 @@
 //! last one is a conflict with another transaction, no attempt is spent. But one of a transaction that is
 //! stricter than READ COMMITTED may be with the renewals of the job's own lease. Every repetition meets them
 //! again, so this one spends an attempt. The third end of the job's time or of its lease after such faults, on
-//! one node, is a failure, too.
+//! one node, is a failure, too, if the database answers. Otherwise the job keeps its score until it starts again
+//! on this node.
 
 use std::time::Duration;
 
@@ -38,6 +39,8 @@ pub(super) struct Faults {
     server: u64,
     /// The pause before the next question to a database that is away.
     pause: Duration,
+    /// Whether the database has answered since the last fault.
+    answers: bool,
 }
 
 impl Faults {
@@ -52,12 +55,30 @@ impl Faults {
             score,
             server: run.node.store.server_changes(),
             pause: FaultScore::FIRST_PAUSE,
+            answers: true,
         }
     }
 
-    /// Keeps the faults of a job that goes back without an outcome.
-    pub(super) fn keep(&self, run: &Run<'_>) {
-        if !self.score.is_clean() {
+    /// Returns the failure of a job whose faults count already: its last commit was never answered.
+    pub(super) fn failed_before(&self, run: &Run<'_>) -> Option<Ending> {
+        let error = "the results of its commits are unknown".to_owned();
+        (self.score.is_failure()).then(|| self.spent(run, &Fault::of_connection(error)))
+    }
+
+    /// Keeps the faults of a job that ends without an outcome. A commit without an answer is one: it may
+    /// crash the server.
+    pub(super) fn keep(mut self, run: &Run<'_>, ending: &Ending) {
+        match ending {
+            Ending::Left => self.score.has_fault(),
+            Ending::Release | Ending::Unstarted | Ending::Full | Ending::Parked | Ending::Lost => {}
+            Ending::Done(_)
+            | Ending::Cancelled(_)
+            | Ending::Committed { .. }
+            | Ending::Failed { .. } => {
+                return;
+            }
+        }
+        if run.registration.options.in_transaction && !self.score.is_clean() {
             run.node.stops.keep_score(run.job.id, self.score);
         }
     }
@@ -84,15 +105,20 @@ impl Faults {
     /// Waits until the database answers.
     async fn wait(&mut self, run: &Run<'_>, fault: &Fault) -> Option<Ending> {
         let store = &run.node.store;
+        if fault.handler_ran {
+            self.score.has_fault();
+        }
+        self.answers = false;
         // A server whose process has crashed ends the other connections some milliseconds later.
         tokio::time::sleep(FaultScore::FIRST_PAUSE).await;
         let asked = Instant::now();
         // The question is not given up after two seconds: its connection would return to the pool unsuspected.
-        let answers = store.answers().await.is_ok();
+        self.answers = store.answers().await.is_ok();
         if fault.handler_ran {
             let is_same = store.server_changes() == self.server;
-            self.score
-                .has_fault(answers && is_same && asked.elapsed() <= AT_ONCE);
+            if self.answers && is_same && asked.elapsed() <= AT_ONCE {
+                self.score.was_own();
+            }
             if self.score.is_failure() {
                 return Some(self.spent(run, fault));
             }
@@ -112,7 +138,8 @@ impl Faults {
             if limit.is_some_and(|limit| self.since.elapsed() >= limit) {
                 return Some(self.out_of_time(run, fault));
             }
-            if store.answers().await.is_ok() {
+            self.answers = store.answers().await.is_ok();
+            if self.answers {
                 break;
             }
             pause = self.pause;
@@ -126,10 +153,11 @@ impl Faults {
         None
     }
 
-    /// Returns the ending of a job whose time or lease ended before the database answered.
+    /// Returns the ending of a job whose time or lease ended before it could run again. The job may be the
+    /// reason only if the database answers, and its server is the same.
     fn out_of_time(&self, run: &Run<'_>, fault: &Fault) -> Ending {
-        let had_fault = fault.handler_ran || !self.score.is_clean();
-        if had_fault && !run.node.stops.releases(run.job.id) {
+        let is_same = self.answers && run.node.store.server_changes() == self.server;
+        if !self.score.is_clean() && is_same && !run.node.stops.releases(run.job.id) {
             return self.spent(run, fault);
         }
         Ending::Release
