@@ -387,6 +387,7 @@ conformance! {
             expired_locks_are_reset_and_returned_once,
             no_more_than_asked_for_are_reset,
             a_rescued_job_is_told_again_until_it_is_locked,
+            a_rescued_job_behind_an_elder_sibling_is_told_again,
             no_lock_is_taken_off_while_the_clock_is_doubted,
             jobs_created_by_sql_are_returned_once,
             unhinted_jobs_are_found_without_a_turn,

@@ -253,6 +253,30 @@ pub(super) async fn a_rescued_job_is_told_again_until_it_is_locked<S: Bench>(w: 
     assert_eq!(rescued(&w.lead(LEADER).await), [hints[2].id]);
 }
 
+/// So does a lease whose job has an elder sibling that has become ready since: the hint of the instance lets
+/// a node lock that one. Otherwise only the sweeper would find it.
+pub(super) async fn a_rescued_job_behind_an_elder_sibling_is_told_again<S: Bench>(w: &World<S>) {
+    let elder = work().instance("a").delay(Duration::from_secs(3_600));
+    let elder_id = elder.id();
+    w.create(vec![elder]).await;
+    let younger = w.one(work().instance("a")).await;
+    w.hold(node(), &younger).await;
+    w.expire(younger.id).await;
+    assert_eq!(rescued(&w.lead(LEADER).await), [younger.id]);
+    // The first hint is lost.
+    w.make_due(elder_id, 1).await;
+    w.store.move_due_timers(10).await.unwrap();
+    w.make_old(40).await;
+    assert_eq!(rescued(&w.lead(LEADER).await), [younger.id]);
+    let living = node();
+    assert_eq!(w.hold(living, &younger).await.job.id, elder_id);
+    w.make_old(1_000).await;
+    assert!(
+        w.lead(LEADER).await.rescued.is_empty(),
+        "the instance is held"
+    );
+}
+
 /// A job that another program deleted while it ran leaves no lease behind.
 pub(super) async fn a_lease_without_a_job_ends_with_its_time<S: SqlBench>(w: &World<S>) {
     let hints = w.ready(vec![work(), work()]).await;

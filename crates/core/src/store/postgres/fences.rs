@@ -133,11 +133,16 @@ impl Fences {
 
 /// Returns the statements of a leap. Their commit waits for the disk, and for a standby if the
 /// server's other commits wait for one.
+///
+/// The lock of the table keeps two leaps apart, and needs a right. Nodes of older versions know only the
+/// advisory lock, which any role may hold. So the wait for it ends after two seconds.
 fn leap(timeline: i64) -> String {
     let floor = timeline.clamp(0, TIMELINES) * OF_A_TIMELINE;
     format!(
         "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off';
-SELECT pg_advisory_xact_lock({LOCK});
+SELECT set_config('lock_timeout', '2s', true);
+LOCK TABLE jobwire.leader IN SHARE UPDATE EXCLUSIVE MODE;
+DO $$ BEGIN PERFORM pg_advisory_xact_lock({LOCK}); EXCEPTION WHEN lock_not_available THEN NULL; END $$;
 SELECT setval(s, greatest(nextval(s) + {LEAP}, {floor})) AS fence
 FROM (SELECT to_regclass('jobwire.fence_seq') AS s OFFSET 0) AS sequence WHERE s IS NOT NULL"
     )

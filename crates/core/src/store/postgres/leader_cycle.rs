@@ -11,8 +11,8 @@ use super::attempts::record_deaths;
 use super::begin::begin_part;
 use super::connection_pool::ConnectionPool;
 use super::sql::{
-    has_job, in_turn, not_suspended, not_waiting, ready_before, ready_columns, served_by_fleet,
-    strikes_count, unexpired, unlocked,
+    has_job, not_suspended, not_waiting, of_free_instance, ready_before, ready_columns,
+    served_by_fleet, strikes_count, unexpired, unlocked,
 };
 use super::{PgStore, aside, decode, exclusive};
 use crate::hint::Ready;
@@ -141,7 +141,7 @@ WITH unlocked AS MATERIALIZED (
     " AND ",
     not_waiting!("j"),
     " AND ",
-    in_turn!("j"),
+    of_free_instance!("j"),
     $other,
     " FOR UPDATE SKIP LOCKED) j
     WHERE l.owner IS NULL AND EXISTS (SELECT FROM lead)

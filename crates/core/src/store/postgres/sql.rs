@@ -232,6 +232,24 @@ macro_rules! in_turn {
     };
 }
 
+/// True if this job is not exclusive, or no job holds its instance. Its hint then lets a node lock the first
+/// ready sibling, even if that is an elder one.
+macro_rules! of_free_instance {
+    ($t:literal) => {
+        concat!(
+            "(NOT ",
+            $t,
+            ".exclusive OR (\
+               (SELECT (SELECT l.owner FROM jobwire.job_lease l WHERE l.job_id = i.job_id AND l.fence = i.fence) \
+                FROM jobwire.instance_lock i WHERE i.process_instance = ",
+            $t,
+            ".process_instance) IS NULL AND ",
+            $crate::store::postgres::sql::in_strict_order!($t),
+            "))"
+        )
+    };
+}
+
 /// True if this job is in the scope of a node or a group of nodes: each name that the job has is
 /// among the scope's names of its kind, if the scope has any, and its priority is in the scope's
 /// range. The scope is a jsonb; NULL takes all jobs.
@@ -316,5 +334,6 @@ pub(super) use crate::store::sql::{
 pub(super) use {
     has_job, in_scope, in_strict_order, in_turn, job_columns, no_gate, not_paused, not_put_aside,
     not_suspended, not_waiting, not_waiting_by_key, nothing_strict, nothing_suspended,
-    or_take_ownerless, ready_before, served, served_by_fleet, unexpired, unleased, unlocked,
+    of_free_instance, or_take_ownerless, ready_before, served, served_by_fleet, unexpired,
+    unleased, unlocked,
 };

@@ -8,7 +8,7 @@ use sqlx::{Row, SqliteConnection};
 use super::event_stream::{self, Cause};
 use super::membership::LEAVE;
 use super::sql::{
-    has_id, in_turn, ready_before, ready_columns, served_by_fleet, strikes, strikes_count,
+    has_id, of_free_instance, ready_before, ready_columns, served_by_fleet, strikes, strikes_count,
     suspended, unexpired, unlocked, waits,
 };
 use super::{SqliteStore, attempts, complete, decode, exclusive, permits};
@@ -97,7 +97,7 @@ WHERE l.owner IS NULL AND ",
             " AND NOT ",
             waits!("j"),
             " AND ",
-            in_turn!("j"),
+            of_free_instance!("j"),
             $where,
             "
 ORDER BY j.id LIMIT ?4"

@@ -190,6 +190,25 @@ macro_rules! in_turn {
     };
 }
 
+/// True if this job is not exclusive, or no job holds its instance. Its hint then lets a node lock the first
+/// ready sibling, even if that is an elder one.
+macro_rules! of_free_instance {
+    ($t:literal) => {
+        concat!(
+            "(NOT ",
+            $t,
+            ".exclusive OR (\
+               NOT EXISTS (SELECT 1 FROM instance_lock i \
+                           JOIN job_lease l ON l.job_id = i.job_id AND l.fence = i.fence \
+                           WHERE i.process_instance = ",
+            $t,
+            ".process_instance AND l.owner IS NOT NULL) AND ",
+            $crate::store::sqlite::sql::in_strict_order!($t),
+            "))"
+        )
+    };
+}
+
 /// Deletes the leases that match the guard; a job missing from the result has lost its lock. `?1`
 /// is an array of `[id, fence]`, `?2` the owner.
 macro_rules! release_leases {
@@ -318,7 +337,7 @@ pub(super) use crate::store::sql::{
     rule_columns, strikes_count, suspends,
 };
 pub(super) use {
-    has_id, in_node_scope, in_scope, in_strict_order, in_turn, is_put_aside, job_columns, paused,
-    priority_by_rule, ready_before, release_leases, served, served_by_fleet, strikes, suspended,
-    unexpired, unlocked, waits,
+    has_id, in_node_scope, in_scope, in_strict_order, in_turn, is_put_aside, job_columns,
+    of_free_instance, paused, priority_by_rule, ready_before, release_leases, served,
+    served_by_fleet, strikes, suspended, unexpired, unlocked, waits,
 };

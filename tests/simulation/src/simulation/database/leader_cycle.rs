@@ -97,7 +97,8 @@ impl Database {
             let row = self.executable.get(id)?;
             let open = turn.services.serve(&row.job.needs())
                 && !self.is_suspended(&row.job)
-                && self.is_first(&row.job);
+                // The hint lets a node lock an elder sibling, too.
+                && !row.job.exclusive_instance().is_some_and(|instance| self.is_held(instance));
             (open && waited(row)).then_some(*id)
         });
         left.take(at_most).collect()
