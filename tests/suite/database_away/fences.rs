@@ -6,6 +6,7 @@ use std::time::Duration;
 use jobwire_core::{CommitHook, Hint, NewJob, NodeId, PgOptions, PgStore, Store};
 use jobwire_tests::{Flow, Postgres, Proxy, eventually};
 use serde_json::json;
+use sqlx::{Connection, Executor};
 
 use super::SOON;
 use super::crash::terms;
@@ -69,6 +70,25 @@ async fn fences_do_not_repeat_after_the_server_was_killed() {
             last = newest;
         }
     }
+}
+
+/// The key of the advisory lock by which nodes of older versions keep their leaps apart.
+const LEAPS: i64 = 0x006a_6f62_7769_7265;
+
+/// Any role may hold an advisory lock, and without a leap no node locks a job.
+#[tokio::test]
+async fn an_advisory_lock_that_another_program_holds_stops_no_leap() {
+    let server = Postgres::start().await;
+    let url = migrated(&server).await;
+    let mut other = sqlx::PgConnection::connect(&url).await.unwrap();
+    let hold = sqlx::query("SELECT pg_advisory_lock($1)").bind(LEAPS);
+    other.execute(hold).await.unwrap();
+    let (_, last) = fences(&store(&url).await).await;
+    let (first, _) = fences(&store(&url).await).await;
+    assert!(first > last, "a fence was handed out twice");
+    let held = sqlx::query_scalar("SELECT pg_advisory_unlock($1)").bind(LEAPS);
+    let held: bool = held.fetch_one(&mut other).await.unwrap();
+    assert!(held);
 }
 
 /// The main process survives and recovers: the server does not restart.
