@@ -414,9 +414,11 @@ async fn a_restart_of_the_server_changes_no_order_and_spends_no_attempt() {
 }
 
 /// A job is asked to stop when its lease could not be renewed for long, and by any message that says
-/// that it was cancelled. Its handler then returns an error, as handlers do at a shutdown.
+/// that it was cancelled. Its handler then returns an error, as handlers do at a shutdown. Any client of the
+/// broker can send such messages.
 #[tokio::test]
 async fn the_error_of_a_job_that_was_asked_to_stop_changes_no_order_and_spends_no_attempt() {
+    const STOPPED: usize = 5;
     let world = Fixture::on(&shared::postgres().await.create_database().await).await;
     let (notes, runs) = (Notes::default(), Arc::new(AtomicUsize::new(0)));
     let mut handlers = Handlers::default();
@@ -427,7 +429,7 @@ async fn the_error_of_a_job_that_was_asked_to_stop_changes_no_order_and_spends_n
         let (notes, run) = (noted.clone(), runs.fetch_add(1, Ordering::SeqCst));
         async move {
             notes.add(format!("{} with {}", job.payload, job.job.retries));
-            if run < 2 {
+            if run < STOPPED {
                 job.stop.cancelled().await;
                 return Err(HandlerError::retry("asked to stop"));
             }
@@ -436,7 +438,7 @@ async fn the_error_of_a_job_that_was_asked_to_stop_changes_no_order_and_spends_n
     });
     let node = world.start(handlers).await;
     world.create(2).await;
-    for run in 1..=2 {
+    for run in 1..=STOPPED {
         eventually("the job to run", SOON, async || {
             (notes.all().len() == run).then_some(())
         })
@@ -447,9 +449,9 @@ async fn the_error_of_a_job_that_was_asked_to_stop_changes_no_order_and_spends_n
         publisher.tell(Control::Cancel { job: first });
     }
     world.until_left(0).await;
-    assert_eq!(
-        notes.all(),
-        ["1 with 5", "1 with 5", "1 with 5", "2 with 5"]
-    );
+    let mut runs = notes.all();
+    assert_eq!(runs.len(), STOPPED + 2, "{runs:?}");
+    runs.dedup();
+    assert_eq!(runs, ["1 with 5", "2 with 5"]);
     node.stop().await;
 }

@@ -328,6 +328,7 @@ impl LeaseBook {
     pub(crate) fn cancel(&self, id: JobId) -> bool {
         let known = self.entries().get_mut(&id).is_some_and(|entry| {
             entry.asked = Some(Instant::now());
+            entry.lease.told.store(true, Ordering::Relaxed);
             entry.lease.stop.give();
             true
         });

@@ -152,11 +152,12 @@ fn answered(run: &Run<'_>, answer: HandlerResult<Outcome>, time: DatabaseTime) -
         Err(error) if error.verdict == Verdict::Cancel => cancelled_by_handler(run, error.message),
         // A handler that a shutdown stopped may return an error. No attempt is spent.
         Err(_) if run.node.signals.stop_jobs.is_cancelled() => Ending::Release,
-        // So may one that was asked to stop because its lease could not be renewed.
+        // So may one that was asked to stop because its lease could not be renewed, or by a message of a cancel
+        // that the database does not confirm.
         Err(error)
             if run.lease.stop.is_given()
                 && !matches!(error.verdict, Verdict::Unrecoverable)
-                && run.node.stops.releases(job.id) =>
+                && (run.lease.is_told_to_stop() || run.node.stops.releases(job.id)) =>
         {
             Ending::Release
         }

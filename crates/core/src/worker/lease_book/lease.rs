@@ -21,6 +21,8 @@ pub(crate) struct Lease {
     pub(super) by_row: AtomicBool,
     /// The handler has ended, and its outcome is being committed.
     ends: AtomicBool,
+    /// A message has asked the job to stop. Any client that may publish can send one.
+    pub(super) told: AtomicBool,
 }
 
 impl Lease {
@@ -32,6 +34,11 @@ impl Lease {
     /// Returns whether the database may have a row with the progress or the checkpoint of the job.
     pub(crate) fn has_row(&self) -> bool {
         self.signs.get().is_some_and(|signs| signs.has_row())
+    }
+
+    /// Returns whether a message has asked the job to stop, which the database may not confirm.
+    pub(crate) fn is_told_to_stop(&self) -> bool {
+        self.told.load(Ordering::Relaxed)
     }
 
     /// Returns whether the job is held by its row and has no lease yet.
