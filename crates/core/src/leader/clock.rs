@@ -154,8 +154,8 @@ impl DatabaseClock {
         self.doubted_until.filter(|until| Instant::now() < *until)
     }
 
-    /// Records the clock as a leader cycle saw it, which made this node the leader or did not. If the clock jumped, doubts it for one lease and
-    /// returns the length of the jump.
+    /// Records the clock as the answer of a leader cycle shows it, whether this node leads or not. If the clock
+    /// jumped, doubts it for one lease and returns the length of the jump.
     pub(crate) fn saw(
         &mut self,
         now: DateTime<Utc>,

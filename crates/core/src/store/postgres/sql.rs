@@ -222,12 +222,22 @@ macro_rules! in_turn {
             ".seq AND ",
             $crate::store::postgres::sql::not_put_aside!("e"),
             ") \
-               AND (SELECT (SELECT l.owner FROM jobwire.job_lease l WHERE l.job_id = i.job_id AND l.fence = i.fence) \
+               AND ",
+            $crate::store::postgres::sql::instance_is_free!($t),
+            "))"
+        )
+    };
+}
+
+/// True if no job holds the instance of this job, and the order of its siblings lets one run.
+macro_rules! instance_is_free {
+    ($t:literal) => {
+        concat!(
+            "(SELECT (SELECT l.owner FROM jobwire.job_lease l WHERE l.job_id = i.job_id AND l.fence = i.fence) \
                     FROM jobwire.instance_lock i WHERE i.process_instance = ",
             $t,
             ".process_instance) IS NULL AND ",
-            $crate::store::postgres::sql::in_strict_order!($t),
-            "))"
+            $crate::store::postgres::sql::in_strict_order!($t)
         )
     };
 }
@@ -239,12 +249,8 @@ macro_rules! of_free_instance {
         concat!(
             "(NOT ",
             $t,
-            ".exclusive OR (\
-               (SELECT (SELECT l.owner FROM jobwire.job_lease l WHERE l.job_id = i.job_id AND l.fence = i.fence) \
-                FROM jobwire.instance_lock i WHERE i.process_instance = ",
-            $t,
-            ".process_instance) IS NULL AND ",
-            $crate::store::postgres::sql::in_strict_order!($t),
+            ".exclusive OR (",
+            $crate::store::postgres::sql::instance_is_free!($t),
             "))"
         )
     };
@@ -332,8 +338,8 @@ pub(super) use crate::store::sql::{
     ready_columns, rule_columns, strikes_count, suspends,
 };
 pub(super) use {
-    has_job, in_scope, in_strict_order, in_turn, job_columns, no_gate, not_paused, not_put_aside,
-    not_suspended, not_waiting, not_waiting_by_key, nothing_strict, nothing_suspended,
-    of_free_instance, or_take_ownerless, ready_before, served, served_by_fleet, unexpired,
-    unleased, unlocked,
+    has_job, in_scope, in_strict_order, in_turn, instance_is_free, job_columns, no_gate,
+    not_paused, not_put_aside, not_suspended, not_waiting, not_waiting_by_key, nothing_strict,
+    nothing_suspended, of_free_instance, or_take_ownerless, ready_before, served, served_by_fleet,
+    unexpired, unleased, unlocked,
 };

@@ -179,13 +179,23 @@ macro_rules! in_turn {
             " AND NOT ",
             $crate::store::sqlite::sql::is_put_aside!("e"),
             ") \
-               AND NOT EXISTS (SELECT 1 FROM instance_lock i \
+               AND ",
+            $crate::store::sqlite::sql::instance_is_free!($t),
+            "))"
+        )
+    };
+}
+
+/// True if no job holds the instance of this job, and the order of its siblings lets one run.
+macro_rules! instance_is_free {
+    ($t:literal) => {
+        concat!(
+            "NOT EXISTS (SELECT 1 FROM instance_lock i \
                                JOIN job_lease l ON l.job_id = i.job_id AND l.fence = i.fence \
                                WHERE i.process_instance = ",
             $t,
             ".process_instance AND l.owner IS NOT NULL) AND ",
-            $crate::store::sqlite::sql::in_strict_order!($t),
-            "))"
+            $crate::store::sqlite::sql::in_strict_order!($t)
         )
     };
 }
@@ -197,13 +207,8 @@ macro_rules! of_free_instance {
         concat!(
             "(NOT ",
             $t,
-            ".exclusive OR (\
-               NOT EXISTS (SELECT 1 FROM instance_lock i \
-                           JOIN job_lease l ON l.job_id = i.job_id AND l.fence = i.fence \
-                           WHERE i.process_instance = ",
-            $t,
-            ".process_instance AND l.owner IS NOT NULL) AND ",
-            $crate::store::sqlite::sql::in_strict_order!($t),
+            ".exclusive OR (",
+            $crate::store::sqlite::sql::instance_is_free!($t),
             "))"
         )
     };
@@ -337,7 +342,7 @@ pub(super) use crate::store::sql::{
     rule_columns, strikes_count, suspends,
 };
 pub(super) use {
-    has_id, in_node_scope, in_scope, in_strict_order, in_turn, is_put_aside, job_columns,
-    of_free_instance, paused, priority_by_rule, ready_before, release_leases, served,
+    has_id, in_node_scope, in_scope, in_strict_order, in_turn, instance_is_free, is_put_aside,
+    job_columns, of_free_instance, paused, priority_by_rule, ready_before, release_leases, served,
     served_by_fleet, strikes, suspended, unexpired, unlocked, waits,
 };
