@@ -142,6 +142,7 @@ on_both_databases! {
         types_that_no_node_serves_are_named_with_their_jobs,
         names_that_no_node_takes_are_named_with_their_jobs,
         jobs_that_wait_for_a_calendar_are_named,
+        long_leases_of_unknown_nodes_are_named,
     }
 }
 

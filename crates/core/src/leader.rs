@@ -83,6 +83,9 @@ struct Leader {
     term: Option<i64>,
     /// The latest end of the leader's lease.
     leads_until: Instant,
+    /// The first of the last answers that all said that no node leads: another transaction has locked the
+    /// leader's row.
+    unled_since: Option<Instant>,
     /// Whether the last cycle failed. Then beats do not postpone the next one.
     failed: bool,
     /// The number of cycles in a row that came too late to end leases.
@@ -123,6 +126,7 @@ pub(crate) async fn lead(node: Arc<NodeContext>) {
         node,
         term: None,
         leads_until: Instant::now(),
+        unled_since: None,
         failed: false,
         late: 0,
         busy: true,

@@ -101,7 +101,7 @@ pub(crate) use locking::Tried;
 pub use locking::{ClaimOf, ClaimPage, Claimable, Claimed, LockTerms, Locked, Refusal};
 use membership::readable;
 pub use membership::{
-    MAX_NAMES, MAX_NODES, Membership, NodeView, received_by, services_of, silence,
+    Holder, MAX_NAMES, MAX_NODES, Membership, NodeView, received_by, services_of, silence,
 };
 pub(crate) use moving::LANE_SLICE;
 pub use moving::{LanePage, MovedPage};
@@ -376,6 +376,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Returns the nodes that have a row, the latest writers first, and rows from the future last; at most
     /// [`MAX_NODES`].
     async fn nodes(&self) -> Result<Vec<NodeView>>;
+
+    /// Returns the holders of leases that have not expired, those that last longest first. Optional for a
+    /// store; by default none.
+    async fn holders(&self, limit: i64) -> Result<Vec<Holder>> {
+        let _ = limit;
+        Ok(Vec::new())
+    }
 
     /// Gives up the lead.
     async fn resign(&self, node: NodeId) -> Result<()>;

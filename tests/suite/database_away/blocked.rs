@@ -166,6 +166,23 @@ async fn an_outcome_whose_trigger_waits_for_a_lock_holds_up_no_other_of_its_batc
     assert_eq!(last.applied, [jobs[2].job.id]);
 }
 
+/// Returns a leader cycle of a node with this lease.
+fn cycle_of(node: NodeId, lease: Duration) -> LeaderCycle {
+    LeaderCycle {
+        node,
+        lease,
+        transport: "in-process",
+        reset_at_most: 100,
+        clock: None,
+        may_wait: Duration::ZERO,
+        grace: Duration::ZERO,
+        services: vec!["noop".to_owned()].into(),
+        again_after: Duration::from_secs(30),
+        hint_at_most: 100,
+        attempts_kept: AttemptsKept::new(),
+    }
+}
+
 /// Several leases cannot be reset: the node leads all the same, and the other leases are reset.
 #[tokio::test]
 async fn a_turn_of_which_several_rows_wait_for_a_lock_leads() {
@@ -179,19 +196,7 @@ async fn a_turn_of_which_several_rows_wait_for_a_lock_leads() {
     sqlx::query(expire).execute(store.pool()).await.unwrap();
     let mut holder = PgConnection::connect(&url).await.unwrap();
     let holds = shut(&mut holder).await;
-    let turn = LeaderCycle {
-        node: NodeId::generate(),
-        lease: Duration::from_secs(600),
-        transport: "in-process",
-        reset_at_most: 100,
-        clock: None,
-        may_wait: Duration::ZERO,
-        grace: Duration::ZERO,
-        services: vec!["noop".to_owned()].into(),
-        again_after: Duration::from_secs(30),
-        hint_at_most: 100,
-        attempts_kept: AttemptsKept::new(),
-    };
+    let turn = cycle_of(NodeId::generate(), Duration::from_secs(600));
     eventually("the node to lead", SOON, async || {
         let turn = store.run_leader_cycle(&turn).await;
         matches!(turn, Ok(CycleOutcome::Leads(_))).then_some(())
@@ -203,4 +208,51 @@ async fn a_turn_of_which_several_rows_wait_for_a_lock_leads() {
         assert!(matches!(turn, CycleOutcome::Leads(_)));
     }
     holds.rollback().await.unwrap();
+}
+
+/// No node leads while a transaction has the leader's row locked. The session is named.
+#[tokio::test]
+async fn a_transaction_that_locks_the_leaders_row_is_named() {
+    let (url, store) = store().await;
+    let lead = async |node, lease| {
+        let cycle = cycle_of(node, Duration::from_secs(lease));
+        store.run_leader_cycle(&cycle).await.unwrap()
+    };
+    let [dead, next] = [NodeId::generate(), NodeId::generate()];
+    assert!(matches!(lead(dead, 1).await, CycleOutcome::Leads(_)));
+    let mut holder = PgConnection::connect(&url).await.unwrap();
+    let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()")
+        .fetch_one(&mut holder)
+        .await
+        .unwrap();
+    let mut locks = holder.begin().await.unwrap();
+    sqlx::query("UPDATE jobwire.leader SET term = term")
+        .execute(&mut *locks)
+        .await
+        .unwrap();
+    let stuck = eventually("the transaction to be named", SOON, async || {
+        assert!(matches!(
+            lead(next, 600).await,
+            CycleOutcome::Follows { .. }
+        ));
+        store.stuck().pop()
+    })
+    .await;
+    assert_eq!(stuck.operation, "lead");
+    for part in [
+        &*format!("pid {pid}"),
+        "table `leader`",
+        "end that transaction",
+    ] {
+        assert!(stuck.reason.contains(part), "{part}: {}", stuck.reason);
+    }
+    locks.rollback().await.unwrap();
+    assert!(matches!(lead(next, 600).await, CycleOutcome::Leads(_)));
+    assert!(store.stuck().is_empty());
+    // Another node leads, and this one follows.
+    assert!(matches!(
+        lead(dead, 600).await,
+        CycleOutcome::Follows { .. }
+    ));
+    assert!(store.stuck().is_empty());
 }

@@ -1,7 +1,11 @@
 //! `jobwire doctor`.
 
-use jobwire_core::store::SCHEMA_VERSION;
-use jobwire_core::{Batch, NewJob, PgStore};
+use std::time::Duration;
+
+use jobwire_core::job::scope::Scope;
+use jobwire_core::store::attempts::AttemptsKept;
+use jobwire_core::store::{LockTerms, Membership, RowTerms, SCHEMA_VERSION};
+use jobwire_core::{Batch, Hint, NewJob, NodeId, PgStore};
 use jobwire_tests::{Scratch, eventually, http, port, shared};
 use serde_json::Value;
 use url::Url;
@@ -291,4 +295,50 @@ pub(super) async fn jobs_that_wait_for_a_calendar_are_named<S: Base>(home: &Home
     ] {
         assert!(said.contains(part), "{part} in {said}");
     }
+}
+
+/// A node died that had a lease of an hour, or another program wrote the lease.
+pub(super) async fn long_leases_of_unknown_nodes_are_named<S: Base>(home: &Home<S>) {
+    let lock = async |owner: NodeId, seconds: u64| {
+        let terms = LockTerms {
+            owner,
+            lease: Duration::from_secs(seconds),
+            types: vec!["noop".to_owned()].into(),
+            scope: std::sync::Arc::default(),
+            rows: RowTerms::default(),
+        };
+        let created = succeeds(jobwire(
+            home,
+            &["enqueue", &lines(home, r#"{"type":"noop"}"#, 2)],
+        ));
+        let created = created.await;
+        let hints = created.lines().map(|id| Hint::new(id.parse().unwrap()));
+        let hints: Vec<Hint> = hints.collect();
+        let locked = home.store.lock(&terms, &hints).await.unwrap();
+        assert_eq!(locked.jobs.len(), 2);
+    };
+    let [dead, brief] = [NodeId::generate(), NodeId::generate()];
+    lock(dead, 3_600).await;
+    lock(brief, 30).await;
+    let said = succeeds(jobwire(home, &["doctor"])).await;
+    let named = "leases: 2 jobs locked for up to 35";
+    assert!(said.contains(named), "{said}");
+    let remedy = format!("jobwire jobs list --lock-owner {dead}");
+    assert!(said.contains(&remedy), "{said}");
+    assert!(!said.contains(&brief.to_string()), "{said}");
+    // The node lives.
+    let node = Membership {
+        id: dead,
+        revision: 1,
+        types: vec![],
+        lanes: vec![],
+        scope: Scope::default(),
+        host: "host".to_owned(),
+        version: "1".to_owned(),
+        transport: "in-process".to_owned(),
+        attempts_kept: AttemptsKept::new(),
+    };
+    home.store.write_node(&node).await.unwrap();
+    let said = succeeds(jobwire(home, &["doctor"])).await;
+    assert!(!said.contains("leases:"), "{said}");
 }

@@ -12,6 +12,7 @@ mod engine;
 mod events;
 mod finding;
 mod lanes;
+mod leases;
 mod limits;
 mod nodes;
 mod suspensions;

@@ -25,6 +25,13 @@ pub(super) const PAGE: i64 = 5_000;
 /// [window](LeaderCycle::clock).
 const AT_ONCE: u32 = 3;
 
+/// The time after the end of the leader's lease at which a follower asks for the lead.
+const SOON: Duration = Duration::from_millis(50);
+
+/// The longest pause between two questions of a node while no node leads, since another transaction has
+/// locked the leader's row.
+const LONGEST_UNLED: Duration = Duration::from_secs(1);
+
 /// The pause after which a leader whose row is locked asks again.
 const ROW_LOCKED: Duration = Duration::from_millis(100);
 
@@ -134,6 +141,7 @@ impl Leader {
         match taken {
             Ok(CycleOutcome::Leads(report)) => {
                 self.leads_until = sent + cycle.lease;
+                self.unled_since = None;
                 (node.leadership.leads_until).send_replace(Some(self.leads_until));
                 node.reports.part("leader", None);
                 let was_late = report.clock_outside && !waits;
@@ -159,8 +167,15 @@ impl Leader {
             Ok(CycleOutcome::Follows { remaining, .. }) => {
                 node.reports.part("leader", None);
                 self.follow();
-                let remaining = remaining + Duration::from_millis(50);
-                self.next_cycle = Instant::now() + remaining.min(node.options.sweep_interval);
+                let now = Instant::now();
+                let wait = if remaining.is_zero() {
+                    let since = self.unled_since.get_or_insert(now);
+                    (now - *since).clamp(SOON, LONGEST_UNLED)
+                } else {
+                    self.unled_since = None;
+                    remaining + SOON
+                };
+                self.next_cycle = now + wait.min(node.options.sweep_interval);
             }
             Err(error) => {
                 let message = if self.term.is_some() {

@@ -16,10 +16,11 @@
 //!
 //! An addressed job may be lost on the way, like any hint. Its lease then still has no owner, so a
 //! later leader cycle finds it again, at any backlog. It then goes to another node than before, if one
-//! serves it: the first one may have died since its last beat, or have no free slot of the type. Each
-//! second time even to one without a free slot, where it waits for the next one: it may be the only one with a
-//! slot of the type.
+//! serves it: the first one may have died since its last beat, or have no free slot of the type. The nodes
+//! are tried in turn. Each second time even one without a free slot is tried, where the job waits for the
+//! next one: it may be the only one with a slot of the type.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -36,26 +37,42 @@ use crate::worker::suspects;
 /// The maximum number of jobs whose nodes are remembered. Beyond it all are forgotten.
 const MOST_REMEMBERED: usize = 50_000;
 
-/// The node to which each rescued job was addressed last, and how often it was addressed.
+/// Maximum number of nodes that are remembered for a job.
+const MOST_NODES: usize = 8;
+
+/// The nodes to which each rescued job was addressed, the last one at the end, and how often it was
+/// addressed.
 #[derive(Debug, Default)]
-pub(crate) struct LastNodes(HashMap<JobId, (NodeId, u32)>);
+pub(crate) struct LastNodes(HashMap<JobId, (Vec<NodeId>, u32)>);
 
 impl LastNodes {
-    /// Returns the node to which a job was addressed last without being locked since, and how often it was
+    /// Returns the nodes to which a job was addressed without being locked since, and how often it was
     /// addressed.
-    fn of(&self, rescued: &Rescued) -> Option<(NodeId, u32)> {
-        // Another node has locked it and died.
-        if rescued.owner.is_some() {
-            return None;
-        }
-        self.0.get(&rescued.ready.hint.id).copied()
+    fn of(&self, rescued: &Rescued) -> (&[NodeId], u32) {
+        // Otherwise another node has locked it and died.
+        let addressed = if rescued.owner.is_none() {
+            self.0.get(&rescued.ready.hint.id)
+        } else {
+            None
+        };
+        addressed.map_or((&[], 0), |(nodes, times)| (nodes, *times))
     }
 
-    fn note(&mut self, job: JobId, node: NodeId, times: u32) {
+    /// Records that a job is addressed to this node.
+    fn note(&mut self, rescued: &Rescued, node: NodeId) {
         if self.0.len() >= MOST_REMEMBERED {
             self.0.clear();
         }
-        self.0.insert(job, (node, times));
+        let (nodes, times) = self.0.entry(rescued.ready.hint.id).or_default();
+        if rescued.owner.is_some() {
+            (nodes.clear(), *times = 0);
+        }
+        nodes.retain(|before| *before != node);
+        if nodes.len() >= MOST_NODES {
+            nodes.remove(0);
+        }
+        nodes.push(node);
+        *times = times.wrapping_add(1);
     }
 }
 
@@ -97,38 +114,32 @@ fn address(
     let mut addressed: BTreeMap<NodeId, Vec<Ready>> = BTreeMap::new();
     let mut rest = Vec::new();
     for rescued in rescued {
-        let (before, times) = last
-            .of(&rescued)
-            .map_or((None, 0), |(node, times)| (Some(node), times));
-        let moves = times % 2 == 1;
-        let Rescued {
-            ready,
-            needs,
-            strikes,
-            ..
-        } = rescued;
-        let serves = |candidate: &&mut Candidate| candidate.serves(&needs, &ready.lane);
-        let next = if suspects::is_suspect(strikes) {
+        let serves =
+            |candidate: &&mut Candidate| candidate.serves(&rescued.needs, &rescued.ready.lane);
+        let next = if suspects::is_suspect(rescued.strikes) {
             None
         } else {
+            let (before, times) = last.of(&rescued);
+            let moves = times % 2 == 1;
             let serving = candidates.iter_mut().filter(serves);
-            // Each second time another node than before. One with a free slot, then another node, then the one
-            // with the most free slots, then with the fewest jobs so far.
+            // One with a free slot, each second time any; then the one that was not addressed for longest,
+            // then the one with the most free slots, then with the fewest jobs so far.
             serving.max_by_key(|candidate| {
-                let given = std::cmp::Reverse(candidate.given);
-                let is_another = before != Some(candidate.node);
+                let latest = before.iter().position(|node| *node == candidate.node);
                 let free = candidate.free_for_rescued;
-                (moves && is_another, free > 0, is_another, free, given)
+                let given = Reverse(candidate.given);
+                (moves || free > 0, Reverse(latest), free, given)
             })
         };
         match next {
             Some(candidate) => {
                 candidate.free_for_rescued = candidate.free_for_rescued.saturating_sub(1);
                 candidate.given += 1;
-                last.note(ready.hint.id, candidate.node, times.wrapping_add(1));
-                addressed.entry(candidate.node).or_default().push(ready);
+                last.note(&rescued, candidate.node);
+                let to = addressed.entry(candidate.node).or_default();
+                to.push(rescued.ready);
             }
-            None => rest.push(ready),
+            None => rest.push(rescued.ready),
         }
     }
     (addressed, rest)
@@ -260,6 +271,28 @@ mod tests {
             let (addressed, _) = address(vec![found.clone()], candidates.into(), &mut last);
             assert_eq!(addressed.into_keys().collect::<Vec<_>>(), [to.0]);
         }
+    }
+
+    #[test]
+    fn a_job_that_was_not_locked_is_addressed_to_each_of_three_nodes_in_turn() {
+        let ids = [1, 2, 3].map(|node| NodeId(Uuid::from_u128(node)));
+        let mut last = LastNodes::default();
+        let found = rescued("mail", "default", 1);
+        let mut given = Vec::new();
+        for _ in 0..6 {
+            let candidates = ids.map(|node| Candidate {
+                node,
+                ..candidate(&["mail"], &["default"], 4)
+            });
+            let (addressed, _) = address(vec![found.clone()], candidates.into(), &mut last);
+            given.extend(addressed.into_keys());
+        }
+        assert_eq!(
+            given[..3].iter().collect::<HashSet<_>>().len(),
+            3,
+            "{given:?}"
+        );
+        assert_eq!(given[..3], given[3..]);
     }
 
     #[test]

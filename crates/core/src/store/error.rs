@@ -236,9 +236,28 @@ impl StoreError {
     /// Returns whether the server reports that it shuts down, is down, or lost the connection:
     /// SQLSTATE class 08, and 57P0x for a shutdown, a crash and a start. Such an error may come
     /// after a commit.
+    ///
+    /// A server that reports 57P0x ends the connection. If the error has left the connection as it was,
+    /// a trigger has raised it. Class 08 counts in any case: a pooler may report it so.
     pub(crate) fn server_is_away(&self) -> bool {
-        self.sqlstate()
-            .is_some_and(|state| state.starts_with("08") || state.starts_with("57P0"))
+        self.sqlstate().is_some_and(|state| {
+            state.starts_with("08") || state.starts_with("57P0") && !self.left_the_connection()
+        })
+    }
+
+    /// Returns whether PostgreSQL ended only the statement, and not the connection.
+    #[cfg(feature = "postgres")]
+    fn left_the_connection(&self) -> bool {
+        use sqlx::postgres::{PgDatabaseError, PgSeverity};
+
+        let said = self.of_client().and_then(sqlx::Error::as_database_error);
+        let said = said.and_then(|said| said.try_downcast_ref::<PgDatabaseError>());
+        said.is_some_and(|said| said.severity() == PgSeverity::Error)
+    }
+
+    #[cfg(not(feature = "postgres"))]
+    fn left_the_connection(&self) -> bool {
+        false
     }
 
     /// Returns whether two transactions conflicted (deadlock, serialization failure, SQLite busy).
@@ -272,20 +291,8 @@ impl StoreError {
     /// Returns whether the error is [`unanswered`](Self::is_unanswered) by its SQLSTATE alone, and has left
     /// the connection as it was. A trigger of the application may raise any SQLSTATE, so one row may be the
     /// reason after all.
-    #[cfg(feature = "postgres")]
     pub(crate) fn may_be_raised(&self) -> bool {
-        use sqlx::postgres::{PgDatabaseError, PgSeverity};
-
-        let Some(sqlx::Error::Database(said)) = self.of_client() else {
-            return false;
-        };
-        let said = said.try_downcast_ref::<PgDatabaseError>();
-        self.is_unanswered() && said.is_some_and(|said| said.severity() == PgSeverity::Error)
-    }
-
-    #[cfg(not(feature = "postgres"))]
-    pub(crate) fn may_be_raised(&self) -> bool {
-        false
+        self.is_unanswered() && self.left_the_connection()
     }
 
     /// Returns whether the database as a whole can't run statements now, although it answers: the disk is

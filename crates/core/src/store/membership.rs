@@ -61,6 +61,17 @@ pub struct NodeView {
     pub silent_for: Duration,
 }
 
+/// The holder of leases that have not expired.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The node that the leases name.
+    pub owner: NodeId,
+    /// The number of its leases.
+    pub jobs: u64,
+    /// The time until the last of them expires, by the database's clock.
+    pub remaining: Duration,
+}
+
 /// The age of a row from which its node counts as dead, if no beats are received. A node writes its
 /// row once a minute, so it may miss two writes.
 const LIVES: Duration = Duration::from_secs(150);

@@ -58,11 +58,43 @@ struct State {
     stuck: StuckBatches,
     /// The parts that the last search of each operation left untried.
     unfinished: HashMap<&'static str, Vec<Vec<JobId>>>,
+    /// The first of the last answers that all said that no node leads, and their number.
+    unled: Option<(Instant, u32)>,
 }
+
+/// The operation that is stuck while no node can lead.
+const LEAD: &str = "lead";
+/// The time, and the number of answers, after which a fleet without a leader is reported. While one node
+/// becomes the leader, others may see for a moment that none leads.
+const UNLED: (Duration, u32) = (Duration::from_secs(5), 4);
 
 impl Refusals {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records whether no node leads although the last leader's lease has ended, by the answer to a leader
+    /// cycle. Returns whether it has been so for some time.
+    pub(super) fn stays_unled(&self, unled: bool) -> bool {
+        let mut state = self.state();
+        if !unled {
+            state.unled = None;
+            state.stuck.passed(LEAD, None::<std::iter::Empty<JobId>>);
+            return false;
+        }
+        let (since, times) = state.unled.get_or_insert((Instant::now(), 0));
+        *times = times.saturating_add(1);
+        since.elapsed() >= UNLED.0 && *times >= UNLED.1
+    }
+
+    /// Records that no node can lead, and the session that is the reason.
+    pub(super) fn nobody_leads(&self, locker: Option<String>) {
+        let locker = locker.unwrap_or_else(|| "another transaction".to_owned());
+        let reason = format!(
+            "{locker} has locked the row of the table `leader`, so no node leads: no job is taken over, no \
+             lost hint is found, and no periodic job is created; end that transaction"
+        );
+        self.note(LEAD, None, reason, Lasts::AWhile);
     }
 
     /// Returns the stuck operations.

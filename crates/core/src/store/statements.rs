@@ -22,7 +22,7 @@ use super::purging::{PurgeScope, PurgeableJob, TableCount};
 use super::transaction::AfterCommit;
 use super::{
     BatchOutcome, ClaimPage, Claimable, Claimed, CompletingTransaction, Completion, CycleOutcome,
-    DuePeriodicJobs, DuePlace, Failure, Fate, Fired, Gate, GateView, Handoff, LanePage,
+    DuePeriodicJobs, DuePlace, Failure, Fate, Fired, Gate, GateView, Handoff, Holder, LanePage,
     LeaderCycle, Lifted, LockTerms, Locked, Marked, Membership, MovedPage, MovedTimers, NodeView,
     OperatedJobs, Origin, OrphanPage, OrphanQuery, PauseScope, PeriodicView, Release, Renewed,
     Result, SchemaStatus, Succession, Suspended, SuspensionScope, TapOffer, TransactionId,
@@ -285,6 +285,9 @@ pub(super) trait Leading {
     fn announce_jobs(&self, noted: &[Noted]) -> impl Future<Output = Result<Vec<Ready>>> + Send;
 
     fn resign_leading(&self, node: NodeId) -> impl Future<Output = Result<()>> + Send;
+
+    /// Returns the session whose transaction has locked the leader's row, in words, if it can be told.
+    fn lead_locker(&self) -> impl Future<Output = Result<Option<String>>> + Send;
 }
 
 /// Finds jobs whose hint was lost.
@@ -325,6 +328,9 @@ pub(super) trait Members {
     ) -> impl Future<Output = Result<u64>> + Send;
 
     fn read_nodes(&self) -> impl Future<Output = Result<Vec<NodeView>>> + Send;
+
+    /// Returns the holders of leases, those that last longest first.
+    fn read_holders(&self, limit: i64) -> impl Future<Output = Result<Vec<Holder>>> + Send;
 }
 
 /// Answers operators' queries.

@@ -24,9 +24,9 @@ use super::transaction::AfterCommit;
 use super::{
     Announced, BatchOutcome, Change, ClaimPage, Claimable, Claimed, CompletingTransaction,
     Completion, CycleOutcome, DuePeriodicJobs, DuePlace, Failure, Fate, Fired, Gate, GateView,
-    Handoff, LanePage, LeaderCycle, Lifted, LockTerms, Locked, Marked, Membership, MovedPage,
-    MovedTimers, NodeView, Operated, OperatedJobs, Origin, OrphanPage, OrphanQuery, PauseScope,
-    PeriodicView, Release, Renewed, Result, SchemaStatus, Store, Succession, Suspended,
+    Handoff, Holder, LanePage, LeaderCycle, Lifted, LockTerms, Locked, Marked, Membership,
+    MovedPage, MovedTimers, NodeView, Operated, OperatedJobs, Origin, OrphanPage, OrphanQuery,
+    PauseScope, PeriodicView, Release, Renewed, Result, SchemaStatus, Store, Succession, Suspended,
     SuspensionScope, TapOffer, TransactionId, Triggered, Waiting, check_rules, measured,
 };
 use crate::event::stream::{EventStream, EventStreamState, StreamedEvent};
@@ -259,15 +259,22 @@ impl<S: Statements> Store for S {
             self.run("take_turn", marked).boxed()
         };
         let state = JobState::Executable;
-        found_page(self, "take_turn", state, whole, found, |these| {
+        let outcome = found_page(self, "take_turn", state, whole, found, |these| {
             let part = async move {
                 let cycle = &cycle.after(began.elapsed());
                 let take = || self.cycle(cycle, Some(&these));
                 self.run("take_turn", take).await
             };
             part.boxed()
-        })
-        .await
+        });
+        let outcome = outcome.await?;
+        let unled =
+            matches!(&outcome, CycleOutcome::Follows { remaining, .. } if remaining.is_zero());
+        if self.refusals().stays_unled(unled) {
+            let locker = self.run("lead_locker", || self.lead_locker()).await;
+            self.refusals().nobody_leads(locker.ok().flatten());
+        }
+        Ok(outcome)
     }
 
     async fn unhinted(&self, at_most: i64) -> Result<Vec<Ready>> {
@@ -357,6 +364,10 @@ impl<S: Statements> Store for S {
 
     async fn nodes(&self) -> Result<Vec<NodeView>> {
         self.run("nodes", || self.read_nodes()).await
+    }
+
+    async fn holders(&self, limit: i64) -> Result<Vec<Holder>> {
+        self.run("holders", || self.read_holders(limit)).await
     }
 
     async fn resign(&self, node: NodeId) -> Result<()> {

@@ -9,7 +9,7 @@ use jobwire_core::store::postgres::examine::Examination;
 use url::Url;
 
 use super::finding::Findings;
-use super::{batches, calendars, events, lanes, limits, nodes, suspensions, tap};
+use super::{batches, calendars, events, lanes, leases, limits, nodes, suspensions, tap};
 use crate::connect::Database;
 use crate::error::Error;
 use crate::settings::Settings;
@@ -41,6 +41,7 @@ pub(super) async fn examine(settings: &Settings, findings: &mut Findings) {
     if let Ok(SchemaStatus::Ready { .. }) = database.status().await {
         lanes::examine(settings, &*database.store(), findings).await;
         nodes::examine(settings, &*database.store(), findings).await;
+        leases::examine(&*database.store(), findings).await;
         suspensions::examine(&*database.store(), findings).await;
         limits::examine(&*database.store(), findings).await;
         batches::examine(&*database.store(), findings).await;

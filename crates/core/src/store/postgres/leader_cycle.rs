@@ -359,6 +359,15 @@ async fn take(
     }
 }
 
+/// Names the session whose transaction has locked or changed the leader's row. Several that share a lock
+/// can't be told by the row.
+const LOCKER: &str = "
+SELECT format('the transaction of session %s (pid %s, user %s)', coalesce(nullif(a.application_name, ''), 'without a name'), a.pid, a.usename)
+FROM jobwire.leader l
+JOIN pg_locks k ON k.locktype = 'transactionid' AND k.transactionid = l.xmax AND k.granted
+JOIN pg_stat_activity a ON a.pid = k.pid
+WHERE l.role = 'leader' LIMIT 1";
+
 /// Ends the leader's lease. Keeps the row, so that terms keep growing.
 const RESIGN: &str = "
 UPDATE jobwire.leader SET expires_at = clock_timestamp() - interval '1 second'
@@ -497,6 +506,11 @@ impl Leading for PgStore {
 
     async fn find_unhinted(&self, at_most: i64) -> Result<Vec<JobId>, StoreError> {
         find_unhinted(&self.pool.inner, at_most).await
+    }
+
+    async fn lead_locker(&self) -> Result<Option<String>, StoreError> {
+        let said = sqlx::query_scalar(LOCKER).fetch_optional(&self.pool.inner);
+        Ok(said.await?)
     }
 
     async fn resign_leading(&self, node: NodeId) -> Result<(), StoreError> {

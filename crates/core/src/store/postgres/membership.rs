@@ -7,6 +7,7 @@ use sqlx::{PgPool, Row};
 use uuid::Uuid;
 
 use super::PgStore;
+use super::sql::unexpired;
 use crate::job::scope::Scope;
 use crate::job::{Lane, NodeId};
 use crate::store::error::StoreError;
@@ -14,7 +15,7 @@ use crate::store::membership::{
     READ_BYTES, ROW_BYTES, kept_as_text, read_kept, silence, too_large,
 };
 use crate::store::statements::Members;
-use crate::store::{MAX_NODES, Membership, NodeView, readable};
+use crate::store::{Holder, MAX_NODES, Membership, NodeView, readable};
 
 /// Writes the row of a node. Inserts it again if it was removed meanwhile.
 const WRITE: &str = "
@@ -142,6 +143,26 @@ fn view(row: &PgRow) -> Result<NodeView, StoreError> {
     })
 }
 
+const HOLDERS: &str = concat!(
+    "
+SELECT l.owner, count(*) AS jobs, extract(epoch FROM max(l.expires_at) - clock_timestamp())::double precision AS remaining
+FROM jobwire.job_lease l WHERE l.owner IS NOT NULL AND ",
+    unexpired!("l"),
+    " GROUP BY l.owner ORDER BY max(l.expires_at) DESC LIMIT $1"
+);
+
+async fn holders(pool: &PgPool, limit: i64) -> Result<Vec<Holder>, StoreError> {
+    let rows = sqlx::query(HOLDERS).bind(limit).fetch_all(pool).await?;
+    let holder = |row: &PgRow| {
+        Ok(Holder {
+            owner: NodeId(row.try_get("owner")?),
+            jobs: row.try_get::<i64, _>("jobs")?.unsigned_abs(),
+            remaining: Duration::try_from_secs_f64(row.try_get("remaining")?).unwrap_or_default(),
+        })
+    };
+    rows.iter().map(holder).collect()
+}
+
 /// Deletes the rows of silent nodes, and those from the future, but never that of a node that is heard.
 /// Skips locked rows. A living node writes its row again within a minute.
 const FORGET: &str = "
@@ -170,6 +191,10 @@ impl Members for PgStore {
         heard: &[NodeId],
     ) -> Result<u64, StoreError> {
         forget(&self.pool.inner, silent_for, heard).await
+    }
+
+    async fn read_holders(&self, limit: i64) -> Result<Vec<Holder>, StoreError> {
+        holders(&self.pool.inner, limit).await
     }
 
     async fn read_nodes(&self) -> Result<Vec<NodeView>, StoreError> {

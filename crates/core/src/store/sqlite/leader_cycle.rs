@@ -358,6 +358,11 @@ impl Leading for SqliteStore {
         Ok(ready)
     }
 
+    async fn lead_locker(&self) -> Result<Option<String>, StoreError> {
+        // No row has a lock of its own.
+        Ok(None)
+    }
+
     async fn resign_leading(&self, node: NodeId) -> Result<(), StoreError> {
         let mut tx = self.write().await?;
         sqlx::query(RESIGN)

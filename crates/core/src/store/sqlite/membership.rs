@@ -5,6 +5,7 @@ use std::time::Duration;
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
+use super::sql::unexpired;
 use super::{SqliteStore, decode};
 use crate::job::scope::{Names, Scope};
 use crate::job::{Lane, NodeId};
@@ -13,7 +14,7 @@ use crate::store::membership::{
     AHEAD, MAX_NAMES, READ_BYTES, ROW_BYTES, kept_as_text, read_kept, silence, too_large,
 };
 use crate::store::statements::Members;
-use crate::store::{MAX_NODES, Membership, NodeView, readable};
+use crate::store::{Holder, MAX_NODES, Membership, NodeView, readable};
 
 const WRITE: &str = "
 INSERT INTO node (id, revision, types, lanes, deployments, categories, tenants, host, version, transport, started_at, seen_at,
@@ -53,6 +54,14 @@ SELECT * FROM (
 const FORGET: &str = "
 DELETE FROM node WHERE seen_at NOT BETWEEN ?1 AND ?3 AND id NOT IN (SELECT value FROM json_each(?2))";
 
+const HOLDERS: &str = concat!(
+    "
+SELECT l.owner, count(*) AS jobs, max(l.expires_at) - ?2 AS remaining
+FROM job_lease l WHERE l.owner IS NOT NULL AND ",
+    unexpired!("l", "?2"),
+    " GROUP BY l.owner ORDER BY max(l.expires_at) DESC LIMIT ?1"
+);
+
 impl Members for SqliteStore {
     async fn write_membership(&self, node: &Membership) -> Result<(), StoreError> {
         let names = |names: &Names| names.as_ref().map(decode::array).transpose();
@@ -82,6 +91,20 @@ impl Members for SqliteStore {
         let leave = sqlx::query(LEAVE).bind(node.to_string());
         leave.execute(&mut *tx).await?;
         Ok(tx.commit().await?)
+    }
+
+    async fn read_holders(&self, limit: i64) -> Result<Vec<Holder>, StoreError> {
+        let query = sqlx::query(HOLDERS).bind(limit).bind(decode::now_micros());
+        let rows = query.fetch_all(&self.readers).await?;
+        let holder = |row: &SqliteRow| {
+            let micros: i64 = row.try_get("remaining")?;
+            Ok(Holder {
+                owner: NodeId(decode::uuid(row, "owner")?),
+                jobs: row.try_get::<i64, _>("jobs")?.unsigned_abs(),
+                remaining: Duration::from_micros(micros.unsigned_abs()),
+            })
+        };
+        rows.iter().map(holder).collect()
     }
 
     async fn read_nodes(&self) -> Result<Vec<NodeView>, StoreError> {
