@@ -208,7 +208,9 @@ SELECT clock_timestamp(),
         UNION ALL (SELECT max(",
     moment_of!("start_time_"),
     ") FROM (SELECT start_time_ FROM act_ru_execution LIMIT 1000) e)) n),
-    EXISTS (SELECT FROM (SELECT lock_owner_ FROM act_ru_job LIMIT 100000) j
+    EXISTS (SELECT FROM (SELECT lock_owner_ FROM act_ru_job j WHERE ",
+    of_processes!("j"),
+    " LIMIT 100000) j
         WHERE lock_owner_ IS NOT NULL AND NOT starts_with(lock_owner_, 'jobwire:'))"
 );
 
