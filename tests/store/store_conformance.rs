@@ -388,6 +388,7 @@ conformance! {
             no_more_than_asked_for_are_reset,
             a_rescued_job_is_told_again_until_it_is_locked,
             a_rescued_job_behind_an_elder_sibling_is_told_again,
+            a_rescued_job_of_a_long_life_is_told_again_soon,
             no_lock_is_taken_off_while_the_clock_is_doubted,
             jobs_created_by_sql_are_returned_once,
             unhinted_jobs_are_found_without_a_turn,

@@ -117,6 +117,7 @@ fn pool(
         inner: suspicion.watch(pool).connect_lazy_with(connect.clone()),
         suspicion: suspicion.clone(),
         within: options.statement_timeout + Duration::from_secs(2),
+        silence: None,
     })
 }
 

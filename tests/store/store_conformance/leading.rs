@@ -253,6 +253,17 @@ pub(super) async fn a_rescued_job_is_told_again_until_it_is_locked<S: Bench>(w: 
     assert_eq!(rescued(&w.lead(LEADER).await), [hints[2].id]);
 }
 
+/// The intervals begin with the rescue, however often the job was hinted in its life before.
+pub(super) async fn a_rescued_job_of_a_long_life_is_told_again_soon<S: SqlBench>(w: &World<S>) {
+    let hint = w.one(work()).await;
+    w.store.execute("UPDATE {s}job SET hints = 1000").await;
+    w.hold(node(), &hint).await;
+    w.expire(hint.id).await;
+    assert_eq!(rescued(&w.lead(LEADER).await), [hint.id]);
+    w.make_old(40).await;
+    assert_eq!(rescued(&w.lead(LEADER).await), [hint.id]);
+}
+
 /// So does a lease whose job has an elder sibling that has become ready since: the hint of the instance lets
 /// a node lock that one. Otherwise only the sweeper would find it.
 pub(super) async fn a_rescued_job_behind_an_elder_sibling_is_told_again<S: Bench>(w: &World<S>) {

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_core::store::{Operated, Origin, Store};
+use jobwire_core::store::{Destination, Failure, Handoff, Operated, Origin, Store};
 use jobwire_core::transport::Publisher;
 use jobwire_core::{
-    HandlerError, HandlerOptions, Lane, NewJob, Node, NodeOptions, Outcome, PgStore, PgTransport,
-    Running, SqlStore, Transport,
+    HandlerError, HandlerOptions, Lane, NewJob, Node, NodeId, NodeOptions, Outcome, PgStore,
+    PgTransport, Running, SqlStore, Transport,
 };
 use jobwire_tests::{Direction, Flow, Proxy, eventually};
 use metrics_exporter_prometheus::PrometheusBuilder;
@@ -16,7 +16,8 @@ use sqlx::{Postgres, Transaction};
 use tokio::sync::Semaphore;
 
 use super::world::{
-    SOON, counted, create, shut, stop_at_commit, unswept, until_led, until_waiting, waits,
+    SOON, counted, create, hold, shut, stop_at_commit, unswept, until_led, until_waiting, waits,
+    work,
 };
 use crate::world::{Notes, World, patient, proxy_before};
 
@@ -295,4 +296,49 @@ async fn a_handlers_transaction_whose_answer_is_lost_is_not_run_again() {
     let dead = "SELECT count(*) FROM jobwire.dead_letter_job";
     assert_eq!(world.count(dead).await, 0);
     node.stop().await;
+}
+
+/// The connection of a node is cut in the middle of a failure, and the server does not learn it: the
+/// transaction stays open there, and keeps its lease from its renewal. It ends long before the limit of a
+/// handler's transaction.
+#[tokio::test]
+async fn a_cut_transaction_of_a_node_soon_lets_go_of_its_rows() {
+    let world = World::new().await;
+    let proxy = proxy_before(&world.url).await;
+    let cut = patient(&proxy.url(&world.url)).await;
+    let owner = NodeId::generate();
+    let held = hold(
+        &world.store,
+        owner,
+        &create(&world.store, work("order")).await,
+    )
+    .await;
+    stop_at_commit(&world.store, "DELETE ON jobwire.instance_lock").await;
+    let stop = "CREATE TRIGGER stop AFTER INSERT ON jobwire.timer_job
+        FOR EACH ROW EXECUTE FUNCTION stop_at_commit()";
+    sqlx::query(stop).execute(world.store.pool()).await.unwrap();
+    let gate = shut(&world.store).await;
+    let failure = Failure {
+        held: held.held(),
+        to: Destination::Retry {
+            delay: Duration::from_secs(3_600),
+            since: None,
+            retries: 2,
+            failures: 1,
+        },
+        message: None,
+        stack: None,
+        attempt: None,
+    };
+    let failing = tokio::spawn(async move { cut.fail(owner, &[failure], &Handoff::Hint).await });
+    until_waiting(&world.store, 1).await;
+    proxy.set_both(Flow::Stall);
+    gate.commit().await.unwrap();
+    eventually("the lease to be free", SOON, async || {
+        let lease = "SELECT FROM jobwire.job_lease FOR UPDATE NOWAIT";
+        let free = sqlx::query(lease).execute(world.store.pool()).await;
+        free.ok().filter(|free| free.rows_affected() == 1).map(drop)
+    })
+    .await;
+    failing.abort();
 }

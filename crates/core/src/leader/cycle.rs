@@ -109,7 +109,12 @@ impl Leader {
                 .map_or(Duration::ZERO, |age| patience.saturating_sub(age)),
             grace: patience,
             services: node.fleet.services(),
-            again_after: node.options.sweep_interval,
+            // A cycle whose answer was lost may have ended leases. Their jobs are addressed at once.
+            again_after: if self.failed {
+                Duration::ZERO
+            } else {
+                node.options.sweep_interval
+            },
             hint_at_most: self.unhinted.get(),
             attempts_kept: node.fleet.attempts_kept(),
         };

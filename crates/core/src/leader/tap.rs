@@ -315,8 +315,8 @@ impl Following {
                     if let Some(more) = self.node.reports.throttled_lines.now("tap: mark") {
                         tracing::warn!(
                             %error, jobs = batch.len(), more,
-                            "jobs of plain SQL could not be marked as hinted; the leader cycle \
-                             finds them"
+                            "jobs of plain SQL could not be marked as hinted; the leader cycle finds \
+                             them, or the sweeper, if they were marked all the same"
                         );
                     }
                 }

@@ -94,7 +94,7 @@ fn free_slots(node: &NodeContext) -> Vec<Slot> {
     if !idle || !node.leases.healthy() || node.served.types().is_empty() {
         return Vec::new();
     }
-    let free = || slots.try_take();
+    let free = || slots.try_take_spare();
     // One slot is left for jobs that arrive meanwhile, if there is more than one.
     let few = FEW.min(node.options.concurrency - 1).max(1);
     std::iter::from_fn(free).take(few).collect()

@@ -112,7 +112,7 @@ pub struct PgStore {
     /// Permits for transactions of applications and handlers on `pool`. One connection has none: it
     /// stays free for the node.
     permits: Arc<Semaphore>,
-    /// The maximum idle time of a transaction on a connection of `cache`.
+    /// The maximum idle time of a transaction of the node itself.
     silence: Duration,
     fences: Arc<Fences>,
     /// The default isolation of creators' transactions, as the newest connection reported it.

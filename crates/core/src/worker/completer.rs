@@ -144,7 +144,7 @@ async fn commit_or_leave(node: Arc<NodeContext>, finished: Vec<Finished>) {
         node.leases.lose(held.iter());
         for held in &held {
             node.ended(held, End::Unsure);
-            node.is_in_doubt(held);
+            node.may_have_lost(held.clone());
         }
     }
 }
@@ -189,7 +189,13 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
                 executor::follow_up(node, *settled, sent, slots).await;
                 continue;
             }
-            Ending::Parked => {
+            Ending::Parked { cancelled } => {
+                if let Some(teller) = node.teller() {
+                    teller.parked(&job.job, cancelled);
+                }
+                if cancelled {
+                    node.departures.note(&job.job);
+                }
                 // A hint of its instance that came after the job was parked is tried again.
                 node.ended(&job.held, End::Unsure);
                 continue;
@@ -197,7 +203,7 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
             Ending::Left => {
                 attempt.count(node, AttemptFate::Unknown, now);
                 node.ended(&job.held, End::Unsure);
-                node.is_in_doubt(&job.held);
+                node.may_have_lost(job.held);
                 continue;
             }
             Ending::Lost => {

@@ -133,6 +133,8 @@ pub(crate) async fn consume(node: Arc<NodeContext>, own_hints: OwnHints) {
         prefetch: node.options.prefetch(node.options.first_slots()),
     };
     let mut own_hints = own_hints.lock().await;
+    // A task that died may have set it.
+    node.database_away.store(false, Ordering::Relaxed);
     let mut pause = FIRST_PAUSE;
     let mut throttle = LogThrottle::default();
     let receiver = loop {

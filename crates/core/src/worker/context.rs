@@ -158,18 +158,13 @@ impl NodeContext {
     }
 
     /// Records that a handler has run under this lock, which may be lost or may still be held in
-    /// the database. So the node looks for leases that name it, and takes back a strike that was
-    /// counted for the lock.
+    /// the database: it was lost, or its outcome is unknown. So the node looks for leases that name it, and
+    /// takes back a strike that was counted for the lock.
     pub(crate) fn may_have_lost(&self, held: LockToken) {
-        self.is_in_doubt(&held);
-        self.leases.note_lost(held);
-    }
-
-    /// Records that a handler has run under this lock, and that its outcome is unknown.
-    pub(crate) fn is_in_doubt(&self, held: &LockToken) {
         // The doubt comes first: a look that begins without a doubt forgets the used locks.
         self.leases.doubt(self.store.outcome_within());
-        self.leases.note_used(held);
+        self.leases.note_used(&held);
+        self.leases.note_lost(held);
     }
 
     /// Records that a job is no longer held. Tries hints of its instance again that were refused

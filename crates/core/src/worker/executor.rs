@@ -175,7 +175,10 @@ fn life(
                 lease.ends(true);
                 (ending, Some(slot), suspect)
             }
-            Admission::End(ending, slot) => (ending.without_attempt(), slot, None),
+            Admission::End(ending, slot) => {
+                lease.ends(true);
+                (ending.without_attempt(), slot, None)
+            }
         };
         // The slot of an exclusive job passes to the next job of its instance. A suspect keeps all
         // slots until its outcome is committed: if the next suspect ended the node before that,
@@ -285,6 +288,10 @@ async fn run_once(
         .as_ref()
         .is_some_and(|permit| !permit.may_start())
     {
+        return Ok(Ending::Release);
+    }
+    if run.node.signals.stop_jobs.is_cancelled() {
+        // It waited for its permit or its connection until now.
         return Ok(Ending::Release);
     }
     let started = Instant::now();

@@ -38,8 +38,9 @@ pub(crate) enum Ending {
     /// No slot of the job's type is free. The job is released like an unstarted one, and its hint
     /// waits on this node.
     Full,
-    /// The job waits for a permit, and its lease has ended already; no attempt is spent.
-    Parked,
+    /// The job waits for a permit, and its lease has ended already; no attempt is spent. If an operator
+    /// had cancelled it, it is deleted.
+    Parked { cancelled: bool },
     /// The lock is lost; there is nothing to commit.
     Lost,
     /// The outcome is unknown: it is committed, or the lease still exists and reconciliation finds
@@ -59,9 +60,9 @@ impl Ending {
     pub(crate) const fn outcome(&self) -> &'static str {
         match self {
             Self::Done(_) | Self::Committed { .. } => "done",
-            Self::Cancelled(_) => CANCELLED,
+            Self::Cancelled(_) | Self::Parked { cancelled: true } => CANCELLED,
             Self::Failed { outcome, .. } => outcome,
-            Self::Release | Self::Unstarted | Self::Full | Self::Parked => "interrupted",
+            Self::Release | Self::Unstarted | Self::Full | Self::Parked { .. } => "interrupted",
             Self::Lost => "lost-lock",
             Self::Left => "unknown",
         }

@@ -157,7 +157,7 @@ async fn adopt(node: &Arc<NodeContext>, strange: Vec<LockedJob>, sent: Instant) 
         let fresh = !node.leases.under_way().is_used(locked.fence);
         let is_wanted = wanted.contains(&locked.job.id);
         let slot = if takes_work && served && fresh && is_wanted {
-            node.slots.of_node.try_take()
+            node.slots.of_node.try_take_spare()
         } else {
             None
         };

@@ -95,7 +95,8 @@ pub(crate) async fn exchange_all(node: Arc<NodeContext>) {
         pause = (pause * 2).min(LONGEST_PAUSE);
         permits.wakes.notify_one();
     }
-    // No job runs any more.
+    // No job runs any more, and none may start.
+    permits.refuse_asks();
     let ends = Instant::now() + FAREWELL;
     while !permits.is_empty() && Instant::now() < ends {
         if !round(&node, &permits, Extent::Back, false).await {
@@ -243,12 +244,13 @@ fn apply(
     }
     for id in &answer.parked {
         let Some(ask) = asks.remove(id) else { continue };
-        if answer.cancelled.contains(id) {
+        let cancelled = answer.cancelled.contains(id);
+        if cancelled {
             tracing::info!(job = %id, "a job that waits for a permit was cancelled by an operator");
         } else {
             counter!(m::JOBS_PARKED, "type" => ask.job.job_type.clone()).increment(1);
         }
-        let _ = ask.reply.send(Answered::Parked);
+        let _ = ask.reply.send(Answered::Parked { cancelled });
     }
     for ask in asks.into_values() {
         let _ = ask.reply.send(Answered::Lost);

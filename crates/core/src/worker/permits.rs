@@ -140,6 +140,12 @@ impl Permits {
         Err(answer)
     }
 
+    /// Drops all questions of jobs, since the node ends.
+    pub(super) fn refuse_asks(&self) {
+        let asks = std::mem::take(&mut self.lock().asks);
+        drop(asks);
+    }
+
     /// Takes a permit back under which no job runs any more, or none has started.
     pub(super) fn give_back(&self, key: &PermitKey) {
         let mut book = self.lock();

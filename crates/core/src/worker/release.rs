@@ -16,6 +16,11 @@ pub(crate) async fn release(node: &Arc<NodeContext>, held: Vec<LockToken>) {
     let released: Vec<Release> = held.iter().cloned().map(Release::without_attempt).collect();
     match node.store.release(node.id, &released).await {
         Ok(released) => {
+            if let Some(teller) = node.teller() {
+                for id in &released.cancelled {
+                    teller.cancelled(*id);
+                }
+            }
             let ready = released.ready;
             node.hook
                 .announce(&*node.store, Cause::Requeue, ready)

@@ -233,7 +233,7 @@ impl Batch {
         for held in held() {
             self.node.leases.forget(held);
             if !changed_nothing {
-                self.node.is_in_doubt(held);
+                self.node.may_have_lost(held.clone());
             }
         }
         let again = self.open.values().map(|(_, job)| ready(job));

@@ -321,13 +321,22 @@ impl Share {
             .any(|member| member.wants)
     }
 
-    /// Takes a slot, if this node may take one now.
+    /// Takes a slot, if this node may take one now. Otherwise notes that the node needs more slots, until it
+    /// has nothing to start.
     pub(crate) fn try_take(&self) -> Option<Slot> {
+        let slot = self.try_take_spare();
+        if slot.is_none()
+            && let Some(me) = self.pool.state().members.get_mut(&self.member)
+        {
+            me.wants = true;
+        }
+        slot
+    }
+
+    /// Takes a slot, if this node may take one now. If not, the caller can do without.
+    pub(crate) fn try_take_spare(&self) -> Option<Slot> {
         let mut state = self.pool.state();
         if state.room(self.member, self.pool.slots) == 0 {
-            if let Some(me) = state.members.get_mut(&self.member) {
-                me.wants = true;
-            }
             return None;
         }
         state.take(self.member, 1);

@@ -3,7 +3,8 @@
 //!
 //! This mostly follows from the database, and the job is released without an attempt. But a job may
 //! keep its own lease from being renewed, for example by a lock on its row, and be asked to stop in each
-//! run. So the third time counts as a failure.
+//! run. So the third time counts as a failure, unless an hour lies between two of them: a job that snoozes for
+//! months meets an outage now and then.
 //!
 //! The faults of the database during a job are kept, too, while the job goes back without an outcome. The
 //! counts are those of one node, and are forgotten when they become many.
@@ -19,7 +20,7 @@ use crate::worker::fault_score::FaultScore;
 
 /// The number of such errors after which one counts as a failure.
 const RELEASES: u32 = 2;
-/// The time for which the faults of a job are kept.
+/// The time for which the count and the faults of a job are kept.
 const KEPT: Duration = Duration::from_secs(3_600);
 /// Maximum number of counted jobs.
 const MOST: usize = 10_000;
@@ -27,7 +28,7 @@ const MOST: usize = 10_000;
 /// Counts of stopped jobs. See the [module](self).
 #[derive(Default)]
 pub(crate) struct StopCounts {
-    stops: Mutex<HashMap<JobId, u32>>,
+    stops: Mutex<HashMap<JobId, (Instant, u32)>>,
     scores: Mutex<HashMap<JobId, (Instant, FaultScore)>>,
 }
 
@@ -36,8 +37,12 @@ impl StopCounts {
     pub(crate) fn releases(&self, id: JobId) -> bool {
         let mut counts = self.stops.lock().unwrap_or_else(PoisonError::into_inner);
         make_room(&mut counts, id);
-        let count = counts.entry(id).or_default();
-        *count += 1;
+        let now = Instant::now();
+        let (last, count) = counts.entry(id).or_insert((now, 0));
+        if now - *last >= KEPT {
+            *count = 0;
+        }
+        (*last, *count) = (now, *count + 1);
         let releases = *count <= RELEASES;
         if !releases {
             counts.remove(&id);
@@ -79,6 +84,16 @@ mod tests {
         let told: Vec<bool> = (0..4).map(|_| counts.releases(stopped)).collect();
         assert_eq!(told, [true, true, false, true]);
         assert!(counts.releases(other));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn errors_of_a_stopped_job_that_lie_far_apart_are_never_a_failure() {
+        let counts = StopCounts::default();
+        let job = JobId::generate();
+        for _ in 0..5 {
+            assert!(counts.releases(job));
+            tokio::time::advance(KEPT).await;
+        }
     }
 
     #[test]

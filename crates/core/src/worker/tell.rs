@@ -67,7 +67,17 @@ impl Teller<'_> {
         }
     }
 
-    /// Tells of a job that was deleted after its holder had died.
+    /// Tells of a job that waits for a permit in the database, or was deleted there instead.
+    pub(crate) fn parked(self, job: &Job, cancelled: bool) {
+        let kind = match cancelled {
+            true => JobEventKind::Cancelled,
+            false => JobEventKind::Rejected,
+        };
+        self.tell_of(job, kind);
+    }
+
+    /// Tells of a job that was deleted, since an operator had cancelled it: its holder has died, or does not
+    /// run it.
     pub(crate) fn cancelled(self, job: JobId) {
         self.tell(JobEvent::of_id(job, JobEventKind::Cancelled));
     }

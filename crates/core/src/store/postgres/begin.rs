@@ -7,12 +7,17 @@
 //!
 //! The server ends a node's transaction that stays idle. Otherwise a process that is frozen, or
 //! whose connection is cut silently, would keep its rows locked for hours, and its jobs could not
-//! be taken over after their leases ended. The limit is set on the connection
-//! ([`PgOptions::idle_in_transaction_timeout`](super::PgOptions::idle_in_transaction_timeout)). A
-//! creator's transaction belongs to the application and has no limit.
+//! be taken over after their leases ended. The node itself needs at most a tenth of a second between two
+//! statements, so its own transactions end after [five idle seconds](super::row_locks::SILENCE): a
+//! transaction whose connection was cut would keep leases from their renewal until they end. The
+//! transaction of a handler, which may think longer, has the limit of the connection
+//! ([`PgOptions::idle_in_transaction_timeout`](super::PgOptions::idle_in_transaction_timeout)) until its
+//! job is completed in it. A creator's transaction belongs to the application and has no limit.
 //!
 //! A node's transactions are READ COMMITTED (protocol rule 9), regardless of the database's
 //! default. A creator's transaction keeps that default.
+
+use std::time::Duration;
 
 use sqlx::{Executor, PgConnection, Postgres, Transaction};
 
@@ -69,11 +74,26 @@ const fn creators(isolation: Isolation) -> &'static str {
     }
 }
 
+/// Begins a transaction in which a handler runs.
+pub(super) async fn begin_handlers(
+    pool: &ConnectionPool,
+) -> Result<Transaction<'static, Postgres>, StoreError> {
+    begin_with(pool, NODES.to_owned()).await
+}
+
+/// Returns the statement that limits the idle time of the transaction.
+pub(super) fn limit_silence(silence: Duration) -> String {
+    format!(
+        "SET LOCAL idle_in_transaction_session_timeout = {}",
+        silence.as_millis()
+    )
+}
+
 /// Begins a transaction of a node.
 pub(super) async fn begin(
     pool: &ConnectionPool,
 ) -> Result<Transaction<'static, Postgres>, StoreError> {
-    begin_with(pool, NODES).await
+    begin_own(pool, NODES).await
 }
 
 /// Begins a transaction of a node whose commit always waits for the disk, even if the connection's
@@ -81,7 +101,7 @@ pub(super) async fn begin(
 pub(super) async fn begin_durably(
     pool: &ConnectionPool,
 ) -> Result<Transaction<'static, Postgres>, StoreError> {
-    begin_with(pool, DURABLY).await
+    begin_own(pool, DURABLY).await
 }
 
 /// Begins a transaction of a node that waits for a row at most a quarter of a second, since many
@@ -89,7 +109,7 @@ pub(super) async fn begin_durably(
 pub(super) async fn begin_impatiently(
     pool: &ConnectionPool,
 ) -> Result<Transaction<'static, Postgres>, StoreError> {
-    begin_with(pool, IMPATIENTLY).await
+    begin_own(pool, IMPATIENTLY).await
 }
 
 /// Begins a transaction of a node that waits for a row at most two seconds: many nodes queue for the
@@ -97,7 +117,7 @@ pub(super) async fn begin_impatiently(
 pub(super) async fn begin_to_exchange(
     pool: &ConnectionPool,
 ) -> Result<Transaction<'static, Postgres>, StoreError> {
-    begin_with(pool, TO_EXCHANGE).await
+    begin_own(pool, TO_EXCHANGE).await
 }
 
 /// Begins a transaction of a node that reads many jobs, each by its key. Its statements may take
@@ -107,14 +127,14 @@ pub(super) async fn begin_to_exchange(
 pub(super) async fn begin_by_key(
     pool: &ConnectionPool,
 ) -> Result<Transaction<'static, Postgres>, StoreError> {
-    begin_with(pool, BY_KEY).await
+    begin_own(pool, BY_KEY).await
 }
 
 /// Like [`begin_by_key`], but waits for a row at most a quarter of a second.
 pub(super) async fn begin_by_key_impatiently(
     pool: &ConnectionPool,
 ) -> Result<Transaction<'static, Postgres>, StoreError> {
-    begin_with(pool, BY_KEY_IMPATIENTLY).await
+    begin_own(pool, BY_KEY_IMPATIENTLY).await
 }
 
 /// Like [`begin_by_key_impatiently`], for a statement that reads the first job of each instance.
@@ -125,7 +145,7 @@ pub(super) async fn begin_by_key_impatiently(
 pub(super) async fn begin_first_in_order(
     pool: &ConnectionPool,
 ) -> Result<Transaction<'static, Postgres>, StoreError> {
-    begin_with(pool, FIRST_IN_ORDER).await
+    begin_own(pool, FIRST_IN_ORDER).await
 }
 
 /// Like [`begin_by_key_impatiently`], but keeps its plans: planning took three times as long as the
@@ -136,7 +156,7 @@ pub(super) async fn begin_first_in_order(
 pub(super) async fn begin_to_claim(
     pool: &ConnectionPool,
 ) -> Result<Transaction<'static, Postgres>, StoreError> {
-    begin_with(pool, TO_CLAIM).await
+    begin_own(pool, TO_CLAIM).await
 }
 
 /// Begins a transaction of a node that tries these rows of a refused page. If the trigger or
@@ -146,7 +166,7 @@ pub(super) async fn begin_part<R>(
     pool: &ConnectionPool,
     rows: &[R],
 ) -> Result<Transaction<'static, Postgres>, StoreError> {
-    begin_with(pool, if rows.is_empty() { BY_KEY } else { PART }).await
+    begin_own(pool, if rows.is_empty() { BY_KEY } else { PART }).await
 }
 
 /// Begins a transaction of an application, with no idle limit and with the given isolation, the
@@ -155,7 +175,7 @@ pub(super) async fn begin_creating(
     pool: &ConnectionPool,
     isolation: Isolation,
 ) -> Result<Transaction<'static, Postgres>, StoreError> {
-    begin_with(pool, creators(isolation)).await
+    begin_with(pool, creators(isolation).to_owned()).await
 }
 
 /// Commits a transaction in which statements of an application ran, and fails if the server would
@@ -184,14 +204,26 @@ pub(super) async fn ensure_intact(connection: &mut PgConnection) -> Result<(), S
     Ok(())
 }
 
-async fn begin_with(
+async fn begin_own(
     pool: &ConnectionPool,
     statement: &'static str,
+) -> Result<Transaction<'static, Postgres>, StoreError> {
+    let statement = match pool.silence {
+        Some(silence) => format!("{statement}; {}", limit_silence(silence)),
+        None => statement.to_owned(),
+    };
+    begin_with(pool, statement).await
+}
+
+async fn begin_with(
+    pool: &ConnectionPool,
+    statement: String,
 ) -> Result<Transaction<'static, Postgres>, StoreError> {
     let pool = pool.clone();
     // Without an answer in time, the connection is suspected, and closed instead of returned.
     let begins = async move {
-        let begins = pool.inner.begin_with(statement);
+        // The text holds only numbers beside the constants above.
+        let begins = pool.inner.begin_with(sqlx::AssertSqlSafe(statement));
         pool.answer(async { Ok(begins.await?) }).await
     };
     match tokio::spawn(begins).await {

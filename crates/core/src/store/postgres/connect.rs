@@ -106,6 +106,7 @@ impl PgStore {
                 inner: suspicion.watch(pool).connect_lazy_with(connect.clone()),
                 suspicion: suspicion.clone(),
                 within,
+                silence: None,
             }
         };
         // Two connections lock and two complete. All but one may hold rows, each time for a tenth
@@ -130,12 +131,15 @@ impl PgStore {
                 pool(cached, Plans::Kept, cache_commits, silence),
                 cache_commits,
             ),
-            pool: pool(
-                rest,
-                Plans::Fresh,
-                Commits::AsConfigured,
-                options.idle_in_transaction_timeout,
-            ),
+            pool: ConnectionPool {
+                silence: Some(silence),
+                ..pool(
+                    rest,
+                    Plans::Fresh,
+                    Commits::AsConfigured,
+                    options.idle_in_transaction_timeout,
+                )
+            },
             suspended: Lately::default(),
             rows_stay_locked: Lately::default(),
             permits: Arc::new(Semaphore::new(rest as usize - 1)),

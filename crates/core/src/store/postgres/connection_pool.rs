@@ -82,6 +82,8 @@ pub struct ConnectionPool {
     pub inner: PgPool,
     pub suspicion: Suspicion,
     pub within: Duration,
+    /// The time after which the server ends an idle transaction of a node. `None`: that of the connection.
+    pub silence: Option<Duration>,
 }
 
 impl ConnectionPool {
@@ -142,6 +144,7 @@ mod tests {
             inner: PgPool::connect_lazy_with(nowhere),
             suspicion: Suspicion::default(),
             within,
+            silence: None,
         }
     }
 

@@ -99,7 +99,7 @@ impl Database for PgStore {
         after: Arc<dyn AfterCommit>,
     ) -> Result<Box<dyn CompletingTransaction>> {
         let permit = self.hold_permit().await?;
-        let begun = begin::begin(&self.pool).await?;
+        let begun = begin::begin_handlers(&self.pool).await?;
         let store = self.clone();
         Ok(Box::new(JobTransaction::over(
             store,

@@ -55,7 +55,7 @@ use crate::store::{COUNT_LIMIT, CycleOutcome, CycleReport, Horizon, LeaderCycle,
 ///
 /// `left_over` are jobs whose lease lost its owner in an earlier cycle and that no node has locked
 /// since: their hint was lost, or no node had a free slot. They are hinted again at growing
-/// intervals.
+/// intervals, which begin with the rescue: it forgets the hints of the job's life before.
 macro_rules! take {
     ($late:literal, $other:expr, $deaths:expr) => {
         concat!(
@@ -154,7 +154,8 @@ WITH unlocked AS MATERIALIZED (
     ORDER BY j.seq LIMIT $5
     FOR UPDATE SKIP LOCKED
 ), hinted AS (
-    UPDATE jobwire.job j SET ready_at = clock_timestamp(), hints = least(j.hints, 999999999) + 1
+    UPDATE jobwire.job j SET ready_at = clock_timestamp(),
+        hints = CASE WHEN c.owner IS NULL THEN least(j.hints, 999999999) ELSE 1 END + 1
     FROM (SELECT strikes, owner, place_of_job FROM reset
           UNION ALL SELECT strikes, NULL, place_of_job FROM left_over
           UNION ALL SELECT NULL, NULL, u.place_of_job FROM unhinted u

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
-use sqlx::{PgConnection, Postgres};
+use sqlx::{Executor, PgConnection, Postgres};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{PgStore, acting, batches, begin, complete, ending, exclusive, gate, insert};
@@ -127,6 +127,9 @@ impl SqlStore for PgStore {
         completion: &Completion,
         then: &Handoff,
     ) -> Result<BatchOutcome> {
+        // From now on the transaction holds the lease, and the node does not think between statements.
+        let limit = sqlx::AssertSqlSafe(begin::limit_silence(self.silence));
+        connection.execute(sqlx::raw_sql(limit)).await?;
         complete::complete_in(connection, owner, std::slice::from_ref(completion), then).await
     }
 }

@@ -224,8 +224,13 @@ impl Transport for PgTransport {
         let flush = async |left: Duration| {
             let emptied = async {
                 let may_send = |link: &Link| link.sends || link.opens;
-                while shared.outbox().is_busy() && may_send(&shared.link.borrow()) {
-                    let sent = shared.sent.notified();
+                loop {
+                    let mut sent = std::pin::pin!(shared.sent.notified());
+                    // What is sent from now on ends the wait.
+                    sent.as_mut().enable();
+                    if !shared.outbox().is_busy() || !may_send(&shared.link.borrow()) {
+                        return;
+                    }
                     shared.filled.notify_one();
                     sent.await;
                 }

@@ -178,6 +178,8 @@ const HINT: &str = concat!(
     ", seq"
 );
 
+const FORGET_HINTS: &str = "UPDATE job SET hints = 1 WHERE id IN (SELECT value FROM json_each(?1))";
+
 /// Notes jobs that became ready. One that has left the executable table meanwhile is forgotten later.
 const NOTE: &str = "
 INSERT INTO unannounced_job (job_id, noted_at) SELECT value, ?2 FROM json_each(?1)
@@ -277,6 +279,15 @@ async fn rescue(
         let strikes: i32 = row.try_get(1)?;
         known.insert(id, (decode::needs(row)?, strikes));
     }
+    // The intervals at which a job is hinted again begin with its rescue.
+    let anew = ids
+        .iter()
+        .filter(|id| owners.get(id).is_some_and(Option::is_some));
+    let anew: Vec<&JobId> = anew.collect();
+    sqlx::query(FORGET_HINTS)
+        .bind(decode::array(anew)?)
+        .execute(&mut *connection)
+        .await?;
     let ready = hint(connection, now, &ids).await?;
     let rescued = ready.into_iter().filter_map(|ready| {
         let (needs, strikes) = known.remove(&ready.hint.id)?;

@@ -99,7 +99,7 @@ pub(super) async fn keep_trying(
             // The outcome is unknown.
             node.leases.lose(std::iter::once(&held));
             node.ended(&held, End::Unsure);
-            node.is_in_doubt(&held);
+            node.may_have_lost(held);
         }
     });
 }
@@ -158,7 +158,7 @@ async fn try_until_taken(
                 node.ended(held, End::Unsure);
                 // The node's last search for lost leases releases it. Otherwise its lease would end
                 // like that of a dead node.
-                node.is_in_doubt(held);
+                node.may_have_lost(held.clone());
                 break AttemptFate::Unknown;
             }
             turn = its_turn => turn,

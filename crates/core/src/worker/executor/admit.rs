@@ -202,14 +202,20 @@ async fn permit(run: &Run<'_>, limit: &Limit) -> Result<Permit, Ending> {
         Ok(permit) => return Ok(permit),
         Err(answer) => answer,
     };
+    // The request may end the lease: the job then waits in the database.
+    run.lease.ends(true);
     let answered = tokio::select! {
         biased;
         answered = answer => answered,
         () = run.lease.stop.token().cancelled() => return Err(interrupted(run)),
+        () = node.signals.stop_jobs.cancelled() => return Err(Ending::Release),
     };
     Err(match answered {
-        Ok(Answered::Granted(permit)) => return Ok(permit),
-        Ok(Answered::Parked) => Ending::Parked,
+        Ok(Answered::Granted(permit)) => {
+            run.lease.ends(false);
+            return Ok(permit);
+        }
+        Ok(Answered::Parked { cancelled }) => Ending::Parked { cancelled },
         Ok(Answered::Lost) => Ending::Lost,
         // A row of the key is locked, or refused. The job holds no slot meanwhile.
         Ok(Answered::Refused) => returned(run),

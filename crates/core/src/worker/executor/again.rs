@@ -70,7 +70,11 @@ impl Faults {
     pub(super) fn keep(mut self, run: &Run<'_>, ending: &Ending) {
         match ending {
             Ending::Left => self.score.has_fault(),
-            Ending::Release | Ending::Unstarted | Ending::Full | Ending::Parked | Ending::Lost => {}
+            Ending::Release
+            | Ending::Unstarted
+            | Ending::Full
+            | Ending::Parked { .. }
+            | Ending::Lost => {}
             Ending::Done(_)
             | Ending::Cancelled(_)
             | Ending::Committed { .. }

@@ -77,7 +77,7 @@ impl<'a> Run<'a> {
             | Ending::Release
             | Ending::Unstarted
             | Ending::Full
-            | Ending::Parked
+            | Ending::Parked { .. }
             | Ending::Lost
             | Ending::Left => {}
         }

@@ -23,7 +23,7 @@ pub(crate) enum Answered {
     Granted(Permit),
     /// The job waits in the database, and its lease has ended. If an operator had cancelled it, it
     /// is deleted.
-    Parked,
+    Parked { cancelled: bool },
     /// The lock of the job is lost.
     Lost,
     /// The database refuses the requests of the key, perhaps because of this job.

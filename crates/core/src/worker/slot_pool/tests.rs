@@ -94,6 +94,22 @@ fn what_a_node_does_not_want_is_free_for_the_others() {
     assert_eq!(half.len() + take_until_full(&shares[0]).len(), 7);
 }
 
+#[test]
+fn a_slot_that_a_node_can_do_without_is_no_need() {
+    let (shares, _kept) = shared(8, 2);
+    let busy = take_until_full(&shares[0]);
+    shares[0].wants_none();
+    let spare: Vec<Slot> = std::iter::from_fn(|| shares[1].try_take_spare()).collect();
+    assert_eq!((busy.len(), spare.len()), (7, 1));
+    assert!(!shares[1].taken().wants_more);
+    drop((busy, spare));
+    assert_eq!(
+        take_until_full(&shares[0]).len(),
+        7,
+        "all but the slot of the idle node"
+    );
+}
+
 #[tokio::test]
 async fn a_job_that_runs_alone_waits_for_the_jobs_of_every_node() {
     let (shares, _kept) = shared(4, 2);

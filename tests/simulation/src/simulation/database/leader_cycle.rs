@@ -132,6 +132,9 @@ impl Database {
             };
             lease.clear();
             let fence = lease.fence;
+            if let Some(row) = self.executable.get_mut(id) {
+                row.hints = 1;
+            }
             self.record(*id, Event::TakenOff { fence });
         }
         late
