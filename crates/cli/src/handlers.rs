@@ -224,9 +224,14 @@ mod tests {
 
     #[test]
     fn row_locks_and_recorded_attempts_hold_for_their_types() {
-        let [http, sleep] = applied(&[("row_lock_types", "sleep"), ("attempt_types", "http")]);
+        let [http, sleep] = applied(&[
+            ("row_lock_types", "sleep"),
+            ("attempt_types", "http"),
+            ("attempts_kept", "36h"),
+        ]);
         assert!(sleep.row_lock && !http.row_lock);
-        assert!(http.keep_attempts.is_some() && sleep.keep_attempts.is_none());
+        assert_eq!(http.keep_attempts, Some(Duration::from_secs(36 * 3_600)));
+        assert_eq!(sleep.keep_attempts, None);
         names_the_unknown_type("row_lock_types", "mail");
         names_the_unknown_type("attempt_types", "mail");
     }

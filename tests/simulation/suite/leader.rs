@@ -73,6 +73,26 @@ async fn a_late_leader_cycle_costs_no_interval() {
     }
 }
 
+/// The task that deletes old attempts, incidents, unique keys, batches and progress runs on a node.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_leads_deletes_old_rows_until_it_stops() {
+    let store = MemoryStore::new(Database::simulated());
+    let begun = Instant::now();
+    let node = Node::builder(store.clone(), Arc::new(InProcessTransport::new()))
+        .start()
+        .await
+        .unwrap();
+    sleep(Duration::from_secs(7_200)).await;
+    node.stop().await;
+    sleep(Duration::from_secs(7_200)).await;
+    let seconds = |at: Instant| (at - begun).as_secs();
+    let times: Vec<u64> = store.prunings().into_iter().map(seconds).collect();
+    println!("{times:?}");
+    assert_eq!(times.len(), 2, "{times:?}");
+    assert!((300..310).contains(&times[0]), "{times:?}");
+    assert!((3_900..3_920).contains(&times[1]), "{times:?}");
+}
+
 /// Protocol rule 24: after the death of a node, its jobs start elsewhere within the lease, the sweep
 /// interval and two seconds. So do those of the leader, whose own lease has to end first.
 #[test]

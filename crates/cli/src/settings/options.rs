@@ -138,3 +138,192 @@ impl Settings {
             )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use jobwire_core::job::scope::Scope;
+    use jobwire_core::{LaneOrder, LaneShare, RetryFrom, RetryPolicy, StartOrder, TapMode};
+
+    use super::*;
+    use crate::handlers::{BuiltIn, apply, built_in};
+    use crate::settings::{DEFAULT_FILE, Sources, TABLE};
+
+    /// Each setting of a node, its handlers and its stores, with a value that is not its default. All
+    /// together are valid.
+    const OF_NODES: &[(&str, &str)] = &[
+        ("database_plaintext", "allow"),
+        ("concurrency", "63"),
+        ("concurrency_min", "2"),
+        ("concurrency_idle", "31s"),
+        ("concurrency_cpu", "70"),
+        ("lease", "32s"),
+        ("sweep_interval", "11s"),
+        ("suspect_after", "16s"),
+        ("claim_after", "6s"),
+        ("claim_interval", "12s"),
+        ("quarantine_after", "4"),
+        ("row_lock_types", "sleep"),
+        ("row_lock_from", "33"),
+        ("type_timeouts", "http=2m"),
+        ("type_heartbeat_timeouts", "http=5m"),
+        ("type_concurrency", "http=8"),
+        ("type_limits", "http=10"),
+        ("attempt_types", "http"),
+        ("attempts_kept", "36h"),
+        ("incidents_kept", "37h"),
+        ("retry_policy", "13s"),
+        ("retry_from", "due-date"),
+        ("history_retry_policy", "14s"),
+        ("type_retry_policies", "http=15s"),
+        ("shutdown_timeout", "61s"),
+        ("lanes", "critical,bulk"),
+        ("lane_order", "aging"),
+        ("lane_aging", "62s"),
+        ("start_order", "due-date"),
+        ("deployments", "d"),
+        ("categories", "c"),
+        ("tenants", "t"),
+        ("min_priority", "1"),
+        ("max_priority", "9"),
+        ("hint_max_age", "9s"),
+        ("hint_buffer", "99"),
+        ("statement_timeout", "17s"),
+        ("database_connections", "9"),
+        ("durable_locks", "false"),
+        ("tap", "off"),
+    ];
+    /// The settings of other parts of the program. Those of brokers and engines have prefixes.
+    const ELSEWHERE: &[&str] = &[
+        "database_url",
+        "second_broker_url",
+        "second_broker_lanes",
+        "former_broker_url",
+        "http",
+        "http_allow_hosts",
+        "periodic_jobs",
+        "calendars",
+        "log",
+        "log_format",
+    ];
+    const PREFIXES: &[&str] = &["broker_", "amqp_", "kafka_", "engine_"];
+    /// The options of a node that only the library sets.
+    const WITHOUT_SETTING: &[&str] = &["slot_limit", "encryption", "host", "database"];
+
+    /// Reads the settings from a file.
+    fn with(given: &[(&str, &str)]) -> Settings {
+        let directory = tempfile::tempdir().expect("a directory");
+        let line = |(key, value): &(&str, &str)| format!("{key} = \"{value}\"\n");
+        let file: String = given.iter().map(line).collect();
+        std::fs::write(directory.path().join(DEFAULT_FILE), file).expect("written");
+        Settings::load(&Sources {
+            directory: directory.path().to_owned(),
+            ..Sources::default()
+        })
+        .expect("all is well")
+    }
+
+    /// Returns the options of a node, its stores and its handlers as a text.
+    fn effects(settings: &Settings) -> String {
+        let mut handlers = built_in(&BuiltIn::default());
+        apply(&mut handlers, settings).expect("the types are served");
+        let of_types =
+            ["http", "sleep"].map(|of| handlers.get(of).expect("built in").options.clone());
+        format!(
+            "{:?} {:?} {:?} {of_types:?}",
+            settings.node_options(),
+            settings.pg_options(),
+            settings.sqlite_options()
+        )
+    }
+
+    /// Returns the fields of the options, with their values as a text.
+    fn fields(options: &NodeOptions) -> BTreeMap<String, String> {
+        let mut fields: BTreeMap<String, String> = BTreeMap::new();
+        let mut name = String::new();
+        for line in format!("{options:#?}").lines() {
+            let Some(rest) = line.strip_prefix("    ") else {
+                continue;
+            };
+            if rest.starts_with(|first: char| first.is_ascii_lowercase()) {
+                name = rest.split(':').next().unwrap_or_default().to_owned();
+            }
+            fields.entry(name.clone()).or_default().push_str(rest);
+        }
+        fields
+    }
+
+    #[test]
+    fn each_setting_of_a_node_reaches_its_option() {
+        let seconds = Duration::from_secs;
+        let scope = Scope::default()
+            .deployments(["d"])
+            .categories(["c"])
+            .tenants(["t"])
+            .min_priority(1)
+            .max_priority(9);
+        let elastic = Elastic::from_min(2).idle_after(seconds(31)).cpu_below(70);
+        let expected = NodeOptions::default()
+            .concurrency(63)
+            .elastic(Some(elastic))
+            .lease(seconds(32))
+            .sweep_interval(seconds(11))
+            .suspect_after(seconds(16))
+            .claim_after(Some(seconds(6)))
+            .claim_interval(seconds(12))
+            .quarantine_after(4)
+            .row_lock_from(33)
+            .incidents_kept(seconds(37 * 3_600))
+            .retry(RetryPolicy::fixed(seconds(13)))
+            .retry_from(RetryFrom::DueDate)
+            .history_retry(RetryPolicy::fixed(seconds(14)))
+            .shutdown_timeout(seconds(61))
+            .lanes(vec![
+                LaneShare::new("critical", 1),
+                LaneShare::new("bulk", 1),
+            ])
+            .lane_order(LaneOrder::Aging)
+            .lane_aging(seconds(62))
+            .start_order(StartOrder::default().by_due_date())
+            .scope(scope)
+            .tap(TapMode::Off)
+            .hook(HookOptions::default().buffer(99).max_age(seconds(9)));
+        let ours = with(OF_NODES).node_options();
+        assert_eq!(format!("{ours:#?}"), format!("{expected:#?}"));
+
+        // An option without a setting is one on purpose.
+        let (ours, defaults) = (fields(&ours), fields(&NodeOptions::default()));
+        assert!(defaults.len() > 20, "{defaults:?}");
+        for (field, default) in &defaults {
+            let is_default = ours.get(field) == Some(default);
+            let has_no_setting = WITHOUT_SETTING.contains(&field.as_str());
+            assert_eq!(is_default, has_no_setting, "`{field}` is {default}");
+        }
+    }
+
+    #[test]
+    fn no_setting_of_a_node_is_without_effect() {
+        let all = effects(&with(OF_NODES));
+        for (left_out, _) in OF_NODES {
+            let others: Vec<(&str, &str)> = OF_NODES
+                .iter()
+                .filter(|(key, _)| key != left_out)
+                .copied()
+                .collect();
+            assert_ne!(effects(&with(&others)), all, "`{left_out}` has no effect");
+        }
+    }
+
+    /// So a new setting gets a test of its effect, or is of another part.
+    #[test]
+    fn each_setting_is_one_of_a_node_or_of_another_part() {
+        for setting in TABLE {
+            let of_nodes = OF_NODES.iter().any(|(key, _)| *key == setting.key);
+            let elsewhere = ELSEWHERE.contains(&setting.key)
+                || PREFIXES.iter().any(|of| setting.key.starts_with(of));
+            assert!(of_nodes != elsewhere, "`{}` is in no list", setting.key);
+        }
+    }
+}

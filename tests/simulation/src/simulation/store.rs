@@ -20,6 +20,7 @@ use jobwire_core::{
     Fence, Job, JobId, JobQuery, JobView, Lane, LaneBacklog, LaneRule, LaneView, NodeId,
     PeriodicJob, Store, StoreError,
 };
+use tokio::time::Instant;
 
 use super::database::Database;
 use super::link::{Link, unreachable};
@@ -32,6 +33,8 @@ pub struct MemoryStore {
     link: Option<Arc<Link>>,
     /// The delay of the next leader cycle.
     late_cycle: Arc<Mutex<Option<Duration>>>,
+    /// The times at which a leader deleted old rows.
+    prunings: Arc<Mutex<Vec<Instant>>>,
 }
 
 impl MemoryStore {
@@ -42,12 +45,24 @@ impl MemoryStore {
             database: Arc::new(Mutex::new(database)),
             link: None,
             late_cycle: Arc::default(),
+            prunings: Arc::default(),
         }
     }
 
     /// Makes the next leader cycle take effect this much after it was sent.
     pub fn delay_next_cycle(&self, by: Duration) {
         *self.late() = Some(by);
+    }
+
+    /// Returns the times at which a leader deleted old rows. This database has none, so each deletion
+    /// is a short slice.
+    #[must_use]
+    pub fn prunings(&self) -> Vec<Instant> {
+        self.pruned().clone()
+    }
+
+    fn pruned(&self) -> MutexGuard<'_, Vec<Instant>> {
+        self.prunings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn late(&self) -> MutexGuard<'_, Option<Duration>> {
@@ -61,6 +76,7 @@ impl MemoryStore {
             database: self.database.clone(),
             link: Some(link),
             late_cycle: self.late_cycle.clone(),
+            prunings: self.prunings.clone(),
         }
     }
 
@@ -293,6 +309,11 @@ impl Store for MemoryStore {
 
     async fn free_instances(&self) -> Result<Vec<Ready>> {
         self.call("free instances", Database::free_instances).await
+    }
+
+    async fn prune_history(&self, _: Duration, _: i64) -> Result<u64> {
+        self.pruned().push(Instant::now());
+        Ok(0)
     }
 
     async fn committed(&self, _: &TransactionId) -> Result<Fate> {
