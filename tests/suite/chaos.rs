@@ -104,6 +104,9 @@ const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(5);
 
 /// The number of jobs of a key of [`Kind::Rated`] that may start in a period.
 const RATED: u64 = 4;
+/// So many jobs of a key of [`Kind::Crowded`] run at once at least: more than a node borrows ahead. On a busy
+/// machine its limit is not reached.
+const CROWDED: u64 = 8;
 
 /// Runs chaos and asserts that every promise was kept.
 async fn kept(options: Options) -> Outcome {
@@ -131,7 +134,12 @@ async fn kept(options: Options) -> Outcome {
     if durable_locks {
         // Only then are the limits judged, and that is worth something only if they bind.
         assert!(counts.limited_runs > 0, "no job with a limit ran");
-        assert!(counts.most_limited >= RATED, "no limit was reached");
+        assert!(counts.most_rated >= RATED, "no rate was reached");
+        assert!(
+            counts.most_limited >= CROWDED,
+            "only {} jobs of a key ran at once",
+            counts.most_limited
+        );
     }
     // The bound holds where a slot is free. Few slots are all taken, so they have only the deadline.
     // On a machine that stood still in the calm, no takeover is judged.

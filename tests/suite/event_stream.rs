@@ -1,7 +1,7 @@
 //! The event stream: what is written with which change, and what reaches the consumers of a broker. That
 //! the kinds are exact, the scenario of `events` tests on both databases. Budget: 15 s.
 
-mod brokers;
+pub(crate) mod brokers;
 pub(crate) mod deaths;
 mod switching;
 

@@ -1,5 +1,5 @@
 //! The commit tap: the stream of committed rows, and the jobs of plain SQL that the leader hints
-//! with it. Budget: 60 s.
+//! with it. Budget: 90 s.
 
 mod command;
 mod fleets;

@@ -107,7 +107,7 @@ impl Recorded {
         let number = |field: &str| payload[field].as_f64().unwrap_or(0.0);
         match self.kind {
             Kind::Noop | Kind::Repeating | Kind::Rare | Kind::Rated => {}
-            Kind::Slow | Kind::Long | Kind::Exclusive | Kind::Limited => {
+            Kind::Slow | Kind::Long | Kind::Exclusive | Kind::Limited | Kind::Crowded => {
                 let time = Duration::from_millis(number("ms") as u64);
                 tokio::select! {
                     () = tokio::time::sleep(time) => {}

@@ -45,13 +45,16 @@ pub enum Kind {
     Rare,
     /// Runs alone among the jobs of its key.
     Limited,
+    /// Due at the same time as many others of its key, of which a number runs at once. It is so large
+    /// that nodes borrow permits ahead.
+    Crowded,
     /// A limited number of them starts in a period.
     Rated,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 17] = [
+    pub const ALL: [Kind; 18] = [
         Kind::Noop,
         Kind::Long,
         Kind::Slow,
@@ -69,6 +72,7 @@ impl Kind {
         Kind::Rare,
         Kind::Limited,
         Kind::Rated,
+        Kind::Crowded,
     ];
 
     /// The kinds that nodes hold by row locks: some end at once; others outlast the row lock and
@@ -101,6 +105,7 @@ impl Kind {
             Kind::Repeating => "chaos-repeating",
             Kind::Rare => "chaos-rare",
             Kind::Limited => "chaos-limited",
+            Kind::Crowded => "chaos-crowded",
             Kind::Rated => "chaos-rated",
         }
     }
@@ -124,6 +129,7 @@ impl Kind {
     pub fn bound(self) -> Option<Bound> {
         match self {
             Kind::Limited => Some(Bound::Running(1)),
+            Kind::Crowded => Some(Bound::Running(24)),
             Kind::Rated => Some(Bound::Rate {
                 number: 4,
                 millis: 2_000,
@@ -136,10 +142,10 @@ impl Kind {
     /// slightly more.
     fn weight(self, deploys: bool) -> u32 {
         match self {
-            Kind::Noop => 380,
-            // Their keys let about twice as many of each start, and fewer while nodes die. So some of
-            // them wait, and all are done in the end.
-            Kind::Limited | Kind::Rated => 60,
+            Kind::Noop => 320,
+            // The keys of the first two let about twice as many of each start, and fewer while nodes die.
+            // So some of them wait, and all are done in the end. The third wait when they are due.
+            Kind::Limited | Kind::Rated | Kind::Crowded => 60,
             Kind::Long => 0,
             Kind::Slow => 20,
             Kind::Failing => 60,
@@ -171,6 +177,16 @@ pub fn keys(rate: u32) -> u32 {
     (rate / 20).max(2)
 }
 
+/// Returns the number of keys of [`Kind::Crowded`]: at any rate each has time to run its jobs until the
+/// next ones are due.
+fn crowds(rate: u32) -> u32 {
+    (rate / 150).max(1)
+}
+
+/// Jobs of [`Kind::Crowded`] are due at full multiples of this time. At the rate of the tests about forty
+/// become due at once.
+const CROWDS_EVERY: i64 = 20;
+
 /// The timeout of an attempt of [`Kind::Hanging`].
 pub const TIMEOUT: Duration = Duration::from_millis(1_500);
 
@@ -191,6 +207,8 @@ pub struct Maker {
     made: u64,
     /// The number of keys of limited jobs.
     keys: u32,
+    /// The number of keys of crowded jobs.
+    crowds: u32,
 }
 
 /// The number of instances that exclusive jobs use at the same time.
@@ -210,6 +228,7 @@ impl Maker {
             prefix: format!("p{producer}"),
             made: 0,
             keys: keys(options.rate),
+            crowds: crowds(options.rate),
         }
     }
 
@@ -243,6 +262,9 @@ impl Maker {
             Kind::Limited => {
                 json!({ "ms": random.random_range(0..1_000), "key": random.random_range(0..self.keys) })
             }
+            Kind::Crowded => {
+                json!({ "ms": random.random_range(500..1_000), "key": random.random_range(0..self.crowds) })
+            }
             Kind::Rated => json!({ "key": random.random_range(0..self.keys) }),
             _ => json!({}),
         };
@@ -262,7 +284,11 @@ impl Maker {
             Kind::Repeating => job = job.repeat_text("R3/PT1S"),
             _ => {}
         }
-        if random.random_bool(0.04) {
+        if kind == Kind::Crowded {
+            let crowd = self.clock.now().timestamp() / CROWDS_EVERY + 1;
+            let due = DateTime::from_timestamp(crowd * CROWDS_EVERY, 0);
+            job = job.due(due.unwrap_or_default());
+        } else if random.random_bool(0.04) {
             let wait = Duration::from_millis(random.random_range(200..4_000));
             job = job.due(self.clock.now() + wait);
         }

@@ -1,7 +1,7 @@
 //! A node whose number of slots follows its load.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use jobwire_core::{
     Client, CommitHook, Elastic, HookOptions, InProcessTransport, NewJob, Node, Outcome, Running,
@@ -13,18 +13,21 @@ use tokio::sync::Semaphore;
 
 use super::world::{SqlBench, World};
 
-/// The handlers wait for a gate, so hints wait for slots while the processors are idle.
+/// The handlers wait for a gate, so hints wait for slots while the processors are idle. A node looks once a
+/// second, and then grows by one: so it takes two seconds from the third slot to the fifth. A node
+/// that begins with more slots is quicker.
 pub(super) async fn an_elastic_node_grows_while_hints_wait<S: SqlBench>(w: &World<S>) {
     let transport = InProcessTransport::new();
     let hook = CommitHook::start(transport.publisher(), HookOptions::default());
     let client = Client::new(w.store.clone(), hook.clone());
-    let (gate, at_once) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
+    let starts = Arc::<Mutex<Vec<Instant>>>::default();
+    let gate = Arc::new(Semaphore::new(0));
     let waits = {
-        let (gate, at_once) = (gate.clone(), at_once.clone());
+        let (gate, starts) = (gate.clone(), starts.clone());
         move |_: Running<u64>| {
-            let (gate, at_once) = (gate.clone(), at_once.clone());
+            let (gate, starts) = (gate.clone(), starts.clone());
             async move {
-                at_once.fetch_add(1, Ordering::Relaxed);
+                starts.lock().unwrap().push(Instant::now());
                 gate.acquire().await?.forget();
                 Ok(Outcome::Done)
             }
@@ -42,17 +45,20 @@ pub(super) async fn an_elastic_node_grows_while_hints_wait<S: SqlBench>(w: &Worl
     let mut tx = client.begin().await.unwrap();
     let jobs = (0..20_u64).map(|number| NewJob::of("wait", &number));
     tx.create_many(jobs.collect()).await.unwrap();
+    let begun = Instant::now();
     tx.commit().await.unwrap();
     // It begins with two, and reaches five while none of them ends.
     eventually("five jobs at once", SOON, async || {
-        (at_once.load(Ordering::Relaxed) == 5).then_some(())
+        (starts.lock().unwrap().len() == 5).then_some(())
     })
     .await;
+    let grew = starts.lock().unwrap()[4] - begun;
+    assert!(grew > Duration::from_millis(1_900), "within {grew:?}");
     gate.add_permits(20);
     eventually("all jobs", SOON, async || {
         (w.rows("job").await == 0).then_some(())
     })
     .await;
-    assert_eq!(at_once.load(Ordering::Relaxed), 20);
+    assert_eq!(starts.lock().unwrap().len(), 20);
     node.stop().await;
 }

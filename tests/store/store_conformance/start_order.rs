@@ -126,6 +126,10 @@ pub(super) async fn jobs_start_in_camundas_order_of_preferences<S: SqlBench>(w: 
             ["old", "urgent-old", "young", "plain", "urgent"],
         ),
         (
+            arrival.timers_first(),
+            ["old", "young", "urgent-old", "plain", "urgent"],
+        ),
+        (
             arrival.by_priority().timers_first().by_due_date(),
             ["urgent-old", "urgent", "old", "young", "plain"],
         ),

@@ -24,34 +24,34 @@ use serde_json::Value;
 use super::switch_on;
 use crate::hints::Contract;
 
-pub(super) const SOON: Duration = Duration::from_secs(60);
+pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 /// An event as a consumer got it.
 #[derive(Clone, Debug)]
-pub(super) struct Received {
-    pub(super) key: String,
-    pub(super) event: Value,
+pub(crate) struct Received {
+    pub(crate) key: String,
+    pub(crate) event: Value,
 }
 
 impl Received {
-    pub(super) fn text(&self, field: &str) -> &str {
+    pub(crate) fn text(&self, field: &str) -> &str {
         self.event[field].as_str().unwrap_or_default()
     }
 
-    pub(super) fn kind(&self) -> &str {
+    pub(crate) fn kind(&self) -> &str {
         self.event["data"]["kind"].as_str().unwrap_or_default()
     }
 }
 
 /// A queue that is bound to all events. The consumer declares the exchange as the leader does.
-pub(super) struct Queue {
+pub(crate) struct Queue {
     channel: Channel,
     name: String,
     _connection: Connection,
 }
 
 impl Queue {
-    pub(super) async fn bind(space: &Space, pattern: &str) -> Self {
+    pub(crate) async fn bind(space: &Space, pattern: &str) -> Self {
         let connection = Connection::connect(&space.url, ConnectionProperties::default());
         let connection = connection.await.unwrap();
         let channel = connection.create_channel().await.unwrap();
@@ -89,7 +89,7 @@ impl Queue {
         }
     }
 
-    pub(super) async fn next(&mut self) -> Received {
+    pub(crate) async fn next(&mut self) -> Received {
         let delivery = eventually("an event", SOON, async || {
             let options = BasicGetOptions { no_ack: true };
             let got = self.channel.basic_get(self.name.as_str().into(), options);
@@ -106,7 +106,7 @@ impl Queue {
 
     /// Receives until this many events of this kind have come. An event whose confirm was late comes
     /// twice, with the same id.
-    pub(super) async fn until(&mut self, kind: &str, times: usize) -> Vec<Received> {
+    pub(crate) async fn until(&mut self, kind: &str, times: usize) -> Vec<Received> {
         let mut received: Vec<Received> = Vec::new();
         while received.iter().filter(|one| one.kind() == kind).count() < times {
             let event = self.next().await;
@@ -146,7 +146,8 @@ async fn create(store: &PgStore, node: &Node) {
 }
 
 /// Each job of an instance was done before the next one was locked, and the events say so in this order.
-fn assert_in_order(received: &[Received]) {
+/// There are four instances of five jobs.
+pub(crate) fn assert_in_order(received: &[Received]) {
     let contract = Contract::new();
     for one in received {
         contract.assert_event(&one.event);

@@ -3,6 +3,8 @@
 //!
 //! The service keeps the calls of the victim, so that it dies while it holds each permit. The calls
 //! of the heir are kept until as many run as the limit allows: then no permit is lost.
+//!
+//! Nodes borrow permits of a large limit ahead: some die while they have permits that no job uses.
 
 use std::time::Duration;
 
@@ -172,4 +174,77 @@ async fn a_limit_holds_without_a_broker_over_the_death_of_a_node() {
 #[tokio::test]
 async fn a_fair_limit_holds_without_a_broker_over_the_death_of_a_node() {
     without_a_broker(Order::Fair).await;
+}
+
+/// A node borrows an eighth of this limit ahead. One node dies while all permits are in use, and one while
+/// few are, just after the nodes have borrowed ahead. Afterwards no permit is lost.
+#[tokio::test]
+async fn a_limit_whose_permits_are_borrowed_ahead_is_not_exceeded_while_nodes_are_killed() {
+    const LARGE: usize = 24;
+    const FLOOD: usize = 100;
+    const FEW: usize = 6;
+    const TRIES: usize = 12;
+    let database = shared::postgres().await.migrated_database().await;
+    let fleet = Fleet::new(database, shared::rabbitmq().await.space().await).await;
+    let calls = Calls::default();
+    let address = service(&calls).await;
+    let settings = [
+        ("JOBWIRE_TYPE_LIMITS", "http=24"),
+        ("JOBWIRE_HTTP_ALLOW_HOSTS", &*address),
+        // No call of the service ends by its timeout.
+        ("JOBWIRE_TYPE_TIMEOUTS", "http=1h"),
+        // Calls of a victim that this process has not read by the end of its lease would count beside
+        // those of its heirs.
+        ("JOBWIRE_LEASE", "5s"),
+    ];
+    let mut nodes = Vec::new();
+    for _ in 0..3 {
+        nodes.push(fleet.node(&settings).await);
+    }
+    let call = json!({ "url": format!("http://{address}/") });
+    let create = async |number: usize| {
+        let jobs = (0..number).map(|_| NewJob::of("http", &call).max_attempts(1_000));
+        let created = fleet.jobs.create_many(jobs.collect()).await;
+        created.unwrap();
+    };
+    let borrowed = async || -> i64 {
+        let borrowed = "SELECT coalesce(sum(number), 0)::bigint FROM jobwire.permit";
+        let borrowed = sqlx::query_scalar(borrowed).fetch_one(fleet.store.pool());
+        borrowed.await.unwrap()
+    };
+
+    // A permit that no job takes goes back after a second, which a busy machine may miss.
+    calls.keep();
+    let mut few = 0;
+    loop {
+        few += 1;
+        create(1).await;
+        calls.until_begun(few, SOON).await;
+        if borrowed().await > i64::try_from(few).unwrap() {
+            break;
+        }
+        assert!(few < TRIES, "no node borrows ahead");
+    }
+    create(FLOOD).await;
+    calls.until_begun(LARGE, SOON).await;
+    kill(nodes.remove(0)).await;
+    calls.let_go();
+    fleet.until_empty(SOON).await;
+
+    calls.keep();
+    let begun = calls.begun();
+    create(FEW).await;
+    calls.until_begun(begun + FEW, SOON).await;
+    kill(nodes.remove(0)).await;
+    create(FLOOD).await;
+    calls.let_go();
+    fleet.until_empty(SOON).await;
+
+    calls.keep();
+    let begun = calls.begun();
+    create(FLOOD).await;
+    calls.until_begun(begun + LARGE, SOON).await;
+    calls.let_go();
+    fleet.until_empty(SOON).await;
+    assert_eq!(calls.most(), LARGE, "reached, and never exceeded");
 }

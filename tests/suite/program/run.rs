@@ -9,6 +9,7 @@ use url::Url;
 use super::{
     SOON, all, execute, fails, fails_saying, jobwire, lines, start, store, succeeds, until_empty,
 };
+use crate::event_stream::brokers::{Queue, assert_in_order};
 
 const ANY_PORT: [&str; 3] = ["run", "--http", "127.0.0.1:0"];
 /// Settings with which no lease ends while a test runs.
@@ -117,7 +118,8 @@ async fn an_embedded_node_notices_operations_of_another_process_at_once() {
     .await;
 }
 
-/// The broker carries the hints and the event stream of a database in a file.
+/// The broker carries the hints and the event stream of a database in a file. Every event of an instance
+/// comes, in its order.
 #[tokio::test]
 async fn a_node_on_sqlite_works_with_a_broker_and_publishes_the_event_stream() {
     let home = Scratch::new();
@@ -128,12 +130,19 @@ async fn a_node_on_sqlite_works_with_a_broker_and_publishes_the_event_stream() {
             .args(both)
             .env("JOBWIRE_AMQP_PREFIX", &space.prefix)
     };
-    let file = lines(&home, r#"{"type":"noop"}"#, 10);
+    let of = |number: usize| {
+        let instance = number % 4;
+        format!("{{\"type\":\"noop\",\"process_instance\":\"order-{instance}\"}}\n")
+    };
+    let file = home.write("jobs.jsonl", (0..20).map(of).collect::<String>());
+    let file = file.display().to_string();
     succeeds(program(&["migrate", "up"])).await;
     succeeds(program(&["events", "on"])).await;
+    let mut queue = Queue::bind(&space, "#").await;
     let hourly = ["--sweep-interval", "1h"];
     let (_node, _) = start(program(&ANY_PORT).args(hourly)).await;
     succeeds(program(&["enqueue", &file])).await;
+    assert_in_order(&queue.until("succeeded", 20).await);
     let store = store(&home).await;
     until_empty(&store, SOON).await;
     eventually("the events to be published", SOON, async || {

@@ -67,7 +67,11 @@ pub fn judge(
                 Bound::Rate { millis, .. } => run.start - of.start + RESOLUTION < millis,
             });
             before.push_back(run);
-            report.counts.most_limited = report.counts.most_limited.max(before.len() as u64);
+            let found = before.len() as u64;
+            report.counts.most_limited = report.counts.most_limited.max(found);
+            if matches!(bound, Bound::Rate { .. }) {
+                report.counts.most_rated = report.counts.most_rated.max(found);
+            }
             let first = before.front().map_or(run.at, |first| first.at);
             if before.len() > most && !calendar.jumped_between(first - doubted, run.at) {
                 report.add(Violation {
@@ -130,7 +134,9 @@ mod tests {
             millis: 1_000,
         };
         let calm = Calendar::default();
-        assert!(judged(rate(2), runs(), &calm).holds());
+        let right = judged(rate(2), runs(), &calm);
+        assert!(right.holds());
+        assert_eq!(right.counts.most_rated, 2);
         assert_eq!(judged(rate(1), runs(), &calm).violations, 3);
         let mut jumped = Calendar::default();
         jumped.jump(950_000, 60_000_000, 0);

@@ -134,6 +134,8 @@ pub struct Counts {
     pub limited_runs: u64,
     /// The largest number of them with one key that was found at once, or in a period.
     pub most_limited: u64,
+    /// The largest number of those of a rate that started in a period.
+    pub most_rated: u64,
 }
 
 /// The verdict.
