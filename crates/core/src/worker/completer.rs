@@ -191,10 +191,10 @@ async fn commit(node: &Arc<NodeContext>, finished: Vec<Finished>) {
             }
             Ending::Parked { cancelled } => {
                 if let Some(teller) = node.teller() {
-                    teller.parked(&job.job, cancelled);
+                    teller.parked(&attempt.job, cancelled);
                 }
                 if cancelled {
-                    node.departures.note(&job.job);
+                    node.departures.note(&attempt.job);
                 }
                 // A hint of its instance that came after the job was parked is tried again.
                 node.ended(&job.held, End::Unsure);
