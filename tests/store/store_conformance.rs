@@ -388,7 +388,6 @@ conformance! {
             no_more_than_asked_for_are_reset,
             a_rescued_job_is_told_again_until_it_is_locked,
             a_rescued_job_behind_an_elder_sibling_is_told_again,
-            a_rescued_job_of_a_long_life_is_told_again_soon,
             no_lock_is_taken_off_while_the_clock_is_doubted,
             jobs_created_by_sql_are_returned_once,
             unhinted_jobs_are_found_without_a_turn,
@@ -396,6 +395,7 @@ conformance! {
         ]
         databases [
             an_expired_leader_is_replaced,
+            a_rescued_job_of_a_long_life_is_told_again_soon,
             a_leader_whose_lease_no_leader_could_have_is_replaced,
             a_lease_without_a_job_counts_as_no_running_job,
             a_lease_that_ends_later_than_any_node_asks_for_has_ended,
