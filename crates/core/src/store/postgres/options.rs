@@ -16,10 +16,11 @@ pub struct PgOptions {
     pub statement_timeout: Duration,
     /// The time to wait for a free connection. Default 10 s.
     pub acquire_timeout: Duration,
-    /// The time after which the server ends an idle transaction of a node, for instance of a frozen
-    /// one. Without this limit, no node could take over the jobs whose rows the transaction locked.
-    /// A handler that runs inside the completing transaction must not pause longer between two of
-    /// its statements. Creators' transactions have no limit. Use the length of the nodes' lease.
+    /// The time after which the server ends an idle transaction in which a handler runs, or that you begin
+    /// on [`PgStore::pool`](crate::PgStore::pool). Such a handler must not pause longer between two of its
+    /// statements. The node's own transactions, and that of a handler from its completion on, end after
+    /// five idle seconds, or after this time if it is shorter: no node could take over the jobs whose rows
+    /// a frozen one has locked. Creators' transactions have no limit. Use the length of the nodes' lease.
     /// Default 30 s, the default lease.
     pub idle_in_transaction_timeout: Duration,
     /// Whether a lock waits until it is on disk. If false, a job starts earlier by the time of one
