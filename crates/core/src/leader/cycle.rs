@@ -163,10 +163,14 @@ impl Leader {
                     self.next_cycle = self.next_cycle.min(end);
                 }
             }
-            Ok(CycleOutcome::Follows { leader, .. })
-                if leader == node.id && self.leads() && Instant::now() < self.leads_until =>
-            {
-                // Another node asks at this moment, or a transaction has locked the leader's row.
+            Ok(CycleOutcome::Follows {
+                leader, remaining, ..
+            }) if leader == node.id && !remaining.is_zero() => {
+                // Another node asks at this moment, or a transaction has locked the leader's row. A node
+                // that has taken the lead at its start does not know it yet.
+                if Instant::now() >= self.leads_until {
+                    self.follow();
+                }
                 self.next_cycle = Instant::now() + ROW_LOCKED;
             }
             Ok(CycleOutcome::Follows { remaining, .. }) => {
