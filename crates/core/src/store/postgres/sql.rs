@@ -29,10 +29,81 @@ macro_rules! no_gate {
     };
 }
 
+/// True if no suspension or pause of this scope has this value. The subquery is a value, which is looked up
+/// by its key under any plan. `EXISTS` with a condition for each scope became a scan of all suspensions for
+/// each job where a statement forbids bitmaps: 16 ms a job with 20,000 suspended instances.
+macro_rules! no_gate_of {
+    ($scope:literal, $value:expr) => {
+        concat!(
+            "(SELECT s.scope FROM jobwire.suspension s WHERE s.scope = '",
+            $scope,
+            "' AND s.value = ",
+            $value,
+            ") IS NULL"
+        )
+    };
+}
+
+/// Like [`not_put_aside`], if something is suspended.
+macro_rules! no_suspension_of {
+    ($t:literal) => {
+        concat!(
+            $crate::store::postgres::sql::no_gate_of!(
+                "process_instance",
+                concat!($t, ".process_instance")
+            ),
+            " AND ",
+            $crate::store::postgres::sql::no_gate_of!(
+                "process_definition",
+                concat!($t, ".process_definition")
+            ),
+            " AND ",
+            $crate::store::postgres::sql::no_gate_of!(
+                "definition_key",
+                $crate::store::sql::definition_key_of!($t)
+            ),
+            " AND ",
+            $crate::store::postgres::sql::no_gate_of!(
+                "element",
+                $crate::store::sql::element_of!($t)
+            ),
+            " AND ",
+            $crate::store::postgres::sql::no_gate_of!("type", concat!($t, ".type")),
+            " AND ",
+            $crate::store::postgres::sql::no_gate_of!("tenant", concat!($t, ".tenant"))
+        )
+    };
+}
+
+/// Like [`not_paused`], if something is suspended. A pause of a lane or of everything does not cover the
+/// jobs that end it at a date.
+macro_rules! no_pause_of {
+    ($t:literal) => {
+        concat!(
+            $crate::store::postgres::sql::no_gate_of!("pause_type", concat!($t, ".type")),
+            " AND ",
+            $crate::store::postgres::sql::no_gate_of!("pause_category", concat!($t, ".category")),
+            " AND (",
+            $t,
+            ".type = 'jobwire.suspension' OR ",
+            $crate::store::postgres::sql::no_gate_of!("pause_lane", concat!($t, ".lane")),
+            " AND (SELECT s.scope FROM jobwire.suspension s WHERE s.scope = 'pause_all' LIMIT 1) IS NULL)"
+        )
+    };
+}
+
 /// True if no suspension and no pause covers this job.
 macro_rules! not_suspended {
     ($t:literal) => {
-        $crate::store::postgres::sql::no_gate!($crate::store::sql::covers!($t))
+        concat!(
+            "(",
+            $crate::store::postgres::sql::nothing_suspended!(),
+            " OR ",
+            $crate::store::postgres::sql::no_suspension_of!($t),
+            " AND ",
+            $crate::store::postgres::sql::no_pause_of!($t),
+            ")"
+        )
     };
 }
 
@@ -40,14 +111,26 @@ macro_rules! not_suspended {
 /// not.
 macro_rules! not_put_aside {
     ($t:literal) => {
-        $crate::store::postgres::sql::no_gate!($crate::store::sql::suspends!($t))
+        concat!(
+            "(",
+            $crate::store::postgres::sql::nothing_suspended!(),
+            " OR ",
+            $crate::store::postgres::sql::no_suspension_of!($t),
+            ")"
+        )
     };
 }
 
 /// True if no pause covers this job.
 macro_rules! not_paused {
     ($t:literal) => {
-        $crate::store::postgres::sql::no_gate!($crate::store::sql::pauses!($t))
+        concat!(
+            "(",
+            $crate::store::postgres::sql::nothing_suspended!(),
+            " OR ",
+            $crate::store::postgres::sql::no_pause_of!($t),
+            ")"
+        )
     };
 }
 
@@ -339,7 +422,7 @@ pub(super) use crate::store::sql::{
 };
 pub(super) use {
     has_job, in_scope, in_strict_order, in_turn, instance_is_free, job_columns, no_gate,
-    not_paused, not_put_aside, not_suspended, not_waiting, not_waiting_by_key, nothing_strict,
-    nothing_suspended, of_free_instance, or_take_ownerless, ready_before, served, served_by_fleet,
-    unexpired, unleased, unlocked,
+    no_gate_of, no_pause_of, no_suspension_of, not_paused, not_put_aside, not_suspended,
+    not_waiting, not_waiting_by_key, nothing_strict, nothing_suspended, of_free_instance,
+    or_take_ownerless, ready_before, served, served_by_fleet, unexpired, unleased, unlocked,
 };
