@@ -21,6 +21,7 @@ use super::{Make, check};
 use crate::connect::{Database, has_broker, has_wakes};
 use crate::error::Error;
 use crate::nodes::Processes;
+use crate::output;
 use crate::settings::Settings;
 
 /// Jobs in a transaction that fills the database.
@@ -60,7 +61,16 @@ impl<'a> Run<'a> {
         let preparing = Database::connect(settings, true).await?;
         preparing.migrate().await?;
         let waiting = preparing.store().count(&JobQuery::default()).await?;
+        let known = preparing.store().nodes().await?;
         preparing.store().close().await;
+        let living = known.iter().filter(|node| node.lives()).count();
+        if living > 0 {
+            return Err(Error::Usage(format!(
+                "{} of this database would take the jobs; stop them, or give a database of its own with \
+                 --database (a node that was killed counts as living for 150 s)",
+                output::count(living as u64, "living node")
+            )));
+        }
         if waiting > 0 {
             return Err(Error::Usage(format!(
                 "the database has {waiting} jobs, which would run; give an empty database with \

@@ -95,7 +95,19 @@ impl<S: Statements> Store for S {
     }
 
     async fn lock(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked> {
-        self.run("lock", || self.lock_batch(terms, hints)).await
+        let locked = self.run("lock", || self.lock_batch(terms, hints)).await;
+        match (&locked, hints) {
+            (Ok(_), _) => {
+                let jobs = hints.iter().map(|hint| hint.id);
+                self.refusals().passed("lock", Some(jobs), false);
+            }
+            (Err(error), [hint]) if error.is_answer() && !error.is_conflict() => {
+                let refusals = self.refusals();
+                refusals.left("lock", hint.id, error, error.to_string());
+            }
+            _ => {}
+        }
+        locked
     }
 
     async fn purge_count(&self, scope: &PurgeScope) -> Result<Vec<TableCount>> {

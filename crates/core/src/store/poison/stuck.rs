@@ -14,6 +14,9 @@ use crate::telemetry::metrics as m;
 /// Time after which a row that was not retried no longer counts as stuck. By then another node has
 /// it, or an operator corrected it.
 const FORGOTTEN: Duration = Duration::from_secs(300);
+/// The same for a row whose reason is probably temporary, beyond the time for which it is passed over. It
+/// may have been freed in another way.
+const SOON_FORGOTTEN: Duration = Duration::from_secs(30);
 /// Maximum time for which a refused row is passed over while others wait. Shorter than
 /// [`FORGOTTEN`], so that it is retried before it is forgotten.
 const PASSED_OVER: Duration = Duration::from_secs(240);
@@ -79,9 +82,21 @@ impl Refused {
     /// Returns whether the row is passed over while others wait: for four minutes or, if the reason
     /// is probably temporary, for as long as it has been refused so far.
     pub(super) fn is_passed_over(&self, now: Instant) -> bool {
-        let time = match self.lasts {
+        self.is_within(self.passed_over_for(), now)
+    }
+
+    fn passed_over_for(&self) -> Duration {
+        match self.lasts {
             Lasts::UntilCorrected => PASSED_OVER,
             Lasts::AWhile => (self.last - self.first).clamp(AGAIN, PASSED_OVER),
+        }
+    }
+
+    /// Returns whether the row was refused lately, so that it still counts as stuck.
+    fn is_remembered(&self, now: Instant) -> bool {
+        let time = match self.lasts {
+            Lasts::UntilCorrected => FORGOTTEN,
+            Lasts::AWhile => self.passed_over_for() + SOON_FORGOTTEN,
         };
         self.is_within(time, now)
     }
@@ -126,9 +141,7 @@ impl StuckBatches {
             });
         entry.reason = reason;
         if entry.rows.len() >= ROWS {
-            entry
-                .rows
-                .retain(|_, refused| refused.is_within(FORGOTTEN, now));
+            entry.rows.retain(|_, refused| refused.is_remembered(now));
         }
         let refused = Refused {
             first: now,
@@ -169,7 +182,7 @@ impl StuckBatches {
     pub(super) fn comes_again(&self, operation: &'static str, page: Option<JobId>) -> bool {
         let now = Instant::now();
         let is_refused = |(row, refused): (&Option<JobId>, &Refused)| {
-            row.is_some() && refused.is_within(FORGOTTEN, now)
+            row.is_some() && refused.is_remembered(now)
         };
         let refused = self.operations.get(operation);
         let refused = refused.is_some_and(|entry| entry.rows.iter().any(is_refused));
@@ -223,7 +236,7 @@ impl StuckBatches {
             .get(operation)
             .into_iter()
             .flat_map(|entry| &entry.rows);
-        rows.filter(|(_, refused)| refused.is_within(FORGOTTEN, now))
+        rows.filter(|(_, refused)| refused.is_remembered(now))
             .filter_map(|(row, refused)| row.map(|row| (row, *refused)))
             .collect()
     }
@@ -258,9 +271,7 @@ impl StuckBatches {
     /// Returns the operations that are stuck now.
     pub(super) fn list(&mut self, now: Instant) -> Vec<StuckBatch> {
         for entry in self.operations.values_mut() {
-            entry
-                .rows
-                .retain(|_, refused| refused.is_within(FORGOTTEN, now));
+            entry.rows.retain(|_, refused| refused.is_remembered(now));
         }
         self.forget_empty();
         let list = self.operations.iter().map(|(operation, entry)| StuckBatch {
@@ -350,6 +361,20 @@ mod tests {
             assert!(seen.is_passed_over(until - Duration::from_millis(1)));
             assert!(!seen.is_passed_over(until), "after {refused_at} s");
         }
+    }
+
+    /// Another statement may have freed it.
+    #[test]
+    fn a_row_whose_reason_should_go_away_is_soon_forgotten() {
+        let mut stuck = StuckBatches::default();
+        let begin = Instant::now();
+        let row = JobId::generate();
+        for refused_at in [0, 10] {
+            let now = begin + Duration::from_secs(refused_at);
+            stuck.note("release", Some(row), "locked".to_owned(), AWhile, now);
+        }
+        assert_eq!(stuck.list(begin + Duration::from_secs(49)).len(), 1);
+        assert!(stuck.list(begin + Duration::from_secs(50)).is_empty());
     }
 
     #[test]
