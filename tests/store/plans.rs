@@ -1,13 +1,14 @@
 //! Statements whose plans must not depend on the statistics of the queue tables, which are old
 //! whenever a burst follows a quiet time.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::job::scope::Services;
 use jobwire_core::store::attempts::AttemptsKept;
-use jobwire_core::store::{CycleOutcome, LeaderCycle};
-use jobwire_core::{NodeId, PgOptions, PgStore, Store};
-use jobwire_harness::shared;
+use jobwire_core::store::{CycleOutcome, LeaderCycle, LockTerms, RowTerms};
+use jobwire_core::{CommitHook, Hint, NewJob, NodeId, PgOptions, PgStore, Store};
+use jobwire_harness::{eventually, shared};
 
 const JOBS: usize = 2_000;
 const LEASES: usize = 1_500;
@@ -94,4 +95,48 @@ async fn ends_many_leases(attempts_kept: AttemptsKept) {
         LEASES as i64
     };
     assert_eq!(recorded, expected);
+}
+
+/// Each of the jobs looks its suspensions up by their keys. With a scan of all suspensions for each job, a
+/// lock of 28 exclusive jobs took half a second beside 20,000 suspended instances.
+#[tokio::test]
+async fn a_lock_reads_no_suspensions_of_other_jobs() {
+    let url = shared::postgres().await.migrated_database().await;
+    let store = PgStore::connect(&url).await.unwrap();
+    let suspend = "INSERT INTO jobwire.suspension (scope, value)
+        SELECT 'process_instance', 'other ' || n FROM generate_series(1, 20000) n";
+    sqlx::query(suspend).execute(store.pool()).await.unwrap();
+    let jobs = (0..40).map(|n: usize| {
+        let job = NewJob::of("work", &n);
+        if n.is_multiple_of(2) {
+            job
+        } else {
+            job.instance(format!("own {n}"))
+        }
+    });
+    let jobs: Vec<NewJob> = jobs.collect();
+    let hints: Vec<Hint> = jobs.iter().map(|job| Hint::new(job.id())).collect();
+    let client = store.client(CommitHook::disconnected());
+    client.create_many(jobs).await.unwrap();
+    let terms = LockTerms {
+        owner: NodeId::generate(),
+        lease: Duration::from_secs(60),
+        types: vec!["work".to_owned()].into(),
+        scope: Arc::default(),
+        rows: RowTerms::default(),
+    };
+    assert_eq!(store.lock(&terms, &hints).await.unwrap().jobs.len(), 40);
+    let read = eventually("the statistics", Duration::from_secs(60), async || {
+        let (scans, read): (i64, i64) = sqlx::query_as(
+            "SELECT i.idx_scan, i.idx_tup_read + t.seq_tup_read FROM pg_stat_user_indexes i
+             JOIN pg_stat_user_tables t USING (relid) WHERE i.relname = 'suspension'",
+        )
+        .fetch_one(store.pool())
+        .await
+        .unwrap();
+        // Each exclusive job has looked up its instance, at least.
+        (scans >= 20).then_some(read)
+    })
+    .await;
+    assert!(read < 10_000, "{read} suspensions were read");
 }
