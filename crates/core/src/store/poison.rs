@@ -39,7 +39,7 @@ use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 
 use super::{BatchOutcome, Completion, Failure, Release, Result};
-use crate::hint::Ready;
+use crate::hint::{Hint, Ready};
 use crate::job::{JobId, JobState, LockToken, NodeId};
 use crate::store::allowance::Allowance;
 use crate::store::error::StoreError;
@@ -95,6 +95,18 @@ impl Refusals {
              lost hint is found, and no periodic job is created; end that transaction"
         );
         self.note(LEAD, None, reason, Lasts::AWhile);
+    }
+
+    /// Records the answer to a lock of hinted jobs. A job that is refused alone is stuck until it is
+    /// decided.
+    pub(super) fn note_lock(&self, hints: &[Hint], refused: Option<&StoreError>) {
+        match (refused, hints) {
+            (None, _) => self.passed("lock", Some(hints.iter().map(|hint| hint.id)), false),
+            (Some(error), [hint]) if error.is_answer() && !error.is_conflict() => {
+                self.left("lock", hint.id, error, error.to_string());
+            }
+            _ => {}
+        }
     }
 
     /// Returns the stuck operations.

@@ -96,17 +96,7 @@ impl<S: Statements> Store for S {
 
     async fn lock(&self, terms: &LockTerms, hints: &[Hint]) -> Result<Locked> {
         let locked = self.run("lock", || self.lock_batch(terms, hints)).await;
-        match (&locked, hints) {
-            (Ok(_), _) => {
-                let jobs = hints.iter().map(|hint| hint.id);
-                self.refusals().passed("lock", Some(jobs), false);
-            }
-            (Err(error), [hint]) if error.is_answer() && !error.is_conflict() => {
-                let refusals = self.refusals();
-                refusals.left("lock", hint.id, error, error.to_string());
-            }
-            _ => {}
-        }
+        self.refusals().note_lock(hints, locked.as_ref().err());
         locked
     }
 
