@@ -126,9 +126,8 @@ impl Limit {
     /// a period of less than a millisecond as one.
     ///
     /// A smaller [burst](Self::burst) spreads the starts. `number` jobs may start at once without it. A
-    /// burst larger than the number lets that many start at once, and then none until they have cooled
-    /// down: in one period there may be more starts than the number, in `burst * period / number` never
-    /// more than the burst.
+    /// larger burst lets more start at once: of 100 a second with a burst of 300, 300 jobs may start at
+    /// once, and then none for three seconds (`burst * period / number`).
     ///
     /// The period that belongs to the burst (`burst * period / number`) is a day at most. A node with a
     /// longer one does not start.
