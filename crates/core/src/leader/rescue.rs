@@ -65,7 +65,8 @@ impl LastNodes {
         }
         let (nodes, times) = self.0.entry(rescued.ready.hint.id).or_default();
         if rescued.owner.is_some() {
-            (nodes.clear(), *times = 0);
+            nodes.clear();
+            *times = 0;
         }
         nodes.retain(|before| *before != node);
         if nodes.len() >= MOST_NODES {
