@@ -70,6 +70,7 @@ mod transactions;
 mod unique;
 pub mod wakes;
 
+use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -112,8 +113,6 @@ pub struct PgStore {
     /// Permits for transactions of applications and handlers on `pool`. One connection has none: it
     /// stays free for the node.
     permits: Arc<Semaphore>,
-    /// The maximum idle time of a transaction of the node itself.
-    silence: Duration,
     fences: Arc<Fences>,
     /// The default isolation of creators' transactions, as the newest connection reported it.
     isolation: Arc<Mutex<Isolation>>,
@@ -148,6 +147,12 @@ impl PgStore {
     #[must_use]
     pub fn pool(&self) -> &PgPool {
         &self.pool.inner
+    }
+
+    /// Returns the maximum idle time of a transaction of the node itself.
+    fn silence(&self) -> Duration {
+        let millis = self.pool.silence.map_or(0, NonZeroU32::get);
+        Duration::from_millis(millis.into())
     }
 
     /// Returns the number of open connections and the number of idle ones.

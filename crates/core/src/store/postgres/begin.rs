@@ -17,7 +17,7 @@
 //! A node's transactions are READ COMMITTED (protocol rule 9), regardless of the database's
 //! default. A creator's transaction keeps that default.
 
-use std::time::Duration;
+use std::num::NonZeroU32;
 
 use sqlx::{Executor, PgConnection, Postgres, Transaction};
 
@@ -82,11 +82,8 @@ pub(super) async fn begin_handlers(
 }
 
 /// Returns the statement that limits the idle time of the transaction.
-pub(super) fn limit_silence(silence: Duration) -> String {
-    format!(
-        "SET LOCAL idle_in_transaction_session_timeout = {}",
-        silence.as_millis()
-    )
+pub(super) fn limit_silence(millis: NonZeroU32) -> String {
+    format!("SET LOCAL idle_in_transaction_session_timeout = {millis}")
 }
 
 /// Begins a transaction of a node.

@@ -1,5 +1,6 @@
 //! Connecting: three sets of connections, each for its own statements.
 
+use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -132,7 +133,7 @@ impl PgStore {
                 cache_commits,
             ),
             pool: ConnectionPool {
-                silence: Some(silence),
+                silence: NonZeroU32::new(u32::try_from(silence.as_millis()).unwrap_or(u32::MAX)),
                 ..pool(
                     rest,
                     Plans::Fresh,
@@ -144,7 +145,6 @@ impl PgStore {
             rows_stay_locked: Lately::default(),
             permits: Arc::new(Semaphore::new(rest as usize - 1)),
             row_permits: (cached > 1).then(|| Arc::new(Semaphore::new(cached as usize - 1))),
-            silence,
             fences,
             isolation,
             refusals: Refusals::default(),

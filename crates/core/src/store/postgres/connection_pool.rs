@@ -14,6 +14,7 @@
 //! each is pinged before its next use. Otherwise a restart of the server would fail a statement on
 //! every one of them.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -82,8 +83,9 @@ pub struct ConnectionPool {
     pub inner: PgPool,
     pub suspicion: Suspicion,
     pub within: Duration,
-    /// The time after which the server ends an idle transaction of a node. `None`: that of the connection.
-    pub silence: Option<Duration>,
+    /// The time after which the server ends an idle transaction of a node, in milliseconds. `None`: that of
+    /// the connection.
+    pub silence: Option<NonZeroU32>,
 }
 
 impl ConnectionPool {

@@ -107,7 +107,7 @@ impl PgStore {
         lock::in_order(&mut jobs);
         Ok(Some(HeldRows {
             jobs,
-            at_most: self.silence,
+            at_most: self.silence(),
             hold: Box::new(PgRowHold {
                 pool: self.cache.pool().clone(),
                 transaction,

@@ -128,8 +128,10 @@ impl SqlStore for PgStore {
         then: &Handoff,
     ) -> Result<BatchOutcome> {
         // From now on the transaction holds the lease, and the node does not think between statements.
-        let limit = sqlx::AssertSqlSafe(begin::limit_silence(self.silence));
-        connection.execute(sqlx::raw_sql(limit)).await?;
+        if let Some(silence) = self.pool.silence {
+            let limit = sqlx::AssertSqlSafe(begin::limit_silence(silence));
+            connection.execute(sqlx::raw_sql(limit)).await?;
+        }
         complete::complete_in(connection, owner, std::slice::from_ref(completion), then).await
     }
 }
