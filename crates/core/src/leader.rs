@@ -83,6 +83,8 @@ struct Leader {
     term: Option<i64>,
     /// The latest end of the leader's lease.
     leads_until: Instant,
+    /// Whether a cycle without an answer may have ended leases since the last one that may.
+    answer_lost: bool,
     /// The first of the last answers that all said that no node leads: another transaction has locked the
     /// leader's row.
     unled_since: Option<Instant>,
@@ -126,6 +128,7 @@ pub(crate) async fn lead(node: Arc<NodeContext>) {
         node,
         term: None,
         leads_until: Instant::now(),
+        answer_lost: false,
         unled_since: None,
         failed: false,
         late: 0,

@@ -110,7 +110,7 @@ impl Leader {
             grace: patience,
             services: node.fleet.services(),
             // A cycle whose answer was lost may have ended leases. Their jobs are addressed at once.
-            again_after: if self.failed {
+            again_after: if self.answer_lost {
                 Duration::ZERO
             } else {
                 node.options.sweep_interval
@@ -147,6 +147,7 @@ impl Leader {
             Ok(CycleOutcome::Leads(report)) => {
                 self.leads_until = sent + cycle.lease;
                 self.unled_since = None;
+                self.answer_lost &= cycle.reset_at_most == 0;
                 (node.leadership.leads_until).send_replace(Some(self.leads_until));
                 node.reports.part("leader", None);
                 let was_late = report.clock_outside && !waits;
@@ -168,6 +169,7 @@ impl Leader {
             }) if leader == node.id && !remaining.is_zero() => {
                 // Another node asks at this moment, or a transaction has locked the leader's row. A node
                 // that has taken the lead at its start does not know it yet.
+                node.reports.part("leader", None);
                 if Instant::now() >= self.leads_until {
                     self.follow();
                 }
@@ -194,6 +196,7 @@ impl Leader {
                 };
                 tracing::warn!(%error, "{message}");
                 node.reports.part("leader", Some(error.to_string()));
+                self.answer_lost |= !error.changed_nothing();
                 self.leases.failed(&error);
                 self.unhinted.failed(&error);
                 if Instant::now() >= self.leads_until {

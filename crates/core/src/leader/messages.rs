@@ -69,7 +69,8 @@ impl Leader {
                     let jump = self.clock.heard(now, age.unwrap_or_default(), lease);
                     log_jump("the leader's beat", jump);
                 }
-                if !self.failed {
+                // A node that was told that none leads asks until it hears of the leader by the database.
+                if !self.failed && self.unled_since.is_none() {
                     // While the leader sends beats, this node need not ask, but for now and then:
                     // any client that may publish can send beats.
                     let next = Instant::now() + node.options.sweep_interval;

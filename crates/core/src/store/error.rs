@@ -279,7 +279,13 @@ impl StoreError {
     /// in time, or lacks the resources for any statement. Others would fail like this one. False for a
     /// statement that the server cancelled after its time: a row may be the reason.
     pub(crate) fn is_unanswered(&self) -> bool {
-        self.is_transient() && !self.is_answer() || self.lacks_resources()
+        self.is_transient() && !self.is_answer() || self.lacks_resources() || self.was_silent()
+    }
+
+    /// Returns whether the server ended the transaction since this node was silent in it for too long: the
+    /// process stood still (SQLSTATE 25P03 and 25P04).
+    fn was_silent(&self) -> bool {
+        matches!(self.sqlstate().as_deref(), Some("25P03" | "25P04"))
     }
 
     /// Returns whether a statement on other rows would fail like this one: the error is
@@ -323,7 +329,7 @@ impl StoreError {
     /// a statement was slow.
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        if self.is_conflict() || self.server_is_away() {
+        if self.is_conflict() || self.server_is_away() || self.was_silent() {
             return true;
         }
         if matches!(
@@ -504,7 +510,7 @@ pub(crate) mod tests {
         // Out of disk and connections, shutdown, read-only; SQLite: busy, locked and full, with extended
         // codes.
         for code in [
-            "53000", "53100", "53300", "57P01", "25006", "5", "517", "6", "262", "13",
+            "53000", "53100", "53300", "57P01", "25006", "25P03", "5", "517", "6", "262", "13",
         ] {
             assert!(said(code).is_unanswered(), "{code}");
         }

@@ -103,7 +103,11 @@ impl Refusals {
         match (refused, hints) {
             (None, _) => self.passed("lock", Some(hints.iter().map(|hint| hint.id)), false),
             (Some(error), [hint]) if error.is_answer() && !error.is_conflict() => {
-                self.left("lock", hint.id, error, error.to_string());
+                let reason = format!(
+                    "{error}; of an exclusive job, the first ready job of its instance may be the reason"
+                );
+                // Another node may lock it.
+                self.note("lock", Some(hint.id), reason, Lasts::AWhile);
             }
             _ => {}
         }

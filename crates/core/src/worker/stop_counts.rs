@@ -3,8 +3,8 @@
 //!
 //! This mostly follows from the database, and the job is released without an attempt. But a job may
 //! keep its own lease from being renewed, for example by a lock on its row, and be asked to stop in each
-//! run. So the third time counts as a failure, unless an hour lies between two of them: a job that snoozes for
-//! months meets an outage now and then.
+//! run. So the third time counts as a failure, unless an hour without a run lies between two of them: a job that
+//! snoozes for months meets an outage now and then.
 //!
 //! The faults of the database during a job are kept, too, while the job goes back without an outcome. The
 //! counts are those of one node, and are forgotten when they become many.
@@ -33,13 +33,13 @@ pub(crate) struct StopCounts {
 }
 
 impl StopCounts {
-    /// Counts such an end of a job. Returns whether the job is released without an attempt.
-    pub(crate) fn releases(&self, id: JobId) -> bool {
+    /// Counts such an end of a run that began then. Returns whether the job is released without an attempt.
+    pub(crate) fn releases(&self, id: JobId, began: Instant) -> bool {
         let mut counts = self.stops.lock().unwrap_or_else(PoisonError::into_inner);
         make_room(&mut counts, id);
         let now = Instant::now();
         let (last, count) = counts.entry(id).or_insert((now, 0));
-        if now - *last >= KEPT {
+        if began.saturating_duration_since(*last) >= KEPT {
             *count = 0;
         }
         (*last, *count) = (now, *count + 1);
@@ -81,9 +81,10 @@ mod tests {
     fn the_third_error_of_a_stopped_job_counts_as_a_failure() {
         let counts = StopCounts::default();
         let (stopped, other) = (JobId::generate(), JobId::generate());
-        let told: Vec<bool> = (0..4).map(|_| counts.releases(stopped)).collect();
+        let now = Instant::now();
+        let told: Vec<bool> = (0..4).map(|_| counts.releases(stopped, now)).collect();
         assert_eq!(told, [true, true, false, true]);
-        assert!(counts.releases(other));
+        assert!(counts.releases(other, now));
     }
 
     #[tokio::test(start_paused = true)]
@@ -91,8 +92,15 @@ mod tests {
         let counts = StopCounts::default();
         let job = JobId::generate();
         for _ in 0..5 {
-            assert!(counts.releases(job));
+            assert!(counts.releases(job, Instant::now()));
             tokio::time::advance(KEPT).await;
+        }
+        // Long runs lie next to each other.
+        let mut began = Instant::now();
+        for releases in [true, true, false] {
+            tokio::time::advance(KEPT).await;
+            assert_eq!(counts.releases(job, began), releases);
+            began = Instant::now();
         }
     }
 

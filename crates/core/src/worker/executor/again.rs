@@ -161,7 +161,7 @@ impl Faults {
     /// reason only if the database answers, and its server is the same.
     fn out_of_time(&self, run: &Run<'_>, fault: &Fault) -> Ending {
         let is_same = self.answers && run.node.store.server_changes() == self.server;
-        if !self.score.is_clean() && is_same && !run.node.stops.releases(run.job.id) {
+        if !self.score.is_clean() && is_same && !run.node.stops.releases(run.job.id, self.since) {
             return self.spent(run, fault);
         }
         Ending::Release

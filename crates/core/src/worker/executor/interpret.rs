@@ -40,7 +40,7 @@ pub(super) async fn interpret(
     let undone = roll_back(run, transaction, &result).await?;
     match result {
         AttemptResult::TimedOut(_) | AttemptResult::Silent(_)
-            if !undone && run.node.stops.releases(run.job.id) =>
+            if !undone && run.node.stops.releases(run.job.id, started) =>
         {
             tracing::warn!(
                 job = %run.job.id, job_type = %run.job.job_type,
@@ -49,7 +49,7 @@ pub(super) async fn interpret(
             );
             Ok(Ending::Release)
         }
-        AttemptResult::Answered(answer) => Ok(answered(run, answer, time)),
+        AttemptResult::Answered(answer) => Ok(answered(run, answer, started, time)),
         AttemptResult::Panicked { message, place } => {
             let job = run.job;
             tracing::error!(
@@ -123,7 +123,12 @@ async fn roll_back(
 }
 
 /// Returns the ending that follows from an answer of the handler.
-fn answered(run: &Run<'_>, answer: HandlerResult<Outcome>, time: DatabaseTime) -> Ending {
+fn answered(
+    run: &Run<'_>,
+    answer: HandlerResult<Outcome>,
+    started: Instant,
+    time: DatabaseTime,
+) -> Ending {
     let (job, held) = (run.job, run.held);
     match answer {
         Ok(Outcome::Done) => {
@@ -157,7 +162,7 @@ fn answered(run: &Run<'_>, answer: HandlerResult<Outcome>, time: DatabaseTime) -
         Err(error)
             if run.lease.stop.is_given()
                 && !matches!(error.verdict, Verdict::Unrecoverable)
-                && (run.lease.is_told_to_stop() || run.node.stops.releases(job.id)) =>
+                && (run.lease.is_told_to_stop() || run.node.stops.releases(job.id, started)) =>
         {
             Ending::Release
         }

@@ -19,7 +19,8 @@ pub(crate) struct Lease {
     pub(super) signs: OnceLock<Box<LifeSigns>>,
     /// The job is held by its row and has no lease yet.
     pub(super) by_row: AtomicBool,
-    /// The handler has ended, and its outcome is being committed.
+    /// A statement of this node may end the lease: the outcome of the job is being committed, or the job asks
+    /// for a permit.
     ends: AtomicBool,
     /// A message has asked the job to stop. Any client that may publish can send one.
     pub(super) told: AtomicBool,
@@ -46,7 +47,8 @@ impl Lease {
         self.by_row.load(Ordering::Relaxed)
     }
 
-    /// Notes whether the handler has ended. Then the lease may be gone because the job is complete.
+    /// Notes whether a statement of this node may end the lease. Then it may be gone because the job is
+    /// complete, or waits for a permit.
     pub(crate) fn ends(&self, ends: bool) {
         self.ends.store(ends, Ordering::Relaxed);
     }
