@@ -87,7 +87,6 @@ async fn a_node_that_leads_deletes_old_rows_until_it_stops() {
     sleep(Duration::from_secs(7_200)).await;
     let seconds = |at: Instant| (at - begun).as_secs();
     let times: Vec<u64> = store.prunings().into_iter().map(seconds).collect();
-    println!("{times:?}");
     assert_eq!(times.len(), 2, "{times:?}");
     assert!((300..310).contains(&times[0]), "{times:?}");
     assert!((3_900..3_920).contains(&times[1]), "{times:?}");

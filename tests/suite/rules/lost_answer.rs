@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jobwire_core::store::{Destination, Failure, Handoff, Operated, Origin, Store};
+use jobwire_core::store::{Handoff, Operated, Origin, Store};
 use jobwire_core::transport::Publisher;
 use jobwire_core::{
     HandlerError, HandlerOptions, Lane, NewJob, Node, NodeId, NodeOptions, Outcome, PgStore,
@@ -16,8 +16,8 @@ use sqlx::{Postgres, Transaction};
 use tokio::sync::Semaphore;
 
 use super::world::{
-    SOON, counted, create, hold, shut, stop_at_commit, unswept, until_led, until_waiting, waits,
-    work,
+    SOON, counted, create, failed, hold, shut, stop_at_commit, unswept, until_led, until_waiting,
+    waits, work,
 };
 use crate::world::{Notes, World, patient, proxy_before};
 
@@ -318,18 +318,7 @@ async fn a_cut_transaction_of_a_node_soon_lets_go_of_its_rows() {
         FOR EACH ROW EXECUTE FUNCTION stop_at_commit()";
     sqlx::query(stop).execute(world.store.pool()).await.unwrap();
     let gate = shut(&world.store).await;
-    let failure = Failure {
-        held: held.held(),
-        to: Destination::Retry {
-            delay: Duration::from_secs(3_600),
-            since: None,
-            retries: 2,
-            failures: 1,
-        },
-        message: None,
-        stack: None,
-        attempt: None,
-    };
+    let failure = failed(&held);
     let failing = tokio::spawn(async move { cut.fail(owner, &[failure], &Handoff::Hint).await });
     until_waiting(&world.store, 1).await;
     proxy.set_both(Flow::Stall);

@@ -6,16 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use jobwire_core::store::{
-    Destination, Failure, Handoff, PauseScope, SUSPENSION_TYPE, SuspensionScope,
-};
+use jobwire_core::store::{Handoff, PauseScope, SUSPENSION_TYPE, SuspensionScope};
 use jobwire_core::{Hint, JobState, NewJob, NodeId, Outcome, PgStore, Running, Store, Transport};
 use jobwire_tests::eventually;
 use metrics_exporter_prometheus::PrometheusBuilder;
 
 use super::world::{
-    SOON, create, hold, lock, refused, shut, soon, stop_at_commit, store, unswept, until_led,
-    until_waiting, until_waiting_or_ended, work,
+    SOON, create, failed, hold, lock, refused, shut, soon, stop_at_commit, store, unswept,
+    until_led, until_waiting, until_waiting_or_ended, work,
 };
 use crate::world::{Notes, World};
 
@@ -114,18 +112,7 @@ async fn a_job_that_fails_while_its_suspension_ends_is_brought_back() {
     stop_at_commit(&store, "DELETE ON jobwire.job_lease").await;
     let gate = shut(&store).await;
     let failing = store.clone();
-    let failure = Failure {
-        held: job.held(),
-        to: Destination::Retry {
-            delay: Duration::from_secs(3600),
-            since: None,
-            retries: 2,
-            failures: 1,
-        },
-        message: None,
-        stack: None,
-        attempt: None,
-    };
+    let failure = failed(&job);
     let failing =
         tokio::spawn(async move { failing.fail(owner, &[failure], &Handoff::Hint).await });
     until_waiting(&store, 1).await;

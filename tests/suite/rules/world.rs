@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_core::job::LockedJob;
-use jobwire_core::store::{Completion, Handoff, LockTerms, Locked, Origin, Refusal, RowTerms};
+use jobwire_core::store::{
+    Completion, Destination, Failure, Handoff, LockTerms, Locked, Origin, Refusal, RowTerms,
+};
 use jobwire_core::{
     HandlerError, HandlerResult, Hint, NewJob, NodeId, NodeOptions, Outcome, PgStore, Running,
     SqlStore, Store,
@@ -129,6 +131,22 @@ pub(super) fn done(job: &LockedJob) -> Completion {
         next: None,
         has_traces: false,
         cancelled: false,
+        attempt: None,
+    }
+}
+
+/// Returns the failure of a job that is tried again after an hour.
+pub(super) fn failed(job: &LockedJob) -> Failure {
+    Failure {
+        held: job.held(),
+        to: Destination::Retry {
+            delay: Duration::from_secs(3600),
+            since: None,
+            retries: 2,
+            failures: 1,
+        },
+        message: None,
+        stack: None,
         attempt: None,
     }
 }
