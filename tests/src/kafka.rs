@@ -151,9 +151,13 @@ impl Kafka {
     pub(crate) async fn wait_until_it_serves(&mut self, brokers: usize) {
         let address = self.address();
         let node = i32::from(self.settings.node);
-        let process = self.node.as_mut().expect("it was started");
         eventually("Kafka to serve", START, || {
-            process.assert_running();
+            let process = self.node.as_mut().expect("it was started");
+            if process.lost_its_port() {
+                self.launch();
+            } else {
+                process.assert_running();
+            }
             let living = living_brokers(address.clone());
             async move {
                 let living = living.await;

@@ -37,6 +37,7 @@ use crate::prefetch::Prefetch;
 use crate::session::Session;
 use crate::statistics::Share;
 use crate::topology::Topology;
+use crate::troubles::Trouble;
 
 /// The pause after a refusal or failure of the broker.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -83,6 +84,8 @@ pub(crate) struct LaneReceiver {
     pause: Option<Pin<Box<Sleep>>>,
     /// Reports the length of `undecided` to the statistics.
     unsettled: Share,
+    /// Reports why the lane can't be received.
+    trouble: Arc<Trouble>,
 }
 
 impl LaneReceiver {
@@ -92,6 +95,7 @@ impl LaneReceiver {
         share: u16,
         epochs: Arc<AtomicU64>,
         unsettled: Share,
+        trouble: Arc<Trouble>,
     ) -> Self {
         Self {
             lane,
@@ -105,6 +109,7 @@ impl LaneReceiver {
             opening: None,
             pause: None,
             unsettled,
+            trouble,
         }
     }
 
@@ -169,12 +174,19 @@ impl LaneReceiver {
         }
     }
 
-    /// Drops the failed channel and starts the pause.
-    fn fails(&mut self, why: &lapin::Error) -> TransportError {
+    /// Drops the channel and starts the pause.
+    fn gives_up(&mut self, problem: &TransportError) {
         self.forget();
         self.pause = Some(Box::pin(tokio::time::sleep(PAUSE)));
+        self.trouble.set(Some(problem.to_string()));
+    }
+
+    /// Drops the failed channel and starts the pause.
+    fn fails(&mut self, why: &lapin::Error) -> TransportError {
         let said = crate::error::answer(why).map_or_else(|| why.to_string(), |(_, said)| said);
-        TransportError::Unreachable(format!("lane '{}': {said}", self.lane))
+        let problem = TransportError::Unreachable(format!("lane '{}': {said}", self.lane));
+        self.gives_up(&problem);
+        problem
     }
 
     /// Records the number of hints in a message that was returned to the caller.
@@ -226,9 +238,8 @@ impl LaneReceiver {
             return Ok(());
         };
         self.leaving = None;
-        if left.is_err() {
-            self.forget();
-            self.pause = Some(Box::pin(tokio::time::sleep(PAUSE)));
+        if let Err(problem) = &left {
+            self.gives_up(problem);
         }
         left
     }
@@ -296,13 +307,13 @@ impl LaneReceiver {
                 }
                 self.consumer = Some(consumer);
                 self.renews = false;
+                self.trouble.set(None);
                 Ok(())
             }
             Err(problem) => {
                 // A consumer that the broker did not confirm in time may start all the same; it
                 // ends with its channel.
-                self.forget();
-                self.pause = Some(Box::pin(tokio::time::sleep(PAUSE)));
+                self.gives_up(&problem);
                 Err(problem)
             }
         }
@@ -344,6 +355,12 @@ impl LaneReceiver {
 
     /// Stops consuming and requeues the messages that were not returned to the caller.
     pub(crate) async fn pause(&mut self) {
+        self.pause_consumer().await;
+        // A lane that is paused is received by nobody here, and that is no problem.
+        self.trouble.set(None);
+    }
+
+    async fn pause_consumer(&mut self) {
         if let Some(opening) = self.opening.take() {
             match tokio::time::timeout(ANSWER, opening).await {
                 Ok(opened) => {
@@ -393,6 +410,7 @@ impl LaneReceiver {
         self.opening = None;
         self.pause = None;
         self.unsettled.set(0);
+        self.trouble.set(None);
         if let Some(open) = self.open.take()
             && open.channel.status().connected()
         {

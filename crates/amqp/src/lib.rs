@@ -32,6 +32,7 @@
 //! | `topology` | names, declarations, the rights they need |
 //! | `publisher` | packing, window, confirms, returned messages |
 //! | `receiver`, `lane` | consuming, settling, requeueing, pausing |
+//! | `troubles` | why single lanes can't be received |
 //! | `prefetch` | the number of messages that may be on their way to a node |
 //! | `control` | control messages between nodes |
 //! | `tls` | certificates: trusted authorities, the client's own |
@@ -85,6 +86,7 @@ mod statistics;
 mod tls;
 mod topology;
 mod transport;
+mod troubles;
 
 #[cfg(doc)]
 use jobwire_core::transport::TransportError;

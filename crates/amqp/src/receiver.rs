@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use chrono::Utc;
+use futures_util::future::join_all;
 use jobwire_core::hint::{Body, Message};
 use jobwire_core::telemetry::metrics::HINTS_UNREADABLE;
 use jobwire_core::transport::{
@@ -30,6 +31,7 @@ use crate::lane::{LaneReceiver, Verdict};
 use crate::session::Session;
 use crate::statistics::Unsettled;
 use crate::topology::Topology;
+use crate::troubles::Troubles;
 use jobwire_core::telemetry::log_throttle::LogThrottle;
 
 /// The time that a call waits for a new connection.
@@ -56,6 +58,7 @@ impl AmqpReceiver {
         topology: Topology,
         subscription: &Subscription,
         unsettled: &Unsettled,
+        troubles: &Troubles,
         epochs: &Arc<AtomicU64>,
         lifetime: &Lifetime,
     ) -> Self {
@@ -66,6 +69,7 @@ impl AmqpReceiver {
                 share,
                 epochs.clone(),
                 unsettled.share(lane),
+                troubles.of(lane),
             )
         });
         Self {
@@ -240,9 +244,8 @@ impl Receiver for AmqpReceiver {
 
     async fn pause(&mut self) {
         self.paused = true;
-        for lane in &mut self.lanes {
-            lane.pause().await;
-        }
+        // At once: a broker that is slow takes its time for each.
+        join_all(self.lanes.iter_mut().map(LaneReceiver::pause)).await;
     }
 
     async fn resume(&mut self) {
@@ -256,9 +259,7 @@ impl Drop for AmqpReceiver {
         let lanes = std::mem::take(&mut self.lanes);
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let leaving = async move {
-                for lane in lanes {
-                    lane.close().await;
-                }
+                join_all(lanes.into_iter().map(LaneReceiver::close)).await;
             };
             self.tasks.spawn_on(leaving, &runtime);
         }

@@ -24,6 +24,7 @@ use crate::receiver::AmqpReceiver;
 use crate::statistics::{Statistics, Unsettled};
 use crate::tls;
 use crate::topology::Topology;
+use crate::troubles::Troubles;
 use jobwire_core::hint::packing::pack;
 
 /// The time that [`AmqpTransport::connect`] waits for the broker.
@@ -43,6 +44,7 @@ struct Shared {
     events: Arc<Events>,
     control: ControlLine,
     unsettled: Unsettled,
+    troubles: Troubles,
     /// The next epoch; channels of all receivers have different ones.
     epochs: Arc<AtomicU64>,
     /// Ends the connections when it is dropped.
@@ -120,6 +122,7 @@ impl AmqpTransport {
             publishers,
             events,
             unsettled,
+            troubles: Troubles::default(),
             endpoint,
             options,
             topology,
@@ -175,6 +178,7 @@ impl Transport for AmqpTransport {
             shared.topology.clone(),
             &subscription,
             &shared.unsettled,
+            &shared.troubles,
             &shared.epochs,
             &shared.lifetime,
         );
@@ -235,6 +239,18 @@ impl Publisher for AmqpTransport {
             blocked: blocked.is_some(),
             joining: false,
             problem,
+        }
+    }
+
+    fn health_of(&self, lane: &Lane) -> TransportHealth {
+        let health = self.health();
+        match self.0.troubles.with(lane) {
+            Some(problem) if health.receiving => TransportHealth {
+                receiving: false,
+                problem: Some(problem),
+                ..health
+            },
+            _ => health,
         }
     }
 }

@@ -54,7 +54,7 @@ pub(crate) struct Assignment {
     /// The interval at which the client is looked at.
     pub(crate) patience: Patience,
     /// A problem keeps the client out of its group.
-    pub(crate) troubled: bool,
+    pub(crate) trouble: Option<String>,
     /// A message was requeued and must be fetched again.
     pub(crate) rewind: bool,
     /// A problem that needs an operator; returned once to the caller.
@@ -79,7 +79,7 @@ impl Assignment {
             placements: 0,
             dry: false,
             patience: Patience::new(),
-            troubled: false,
+            trouble: None,
             rewind: false,
             problem: None,
         }
@@ -99,12 +99,12 @@ impl Assignment {
     pub(crate) fn begun(&mut self, consumer: Arc<dyn Offsets>) {
         self.consumer = Some(consumer);
         self.dry = false;
-        self.troubled = false;
+        self.trouble = None;
     }
 
     /// Returns whether this member waits for an assignment, without a problem.
     pub(crate) fn is_joining(&self) -> bool {
-        !self.placed && !self.paused && !self.troubled
+        !self.placed && !self.paused && self.trouble.is_none()
     }
 
     /// Returns whether the group's last rebalance is over and left this member without a partition.
@@ -139,7 +139,7 @@ impl Assignment {
 
     /// Like [`Assignment::take_flowing`], whatever the client had left to take.
     pub(crate) fn flowing(&self) -> Flowing {
-        if self.paused || self.holding || self.troubled {
+        if self.paused || self.holding || self.trouble.is_some() {
             return Flowing::new();
         }
         let idle = |(partition, (epoch, tracker)): (&i32, &(u64, Tracker))| {
@@ -172,7 +172,8 @@ impl Assignment {
         self.assigned(partitions);
         self.placed = true;
         self.placements += 1;
-        self.troubled = false;
+        self.patience.placed();
+        self.trouble = None;
         self.problem = None;
     }
 
@@ -219,7 +220,7 @@ impl Assignment {
     pub(crate) fn arrive(&mut self, partition: i32, offset: i64) -> Option<(Ticket, bool)> {
         let number = u64::try_from(offset).ok()?;
         self.patience.arrived(partition);
-        self.troubled = false;
+        self.trouble = None;
         let (epoch, tracker) = self.partitions.get_mut(&partition)?;
         let epoch = *epoch;
         let arrival = tracker.arrive(offset);

@@ -4,8 +4,13 @@
 //! producer refuses, or can't deliver in time, is lost; the other nodes read the same facts from
 //! the database later. The listeners of this process receive a message at once, without the
 //! brokers. Every process reads all messages that arrive after its start, without a group.
+//!
+//! A process reads its own messages, too, and ignores them. A consumer to which they do not come back is
+//! replaced: a client of librdkafka (2.12) can lose its last broker, or the start of a fetch
+//! ([`crate::stall`]), and then receives nothing, without an error.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use jobwire_core::telemetry::log_throttle::LogThrottle;
@@ -15,6 +20,7 @@ use rdkafka::consumer::{Consumer as _, ConsumerContext, StreamConsumer};
 use rdkafka::message::Message as _;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use tokio::sync::broadcast;
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -28,6 +34,8 @@ use crate::topology::Topology;
 const PAUSE: Duration = Duration::from_secs(1);
 /// The pause after an error that needs an operator.
 const LONG_PAUSE: Duration = Duration::from_secs(30);
+/// The interval between two looks at whether own messages come back.
+const LOOK: Duration = Duration::from_secs(15);
 
 impl ConsumerContext for Context {}
 
@@ -37,6 +45,8 @@ pub(crate) struct ControlLine {
     topic: String,
     listeners: Listeners,
     publishers: Arc<LanePublishers>,
+    /// The number of messages that the producer has taken.
+    told: Arc<AtomicU64>,
 }
 
 impl ControlLine {
@@ -46,6 +56,7 @@ impl ControlLine {
             topic,
             listeners: Listeners::default(),
             publishers,
+            told: Arc::default(),
         }
     }
 
@@ -55,7 +66,9 @@ impl ControlLine {
             Ok(text) => {
                 let publishers = &self.publishers;
                 let taken = publishers.send_and_forget(&self.topic, &self.process, &text);
-                if !taken {
+                if taken {
+                    self.told.fetch_add(1, Ordering::Relaxed);
+                } else {
                     tracing::debug!(
                         "the producer refused a control message; other nodes do not receive it"
                     );
@@ -102,7 +115,39 @@ impl ControlLine {
             config,
             context,
             topology,
+            told: self.told.clone(),
+            look: LOOK,
         }
+    }
+}
+
+/// Finds out whether own messages come back.
+struct Echo {
+    /// The number of told messages at the last look.
+    told: u64,
+    /// A message has arrived since the last look.
+    heard: bool,
+    /// Messages that were told before the last look had not come back by then.
+    waits: bool,
+}
+
+impl Echo {
+    fn new(told: u64) -> Self {
+        Self {
+            told,
+            heard: false,
+            waits: false,
+        }
+    }
+
+    /// Returns whether messages that had been told before the last look have not come back by now, although
+    /// the brokers answer.
+    fn is_missing(&mut self, told: u64, brokers_answer: bool) -> bool {
+        let silent = brokers_answer && !std::mem::take(&mut self.heard);
+        let missing = silent && self.waits;
+        self.waits = silent && told > self.told;
+        self.told = told;
+        missing
     }
 }
 
@@ -114,6 +159,8 @@ pub(crate) struct Listener {
     config: ClientConfig,
     context: Context,
     topology: Topology,
+    told: Arc<AtomicU64>,
+    look: Duration,
 }
 
 impl Listener {
@@ -163,14 +210,30 @@ impl Listener {
 
     /// Receives messages until the topic is gone, and returns the pause before the next attempt.
     async fn hear(&self, consumer: &StreamConsumer<Context>, stop: &CancellationToken) -> Duration {
+        self.listeners.missed();
         let mut unreadable = LogThrottle::default();
+        let told = || self.told.load(Ordering::Relaxed);
+        let mut echo = Echo::new(told());
+        let mut looks = tokio::time::interval(self.look);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let received = tokio::select! {
                 () = stop.cancelled() => return Duration::ZERO,
                 received = consumer.recv() => received,
+                _ = looks.tick() => {
+                    if echo.is_missing(told(), self.context.link.problem().is_none()) {
+                        tracing::warn!(
+                            "the consumer of control messages receives nothing although the brokers \
+                             answer; starting another"
+                        );
+                        return Duration::ZERO;
+                    }
+                    continue;
+                }
             };
             match received {
                 Ok(message) => {
+                    echo.heard = true;
                     if message.key() == Some(self.process.as_bytes()) {
                         continue;
                     }
@@ -178,6 +241,8 @@ impl Listener {
                     self.listeners.read(message, &mut unreadable);
                 }
                 Err(error) => {
+                    // A reported problem is not a silent one.
+                    echo.heard = true;
                     self.context.note(&error, &self.topic);
                     if error.rdkafka_error_code().is_some_and(is_missing_topic) {
                         return PAUSE;
@@ -186,5 +251,29 @@ impl Listener {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_that_do_not_come_back_are_missed_at_the_second_look() {
+        let mut echo = Echo::new(0);
+        assert!(!echo.is_missing(0, true), "nothing was told");
+        assert!(!echo.is_missing(3, true), "they may be under way");
+        assert!(echo.is_missing(3, true));
+
+        let mut echo = Echo::new(0);
+        assert!(!echo.is_missing(3, true));
+        echo.heard = true;
+        assert!(!echo.is_missing(4, true));
+        assert!(!echo.is_missing(4, true), "4 may have come before the look");
+        assert!(!echo.is_missing(5, true));
+        assert!(!echo.is_missing(6, false), "no broker answers");
+        assert!(!echo.is_missing(6, true));
+        assert!(!echo.is_missing(7, true));
+        assert!(echo.is_missing(8, true));
     }
 }

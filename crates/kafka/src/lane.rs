@@ -123,7 +123,7 @@ impl LaneTask {
                     match ended {
                         // The task ends only after its client has left the group.
                         Ended::Stopped => {
-                            self.state.assignment().troubled = true;
+                            self.state.assignment().paused = true;
                             gone.cancelled().await;
                         }
                         Ended::Broken => {
@@ -166,7 +166,7 @@ impl LaneTask {
     /// Reports a transient problem to the link, and another problem to the caller.
     fn complain(&self, problem: TransportError) {
         tracing::debug!(lane = %self.state.lane, %problem, "no hints of the lane for now");
-        self.state.assignment().troubled = true;
+        self.state.assignment().trouble = Some(problem.to_string());
         if problem.is_transient() {
             self.link.suspect(problem);
         } else {
@@ -182,10 +182,13 @@ impl LaneTask {
         let commits = self.options.commit_interval;
         let mut crowded = pin!(crowd::watch(state.clone(), self.topology.clone()));
         let mut forgotten = pin!(memory::is_lost(state.clone(), consumer.clone(), commits));
+        let topology = self.topology.clone();
+        let answers = async || topology.partitions(&state.lane).await.is_ok_and(|n| n > 0);
         let mut stalled = pin!(stall::is_found(
             state.clone(),
             consumer.clone(),
             longest_join(&self.options),
+            answers,
         ));
         loop {
             let Some((may_poll, look_again)) = flow.steer(&state, &***consumer, Instant::now())

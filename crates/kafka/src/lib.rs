@@ -34,7 +34,7 @@
 //! | `topology` | creates and checks topics; the rights that this needs |
 //! | `publisher`, `producers`, `delivery`, `keys`, `partitioner` | packing by partition, confirms; the producer and its replacement; delivery reports |
 //! | `receiver`, `lane`, `lane_client`, `assignment`, `partition` | consuming, rebalances, settling by a low watermark |
-//! | `settled` | answers markers by offsets |
+//! | `settled`, `askers` | answers markers by offsets; the clients that read them |
 //! | `crowd` | warns when a lane has more nodes than partitions |
 //! | `control` | control messages between nodes |
 //! | `statistics` | librdkafka's statistics and the lanes' backlogs, as metrics |
@@ -65,6 +65,7 @@
 //! `jobwire_hints_unreadable_total{lane}`, and the metrics of `statistics`. Directions are
 //! `publish` and `receive`.
 
+mod askers;
 mod assignment;
 mod blocking;
 mod configuration;

@@ -53,6 +53,13 @@ impl Patience {
         self.last = Some((stall, Instant::now()));
     }
 
+    /// Records that the client got into its group.
+    pub(crate) fn placed(&mut self) {
+        if let Some((Stall::Join, _)) = self.last {
+            *self = Self::new();
+        }
+    }
+
     /// Records that a message has arrived.
     pub(crate) fn arrived(&mut self, partition: i32) {
         let Some((stall, at)) = self.last else {
@@ -90,6 +97,13 @@ mod tests {
         patience.replaced(stall);
         tokio::time::advance(FORGET * 2).await;
         patience.arrived(2);
+        assert_eq!(patience.interval, LOOK);
+        // In a lane without messages, getting into the group shows that it helped.
+        patience.replaced(stall);
+        patience.placed();
+        assert_eq!(patience.interval, LOOK * 2);
+        patience.replaced(Stall::Join);
+        patience.placed();
         assert_eq!(patience.interval, LOOK);
     }
 }

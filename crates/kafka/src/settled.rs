@@ -10,44 +10,45 @@
 //! ```
 //! A partition that no longer exists counts as settled too.
 //!
+//! The offsets of a lane are read once for all of its open markers, and those of several lanes at once, so no
+//! lane waits for another.
+//!
 //! One case is not exact: a message may still arrive after its publish has failed. The sweeper
 //! suspects only jobs that are older than the time that this can take.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
 
 use jobwire_core::hint::Marker;
 use jobwire_core::job::Lane;
 use jobwire_core::telemetry::log_throttle::LogThrottle;
 use jobwire_core::transport::{Control, TransportError};
-use rdkafka::config::FromClientConfigAndContext;
-use rdkafka::consumer::BaseConsumer;
 use rdkafka::{ClientConfig, Offset};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::blocking::blocking;
+use crate::askers::Askers;
 use crate::connection::Context;
 use crate::control::ControlLine;
-use crate::ending::Elsewhere;
-use crate::error::explain_error;
-use crate::offsets::{ISOLATION, committed, edges, offset_of};
+use crate::offsets::{committed, edges, offset_of};
 use crate::topology::Topology;
 
 /// The interval between two reads of the group's offsets while markers are open.
 const LOOK: Duration = Duration::from_millis(500);
 /// The longest such interval; it grows while the markers stay open.
 const LOOK_RARELY: Duration = Duration::from_secs(5);
-/// Maximum number of open markers. More markers are refused, or replace the oldest one.
+/// Maximum number of open markers of a lane. One more replaces the newest: the oldest is answered first.
 const OPEN: usize = 64;
+/// Maximum number of markers that wait to be opened. More are refused.
+const ASKED: usize = 1_024;
 /// The idle time after which the clients are dropped.
 const IDLE: Duration = Duration::from_secs(120);
 
 /// Maximum number of partitions for which a reported loss of hints is remembered.
 const REMEMBER: usize = 10_000;
-
-type Asker = Elsewhere<BaseConsumer<Context>>;
 
 /// A marker, with the ends of the lane's partitions when it was published.
 struct Question {
@@ -59,9 +60,7 @@ struct Question {
 /// Takes the sweeper's markers, and counts waiting messages.
 pub(crate) struct Settled {
     topology: Topology,
-    config: ClientConfig,
-    context: Context,
-    askers: Mutex<HashMap<Lane, Arc<Asker>>>,
+    askers: Askers,
     /// The log starts up to which a loss of hints was logged, so that each loss is logged once.
     told: Mutex<HashMap<(Lane, i32), i64>>,
     /// Limits the log lines about wiped partitions, because each open marker finds them again.
@@ -77,21 +76,15 @@ pub(crate) struct Watch {
 }
 
 pub(crate) fn settled(
-    mut config: ClientConfig,
+    config: ClientConfig,
     context: Context,
     topology: Topology,
     control: Arc<ControlLine>,
 ) -> (Arc<Settled>, Watch) {
-    config
-        .set("enable.auto.commit", "false")
-        .set("enable.auto.offset.store", "false")
-        .set("isolation.level", ISOLATION);
-    let (questions, asked) = mpsc::channel(OPEN);
+    let (questions, asked) = mpsc::channel(ASKED);
     let settled = Arc::new(Settled {
         topology,
-        config,
-        context,
-        askers: Mutex::default(),
+        askers: Askers::new(config, context),
         told: Mutex::default(),
         wiped: Mutex::default(),
         questions,
@@ -104,6 +97,13 @@ pub(crate) fn settled(
     (settled, watch)
 }
 
+/// What the brokers tell about a partition.
+struct Standing {
+    committed: Option<i64>,
+    start: i64,
+    end: i64,
+}
+
 impl Settled {
     /// Records the current ends of the lane. [`Control::MarkerBack`] is sent to the listeners of
     /// this process when every hint below them has been decided.
@@ -114,10 +114,9 @@ impl Settled {
             0 => self.topology.ensure_lane(lane).await?,
             some => some,
         };
-        let asker = self.asker(lane)?;
         let topic = self.topology.endpoint.topic(lane);
-        let ends = blocking(move || {
-            serve_events(&asker);
+        let group = self.topology.endpoint.group(lane);
+        let ends = self.askers.ask(lane, &group, move |asker| {
             edges(&**asker, &topic, 0..partitions, Offset::End)
         });
         let ends = ends.await?;
@@ -131,85 +130,66 @@ impl Settled {
             .map_err(|_| TransportError::Full)
     }
 
-    /// Returns number, log start and end of each partition.
-    async fn watermarks(
+    /// Returns what the brokers tell about each of the lane's partitions, and the time that the first
+    /// request took. The brokers have told the number of partitions just now.
+    async fn standings(
         &self,
         lane: &Lane,
-        partitions: impl Iterator<Item = i32> + Send + 'static,
-    ) -> Result<Vec<(i32, i64, i64)>, TransportError> {
-        let asker = self.asker(lane)?;
+        partitions: i32,
+    ) -> Result<(BTreeMap<i32, Standing>, Duration), TransportError> {
         let topic = self.topology.endpoint.topic(lane);
-        blocking(move || {
-            let partitions: Vec<i32> = partitions.collect();
-            serve_events(&asker);
-            let starts = edges(
-                &**asker,
-                &topic,
-                partitions.iter().copied(),
-                Offset::Beginning,
-            )?;
-            let ends = edges(&**asker, &topic, partitions.into_iter(), Offset::End)?;
+        let group = self.topology.endpoint.group(lane);
+        let asking = self.askers.ask(lane, &group, move |asker| {
+            let asked = Instant::now();
+            let seen = committed(&**asker, &topic, 0..partitions)?;
+            let round_trip = asked.elapsed();
+            let starts = edges(&**asker, &topic, 0..partitions, Offset::Beginning)?;
+            let ends = edges(&**asker, &topic, 0..partitions, Offset::End)?;
             let both = starts.into_iter().zip(ends);
-            Ok(both
-                .map(|((at, start), (_, end))| (at, start, end))
-                .collect())
-        })
-        .await
+            let standings = both.map(|((at, start), (_, end))| {
+                let committed = offset_of(&seen, &topic, at);
+                let standing = Standing {
+                    committed,
+                    start,
+                    end,
+                };
+                (at, standing)
+            });
+            Ok((standings.collect(), round_trip))
+        });
+        asking.await
     }
 
-    /// Returns the client that reads the offsets of a lane's group.
-    fn asker(&self, lane: &Lane) -> Result<Arc<Asker>, TransportError> {
-        let mut askers = self.askers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(asker) = askers.get(lane) {
-            return Ok(asker.clone());
-        }
-        let mut config = self.config.clone();
-        config.set("group.id", self.topology.endpoint.group(lane));
-        let asker = BaseConsumer::from_config_and_context(&config, self.context.clone())
-            .map_err(|error| explain_error(&error, "offsets"))?;
-        let asker = Arc::new(Elsewhere::new(asker));
-        askers.insert(lane.clone(), asker.clone());
-        Ok(asker)
-    }
-
-    fn forget_askers(&self) {
-        let mut askers = self.askers.lock().unwrap_or_else(PoisonError::into_inner);
-        askers.clear();
-    }
-
-    /// Returns whether every hint before the marker has been settled.
-    async fn answer(&self, question: &Question) -> Result<bool, TransportError> {
-        let partitions = self.topology.partitions(&question.lane).await?;
+    /// Returns whether every hint before each of a lane's markers has been settled.
+    async fn answer(
+        &self,
+        lane: &Lane,
+        questions: &VecDeque<Question>,
+    ) -> Result<Vec<bool>, TransportError> {
+        let partitions = self.topology.partitions(lane).await?;
         if partitions == 0 {
             // The topic may be created again, and then starts empty.
-            return Ok(false);
+            return Ok(vec![false; questions.len()]);
         }
-        let asker = self.asker(&question.lane)?;
-        let topic = self.topology.endpoint.topic(&question.lane);
-        let lane = question.lane.clone();
-        let mut ends = question.ends.clone();
-        // A partition that no longer exists delivers no hints.
-        ends.retain(|(partition, _)| *partition < partitions);
-        let asked = ends.clone();
-        let committed = blocking(move || {
-            let partitions = asked.iter().map(|(partition, _)| *partition);
-            serve_events(&asker);
-            committed(&**asker, &topic, partitions)
-        })
-        .await?;
-        let topic = self.topology.endpoint.topic(&lane);
-        let seen: HashMap<i32, i64> = ends
+        let (standings, _) = self.standings(lane, partitions).await?;
+        let answers = questions
             .iter()
-            .filter_map(|(at, _)| Some((*at, offset_of(&committed, &topic, *at)?)))
-            .collect();
-        // The others are settled.
-        ends.retain(|(at, end)| seen.get(at).is_none_or(|seen| seen < end));
-        let open: Vec<i32> = ends.iter().map(|(at, _)| *at).collect();
-        let now = self.watermarks(&lane, open.into_iter()).await?;
+            .map(|question| self.is_settled(question, &standings));
+        Ok(answers.collect())
+    }
+
+    fn is_settled(&self, question: &Question, standings: &BTreeMap<i32, Standing>) -> bool {
+        let lane = &question.lane;
         let mut settled = true;
-        for ((partition, end), (_, start, now)) in ends.into_iter().zip(now) {
-            let seen = seen.get(&partition).copied().unwrap_or(0);
-            if now < end {
+        for (partition, end) in &question.ends {
+            // A partition that no longer exists delivers no hints.
+            let Some(now) = standings.get(partition) else {
+                continue;
+            };
+            if now.committed.is_some_and(|committed| committed >= *end) {
+                continue;
+            }
+            if now.end < *end {
                 let mut wiped = self.wiped.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(more) = wiped.now() {
                     tracing::warn!(
@@ -221,18 +201,19 @@ impl Settled {
                 }
                 continue;
             }
-            if seen < start && self.is_news(&lane, partition, start) {
+            let seen = now.committed.unwrap_or(0);
+            if seen < now.start && self.is_news(lane, *partition, now.start) {
                 tracing::warn!(
                     %lane,
                     partition,
-                    lost = start - seen,
+                    lost = now.start - seen,
                     "retention removed hints that no node had received; the sweeper publishes them \
                      again"
                 );
             }
-            settled &= start >= end;
+            settled &= now.start >= *end;
         }
-        Ok(settled)
+        settled
     }
 
     /// Remembers the start of a log. Returns false if it was known.
@@ -255,20 +236,10 @@ impl Settled {
     /// Counts the messages that wait in a lane.
     pub(crate) async fn count(&self, lane: &Lane) -> Result<Count, TransportError> {
         let partitions = self.topology.partitions(lane).await?;
-        let asker = self.asker(lane)?;
-        let topic = self.topology.endpoint.topic(lane);
-        let (committed, round_trip) = blocking(move || {
-            let asked = Instant::now();
-            serve_events(&asker);
-            let committed = committed(&**asker, &topic, 0..partitions)?;
-            Ok((committed, asked.elapsed()))
-        })
-        .await?;
-        let topic = self.topology.endpoint.topic(lane);
-        let waiting = self.watermarks(lane, 0..partitions).await?;
-        let waiting = waiting.into_iter().map(|(at, start, end)| {
-            let seen = offset_of(&committed, &topic, at).unwrap_or(start);
-            (end - seen.max(start)).max(0)
+        let (standings, round_trip) = self.standings(lane, partitions).await?;
+        let waiting = standings.values().map(|of| {
+            let seen = of.committed.unwrap_or(of.start);
+            (of.end - seen.max(of.start)).max(0)
         });
         Ok(Count {
             waiting: waiting.sum(),
@@ -277,62 +248,68 @@ impl Settled {
     }
 }
 
-/// Serves the client's events: errors, and requests for a token.
-fn serve_events(asker: &Asker) {
-    while asker.poll(Duration::ZERO).is_some() {}
-}
-
 impl Watch {
     pub(crate) async fn run(&mut self, stop: CancellationToken) {
-        let mut open: Vec<Question> = Vec::new();
+        let mut open: HashMap<Lane, VecDeque<Question>> = HashMap::new();
         let mut look = LOOK;
+        let mut next = Instant::now() + IDLE;
         loop {
-            let wait = if open.is_empty() { IDLE } else { look };
-            let asked = tokio::select! {
+            tokio::select! {
+                biased;
                 () = stop.cancelled() => break,
-                asked = tokio::time::timeout(wait, self.asked.recv()) => asked,
-            };
-            match asked {
-                Ok(Some(question)) => {
-                    if open.len() >= OPEN {
-                        open.remove(0);
-                    }
-                    open.push(question);
+                () = tokio::time::sleep_until(next.into()) => {}
+                asked = self.asked.recv() => {
+                    let Some(question) = asked else { break };
                     look = LOOK;
-                    continue;
-                }
-                Ok(None) => break,
-                Err(_) if open.is_empty() => {
-                    self.settled.forget_askers();
-                    continue;
-                }
-                // A lane with a deep backlog is read less and less often.
-                Err(_) => look = (look * 5 / 4).min(LOOK_RARELY),
-            }
-            let mut still_open = Vec::new();
-            for question in open {
-                let answer = tokio::select! {
-                    () = stop.cancelled() => break,
-                    answer = self.settled.answer(&question) => answer,
-                };
-                match answer {
-                    Ok(true) => self.control.tell_here(Control::MarkerBack {
-                        lane: question.lane,
-                        marker: question.marker,
-                    }),
-                    Ok(false) => still_open.push(question),
-                    Err(problem) => {
-                        tracing::debug!(
-                            lane = %question.lane,
-                            %problem,
-                            "the lane's offsets can't be read"
-                        );
-                        still_open.push(question);
+                    // A stream of markers does not put the next look off.
+                    next = next.min(Instant::now() + look);
+                    let of_lane = open.entry(question.lane.clone()).or_default();
+                    if of_lane.len() >= OPEN {
+                        of_lane.pop_back();
                     }
+                    of_lane.push_back(question);
+                    continue;
                 }
             }
-            open = still_open;
+            if open.is_empty() {
+                self.settled.askers.forget();
+                next = Instant::now() + IDLE;
+                continue;
+            }
+            tokio::select! {
+                () = stop.cancelled() => break,
+                () = self.answer(&mut open) => {}
+            }
+            // A lane with a deep backlog is read less and less often.
+            look = (look * 5 / 4).min(LOOK_RARELY);
+            next = Instant::now() + if open.is_empty() { IDLE } else { look };
         }
-        self.settled.forget_askers();
+        self.settled.askers.forget();
+    }
+
+    /// Reads the offsets of all lanes with open markers, and tells and removes the markers that are settled.
+    async fn answer(&self, open: &mut HashMap<Lane, VecDeque<Question>>) {
+        let asking = open.iter().map(async |(lane, questions)| {
+            let answers = self.settled.answer(lane, questions).await;
+            answers.unwrap_or_else(|problem| {
+                tracing::debug!(%lane, %problem, "the lane's offsets can't be read");
+                Vec::new()
+            })
+        });
+        let answers = join_all(asking).await;
+        for ((_, questions), answers) in open.iter_mut().zip(answers) {
+            let mut answers = answers.into_iter();
+            questions.retain(|question| {
+                let settled = answers.next().unwrap_or(false);
+                if settled {
+                    self.control.tell_here(Control::MarkerBack {
+                        lane: question.lane.clone(),
+                        marker: question.marker,
+                    });
+                }
+                !settled
+            });
+        }
+        open.retain(|_, questions| !questions.is_empty());
     }
 }

@@ -12,6 +12,11 @@
 //! one partition may wait behind those of the others for minutes. A lane of which one partition has
 //! no leader is not looked at.
 //!
+//! Whether the brokers answer is asked through another client. A client that has lost its last broker asks
+//! none, and would be taken for one whose brokers are away. librdkafka (2.12) can lose it when a broker comes
+//! back: an answer of that moment names topics and no living broker, and the client forgets the broker that
+//! it knows.
+//!
 //! A false detection costs a rebalance. So the time between two looks doubles with each client that
 //! is replaced, until a message of the partition arrives.
 
@@ -74,8 +79,13 @@ impl Joining {
     }
 }
 
-/// Waits until the client has stalled.
-pub(crate) async fn is_found(state: Arc<LaneState>, client: LaneClient, join: Duration) -> Stall {
+/// Waits until the client has stalled. `answers` asks another client whether the brokers answer.
+pub(crate) async fn is_found(
+    state: Arc<LaneState>,
+    client: LaneClient,
+    join: Duration,
+    answers: impl AsyncFn() -> bool,
+) -> Stall {
     let mut waits = Joining::default();
     let mut before = BTreeMap::new();
     loop {
@@ -87,7 +97,7 @@ pub(crate) async fn is_found(state: Arc<LaneState>, client: LaneClient, join: Du
             (assignment.is_joining(), assignment.placements, flowing)
         };
         // Brokers that do not answer are away, and a new client would not reach them either.
-        let joining = joining && answers(&state, &client).await;
+        let joining = joining && answers().await;
         if waits.lasts(joining, placements, join) {
             return Stall::Join;
         }
@@ -108,13 +118,6 @@ pub(crate) async fn is_found(state: Arc<LaneState>, client: LaneClient, join: Du
         }
         before = now;
     }
-}
-
-/// Returns whether the coordinator of the client's group answers.
-async fn answers(state: &LaneState, client: &LaneClient) -> bool {
-    let (topic, client) = (state.assignment().topic.clone(), client.clone());
-    let asked = blocking(move || committed(&**client, &topic, std::iter::once(0)));
-    asked.await.is_ok()
 }
 
 /// Returns the partitions in which messages wait.
@@ -186,18 +189,8 @@ mod tests {
     use crate::lane_client::{LaneConsumer, LaneContext};
     use crate::patience::LOOK;
 
-    /// The partition is paused without the state's knowledge, as after a lost start of its fetch.
-    #[tokio::test(flavor = "multi_thread")]
-    async fn a_client_that_fetches_nothing_is_found_until_the_message_has_arrived() {
-        let cluster = MockCluster::new(1).unwrap();
-        cluster.create_topic("stall", 1, 1).unwrap();
-        let mut config = ClientConfig::new();
-        config.set("bootstrap.servers", cluster.bootstrap_servers());
-        let producer: BaseProducer = config.create().unwrap();
-        let record = BaseRecord::<(), str>::to("stall").payload("a message");
-        producer.send(record).unwrap();
-        producer.flush(Duration::from_secs(30)).unwrap();
-
+    /// Returns the state of a lane, and its client.
+    fn lane(config: &ClientConfig) -> (Arc<LaneState>, LaneClient) {
         let state = Arc::new(LaneState::new(
             Lane::default(),
             4,
@@ -210,10 +203,25 @@ mod tests {
             tokens: None,
             statistics: |_| {},
         };
-        config.set("group.id", "stall");
         let client =
-            LaneConsumer::from_config_and_context(&config, LaneContext::new(context, &state));
-        let client = Arc::new(Elsewhere::new(client.unwrap()));
+            LaneConsumer::from_config_and_context(config, LaneContext::new(context, &state));
+        (state, Arc::new(Elsewhere::new(client.unwrap())))
+    }
+
+    /// The partition is paused without the state's knowledge, as after a lost start of its fetch.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_client_that_fetches_nothing_is_found_until_the_message_has_arrived() {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic("stall", 1, 1).unwrap();
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", cluster.bootstrap_servers());
+        let producer: BaseProducer = config.create().unwrap();
+        let record = BaseRecord::<(), str>::to("stall").payload("a message");
+        producer.send(record).unwrap();
+        producer.flush(Duration::from_secs(30)).unwrap();
+
+        config.set("group.id", "stall");
+        let (state, client) = lane(&config);
         let mut list = TopicPartitionList::new();
         list.add_partition("stall", 0);
         client.assign(&list).unwrap();
@@ -223,7 +231,7 @@ mod tests {
 
         state.assignment().patience.interval = Duration::from_millis(50);
         let look = || {
-            let found = is_found(state.clone(), client.clone(), LOOK);
+            let found = is_found(state.clone(), client.clone(), LOOK, async || true);
             tokio::time::timeout(Duration::from_secs(2), found)
         };
         // The messages of other partitions may be in front of this one's.
@@ -254,6 +262,25 @@ mod tests {
         let found = look().await;
         assert!(found.is_err(), "nothing waits: {found:?}");
         dry.abort();
+    }
+
+    /// The client knows no broker, as after it has lost its last one.
+    #[tokio::test]
+    async fn a_client_without_a_broker_is_found_if_the_brokers_answer_another_one() {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", "127.0.0.1:1");
+        config.set("group.id", "stall");
+        let (state, client) = lane(&config);
+        client.subscribe(&["stall"]).unwrap();
+        state.assignment().patience.interval = Duration::from_millis(50);
+        let look = |answers: bool| {
+            let join = Duration::from_millis(100);
+            let found = is_found(state.clone(), client.clone(), join, async move || answers);
+            tokio::time::timeout(Duration::from_secs(2), found)
+        };
+        let found = look(false).await;
+        assert!(found.is_err(), "the brokers are away: {found:?}");
+        assert_eq!(look(true).await, Ok(Stall::Join));
     }
 
     #[tokio::test(start_paused = true)]

@@ -63,14 +63,11 @@ impl Shared {
         self.received.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether a receiver of this lane waits for an assignment by its group.
-    fn is_joining(&self, lane: &Lane) -> bool {
+    /// Returns the states of the receivers of this lane.
+    fn receivers(&self, lane: &Lane) -> Vec<Arc<LaneState>> {
         let received = self.received();
-        let mut of_lane = received
-            .iter()
-            .filter_map(Weak::upgrade)
-            .filter(|state| state.lane == *lane);
-        of_lane.any(|state| state.assignment().is_joining())
+        let of_lane = received.iter().filter_map(Weak::upgrade);
+        of_lane.filter(|state| state.lane == *lane).collect()
     }
 }
 
@@ -336,15 +333,20 @@ impl Publisher for KafkaTransport {
 
     fn health_of(&self, lane: &Lane) -> TransportHealth {
         let health = self.health();
-        if !health.receiving || !self.0.is_joining(lane) {
+        if !health.receiving {
             return health;
         }
+        let receivers = self.0.receivers(lane);
+        let trouble = receivers
+            .iter()
+            .find_map(|state| state.assignment().trouble.clone());
+        let joining = trouble.is_none() && receivers.iter().any(|s| s.assignment().is_joining());
+        let waits =
+            || format!("this node waits until the group of lane '{lane}' assigns partitions");
         TransportHealth {
-            receiving: false,
-            joining: true,
-            problem: Some(format!(
-                "this node waits until the group of lane '{lane}' assigns partitions"
-            )),
+            receiving: trouble.is_none() && !joining,
+            joining,
+            problem: trouble.or_else(|| joining.then(waits)),
             ..health
         }
     }

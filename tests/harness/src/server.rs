@@ -103,6 +103,13 @@ impl Server {
         }
     }
 
+    /// Returns whether it has ended because another process listens on its port. A port that was
+    /// free when it was chosen, or before a restart, may be taken by then.
+    pub fn lost_its_port(&mut self) -> bool {
+        let in_use = |line: &String| line.contains("Address already in use");
+        self.ended().is_some() && self.output.all().iter().any(in_use)
+    }
+
     /// Waits for it to end by itself or by a signal sent before.
     ///
     /// # Panics

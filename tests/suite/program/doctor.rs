@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use jobwire_core::event::stream::EventStream;
 use jobwire_core::job::scope::Scope;
 use jobwire_core::store::attempts::AttemptsKept;
 use jobwire_core::store::{LockTerms, Membership, RowTerms, SCHEMA_VERSION};
-use jobwire_core::{Batch, Hint, NewJob, NodeId, PgStore};
+use jobwire_core::{Batch, Hint, NewJob, NodeId, PgStore, Store};
 use jobwire_tests::{Scratch, eventually, http, port, shared};
 use serde_json::Value;
 use url::Url;
@@ -267,6 +268,43 @@ async fn a_database_that_takes_any_bytes_is_wrong() {
     let doctor = jobwire(&home, &["doctor"]).args(["--database", url.as_str()]);
     let said = fails(doctor, 1).await;
     for part in ["encoding: SQL_ASCII", "ENCODING 'UTF8'"] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+}
+
+/// A trigger that skips the deletion of a job lets it run again and again.
+#[tokio::test]
+async fn objects_of_others_on_the_tables_are_named_and_old_backslashes_are_wrong() {
+    let home = Scratch::new();
+    let url = shared::postgres().await.create_database().await;
+    let store = PgStore::connect(&url).await.unwrap();
+    store.migrate().await.unwrap();
+    let stream = EventStream::new("/jobs".to_owned());
+    Store::switch_event_stream(&store, Some(&stream))
+        .await
+        .unwrap();
+    let said = succeeds(jobwire(&home, &["doctor"]).args(["--database", &url])).await;
+    assert!(!said.contains("not Jobwire's"), "{said}");
+
+    sqlx::raw_sql(
+        "CREATE FUNCTION public.skip() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+         CREATE TRIGGER keeper BEFORE DELETE ON jobwire.job FOR EACH ROW EXECUTE FUNCTION public.skip();
+         CREATE RULE keep AS ON DELETE TO jobwire.timer_job DO INSTEAD NOTHING;
+         CREATE TABLE public.invoice (job uuid CONSTRAINT its_job REFERENCES jobwire.dead_letter_job (id));
+         DO $$ BEGIN
+             EXECUTE format('ALTER DATABASE %I SET standard_conforming_strings = off', current_database());
+         END $$",
+    )
+    .execute(store.pool())
+    .await
+    .unwrap();
+    let said = fails(jobwire(&home, &["doctor"]).args(["--database", &url]), 1).await;
+    for part in [
+        "trigger keeper of jobwire.job",
+        "rule keep of jobwire.timer_job",
+        "foreign key its_job of invoice",
+        "standard_conforming_strings is off",
+    ] {
         assert!(said.contains(part), "{part} in {said}");
     }
 }

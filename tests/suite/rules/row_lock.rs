@@ -50,6 +50,10 @@ fn ids(rows: &HeldRows) -> Vec<JobId> {
     rows.jobs.iter().map(|locked| locked.job.id).collect()
 }
 
+fn tokens(rows: &HeldRows) -> Vec<LockToken> {
+    rows.jobs.iter().map(LockedJob::held).collect()
+}
+
 fn busy(locked: &Locked) -> usize {
     let busy = |(_, why): &&(JobId, Refusal)| *why == Refusal::Busy;
     locked.refused.iter().filter(busy).count()
@@ -61,14 +65,14 @@ async fn nobody_else_gets_a_row_that_is_held_and_what_is_done_is_gone() {
     let hints = create(&store, 5).await;
     let (one, other) = (NodeId::generate(), NodeId::generate());
     let held = rows(store.lock(&terms(one, true), &hints).await.unwrap());
-    let held_ids = ids(&held);
-    assert_eq!(held_ids.len(), 5);
+    let tokens = tokens(&held);
+    assert_eq!(tokens.len(), 5);
     for by_row in [true, false] {
         let refused = store.lock(&terms(other, by_row), &hints).await.unwrap();
         assert!(refused.jobs.is_empty() && refused.rows.is_none());
         assert_eq!(busy(&refused), 5, "{:?}", refused.refused);
     }
-    held.hold.commit(&held_ids, &[]).await.unwrap();
+    held.hold.commit(&tokens, &[]).await.unwrap();
     let gone = store.lock(&terms(other, true), &hints).await.unwrap();
     assert!(gone.refused.iter().all(|(_, why)| *why == Refusal::Gone));
     assert_eq!(gone.refused.len(), 5);
@@ -81,7 +85,7 @@ async fn what_is_not_done_at_the_commit_is_held_by_a_lease_from_then_on() {
     let (one, other) = (NodeId::generate(), NodeId::generate());
     let held = rows(store.lock(&terms(one, true), &hints).await.unwrap());
     let slow = held.jobs[2].held();
-    let done = [held.jobs[0].job.id, held.jobs[1].job.id];
+    let done = [held.jobs[0].held(), held.jobs[1].held()];
     held.hold
         .commit(&done, std::slice::from_ref(&slow))
         .await
@@ -90,7 +94,7 @@ async fn what_is_not_done_at_the_commit_is_held_by_a_lease_from_then_on() {
     assert!(refused.jobs.is_empty() && refused.rows.is_none());
     let why = |id: JobId| refused.refused.iter().find(|r| r.0 == id).map(|r| r.1);
     assert_eq!(why(slow.id), Some(Refusal::Locked));
-    assert_eq!(why(done[0]), Some(Refusal::Gone));
+    assert_eq!(why(done[0].id), Some(Refusal::Gone));
     let renewed = store
         .renew(one, LEASE, std::slice::from_ref(&slow))
         .await
@@ -399,6 +403,60 @@ async fn jobs_of_a_lost_transaction_run_again() {
     gate.add_permits(10_000);
     world.until_empty().await;
     assert!(notes.all().len() > cut);
+    node.stop().await;
+}
+
+/// A row that the database does not let go costs its neighbours no second run: all get leases, and are
+/// completed in smaller batches.
+#[tokio::test]
+async fn a_row_that_can_not_be_deleted_lets_its_neighbours_end() {
+    let world = World::new().await;
+    let notes = Notes::default();
+    let seen = notes.clone();
+    let node = world
+        .node()
+        .options(by_row())
+        .handler_with("short", short(), move |job: Running<()>| {
+            seen.add(job.job.id.to_string());
+            async move { Ok(Outcome::Done) }
+        })
+        .start()
+        .await
+        .unwrap();
+    super::world::until_led(&world.store).await;
+    let mut tx = world.jobs.begin().await.unwrap();
+    let jobs: Vec<_> = (0..20).map(|_| NewJob::of("short", &())).collect();
+    let bad = jobs[7].id();
+    let created = tx.create_many(jobs).await.unwrap();
+    let refer = format!(
+        "CREATE TABLE referrer (job uuid REFERENCES jobwire.job (id));
+         INSERT INTO referrer VALUES ('{bad}')"
+    );
+    sqlx::raw_sql(sqlx::AssertSqlSafe(refer))
+        .execute(&mut **tx)
+        .await
+        .unwrap();
+    tx.commit().await.unwrap();
+    eventually("the neighbours to be gone", SOON, async || {
+        (world.count("SELECT count(*) FROM jobwire.job").await == 1).then_some(())
+    })
+    .await;
+    let ran = notes.all();
+    for id in created.iter().filter(|id| **id != bad) {
+        let runs = ran.iter().filter(|ran| **ran == id.to_string()).count();
+        assert_eq!(runs, 1, "{id} in {ran:?}");
+    }
+    let health = eventually("the refused job to be named", SOON, async || {
+        let health = serde_json::to_string(&node.health().await).unwrap();
+        health.contains(&bad.to_string()).then_some(health)
+    })
+    .await;
+    assert!(health.contains("referrer"), "{health}");
+    sqlx::raw_sql("DROP TABLE referrer")
+        .execute(world.store.pool())
+        .await
+        .unwrap();
+    world.until_empty().await;
     node.stop().await;
 }
 

@@ -60,17 +60,17 @@ pub(super) fn gate(text: Option<String>) -> Option<Gate> {
     Gate::parse(word, value.to_owned())
 }
 
-/// A page of events, and the numbers of those that can't be read.
-pub(super) fn events(
-    rows: impl Iterator<Item = (i64, Result<StreamedEvent>)>,
-) -> (Vec<StreamedEvent>, Vec<i64>) {
+/// A page of events, and the keys of those that can't be read.
+pub(super) fn events<K: std::fmt::Debug>(
+    rows: impl Iterator<Item = (K, Result<StreamedEvent>)>,
+) -> (Vec<StreamedEvent>, Vec<K>) {
     let (mut events, mut unreadable) = (Vec::new(), Vec::new());
-    for (seq, event) in rows {
+    for (key, event) in rows {
         match event {
             Ok(event) => events.push(event),
             Err(problem) => {
-                tracing::error!(seq, %problem, "an event of the event stream is unreadable and is dropped");
-                unreadable.push(seq);
+                tracing::error!(?key, %problem, "an event of the event stream is unreadable and is dropped");
+                unreadable.push(key);
             }
         }
     }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::Result;
-use crate::job::{JobId, LockToken, LockedJob};
+use super::{Result, StoreError};
+use crate::job::{LockToken, LockedJob};
 
 /// The jobs that may be held by row locks, and the number of hints from which row locks are faster.
 #[derive(Clone, Debug)]
@@ -59,11 +59,16 @@ impl fmt::Debug for HeldRows {
 #[async_trait]
 pub trait RowHold: Send {
     /// Deletes the `done` jobs, writes leases for the `leased` jobs under the terms of the lock,
-    /// and commits.
+    /// and commits. If the database refuses to delete the rows, writes leases for all of the jobs
+    /// instead, and returns the refusal.
     ///
     /// # Errors
     /// The transaction is lost, and every lock with it. After
     /// [`StoreError::CommitUnknown`](crate::StoreError::CommitUnknown) it may have committed.
     /// Nothing else has changed.
-    async fn commit(self: Box<Self>, done: &[JobId], leased: &[LockToken]) -> Result<()>;
+    async fn commit(
+        self: Box<Self>,
+        done: &[LockToken],
+        leased: &[LockToken],
+    ) -> Result<Option<StoreError>>;
 }

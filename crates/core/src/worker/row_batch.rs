@@ -112,12 +112,25 @@ impl Batch {
         let (done, rest): (Vec<_>, Vec<_>) = ended.into_iter().partition(is_plainly_done);
         // The time of these jobs was over before they started. Their rows are not touched, because
         // another node may hold them.
-        let (late, rest): (Vec<_>, Vec<_>) = rest
+        let (late, mut rest): (Vec<_>, Vec<_>) = rest
             .into_iter()
             .partition(|finished| matches!(finished.ending, Ending::Lost));
         let leased = self.others_than(done.iter().chain(&late));
-        match self.commit(hold, &done, &leased).await {
-            Ok(()) => {
+        match self.commit(hold, &done, leased).await {
+            Ok(refusal) => {
+                let done = match refusal {
+                    None => done,
+                    Some(refusal) => {
+                        tracing::warn!(
+                            jobs = done.len(),
+                            %refusal,
+                            "the database refuses to delete a batch of short jobs; they get leases, and are \
+                             completed without those that it refuses"
+                        );
+                        rest.extend(done);
+                        Vec::new()
+                    }
+                };
                 if !late.is_empty() {
                     self.node.row_pause.begin();
                 }
@@ -163,26 +176,30 @@ impl Batch {
         }
     }
 
+    /// Commits the batch. Returns why the database refuses the `done` jobs, which are then held by leases, too.
     async fn commit(
         &self,
         hold: Box<dyn RowHold>,
         done: &[Finished],
-        leased: &[LockToken],
-    ) -> Result<(), StoreError> {
-        let ids: Vec<JobId> = done.iter().map(|finished| finished.held.id).collect();
+        mut leased: Vec<LockToken>,
+    ) -> Result<Option<StoreError>, StoreError> {
+        let done: Vec<LockToken> = done.iter().map(|finished| finished.held.clone()).collect();
         // The crash points mark where a completed job may be lost or doubled. A batch that
         // completes no job has none.
-        if !ids.is_empty() {
-            histogram!(m::COMPLETE_BATCH).record(ids.len() as f64);
+        if !done.is_empty() {
+            histogram!(m::COMPLETE_BATCH).record(done.len() as f64);
             crash_point!("rows-held");
         }
         let sent = Instant::now();
-        self.node.asks(hold.commit(&ids, leased)).await?;
-        if !ids.is_empty() {
+        let refusal = self.node.asks(hold.commit(&done, &leased)).await?;
+        if !done.is_empty() {
             crash_point!("rows-committed");
         }
-        self.node.leases.leased(leased, sent);
-        Ok(())
+        if refusal.is_some() {
+            leased.extend(done);
+        }
+        self.node.leases.leased(&leased, sent);
+        Ok(refusal)
     }
 
     fn others_than<'a>(&self, ended: impl Iterator<Item = &'a Finished>) -> Vec<LockToken> {

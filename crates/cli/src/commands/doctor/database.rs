@@ -117,6 +117,7 @@ async fn postgres(settings: &Settings, store: &PgStore, findings: &mut Findings)
         schema(jobwire_core::Store::check(store).await, findings, false);
     }
     rights(&facts, findings);
+    foreign_objects(&facts, findings);
     connections(settings, &facts, findings);
     durability(&facts, findings);
     tap::examine(settings, store, findings).await;
@@ -142,6 +143,13 @@ fn server(settings: &Settings, facts: &Examination, findings: &mut Findings) {
             format!("{other}: jobs whose texts have other characters are refused"),
             "use a database with ENCODING 'UTF8'",
         ),
+    }
+    if !facts.plain_backslashes {
+        findings.wrong(
+            "server",
+            "standard_conforming_strings is off: jobs with `repeat` can't be created from SQL",
+            "ALTER ROLE … SET standard_conforming_strings = on, for this user and for those that create jobs",
+        );
     }
     if facts.in_recovery {
         findings.wrong(
@@ -169,6 +177,18 @@ fn server(settings: &Settings, facts: &Examination, findings: &mut Findings) {
             "server",
             format!("default_transaction_isolation is {}", facts.isolation),
             "ALTER ROLE … SET default_transaction_isolation = 'read committed'; Jobwire's own statements set READ COMMITTED themselves, but your transactions may fail under a stricter level, with the jobs that they create",
+        );
+    }
+}
+
+/// Reports triggers, rules and foreign keys that are not Jobwire's. One that keeps a row from being deleted
+/// keeps its job from ending.
+fn foreign_objects(facts: &Examination, findings: &mut Findings) {
+    for object in &facts.foreign_objects {
+        findings.remark(
+            "schema",
+            format!("Jobwire's tables have a {object}, which is not Jobwire's"),
+            "drop it if it can refuse or skip a row: a job whose row can't be deleted runs again and again",
         );
     }
 }

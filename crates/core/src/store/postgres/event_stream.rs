@@ -43,8 +43,6 @@ FROM jobwire.event WHERE seq >= $2 ORDER BY seq LIMIT $1";
 const FORGET: &str = "
 DELETE FROM jobwire.event e USING unnest($1::bigint[], $2::uuid[]) AS p (seq, id) WHERE e.seq = p.seq AND e.id = p.id";
 
-const DROP_UNREADABLE: &str = "DELETE FROM jobwire.event WHERE seq = ANY($1)";
-
 /// Deletes the oldest events only: their numbers grow with their times, apart from transactions that
 /// run at once.
 const DROP_OLD: &str = "
@@ -166,12 +164,11 @@ impl Streaming for PgStore {
         }
         let mut found = Vec::with_capacity(rows.len());
         for row in &rows {
-            found.push((row.try_get(0)?, event(row)));
+            found.push(((row.try_get(0)?, row.try_get(1)?), event(row)));
         }
         let (events, unreadable) = events(found.into_iter());
         if !unreadable.is_empty() {
-            let drop = sqlx::query(DROP_UNREADABLE).bind(&unreadable);
-            let dropped = drop.execute(&self.pool.inner).await?.rows_affected();
+            let dropped = self.delete_events(&unreadable).await?;
             counter!(m::STREAM_DROPPED).increment(dropped);
         }
         Ok(events)

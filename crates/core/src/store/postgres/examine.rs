@@ -38,6 +38,10 @@ pub struct Examination {
     pub server_port: Option<i32>,
     /// The encoding of the database, for example `UTF8`.
     pub encoding: String,
+    /// `standard_conforming_strings` of the user in this database.
+    pub plain_backslashes: bool,
+    /// Triggers, rules and foreign keys of others on Jobwire's tables.
+    pub foreign_objects: Vec<String>,
     /// Whether the schema `jobwire` exists.
     pub schema_exists: bool,
     /// Whether the user may create a schema in this database.
@@ -54,7 +58,27 @@ SELECT current_setting('server_version_num')::integer, current_user::text, pg_is
     (SELECT reset_val FROM pg_settings WHERE name = 'default_transaction_isolation'), inet_server_port(),
     EXISTS (SELECT FROM pg_namespace WHERE nspname = 'jobwire'),
     has_database_privilege(current_database(), 'CREATE'),
-    (SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid() AND ssl), current_setting('server_encoding')";
+    (SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid() AND ssl), current_setting('server_encoding'),
+    current_setting('standard_conforming_strings')::boolean";
+
+/// Selects what stands between the statements and their rows without being Jobwire's own. The functions of
+/// Jobwire's triggers are in its schema.
+const FOREIGN: &str = "
+WITH ours AS (
+    SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = 'jobwire' AND c.relkind IN ('r', 'p')
+)
+SELECT format('trigger %s of %s', t.tgname, t.tgrelid::regclass)
+FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_namespace n ON n.oid = p.pronamespace
+WHERE t.tgrelid IN (SELECT oid FROM ours) AND NOT t.tgisinternal AND n.nspname <> 'jobwire'
+UNION ALL
+SELECT format('rule %s of %s', r.rulename, r.ev_class::regclass)
+FROM pg_rewrite r WHERE r.ev_class IN (SELECT oid FROM ours)
+UNION ALL
+SELECT format('foreign key %s of %s', f.conname, f.conrelid::regclass)
+FROM pg_constraint f
+WHERE f.contype = 'f' AND f.confrelid IN (SELECT oid FROM ours) AND f.conrelid NOT IN (SELECT oid FROM ours)
+ORDER BY 1 LIMIT 100";
 
 /// Selects by oid: a name can't be looked up in a schema without the right USAGE. The CASE is
 /// needed because the planner may check the right to a sequence before the kind of the object.
@@ -104,6 +128,8 @@ impl PgStore {
             let theirs: DateTime<Utc> = row.try_get(3)?;
             let ours = sent + round_trip / 2;
             let rights = sqlx::query(RIGHTS).fetch_all(&mut *connection).await?;
+            let foreign = sqlx::query_scalar(FOREIGN);
+            let foreign_objects = foreign.fetch_all(&mut *connection).await?;
             #[allow(
                 clippy::cast_precision_loss,
                 reason = "a difference of clocks needs no 53 bits"
@@ -123,6 +149,8 @@ impl PgStore {
                 encryption: row.try_get(12)?,
                 server_port: row.try_get(9)?,
                 encoding: row.try_get(13)?,
+                plain_backslashes: row.try_get(14)?,
+                foreign_objects,
                 schema_exists: row.try_get(10)?,
                 may_create_schema: row.try_get(11)?,
                 missing_rights: rights

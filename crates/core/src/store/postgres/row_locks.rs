@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::postgres::PgRow;
-use sqlx::{Postgres, Transaction};
+use sqlx::{Executor, PgConnection, Postgres, Transaction};
 use tokio::sync::OwnedSemaphorePermit;
 use uuid::Uuid;
 
@@ -13,7 +13,7 @@ use super::connection_pool::ConnectionPool;
 use super::guards::guards;
 use super::sql::{job_columns, not_suspended, served, unleased};
 use super::{PgStore, decode, lock};
-use crate::job::{JobId, LockToken};
+use crate::job::LockToken;
 use crate::store::answer::timed;
 use crate::store::error::StoreError;
 use crate::store::{HeldRows, LockTerms, RowHold};
@@ -51,6 +51,11 @@ FOR UPDATE OF j SKIP LOCKED"
 const LEASED_MEANWHILE: &str = "SELECT job_id FROM jobwire.job_lease WHERE job_id = ANY($1)";
 
 const DELETE: &str = "/* jobwire: completed */ DELETE FROM jobwire.job WHERE id = ANY($1)";
+
+/// One row that a foreign key or a trigger keeps would end the transaction, and with it the row locks of the
+/// others.
+const BEFORE: &str = "SAVEPOINT held";
+const BACK: &str = "ROLLBACK TO SAVEPOINT held";
 
 const LEASE: &str = "
 INSERT INTO jobwire.job_lease (job_id, owner, fence, locked_at, expires_at)
@@ -118,41 +123,66 @@ impl PgStore {
     }
 }
 
+/// Deletes the rows. Returns the error if the database refuses one of them: the transaction is then as it was
+/// before, with its row locks.
+async fn delete(
+    connection: &mut PgConnection,
+    done: &[LockToken],
+) -> Result<Option<StoreError>, StoreError> {
+    let ids: Vec<Uuid> = done.iter().map(|held| held.id.0).collect();
+    if ids.is_empty() {
+        return Ok(None);
+    }
+    connection.execute(sqlx::raw_sql(BEFORE)).await?;
+    let deleted = sqlx::query(DELETE).bind(ids).execute(&mut *connection);
+    let refusal = match deleted.await.map_err(StoreError::from) {
+        Err(error) if error.is_answer() => error,
+        deleted => return deleted.map(|_| None),
+    };
+    connection.execute(sqlx::raw_sql(BACK)).await?;
+    Ok(Some(refusal))
+}
+
+async fn lease(
+    connection: &mut PgConnection,
+    terms: &LockTerms,
+    held: impl Iterator<Item = &LockToken>,
+) -> Result<(), StoreError> {
+    let (ids, fences) = guards(held);
+    if !ids.is_empty() {
+        sqlx::query(LEASE)
+            .bind(ids)
+            .bind(fences)
+            .bind(terms.owner.0)
+            .bind(terms.lease)
+            .execute(connection)
+            .await?;
+    }
+    Ok(())
+}
+
 #[async_trait]
 impl RowHold for PgRowHold {
     async fn commit(
         self: Box<Self>,
-        done: &[JobId],
+        done: &[LockToken],
         leased: &[LockToken],
-    ) -> Result<(), StoreError> {
+    ) -> Result<Option<StoreError>, StoreError> {
         let Self {
             pool,
             mut transaction,
             terms,
             _permit,
         } = *self;
-        let ids: Vec<Uuid> = done.iter().map(|id| id.0).collect();
-        let (leased, fences) = guards(leased.iter());
         let answer = pool.answer(async {
-            if !ids.is_empty() {
-                sqlx::query(DELETE)
-                    .bind(ids)
-                    .execute(&mut *transaction)
-                    .await?;
-            }
-            if !leased.is_empty() {
-                sqlx::query(LEASE)
-                    .bind(leased)
-                    .bind(fences)
-                    .bind(terms.owner.0)
-                    .bind(terms.lease)
-                    .execute(&mut *transaction)
-                    .await?;
-            }
+            let refusal = delete(&mut transaction, done).await?;
+            let refused: &[LockToken] = refusal.as_ref().map_or(&[], |_| done);
+            lease(&mut transaction, &terms, leased.iter().chain(refused)).await?;
             if !done.is_empty() {
                 crash_point!("rows-uncommitted");
             }
-            Ok(transaction.commit().await?)
+            transaction.commit().await?;
+            Ok(refusal)
         });
         timed("complete_rows", answer).await
     }

@@ -63,7 +63,8 @@ impl Consumer {
         tokio::time::sleep_until(moment).await;
         // There may be no message for hours, so a call that does not fail counts as success.
         let receiving = self.receiver.receive(LOCK_BATCH);
-        let received = tokio::time::timeout(WELL, receiving).await;
+        // The moment is not put off by calls that were cut short, for example by own hints.
+        let received = tokio::time::timeout_at(moment + WELL, receiving).await;
         let received = received.unwrap_or_else(|_| Ok(Vec::new()));
         self.received(received);
     }
