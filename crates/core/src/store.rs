@@ -110,7 +110,7 @@ pub use periodic::{DuePeriodicJobs, DuePlace, Fired, PeriodicView, Triggered};
 use permits::{LastingPermit, PermitAnswer, PermitRequest, StalledKey, WaitingJob, WaitingType};
 pub use poison::StuckBatch;
 pub use process_lock::{ProcessLock, Succession};
-pub use row_locks::{HeldRows, RowHold, RowTerms};
+pub use row_locks::{HeldRows, RowHold, RowTerms, RowsCommitted};
 use schema::schema_status;
 pub use schema::{SCHEMA_VERSION, SchemaStatus};
 pub(crate) use sweeping::BACK_OFF;

@@ -59,8 +59,7 @@ impl fmt::Debug for HeldRows {
 #[async_trait]
 pub trait RowHold: Send {
     /// Deletes the `done` jobs, writes leases for the `leased` jobs under the terms of the lock,
-    /// and commits. If the database refuses to delete the rows, writes leases for all of the jobs
-    /// instead, and returns the refusal.
+    /// and commits. If the database refuses to delete a row, writes leases for the `done` jobs, too.
     ///
     /// # Errors
     /// The transaction is lost, and every lock with it. After
@@ -70,5 +69,12 @@ pub trait RowHold: Send {
         self: Box<Self>,
         done: &[LockToken],
         leased: &[LockToken],
-    ) -> Result<Option<StoreError>>;
+    ) -> Result<RowsCommitted>;
+}
+
+/// How [`RowHold::commit`] has ended.
+#[derive(Debug)]
+pub struct RowsCommitted {
+    /// Why the database does not delete the `done` jobs. They are held by leases then.
+    pub refusal: Option<StoreError>,
 }

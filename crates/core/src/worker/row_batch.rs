@@ -26,7 +26,7 @@ use crate::job::{Job, JobId, LockToken, LockedJob};
 use crate::producer::commit_hook::Cause;
 use crate::runtime::fast_map::FastMap;
 use crate::runtime::supervisor::survived;
-use crate::store::{BatchOutcome, RowHold, StoreError};
+use crate::store::{BatchOutcome, RowHold, RowsCommitted, StoreError};
 use crate::telemetry::metrics as m;
 use crate::worker::attempt::{Attempt, AttemptFate};
 use crate::worker::context::NodeContext;
@@ -191,7 +191,7 @@ impl Batch {
             crash_point!("rows-held");
         }
         let sent = Instant::now();
-        let refusal = self.node.asks(hold.commit(&done, &leased)).await?;
+        let RowsCommitted { refusal } = self.node.asks(hold.commit(&done, &leased)).await?;
         if !done.is_empty() {
             crash_point!("rows-committed");
         }

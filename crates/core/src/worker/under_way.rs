@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::job::{Fence, LockedJob};
-use crate::store::{BatchOutcome, Claimed, Locked, MovedTimers};
+use crate::store::{BatchOutcome, Claimed, Locked, MovedTimers, RowsCommitted};
 
 /// The pause between the first two looks after a doubt. It doubles with each look, up to
 /// [`LONGEST_PAUSE`].
@@ -57,6 +57,13 @@ impl Leases for MovedTimers {
 impl Leases for BatchOutcome {
     fn leased(&self) -> &[LockedJob] {
         &self.next
+    }
+}
+
+/// The leases of this answer are those of jobs that the node holds already.
+impl Leases for RowsCommitted {
+    fn leased(&self) -> &[LockedJob] {
+        &[]
     }
 }
 

@@ -16,7 +16,7 @@ use super::{PgStore, decode, lock};
 use crate::job::LockToken;
 use crate::store::answer::timed;
 use crate::store::error::StoreError;
-use crate::store::{HeldRows, LockTerms, RowHold};
+use crate::store::{HeldRows, LockTerms, RowHold, RowsCommitted};
 
 /// The time to wait for a connection. After that, the jobs get leases.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -167,7 +167,7 @@ impl RowHold for PgRowHold {
         self: Box<Self>,
         done: &[LockToken],
         leased: &[LockToken],
-    ) -> Result<Option<StoreError>, StoreError> {
+    ) -> Result<RowsCommitted, StoreError> {
         let Self {
             pool,
             mut transaction,
@@ -182,7 +182,7 @@ impl RowHold for PgRowHold {
                 crash_point!("rows-uncommitted");
             }
             transaction.commit().await?;
-            Ok(refusal)
+            Ok(RowsCommitted { refusal })
         });
         timed("complete_rows", answer).await
     }
