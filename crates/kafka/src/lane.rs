@@ -182,8 +182,11 @@ impl LaneTask {
         let commits = self.options.commit_interval;
         let mut crowded = pin!(crowd::watch(state.clone(), self.topology.clone()));
         let mut forgotten = pin!(memory::is_lost(state.clone(), consumer.clone(), commits));
-        let topology = self.topology.clone();
-        let answers = async || topology.partitions(&state.lane).await.is_ok_and(|n| n > 0);
+        let (topology, lane) = (self.topology.clone(), state.lane.clone());
+        let answers = move || {
+            let (topology, lane) = (topology.clone(), lane.clone());
+            async move { topology.partitions(&lane).await.is_ok_and(|n| n > 0) }
+        };
         let mut stalled = pin!(stall::is_found(
             state.clone(),
             consumer.clone(),

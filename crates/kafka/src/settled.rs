@@ -289,15 +289,15 @@ impl Watch {
 
     /// Reads the offsets of all lanes with open markers, and tells and removes the markers that are settled.
     async fn answer(&self, open: &mut HashMap<Lane, VecDeque<Question>>) {
-        let asking = open.iter().map(async |(lane, questions)| {
-            let answers = self.settled.answer(lane, questions).await;
-            answers.unwrap_or_else(|problem| {
+        let asking = open
+            .iter()
+            .map(|(lane, questions)| self.settled.answer(lane, questions));
+        let answers = join_all(asking).await;
+        for ((lane, questions), answers) in open.iter_mut().zip(answers) {
+            let answers = answers.unwrap_or_else(|problem| {
                 tracing::debug!(%lane, %problem, "the lane's offsets can't be read");
                 Vec::new()
-            })
-        });
-        let answers = join_all(asking).await;
-        for ((_, questions), answers) in open.iter_mut().zip(answers) {
+            });
             let mut answers = answers.into_iter();
             questions.retain(|question| {
                 let settled = answers.next().unwrap_or(false);

@@ -80,11 +80,11 @@ impl Joining {
 }
 
 /// Waits until the client has stalled. `answers` asks another client whether the brokers answer.
-pub(crate) async fn is_found(
+pub(crate) async fn is_found<F: Future<Output = bool>>(
     state: Arc<LaneState>,
     client: LaneClient,
     join: Duration,
-    answers: impl AsyncFn() -> bool,
+    answers: impl Fn() -> F,
 ) -> Stall {
     let mut waits = Joining::default();
     let mut before = BTreeMap::new();
@@ -174,6 +174,7 @@ async fn look(
 
 #[cfg(test)]
 mod tests {
+    use std::future::ready;
     use std::sync::atomic::AtomicU64;
 
     use jobwire_core::job::Lane;
@@ -231,7 +232,7 @@ mod tests {
 
         state.assignment().patience.interval = Duration::from_millis(50);
         let look = || {
-            let found = is_found(state.clone(), client.clone(), LOOK, async || true);
+            let found = is_found(state.clone(), client.clone(), LOOK, || ready(true));
             tokio::time::timeout(Duration::from_secs(2), found)
         };
         // The messages of other partitions may be in front of this one's.
@@ -275,7 +276,7 @@ mod tests {
         state.assignment().patience.interval = Duration::from_millis(50);
         let look = |answers: bool| {
             let join = Duration::from_millis(100);
-            let found = is_found(state.clone(), client.clone(), join, async move || answers);
+            let found = is_found(state.clone(), client.clone(), join, move || ready(answers));
             tokio::time::timeout(Duration::from_secs(2), found)
         };
         let found = look(false).await;

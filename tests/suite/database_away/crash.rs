@@ -120,7 +120,10 @@ async fn a_completion_waits_for_the_disk_where_locks_do_not() {
         };
         let locked = soon.lock(&terms, &[hint]).await.unwrap();
         match locked.rows {
-            Some(rows) => rows.hold.commit(&[id], &[]).await.unwrap(),
+            Some(rows) => {
+                let held = rows.jobs[0].held();
+                rows.hold.commit(&[held], &[]).await.unwrap();
+            }
             None => {
                 let held = locked.jobs.first().unwrap().held();
                 assert_eq!(complete(&soon, owner, &held).await, 1);

@@ -136,8 +136,7 @@ async fn a_hold_that_falls_silent_is_lost() {
     })
     .await;
     assert_eq!(locked.jobs.len(), 3);
-    let ids = ids(&held);
-    let lost = held.hold.commit(&ids, &[]).await;
+    let lost = held.hold.commit(&tokens(&held), &[]).await;
     assert!(lost.is_err(), "a lost hold completes nothing");
     let leases = "SELECT count(*) FROM jobwire.job j JOIN jobwire.job_lease l ON l.job_id = j.id";
     let left: i64 = sqlx::query_scalar(leases)
