@@ -14,4 +14,5 @@ mod secured;
 mod statistics;
 mod tls;
 mod unavailable;
+mod unreceived;
 mod vhost;

@@ -227,6 +227,18 @@ impl Stranger {
         declared.await
     }
 
+    /// Consumes a queue that no other consumer may consume beside this one.
+    pub(super) async fn consume_alone(&self, queue: &str) -> lapin::Result<lapin::Consumer> {
+        let options = BasicConsumeOptions {
+            exclusive: true,
+            ..BasicConsumeOptions::default()
+        };
+        let consuming =
+            self.channel
+                .basic_consume(queue.into(), "".into(), options, FieldTable::default());
+        consuming.await
+    }
+
     pub(super) async fn delete(&self, queue: &str) {
         let deleted = self
             .channel

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobwire_amqp::{AmqpOptions, AmqpTransport};
-use jobwire_core::job::LockedJob;
+use jobwire_core::job::{LockToken, LockedJob};
 use jobwire_core::node::Executed;
 use jobwire_core::store::{HeldRows, LockTerms, Locked, Origin, Refusal, Release, RowTerms};
 use jobwire_core::{
@@ -44,10 +44,6 @@ async fn create(store: &PgStore, count: usize) -> Vec<Hint> {
 fn rows(locked: Locked) -> HeldRows {
     assert!(locked.jobs.is_empty(), "none is held by a lease");
     locked.rows.expect("rows are held")
-}
-
-fn ids(rows: &HeldRows) -> Vec<JobId> {
-    rows.jobs.iter().map(|locked| locked.job.id).collect()
 }
 
 fn tokens(rows: &HeldRows) -> Vec<LockToken> {
@@ -432,7 +428,7 @@ async fn a_row_that_can_not_be_deleted_lets_its_neighbours_end() {
          INSERT INTO referrer VALUES ('{bad}')"
     );
     sqlx::raw_sql(sqlx::AssertSqlSafe(refer))
-        .execute(&mut **tx)
+        .execute(&mut *tx)
         .await
         .unwrap();
     tx.commit().await.unwrap();
@@ -446,7 +442,7 @@ async fn a_row_that_can_not_be_deleted_lets_its_neighbours_end() {
         assert_eq!(runs, 1, "{id} in {ran:?}");
     }
     let health = eventually("the refused job to be named", SOON, async || {
-        let health = serde_json::to_string(&node.health().await).unwrap();
+        let health = serde_json::to_string(&node.health()).unwrap();
         health.contains(&bad.to_string()).then_some(health)
     })
     .await;
