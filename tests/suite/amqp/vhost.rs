@@ -10,7 +10,8 @@ use jobwire_core::{Hint, JobId, Lane};
 use jobwire_tests::shared::{self, Space};
 use jobwire_tests::{Proxy, eventually};
 use lapin::options::{
-    BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions,
+    BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions,
+    QueueDeleteOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};

@@ -46,6 +46,10 @@ fn rows(locked: Locked) -> HeldRows {
     locked.rows.expect("rows are held")
 }
 
+fn ids(rows: &HeldRows) -> Vec<JobId> {
+    rows.jobs.iter().map(|locked| locked.job.id).collect()
+}
+
 fn tokens(rows: &HeldRows) -> Vec<LockToken> {
     rows.jobs.iter().map(LockedJob::held).collect()
 }
@@ -132,7 +136,8 @@ async fn a_hold_that_falls_silent_is_lost() {
     })
     .await;
     assert_eq!(locked.jobs.len(), 3);
-    let lost = held.hold.commit(&tokens(&held), &[]).await;
+    let tokens = tokens(&held);
+    let lost = held.hold.commit(&tokens, &[]).await;
     assert!(lost.is_err(), "a lost hold completes nothing");
     let leases = "SELECT count(*) FROM jobwire.job j JOIN jobwire.job_lease l ON l.job_id = j.id";
     let left: i64 = sqlx::query_scalar(leases)
