@@ -143,7 +143,9 @@ async fn kept(options: Options) -> Outcome {
     }
     // The bound holds where a slot is free. Few slots are all taken, so they have only the deadline.
     // On a machine that stood still in the calm, no takeover is judged.
-    if !durable_locks && counts.calm_takeovers > 0 {
+    if durable_locks || counts.calm_takeovers == 0 {
+        println!("NOT JUDGED: the 99th percentile of takeovers");
+    } else {
         assert!(
             counts.calm_takeovers >= ENOUGH_TAKEOVERS,
             "only {} takeovers can be judged",

@@ -142,14 +142,62 @@ fn the_hint_in_the_guide_is_one_that_nodes_read() {
 }
 
 /// A migration that has been applied anywhere must not change: sqlx would refuse the database. Add
-/// a new migration instead.
+/// a new migration instead, here too.
 #[test]
 fn migrations_that_have_landed_are_as_they_were() {
     let landed = [
         ("postgres/0001_jobs.up.sql", "46865396128b9855"),
         ("postgres/0002_bounds.up.sql", "480c1616e614ec5a"),
+        ("postgres/0003_nodes.up.sql", "7d654af99f18ba03"),
+        ("postgres/0004_periodic_jobs.up.sql", "63bcdf94fa183137"),
+        ("postgres/0005_history.up.sql", "19ed7b3abc75e717"),
+        ("postgres/0006_pauses.up.sql", "33d5431190bdb581"),
+        ("postgres/0007_priorities.up.sql", "2210248898fe7b06"),
+        ("postgres/0008_unique_jobs.up.sql", "fc4c2760744f8413"),
+        ("postgres/0009_running_jobs.up.sql", "5bf394c4a9e3478e"),
+        ("postgres/0010_permits.up.sql", "9325ac5708d6f1ca"),
+        ("postgres/0011_batches.up.sql", "48c74a0d49756e85"),
+        ("postgres/0012_event_stream.up.sql", "2c988f8e19b574e8"),
+        ("postgres/0013_search_paths.up.sql", "51ae1d0d63362699"),
+        (
+            "postgres/0014_attempts_of_dead_nodes.up.sql",
+            "c0dbe8d7e9548d91",
+        ),
+        ("postgres/0015_bounds_of_reports.up.sql", "54c889fc3571cf3c"),
+        (
+            "postgres/0016_element_suspensions.up.sql",
+            "16447af1acb8ad17",
+        ),
+        ("postgres/0017_fair_limits.up.sql", "5de939b685505b10"),
+        ("postgres/0018_unannounced_jobs.up.sql", "2f4f182f5122eaa2"),
+        (
+            "postgres/0019_jobs_without_turns.up.sql",
+            "4c399d3a47b0eceb",
+        ),
+        ("postgres/0020_definition_keys.up.sql", "929985826d98ddb9"),
         ("sqlite/0001_jobs.up.sql", "615fa2f46fffec6f"),
         ("sqlite/0002_bounds.up.sql", "545dea97bf113a18"),
+        ("sqlite/0003_nodes.up.sql", "f7d4aa302eca084c"),
+        ("sqlite/0004_periodic_jobs.up.sql", "a7ba61ce10ae95d1"),
+        ("sqlite/0005_history.up.sql", "959ca8d3842df78d"),
+        ("sqlite/0006_pauses.up.sql", "c0b9da1b25f12fa9"),
+        ("sqlite/0007_priorities.up.sql", "8841dd3484d31912"),
+        ("sqlite/0008_unique_jobs.up.sql", "f910a84a1a0fd5ec"),
+        ("sqlite/0009_running_jobs.up.sql", "96faa6029e00695d"),
+        ("sqlite/0010_permits.up.sql", "9635de4db5d2da58"),
+        ("sqlite/0011_batches.up.sql", "651e3ab5433e79b8"),
+        ("sqlite/0012_event_stream.up.sql", "b6102760b9738c2e"),
+        ("sqlite/0013_search_paths.up.sql", "ba04c67f91d3df7c"),
+        (
+            "sqlite/0014_attempts_of_dead_nodes.up.sql",
+            "f698204896a9b8c6",
+        ),
+        ("sqlite/0015_bounds_of_reports.up.sql", "6b4fc9ba5adbfdde"),
+        ("sqlite/0016_element_suspensions.up.sql", "98d4caa89569c546"),
+        ("sqlite/0017_fair_limits.up.sql", "ec317c86dac97b9b"),
+        ("sqlite/0018_unannounced_jobs.up.sql", "273cce12f3cca917"),
+        ("sqlite/0019_jobs_without_turns.up.sql", "2dd4871846f871fc"),
+        ("sqlite/0020_definition_keys.up.sql", "b507f9c7fa47a339"),
     ];
     let postgres = sqlx::migrate!("../migrations/postgres");
     let sqlite = sqlx::migrate!("../migrations/sqlite");
@@ -159,19 +207,13 @@ fn migrations_that_have_landed_are_as_they_were() {
             .filter(|m| m.migration_type.is_up_migration());
         up.map(|m| {
             let digits = m.checksum.iter().take(8).map(|byte| format!("{byte:02x}"));
-            let file = format!("{name}/{:04}_{}.up.sql", m.version, m.description);
+            let description = m.description.replace(' ', "_");
+            let file = format!("{name}/{:04}_{description}.up.sql", m.version);
             (file, digits.collect::<String>())
         })
         .collect::<Vec<_>>()
     };
     let now = [of("postgres", &postgres), of("sqlite", &sqlite)].concat();
-    for (file, checksum) in landed {
-        let found = now.iter().find(|(name, _)| name == file);
-        let found = found.map(|(_, checksum)| checksum.as_str());
-        assert_eq!(
-            found,
-            Some(checksum),
-            "{file} was edited; add a migration instead"
-        );
-    }
+    let landed = landed.map(|(file, checksum)| (file.to_owned(), checksum.to_owned()));
+    assert_eq!(now, landed, "add a migration instead of editing one");
 }
