@@ -6,6 +6,7 @@
 
 mod backlog;
 mod commits;
+mod cut_short;
 mod fleet;
 mod kafka;
 mod rabbitmq;
