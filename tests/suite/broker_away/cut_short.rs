@@ -109,7 +109,7 @@ async fn a_node_whose_wait_for_messages_is_cut_short_receives_again() {
         .start()
         .await
         .unwrap();
-    let chain = (0..JOBS).map(|_| NewJob::of("link", &()).process_instance("i").exclusive());
+    let chain = (0..JOBS).map(|_| NewJob::of("link", &()).instance("i").exclusive());
     jobs.create_many(chain.collect()).await.unwrap();
     notes.until(2).await;
     notice.notify_one();
