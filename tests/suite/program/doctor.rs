@@ -283,7 +283,8 @@ async fn objects_of_others_on_the_tables_are_named_and_old_backslashes_are_wrong
     Store::switch_event_stream(&store, Some(&stream))
         .await
         .unwrap();
-    let said = succeeds(jobwire(&home, &["doctor"]).args(["--database", &url])).await;
+    // The events wait for a broker.
+    let said = fails(jobwire(&home, &["doctor"]).args(["--database", &url]), 1).await;
     assert!(!said.contains("not Jobwire's"), "{said}");
 
     sqlx::raw_sql(
