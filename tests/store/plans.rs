@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jobwire_core::job::scope::Services;
 use jobwire_core::store::attempts::AttemptsKept;
+use jobwire_core::store::permits::{KeyRequest, PermitKey, PermitRequest};
 use jobwire_core::store::{CycleOutcome, LeaderCycle, LockTerms, RowTerms};
 use jobwire_core::{CommitHook, Hint, NewJob, NodeId, PgOptions, PgStore, Store};
 use jobwire_harness::{eventually, shared};
@@ -139,4 +140,84 @@ async fn a_lock_reads_no_suspensions_of_other_jobs() {
     })
     .await;
     assert!(read < 10_000, "{read} suspensions were read");
+}
+
+/// The plans that wake waiting jobs are kept. They are made while a key has one waiting job, and used when
+/// 20,000 wait for another one.
+#[tokio::test]
+async fn waking_reads_the_first_jobs_of_its_key_only() {
+    let url = shared::postgres().await.migrated_database().await;
+    let mut options = PgOptions::default();
+    options.max_connections = 2;
+    let store = PgStore::connect_with(&url, options).await.unwrap();
+    let filler = PgStore::connect(&url).await.unwrap();
+    let waiting = async |key: &str, jobs: usize| {
+        let fill = format!(
+            "WITH job AS (
+                 INSERT INTO jobwire.job (id, type, correlation_id, hints)
+                 SELECT gen_random_uuid(), 'work', gen_random_uuid(), 1 FROM generate_series(1, {jobs}) RETURNING id, seq
+             )
+             INSERT INTO jobwire.waiting_job (job_id, limit_name, key, type, seq)
+             SELECT id, 'work', '{key}', 'work', seq FROM job"
+        );
+        let fill = sqlx::query(sqlx::AssertSqlSafe(fill)).execute(filler.pool());
+        fill.await.unwrap();
+    };
+    let wakes = async |key: &str| {
+        let request = KeyRequest {
+            key: PermitKey {
+                limit: "work".to_owned(),
+                key: key.to_owned(),
+            },
+            size: 1,
+            keep: 0,
+            spare: 0,
+            cool_down: Duration::ZERO,
+            cooling: Vec::new(),
+            asking: Vec::new(),
+        };
+        let request =
+            PermitRequest::new(NodeId::generate(), Duration::from_secs(60), vec![request]);
+        let answer = store.exchange_permits(&request).await.unwrap();
+        assert_eq!(answer.ready.len(), 1, "{key}");
+    };
+    for table in ["job", "waiting_job"] {
+        let off = format!("ALTER TABLE jobwire.{table} SET (autovacuum_enabled = false)");
+        let off = sqlx::query(sqlx::AssertSqlSafe(off)).execute(filler.pool());
+        off.await.unwrap();
+    }
+    // On each connection of the pool.
+    for small in 0..8 {
+        let key = format!("small {small}");
+        waiting(&key, 1).await;
+        wakes(&key).await;
+    }
+    waiting("large", 20_000).await;
+    // A session has told its statistics when it has ended.
+    filler.close().await;
+    wakes("large").await;
+    store.close().await;
+    let read = rows_read(&url).await;
+    assert!(read < 5_000, "{read} rows were read");
+}
+
+/// Returns the number of rows that statements have read from the tables of jobs.
+async fn rows_read(url: &str) -> i64 {
+    let store = PgStore::connect(url).await.unwrap();
+    eventually("the other sessions to end", Duration::from_secs(60), async || {
+        let others = sqlx::query_scalar(
+            "SELECT count(*) FROM pg_stat_activity
+             WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()",
+        );
+        let others: i64 = others.fetch_one(store.pool()).await.unwrap();
+        (others == 0).then_some(())
+    })
+    .await;
+    let read = sqlx::query_scalar(
+        "SELECT coalesce(sum(t.seq_tup_read + t.idx_tup_fetch), 0)::bigint FROM pg_stat_user_tables t
+         WHERE t.relname IN ('job', 'waiting_job', 'job_lease')",
+    );
+    let read: i64 = read.fetch_one(store.pool()).await.unwrap();
+    store.close().await;
+    read
 }

@@ -71,13 +71,16 @@ async fn exchange(
             .collect()
     };
     let mut shares = share_all(&states);
-    if waking::drop_unlockable(connection, &shares, &asking).await? {
-        states = keys::standings(connection, request, &asking).await?;
-        shares = share_all(&states);
+    let mut answer = PermitAnswer::default();
+    if waking::keep_plans(connection, &shares).await? {
+        if waking::drop_unlockable(connection, &shares, &asking).await? {
+            states = keys::standings(connection, request, &asking).await?;
+            shares = share_all(&states);
+        }
+        waking::wake(connection, &shares, &asking, &mut answer).await?;
+        waking::plan_again(connection).await?;
     }
     holding::hold(connection, request, &shares).await?;
-    let mut answer = PermitAnswer::default();
-    waking::wake(connection, &shares, &asking, &mut answer).await?;
     let admitted: HashSet<JobId> = shares
         .iter()
         .flat_map(|(_, share)| share.granted.iter().copied())
