@@ -7,13 +7,19 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use jobwire_core::transport::{Delivery, Ticket, TransportError};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::{Offset, TopicPartitionList};
+use tokio::time::Instant;
 
 use crate::partition::{Arrival, Expected, Tracker};
 use crate::patience::Patience;
+
+/// The time for which a problem stands that is not reported again. The client itself reports a missing right
+/// every five minutes (`topic.metadata.refresh.interval.ms`).
+const STANDS: Duration = Duration::from_secs(600);
 
 /// Partitions, each with its epoch and what should arrive next.
 pub(crate) type Flowing = BTreeMap<i32, (u64, Expected)>;
@@ -53,8 +59,8 @@ pub(crate) struct Assignment {
     dry: bool,
     /// The interval at which the client is looked at.
     pub(crate) patience: Patience,
-    /// A problem keeps the client out of its group.
-    pub(crate) trouble: Option<String>,
+    /// The last problem that kept the client from receiving, and when it was reported.
+    trouble: Option<(Instant, String)>,
     /// A message was requeued and must be fetched again.
     pub(crate) rewind: bool,
     /// A problem that needs an operator; returned once to the caller.
@@ -102,9 +108,21 @@ impl Assignment {
         self.trouble = None;
     }
 
+    /// Records a problem that keeps the client from receiving.
+    pub(crate) fn is_kept_out(&mut self, why: String) {
+        self.trouble = Some((Instant::now(), why));
+    }
+
+    /// Returns why the client can't receive. A client that has got over it may not show that: it has no
+    /// message, and no rebalance.
+    pub(crate) fn trouble(&self) -> Option<&str> {
+        let (at, why) = self.trouble.as_ref()?;
+        (!self.paused && at.elapsed() < STANDS).then_some(why)
+    }
+
     /// Returns whether this member waits for an assignment, without a problem.
     pub(crate) fn is_joining(&self) -> bool {
-        !self.placed && !self.paused && self.trouble.is_none()
+        !self.placed && !self.paused && self.trouble().is_none()
     }
 
     /// Returns whether the group's last rebalance is over and left this member without a partition.
@@ -139,7 +157,7 @@ impl Assignment {
 
     /// Like [`Assignment::take_flowing`], whatever the client had left to take.
     pub(crate) fn flowing(&self) -> Flowing {
-        if self.paused || self.holding || self.trouble.is_some() {
+        if self.paused || self.holding || self.trouble().is_some() {
             return Flowing::new();
         }
         let idle = |(partition, (epoch, tracker)): (&i32, &(u64, Tracker))| {

@@ -45,7 +45,7 @@ pub(crate) struct ControlLine {
     topic: String,
     listeners: Listeners,
     publishers: Arc<LanePublishers>,
-    /// The number of messages that the producer has taken.
+    /// The number of messages that a broker has taken.
     told: Arc<AtomicU64>,
 }
 
@@ -65,10 +65,9 @@ impl ControlLine {
         match control.write() {
             Ok(text) => {
                 let publishers = &self.publishers;
-                let taken = publishers.send_and_forget(&self.topic, &self.process, &text);
-                if taken {
-                    self.told.fetch_add(1, Ordering::Relaxed);
-                } else {
+                let taken =
+                    publishers.send_and_forget(&self.topic, &self.process, &text, &self.told);
+                if !taken {
                     tracing::debug!(
                         "the producer refused a control message; other nodes do not receive it"
                     );

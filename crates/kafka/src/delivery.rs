@@ -6,7 +6,7 @@
 //! accept a later one: brokers accept any first sequence number of a producer. The first messages are then
 //! in no log. So they count as failed, and are published again.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rdkafka::client::{ClientContext, OAuthToken};
@@ -24,20 +24,35 @@ pub(crate) struct Batch {
     left: AtomicUsize,
     failure: Mutex<Option<Code>>,
     done: Notify,
+    /// Counts the messages that brokers have taken, of several batches.
+    taken: Option<Arc<AtomicU64>>,
 }
 
 impl Batch {
     /// Creates a batch of this many messages.
     pub(crate) fn of(messages: usize) -> Arc<Self> {
+        Self::with(messages, None)
+    }
+
+    /// Creates a batch of one message, which is counted when a broker has taken it.
+    pub(crate) fn counted(taken: &Arc<AtomicU64>) -> Arc<Self> {
+        Self::with(1, Some(taken.clone()))
+    }
+
+    fn with(messages: usize, taken: Option<Arc<AtomicU64>>) -> Arc<Self> {
         Arc::new(Self {
             left: AtomicUsize::new(messages),
             failure: Mutex::default(),
             done: Notify::new(),
+            taken,
         })
     }
 
     /// Records the report of one message.
     pub(crate) fn report(&self, result: Result<(), Code>) {
+        if let (Ok(()), Some(taken)) = (result, &self.taken) {
+            taken.fetch_add(1, Ordering::Relaxed);
+        }
         if let Err(code) = result {
             let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
             failure.get_or_insert(code);

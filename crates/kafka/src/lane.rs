@@ -166,7 +166,7 @@ impl LaneTask {
     /// Reports a transient problem to the link, and another problem to the caller.
     fn complain(&self, problem: TransportError) {
         tracing::debug!(lane = %self.state.lane, %problem, "no hints of the lane for now");
-        self.state.assignment().trouble = Some(problem.to_string());
+        self.state.assignment().is_kept_out(problem.to_string());
         if problem.is_transient() {
             self.link.suspect(problem);
         } else {

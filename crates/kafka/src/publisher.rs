@@ -12,6 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use jobwire_core::hint::Hint;
@@ -229,9 +230,16 @@ impl LanePublishers {
         }
     }
 
-    /// Sends a message without waiting for its report. Returns false if the producer refuses it.
-    pub(crate) fn send_and_forget(&self, topic: &str, key: &str, message: &[u8]) -> bool {
-        let record = BaseRecord::with_opaque_to(topic, Batch::of(1))
+    /// Sends a message without waiting for its report. Adds it to `taken` when a broker has taken it. Returns
+    /// false if the producer refuses it.
+    pub(crate) fn send_and_forget(
+        &self,
+        topic: &str,
+        key: &str,
+        message: &[u8],
+        taken: &Arc<AtomicU64>,
+    ) -> bool {
+        let record = BaseRecord::with_opaque_to(topic, Batch::counted(taken))
             .partition(0)
             .key(key)
             .payload(message);

@@ -339,7 +339,7 @@ impl Publisher for KafkaTransport {
         let receivers = self.0.receivers(lane);
         let trouble = receivers
             .iter()
-            .find_map(|state| state.assignment().trouble.clone());
+            .find_map(|state| state.assignment().trouble().map(str::to_owned));
         let joining = trouble.is_none() && receivers.iter().any(|s| s.assignment().is_joining());
         let waits =
             || format!("this node waits until the group of lane '{lane}' assigns partitions");
