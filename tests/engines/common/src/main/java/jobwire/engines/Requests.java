@@ -156,10 +156,15 @@ public final class Requests {
             case "/test/release" -> work.release(instance(parameters));
             case "/test/suspend" -> engine.suspend(instance(parameters));
             case "/test/activate" -> engine.activate(instance(parameters));
-            case "/test/deploy" -> engine.deploy(required(parameters, "process"));
+            case "/test/deploy" -> deploy(required(parameters, "process"));
             default -> throw new IllegalArgumentException("there is no " + path);
         }
         return "{}";
+    }
+
+    /** Deploys one process at a time: the engine refuses the second of two equal ones. */
+    private synchronized void deploy(String process) {
+        engine.deploy(process);
     }
 
     private String start(Map<String, String> parameters) {
