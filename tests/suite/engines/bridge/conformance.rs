@@ -5,7 +5,7 @@ use jobwire_engines::EngineOptions;
 use jobwire_tests::eventually;
 
 use super::flowable::{
-    Bridge, DONE, options, quick, repeated, store, until_ended, until_no_lock_is_left,
+    Bridge, DONE, options, quick, repeated, steady, store, until_ended, until_no_lock_is_left,
 };
 use crate::engines::rows::{Rows, World};
 
@@ -77,7 +77,7 @@ pub(super) async fn joins_end(world: World, instances: usize) {
 /// The same with options of the test's own.
 pub(super) async fn joins_end_with(world: World, options: EngineOptions, instances: usize) {
     let rows = world.connect().await;
-    let bridge = Bridge::start(&world, options, quick()).await;
+    let bridge = Bridge::start(&world, options, steady()).await;
     let instances = world.engine.start_instances("fork", instances, &[]).await;
     until_ended(&rows, &instances).await;
     assert_eq!(repeated(&rows).await, []);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jobwire_tests::{EngineServer, EngineSettings, JobExecutor, eventually};
 
 use super::flowable::{
-    Bridge, DONE, options, quick, repeated, until_ended, until_no_lock_is_left, world,
+    Bridge, DONE, options, quick, repeated, steady, until_ended, until_no_lock_is_left, world,
 };
 use crate::engines::rows::World;
 
@@ -127,7 +127,7 @@ async fn no_execution_hangs_at_a_join_and_no_connection_stays_idle_in_a_transact
         database,
     };
     let rows = world.connect().await;
-    let bridge = Bridge::start(&world, options(&world.engine), quick()).await;
+    let bridge = Bridge::start(&world, options(&world.engine), steady()).await;
     let instances = world.engine.start_instances("fork", 50, &[]).await;
     until_ended(&rows, &instances).await;
     assert_eq!(repeated(&rows).await, []);

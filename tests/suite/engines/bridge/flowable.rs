@@ -128,6 +128,12 @@ pub(super) fn quick() -> NodeOptions {
         .sweep_interval(Duration::from_secs(1))
 }
 
+/// Returns the options of a node whose jobs nobody takes over, however slow the machine is. Each
+/// activity then runs once.
+pub(super) fn steady() -> NodeOptions {
+    quick().lease(Duration::from_secs(60))
+}
+
 /// Starts Flowable on a database of its own.
 pub(super) async fn world() -> World {
     World::start(EngineSettings::flowable7).await

@@ -7,7 +7,7 @@ use jobwire_tests::EngineServer;
 
 use super::camunda::world_with_endpoint;
 use super::flowable::{
-    Bridge, hint, over_endpoint, quick, repeated, terms, until_ended, until_no_lock_is_left, world,
+    Bridge, hint, over_endpoint, repeated, steady, terms, until_ended, until_no_lock_is_left, world,
 };
 use super::store::shared;
 use crate::engines::rows::{JOB, Rows, World};
@@ -81,7 +81,7 @@ async fn they_run_in_lists(world: World) {
         .await;
     instances.extend(engine.start_instances("one", 150, &[]).await);
     instances.extend(engine.start_instances("chain", 30, &[]).await);
-    let node = quick().concurrency(64);
+    let node = steady().concurrency(64);
     let bridge = Bridge::start(&world, over_endpoint(engine).concurrency(4), node).await;
     until_ended(&rows, &instances).await;
     assert_eq!(repeated(&rows).await, []);

@@ -8,7 +8,7 @@ use jobwire_tests::{EngineProgram, EngineSettings, shared};
 use super::camunda::world_with_endpoint;
 use super::conformance::{every_process_ends, every_process_ends_with};
 use super::flowable::{
-    Bridge, options, over_endpoint, quick, repeated, store, until_ended, until_no_lock_is_left,
+    Bridge, options, over_endpoint, repeated, steady, store, until_ended, until_no_lock_is_left,
     world,
 };
 use crate::engines::rows::World;
@@ -114,7 +114,7 @@ async fn two_nodes_over_rabbitmq_share_the_jobs_of_flowable() {
         let store = store(&world, options(engine)).await;
         let prefix = AmqpOptions::default().prefix(space.prefix.clone());
         let transport = AmqpTransport::connect(&space.url, prefix).await.unwrap();
-        bridges.push(Bridge::on(store, Arc::new(transport), quick()).await);
+        bridges.push(Bridge::on(store, Arc::new(transport), steady()).await);
     }
     let mut instances = engine.start_instances("fork", 30, &[]).await;
     instances.extend(engine.start_instances("chain", 10, &[]).await);
