@@ -3,19 +3,41 @@
 //! exactly once.
 
 use super::recorder::{Recorder, Step};
-use super::workload::{Kind, TIMEOUT, moment};
+use super::workload::{BURST, Kind, RATE, TIMEOUT, moment};
 use crate::history::Answer;
 use crate::history::permits::Bound;
 use async_trait::async_trait;
 use chrono::Utc;
 use jobwire_core::{
-    Client, Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, Limit, NewJob, Outcome,
-    PgStore, Running, Verdict,
+    Client, Handler, HandlerError, HandlerOptions, HandlerResult, Handlers, Job, Limit, NewJob,
+    Outcome, PgStore, Running, Verdict,
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
+
+/// Returns the limit of a kind, for each key of the payload.
+fn limit(kind: Kind) -> Option<Limit> {
+    let rate = |number: usize, millis: i64| {
+        Limit::rate(number as u32, Duration::from_millis(millis.unsigned_abs()))
+    };
+    let field = |name: &'static str| {
+        move |job: &Job| {
+            let payload: Value = job.decode().unwrap_or_default();
+            payload[name].to_string()
+        }
+    };
+    let limit = match (kind, kind.bound()?) {
+        (Kind::Burst, _) => rate(RATE.0, RATE.1).burst(BURST as u32),
+        (Kind::Fair, Bound::Running(number)) => {
+            Limit::running(number as u32).fair_per_key(field("part"))
+        }
+        (_, Bound::Running(number)) => Limit::running(number as u32),
+        (_, Bound::Rate { number, millis }) => rate(number, millis),
+    };
+    Some(limit.per_key(field("key")))
+}
 
 /// Returns the handlers of these kinds. With `gate`, each waits after its start until `chaos.gate`
 /// has a row.
@@ -30,19 +52,7 @@ pub fn handlers(kinds: &[Kind], recorder: &Recorder, store: &PgStore, gate: bool
         if kind == Kind::Hanging {
             options = options.timeout(TIMEOUT);
         }
-        options.limit = kind.bound().map(|bound| {
-            let limit = match bound {
-                Bound::Running(number) => Limit::running(number as u32),
-                Bound::Rate { number, millis } => {
-                    let period = Duration::from_millis(millis.unsigned_abs());
-                    Limit::rate(number as u32, period)
-                }
-            };
-            limit.per_key(|job| {
-                let payload: Value = job.decode().unwrap_or_default();
-                payload["key"].to_string()
-            })
-        });
+        options.limit = limit(kind);
         let handler = Recorded {
             kind,
             recorder: recorder.clone(),
@@ -106,8 +116,13 @@ impl Recorded {
         let payload: Value = job.job.decode()?;
         let number = |field: &str| payload[field].as_f64().unwrap_or(0.0);
         match self.kind {
-            Kind::Noop | Kind::Repeating | Kind::Rare | Kind::Rated => {}
-            Kind::Slow | Kind::Long | Kind::Exclusive | Kind::Limited | Kind::Crowded => {
+            Kind::Noop | Kind::Repeating | Kind::Rare | Kind::Rated | Kind::Burst => {}
+            Kind::Slow
+            | Kind::Long
+            | Kind::Exclusive
+            | Kind::Limited
+            | Kind::Crowded
+            | Kind::Fair => {
                 let time = Duration::from_millis(number("ms") as u64);
                 tokio::select! {
                     () = tokio::time::sleep(time) => {}

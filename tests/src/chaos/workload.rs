@@ -50,11 +50,15 @@ pub enum Kind {
     Crowded,
     /// A limited number of them starts in a period.
     Rated,
+    /// The same, with bursts of more than that number.
+    Burst,
+    /// Runs alone among the jobs of its key, whose parts take turns.
+    Fair,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 18] = [
+    pub const ALL: [Kind; 20] = [
         Kind::Noop,
         Kind::Long,
         Kind::Slow,
@@ -73,6 +77,8 @@ impl Kind {
         Kind::Limited,
         Kind::Rated,
         Kind::Crowded,
+        Kind::Burst,
+        Kind::Fair,
     ];
 
     /// The kinds that nodes hold by row locks: some end at once; others outlast the row lock and
@@ -107,6 +113,8 @@ impl Kind {
             Kind::Limited => "chaos-limited",
             Kind::Crowded => "chaos-crowded",
             Kind::Rated => "chaos-rated",
+            Kind::Burst => "chaos-burst",
+            Kind::Fair => "chaos-fair",
         }
     }
 
@@ -128,11 +136,16 @@ impl Kind {
     #[must_use]
     pub fn bound(self) -> Option<Bound> {
         match self {
-            Kind::Limited => Some(Bound::Running(1)),
+            Kind::Limited | Kind::Fair => Some(Bound::Running(1)),
             Kind::Crowded => Some(Bound::Running(24)),
             Kind::Rated => Some(Bound::Rate {
-                number: 4,
-                millis: 2_000,
+                number: RATE.0,
+                millis: RATE.1,
+            }),
+            // A burst takes longer to come back than the period.
+            Kind::Burst => Some(Bound::Rate {
+                number: BURST,
+                millis: RATE.1 * BURST as i64 / RATE.0 as i64,
             }),
             _ => None,
         }
@@ -142,10 +155,11 @@ impl Kind {
     /// slightly more.
     fn weight(self, deploys: bool) -> u32 {
         match self {
-            Kind::Noop => 320,
+            Kind::Noop => 260,
             // The keys of the first two let about twice as many of each start, and fewer while nodes die.
             // So some of them wait, and all are done in the end. The third wait when they are due.
             Kind::Limited | Kind::Rated | Kind::Crowded => 60,
+            Kind::Burst | Kind::Fair => 30,
             Kind::Long => 0,
             Kind::Slow => 20,
             Kind::Failing => 60,
@@ -169,6 +183,14 @@ impl Kind {
         }
     }
 }
+
+/// The number of starts of [`Kind::Rated`] and [`Kind::Burst`] in a period, and the period in milliseconds.
+pub(super) const RATE: (usize, i64) = (4, 2_000);
+/// The burst of [`Kind::Burst`].
+pub(super) const BURST: usize = 6;
+
+/// The number of parts of a key of [`Kind::Fair`].
+const PARTS: u32 = 3;
 
 /// Returns the number of keys of limited jobs at this rate of all jobs a second: each key gets one job
 /// of a type a second.
@@ -266,6 +288,12 @@ impl Maker {
                 json!({ "ms": random.random_range(500..1_000), "key": random.random_range(0..self.crowds) })
             }
             Kind::Rated => json!({ "key": random.random_range(0..self.keys) }),
+            Kind::Burst => json!({ "key": random.random_range(0..self.keys / 2) }),
+            Kind::Fair => json!({
+                "ms": random.random_range(0..1_000),
+                "key": random.random_range(0..self.keys / 2),
+                "part": random.random_range(0..PARTS),
+            }),
             _ => json!({}),
         };
         let mut job = NewJob::of(kind.job_type(), &payload);

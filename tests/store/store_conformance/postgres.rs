@@ -1,5 +1,7 @@
 //! Cases of PostgreSQL only: rows that another transaction has locked at the moment.
 
+mod overtaken;
+
 use std::time::Duration;
 
 use jobwire_core::job::LockedJob;

@@ -133,3 +133,19 @@ async fn a_job_that_is_set_aside_is_dead_lettered_on_postgres() {
     };
     a_job_that_is_set_aside_is_dead_lettered(database().await, refuse).await;
 }
+
+/// Another program wrote the row of the stream. The driver reads only arrays that begin at 1.
+#[tokio::test]
+async fn a_stream_is_read_however_its_arrays_are_numbered() {
+    let store = database().await;
+    switch_on(&store).await;
+    sqlx::raw_sql(
+        "UPDATE jobwire.event_stream SET kinds = '[3:4]={created,locked}', types = '[0:0]={work}'",
+    )
+    .execute(store.pool())
+    .await
+    .unwrap();
+    let stream = store.event_stream().await.unwrap().unwrap();
+    assert_eq!(stream.kinds, ["created", "locked"]);
+    assert_eq!(stream.types, Some(vec!["work".to_owned()]));
+}

@@ -250,25 +250,44 @@ async fn a_forgotten_broker_is_found_by_the_nodes_that_have_one() {
     }
 }
 
+/// Such a database can hold bytes that no node can read. Jobs with them would stop statements that read
+/// other jobs, too.
 #[tokio::test]
-async fn a_database_that_takes_any_bytes_is_wrong() {
+async fn a_database_in_another_encoding_is_refused() {
     let home = Scratch::new();
     let server = PgStore::connect(shared::postgres().await.url())
         .await
         .unwrap();
-    let name = format!("ascii_{}", uuid::Uuid::new_v4().simple());
-    sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
-        "CREATE DATABASE {name} TEMPLATE template0 ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C'"
-    )))
-    .execute(server.pool())
-    .await
-    .unwrap();
-    let mut url = Url::parse(shared::postgres().await.url()).unwrap();
-    url.set_path(&name);
-    let doctor = jobwire(&home, &["doctor"]).args(["--database", url.as_str()]);
-    let said = fails(doctor, 1).await;
-    for part in ["encoding: SQL_ASCII", "ENCODING 'UTF8'"] {
-        assert!(said.contains(part), "{part} in {said}");
+    for encoding in ["SQL_ASCII", "WIN1252", "LATIN1"] {
+        let name = format!("coded_{}", uuid::Uuid::new_v4().simple());
+        sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
+            "CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C'"
+        )))
+        .execute(server.pool())
+        .await
+        .unwrap();
+        let mut url = Url::parse(shared::postgres().await.url()).unwrap();
+        url.set_path(&name);
+        let doctor = jobwire(&home, &["doctor"]).args(["--database", url.as_str()]);
+        let said = fails(doctor, 1).await;
+        let named = format!("encoding: {encoding}");
+        for part in [&*named, "ENCODING 'UTF8'"] {
+            assert!(said.contains(part), "{part} in {said}");
+        }
+        let migrates = jobwire(&home, &["migrate", "up"]).args(["--database", url.as_str()]);
+        let said = fails(migrates, 1).await;
+        for part in [encoding, "ENCODING 'UTF8'"] {
+            assert!(said.contains(part), "{part} in {said}");
+        }
+        let store = PgStore::connect(url.as_str()).await.unwrap();
+        let refused = Store::check(&store).await.unwrap_err().to_string();
+        assert!(refused.contains("ENCODING 'UTF8'"), "{refused}");
+        let tables: i64 =
+            sqlx::query_scalar("SELECT count(*) FROM pg_namespace WHERE nspname = 'jobwire'")
+                .fetch_one(store.pool())
+                .await
+                .unwrap();
+        assert_eq!(tables, 0, "nothing was migrated");
     }
 }
 

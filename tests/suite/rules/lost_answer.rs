@@ -206,6 +206,27 @@ async fn a_timer_that_a_lost_answer_has_moved_and_locked_is_adopted() {
     answer_to_a_lock_is_lost(Locks::Due).await;
 }
 
+/// The answer to the lock of a job that an operator executes is lost. The lease does not stay until it ends.
+#[tokio::test]
+async fn a_job_whose_lock_by_hand_had_no_answer_is_given_back() {
+    let world = World::new().await;
+    let proxy = proxy_before(&world.url).await;
+    let (notes, permits) = (Notes::default(), Arc::new(Semaphore::new(1)));
+    let hint = create(&world.store, NewJob::of("work", &())).await;
+    let node = Node::builder(patient(&proxy.url(&world.url)).await, world.transport())
+        .options(looking())
+        .handler("work", waits(&notes, &permits));
+    stop_at_commit(&world.store, "INSERT ON jobwire.job_lease").await;
+    let gate = shut(&world.store).await;
+    let executing = tokio::spawn(node.execute(hint.id, std::future::pending()));
+    lose_the_answer(&world, &proxy, gate, HELD).await;
+    pass_again(&proxy).await;
+    executing.await.unwrap().unwrap_err();
+    assert_eq!(world.count(HELD).await, 0, "the lock was given back");
+    assert_eq!(world.count("SELECT count(*) FROM jobwire.job").await, 1);
+    assert!(notes.all().is_empty(), "the job did not run");
+}
+
 /// A batch of short jobs ends while one of them still runs, which gets a lease. The answer to that
 /// COMMIT is lost. The node can't know that the job is held, so it releases the lease, and the job
 /// runs again.

@@ -3,11 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use jobwire_core::{JobQuery, JobState, NewJob, Store};
+use jobwire_core::node::Executed;
+use jobwire_core::{JobQuery, JobState, NewJob, NodeOptions, Outcome, Running, Store};
 use jobwire_tests::{Program, cargo, eventually, shared};
 use serde_json::json;
 
+use super::world::create;
 use crate::fleet::Fleet;
+use crate::world::World;
 
 /// One job kills its node, among others that do not. The test starts nodes again, as an
 /// orchestrator does, until the job is in quarantine: after two deaths in company and one alone.
@@ -63,4 +66,28 @@ async fn a_job_that_takes_its_nodes_down_is_quarantined_and_no_other() {
     let died = attempts.iter().filter(|of| of.outcome == "node-died");
     let nodes: BTreeSet<_> = died.map(|of| of.node).collect();
     assert!((3..=deaths).contains(&nodes.len()), "{attempts:?}");
+}
+
+/// A process that executes one job takes no other, so the job is alone there.
+#[tokio::test]
+async fn a_suspect_that_is_executed_by_hand_runs() {
+    let world = World::new().await;
+    let hint = create(&world.store, NewJob::of("suspect", &())).await;
+    sqlx::query(
+        "INSERT INTO jobwire.job_lease (job_id, owner, fence, locked_at, expires_at, strikes)
+         VALUES ($1, NULL, 1, clock_timestamp(), clock_timestamp(), 2)",
+    )
+    .bind(hint.id.uuid())
+    .execute(world.store.pool())
+    .await
+    .unwrap();
+    let executed = world
+        .node()
+        .options(NodeOptions::default())
+        .handler("suspect", |_: Running<()>| async { Ok(Outcome::Done) })
+        .execute(hint.id, std::future::pending())
+        .await
+        .unwrap();
+    assert!(matches!(executed, Executed::Done), "{executed:?}");
+    world.until_empty().await;
 }

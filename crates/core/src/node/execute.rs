@@ -19,6 +19,9 @@ use crate::worker::executor;
 use crate::worker::release;
 use crate::worker::stages::Stages;
 
+/// The time that the node's tasks have to end.
+const END_WITHIN: Duration = Duration::from_secs(30);
+
 /// The result of executing a job.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -63,7 +66,15 @@ impl NodeBuilder {
         let hint = [Hint::new(id)];
         let terms = node.terms();
         let locks = node.store.lock(&terms, &hint);
-        let mut locked = node.asks(locks).await?;
+        let mut locked = match node.asks(locks).await {
+            Ok(locked) => locked,
+            Err(error) => {
+                // The lock may have committed. The keepers then find its lease and release it.
+                node.signals.ended.cancel();
+                keepers.join(END_WITHIN).await;
+                return Err(error.into());
+            }
+        };
         let refused = match locked.jobs.pop() {
             None => {
                 let why = locked.refused.into_iter().find(|(job, _)| *job == id);
@@ -90,7 +101,7 @@ impl NodeBuilder {
             }
         };
         node.signals.ended.cancel();
-        keepers.join(Duration::from_secs(30)).await;
+        keepers.join(END_WITHIN).await;
         if owns_hook {
             node.hook.close(Duration::from_secs(5)).await;
         }

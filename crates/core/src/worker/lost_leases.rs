@@ -145,11 +145,12 @@ async fn adopt(node: &Arc<NodeContext>, strange: Vec<LockedJob>, sent: Instant) 
         return;
     }
     let (mut adopted, mut slots, mut released) = (Vec::new(), Vec::new(), Vec::new());
-    let takes_work = !node.signals.draining.is_cancelled() && !node.suspects.any();
     let wanted = wanted(node, &strange).await.unwrap_or_else(|error| {
         tracing::debug!(%error, "could not ask whether these jobs are cancelled; releasing them");
         HashSet::new()
     });
+    // Read after the question, which may have taken long: a node that has stopped since starts no job.
+    let takes_work = !node.signals.draining.is_cancelled() && !node.suspects.any();
     for locked in strange {
         let served = node.served.handler(&locked.job.job_type).is_some();
         // Each run of a handler has its own fence: if one ran under this lock, the job is locked

@@ -113,7 +113,8 @@ async fn postgres(settings: &Settings, store: &PgStore, findings: &mut Findings)
             .missing_rights
             .iter()
             .any(|(object, _)| object.ends_with("schema_version"));
-    if !blind {
+    // A node refuses the database for its encoding, whatever its schema.
+    if !blind && is_readable(&facts) {
         schema(jobwire_core::Store::check(store).await, findings, false);
     }
     rights(&facts, findings);
@@ -121,6 +122,10 @@ async fn postgres(settings: &Settings, store: &PgStore, findings: &mut Findings)
     connections(settings, &facts, findings);
     durability(&facts, findings);
     tap::examine(settings, store, findings).await;
+}
+
+fn is_readable(facts: &Examination) -> bool {
+    facts.encoding == "UTF8"
 }
 
 fn server(settings: &Settings, facts: &Examination, findings: &mut Findings) {
@@ -131,18 +136,15 @@ fn server(settings: &Settings, facts: &Examination, findings: &mut Findings) {
     } else {
         findings.fine("server", format!("{version}, as user {}", facts.user));
     }
-    match &*facts.encoding {
-        "UTF8" => {}
-        "SQL_ASCII" => findings.wrong(
+    if !is_readable(facts) {
+        findings.wrong(
             "encoding",
-            "SQL_ASCII: the database takes bytes of any encoding, and jobs with such bytes can't be read",
+            format!(
+                "{}: the database can hold texts that no node can read, so no node starts",
+                facts.encoding
+            ),
             "move the tables to a database with ENCODING 'UTF8'",
-        ),
-        other => findings.remark(
-            "encoding",
-            format!("{other}: jobs whose texts have other characters are refused"),
-            "use a database with ENCODING 'UTF8'",
-        ),
+        );
     }
     if !facts.plain_backslashes {
         findings.wrong(

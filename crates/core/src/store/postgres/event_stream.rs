@@ -20,8 +20,11 @@ use crate::telemetry::metrics as m;
 
 const SWITCH: &str = "SELECT jobwire.switch_events($1, $2, $3, $4)";
 
+/// Arrays of other programs may begin at any number, and the driver reads those that begin at 1.
 const STREAM: &str = "
-SELECT source, kinds, types, (extract(epoch FROM keep) * 1000)::bigint FROM jobwire.event_stream";
+SELECT source, ARRAY(SELECT k FROM unnest(kinds) k WHERE k IS NOT NULL),
+    CASE WHEN types IS NOT NULL THEN ARRAY(SELECT t FROM unnest(types) t WHERE t IS NOT NULL) END,
+    (extract(epoch FROM keep) * 1000)::bigint FROM jobwire.event_stream";
 
 /// The number of triggers, and the number that the kinds of the stream need.
 const TRIGGERS: &str = "

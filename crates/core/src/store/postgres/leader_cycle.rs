@@ -28,6 +28,9 @@ use crate::store::{COUNT_LIMIT, CycleOutcome, CycleReport, Horizon, LeaderCycle,
 /// clock (protocol rule 24). It changes only rows that it has locked, so two leaders at once do no
 /// harm. It waits for no row; a locked row is left for the next cycle (rule 9).
 ///
+/// The clock is read once, and leases are compared with the reading that was judged. A clock that jumps while
+/// the statement runs ends no lease.
+///
 /// Expired leases without a job are deleted a page at a time. They and `reaped` have pages of their
 /// own: a leader whose database is slow makes the page of leases small, and these are cheap. The search for a refused row does not
 /// delete them, since no job waits for that.
@@ -72,10 +75,11 @@ WITH unlocked AS MATERIALIZED (
         WHERE l.node = $1 OR l.expires_at NOT BETWEEN clock_timestamp() AND clock_timestamp() + greatest(10 * $2, interval '1 minute')
     RETURNING l.term
 ), clock AS MATERIALIZED (
-    SELECT $7::timestamptz IS NULL OR clock_timestamp() BETWEEN $7 AND $8 AS fits FROM lead
-), may_reset AS (
-    SELECT FROM clock
-    WHERE fits AND clock_timestamp() - pg_postmaster_start_time() NOT BETWEEN interval '0' AND $9
+    SELECT t, $7::timestamptz IS NULL OR t BETWEEN $7 AND $8 AS fits
+    FROM (SELECT clock_timestamp() AS t FROM lead) read
+), may_reset AS MATERIALIZED (
+    SELECT t FROM clock
+    WHERE fits AND t - pg_postmaster_start_time() NOT BETWEEN interval '0' AND $9
 ), late AS (
     SELECT l.job_id, l.ctid AS place, j.place AS place_of_job, l.owner, l.fence, l.locked_at, j.type, j.process_instance, j.tenant, ",
     strikes_count!("l"),
@@ -85,7 +89,7 @@ WITH unlocked AS MATERIALIZED (
         SELECT j.ctid AS place, j.type, j.process_instance, j.tenant FROM jobwire.job j WHERE j.id = l.job_id FOR UPDATE SKIP LOCKED
     ) j
     WHERE l.owner IS NOT NULL AND NOT ",
-    unexpired!("l"),
+    unexpired!("l", "(SELECT t FROM may_reset)"),
     " AND EXISTS (SELECT FROM may_reset)",
     $late,
     "
@@ -112,7 +116,7 @@ WITH unlocked AS MATERIALIZED (
     DELETE FROM jobwire.job_lease WHERE ctid = ANY(ARRAY(
         SELECT l.ctid FROM jobwire.job_lease l
         WHERE NOT ",
-    unexpired!("l"),
+    unexpired!("l", "(SELECT t FROM may_reset)"),
     " AND EXISTS (SELECT FROM may_reset) AND ",
     has_job!("l"),
     " IS NULL",

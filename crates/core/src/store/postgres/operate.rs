@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use sqlx::{PgConnection, PgPool};
+use sqlx::PgConnection;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -130,7 +130,8 @@ macro_rules! used_attempts {
 }
 
 /// Moves jobs from any other table into the executable table, with their attempts restored. A job
-/// that is executable already is hinted again. The comment is for the event stream.
+/// that is executable already is hinted again, if its row is entered (`$3`). The comment is for the event
+/// stream.
 const RETRY: &str = concat!(
     "/* jobwire: retried */
 WITH timer AS (DELETE FROM jobwire.timer_job WHERE id IN (", free_rows!("timer_job"), ") RETURNING *),
@@ -159,9 +160,7 @@ WITH timer AS (DELETE FROM jobwire.timer_job WHERE id IN (", free_rows!("timer_j
     UPDATE jobwire.job j SET retries = $2, failures = ",
     used_attempts!(),
     ", revision = least(revision, 999999999) + 1, hints = least(hints, 999999999) + 1, ready_at = clock_timestamp()
-    WHERE j.id IN (SELECT e.id FROM jobwire.job e WHERE e.id = ANY($1) AND ",
-    unlocked!("e"),
-    " FOR UPDATE OF e SKIP LOCKED) AND ",
+    WHERE j.id = ANY($3) AND ",
     unlocked!("j"),
     "
     RETURNING j.id, j.lane, j.exclusive, j.process_instance, j.trace_parent, j.type
@@ -242,18 +241,36 @@ pub(super) async fn after_round(
 
 /// Makes the jobs executable. Rows that other transactions lock delay no other job; they are tried
 /// again for [`ROWS_WITHIN`].
-async fn retry(pool: &PgPool, ids: &[JobId], retries: i32) -> Result<OperatedJobs, StoreError> {
+async fn retry(
+    pool: &ConnectionPool,
+    ids: &[JobId],
+    retries: i32,
+) -> Result<OperatedJobs, StoreError> {
     let (mut asked, mut retried) = (sorted(ids), OperatedJobs::default());
     let until = Instant::now() + ROWS_WITHIN;
     while !asked.is_empty() {
-        let round = async {
-            let mut connection = pool.acquire().await?;
-            retry_free(&mut connection, &mut asked, retries, &mut retried).await
-        };
-        let round = round.await;
+        let round = retry_round(pool, &mut asked, retries, &mut retried).await;
         after_round(round, until, &mut asked, &mut retried).await?;
     }
     Ok(retried)
+}
+
+/// Makes those of the jobs executable whose rows are free, in one transaction, and leaves the locked ones
+/// in `asked`.
+async fn retry_round(
+    pool: &ConnectionPool,
+    asked: &mut Vec<Uuid>,
+    retries: i32,
+    retried: &mut OperatedJobs,
+) -> Result<(), StoreError> {
+    let (mut rest, mut round) = (asked.clone(), OperatedJobs::default());
+    let mut tx = begin(pool).await?;
+    retry_free(&mut tx, &mut rest, retries, &mut round).await?;
+    tx.commit().await?;
+    retried.operated.extend(round.operated);
+    retried.ready.extend(round.ready);
+    *asked = rest;
+    Ok(())
 }
 
 const LOCKED: &str = "another transaction locks the row of this job; end it, or try again";
@@ -265,9 +282,14 @@ pub(super) async fn retry_free(
     retries: i32,
     retried: &mut OperatedJobs,
 ) -> Result<(), StoreError> {
+    let entered: Vec<Uuid> = sqlx::query_scalar(ENTER)
+        .bind(&*asked)
+        .fetch_all(&mut *connection)
+        .await?;
     let rows = sqlx::query(RETRY)
         .bind(&*asked)
         .bind(retries)
+        .bind(&entered)
         .fetch_all(&mut *connection)
         .await?;
     let ready = decode::all_ready(&rows)?;
@@ -291,7 +313,7 @@ impl Operating for PgStore {
     }
 
     async fn retry_jobs(&self, ids: &[JobId], retries: i32) -> Result<OperatedJobs, StoreError> {
-        retry(&self.pool.inner, ids, retries).await
+        retry(&self.pool, ids, retries).await
     }
 
     async fn is_strict(&self) -> Result<bool, StoreError> {

@@ -162,15 +162,20 @@ pub(super) async fn begin(
     Ok((server, Isolation::named(&isolation)))
 }
 
-/// Selects the process of the server, and whether it accepts writes. Sent by the simple protocol,
-/// which prepares nothing.
+/// Selects the process of the server, whether it accepts writes, and the encoding of the database. Sent by
+/// the simple protocol, which prepares nothing.
 const WHO: &str = "SELECT pg_backend_pid(), pg_is_in_recovery(), \
-                   current_setting('transaction_read_only')::boolean";
+                   current_setting('transaction_read_only')::boolean, \
+                   current_setting('server_encoding')";
+
+/// The only encoding in which every stored text can be read.
+const ENCODING: &str = "UTF8";
 
 struct Session {
     process: i32,
     standby: bool,
     read_only: bool,
+    encoding: String,
 }
 
 async fn ask(connection: &mut PgConnection) -> Result<Session, StoreError> {
@@ -179,6 +184,7 @@ async fn ask(connection: &mut PgConnection) -> Result<Session, StoreError> {
         process: row.try_get(0)?,
         standby: row.try_get(1)?,
         read_only: row.try_get(2)?,
+        encoding: row.try_get(3)?,
     })
 }
 
@@ -210,7 +216,11 @@ pub(super) async fn ensure_whole(
     whole(jobs, renewals).await.map(drop)
 }
 
-/// Fails if a pooler shares sessions among clients, or if the server accepts no writes.
+/// Fails if a pooler shares sessions among clients, if the server accepts no writes, or if the database has
+/// another encoding than UTF8.
+///
+/// With another encoding any role that creates jobs could store bytes that no node can read, and the
+/// statements that find them would fail.
 pub(super) async fn ensure_fit(
     jobs: &ConnectionPool,
     renewals: &ConnectionPool,
@@ -228,6 +238,13 @@ pub(super) async fn ensure_fit(
              locked; set it to off for this user and database"
                 .to_owned(),
         ));
+    }
+    if session.encoding != ENCODING {
+        return Err(StoreError::Config(format!(
+            "the encoding of the database is {}, in which it can hold texts that no node can read; \
+             use a database with ENCODING '{ENCODING}'",
+            session.encoding
+        )));
     }
     Ok(())
 }

@@ -198,12 +198,19 @@ macro_rules! or_take_ownerless {
 /// [`NodeOptions::lease`](crate::NodeOptions::lease)), or the clock was set back.
 macro_rules! unexpired {
     ($t:literal) => {
+        unexpired!($t, "clock_timestamp()")
+    };
+    ($t:literal, $now:literal) => {
         concat!(
             "(",
             $t,
-            ".expires_at > clock_timestamp() AND ",
+            ".expires_at > ",
+            $now,
+            " AND ",
             $t,
-            ".expires_at < clock_timestamp() + interval '25 hours')"
+            ".expires_at < ",
+            $now,
+            " + interval '25 hours')"
         )
     };
 }
