@@ -258,7 +258,7 @@ async fn a_database_in_another_encoding_is_refused() {
     let server = PgStore::connect(shared::postgres().await.url())
         .await
         .unwrap();
-    for encoding in ["SQL_ASCII", "WIN1252", "LATIN1"] {
+    for encoding in ["SQL_ASCII", "WIN1252"] {
         let name = format!("coded_{}", uuid::Uuid::new_v4().simple());
         sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
             "CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C'"
