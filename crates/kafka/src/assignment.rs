@@ -17,8 +17,9 @@ use tokio::time::Instant;
 use crate::partition::{Arrival, Expected, Tracker};
 use crate::patience::Patience;
 
-/// The time for which a problem stands that is not reported again. The client itself reports a missing right
-/// every five minutes (`topic.metadata.refresh.interval.ms`).
+/// The time after which a client is replaced whose problem was not reported again. librdkafka (2.12) reports most
+/// problems once, and not that they have ended: a client may be well again, and have no message and no rebalance.
+/// The new one reports the problem again, or is placed.
 const STANDS: Duration = Duration::from_secs(600);
 
 /// Partitions, each with its epoch and what should arrive next.
@@ -113,11 +114,16 @@ impl Assignment {
         self.trouble = Some((Instant::now(), why));
     }
 
-    /// Returns why the client can't receive. A client that has got over it may not show that: it has no
-    /// message, and no rebalance.
+    /// Returns why the client can't receive.
     pub(crate) fn trouble(&self) -> Option<&str> {
-        let (at, why) = self.trouble.as_ref()?;
-        (!self.paused && at.elapsed() < STANDS).then_some(why)
+        let (_, why) = self.trouble.as_ref()?;
+        (!self.paused).then_some(why)
+    }
+
+    /// Returns whether the client has reported a problem that it has not reported again for [`STANDS`].
+    pub(crate) fn has_old_trouble(&self) -> bool {
+        let at = self.trouble.as_ref().map(|(at, _)| at);
+        !self.paused && at.is_some_and(|at| at.elapsed() >= STANDS)
     }
 
     /// Returns whether this member waits for an assignment, without a problem.
@@ -370,5 +376,31 @@ impl Assignment {
             list.add_partition_offset(&self.topic, partition, offset)?;
         }
         Ok(list)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_problem_that_is_not_reported_again_is_old_after_a_while() {
+        let mut assignment = Assignment::new("lane".to_owned(), Arc::default());
+        assert!(!assignment.has_old_trouble());
+        for _ in 0..3 {
+            assignment.is_kept_out("no right".to_owned());
+            tokio::time::advance(STANDS / 2).await;
+        }
+        assert!(!assignment.has_old_trouble(), "it is reported again");
+        tokio::time::advance(STANDS).await;
+        assert!(assignment.has_old_trouble());
+        assert_eq!(
+            assignment.trouble(),
+            Some("no right"),
+            "until the next client"
+        );
+        assignment.place(std::iter::once(0));
+        assert_eq!(assignment.trouble(), None);
+        assert!(!assignment.has_old_trouble());
     }
 }

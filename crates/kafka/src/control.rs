@@ -20,7 +20,7 @@ use rdkafka::consumer::{Consumer as _, ConsumerContext, StreamConsumer};
 use rdkafka::message::Message as _;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use tokio::sync::broadcast;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -34,8 +34,10 @@ use crate::topology::Topology;
 const PAUSE: Duration = Duration::from_secs(1);
 /// The pause after an error that needs an operator.
 const LONG_PAUSE: Duration = Duration::from_secs(30);
-/// The interval between two looks at whether own messages come back.
+/// The shortest interval between two looks at whether own messages come back.
 const LOOK: Duration = Duration::from_secs(15);
+/// The longest interval, after many consumers that received nothing.
+const LOOK_RARELY: Duration = Duration::from_secs(1_800);
 
 impl ConsumerContext for Context {}
 
@@ -120,10 +122,12 @@ impl ControlLine {
     }
 }
 
-/// Finds out whether own messages come back.
+/// Finds out whether own messages come back. Begins with the first look: a message that was told before the
+/// consumer knew the end of the topic does not come back.
+#[derive(Default)]
 struct Echo {
-    /// The number of told messages at the last look.
-    told: u64,
+    /// The number of told messages at the last look, if there was one.
+    told: Option<u64>,
     /// A message has arrived since the last look.
     heard: bool,
     /// Messages that were told before the last look had not come back by then.
@@ -131,21 +135,13 @@ struct Echo {
 }
 
 impl Echo {
-    fn new(told: u64) -> Self {
-        Self {
-            told,
-            heard: false,
-            waits: false,
-        }
-    }
-
     /// Returns whether messages that had been told before the last look have not come back by now, although
     /// the brokers answer.
     fn is_missing(&mut self, told: u64, brokers_answer: bool) -> bool {
         let silent = brokers_answer && !std::mem::take(&mut self.heard);
         let missing = silent && self.waits;
-        self.waits = silent && told > self.told;
-        self.told = told;
+        self.waits = silent && self.told.is_some_and(|before| told > before);
+        self.told = Some(told);
         missing
     }
 }
@@ -164,12 +160,13 @@ pub(crate) struct Listener {
 
 impl Listener {
     pub(crate) async fn run(&self, stop: CancellationToken) {
+        let mut every = self.look;
         while !stop.is_cancelled() {
             let pause = tokio::select! {
                 () = stop.cancelled() => break,
                 opened = self.open() => match opened {
                     Ok(consumer) => {
-                        let pause = self.hear(&consumer, &stop).await;
+                        let pause = self.hear(&consumer, &mut every, &stop).await;
                         let gone = consumer.gone();
                         drop(consumer);
                         if stop.is_cancelled() {
@@ -178,15 +175,7 @@ impl Listener {
                         }
                         pause
                     }
-                    Err(problem) if problem.is_transient() => PAUSE,
-                    Err(problem) => {
-                        tracing::warn!(
-                            %problem,
-                            "can't receive control messages from other nodes; jobs still run, some \
-                             of them with more latency"
-                        );
-                        LONG_PAUSE
-                    }
+                    Err(problem) => pause_after(&problem),
                 },
             };
             let _ = tokio::time::timeout(pause, stop.cancelled()).await;
@@ -207,13 +196,19 @@ impl Listener {
         Ok(consumer)
     }
 
-    /// Receives messages until the topic is gone, and returns the pause before the next attempt.
-    async fn hear(&self, consumer: &StreamConsumer<Context>, stop: &CancellationToken) -> Duration {
+    /// Receives messages until the topic is gone, and returns the pause before the next attempt. `every` is the
+    /// interval between two looks, which doubles with each consumer that receives nothing.
+    async fn hear(
+        &self,
+        consumer: &StreamConsumer<Context>,
+        every: &mut Duration,
+        stop: &CancellationToken,
+    ) -> Duration {
         self.listeners.missed();
         let mut unreadable = LogThrottle::default();
         let told = || self.told.load(Ordering::Relaxed);
-        let mut echo = Echo::new(told());
-        let mut looks = tokio::time::interval(self.look);
+        let mut echo = Echo::default();
+        let mut looks = tokio::time::interval_at(Instant::now() + *every, *every);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let received = tokio::select! {
@@ -225,6 +220,7 @@ impl Listener {
                             "the consumer of control messages receives nothing although the brokers \
                              answer; starting another"
                         );
+                        *every = (*every * 2).min(LOOK_RARELY);
                         return Duration::ZERO;
                     }
                     continue;
@@ -233,6 +229,7 @@ impl Listener {
             match received {
                 Ok(message) => {
                     echo.heard = true;
+                    *every = self.look;
                     if message.key() == Some(self.process.as_bytes()) {
                         continue;
                     }
@@ -246,11 +243,28 @@ impl Listener {
                     if error.rdkafka_error_code().is_some_and(is_missing_topic) {
                         return PAUSE;
                     }
+                    let problem = explain_error(&error, &self.topic);
+                    if !problem.is_transient() {
+                        // The client reports such a problem once, and receives nothing.
+                        return pause_after(&problem);
+                    }
                     let _ = tokio::time::timeout(PAUSE, stop.cancelled()).await;
                 }
             }
         }
     }
+}
+
+/// Names a problem that needs an operator, and returns the pause before the next attempt.
+fn pause_after(problem: &TransportError) -> Duration {
+    if problem.is_transient() {
+        return PAUSE;
+    }
+    tracing::warn!(
+        %problem,
+        "can't receive control messages from other nodes; jobs still run, some of them with more latency"
+    );
+    LONG_PAUSE
 }
 
 #[cfg(test)]
@@ -259,12 +273,16 @@ mod tests {
 
     #[test]
     fn messages_that_do_not_come_back_are_missed_at_the_second_look() {
-        let mut echo = Echo::new(0);
+        let mut echo = Echo::default();
+        assert!(!echo.is_missing(2, true), "2 may have been told too early");
+        assert!(!echo.is_missing(2, true));
+        let mut echo = Echo::default();
         assert!(!echo.is_missing(0, true), "nothing was told");
         assert!(!echo.is_missing(3, true), "they may be under way");
         assert!(echo.is_missing(3, true));
 
-        let mut echo = Echo::new(0);
+        let mut echo = Echo::default();
+        assert!(!echo.is_missing(0, true));
         assert!(!echo.is_missing(3, true));
         echo.heard = true;
         assert!(!echo.is_missing(4, true));

@@ -41,6 +41,8 @@ const PAUSE: Duration = Duration::from_secs(2);
 const SHORT_PAUSE: Duration = Duration::from_millis(200);
 /// Minimum time that a client waits for the answer to a join.
 const SHORTEST_JOIN: Duration = Duration::from_secs(10);
+/// The interval between two looks at whether the client has an old problem.
+const LOOK: Duration = Duration::from_secs(15);
 /// Maximum number of messages that are decoded before the task serves other events.
 const BURST: usize = 256;
 
@@ -187,6 +189,7 @@ impl LaneTask {
             let (topology, lane) = (topology.clone(), lane.clone());
             async move { topology.partitions(&lane).await.is_ok_and(|n| n > 0) }
         };
+        let mut kept_out = pin!(is_kept_out(state.clone()));
         let mut stalled = pin!(stall::is_found(
             state.clone(),
             consumer.clone(),
@@ -218,6 +221,10 @@ impl LaneTask {
                          another"
                     );
                     state.assignment().patience.replaced(stall);
+                    return Ended::Broken;
+                }
+                () = &mut kept_out => {
+                    tracing::debug!(lane = %state.lane, "the lane's consumer may be well again; starting another");
                     return Ended::Broken;
                 }
                 never = &mut crowded => match never {},
@@ -336,6 +343,13 @@ impl LaneTask {
             self.complain(problem);
         }
         None
+    }
+}
+
+/// Waits until the client has an old problem.
+async fn is_kept_out(state: Arc<LaneState>) {
+    while !state.assignment().has_old_trouble() {
+        tokio::time::sleep(LOOK).await;
     }
 }
 

@@ -23,7 +23,9 @@ pub(crate) enum Stall {
 impl fmt::Display for Stall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Join => f.write_str("it did not get into its group"),
+            Self::Join => f.write_str(
+                "it did not get into its group (unless the coordinator of the group does not answer)",
+            ),
             Self::Fetch { partition } => {
                 write!(f, "it fetched nothing from partition {partition}")
             }

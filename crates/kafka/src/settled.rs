@@ -10,8 +10,8 @@
 //! ```
 //! A partition that no longer exists counts as settled too.
 //!
-//! The offsets of a lane are read once for all of its open markers, and those of several lanes at once, so no
-//! lane waits for another.
+//! The offsets of a lane are read once for all of its open markers, and those of several lanes at once. So a lane
+//! whose offsets can't be read delays the next look at the others by the timeout of its requests at most.
 //!
 //! One case is not exact: a message may still arrive after its publish has failed. The sweeper
 //! suspects only jobs that are older than the time that this can take.
@@ -186,7 +186,9 @@ impl Settled {
             let Some(now) = standings.get(partition) else {
                 continue;
             };
-            if now.committed.is_some_and(|committed| committed >= *end) {
+            // An offset beyond the end is one of a topic that was deleted and created again since.
+            let committed = now.committed.filter(|committed| *committed <= now.end);
+            if committed.is_some_and(|committed| committed >= *end) {
                 continue;
             }
             if now.end < *end {
@@ -201,7 +203,7 @@ impl Settled {
                 }
                 continue;
             }
-            let seen = now.committed.unwrap_or(0);
+            let seen = committed.unwrap_or(0);
             if seen < now.start && self.is_news(lane, *partition, now.start) {
                 tracing::warn!(
                     %lane,

@@ -98,7 +98,11 @@ pub(crate) async fn is_found<F: Future<Output = bool>>(
         };
         // Brokers that do not answer are away, and a new client would not reach them either.
         let joining = joining && answers().await;
-        if waits.lasts(joining, placements, join) {
+        let still = {
+            let assignment = state.assignment();
+            assignment.is_joining() && assignment.placements == placements
+        };
+        if waits.lasts(joining && still, placements, join) {
             return Stall::Join;
         }
         let now = match look(&state, &client, flowing).await {

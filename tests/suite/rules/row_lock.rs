@@ -102,6 +102,43 @@ async fn what_is_not_done_at_the_commit_is_held_by_a_lease_from_then_on() {
     assert_eq!(renewed.renewed, [slow.id]);
 }
 
+/// The first refusal ends its transaction. For a while after it, a refused batch keeps its rows by leases.
+#[tokio::test]
+async fn batches_after_a_refused_one_keep_their_rows() {
+    let store = store().await;
+    let hints = create(&store, 6).await;
+    let refer = format!(
+        "CREATE TABLE referrer (job uuid REFERENCES jobwire.job (id));
+         INSERT INTO referrer VALUES ('{}'), ('{}')",
+        hints[1].id, hints[4].id
+    );
+    sqlx::raw_sql(sqlx::AssertSqlSafe(refer))
+        .execute(store.pool())
+        .await
+        .unwrap();
+    let owner = NodeId::generate();
+    let hold = async |hints: &[Hint]| rows(store.lock(&terms(owner, true), hints).await.unwrap());
+    let first = hold(&hints[..3]).await;
+    let its_jobs = tokens(&first);
+    let refused = first.hold.commit(&its_jobs, &[]).await.unwrap_err();
+    assert!(refused.to_string().contains("referrer"), "{refused}");
+    assert!(refused.changed_nothing());
+
+    let second = hold(&hints[3..]).await;
+    let its_jobs = tokens(&second);
+    let committed = second.hold.commit(&its_jobs, &[]).await.unwrap();
+    let refusal = committed.refusal.expect("the refusal").to_string();
+    assert!(refusal.contains("referrer"), "{refusal}");
+    let renewed = store.renew(owner, LEASE, &its_jobs).await.unwrap();
+    assert_eq!(renewed.renewed.len(), 3, "leases hold the jobs");
+    drop(hold(&hints[..3]).await);
+    let jobs: i64 = sqlx::query_scalar("SELECT count(*) FROM jobwire.job")
+        .fetch_one(store.pool())
+        .await
+        .unwrap();
+    assert_eq!(jobs, 6);
+}
+
 #[tokio::test]
 async fn a_hold_that_is_dropped_changes_nothing() {
     let store = store().await;
@@ -406,8 +443,8 @@ async fn jobs_of_a_lost_transaction_run_again() {
     node.stop().await;
 }
 
-/// A row that the database does not let go costs its neighbours no second run: all get leases, and are
-/// completed in smaller batches.
+/// A row that the database does not let go costs its neighbours a second run at most: all get leases then, and
+/// are completed in smaller batches.
 #[tokio::test]
 async fn a_row_that_can_not_be_deleted_lets_its_neighbours_end() {
     let world = World::new().await;
@@ -444,7 +481,7 @@ async fn a_row_that_can_not_be_deleted_lets_its_neighbours_end() {
     let ran = notes.all();
     for id in created.iter().filter(|id| **id != bad) {
         let runs = ran.iter().filter(|ran| **ran == id.to_string()).count();
-        assert_eq!(runs, 1, "{id} in {ran:?}");
+        assert!((1..=2).contains(&runs), "{id} in {ran:?}");
     }
     let health = eventually("the refused job to be named", SOON, async || {
         let health = serde_json::to_string(&node.health()).unwrap();

@@ -107,6 +107,8 @@ pub struct PgStore {
     suspended: Lately,
     /// The time at which a lock statement last timed out on the row of an instance.
     rows_stay_locked: Lately,
+    /// The time at which the database last refused to delete rows that were held.
+    rows_refused: Lately,
     /// Permits to hold rows on a connection of `cache`. One connection has none: it stays free for
     /// locks and completions.
     row_permits: Option<Arc<Semaphore>>,

@@ -59,7 +59,8 @@ impl fmt::Debug for HeldRows {
 #[async_trait]
 pub trait RowHold: Send {
     /// Deletes the `done` jobs, writes leases for the `leased` jobs under the terms of the lock,
-    /// and commits. If the database refuses to delete a row, writes leases for the `done` jobs, too.
+    /// and commits. If the database refuses to delete a row, and has refused one lately, writes leases for the
+    /// `done` jobs, too. The first refusal in a while is an error.
     ///
     /// # Errors
     /// The transaction is lost, and every lock with it. After

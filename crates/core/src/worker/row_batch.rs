@@ -127,6 +127,7 @@ impl Batch {
                             "the database refuses to delete a batch of short jobs; they get leases, and are \
                              completed without those that it refuses"
                         );
+                        self.node.row_pause.begin();
                         rest.extend(done);
                         Vec::new()
                     }

@@ -143,6 +143,7 @@ impl PgStore {
             },
             suspended: Lately::default(),
             rows_stay_locked: Lately::default(),
+            rows_refused: Lately::default(),
             permits: Arc::new(Semaphore::new(rest as usize - 1)),
             row_permits: (cached > 1).then(|| Arc::new(Semaphore::new(cached as usize - 1))),
             fences,
