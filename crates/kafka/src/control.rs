@@ -17,6 +17,7 @@ use jobwire_core::telemetry::log_throttle::LogThrottle;
 use jobwire_core::transport::{Control, Listeners, TransportError};
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{Consumer as _, ConsumerContext, StreamConsumer};
+use rdkafka::error::RDKafkaErrorCode as Code;
 use rdkafka::message::Message as _;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use tokio::sync::broadcast;
@@ -243,10 +244,9 @@ impl Listener {
                     if error.rdkafka_error_code().is_some_and(is_missing_topic) {
                         return PAUSE;
                     }
-                    let problem = explain_error(&error, &self.topic);
-                    if !problem.is_transient() {
-                        // The client reports such a problem once, and receives nothing.
-                        return pause_after(&problem);
+                    if error.rdkafka_error_code() == Some(Code::TopicAuthorizationFailed) {
+                        // The client reports it once, and receives nothing.
+                        return pause_after(&explain_error(&error, &self.topic));
                     }
                     let _ = tokio::time::timeout(PAUSE, stop.cancelled()).await;
                 }
