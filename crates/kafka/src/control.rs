@@ -21,7 +21,7 @@ use rdkafka::error::RDKafkaErrorCode as Code;
 use rdkafka::message::Message as _;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use tokio::sync::broadcast;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -131,6 +131,8 @@ struct Echo {
     told: Option<u64>,
     /// A message has arrived since the last look.
     heard: bool,
+    /// None had arrived between the last two looks.
+    silent: bool,
     /// Messages that were told before the last look had not come back by then.
     waits: bool,
 }
@@ -141,7 +143,9 @@ impl Echo {
     fn is_missing(&mut self, told: u64, brokers_answer: bool) -> bool {
         let silent = brokers_answer && !std::mem::take(&mut self.heard);
         let missing = silent && self.waits;
-        self.waits = silent && self.told.is_some_and(|before| told > before);
+        // A message that has arrived may be reported as taken after the look.
+        let was_silent = std::mem::replace(&mut self.silent, silent);
+        self.waits = silent && was_silent && self.told.is_some_and(|before| told > before);
         self.told = Some(told);
         missing
     }
@@ -209,10 +213,10 @@ impl Listener {
         let mut unreadable = LogThrottle::default();
         let told = || self.told.load(Ordering::Relaxed);
         let mut echo = Echo::default();
-        let mut looks = tokio::time::interval_at(Instant::now() + *every, *every);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut looks = looks_every(*every);
         loop {
             let received = tokio::select! {
+                biased;
                 () = stop.cancelled() => return Duration::ZERO,
                 received = consumer.recv() => received,
                 _ = looks.tick() => {
@@ -230,7 +234,10 @@ impl Listener {
             match received {
                 Ok(message) => {
                     echo.heard = true;
-                    *every = self.look;
+                    if *every > self.look {
+                        *every = self.look;
+                        looks = looks_every(*every);
+                    }
                     if message.key() == Some(self.process.as_bytes()) {
                         continue;
                     }
@@ -255,6 +262,12 @@ impl Listener {
     }
 }
 
+fn looks_every(interval: Duration) -> Interval {
+    let mut looks = tokio::time::interval_at(Instant::now() + interval, interval);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    looks
+}
+
 /// Names a problem that needs an operator, and returns the pause before the next attempt.
 fn pause_after(problem: &TransportError) -> Duration {
     if problem.is_transient() {
@@ -272,21 +285,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_that_do_not_come_back_are_missed_at_the_second_look() {
-        let mut echo = Echo::default();
-        assert!(!echo.is_missing(2, true), "2 may have been told too early");
-        assert!(!echo.is_missing(2, true));
-        let mut echo = Echo::default();
-        assert!(!echo.is_missing(0, true), "nothing was told");
-        assert!(!echo.is_missing(3, true), "they may be under way");
-        assert!(echo.is_missing(3, true));
+    fn messages_that_do_not_come_back_are_missed() {
+        let silent = |told: &[u64]| {
+            let mut echo = Echo::default();
+            told.iter().map(|told| echo.is_missing(*told, true)).last()
+        };
+        assert_eq!(silent(&[0, 0, 0, 0]), Some(false), "nothing was told");
+        assert_eq!(
+            silent(&[2, 2, 2, 2]),
+            Some(false),
+            "told before the first look"
+        );
+        assert_eq!(silent(&[0, 3, 3]), Some(true));
+        assert_eq!(silent(&[0, 0, 3]), Some(false), "they may be under way");
 
         let mut echo = Echo::default();
         assert!(!echo.is_missing(0, true));
-        assert!(!echo.is_missing(3, true));
         echo.heard = true;
-        assert!(!echo.is_missing(4, true));
+        assert!(!echo.is_missing(3, true));
         assert!(!echo.is_missing(4, true), "4 may have come before the look");
+        assert!(!echo.is_missing(4, true));
         assert!(!echo.is_missing(5, true));
         assert!(!echo.is_missing(6, false), "no broker answers");
         assert!(!echo.is_missing(6, true));

@@ -52,7 +52,13 @@ impl Patience {
     /// Records that a client was replaced.
     pub(crate) fn replaced(&mut self, stall: Stall) {
         self.interval = (self.interval * 2).min(LOOK_RARELY);
-        self.last = Some((stall, Instant::now()));
+        // A client that gets into its group does not show that a partition flows again.
+        if !matches!(
+            (self.last, stall),
+            (Some((Stall::Fetch { .. }, _)), Stall::Join)
+        ) {
+            self.last = Some((stall, Instant::now()));
+        }
     }
 
     /// Records that the client got into its group.
@@ -104,6 +110,14 @@ mod tests {
         patience.replaced(stall);
         patience.placed();
         assert_eq!(patience.interval, LOOK * 2);
+        patience.replaced(Stall::Join);
+        patience.placed();
+        assert_eq!(
+            patience.interval,
+            LOOK * 4,
+            "the partition may still be stalled"
+        );
+        patience.arrived(3);
         patience.replaced(Stall::Join);
         patience.placed();
         assert_eq!(patience.interval, LOOK);

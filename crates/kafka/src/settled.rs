@@ -147,7 +147,8 @@ impl Settled {
             let ends = edges(&**asker, &topic, 0..partitions, Offset::End)?;
             let both = starts.into_iter().zip(ends);
             let standings = both.map(|((at, start), (_, end))| {
-                let committed = offset_of(&seen, &topic, at);
+                // An offset beyond the end is one of a topic that was deleted and created again since.
+                let committed = offset_of(&seen, &topic, at).filter(|committed| *committed <= end);
                 let standing = Standing {
                     committed,
                     start,
@@ -186,9 +187,7 @@ impl Settled {
             let Some(now) = standings.get(partition) else {
                 continue;
             };
-            // An offset beyond the end is one of a topic that was deleted and created again since.
-            let committed = now.committed.filter(|committed| *committed <= now.end);
-            if committed.is_some_and(|committed| committed >= *end) {
+            if now.committed.is_some_and(|committed| committed >= *end) {
                 continue;
             }
             if now.end < *end {
@@ -203,7 +202,7 @@ impl Settled {
                 }
                 continue;
             }
-            let seen = committed.unwrap_or(0);
+            let seen = now.committed.unwrap_or(0);
             if seen < now.start && self.is_news(lane, *partition, now.start) {
                 tracing::warn!(
                     %lane,
@@ -267,7 +266,8 @@ impl Watch {
                     next = next.min(Instant::now() + look);
                     let of_lane = open.entry(question.lane.clone()).or_default();
                     if of_lane.len() >= OPEN {
-                        of_lane.pop_back();
+                        // The oldest ones and the newest tell the most.
+                        of_lane.remove(OPEN / 2);
                     }
                     of_lane.push_back(question);
                     continue;

@@ -35,7 +35,7 @@ use crate::error::explain_error;
 use crate::lane_client::{LaneClient, LaneState};
 use crate::offsets::{committed, edges, offset_of};
 use crate::partition::Expected;
-use crate::patience::Stall;
+use crate::patience::{LOOK, Stall};
 
 /// Number of joins that may fail before a client is replaced.
 const JOINS: u32 = 2;
@@ -89,8 +89,11 @@ pub(crate) async fn is_found<F: Future<Output = bool>>(
     let mut waits = Joining::default();
     let mut before = BTreeMap::new();
     loop {
-        let every = state.assignment().patience.interval;
-        tokio::time::sleep(every).await;
+        let since = Instant::now();
+        // The interval becomes short again while a look waits.
+        while since.elapsed() < state.assignment().patience.interval {
+            tokio::time::sleep(LOOK).await;
+        }
         let (joining, placements, flowing) = {
             let mut assignment = state.assignment();
             let flowing = assignment.take_flowing();
@@ -192,7 +195,6 @@ mod tests {
     use crate::connection::{Context, Link};
     use crate::ending::Elsewhere;
     use crate::lane_client::{LaneConsumer, LaneContext};
-    use crate::patience::LOOK;
 
     /// Returns the state of a lane, and its client.
     fn lane(config: &ClientConfig) -> (Arc<LaneState>, LaneClient) {

@@ -60,18 +60,25 @@ impl NodeBuilder {
         let reach = reach.map(|reach| Scope::clone(&reach.borrow()));
         let (node, queue, _) = self.share(slots, reach.unwrap_or_default());
         // The node drains from the start: the next jobs are for other nodes.
+        node.signals.one_job.cancel();
         node.signals.draining.cancel();
         let mut keepers = super::keep(&node, queue);
         let sent = Instant::now();
         let hint = [Hint::new(id)];
         let terms = node.terms();
         let locks = node.store.lock(&terms, &hint);
+        let end = async {
+            node.signals.ended.cancel();
+            keepers.join(END_WITHIN).await;
+            if owns_hook {
+                node.hook.close(Duration::from_secs(5)).await;
+            }
+        };
         let mut locked = match node.asks(locks).await {
             Ok(locked) => locked,
             Err(error) => {
-                // The lock may have committed. The keepers then find its lease and release it.
-                node.signals.ended.cancel();
-                keepers.join(END_WITHIN).await;
+                // If the lock has committed, the keepers find its lease and release it.
+                end.await;
                 return Err(error.into());
             }
         };
@@ -100,11 +107,7 @@ impl NodeBuilder {
                 None
             }
         };
-        node.signals.ended.cancel();
-        keepers.join(END_WITHIN).await;
-        if owns_hook {
-            node.hook.close(Duration::from_secs(5)).await;
-        }
+        end.await;
         if let Some(refused) = refused {
             return Ok(refused);
         }

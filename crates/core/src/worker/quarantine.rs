@@ -86,9 +86,9 @@ pub(crate) async fn admit<G>(
     let waited = tokio::select! {
         biased;
         () = lease.stop.token().cancelled() => None,
-        waited = wait => Some(waited),
         // A suspect that cannot start is released now and not held until the end of the shutdown.
-        () = node.signals.draining.cancelled() => None,
+        () = node.signals.draining.cancelled(), if !node.signals.one_job.is_cancelled() => None,
+        waited = wait => Some(waited),
     };
     match waited {
         Some((slots, true)) => match note(node, held).await {

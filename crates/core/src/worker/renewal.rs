@@ -92,12 +92,9 @@ pub(crate) async fn renew_all(node: Arc<NodeContext>) {
         }
     }
     let until = Instant::now() + node.store.outcome_within();
-    if let Some(mut open) = reconciliation {
+    if let Some(open) = reconciliation {
         // No other look can begin before this one has ended.
-        if tokio::time::timeout_at(until, &mut open).await.is_err() {
-            open.abort();
-            let _ = open.await;
-        }
+        let _ = tokio::time::timeout_at(until, open).await;
     }
     // Refused outcomes are given up, and each raises a doubt.
     node.refused.tasks.close();

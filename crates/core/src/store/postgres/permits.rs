@@ -74,7 +74,7 @@ async fn exchange(
     let mut answer = PermitAnswer::default();
     if waking::keep_plans(connection, &shares).await? {
         if waking::drop_unlockable(connection, &shares, &asking).await? {
-            states = keys::standings(connection, request, &asking).await?;
+            states = keys::read(connection, request, &asking).await?;
             shares = share_all(&states);
         }
         waking::wake(connection, &shares, &asking, &mut answer).await?;

@@ -76,6 +76,16 @@ pub(super) async fn standings(
         .fetch_all(&mut *connection)
         .await?;
     // A later statement sees all commits from before the rows were locked.
+    read(connection, request, asking).await
+}
+
+/// Reads the state of the keys, whose rows are locked.
+pub(super) async fn read(
+    connection: &mut PgConnection,
+    request: &PermitRequest,
+    asking: &[Uuid],
+) -> Result<Vec<Standing>, StoreError> {
+    let (limits, keys) = names(request.keys.iter().map(|of| &of.key));
     let rows = sqlx::query(STANDING)
         .bind(&limits)
         .bind(&keys)
