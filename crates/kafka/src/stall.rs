@@ -91,8 +91,12 @@ pub(crate) async fn is_found<F: Future<Output = bool>>(
     loop {
         let since = Instant::now();
         // The interval becomes short again while a look waits.
-        while since.elapsed() < state.assignment().patience.interval {
-            tokio::time::sleep(LOOK).await;
+        loop {
+            let every = state.assignment().patience.interval;
+            if since.elapsed() >= every {
+                break;
+            }
+            tokio::time::sleep(every.min(LOOK)).await;
         }
         let (joining, placements, flowing) = {
             let mut assignment = state.assignment();
